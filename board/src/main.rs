@@ -1,0 +1,2 @@
+//! The binary `nodlet`.
+fn main() {}

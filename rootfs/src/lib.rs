@@ -1,0 +1,1 @@
+//! Image to root file system; knows nothing of pods.

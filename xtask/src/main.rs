@@ -1,0 +1,2 @@
+//! The tasks.
+fn main() {}
