@@ -1,1 +1,3 @@
-//! The pod engine.
+//! The pod engine: knows pods, knows no board.
+
+pub mod spec;

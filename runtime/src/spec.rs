@@ -1,0 +1,19 @@
+//! What the core decides on: a Pod as typed values, with every default applied.
+//!
+//! `manifest` makes these from an object that the schema table has already
+//! found to be right; nothing here reads text or knows a file. Fields that
+//! nodlet only stores and shows stay in the object's JSON and have no Rust type.
+//!
+//! Read next: [`pod::PodSpec`], then `node` for what is decided from it.
+
+pub mod container;
+pub mod pod;
+pub mod probe;
+pub mod quantity;
+pub mod volume;
+
+pub use container::{Container, ContainerIndex, EnvVar, ResourceRequirements, RestartPolicy};
+pub use pod::{Pod, PodSpec, QosClass, Uid};
+pub use probe::{Probe, ProbeAction, ProbeKind};
+pub use quantity::Quantity;
+pub use volume::{Volume, VolumeMount, VolumeSource};

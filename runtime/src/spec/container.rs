@@ -1,0 +1,148 @@
+//! A container of a pod.
+
+use std::time::Duration;
+
+use super::{Probe, ProbeKind, Quantity, VolumeMount};
+
+/// A container's place in `spec.containers`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContainerIndex(pub u8);
+
+/// `restartPolicy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RestartPolicy {
+    /// Restarted whatever it ends with.
+    #[default]
+    Always,
+    /// Restarted unless it ends with 0.
+    OnFailure,
+    /// Never restarted.
+    Never,
+}
+
+/// `imagePullPolicy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullPolicy {
+    /// Ask the registry at every start.
+    Always,
+    /// Ask only where the image is absent.
+    IfNotPresent,
+    /// Never ask.
+    Never,
+}
+
+/// One entry of `spec.containers`, with defaults applied.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Container {
+    /// `name`, a DNS label, unique in the pod.
+    pub name: String,
+    /// `image`, as written.
+    pub image: String,
+    /// `imagePullPolicy`.
+    pub image_pull_policy: PullPolicy,
+    /// `command`; `None` where it was not given, which means the image's entrypoint.
+    pub command: Option<Vec<String>>,
+    /// `args`; `None` where it was not given.
+    pub args: Option<Vec<String>>,
+    /// `workingDir`.
+    pub working_dir: Option<String>,
+    /// `env`, in order, unexpanded.
+    pub env: Vec<EnvVar>,
+    /// `ports`.
+    pub ports: Vec<ContainerPort>,
+    /// `resources`, requests defaulted from limits.
+    pub resources: ResourceRequirements,
+    /// `volumeMounts`.
+    pub volume_mounts: Vec<VolumeMount>,
+    /// `livenessProbe`.
+    pub liveness_probe: Option<Probe>,
+    /// `readinessProbe`.
+    pub readiness_probe: Option<Probe>,
+    /// `startupProbe`.
+    pub startup_probe: Option<Probe>,
+    /// `terminationMessagePath`; `/dev/termination-log` by default.
+    pub termination_message_path: String,
+    /// `terminationMessagePolicy` is `FallbackToLogsOnError`.
+    pub termination_message_fallback_to_logs: bool,
+    /// `securityContext`.
+    pub security_context: SecurityContext,
+}
+
+impl Container {
+    /// The probe of `kind`, if there is one.
+    pub fn probe(&self, kind: ProbeKind) -> Option<&Probe> {
+        match kind {
+            ProbeKind::Liveness => self.liveness_probe.as_ref(),
+            ProbeKind::Readiness => self.readiness_probe.as_ref(),
+            ProbeKind::Startup => self.startup_probe.as_ref(),
+        }
+    }
+
+    /// The grace of a kill by a failed probe of `kind`: the probe's own, if it has one.
+    pub fn probe_grace(&self, kind: ProbeKind) -> Option<Duration> {
+        self.probe(kind).and_then(|probe| probe.termination_grace_period)
+    }
+}
+
+/// One entry of `env` with a plain value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnvVar {
+    /// `name`.
+    pub name: String,
+    /// Where the value comes from.
+    pub value: EnvSource,
+}
+
+/// `value` or `valueFrom` of an environment variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EnvSource {
+    /// `value`, in which `$(VAR)` is expanded.
+    Value(String),
+    /// `valueFrom.fieldRef.fieldPath`.
+    Field(String),
+}
+
+/// One entry of `ports`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerPort {
+    /// `name`.
+    pub name: Option<String>,
+    /// `containerPort`.
+    pub container_port: u16,
+    /// `protocol`: `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+}
+
+/// `resources`; cpu and memory are what nodlet acts on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResourceRequirements {
+    /// `limits.cpu`.
+    pub cpu_limit: Option<Quantity>,
+    /// `requests.cpu`.
+    pub cpu_request: Option<Quantity>,
+    /// `limits.memory`.
+    pub memory_limit: Option<Quantity>,
+    /// `requests.memory`.
+    pub memory_request: Option<Quantity>,
+}
+
+/// `securityContext` of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SecurityContext {
+    /// `runAsUser`.
+    pub run_as_user: Option<u32>,
+    /// `runAsGroup`.
+    pub run_as_group: Option<u32>,
+    /// `runAsNonRoot`.
+    pub run_as_non_root: Option<bool>,
+    /// `privileged`.
+    pub privileged: bool,
+    /// `readOnlyRootFilesystem`.
+    pub read_only_root_filesystem: bool,
+    /// `allowPrivilegeEscalation` is `false`, which sets `no_new_privs`.
+    pub no_new_privileges: bool,
+    /// `capabilities.add`, without `CAP_`.
+    pub capabilities_add: Vec<String>,
+    /// `capabilities.drop`, without `CAP_`.
+    pub capabilities_drop: Vec<String>,
+}

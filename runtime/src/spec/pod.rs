@@ -1,0 +1,147 @@
+//! The Pod and its pod-wide fields.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::{Container, ContainerIndex, RestartPolicy, Volume};
+
+/// `metadata.uid`: the identity of a pod. Same name and another uid is another pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Uid(pub Rc<str>);
+
+impl std::fmt::Display for Uid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<&str> for Uid {
+    fn from(text: &str) -> Self {
+        Uid(text.into())
+    }
+}
+
+/// An admitted Pod: identity and spec. Immutable; a changed manifest makes another one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pod {
+    /// `metadata.name`, a DNS subdomain of at most 253 bytes.
+    pub name: Rc<str>,
+    /// `metadata.namespace`, `default` where none was given.
+    pub namespace: Rc<str>,
+    /// `metadata.uid`.
+    pub uid: Uid,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `metadata.annotations`.
+    pub annotations: BTreeMap<String, String>,
+    /// `spec`.
+    pub spec: PodSpec,
+}
+
+/// `spec` of a Pod: what nodlet acts on, with defaults applied.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodSpec {
+    /// `containers`, at least one, in the order of the manifest.
+    pub containers: Vec<Container>,
+    /// `volumes`.
+    pub volumes: Vec<Volume>,
+    /// `restartPolicy`; `Always` by default.
+    pub restart_policy: RestartPolicy,
+    /// `terminationGracePeriodSeconds`; 30 s by default, a negative one is 1 s.
+    pub termination_grace_period: Duration,
+    /// `activeDeadlineSeconds`.
+    pub active_deadline: Option<Duration>,
+    /// `hostNetwork`.
+    pub host_network: bool,
+    /// `hostPID`.
+    pub host_pid: bool,
+    /// `hostIPC`.
+    pub host_ipc: bool,
+    /// `shareProcessNamespace`.
+    pub share_process_namespace: bool,
+    /// `hostname`; the pod's name where none was given (see [`PodSpec::hostname_for`]).
+    pub hostname: Option<String>,
+    /// `subdomain`.
+    pub subdomain: Option<String>,
+    /// `hostAliases`: address and names.
+    pub host_aliases: Vec<HostAlias>,
+    /// `dnsPolicy`.
+    pub dns_policy: DnsPolicy,
+    /// `dnsConfig`.
+    pub dns_config: DnsConfig,
+    /// `securityContext` of the pod.
+    pub security_context: PodSecurityContext,
+}
+
+/// One entry of `hostAliases`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostAlias {
+    /// `ip`.
+    pub ip: String,
+    /// `hostnames`.
+    pub hostnames: Vec<String>,
+}
+
+/// `dnsPolicy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DnsPolicy {
+    /// The cluster's DNS; the node's where there is no cluster.
+    #[default]
+    ClusterFirst,
+    /// As `ClusterFirst`, for host network pods too.
+    ClusterFirstWithHostNet,
+    /// The node's.
+    Default,
+    /// Only `dnsConfig`.
+    None,
+}
+
+/// `dnsConfig`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DnsConfig {
+    /// `nameservers`, at most 3.
+    pub nameservers: Vec<String>,
+    /// `searches`, at most 32.
+    pub searches: Vec<String>,
+    /// `options`, as `name` or `name:value`.
+    pub options: Vec<String>,
+}
+
+/// `securityContext` of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodSecurityContext {
+    /// `runAsUser`.
+    pub run_as_user: Option<u32>,
+    /// `runAsGroup`.
+    pub run_as_group: Option<u32>,
+    /// `runAsNonRoot`.
+    pub run_as_non_root: Option<bool>,
+    /// `supplementalGroups`.
+    pub supplemental_groups: Vec<u32>,
+    /// `fsGroup`.
+    pub fs_group: Option<u32>,
+}
+
+/// `status.qosClass`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QosClass {
+    /// Every container has cpu and memory limits equal to its requests.
+    Guaranteed,
+    /// Neither of the others.
+    Burstable,
+    /// No request and no limit anywhere.
+    BestEffort,
+}
+
+impl PodSpec {
+    /// The container at `index`.
+    pub fn container(&self, index: ContainerIndex) -> &Container {
+        &self.containers[usize::from(index.0)]
+    }
+
+    /// Indexes of all containers, in the order of the manifest.
+    pub fn container_indexes(&self) -> impl Iterator<Item = ContainerIndex> + use<> {
+        (0..self.containers.len()).map(|index| ContainerIndex(index as u8))
+    }
+}

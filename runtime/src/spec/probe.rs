@@ -1,0 +1,67 @@
+//! Liveness, readiness and startup probes.
+
+use std::time::Duration;
+
+/// Which of a container's three probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ProbeKind {
+    /// `livenessProbe`.
+    Liveness,
+    /// `readinessProbe`.
+    Readiness,
+    /// `startupProbe`.
+    Startup,
+}
+
+/// A probe, with defaults applied.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Probe {
+    /// `exec`, `httpGet` or `tcpSocket`.
+    pub action: ProbeAction,
+    /// `initialDelaySeconds`; 0 by default.
+    pub initial_delay: Duration,
+    /// `timeoutSeconds`; 1 s by default.
+    pub timeout: Duration,
+    /// `periodSeconds`; 10 s by default, never 0.
+    pub period: Duration,
+    /// `successThreshold`; 1 by default.
+    pub success_threshold: u32,
+    /// `failureThreshold`; 3 by default.
+    pub failure_threshold: u32,
+    /// `terminationGracePeriodSeconds` of the probe.
+    pub termination_grace_period: Option<Duration>,
+}
+
+/// How a probe asks.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ProbeAction {
+    /// `exec.command`, not run in a shell.
+    Exec(Vec<String>),
+    /// `httpGet`.
+    HttpGet {
+        /// `host`; the pod's address where none was given.
+        host: Option<String>,
+        /// `port`, a number or the name of a port of the container.
+        port: PortOrName,
+        /// `path`, with its query; `/` by default.
+        path: String,
+        /// `httpHeaders`, in order.
+        headers: Vec<(String, String)>,
+    },
+    /// `tcpSocket`.
+    TcpSocket {
+        /// `host`; the pod's address where none was given.
+        host: Option<String>,
+        /// `port`, a number or the name of a port of the container.
+        port: PortOrName,
+    },
+}
+
+/// An `IntOrString` that names a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortOrName {
+    /// 1..=65535.
+    Port(u16),
+    /// The name of one of the container's ports.
+    Name(String),
+}
