@@ -1,3 +1,5 @@
 //! The pod engine: knows pods, knows no board.
 
+pub mod node;
 pub mod spec;
+pub mod time;
