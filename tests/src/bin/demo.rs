@@ -1,0 +1,288 @@
+//! What runs inside the containers of the tests, of `cargo xtask demo` and of
+//! the manifests in `examples/`: one static program that can do whatever a test
+//! needs to see done. `tests/src/image.rs` puts it into an image.
+//!
+//! It takes steps, carried out one after another and separated by the word
+//! `then`:
+//!
+//! ```text
+//! demo wait /work/go then write /work/done yes then exit 3
+//! ```
+//!
+//! As PID 1 of a container it would be deaf to SIGTERM, so it always has a
+//! handler: exit 0 at once, unless `ignore-term` or `on-term` said otherwise.
+//! An error is one line on standard error and exit code 1. [`STEPS`] is what it
+//! knows.
+
+use std::fs;
+use std::io::{self, IsTerminal, Read, Write};
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
+use std::time::Duration;
+
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+#[path = "demo/http.rs"]
+mod http;
+#[path = "demo/ipc.rs"]
+mod ipc;
+
+const STEPS: &str = "\
+demo STEP [then STEP]…
+
+files    cat FILE · ls DIR · stat FILE · touch FILE · rm FILE · wait FILE
+         write FILE TEXT [EVERY_SECONDS] · append FILE TEXT · lock FILE
+output   print TEXT [EVERY_SECONDS] · eprint TEXT · spam BYTES · echo (copies its input)
+itself   env · id · status · hostname · cwd · args WORD… · tty · clock [FILE] · mounts
+time     sleep [SECONDS] · exit CODE [AFTER_SECONDS] · abort · ignore-term · on-term CODE [SECONDS]
+load     hog MIB · forks COUNT · spin
+network  serve PORT DIR · listen PORT · get URL · connect HOST:PORT
+ipc      ipc sysv-make|sysv-has KEY · ipc posix-make|posix-has NAME
+";
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    on_term(finish_on_term);
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.is_empty() {
+        eprint!("{STEPS}");
+        return ExitCode::from(2);
+    }
+    for step in words.split(|word| word == "then") {
+        if let Err(error) = run(step) {
+            eprintln!("demo {}: {error}", step.join(" "));
+            return ExitCode::from(1);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn run(step: &[String]) -> Result<(), Failure> {
+    let words: Vec<&str> = step.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["cat", file] => io::stdout().write_all(&fs::read(file)?)?,
+        ["ls", dir] => {
+            let mut names: Vec<String> = fs::read_dir(dir)?
+                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+                .collect::<io::Result<_>>()?;
+            names.sort();
+            for name in names {
+                println!("{name}");
+            }
+        }
+        ["stat", file] => println!("{}", describe(Path::new(file))?),
+        ["touch", file] => drop(fs::OpenOptions::new().create(true).append(true).open(file)?),
+        ["rm", file] => fs::remove_file(file)?,
+        ["wait", file] => {
+            while fs::symlink_metadata(file).is_err() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        ["write", file, text] => fs::write(file, format!("{text}\n"))?,
+        ["write", file, text, every] => repeat(seconds(every)?, |count| {
+            fs::write(format!("{file}.new"), format!("{text} {count}\n"))?;
+            fs::rename(format!("{file}.new"), file)
+        })?,
+        ["append", file, text] => fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(file)?
+            .write_all(format!("{text}\n").as_bytes())?,
+        ["lock", file] => lock(file)?,
+        ["print", text] => println!("{text}"),
+        ["print", text, every] => repeat(seconds(every)?, |count| writeln!(io::stdout(), "{text} {count}"))?,
+        ["eprint", text] => eprintln!("{text}"),
+        ["spam", bytes] => spam(bytes.parse()?)?,
+        ["echo"] => drop(io::copy(&mut io::stdin(), &mut io::stdout())?),
+        ["env"] => std::env::vars().for_each(|(name, value)| println!("{name}={value}")),
+        ["id"] => println!("{}", id()?),
+        ["status"] => print!("{}", fs::read_to_string("/proc/self/status")?),
+        ["mounts"] => print!("{}", fs::read_to_string("/proc/self/mountinfo")?),
+        ["hostname"] => println!("{}", nix::unistd::gethostname()?.to_string_lossy()),
+        ["cwd"] => println!("{}", std::env::current_dir()?.display()),
+        ["args", words @ ..] => words.iter().for_each(|word| println!("{word}")),
+        ["tty"] => println!("{}", terminal()),
+        ["clock"] => println!("{}", clock()?),
+        ["clock", file] => fs::write(file, format!("{}\n", clock()?))?,
+        ["sleep"] => std::thread::sleep(Duration::MAX),
+        ["sleep", time] => std::thread::sleep(seconds(time)?),
+        ["exit", code] => std::process::exit(code.parse()?),
+        ["exit", code, after] => {
+            std::thread::sleep(seconds(after)?);
+            std::process::exit(code.parse()?)
+        }
+        ["abort"] => std::process::abort(),
+        ["ignore-term"] => set_term(SigHandler::SigIgn),
+        ["on-term", code, rest @ ..] => {
+            TERM_CODE.store(code.parse()?, Ordering::Relaxed);
+            if let [time] = rest {
+                TERM_SECONDS.store(time.parse()?, Ordering::Relaxed);
+            }
+        }
+        ["hog", mib] => hog(mib.parse()?),
+        ["forks", count] => forks(count.parse()?)?,
+        ["spin"] => loop {
+            std::hint::spin_loop();
+        },
+        ["serve", port, dir] => http::serve(port.parse()?, Path::new(dir))?,
+        ["listen", port] => {
+            for connection in TcpListener::bind(("0.0.0.0", port.parse()?))?.incoming() {
+                drop(connection?);
+            }
+        }
+        ["get", url] => http::get(url)?,
+        ["connect", address] => drop(std::net::TcpStream::connect(address)?),
+        ["ipc", what, name] => ipc::run(what, name)?,
+        _ => return Err(format!("no such step; there are:\n{STEPS}").into()),
+    }
+    io::stdout().flush()?;
+    Ok(())
+}
+
+fn seconds(text: &str) -> Result<Duration, Failure> {
+    Ok(Duration::try_from_secs_f64(text.parse()?)?)
+}
+
+fn repeat(every: Duration, mut act: impl FnMut(u64) -> io::Result<()>) -> io::Result<()> {
+    for count in 0.. {
+        act(count)?;
+        std::thread::sleep(every);
+    }
+    Ok(())
+}
+
+/// `file 0644 0:0 12`, with the target of a link and the numbers of a device.
+fn describe(path: &Path) -> io::Result<String> {
+    let meta = fs::symlink_metadata(path)?;
+    let kind = meta.file_type();
+    let (kind, more) = if kind.is_symlink() {
+        ("link", format!(" {}", fs::read_link(path)?.display()))
+    } else if kind.is_dir() {
+        ("dir", String::new())
+    } else if kind.is_char_device() || kind.is_block_device() {
+        let (major, minor) = (libc::major(meta.rdev()), libc::minor(meta.rdev()));
+        (if kind.is_char_device() { "char" } else { "block" }, format!(" {major},{minor}"))
+    } else if kind.is_fifo() {
+        ("fifo", String::new())
+    } else if kind.is_socket() {
+        ("socket", String::new())
+    } else {
+        ("file", format!(" {}", meta.len()))
+    };
+    Ok(format!("{kind} {:04o} {}:{}{more}", meta.mode() & 0o7777, meta.uid(), meta.gid()))
+}
+
+/// Holds the lock until the program ends. Taken already means that two of one
+/// container run at once: the promise that must never break, so it is loud.
+fn lock(file: &str) -> Result<(), Failure> {
+    let file = fs::OpenOptions::new().create(true).append(true).open(file)?;
+    match file.try_lock() {
+        Ok(()) => {
+            std::mem::forget(file);
+            Ok(())
+        }
+        Err(error) => {
+            println!("TWO AT ONCE: the lock is held by another");
+            Err(format!("two at once: {error}").into())
+        }
+    }
+}
+
+/// Numbered lines of 100 bytes, so that a reader can tell a lost one.
+fn spam(bytes: usize) -> io::Result<()> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    for number in 0..bytes.div_ceil(100) {
+        writeln!(out, "{number:0>12} {:x>86}", "")?;
+    }
+    out.flush()
+}
+
+fn id() -> Result<String, Failure> {
+    let mut groups: Vec<u32> = nix::unistd::getgroups()?.iter().map(|group| group.as_raw()).collect();
+    groups.sort_unstable();
+    let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
+    Ok(format!("uid={} gid={} groups={}", nix::unistd::geteuid(), nix::unistd::getegid(), groups.join(",")))
+}
+
+fn terminal() -> String {
+    let size = || -> Option<libc::winsize> {
+        let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: TIOCGWINSZ writes one winsize, and `size` is one that lives through the call.
+        let done = unsafe { libc::ioctl(io::stdin().as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
+        (done == 0).then_some(size)
+    };
+    match (io::stdin().is_terminal(), size()) {
+        (true, Some(size)) => format!("tty {}x{}", size.ws_col, size.ws_row),
+        (true, None) => "tty".into(),
+        (false, _) => "not a tty".into(),
+    }
+}
+
+fn clock() -> Result<u128, Failure> {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
+    Ok(Duration::from(now).as_nanos())
+}
+
+/// Touches every page, so that the memory is really taken, and keeps it.
+fn hog(mib: usize) {
+    let mut held = Vec::new();
+    for number in 0..mib {
+        held.push(vec![number as u8 | 1; 1 << 20]);
+    }
+    println!("holding {} MiB", std::hint::black_box(&held).len());
+    std::mem::forget(held);
+}
+
+/// Children that left the session and the parent: what a kill must still find.
+fn forks(count: usize) -> Result<(), Failure> {
+    for _ in 0..count {
+        let mut child = Command::new("/proc/self/exe");
+        child.args(["ignore-term", "then", "sleep"]);
+        // SAFETY: setsid is async-signal-safe and touches no memory of the parent.
+        unsafe {
+            child.pre_exec(|| {
+                nix::unistd::setsid()?;
+                Ok(())
+            });
+        }
+        println!("child {}", child.spawn()?.id());
+    }
+    Ok(())
+}
+
+static TERM_CODE: AtomicI32 = AtomicI32::new(0);
+static TERM_SECONDS: AtomicI64 = AtomicI64::new(0);
+
+extern "C" fn finish_on_term(_: libc::c_int) {
+    let wait = libc::timespec { tv_sec: TERM_SECONDS.load(Ordering::Relaxed), tv_nsec: 0 };
+    // SAFETY: write, nanosleep and _exit are async-signal-safe; the buffer is static and `wait` lives here.
+    unsafe {
+        let said = b"stopping\n";
+        libc::write(1, said.as_ptr().cast(), said.len());
+        libc::nanosleep(&raw const wait, std::ptr::null_mut());
+        libc::_exit(TERM_CODE.load(Ordering::Relaxed));
+    }
+}
+
+fn on_term(handler: extern "C" fn(libc::c_int)) {
+    set_term(SigHandler::Handler(handler));
+}
+
+fn set_term(handler: SigHandler) {
+    let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler calls async-signal-safe functions only.
+    unsafe { sigaction(Signal::SIGTERM, &action) }.expect("SIGTERM can be handled");
+}
+
+/// Reads what is left of a stream, for the parts that need no more than that.
+fn read_all(mut stream: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
