@@ -2,4 +2,5 @@
 
 pub mod node;
 pub mod spec;
+pub mod supervisor;
 pub mod time;

@@ -1,0 +1,3 @@
+//! The per-pod process, which outlives the agent.
+
+pub mod config;
