@@ -1,0 +1,70 @@
+//! The smallest client of the local API that can look: one GET over the unix
+//! socket, one JSON object back. Made by hand, so that the tests do not believe
+//! nodlet's own client.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// What the server answered: the status code and the body, `Null` if it is not JSON.
+pub(crate) fn get(socket: &Path, path: &str) -> io::Result<(u16, Value)> {
+    request(socket, "GET", path, None)
+}
+
+pub(crate) fn request(
+    socket: &Path,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> io::Result<(u16, Value)> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    let body = body.map(Value::to_string).unwrap_or_default();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let (code, body) = split(&answer).ok_or_else(|| io::Error::other("that is no HTTP answer"))?;
+    Ok((code, serde_json::from_slice(&body).unwrap_or(Value::Null)))
+}
+
+fn split(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let head = str::from_utf8(&answer[..end]).ok()?.to_ascii_lowercase();
+    let code = head.split_whitespace().nth(1)?.parse().ok()?;
+    let rest = &answer[end + 4..];
+    if !head.contains("transfer-encoding: chunked") {
+        return Some((code, rest.to_vec()));
+    }
+    let (mut body, mut rest) = (Vec::new(), rest);
+    loop {
+        let line = rest.windows(2).position(|two| two == b"\r\n")?;
+        let length = usize::from_str_radix(str::from_utf8(&rest[..line]).ok()?.trim(), 16).ok()?;
+        if length == 0 {
+            return Some((code, body));
+        }
+        body.extend_from_slice(rest.get(line + 2..line + 2 + length)?);
+        rest = rest.get(line + 2 + length + 2..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_whole_and_in_chunks() {
+        let whole = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}";
+        assert_eq!(split(whole), Some((404, b"{}".to_vec())));
+        let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{\"a\r\n4\r\n\":1}\r\n0\r\n\r\n";
+        assert_eq!(split(chunked), Some((200, b"{\"a\":1}".to_vec())));
+        assert_eq!(split(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{}"), None);
+    }
+}

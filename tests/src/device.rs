@@ -1,0 +1,425 @@
+//! [`Device`]: a board of its own for one test, on the machine that tests.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::forward::Forwarder;
+use crate::image::Image;
+use crate::pod::TestPod;
+use crate::slot::Slot;
+use crate::{api, leftovers};
+
+/// How long a condition may take that is a matter of moments on an idle machine.
+/// Two cores that run several tests at once are no idle machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How often a condition is looked at. A test may poll; nodlet may not.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A scratch root with an agent of its own. When it goes out of scope the pods
+/// are stopped with `nodlet down`, and a process, mount, cgroup, link or file
+/// that is still there fails the test.
+pub struct Device {
+    slot: Slot,
+    root: PathBuf,
+    agent: Option<Child>,
+    settings: Vec<(String, String)>,
+    arguments: Vec<String>,
+}
+
+/// What a command said and how it ended.
+#[derive(Debug, Clone)]
+pub struct Ran {
+    /// The command, for messages.
+    pub command: String,
+    /// Its exit code; 128 + N when signal N ended it.
+    pub code: i32,
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+}
+
+impl Ran {
+    fn new(command: String, output: Output) -> Self {
+        let status = output.status;
+        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { command, code, stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    }
+
+    /// Standard output of a command that must have succeeded.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert!(self.code == 0, "{self:#?}");
+        self.stdout
+    }
+
+    /// Standard error of a command that must have failed.
+    #[track_caller]
+    pub fn refused(self) -> String {
+        assert!(self.code != 0, "{self:#?}");
+        self.stderr
+    }
+}
+
+impl Device {
+    /// A device with the demo image on it and its agent running.
+    pub fn start() -> Self {
+        let mut device = Self::new();
+        device.start_agent();
+        device.load_image(demo_archive());
+        device
+    }
+
+    /// An empty device, whose agent does not run yet.
+    pub fn new() -> Self {
+        assert!(
+            nix::unistd::geteuid().is_root(),
+            "these tests start real containers and need root: sudo -E cargo xtask check"
+        );
+        let slot = Slot::take();
+        let root = slot.dir().join("root");
+        leftovers::sweep(&root);
+        let _ = fs::remove_dir_all(&root);
+        let _ = fs::remove_file(slot.dir().join("agent.log"));
+        fs::create_dir_all(&root).expect("/tmp can be written to");
+        Self { slot, root, agent: None, settings: Vec::new(), arguments: Vec::new() }
+    }
+
+    /// Adds an argument to every start of the agent from now on.
+    pub fn agent_argument(&mut self, argument: &str) {
+        self.arguments.push(argument.into());
+    }
+
+    /// Sets a variable in the environment of the agent from its next start on.
+    pub fn agent_setting(&mut self, name: &str, value: &str) {
+        self.settings.retain(|(known, _)| known != name);
+        self.settings.push((name.into(), value.into()));
+    }
+
+    /// Takes such a variable away again.
+    pub fn forget_agent_setting(&mut self, name: &str) {
+        self.settings.retain(|(known, _)| known != name);
+    }
+
+    /// The directory that this device takes for `/`.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A path of the device as a path of this machine.
+    pub fn path(&self, inside: &str) -> PathBuf {
+        self.root.join(inside.trim_start_matches('/'))
+    }
+
+    // The agent
+
+    /// Starts the agent and waits until its API answers.
+    pub fn start_agent(&mut self) {
+        self.launch_agent();
+        self.wait_for("the agent's API to answer", || self.get("/version").is_ok());
+    }
+
+    /// Starts the agent and waits for nothing: it may be meant to die.
+    pub fn launch_agent(&mut self) {
+        assert!(self.agent.is_none(), "the agent runs already");
+        let log = || {
+            let path = self.slot.dir().join("agent.log");
+            fs::OpenOptions::new().create(true).append(true).open(path).expect("/tmp can be written to")
+        };
+        let agent = Command::new(nodlet_program())
+            .arg("agent")
+            .arg("--root")
+            .arg(&self.root)
+            .args(["--pod-cidr", &self.slot.pod_cidr()])
+            .args(&self.arguments)
+            .envs(self.settings.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(log())
+            .stderr(log())
+            .spawn()
+            .expect("the agent can be started");
+        self.agent = Some(agent);
+    }
+
+    /// Kills the agent as a power cut would: it learns of nothing.
+    pub fn kill_agent(&mut self) {
+        let mut agent = self.agent.take().expect("the agent runs");
+        agent.kill().expect("a child can be killed");
+        agent.wait().expect("a child can be waited for");
+    }
+
+    /// Asks the agent to end and gives its exit code.
+    pub fn stop_agent(&mut self) -> i32 {
+        let agent = self.agent.as_ref().expect("the agent runs");
+        let pid = nix::unistd::Pid::from_raw(agent.id().cast_signed());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("a child can be signalled");
+        self.agent_ended()
+    }
+
+    /// Waits for an agent that ends by itself, and gives its exit code (128 + N for signal N).
+    pub fn agent_ended(&mut self) -> i32 {
+        let mut agent = self.agent.take().expect("the agent was started");
+        let until = Instant::now() + DEADLINE;
+        loop {
+            if let Some(status) = agent.try_wait().expect("a child can be waited for") {
+                return status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+            }
+            if Instant::now() > until {
+                self.agent = Some(agent);
+                panic!("the agent does not end\n{}", self.diagnosis());
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// The agent's process id.
+    pub fn agent_pid(&self) -> u32 {
+        self.agent.as_ref().expect("the agent runs").id()
+    }
+
+    /// What the agent has logged so far, over all its starts.
+    pub fn agent_log(&self) -> String {
+        fs::read_to_string(self.slot.dir().join("agent.log")).unwrap_or_default()
+    }
+
+    // Images and manifests
+
+    /// Loads an image archive or layout with `nodlet image load`.
+    #[track_caller]
+    pub fn load_image(&self, path: &Path) {
+        self.nodlet(["image", "load", &path.display().to_string()]).ok();
+    }
+
+    /// Writes an image made in the test to an archive and loads it.
+    #[track_caller]
+    pub fn load(&self, image: &Image) {
+        let path = self.slot.dir().join("image.tar");
+        image.write_oci_archive(&path).expect("/tmp can be written to");
+        self.load_image(&path);
+        let _ = fs::remove_file(&path);
+    }
+
+    /// Where manifests are written for this device.
+    pub fn manifests(&self) -> PathBuf {
+        self.path("/etc/nodlet/manifests")
+    }
+
+    /// Puts a manifest in place as careful people do: written aside, then renamed.
+    pub fn write_manifest(&self, file: &str, text: &str) {
+        let dir = self.manifests();
+        fs::create_dir_all(&dir).expect("the root can be written to");
+        let aside = dir.join(format!(".{file}.new"));
+        fs::write(&aside, text).expect("the root can be written to");
+        fs::rename(&aside, dir.join(file)).expect("the root can be written to");
+    }
+
+    /// Takes a manifest away.
+    pub fn remove_manifest(&self, file: &str) {
+        fs::remove_file(self.manifests().join(file)).expect("the manifest is there");
+    }
+
+    // Asking
+
+    /// Runs a verb of nodlet against this device.
+    pub fn nodlet<const N: usize>(&self, words: [&str; N]) -> Ran {
+        self.nodlet_with_input(words, "")
+    }
+
+    /// The same, with something on standard input.
+    pub fn nodlet_with_input<const N: usize>(&self, words: [&str; N], input: &str) -> Ran {
+        self.run(&words, input)
+    }
+
+    pub(crate) fn run(&self, words: &[&str], input: &str) -> Ran {
+        let mut command = self.command(words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("nodlet can be started");
+        // A command that wants no input may be gone already.
+        let _ = child.stdin.take().expect("it is piped").write_all(input.as_bytes());
+        let output = child.wait_with_output().expect("a child can be waited for");
+        Ran::new(format!("nodlet {}", words.join(" ")), output)
+    }
+
+    /// A verb of nodlet to be run by the test itself: in the background, on a terminal.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(nodlet_program());
+        command.arg("--root").arg(&self.root).args(words);
+        command
+    }
+
+    /// The API's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.path("/run/nodlet/api.sock")
+    }
+
+    /// One GET of the API; anything but a success is an error.
+    pub fn get(&self, path: &str) -> Result<Value, String> {
+        match api::get(&self.socket(), path) {
+            Ok((200..300, body)) => Ok(body),
+            Ok((code, body)) => Err(format!("{code} {body}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Any other request to the API: its code and its answer.
+    pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
+        api::request(&self.socket(), method, path, body).expect("the API answers")
+    }
+
+    /// A TCP port that leads to the API.
+    pub fn forward(&self) -> Forwarder {
+        Forwarder::start(&self.socket()).expect("127.0.0.1 has a free port")
+    }
+
+    /// A pod of the namespace `default`, whether it exists or not.
+    pub fn pod<'a>(&'a self, name: &'a str) -> TestPod<'a> {
+        TestPod::new(self, name)
+    }
+
+    /// The names of all pods that exist, sorted.
+    pub fn pods(&self) -> Vec<String> {
+        let list = self.get("/api/v1/pods").expect("the API lists pods");
+        let items = list["items"].as_array().expect("a list has items");
+        let mut names: Vec<String> =
+            items.iter().filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned)).collect();
+        names.sort();
+        names
+    }
+
+    /// The processes of this device's containers.
+    pub fn container_processes(&self) -> Vec<u32> {
+        leftovers::container_processes(&self.root)
+    }
+
+    /// Waits until the condition is true; a minute without it fails the test and
+    /// shows how the device stood.
+    #[track_caller]
+    pub fn wait_for(&self, what: &str, condition: impl FnMut() -> bool) {
+        self.wait_within(DEADLINE, what, condition);
+    }
+
+    /// The same with a deadline of the test's own, where the time is what is tested.
+    #[track_caller]
+    pub fn wait_within(&self, deadline: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+        let until = Instant::now() + deadline;
+        while !condition() {
+            assert!(
+                Instant::now() < until,
+                "waited {deadline:?} in vain for {what}\n{}",
+                self.diagnosis()
+            );
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// How the device stands, for a person who looks at a failed test.
+    pub fn diagnosis(&self) -> String {
+        let pods = match self.get("/api/v1/pods") {
+            Ok(list) => list["items"].as_array().map_or_else(String::new, |pods| {
+                pods.iter()
+                    .map(|pod| format!("{} {:#}\n", pod["metadata"]["name"], pod["status"]))
+                    .collect()
+            }),
+            Err(error) => format!("(no answer: {error})"),
+        };
+        let log = self.agent_log();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = lines[lines.len().saturating_sub(60)..].join("\n");
+        format!("--- pods\n{pods}\n--- end of the agent's log\n{tail}\n---")
+    }
+}
+
+impl Default for Device {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("{}", self.diagnosis());
+            self.end();
+            leftovers::sweep(&self.root);
+        } else {
+            let ended = self.end();
+            let left = leftovers::find(&self.root);
+            leftovers::sweep(&self.root);
+            assert!(ended.is_none(), "{}", ended.unwrap_or_default());
+            assert!(left.is_empty(), "left behind after `nodlet down`:\n{}", left.join("\n"));
+        }
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+impl Device {
+    /// `nodlet down`, then the agent's end. Gives what went wrong.
+    fn end(&mut self) -> Option<String> {
+        if self.agent.is_none() {
+            if !self.path("/run/nodlet").exists() {
+                return None;
+            }
+            self.launch_agent();
+            let until = Instant::now() + DEADLINE;
+            while self.get("/version").is_err() && Instant::now() < until {
+                thread::sleep(LOOK);
+            }
+        }
+        let down = self.nodlet(["down"]);
+        let mut agent = self.agent.take()?;
+        let until = Instant::now() + DEADLINE;
+        let mut ended = false;
+        while !ended && Instant::now() < until {
+            thread::sleep(LOOK);
+            ended = agent.try_wait().is_ok_and(|status| status.is_some());
+        }
+        if !ended {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+        if down.code != 0 {
+            return Some(format!("{down:#?}\n{}", self.diagnosis()));
+        }
+        (!ended).then(|| format!("the agent still ran after `nodlet down`\n{}", self.diagnosis()))
+    }
+}
+
+/// The binary under test: `$NODLET`, or what cargo built beside the tests.
+pub fn nodlet_program() -> PathBuf {
+    std::env::var_os("NODLET").map_or_else(|| beside_us("nodlet"), PathBuf::from)
+}
+
+/// The program that runs in the containers of the tests.
+pub fn demo_program() -> PathBuf {
+    beside_us("demo")
+}
+
+fn beside_us(program: &str) -> PathBuf {
+    let us = std::env::current_exe().expect("the kernel knows which program this is");
+    us.ancestors().skip(1).map(|dir| dir.join(program)).find(|path| path.is_file()).unwrap_or_else(|| {
+        panic!("{program} is not built; `cargo xtask check` builds what the tests need and runs them")
+    })
+}
+
+/// The demo image as an OCI archive, written once for all tests of a process.
+pub fn demo_archive() -> &'static Path {
+    static ARCHIVE: OnceLock<PathBuf> = OnceLock::new();
+    ARCHIVE.get_or_init(|| {
+        let program = fs::read(demo_program()).expect("the demo program can be read");
+        let path = demo_program().with_file_name("demo.oci.tar");
+        let aside = path.with_extension(std::process::id().to_string());
+        Image::demo("localhost/demo:1", &program).write_oci_archive(&aside).expect("target can be written to");
+        fs::rename(&aside, &path).expect("target can be written to");
+        path
+    })
+}
