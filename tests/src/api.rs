@@ -63,7 +63,8 @@ mod tests {
     fn answers_are_read_whole_and_in_chunks() {
         let whole = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}";
         assert_eq!(split(whole), Some((404, b"{}".to_vec())));
-        let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{\"a\r\n4\r\n\":1}\r\n0\r\n\r\n";
+        let chunked =
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{\"a\r\n4\r\n\":1}\r\n0\r\n\r\n";
         assert_eq!(split(chunked), Some((200, b"{\"a\":1}".to_vec())));
         assert_eq!(split(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{}"), None);
     }

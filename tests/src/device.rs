@@ -313,11 +313,7 @@ impl Device {
     pub fn wait_within(&self, deadline: Duration, what: &str, mut condition: impl FnMut() -> bool) {
         let until = Instant::now() + deadline;
         while !condition() {
-            assert!(
-                Instant::now() < until,
-                "waited {deadline:?} in vain for {what}\n{}",
-                self.diagnosis()
-            );
+            assert!(Instant::now() < until, "waited {deadline:?} in vain for {what}\n{}", self.diagnosis());
             thread::sleep(LOOK);
         }
     }
@@ -326,9 +322,7 @@ impl Device {
     pub fn diagnosis(&self) -> String {
         let pods = match self.get("/api/v1/pods") {
             Ok(list) => list["items"].as_array().map_or_else(String::new, |pods| {
-                pods.iter()
-                    .map(|pod| format!("{} {:#}\n", pod["metadata"]["name"], pod["status"]))
-                    .collect()
+                pods.iter().map(|pod| format!("{} {:#}\n", pod["metadata"]["name"], pod["status"])).collect()
             }),
             Err(error) => format!("(no answer: {error})"),
         };
@@ -418,7 +412,9 @@ pub fn demo_archive() -> &'static Path {
         let program = fs::read(demo_program()).expect("the demo program can be read");
         let path = demo_program().with_file_name("demo.oci.tar");
         let aside = path.with_extension(std::process::id().to_string());
-        Image::demo("localhost/demo:1", &program).write_oci_archive(&aside).expect("target can be written to");
+        Image::demo("localhost/demo:1", &program)
+            .write_oci_archive(&aside)
+            .expect("target can be written to");
         fs::rename(&aside, &path).expect("target can be written to");
         path
     })

@@ -64,7 +64,8 @@ fn processes(root: &Path) -> Vec<u32> {
         .filter(|pid| {
             *pid != std::process::id()
                 && (command_line(*pid).contains(&root)
-                    || fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.contains(&mark)))
+                    || fs::read_to_string(format!("/proc/{pid}/cgroup"))
+                        .is_ok_and(|text| text.contains(&mark)))
         })
         .collect()
 }
@@ -134,6 +135,7 @@ fn run_files(root: &Path) -> Vec<PathBuf> {
 fn mark(root: &Path) -> String {
     // FNV-1a, 32 bits.
     let bytes = root.as_os_str().as_encoded_bytes();
-    let hash = bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    let hash =
+        bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
     format!("{hash:08x}")
 }

@@ -19,5 +19,5 @@ mod leftovers;
 mod pod;
 mod slot;
 
-pub use device::{Device, demo_program, nodlet_program};
+pub use device::{Device, Ran, demo_archive, demo_program, nodlet_program};
 pub use pod::TestPod;

@@ -82,7 +82,11 @@ impl<'a> TestPod<'a> {
     #[track_caller]
     pub fn born(&self, container: &str) -> String {
         let stat = self.exec(container, ["/bin/demo", "cat", "/proc/1/stat"]).ok();
-        stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19)).unwrap_or_default().to_owned()
+        stat.rsplit(')')
+            .next()
+            .and_then(|rest| rest.split_whitespace().nth(19))
+            .unwrap_or_default()
+            .to_owned()
     }
 
     /// Warning and normal events about the pod, `Reason: message`, oldest first.

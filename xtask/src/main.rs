@@ -4,12 +4,23 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+mod check;
 mod image;
+mod images;
 mod kubectl;
+mod setup;
+mod sizes;
 
-/// Name, what it does, and the task. `cargo xtask` alone prints this.
-const TASKS: &[(&str, &str, fn(&[String]) -> Outcome)] = &[
+/// A task: its name, what it does in a line, and the function.
+type Task = (&'static str, &'static str, fn(&[String]) -> Outcome);
+
+/// `cargo xtask` alone prints this.
+const TASKS: &[Task] = &[
+    ("setup", "install what the tests need and this machine lacks (Debian, root)", setup::run),
+    ("check", "everything that must hold: form, lints, unit tests, real containers", check::run),
+    ("sizes", "the bytes of the released binary; --compare with the ledger, --write it", sizes::run),
     ("image", "build the demo image into .work/images, in both archive formats", image::run),
+    ("images", "build images of redis, nginx and python3 with buildah, podman and skopeo", images::run),
     ("kubectl", "build the real kubectl from its Go modules into .work/kubectl", kubectl::run),
 ];
 

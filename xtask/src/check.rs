@@ -1,0 +1,64 @@
+//! The whole check, which is also what CI runs: form, lints, unit tests, then the
+//! tests with real containers. It says what it runs, stops at the first that
+//! fails, and never passes over what this machine cannot do.
+
+use crate::{Failure, Outcome, cargo, images, kubectl, run as run_command, setup};
+
+/// A step: its name, what it looks at, and the function.
+type Step = (&'static str, &'static str, fn() -> Outcome);
+
+const STEPS: &[Step] = &[
+    ("fmt", "the form of the source", fmt),
+    ("clippy", "lints, all of which count as errors", clippy),
+    ("unit", "the tests beside the code", unit),
+    ("containers", "the tests with real containers", containers),
+];
+
+pub(crate) fn run(arguments: &[String]) -> Outcome {
+    for wanted in arguments {
+        if !STEPS.iter().any(|(name, _, _)| name == wanted) {
+            let names: Vec<&str> = STEPS.iter().map(|(name, _, _)| *name).collect();
+            return Err(Failure(format!("there is no step {wanted:?}; there are {}", names.join(", "))));
+        }
+    }
+    let chosen = |name: &str| arguments.is_empty() || arguments.iter().any(|wanted| wanted == name);
+    if chosen("containers") {
+        // Asked first: nobody should learn it after ten minutes.
+        setup::require()?;
+    }
+    for (name, what, step) in STEPS {
+        if chosen(name) {
+            eprintln!("\n== {name}: {what}");
+            step()?;
+        }
+    }
+    eprintln!("\nall is well");
+    Ok(())
+}
+
+fn fmt() -> Outcome {
+    run_command(cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn clippy() -> Outcome {
+    run_command(cargo().args([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--quiet",
+        "--",
+        "--deny",
+        "warnings",
+    ]))
+}
+
+fn unit() -> Outcome {
+    run_command(cargo().args(["test", "--workspace", "--exclude", "nodlet-tests"]))
+}
+
+fn containers() -> Outcome {
+    kubectl::build()?;
+    images::build()?;
+    run_command(cargo().args(["build", "--package", "nodlet"]))?;
+    run_command(cargo().args(["test", "--package", "nodlet-tests"]))
+}

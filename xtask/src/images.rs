@@ -1,0 +1,187 @@
+//! Images of real software, made by the real tools: Debian's packages of redis,
+//! nginx and python3, unpacked, built into images by buildah and saved by podman
+//! and skopeo in each format that people will bring. What nodlet's own image
+//! builder would never write, these do.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::{Failure, Outcome, run as run_command, work};
+
+/// One image: its name, the packages in it, and the end of its Containerfile.
+struct Recipe {
+    name: &'static str,
+    packages: &'static [&'static str],
+    containerfile: &'static str,
+}
+
+const RECIPES: &[Recipe] = &[
+    Recipe {
+        name: "redis",
+        packages: &["redis-server", "redis-tools", "dash", "coreutils"],
+        containerfile: "\
+            RUN /bin/mkdir -p /data && /bin/chown 101:101 /data\n\
+            VOLUME /data\n\
+            WORKDIR /data\n\
+            USER redis\n\
+            EXPOSE 6379\n\
+            CMD [\"redis-server\", \"--protected-mode\", \"no\", \"--save\", \"\"]\n",
+    },
+    Recipe {
+        name: "nginx",
+        packages: &["nginx-light", "dash", "coreutils"],
+        containerfile: "\
+            RUN /bin/ln -s ../sites-available/default /etc/nginx/sites-enabled/default\n\
+            RUN /bin/ln -sf /dev/stdout /var/log/nginx/access.log && /bin/ln -sf /dev/stderr /var/log/nginx/error.log\n\
+            EXPOSE 80\n\
+            STOPSIGNAL SIGQUIT\n\
+            ENTRYPOINT [\"nginx\", \"-g\", \"daemon off;\"]\n",
+    },
+    Recipe {
+        name: "python3",
+        packages: &["python3-minimal", "libpython3-stdlib", "dash", "coreutils"],
+        containerfile: "\
+            RUN /usr/bin/python3 -m compileall -q /usr/lib/python3.*/http\n\
+            ENV PYTHONUNBUFFERED=1\n\
+            CMD [\"python3\"]\n",
+    },
+];
+
+/// What every image has besides its packages, whose install scripts do not run.
+const PASSWD: &str = "\
+root:x:0:0:root:/root:/bin/sh
+www-data:x:33:33:www-data:/var/www:/bin/sh
+redis:x:101:101::/var/lib/redis:/bin/sh
+nobody:x:65534:65534:nobody:/nonexistent:/bin/sh
+";
+const GROUP: &str = "root:x:0:\nadm:x:4:\nwww-data:x:33:\nredis:x:101:\nnogroup:x:65534:\n";
+
+pub(crate) fn run(_: &[String]) -> Outcome {
+    println!("{}", build()?.display());
+    Ok(())
+}
+
+/// Builds what is not built yet, and gives the directory. Of each image there is
+/// `NAME.oci.tar`, `NAME.docker.tar` (podman save), `NAME.oci` (skopeo, a layout
+/// with zstd layers) and `NAME.docker.tar.gz`.
+pub(crate) fn build() -> Result<PathBuf, Failure> {
+    let dir = work("images")?;
+    for recipe in RECIPES {
+        // The last file to appear; with it, all are there.
+        if !dir.join(format!("{}.docker.tar.gz", recipe.name)).exists() {
+            recipe.build(&dir).map_err(|Failure(why)| format!("image {}: {why}", recipe.name))?;
+        }
+    }
+    Ok(dir)
+}
+
+impl Recipe {
+    fn build(&self, dir: &Path) -> Outcome {
+        let context = dir.join("build").join(self.name);
+        let rootfs = context.join("rootfs");
+        let _ = std::fs::remove_dir_all(&context);
+        std::fs::create_dir_all(&rootfs)?;
+        for name in ["bin", "sbin", "lib", "lib64"] {
+            std::fs::create_dir_all(rootfs.join("usr").join(name))?;
+            std::os::unix::fs::symlink(format!("usr/{name}"), rootfs.join(name))?;
+        }
+        for package in self.download(&context)? {
+            unpack(&package, &rootfs)?;
+        }
+        for needless in ["doc", "man", "locale", "info", "lintian", "perl"] {
+            let _ = std::fs::remove_dir_all(rootfs.join("usr/share").join(needless));
+        }
+        std::fs::create_dir_all(rootfs.join("tmp"))?;
+        std::fs::write(rootfs.join("etc/passwd"), PASSWD)?;
+        std::fs::write(rootfs.join("etc/group"), GROUP)?;
+        let containerfile =
+            format!("FROM scratch\nCOPY rootfs /\nRUN /bin/chmod 1777 /tmp\n{}", self.containerfile);
+        std::fs::write(context.join("Containerfile"), containerfile)?;
+
+        let reference = format!("localhost/{}:1", self.name);
+        let tools = Tools { storage: dir.join("build/storage") };
+        run_command(
+            tools
+                .command("buildah")
+                .args(["build", "--isolation", "chroot", "--layers=false", "--quiet", "--tag", &reference])
+                .arg(&context),
+        )?;
+        let saved = |ending: &str| dir.join(format!("{}.{ending}", self.name));
+        for (format, ending) in [("oci-archive", "oci.tar"), ("docker-archive", "docker.tar")] {
+            let path = saved(ending);
+            let _ = std::fs::remove_file(&path);
+            run_command(
+                tools
+                    .command("podman")
+                    .args(["save", "--quiet", "--format", format, "--output"])
+                    .arg(&path)
+                    .arg(&reference),
+            )?;
+        }
+        let layout = saved("oci");
+        let _ = std::fs::remove_dir_all(&layout);
+        run_command(
+            Command::new("skopeo")
+                .args(["copy", "--quiet", "--insecure-policy", "--dest-compress-format", "zstd"])
+                .arg(format!("docker-archive:{}", saved("docker.tar").display()))
+                .arg(format!("oci:{}:{reference}", layout.display())),
+        )?;
+        run_command(tools.command("podman").args(["rmi", "--force", &reference]).stdout(Stdio::null()))?;
+        std::fs::remove_dir_all(&context)?;
+        run_command(Command::new("gzip").args(["--keep", "--fast", "--force"]).arg(saved("docker.tar")))
+    }
+
+    /// The packages and all they depend on, as apt would install them on an empty system.
+    fn download(&self, context: &Path) -> Result<Vec<PathBuf>, Failure> {
+        let archives = context.join("archives");
+        std::fs::create_dir_all(archives.join("partial"))?;
+        run_command(
+            Command::new("apt-get")
+                .args(["-qq", "-y", "--no-install-recommends", "--download-only"])
+                .args(["-o", "Dir::State::status=/dev/null", "-o", "Debug::NoLocking=1"])
+                .args(["-o", "APT::Sandbox::User=root", "-o"])
+                .arg(format!("Dir::Cache::archives={}", archives.display()))
+                .arg("install")
+                .args(self.packages)
+                .stdout(Stdio::null()),
+        )?;
+        let mut found: Vec<PathBuf> =
+            std::fs::read_dir(&archives)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+        found.retain(|path| path.extension().is_some_and(|ending| ending == "deb"));
+        found.sort();
+        Ok(found)
+    }
+}
+
+/// buildah and podman with a storage of their own: the machine's is not ours.
+struct Tools {
+    storage: PathBuf,
+}
+
+impl Tools {
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.arg("--root").arg(self.storage.join("root")).arg("--runroot").arg(self.storage.join("run"));
+        command.args(["--storage-driver", "vfs"]);
+        if program == "podman" {
+            command.args(["--cgroup-manager", "cgroupfs"]);
+        }
+        command
+    }
+}
+
+fn unpack(package: &Path, rootfs: &Path) -> Outcome {
+    let mut tar =
+        Command::new("dpkg-deb").arg("--fsys-tarfile").arg(package).stdout(Stdio::piped()).spawn()?;
+    let stream = tar.stdout.take().ok_or("the output is piped")?;
+    let status = Command::new("tar")
+        .args(["--extract", "--keep-directory-symlink", "--directory"])
+        .arg(rootfs)
+        .stdin(stream)
+        .status()?;
+    if tar.wait()?.success() && status.success() {
+        Ok(())
+    } else {
+        Err(Failure(format!("failed to unpack {}", package.display())))
+    }
+}
