@@ -1,0 +1,3 @@
+//! Addresses and links.
+
+pub mod netlink;

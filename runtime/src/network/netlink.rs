@@ -1,0 +1,253 @@
+//! The few rtnetlink requests that a pod's network is made of.
+//!
+//! Synchronous: one request, one acknowledgement, in a few microseconds. A
+//! [`Netlink`] belongs to the network namespace in which it was opened, for
+//! ever; the sandbox helper keeps one of the host and opens one of the pod.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::RawFd;
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+
+/// A socket to the kernel's routing tables.
+pub struct Netlink {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl Netlink {
+    /// Opens one in the network namespace of the calling thread.
+    pub fn open() -> io::Result<Netlink> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Netlink { socket, sequence: 0 })
+    }
+
+    /// Makes a bridge. Fails with `AlreadyExists` if a link of the name is there.
+    pub fn add_bridge(&mut self, name: &str) -> io::Result<()> {
+        let mut link = LinkMessage::default();
+        link.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        link.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)]));
+        self.change(RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Makes a veth pair: `name` here, up and a port of the bridge with index
+    /// `bridge`; `peer` in the network namespace `peer_namespace`, which never
+    /// passes through this one.
+    pub fn add_veth(&mut self, name: &str, bridge: u32, peer: &str, peer_namespace: RawFd) -> io::Result<()> {
+        let mut other = LinkMessage::default();
+        other.attributes.push(LinkAttribute::IfName(peer.to_owned()));
+        other.attributes.push(LinkAttribute::NetNsFd(peer_namespace));
+        let mut link = LinkMessage::default();
+        link.header.flags = LinkFlags::Up;
+        link.header.change_mask = LinkFlags::Up;
+        link.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        link.attributes.push(LinkAttribute::Controller(bridge));
+        link.attributes.push(LinkAttribute::LinkInfo(vec![
+            LinkInfo::Kind(InfoKind::Veth),
+            LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(other))),
+        ]));
+        self.change(RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Sets the hardware address of the link with `index`.
+    pub fn set_hardware_address(&mut self, index: u32, address: [u8; 6]) -> io::Result<()> {
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        link.attributes.push(LinkAttribute::Address(address.to_vec()));
+        self.change(RouteNetlinkMessage::SetLink(link), 0)
+    }
+
+    /// Sets the link with `index` up.
+    pub fn set_up(&mut self, index: u32) -> io::Result<()> {
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        link.header.flags = LinkFlags::Up;
+        link.header.change_mask = LinkFlags::Up;
+        self.change(RouteNetlinkMessage::SetLink(link), 0)
+    }
+
+    /// Removes the link with `name`, and with a veth its peer. `NotFound` if there is none.
+    pub fn remove_link(&mut self, name: &str) -> io::Result<()> {
+        let mut link = LinkMessage::default();
+        link.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        self.change(RouteNetlinkMessage::DelLink(link), 0).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENODEV) => io::ErrorKind::NotFound.into(),
+            Some(_) | None => error,
+        })
+    }
+
+    /// Gives the link with `index` an address. `AlreadyExists` if it has it.
+    pub fn add_address(&mut self, index: u32, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
+        let mut message = AddressMessage::default();
+        message.header.family = AddressFamily::Inet;
+        message.header.prefix_len = prefix;
+        message.header.index = index;
+        let mask = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+        message.attributes.push(AddressAttribute::Address(IpAddr::V4(address)));
+        message.attributes.push(AddressAttribute::Local(IpAddr::V4(address)));
+        message.attributes.push(AddressAttribute::Broadcast(Ipv4Addr::from_bits(address.to_bits() | mask)));
+        self.change(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// All IPv4 addresses of this namespace: index of the link, address, prefix.
+    pub fn addresses(&mut self) -> io::Result<Vec<(u32, Ipv4Addr, u8)>> {
+        let mut message = AddressMessage::default();
+        message.header.family = AddressFamily::Inet;
+        let mut found = Vec::new();
+        for answer in self.dump(RouteNetlinkMessage::GetAddress(message))? {
+            let RouteNetlinkMessage::NewAddress(address) = answer else { continue };
+            // IFA_LOCAL is the link's own; on a point-to-point link IFA_ADDRESS is the other end's.
+            let local = address.attributes.iter().find_map(|attribute| match attribute {
+                AddressAttribute::Local(IpAddr::V4(local)) => Some(*local),
+                _ => None,
+            });
+            if let Some(local) = local {
+                found.push((address.header.index, local, address.header.prefix_len));
+            }
+        }
+        Ok(found)
+    }
+
+    /// All IPv4 routes of the main table: index of the link, destination, prefix.
+    pub fn routes(&mut self) -> io::Result<Vec<(u32, Ipv4Addr, u8)>> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        let mut found = Vec::new();
+        for answer in self.dump(RouteNetlinkMessage::GetRoute(message))? {
+            let RouteNetlinkMessage::NewRoute(route) = answer else { continue };
+            if route.header.table != netlink_packet_route::route::RouteHeader::RT_TABLE_MAIN {
+                continue;
+            }
+            let (mut index, mut destination) = (0, Ipv4Addr::UNSPECIFIED);
+            for attribute in &route.attributes {
+                if let RouteAttribute::Oif(oif) = attribute {
+                    index = *oif;
+                }
+                if let RouteAttribute::Destination(RouteAddress::Inet(address)) = attribute {
+                    destination = *address;
+                }
+            }
+            found.push((index, destination, route.header.destination_prefix_length));
+        }
+        Ok(found)
+    }
+
+    /// Adds the default route by `gateway`, out of the link with `index`.
+    pub fn add_default_route(&mut self, index: u32, gateway: Ipv4Addr) -> io::Result<()> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        message.header.table = netlink_packet_route::route::RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Boot;
+        message.header.scope = RouteScope::Universe;
+        message.header.kind = RouteType::Unicast;
+        message.attributes.push(RouteAttribute::Gateway(RouteAddress::Inet(gateway)));
+        message.attributes.push(RouteAttribute::Oif(index));
+        self.change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Sends a request that changes something, and waits for its acknowledgement.
+    fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.send(message, flags | NLM_F_ACK)?;
+        self.receive(|_| ())
+    }
+
+    /// Sends a request for a list. Without NLM_F_ACK: the acknowledgement would
+    /// be taken for the answer to the next request.
+    fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.send(message, NLM_F_DUMP)?;
+        let mut found = Vec::new();
+        self.receive(|answer| found.push(answer))?;
+        Ok(found)
+    }
+
+    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut packet = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(message));
+        packet.header.flags = NLM_F_REQUEST | flags;
+        packet.header.sequence_number = self.sequence;
+        packet.finalize();
+        let mut bytes = vec![0; packet.buffer_len()];
+        packet.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+        Ok(())
+    }
+
+    /// Reads answers to the last request up to its acknowledgement or the end of its list.
+    fn receive(&mut self, mut each: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
+        loop {
+            let (bytes, _) = self.socket.recv_from_full()?;
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                let packet = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+                let length = (packet.header.length as usize).next_multiple_of(4);
+                rest = rest.get(length..).unwrap_or_default();
+                if packet.header.sequence_number != self.sequence {
+                    continue;
+                }
+                match packet.payload {
+                    NetlinkPayload::Error(error) => match error.code {
+                        Some(code) => return Err(io::Error::from_raw_os_error(code.get().abs())),
+                        None => return Ok(()),
+                    },
+                    NetlinkPayload::Done(_) => return Ok(()),
+                    NetlinkPayload::InnerMessage(message) => each(message),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// The index of the link with `name` in the network namespace of the calling thread.
+pub fn link_index(name: &str) -> io::Result<u32> {
+    Ok(nix::net::if_::if_nametoindex(name)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a thread with a network namespace of its own, which ends with it.
+    fn in_new_namespace(test: impl FnOnce() + Send + 'static) {
+        let thread = std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("these tests need root");
+            test();
+        });
+        thread.join().expect("the test failed");
+    }
+
+    #[test]
+    fn a_bridge_gets_an_address_and_a_veth_pair_joins_it() {
+        in_new_namespace(|| {
+            let mut netlink = Netlink::open().unwrap();
+            netlink.add_bridge("br0").unwrap();
+            assert_eq!(netlink.add_bridge("br0").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+            let bridge = link_index("br0").unwrap();
+            netlink.add_address(bridge, Ipv4Addr::new(10, 1, 2, 1), 24).unwrap();
+            netlink.set_up(bridge).unwrap();
+            let here = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
+            netlink.add_veth("host0", bridge, "eth0", std::os::fd::AsRawFd::as_raw_fd(&here)).unwrap();
+            let peer = link_index("eth0").unwrap();
+            netlink.set_up(peer).unwrap();
+            assert_eq!(netlink.addresses().unwrap(), [(bridge, Ipv4Addr::new(10, 1, 2, 1), 24)]);
+            assert!(netlink.routes().unwrap().contains(&(bridge, Ipv4Addr::new(10, 1, 2, 0), 24)));
+            netlink.add_default_route(bridge, Ipv4Addr::new(10, 1, 2, 9)).unwrap();
+            assert!(netlink.routes().unwrap().contains(&(bridge, Ipv4Addr::UNSPECIFIED, 0)));
+            netlink.remove_link("host0").unwrap();
+            assert!(link_index("eth0").is_err());
+            assert_eq!(netlink.remove_link("host0").unwrap_err().kind(), io::ErrorKind::NotFound);
+        });
+    }
+}
