@@ -49,7 +49,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    fn new(command: String, output: Output) -> Self {
+    pub(crate) fn new(command: String, output: Output) -> Self {
         let status = output.status;
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -95,9 +95,9 @@ impl Device {
         Self { slot, root, agent: None, settings: Vec::new(), arguments: Vec::new() }
     }
 
-    /// Adds an argument to every start of the agent from now on.
-    pub fn agent_argument(&mut self, argument: &str) {
-        self.arguments.push(argument.into());
+    /// Adds arguments to every start of the agent from now on; the last of a kind counts.
+    pub fn agent_arguments<const N: usize>(&mut self, arguments: [&str; N]) {
+        self.arguments.extend(arguments.map(str::to_owned));
     }
 
     /// Sets a variable in the environment of the agent from its next start on.
@@ -119,6 +119,14 @@ impl Device {
     /// A path of the device as a path of this machine.
     pub fn path(&self, inside: &str) -> PathBuf {
         self.root.join(inside.trim_start_matches('/'))
+    }
+
+    /// A directory that a pod can mount as a hostPath and the test can look into:
+    /// the path as the manifest says it, and as this machine does.
+    pub fn shared(&self, name: &str) -> (String, PathBuf) {
+        let path = self.path(name);
+        fs::create_dir_all(&path).expect("the root can be written to");
+        (path.display().to_string(), path)
     }
 
     // The agent
@@ -178,6 +186,38 @@ impl Device {
                 self.agent = Some(agent);
                 panic!("the agent does not end\n{}", self.diagnosis());
             }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Whether an agent that was started has ended by itself; it is forgotten then.
+    pub fn agent_is_dead(&mut self) -> bool {
+        let dead = match &mut self.agent {
+            Some(agent) => agent.try_wait().expect("a child can be waited for").is_some(),
+            None => true,
+        };
+        if dead {
+            self.agent = None;
+        }
+        dead
+    }
+
+    /// Waits for a condition while the agent may die again and again: `revive` is
+    /// called before each look, and may start it anew.
+    #[track_caller]
+    pub fn wait_reviving(
+        &mut self,
+        what: &str,
+        revive: &dyn Fn(&mut Device),
+        condition: impl Fn(&Device) -> bool,
+    ) {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            revive(self);
+            if condition(self) {
+                return;
+            }
+            assert!(Instant::now() < until, "waited {DEADLINE:?} in vain for {what}\n{}", self.diagnosis());
             thread::sleep(LOOK);
         }
     }

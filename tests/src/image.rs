@@ -77,7 +77,8 @@ impl Image {
             .config("Env", json!(["PATH=/bin", "IMAGE=demo"]))
     }
 
-    /// Adds a regular file to the last layer.
+    /// Adds a regular file to the last layer. A name that leads out of the root is
+    /// written as it is; it may have 100 bytes.
     #[must_use]
     pub fn file(self, path: &str, mode: u32, bytes: &[u8]) -> Self {
         self.entry(path, mode, Kind::File(bytes.to_vec()))
@@ -222,7 +223,13 @@ fn tar_of(entries: &[Entry]) -> io::Result<Vec<u8>> {
             Kind::File(bytes) => {
                 header.set_entry_type(tar::EntryType::Regular);
                 header.set_size(bytes.len() as u64);
-                archive.append_data(&mut header, &entry.path, bytes.as_slice())?;
+                if is_honest(&entry.path) {
+                    archive.append_data(&mut header, &entry.path, bytes.as_slice())?;
+                } else {
+                    header.as_old_mut().name[..entry.path.len()].copy_from_slice(entry.path.as_bytes());
+                    header.set_cksum();
+                    archive.append(&header, bytes.as_slice())?;
+                }
             }
             Kind::Directory => {
                 header.set_entry_type(tar::EntryType::Directory);
@@ -239,6 +246,11 @@ fn tar_of(entries: &[Entry]) -> io::Result<Vec<u8>> {
         }
     }
     archive.into_inner()
+}
+
+/// The tar crate writes no name that would leave the directory; a test must.
+fn is_honest(path: &str) -> bool {
+    !path.starts_with('/') && !path.split('/').any(|part| part == "..")
 }
 
 fn append(archive: &mut tar::Builder<File>, name: &str, bytes: &[u8]) -> io::Result<()> {

@@ -4,8 +4,10 @@
 //! * [`Device`]: a board in a scratch directory with an agent of its own; what it
 //!   leaves behind when it ends fails the test
 //! * [`TestPod`]: one pod on it, as the API shows it
+//! * [`manifest`]: the frame of a manifest, around what a test is about
+//! * [`Terminal`]: a command on a terminal
 //! * [`image`]: images from files named in the test
-//! * [`forward`]: TCP to the API's unix socket, for the real kubectl
+//! * [`Kubectl`]: the real one, over [`forward`]
 //!
 //! A test waits for a condition ([`Device::wait_for`]), never for a time. The
 //! tests are in `tests/tests/`, one file per area; they drive the built binary
@@ -15,9 +17,14 @@ mod api;
 mod device;
 pub mod forward;
 pub mod image;
+mod kubectl;
 mod leftovers;
+pub mod manifest;
 mod pod;
 mod slot;
+mod terminal;
 
 pub use device::{Device, Ran, demo_archive, demo_program, nodlet_program};
-pub use pod::TestPod;
+pub use kubectl::Kubectl;
+pub use pod::{TestContainer, TestPod};
+pub use terminal::Terminal;

@@ -38,8 +38,10 @@ demo STEP [then STEP]…
 files    cat FILE · ls DIR · stat FILE · touch FILE · rm FILE · wait FILE
          write FILE TEXT [EVERY_SECONDS] · append FILE TEXT · lock FILE
 output   print TEXT [EVERY_SECONDS] · eprint TEXT · spam BYTES · echo (copies its input)
-itself   env · id · status · hostname · cwd · args WORD… · tty · clock [FILE] · mounts
-time     sleep [SECONDS] · exit CODE [AFTER_SECONDS] · abort · ignore-term · on-term CODE [SECONDS]
+itself   env · id · status · hostname · cwd · args WORD… · tty · resized · clock [FILE]
+         mounts
+time     sleep [SECONDS] · exit CODE [AFTER_SECONDS] · fail-once FILE · abort · ignore-term
+         on-term CODE [SECONDS]
 load     hog MIB · forks COUNT · spin
 network  serve PORT DIR · listen PORT · get URL · connect HOST:PORT
 ipc      ipc sysv-make|sysv-has KEY · ipc posix-make|posix-has NAME
@@ -108,6 +110,14 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["cwd"] => println!("{}", std::env::current_dir()?.display()),
         ["args", words @ ..] => words.iter().for_each(|word| println!("{word}")),
         ["tty"] => println!("{}", terminal()),
+        ["resized"] => {
+            let before = terminal();
+            println!("{before}");
+            while terminal() == before {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            println!("{}", terminal());
+        }
         ["clock"] => println!("{}", clock()?),
         ["clock", file] => fs::write(file, format!("{}\n", clock()?))?,
         ["sleep"] => std::thread::sleep(Duration::MAX),
@@ -116,6 +126,12 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["exit", code, after] => {
             std::thread::sleep(seconds(after)?);
             std::process::exit(code.parse()?)
+        }
+        ["fail-once", file] => {
+            if !Path::new(file).exists() {
+                fs::write(file, "failed\n")?;
+                return Err("for the first time".into());
+            }
         }
         ["abort"] => std::process::abort(),
         ["ignore-term"] => set_term(SigHandler::SigIgn),

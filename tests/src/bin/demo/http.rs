@@ -16,7 +16,7 @@ const SICK: &str = "/tmp/sick";
 /// Serves the files below `dir` and these paths for ever:
 ///
 /// * `/healthz`: 200, or 500 while [`SICK`] exists
-/// * `/headers`: the request as it came
+/// * `/headers`: the request as it came, which it also prints
 /// * `/redirect`: to `/healthz`; `/redirect-away`: to another host
 /// * `/status/N`: answers with code N; `/slow/SECONDS`: answers late
 /// * `/hostname`: who answers
@@ -49,7 +49,10 @@ fn answer(mut connection: TcpStream, dir: &Path) -> io::Result<()> {
     let (code, body) = match path.trim_start_matches('/').split('/').collect::<Vec<_>>().as_slice() {
         ["healthz"] if Path::new(SICK).exists() => (500, b"sick\n".to_vec()),
         ["healthz"] => (200, b"ok\n".to_vec()),
-        ["headers"] => (200, request.clone().into_bytes()),
+        [first, ..] if first.starts_with("headers") => {
+            print!("{request}");
+            (200, request.clone().into_bytes())
+        }
         ["hostname"] => (200, fs::read("/proc/sys/kernel/hostname")?),
         ["redirect"] => {
             location = Some("/healthz".to_owned());

@@ -1,0 +1,48 @@
+//! The real kubectl against a device. `cargo xtask kubectl` builds it, and
+//! `cargo xtask check` does so before it runs the tests.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::device::{Device, Ran};
+use crate::forward::Forwarder;
+
+/// kubectl with a way to the API of one device.
+pub struct Kubectl {
+    forwarder: Forwarder,
+    home: PathBuf,
+}
+
+impl Kubectl {
+    /// Opens the way; kubectl itself must have been built.
+    pub fn new(device: &Device) -> Self {
+        assert!(
+            program().is_file(),
+            "kubectl is not built: run `cargo xtask kubectl`, or `cargo xtask check`"
+        );
+        Self { forwarder: device.forward(), home: device.path("/home") }
+    }
+
+    /// kubectl with these words, to be run by the test itself.
+    pub fn command<const N: usize>(&self, words: [&str; N]) -> Command {
+        let mut command = Command::new(program());
+        command
+            .arg(format!("--server=http://{}", self.forwarder.address()))
+            .args(words)
+            // Nothing of the person who runs the tests: no clusters, no caches.
+            .env("KUBECONFIG", "/dev/null")
+            .env("HOME", &self.home);
+        command
+    }
+
+    /// Runs kubectl with these words.
+    pub fn run<const N: usize>(&self, words: [&str; N]) -> Ran {
+        let output = self.command(words).output().expect("kubectl can be run");
+        Ran::new(format!("kubectl {}", words.join(" ")), output)
+    }
+}
+
+fn program() -> PathBuf {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
+    project.join(".work/kubectl/kubectl-1.36.3")
+}

@@ -1,0 +1,35 @@
+//! The manifests that tests write again and again. What a test is about stands
+//! in the test, as YAML; this is the frame around it.
+
+/// A pod of one container, `app`, that takes these steps of the demo program.
+pub fn pod(name: &str, steps: &str) -> String {
+    pod_with(name, steps, "")
+}
+
+/// The same, with more lines of YAML in the spec of the pod.
+pub fn pod_with(name: &str, steps: &str, spec: &str) -> String {
+    pod_of(name, &[container("app", steps, "")], spec)
+}
+
+/// A pod of these containers ([`container`]), with more lines of YAML in its spec.
+pub fn pod_of(name: &str, containers: &[String], spec: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n{}  containers:\n{}",
+        indented(spec, 2),
+        containers.concat()
+    )
+}
+
+/// One container, with more lines of YAML in it. The steps are split at spaces.
+pub fn container(name: &str, steps: &str, more: &str) -> String {
+    let words: Vec<String> = steps.split_whitespace().map(|word| format!("{word:?}")).collect();
+    format!(
+        "  - name: {name}\n    image: localhost/demo:1\n    args: [{}]\n{}",
+        words.join(", "),
+        indented(more, 4)
+    )
+}
+
+fn indented(lines: &str, by: usize) -> String {
+    lines.lines().map(|line| format!("{:by$}{line}\n", "")).collect()
+}

@@ -1,0 +1,118 @@
+//! What the README, `docs/` and `examples/` say is there, is there, and is taken.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nodlet_tests::{Device, nodlet_program};
+
+fn project() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace")
+}
+
+fn files_below(dir: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(files_below(&path, ending));
+        } else if path.extension().is_some_and(|is| is == ending) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_every_anchor_to_a_heading() {
+    let mut pages = files_below(&project().join("docs"), "md");
+    pages.extend(["README.md", "CHANGELOG.md"].map(|name| project().join(name)));
+    let mut wrong = Vec::new();
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
+        for link in links(&text) {
+            if link.contains("://") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.with_file_name("").join(file) };
+            let reached = target.exists()
+                && (anchor.is_empty()
+                    || headings(&fs::read_to_string(&target).unwrap_or_default())
+                        .iter()
+                        .any(|one| one == anchor));
+            if !reached {
+                wrong.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_path_in_the_pages_exists() {
+    let mut pages = files_below(&project().join("docs"), "md");
+    pages.push(project().join("README.md"));
+    let tops = ["board/", "docs/", "examples/", "rootfs/", "runtime/", "tests/", "xtask/"];
+    let mut wrong = Vec::new();
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
+        for word in text.split('`').skip(1).step_by(2) {
+            let plain = !word.contains([' ', '*', '<', '{', '…']);
+            if plain && tops.iter().any(|top| word.starts_with(top)) && !project().join(word).exists() {
+                wrong.push(format!("{}: {word}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_verb_has_help_with_an_example() {
+    let help = |words: &[&str]| {
+        let output = std::process::Command::new(nodlet_program()).args(words).arg("--help").output();
+        let output = output.expect("nodlet can be run");
+        assert!(output.status.success(), "{words:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let all = help(&[]);
+    for verb in ["agent", "apply", "get", "logs", "exec", "delete", "image", "down", "version"] {
+        assert!(all.contains(verb), "{verb} in {all}");
+        let text = help(&[verb]);
+        assert!(text.contains("Example") && text.contains(&format!("nodlet {verb}")), "{text}");
+    }
+}
+
+#[test]
+fn every_example_is_a_manifest_without_fault() {
+    let examples = files_below(&project().join("examples"), "yaml");
+    assert!(!examples.is_empty());
+    let mut device = Device::new();
+    device.start_agent();
+    for example in examples {
+        device.nodlet(["apply", "--dry-run", "-f", &example.display().to_string()]).ok();
+    }
+}
+
+/// The targets of `[text](target)`.
+fn links(text: &str) -> Vec<&str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(link, _)| link)).collect()
+}
+
+/// Headings as the anchors that GitHub makes of them.
+fn headings(text: &str) -> Vec<String> {
+    let of = |line: &str| {
+        let kept = line.trim_start_matches('#').trim().to_lowercase();
+        kept.chars()
+            .filter(|letter| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_'))
+            .map(|letter| if letter == ' ' { '-' } else { letter })
+            .collect()
+    };
+    text.lines().filter(|line| line.starts_with('#')).map(of).collect()
+}
+
+#[test]
+fn anchors_are_made_as_readers_follow_them() {
+    assert_eq!(headings("# A pod's `life`, in short\ntext"), ["a-pods-life-in-short"]);
+    assert_eq!(links("see [one](a.md#b) and [two](c)"), ["a.md#b", "c"]);
+}

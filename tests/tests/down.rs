@@ -1,0 +1,81 @@
+//! The two ends of an agent: `nodlet down`, which takes all with it, and a
+//! SIGTERM, which takes nothing. That nothing is left behind is checked by the
+//! harness after every single test.
+
+use nodlet_tests::{Device, manifest};
+
+#[test]
+fn down_stops_the_pods_in_order_and_gives_them_their_grace() {
+    let device = Device::start();
+    let (shared, here) = device.shared("ends");
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod_of(
+            "web",
+            &[manifest::container(
+                "app",
+                "forks 2 then on-term 0 1 then lock /ends/lock then print up then sleep",
+                "volumeMounts: [{name: ends, mountPath: /ends}]",
+            )],
+            &format!("volumes: [{{name: ends, hostPath: {{path: {shared}}}}}]"),
+        ),
+    );
+    device.pod("web").wait_log("app", "up");
+    device.nodlet(["down"]).ok();
+    assert!(device.container_processes().is_empty());
+    let lock = std::fs::File::open(here.join("lock")).expect("the container made it");
+    lock.try_lock().expect("nobody holds it any more");
+}
+
+#[test]
+fn a_container_that_ignores_term_is_killed_when_its_grace_is_over() {
+    let device = Device::start();
+    device.write_manifest(
+        "deaf.yaml",
+        &manifest::pod_with(
+            "deaf",
+            "ignore-term then print up then sleep",
+            "terminationGracePeriodSeconds: 2",
+        ),
+    );
+    device.pod("deaf").wait_log("app", "up");
+    device.remove_manifest("deaf.yaml");
+    device.pod("deaf").wait_gone();
+    assert!(device.container_processes().is_empty());
+}
+
+#[test]
+fn a_term_ends_the_agent_and_leaves_the_pods() {
+    let mut device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_log("app", "up");
+    let born = device.pod("web").born("app");
+    assert_eq!(device.stop_agent(), 0);
+    assert_eq!(device.container_processes().len(), 1);
+    device.start_agent();
+    device.pod("web").wait_ready();
+    assert_eq!(device.pod("web").born("app"), born);
+}
+
+#[test]
+fn two_agents_cannot_share_a_root() {
+    let device = Device::start();
+    let root = device.root().display().to_string();
+    let second = std::process::Command::new(nodlet_tests::nodlet_program())
+        .args(["agent", "--root", &root, "--pod-cidr", "10.213.250.0/24"])
+        .output()
+        .expect("nodlet can be run");
+    assert!(!second.status.success());
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(said.contains("already") || said.contains("another"), "{said}");
+}
+
+#[test]
+fn a_pod_range_that_collides_is_told() {
+    let mut device = Device::new();
+    // Loopback's own range is taken on every machine.
+    device.agent_arguments(["--pod-cidr", "127.0.0.0/24"]);
+    device.launch_agent();
+    assert_ne!(device.agent_ended(), 0);
+    assert!(device.agent_log().contains("127.0.0.0/24"), "{}", device.agent_log());
+}

@@ -1,0 +1,143 @@
+//! `nodlet image`, on archives as the harness makes them: what is loaded, what is
+//! refused, and that a store never changes by half.
+
+use std::fs;
+
+use nodlet_tests::image::{Compression, Image};
+use nodlet_tests::{Device, demo_program, manifest};
+use serde_json::json;
+
+#[test]
+fn an_image_loads_lists_and_goes_but_not_while_it_is_used() {
+    let device = Device::start();
+    assert!(device.nodlet(["image", "ls"]).ok().contains("localhost/demo"));
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    let used = device.nodlet(["image", "rm", "localhost/demo:1"]).refused();
+    assert!(used.contains("default/web"), "it names who uses it: {used}");
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+    device.nodlet(["image", "rm", "localhost/demo:1"]).ok();
+    assert!(!device.nodlet(["image", "ls"]).ok().contains("localhost/demo"));
+    let absent = device.nodlet(["image", "rm", "localhost/demo:1"]).refused();
+    assert!(absent.contains("localhost/demo:1"), "{absent}");
+}
+
+#[test]
+fn the_configuration_of_the_image_is_honoured() {
+    let device = Device::start();
+    let program = fs::read(demo_program()).expect("the demo program is built");
+    let image = Image::demo("localhost/configured:1", &program)
+        .config("User", json!("app"))
+        .config("WorkingDir", json!("/made/for/it"))
+        .config("Env", json!(["PATH=/bin", "FROM=image", "BOTH=image"]))
+        .config("Cmd", json!(["id", "then", "cwd", "then", "env", "then", "sleep"]));
+    device.load(&image);
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - name: app\n    image: localhost/configured:1\n    env: [{name: BOTH, value: pod}]\n";
+    device.write_manifest("web.yaml", text);
+    let web = device.pod("web");
+    web.wait_log("app", "BOTH=pod");
+    let log = web.logs("app");
+    for said in ["uid=1000 gid=1000 groups=1000,2000", "/made/for/it", "FROM=image"] {
+        assert!(log.contains(said), "{said:?} in {log}");
+    }
+}
+
+#[test]
+fn later_layers_lie_over_earlier_ones() {
+    let device = Device::start();
+    let program = fs::read(demo_program()).expect("the demo program is built");
+    for compression in [Compression::None, Compression::Gzip] {
+        let image = Image::demo("localhost/layered:1", &program)
+            .directory("data", 0o755)
+            .file("data/gone", 0o644, b"gone")
+            .file("data/kept", 0o640, b"kept")
+            .owned_by(1000, 2000)
+            .directory("opaque", 0o755)
+            .file("opaque/old", 0o644, b"old")
+            .layer()
+            .file("data/.wh.gone", 0o644, b"")
+            .file("data/setuid", 0o4755, b"x")
+            .hard_link("data/linked", "data/setuid")
+            .symlink("data/link", "kept")
+            .directory("opaque", 0o700)
+            .file("opaque/.wh..wh..opq", 0o644, b"")
+            .file("opaque/new", 0o644, b"new")
+            .compression(compression);
+        device.load(&image);
+        let text = manifest::pod("layered", "ls /data then ls /opaque then stat /data/kept then stat /data/setuid then stat /data/link then stat /opaque then print end then sleep")
+            .replace("localhost/demo:1", "localhost/layered:1");
+        device.write_manifest("layered.yaml", &text);
+        device.pod("layered").wait_log("app", "end\n");
+        assert_eq!(
+            device.pod("layered").logs("app"),
+            "kept\nlink\nlinked\nsetuid\nnew\nfile 0640 1000:2000 4\nfile 4755 0:0 1\nlink 0777 0:0 kept\ndir 0700 0:0\nend\n"
+        );
+        device.remove_manifest("layered.yaml");
+        device.pod("layered").wait_gone();
+        device.nodlet(["image", "rm", "localhost/layered:1"]).ok();
+    }
+}
+
+#[test]
+fn a_broken_archive_is_refused_and_the_store_stays_as_it_was() {
+    let device = Device::start();
+    let before = device.nodlet(["image", "ls"]).ok();
+    let program = fs::read(demo_program()).expect("the demo program is built");
+    let path = device.path("/broken.tar");
+    Image::demo("localhost/broken:1", &program).write_oci_archive(&path).expect("it can be written");
+    let whole = fs::read(&path).expect("it can be read");
+
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 1;
+    for (what, bytes) in [
+        ("cut off", &whole[..whole.len() / 2]),
+        ("with a flipped bit", flipped.as_slice()),
+        ("empty", &[]),
+        ("of something else", b"apiVersion: v1\n"),
+    ] {
+        fs::write(&path, bytes).expect("it can be written");
+        let said = device.nodlet(["image", "load", &path.display().to_string()]).refused();
+        assert!(said.contains("broken.tar"), "an archive {what}: {said}");
+        assert_eq!(device.nodlet(["image", "ls"]).ok(), before, "an archive {what}");
+    }
+    fs::write(&path, &whole).expect("it can be written");
+    device.load_image(&path);
+}
+
+#[test]
+fn names_that_would_leave_the_root_are_refused() {
+    let device = Device::start();
+    for path in
+        ["../outside", "a/../../outside", "/tmp/nodlet-outside", "../../../../../../../../tmp/nodlet-outside"]
+    {
+        let archive = device.path("/hostile.tar");
+        let image = Image::new("localhost/hostile:1").file(path, 0o644, b"out");
+        image.write_docker_archive(&archive).expect("it can be written");
+        device.nodlet(["image", "load", &archive.display().to_string()]).refused();
+        assert!(!std::path::Path::new("/tmp/nodlet-outside").exists(), "{path}");
+    }
+}
+
+#[test]
+fn an_image_comes_through_a_pipe_too() {
+    let mut device = Device::new();
+    device.start_agent();
+    let mut load = device.command(&["image", "load", "-"]);
+    load.stdin(fs::File::open(nodlet_tests::demo_archive()).expect("it was written"));
+    assert!(load.status().expect("nodlet can be run").success());
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+}
+
+#[test]
+fn the_platform_that_fits_is_taken_and_another_is_refused() {
+    let device = Device::start();
+    let program = fs::read(demo_program()).expect("the demo program is built");
+    let path = device.path("/foreign.tar");
+    let image = Image::demo("localhost/foreign:1", &program).architecture("s390x");
+    image.write_oci_archive(&path).expect("it can be written");
+    let said = device.nodlet(["image", "load", &path.display().to_string()]).refused();
+    assert!(said.contains("s390x") && said.contains("amd64"), "{said}");
+    device.nodlet(["image", "load", "--platform", "linux/s390x", &path.display().to_string()]).ok();
+}

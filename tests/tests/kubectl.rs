@@ -1,0 +1,146 @@
+//! An unmodified kubectl against the local API, through nothing but a TCP-to-socket
+//! forwarder: what it can do is what we promise.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+
+use nodlet_tests::{Device, Kubectl, Terminal, manifest};
+
+/// A command in the background and the lines that it has printed so far.
+struct Watching {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Watching {
+    fn start(mut command: std::process::Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("kubectl can be run");
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&lines);
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                seen.lock().expect("no reader panics").push(line);
+            }
+        });
+        Self { child, lines }
+    }
+
+    fn saw(&self, test: impl Fn(&str) -> bool) -> bool {
+        self.lines.lock().expect("no reader panics").iter().any(|line| test(line))
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn get_shows_the_columns_of_kubernetes_and_watches() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let watching = Watching::start(kubectl.command(["get", "pods", "-w"]));
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.wait_for("kubectl to see it run", || {
+        watching.saw(|line| line.starts_with("web") && line.contains("1/1     Running"))
+    });
+    assert!(watching.saw(|line| line.split_whitespace().eq(["NAME", "READY", "STATUS", "RESTARTS", "AGE"])));
+
+    let wide = kubectl.run(["get", "pods", "-o", "wide"]).ok();
+    assert!(wide.contains(&device.pod("web").ip()), "{wide}");
+    assert_eq!(kubectl.run(["get", "pods", "-o", "name"]).ok(), "pod/web\n");
+    let path = kubectl.run(["get", "pod", "web", "-o", "jsonpath={.status.phase}"]).ok();
+    assert_eq!(path, "Running");
+    kubectl.run(["get", "pod", "absent"]).refused();
+
+    device.remove_manifest("web.yaml");
+    device.wait_for("kubectl to see it go", || watching.saw(|line| line.contains("Terminating")));
+    device.pod("web").wait_gone();
+}
+
+#[test]
+fn logs_are_followed_to_the_end_of_the_container() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest(
+        "job.yaml",
+        &manifest::pod_with("job", "print first then wait /tmp/go then print last", "restartPolicy: Never"),
+    );
+    device.pod("job").wait_ready();
+    let mut following = Watching::start(kubectl.command(["logs", "-f", "job"]));
+    device.wait_for("the first line", || following.saw(|line| line == "first"));
+    device.pod("job").exec("app", ["/bin/demo", "touch", "/tmp/go"]).ok();
+    device.wait_for("the last line", || following.saw(|line| line == "last"));
+    assert!(following.child.wait().expect("it ends").success(), "with the container ends the following");
+
+    assert_eq!(kubectl.run(["logs", "job", "--tail=1"]).ok(), "last\n");
+    let stamped = kubectl.run(["logs", "job", "--timestamps"]).ok();
+    assert!(stamped.lines().all(|line| line.contains("Z ") && line.starts_with("20")), "{stamped}");
+}
+
+#[test]
+fn exec_has_a_terminal_that_knows_its_size_and_passes_the_exit_code_on() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+
+    let ran = kubectl.run([
+        "exec",
+        "web",
+        "--",
+        "/bin/demo",
+        "print",
+        "out",
+        "then",
+        "eprint",
+        "err",
+        "then",
+        "exit",
+        "5",
+    ]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (5, "out\n"), "{ran:?}");
+    assert!(ran.stderr.contains("err\n"), "{ran:?}");
+
+    let mut terminal =
+        Terminal::start(kubectl.command(["exec", "-it", "web", "--", "/bin/demo", "tty", "then", "echo"]));
+    terminal.wait_for("tty 100x30");
+    terminal.type_in("hello\r");
+    // Once as the terminal's own echo, once from the program.
+    terminal.wait_for("hello\r\nhello\r\n");
+    terminal.type_in("\u{4}");
+    assert_eq!(terminal.ended(), 0);
+}
+
+#[test]
+fn pods_are_created_and_deleted_as_anywhere() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let file = device.path("/made.yaml");
+    std::fs::write(&file, manifest::pod("made", "on-term 0 then sleep")).expect("it can be written");
+    let said = kubectl.run(["create", "-f", &file.display().to_string()]).ok();
+    assert_eq!(said, "pod/made created\n");
+    device.pod("made").wait_ready();
+    let said = kubectl.run(["delete", "pod", "made"]).ok();
+    assert!(said.starts_with("pod \"made\" deleted"), "{said}");
+    assert!(device.pods().is_empty(), "kubectl waits until it is gone");
+    assert!(device.container_processes().is_empty());
+}
+
+#[test]
+fn describe_and_api_resources_find_what_they_look_for() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    let described = kubectl.run(["describe", "pod", "web"]).ok();
+    for said in ["Name:", "localhost/demo:1", "Started", "Ready"] {
+        assert!(described.contains(said), "{said} in {described}");
+    }
+    let resources = kubectl.run(["api-resources"]).ok();
+    assert!(resources.lines().any(|line| line.starts_with("pods ")), "{resources}");
+}

@@ -1,0 +1,204 @@
+//! Manifest files as people and their tools treat them: written badly, renamed,
+//! swapped, taken away. What is wrong disturbs nothing that runs.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use nodlet_tests::{Device, manifest};
+
+#[test]
+fn a_bad_file_disturbs_no_other_and_says_where_it_is_wrong() {
+    let device = Device::start();
+    device.write_manifest("good.yaml", &manifest::pod("good", "sleep"));
+    device.pod("good").wait_ready();
+    let born = device.pod("good").born("app");
+
+    device.write_manifest("broken.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: broken\n");
+    device.write_manifest("unknown.yaml", &manifest::pod_with("unknown", "sleep", "hostNetwrok: true"));
+    device.write_manifest("kind.yaml", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: many}\n");
+    for said in ["broken.yaml", "unknown.yaml", "spec.hostNetwrok", "kind.yaml", "Deployment"] {
+        device.wait_for(&format!("the agent to say {said:?}"), || device.agent_log().contains(said));
+    }
+    assert_eq!(device.pods(), ["good"]);
+    assert_eq!(device.pod("good").born("app"), born);
+
+    device.write_manifest("unknown.yaml", &manifest::pod("unknown", "sleep"));
+    device.pod("unknown").wait_ready();
+}
+
+#[test]
+fn a_bad_edit_keeps_the_running_pod_until_the_file_is_right_or_gone() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    let born = device.pod("web").born("app");
+
+    device.write_manifest("web.yaml", &manifest::pod_with("web", "sleep", "restartPolicy: Sometimes"));
+    device.wait_for("the refusal", || device.agent_log().contains("restartPolicy"));
+    assert!(device.pod("web").is_ready());
+    assert_eq!(device.pod("web").born("app"), born);
+
+    device.write_manifest("web.yaml", &manifest::pod("web", "print right then sleep"));
+    device.pod("web").wait_log("app", "right");
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+}
+
+#[test]
+fn a_changed_manifest_starts_the_new_pod_after_the_last_process_of_the_old() {
+    let device = Device::start();
+    let (shared, _) = device.shared("one");
+    let version = |word: &str| {
+        // Each version holds the lock to its very end, and its end takes a second.
+        let steps = format!("on-term 0 1 then lock /one/lock then print {word} then sleep");
+        manifest::pod_of(
+            "web",
+            &[manifest::container("app", &steps, "volumeMounts: [{name: one, mountPath: /one}]")],
+            &format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]"),
+        )
+    };
+    device.write_manifest("web.yaml", &version("old"));
+    device.pod("web").wait_log("app", "old");
+    let uid = device.pod("web").uid();
+    device.write_manifest("web.yaml", &version("new"));
+    device.pod("web").wait_log("app", "new");
+    let web = device.pod("web");
+    assert_ne!(web.uid(), uid);
+    assert_eq!(web.container("app").restart_count(), 0, "the new one found the lock free at its first try");
+    assert!(!web.logs("app").contains("TWO AT ONCE"));
+}
+
+#[test]
+fn the_same_manifest_again_or_under_another_name_restarts_nothing() {
+    let device = Device::start();
+    let text = manifest::pod("web", "sleep");
+    device.write_manifest("web.yaml", &text);
+    device.pod("web").wait_ready();
+    let born = device.pod("web").born("app");
+
+    device.write_manifest("web.yaml", &text);
+    device.write_manifest("web.yaml", &format!("# with a remark\n{text}"));
+    let dir = device.manifests();
+    fs::rename(dir.join("web.yaml"), dir.join("renamed.yaml")).expect("the file is there");
+    // Files are looked at in the order of their changes: when this runs, the others were seen.
+    device.write_manifest("other.yaml", &manifest::pod("other", "sleep"));
+    device.pod("other").wait_ready();
+    assert_eq!(device.pods(), ["other", "web"]);
+    assert_eq!(device.pod("web").born("app"), born);
+}
+
+#[test]
+fn what_editors_leave_is_no_manifest() {
+    let device = Device::start();
+    fs::create_dir_all(device.manifests()).expect("the root can be written to");
+    for name in
+        [".hidden.yaml", ".web.yaml.swp", "web.yaml~", "#web.yaml#", "4913", "web.yaml.bak", "notes.txt"]
+    {
+        fs::write(device.manifests().join(name), manifest::pod("temporary", "sleep"))
+            .expect("it can be written");
+    }
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    assert_eq!(device.pods(), ["web"]);
+}
+
+#[test]
+fn a_file_written_in_place_bit_by_bit_is_read_when_it_is_whole() {
+    use std::io::Write;
+    let device = Device::start();
+    fs::create_dir_all(device.manifests()).expect("the root can be written to");
+    let text = manifest::pod("web", "print whole then sleep");
+    let mut file = fs::File::create(device.manifests().join("web.yaml")).expect("it can be created");
+    for piece in text.as_bytes().chunks(16) {
+        file.write_all(piece).expect("it can be written");
+        file.flush().expect("it can be written");
+    }
+    drop(file);
+    device.pod("web").wait_log("app", "whole");
+}
+
+#[test]
+fn a_directory_that_vanishes_takes_its_pods_and_brings_them_back() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    fs::remove_dir_all(device.manifests()).expect("it is there");
+    device.pod("web").wait_gone();
+    device.write_manifest("again.yaml", &manifest::pod("again", "sleep"));
+    device.pod("again").wait_ready();
+
+    // The whole directory moved aside and back, as a deployment tool swaps it.
+    let aside = device.path("/etc/nodlet/aside");
+    fs::rename(device.manifests(), &aside).expect("it is there");
+    device.pod("again").wait_gone();
+    fs::rename(&aside, device.manifests()).expect("it is there");
+    device.pod("again").wait_ready();
+}
+
+#[test]
+fn a_manifest_may_be_a_symbolic_link() {
+    let device = Device::start();
+    let (_, store) = device.shared("store");
+    fs::write(store.join("pod.yaml"), manifest::pod("linked", "sleep")).expect("it can be written");
+    fs::create_dir_all(device.manifests()).expect("the root can be written to");
+    symlink(store.join("pod.yaml"), device.manifests().join("linked.yaml")).expect("a link can be made");
+    device.pod("linked").wait_ready();
+    device.remove_manifest("linked.yaml");
+    device.pod("linked").wait_gone();
+}
+
+#[test]
+fn one_file_may_hold_several_pods_and_a_list() {
+    let device = Device::start();
+    let item = |name: &str| manifest::pod(name, "sleep").replace('\n', "\n    ");
+    let text = format!(
+        "{}---\n{}---\napiVersion: v1\nkind: List\nitems:\n  - {}\n  - {}\n",
+        manifest::pod("one", "sleep"),
+        manifest::pod("two", "sleep"),
+        item("three").trim_end(),
+        item("four").trim_end()
+    );
+    device.write_manifest("many.yaml", &text);
+    for name in ["one", "two", "three", "four"] {
+        device.pod(name).wait_ready();
+    }
+}
+
+#[test]
+fn directories_come_in_order_and_later_ones_win_by_name() {
+    let device = Device::start();
+    let vendor = device.path("/usr/lib/nodlet/manifests");
+    fs::create_dir_all(&vendor).expect("the root can be written to");
+    fs::write(vendor.join("web.yaml"), manifest::pod("web", "print vendor then sleep"))
+        .expect("it can be written");
+    device.pod("web").wait_log("app", "vendor");
+    device.write_manifest("mine.yaml", &manifest::pod("web", "print site then sleep"));
+    device.pod("web").wait_log("app", "site");
+    device.remove_manifest("mine.yaml");
+    device.pod("web").wait_log("app", "vendor");
+}
+
+#[test]
+fn a_missing_image_is_named_and_the_pod_starts_the_moment_it_is_loaded() {
+    let mut device = Device::new();
+    device.start_agent();
+    device.write_manifest(
+        "never.yaml",
+        &manifest::pod("never", "sleep").replace("    args", "    imagePullPolicy: Never\n    args"),
+    );
+    device.write_manifest("absent.yaml", &manifest::pod("absent", "sleep"));
+    device.wait_for("the reason", || device.pod("never").container("app").reason() == "ErrImageNeverPull");
+    device.wait_for("the reason", || {
+        ["ErrImagePull", "ImagePullBackOff"]
+            .contains(&device.pod("absent").container("app").reason().as_str())
+    });
+    let never = device.pod("never").events();
+    assert!(
+        never.iter().any(|event| event
+            == "ErrImageNeverPull: Container image \"localhost/demo:1\" is not present with pull policy of Never"),
+        "{never:?}"
+    );
+    device.load_image(nodlet_tests::demo_archive());
+    device.pod("never").wait_ready();
+    device.pod("absent").wait_ready();
+}

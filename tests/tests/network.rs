@@ -1,0 +1,125 @@
+//! Each pod on its own network, and all of them within reach.
+
+use nodlet_tests::{Device, manifest};
+
+#[test]
+fn containers_of_a_pod_share_localhost_and_pods_reach_each_other_and_the_host_reaches_them() {
+    let device = Device::start();
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod_of(
+            "web",
+            &[manifest::container("app", "serve 8080 /srv", ""), manifest::container("beside", "sleep", "")],
+            "",
+        ),
+    );
+    device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
+    let (web, client) = (device.pod("web"), device.pod("client"));
+    web.wait_log("app", "serving");
+    client.wait_ready();
+    let page = "hello from the image\n";
+    assert_eq!(web.exec("beside", ["/bin/demo", "get", "http://127.0.0.1:8080/"]).ok(), page);
+
+    let address = web.ip();
+    assert!(address.starts_with("10.213.") && address != client.ip(), "{address} and {}", client.ip());
+    let url = format!("http://{address}:8080/");
+    assert_eq!(client.exec("app", ["/bin/demo", "get", &url]).ok(), page);
+    let from_here = std::process::Command::new(nodlet_tests::demo_program()).args(["get", &url]).output();
+    assert_eq!(String::from_utf8_lossy(&from_here.expect("it can be run").stdout), page);
+    client.exec("app", ["/bin/demo", "get", "http://127.0.0.1:8080/"]).refused();
+}
+
+#[test]
+fn a_pod_knows_its_name_and_its_addresses() {
+    let device = Device::start();
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod_with("web", "sleep", "hostAliases: [{ip: 192.0.2.1, hostnames: [one, two]}]"),
+    );
+    let web = device.pod("web");
+    web.wait_ready();
+    assert_eq!(web.exec("app", ["/bin/demo", "hostname"]).ok(), "web\n");
+    let hosts = web.exec("app", ["/bin/demo", "cat", "/etc/hosts"]).ok();
+    assert!(hosts.starts_with("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n"), "{hosts}");
+    assert!(hosts.contains(&format!("\n{}\tweb\n", web.ip())), "{hosts}");
+    assert!(hosts.contains("# Entries added by HostAliases.\n192.0.2.1\tone\ttwo\n"), "{hosts}");
+    web.exec("app", ["/bin/demo", "stat", "/etc/resolv.conf"]).ok();
+    let environment = web.exec("app", ["/bin/demo", "env"]).ok();
+    assert!(environment.contains("HOSTNAME=web\n"), "{environment}");
+}
+
+#[test]
+fn host_network_is_the_hosts_and_has_no_address_of_its_own() {
+    let device = Device::start();
+    device.write_manifest("host.yaml", &manifest::pod_with("host", "sleep", "hostNetwork: true"));
+    device.write_manifest("own.yaml", &manifest::pod("own", "sleep"));
+    let (host, own) = (device.pod("host"), device.pod("own"));
+    host.wait_ready();
+    own.wait_ready();
+    let links = |text: String| {
+        text.lines()
+            .filter_map(|line| line.split_once(':').map(|(name, _)| name.trim().to_owned()))
+            .collect::<Vec<_>>()
+    };
+    let inside = links(host.exec("app", ["/bin/demo", "cat", "/proc/net/dev"]).ok());
+    let here = links(std::fs::read_to_string("/proc/net/dev").expect("/proc is mounted"));
+    for link in ["lo", "eth0"] {
+        assert_eq!(inside.iter().any(|name| name == link), here.iter().any(|name| name == link), "{link}");
+    }
+    let alone = links(own.exec("app", ["/bin/demo", "cat", "/proc/net/dev"]).ok());
+    assert_eq!(alone.len(), 2, "loopback and one link: {alone:?}");
+}
+
+#[test]
+fn shared_memory_crosses_the_containers_of_a_pod_and_no_pods() {
+    let device = Device::start();
+    let pair = |name: &str| {
+        manifest::pod_of(
+            name,
+            &[manifest::container("app", "sleep", ""), manifest::container("beside", "sleep", "")],
+            "",
+        )
+    };
+    device.write_manifest("one.yaml", &pair("one"));
+    device.write_manifest("two.yaml", &pair("two"));
+    let (one, two) = (device.pod("one"), device.pod("two"));
+    one.wait_ready();
+    two.wait_ready();
+    for kind in ["sysv", "posix"] {
+        one.exec("app", ["/bin/demo", "ipc", &format!("{kind}-make"), "4711"]).ok();
+        one.exec("beside", ["/bin/demo", "ipc", &format!("{kind}-has"), "4711"]).ok();
+        two.exec("app", ["/bin/demo", "ipc", &format!("{kind}-has"), "4711"]).refused();
+    }
+}
+
+#[test]
+fn processes_are_shared_only_when_the_pod_says_so() {
+    let device = Device::start();
+    let pair = |name: &str, spec: &str| {
+        manifest::pod_of(
+            name,
+            &[manifest::container("app", "sleep", ""), manifest::container("beside", "sleep 9999", "")],
+            spec,
+        )
+    };
+    device.write_manifest("alone.yaml", &pair("alone", ""));
+    device.write_manifest("shared.yaml", &pair("shared", "shareProcessNamespace: true"));
+    let processes = |name: &str| {
+        device.pod(name).wait_ready();
+        let all = device.pod(name).exec("app", ["/bin/demo", "ls", "/proc"]).ok();
+        all.lines().filter(|line| line.parse::<u32>().is_ok()).count()
+    };
+    assert_eq!(processes("alone"), 2, "the container and what looks");
+    assert_eq!(processes("shared"), 4, "the pause process, both containers and what looks");
+}
+
+#[test]
+fn the_hosts_processes_and_ipc_are_seen_when_the_pod_asks() {
+    let device = Device::start();
+    device.write_manifest("host.yaml", &manifest::pod_with("host", "sleep", "hostPID: true\nhostIPC: true"));
+    let host = device.pod("host");
+    host.wait_ready();
+    let seen = host.exec("app", ["/bin/demo", "cat", &format!("/proc/{}/comm", std::process::id())]).ok();
+    let here = std::fs::read_to_string("/proc/self/comm").expect("/proc is mounted");
+    assert_eq!(seen, here);
+}

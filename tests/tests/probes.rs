@@ -1,0 +1,194 @@
+//! Probes on real containers: what they see, what they do, and that none waits
+//! for another.
+
+use std::time::{Duration, Instant};
+
+use nodlet_tests::{Device, manifest};
+
+fn server(name: &str, probes: &str) -> String {
+    manifest::pod_of(
+        name,
+        &[manifest::container(
+            "app",
+            "serve 8080 /srv",
+            &format!("ports: [{{name: web, containerPort: 8080}}]\n{probes}"),
+        )],
+        "",
+    )
+}
+
+#[test]
+fn readiness_follows_what_the_server_says() {
+    let device = Device::start();
+    device.write_manifest(
+        "web.yaml",
+        &server(
+            "web",
+            "readinessProbe: {httpGet: {path: /healthz, port: web}, periodSeconds: 1, failureThreshold: 2}",
+        ),
+    );
+    let web = device.pod("web");
+    web.wait_ready();
+    web.exec("app", ["/bin/demo", "touch", "/tmp/sick"]).ok();
+    device.wait_for("the pod to be unready", || !web.is_ready());
+    assert!(
+        web.events().iter().any(|event| event == "Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 500"),
+        "{:?}",
+        web.events()
+    );
+    web.exec("app", ["/bin/demo", "rm", "/tmp/sick"]).ok();
+    web.wait_ready();
+    assert_eq!(web.container("app").restart_count(), 0, "readiness never restarts");
+}
+
+#[test]
+fn a_failing_liveness_probe_restarts_the_container_and_says_why() {
+    let device = Device::start();
+    device.write_manifest(
+        "web.yaml",
+        &server(
+            "web",
+            "livenessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1, failureThreshold: 2}",
+        ),
+    );
+    let web = device.pod("web");
+    web.wait_ready();
+    web.exec("app", ["/bin/demo", "touch", "/tmp/sick"]).ok();
+    device.wait_for("a restart", || {
+        web.container("app").restart_count() == 1 && web.container("app").is_running()
+    });
+    let events = web.events();
+    assert!(
+        events.iter().any(|event| event == "Killing: Container app failed liveness probe, will be restarted"),
+        "{events:?}"
+    );
+    // The new run has a file system of its own, without the mark of sickness.
+    web.wait_ready();
+}
+
+#[test]
+fn nothing_else_is_probed_until_the_startup_probe_has_succeeded() {
+    let device = Device::start();
+    device.write_manifest(
+        "slow.yaml",
+        &server(
+            "slow",
+            "startupProbe: {exec: {command: [/bin/demo, cat, /tmp/started]}, periodSeconds: 1, failureThreshold: 60}\n\
+             livenessProbe: {exec: {command: [/bin/demo, cat, /tmp/started]}, periodSeconds: 1, failureThreshold: 1}",
+        ),
+    );
+    let slow = device.pod("slow");
+    device.wait_for("a failed startup probe", || {
+        slow.events().iter().filter(|event| event.starts_with("Unhealthy: Startup probe failed")).count() > 0
+    });
+    assert!(!slow.is_ready());
+    assert_eq!(slow.container("app").restart_count(), 0, "the liveness probe would have failed at once");
+    slow.exec("app", ["/bin/demo", "touch", "/tmp/started"]).ok();
+    slow.wait_ready();
+    assert_eq!(slow.container("app").restart_count(), 0);
+}
+
+#[test]
+fn a_tcp_probe_succeeds_when_somebody_listens() {
+    let device = Device::start();
+    let probe = |port: u16| format!("readinessProbe: {{tcpSocket: {{port: {port}}}, periodSeconds: 1}}");
+    device.write_manifest("open.yaml", &server("open", &probe(8080)));
+    device.write_manifest("shut.yaml", &server("shut", &probe(8081)));
+    device.pod("open").wait_ready();
+    device.wait_for("the refusal", || {
+        device.pod("shut").events().iter().any(|event| event.contains("Readiness probe failed: dial tcp"))
+    });
+    assert!(!device.pod("shut").is_ready());
+}
+
+#[test]
+fn redirects_are_followed_to_the_same_host_only() {
+    let device = Device::start();
+    let probe =
+        |path: &str| format!("readinessProbe: {{httpGet: {{path: {path}, port: 8080}}, periodSeconds: 1}}");
+    device.write_manifest("near.yaml", &server("near", &probe("/redirect")));
+    device.write_manifest("far.yaml", &server("far", &probe("/redirect-away")));
+    device.pod("near").wait_ready();
+    device.pod("near").wait_log("app", "GET /healthz");
+    // A redirect to elsewhere counts as success, and is told.
+    device.pod("far").wait_ready();
+    device.wait_for("the warning", || {
+        device.pod("far").events().iter().any(|event| {
+            event.starts_with("ProbeWarning: Readiness probe warning: Probe terminated redirects")
+        })
+    });
+}
+
+#[test]
+fn headers_and_the_agent_name_are_sent_as_written() {
+    let device = Device::start();
+    device.write_manifest(
+        "web.yaml",
+        &server(
+            "web",
+            "readinessProbe:\n  periodSeconds: 1\n  httpGet: {path: /headers?a=b, port: 8080, httpHeaders: [{name: X-Test, value: here}, {name: Host, value: web.example}]}",
+        ),
+    );
+    let web = device.pod("web");
+    web.wait_ready();
+    let log = web.logs("app").to_lowercase();
+    for line in [
+        "get /headers?a=b http/1.1",
+        "host: web.example",
+        "x-test: here",
+        "user-agent: kube-probe/1.36",
+        "accept: */*",
+    ] {
+        assert!(log.contains(line), "{line:?} in {log}");
+    }
+}
+
+#[test]
+fn an_exec_probe_that_overruns_is_killed_with_all_it_started() {
+    let device = Device::start();
+    device.write_manifest(
+        "slow.yaml",
+        &manifest::pod_of(
+            "slow",
+            &[manifest::container(
+                "app",
+                "sleep",
+                "readinessProbe: {exec: {command: [/bin/demo, forks, \"2\", then, sleep]}, periodSeconds: 3600, timeoutSeconds: 1}",
+            )],
+            "",
+        ),
+    );
+    let slow = device.pod("slow");
+    device.wait_for("the probe and its children", || device.container_processes().len() == 4);
+    device.wait_for("only the container to be left", || device.container_processes().len() == 1);
+    device.wait_for("the event", || {
+        slow.events().iter().any(|event| {
+            event.starts_with("Unhealthy: Readiness probe failed: command") && event.contains("timed out")
+        })
+    });
+    assert_eq!(slow.container("app").restart_count(), 0);
+}
+
+#[test]
+fn a_probe_that_hangs_holds_up_no_other() {
+    let device = Device::start();
+    for number in 0..6 {
+        device.write_manifest(
+            &format!("hang{number}.yaml"),
+            &server(
+                &format!("hang{number}"),
+                "readinessProbe: {httpGet: {path: /slow/50, port: 8080}, periodSeconds: 1, timeoutSeconds: 50}",
+            ),
+        );
+    }
+    for number in 0..6 {
+        device.pod(&format!("hang{number}")).wait_log("app", "GET /slow/50");
+    }
+    let since = Instant::now();
+    device.write_manifest(
+        "quick.yaml",
+        &server("quick", "readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}"),
+    );
+    device.wait_within(Duration::from_secs(15), "a quick pod to be ready", || device.pod("quick").is_ready());
+    assert!(since.elapsed() < Duration::from_secs(15));
+}

@@ -1,0 +1,133 @@
+//! Restart policies and the back-off between runs, on real exits.
+
+use std::time::{Duration, Instant};
+
+use nodlet_tests::{Device, manifest};
+
+#[test]
+fn never_leaves_a_failed_container_alone() {
+    let device = Device::start();
+    device.write_manifest("job.yaml", &manifest::pod_with("job", "exit 3", "restartPolicy: Never"));
+    let job = device.pod("job");
+    job.wait_phase("Failed");
+    let app = job.container("app");
+    assert_eq!((app.exit_code(), app.reason().as_str(), app.restart_count()), (Some(3), "Error", 0));
+    let table = device.nodlet(["get", "pods", "--no-headers"]).ok();
+    assert!(table.contains("Error"), "{table}");
+}
+
+#[test]
+fn a_crash_is_backed_off_and_tried_again_after_ten_seconds() {
+    let device = Device::start();
+    device.write_manifest("crash.yaml", &manifest::pod("crash", "print boom then exit 1"));
+    let crash = device.pod("crash");
+    // The first restart is at once, the second waits.
+    device.wait_for("the second run to have failed", || {
+        crash.container("app").restart_count() == 1 && crash.container("app").reason() == "CrashLoopBackOff"
+    });
+    let since = Instant::now();
+    assert_eq!(crash.phase(), "Running", "a pod that will be restarted is not over");
+    assert!(!crash.is_ready());
+    let app = crash.container("app");
+    assert_eq!(app.of_last("exitCode"), 1);
+    assert!(
+        app.message().starts_with("back-off 10s restarting failed container=app pod=crash_default("),
+        "{}",
+        app.message()
+    );
+
+    device.wait_for("the third run", || crash.container("app").restart_count() == 2);
+    let waited = since.elapsed();
+    assert!(
+        waited > Duration::from_secs(8) && waited < Duration::from_secs(15),
+        "the back-off was {waited:?}, not ten seconds"
+    );
+}
+
+#[test]
+fn on_failure_runs_until_it_succeeds() {
+    let device = Device::start();
+    device.write_manifest(
+        "job.yaml",
+        &manifest::pod_of(
+            "job",
+            &[manifest::container(
+                "app",
+                "fail-once /work/mark then print done",
+                "volumeMounts: [{name: work, mountPath: /work}]",
+            )],
+            "restartPolicy: OnFailure\nvolumes: [{name: work, emptyDir: {}}]",
+        ),
+    );
+    device.pod("job").wait_phase("Succeeded");
+    let app = device.pod("job").container("app");
+    assert_eq!((app.restart_count(), app.exit_code()), (1, Some(0)));
+    assert_eq!(app.of_last("exitCode"), 1);
+    assert_eq!(device.pod("job").logs("app"), "done\n", "an emptyDir outlives the run of a container");
+}
+
+#[test]
+fn init_containers_run_one_after_another_before_the_others() {
+    let device = Device::start();
+    let init = |name: &str, steps: &str| {
+        manifest::container(name, steps, "volumeMounts: [{name: work, mountPath: /work}]")
+    };
+    let text = format!(
+        "{}  initContainers:\n{}",
+        manifest::pod_of(
+            "staged",
+            &[init("app", "cat /work/order then sleep")],
+            "volumes: [{name: work, emptyDir: {}}]"
+        ),
+        [init("one", "append /work/order one"), init("two", "append /work/order two")].concat()
+    );
+    device.write_manifest("staged.yaml", &text);
+    let staged = device.pod("staged");
+    staged.wait_ready();
+    staged.wait_log("app", "one\ntwo\n");
+    assert_eq!(staged.container("one").reason(), "Completed");
+}
+
+#[test]
+fn an_init_container_that_fails_holds_the_pod_back() {
+    let device = Device::start();
+    let text = format!(
+        "{}  initContainers:\n{}",
+        manifest::pod_with("held", "print never", "restartPolicy: Never"),
+        manifest::container("init", "exit 4", "")
+    );
+    device.write_manifest("held.yaml", &text);
+    let held = device.pod("held");
+    held.wait_phase("Failed");
+    assert_eq!(held.container("init").exit_code(), Some(4));
+    assert_eq!(held.container("app").state(), "waiting");
+}
+
+#[test]
+fn a_container_that_takes_too_much_memory_is_reported_as_oom_killed() {
+    let device = Device::start();
+    device.write_manifest(
+        "hog.yaml",
+        &manifest::pod_of(
+            "hog",
+            &[manifest::container("app", "hog 200 then sleep", "resources: {limits: {memory: 32Mi}}")],
+            "restartPolicy: Never",
+        ),
+    );
+    let hog = device.pod("hog");
+    hog.wait_phase("Failed");
+    let app = hog.container("app");
+    assert_eq!((app.exit_code(), app.reason().as_str()), (Some(137), "OOMKilled"));
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    let device = Device::start();
+    let text = manifest::pod_with("lost", "x", "restartPolicy: Never")
+        .replace("args: [\"x\"]", "command: [\"/bin/absent\"]");
+    device.write_manifest("lost.yaml", &text);
+    let lost = device.pod("lost");
+    device.wait_for("the refusal", || !lost.container("app").message().is_empty());
+    let app = lost.container("app");
+    assert!(app.message().contains("/bin/absent"), "{}: {}", app.reason(), app.message());
+}

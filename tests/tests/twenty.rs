@@ -1,0 +1,54 @@
+//! Twenty pods at once: more than a board will have, and nothing of them stays.
+
+use nodlet_tests::{Device, manifest};
+
+#[test]
+fn twenty_pods_start_run_and_go_and_nothing_is_left() {
+    let device = Device::start();
+    let names: Vec<String> = (0..20).map(|number| format!("pod-{number:02}")).collect();
+    for name in &names {
+        device.write_manifest(
+            &format!("{name}.yaml"),
+            &manifest::pod_of(
+                name,
+                &[manifest::container(
+                    "app",
+                    "write /work/mark here then print up then sleep",
+                    "volumeMounts: [{name: work, mountPath: /work}]",
+                )],
+                "volumes: [{name: work, emptyDir: {}}]",
+            ),
+        );
+    }
+    for name in &names {
+        device.pod(name).wait_ready();
+    }
+    assert_eq!(device.pods(), names);
+    let mut addresses: Vec<String> = names.iter().map(|name| device.pod(name).ip()).collect();
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), 20, "each has an address of its own");
+    assert_eq!(device.container_processes().len(), 20);
+
+    for name in &names {
+        device.remove_manifest(&format!("{name}.yaml"));
+    }
+    device.wait_for("all pods to be gone", || device.pods().is_empty());
+    assert!(device.container_processes().is_empty());
+}
+
+#[test]
+fn the_same_name_can_come_and_go_many_times() {
+    let device = Device::start();
+    let mut uids = Vec::new();
+    for round in 0..10 {
+        device.write_manifest("web.yaml", &manifest::pod("web", &format!("print round-{round} then sleep")));
+        device.pod("web").wait_log("app", &format!("round-{round}\n"));
+        uids.push(device.pod("web").uid());
+        device.remove_manifest("web.yaml");
+        device.pod("web").wait_gone();
+    }
+    uids.sort();
+    uids.dedup();
+    assert_eq!(uids.len(), 10, "each is a pod of its own");
+}

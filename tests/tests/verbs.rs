@@ -1,0 +1,192 @@
+//! Our own verbs, as people type them.
+
+use nodlet_tests::{Device, Terminal, manifest};
+
+#[test]
+fn apply_get_and_delete_do_as_kubectl_does() {
+    let device = Device::start();
+    let text = manifest::pod("web", "on-term 0 then sleep");
+    let dry = device.nodlet_with_input(["apply", "--dry-run", "-f", "-"], &text).ok();
+    assert!(dry.contains("pod/web created"), "{dry}");
+    assert!(device.pods().is_empty(), "a dry run runs nothing");
+    assert_eq!(device.nodlet_with_input(["apply", "-f", "-"], &text).ok(), "pod/web created\n");
+    device.pod("web").wait_ready();
+    assert_eq!(device.nodlet_with_input(["apply", "-f", "-"], &text).ok(), "pod/web unchanged\n");
+
+    assert_eq!(device.nodlet(["get", "pods", "-o", "name"]).ok(), "pod/web\n");
+    let json = device.nodlet(["get", "pods", "web", "-o", "json"]).ok();
+    assert!(json.contains("\"phase\": \"Running\""), "{json}");
+    let yaml = device.nodlet(["get", "pod", "web", "-o", "yaml"]).ok();
+    assert!(yaml.contains("phase: Running"), "{yaml}");
+    let wide = device.nodlet(["get", "pods", "-o", "wide"]).ok();
+    assert!(wide.contains(&device.pod("web").ip()), "{wide}");
+    assert!(!device.nodlet(["get", "pods", "--no-headers"]).ok().contains("NAME"));
+    let none = device.nodlet(["get", "pods", "-n", "other"]);
+    assert!(none.stderr.contains("No resources found in other namespace."), "{none:?}");
+    assert!(device.nodlet(["get", "pods", "-A"]).ok().contains("NAMESPACE"));
+
+    let absent = device.nodlet(["get", "pod", "absent"]).refused();
+    assert!(absent.contains("pods \"absent\" not found"), "{absent}");
+
+    assert!(device.nodlet(["delete", "pod", "web"]).ok().starts_with("pod \"web\" deleted"));
+    assert!(device.pods().is_empty(), "it waits until the pod is gone");
+    assert!(device.container_processes().is_empty());
+}
+
+#[test]
+fn delete_warns_of_force_and_refuses_what_contradicts_itself() {
+    let device = Device::start();
+    let text = manifest::pod_with(
+        "deaf",
+        "ignore-term then print up then sleep",
+        "terminationGracePeriodSeconds: 600",
+    );
+    device.write_manifest("deaf.yaml", &text);
+    device.pod("deaf").wait_log("app", "up");
+    let both = device.nodlet(["delete", "pod", "deaf", "--force", "--grace-period=5"]).refused();
+    assert!(
+        both.contains("--force and --grace-period greater than 0 cannot be specified together"),
+        "{both}"
+    );
+    let forced = device.nodlet(["delete", "pod", "deaf", "--force"]);
+    assert!(
+        forced.stderr.contains(
+            "Immediate deletion does not wait for confirmation that the running resource has been terminated. \
+             The resource may continue to run on the cluster indefinitely."
+        ),
+        "{forced:?}"
+    );
+    device.remove_manifest("deaf.yaml");
+    device.wait_for("its process to be gone", || device.container_processes().is_empty());
+}
+
+#[test]
+fn logs_can_be_cut_stamped_and_taken_from_the_run_before() {
+    let device = Device::start();
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod("web", "print one then print two then eprint three then sleep"),
+    );
+    let web = device.pod("web");
+    web.wait_log("app", "three");
+    assert_eq!(web.logs("app"), "one\ntwo\nthree\n");
+    assert_eq!(device.nodlet(["logs", "web", "--tail", "2"]).ok(), "two\nthree\n");
+    let stamped = device.nodlet(["logs", "web", "--timestamps"]).ok();
+    assert!(stamped.lines().all(|line| line.contains("Z ")), "{stamped}");
+    assert_eq!(device.nodlet(["logs", "web", "--since", "1h"]).ok(), "one\ntwo\nthree\n");
+    let none = device.nodlet(["logs", "web", "-p"]).refused();
+    assert!(none.contains("previous terminated container \"app\" in pod \"web\" not found"), "{none}");
+    let wrong = device.nodlet(["logs", "web", "-c", "nobody"]).refused();
+    assert!(wrong.contains("container nobody is not valid for pod web"), "{wrong}");
+}
+
+#[test]
+fn logs_of_the_run_before_are_kept() {
+    let device = Device::start();
+    device.write_manifest("crash.yaml", &manifest::pod("crash", "print boom then exit 1"));
+    let crash = device.pod("crash");
+    device.wait_for("a second run", || crash.container("app").restart_count() == 1);
+    assert_eq!(device.nodlet(["logs", "crash", "-p"]).ok(), "boom\n");
+}
+
+#[test]
+fn a_log_is_rotated_without_losing_a_line() {
+    let device = Device::start();
+    // 25 MB: past two rotations.
+    device.write_manifest("spam.yaml", &manifest::pod("spam", "spam 25000000 then sleep"));
+    let last = format!("{:0>12} ", 25_000_000 / 100 - 1);
+    let files = || {
+        let pods = std::fs::read_dir(device.path("/var/log/pods")).into_iter().flatten().flatten();
+        let mut all: Vec<_> = pods
+            .flat_map(|pod| std::fs::read_dir(pod.path().join("app")).into_iter().flatten().flatten())
+            .map(|file| file.path())
+            .collect();
+        // 0.log is the newest; the others have their time in their names.
+        all.sort_by_key(|path| (path.extension().is_some_and(|is| is == "log"), path.clone()));
+        all
+    };
+    device.wait_for("the last line", || device.pod("spam").logs("app").contains(&last));
+    let mut expected = 0;
+    let all = files();
+    assert!((2..=5).contains(&all.len()), "{all:?}");
+    for file in all {
+        let bytes = std::fs::read(&file).expect("it is there");
+        let text = if file.extension().is_some_and(|is| is == "gz") {
+            let mut text = String::new();
+            std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(bytes.as_slice()), &mut text)
+                .expect("gzip");
+            text
+        } else {
+            String::from_utf8(bytes).expect("it is text")
+        };
+        for line in text.lines() {
+            let number: usize =
+                line.split(' ').nth(3).and_then(|word| word.parse().ok()).expect("a numbered line");
+            assert_eq!(number, expected, "{}", file.display());
+            expected += 1;
+        }
+    }
+    assert_eq!(expected, 250_000);
+}
+
+#[test]
+fn exec_passes_input_output_and_the_exit_code() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    let web = device.pod("web");
+    web.wait_ready();
+    let ran = web.exec("app", ["/bin/demo", "print", "out", "then", "eprint", "err", "then", "exit", "5"]);
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (5, "out\n", "err\n"));
+    let echoed = device.nodlet_with_input(["exec", "-i", "web", "--", "/bin/demo", "echo"], "back\n").ok();
+    assert_eq!(echoed, "back\n");
+    let absent = web.exec("app", ["/bin/absent"]);
+    assert!(absent.code != 0 && absent.stderr.contains("/bin/absent"), "{absent:?}");
+
+    let mut terminal = Terminal::start(device.command(&["exec", "-it", "web", "--", "/bin/demo", "resized"]));
+    terminal.wait_for("tty 100x30");
+    terminal.resize(120, 40);
+    terminal.wait_for("tty 120x40");
+    assert_eq!(terminal.ended(), 0);
+}
+
+#[test]
+fn an_exec_has_the_same_identity_as_the_container() {
+    let device = Device::start();
+    for (name, context) in [
+        ("root", "{}"),
+        ("user", "{runAsUser: 1000, runAsGroup: 1000}"),
+        ("bare", "{runAsUser: 1000, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}"),
+        ("grants", "{capabilities: {add: [NET_ADMIN], drop: [CHOWN]}}"),
+    ] {
+        let container = manifest::container(
+            "app",
+            "status then print end then sleep",
+            &format!("securityContext: {context}"),
+        );
+        device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(name, &[container], ""));
+        let pod = device.pod(name);
+        pod.wait_log("app", "end\n");
+        let identity = |text: &str| -> Vec<String> {
+            let fields =
+                ["Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp", "Umask", "SigIgn", "SigBlk"];
+            let lines = text.lines().filter(|line| fields.iter().any(|field| line.starts_with(field)));
+            lines.map(str::to_owned).collect()
+        };
+        let inside = identity(&pod.logs("app"));
+        assert!(inside.len() > 10, "{inside:?}");
+        assert_eq!(identity(&pod.exec("app", ["/bin/demo", "status"]).ok()), inside, "{name}");
+    }
+}
+
+#[test]
+fn a_verb_without_an_agent_says_what_to_do() {
+    let device = Device::new();
+    let said = device.nodlet(["get", "pods"]).refused();
+    assert!(said.contains("api.sock") && said.contains("nodlet agent"), "{said}");
+}
+
+#[test]
+fn version_is_said_without_an_agent() {
+    let device = Device::new();
+    assert!(device.nodlet(["version"]).ok().contains(env!("CARGO_PKG_VERSION")));
+}

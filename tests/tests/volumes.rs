@@ -1,0 +1,177 @@
+//! Volumes as containers see them.
+
+use nodlet_tests::{Device, manifest};
+
+#[test]
+fn containers_of_a_pod_share_an_empty_dir_and_other_pods_have_their_own() {
+    let device = Device::start();
+    let pod = |name: &str| {
+        let mount = "volumeMounts: [{name: work, mountPath: /work}]";
+        manifest::pod_of(
+            name,
+            &[
+                manifest::container("writer", "write /work/said hello then sleep", mount),
+                manifest::container(
+                    "app",
+                    "wait /work/said then cat /work/said then stat /work then sleep",
+                    mount,
+                ),
+            ],
+            "volumes: [{name: work, emptyDir: {}}]",
+        )
+    };
+    device.write_manifest("one.yaml", &pod("one"));
+    device.pod("one").wait_log("app", "hello\ndir 0777 0:0");
+    device.write_manifest("two.yaml", &pod("two"));
+    device.pod("two").wait_log("app", "hello");
+    device.pod("one").exec("app", ["/bin/demo", "write", "/work/mine", "x"]).ok();
+    device.pod("two").exec("app", ["/bin/demo", "cat", "/work/mine"]).refused();
+}
+
+#[test]
+fn an_empty_dir_goes_with_its_pod() {
+    let device = Device::start();
+    let text = manifest::pod_of(
+        "web",
+        &[manifest::container(
+            "app",
+            "ls /work then touch /work/file then print done then sleep",
+            "volumeMounts: [{name: work, mountPath: /work}]",
+        )],
+        "volumes: [{name: work, emptyDir: {}}]",
+    );
+    device.write_manifest("web.yaml", &text);
+    device.pod("web").wait_log("app", "done");
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+    device.write_manifest("web.yaml", &text);
+    device.pod("web").wait_log("app", "done");
+    assert_eq!(device.pod("web").logs("app"), "done\n", "the new pod's directory is empty");
+}
+
+#[test]
+fn memory_is_a_tmpfs_of_the_size_that_was_said() {
+    let device = Device::start();
+    device.write_manifest(
+        "ram.yaml",
+        &manifest::pod_of(
+            "ram",
+            &[manifest::container(
+                "app",
+                "mounts then sleep",
+                "volumeMounts: [{name: ram, mountPath: /ram}]",
+            )],
+            "volumes: [{name: ram, emptyDir: {medium: Memory, sizeLimit: 2Mi}}]",
+        ),
+    );
+    device.pod("ram").wait_log("app", " /ram ");
+    let log = device.pod("ram").logs("app");
+    let line = log.lines().find(|line| line.contains(" /ram ")).unwrap_or_default();
+    assert!(line.contains(" tmpfs ") && line.contains("size=2048k"), "{line}");
+}
+
+#[test]
+fn a_host_path_is_of_the_type_that_was_said_or_is_refused() {
+    let device = Device::start();
+    let (shared, here) = device.shared("host");
+    std::fs::write(here.join("file"), "from the host\n").expect("it can be written");
+    let pod = |name: &str, path: &str, kind: &str| {
+        manifest::pod_of(
+            name,
+            &[manifest::container(
+                "app",
+                "stat /here then sleep",
+                "volumeMounts: [{name: host, mountPath: /here}]",
+            )],
+            &format!("volumes: [{{name: host, hostPath: {{path: {shared}/{path}, type: {kind}}}}}]"),
+        )
+    };
+    for (name, path, kind, stat) in [
+        ("dir", "", "Directory", "dir"),
+        ("file", "file", "File", "file 0644 0:0 14"),
+        ("made", "made/deep", "DirectoryOrCreate", "dir 0755"),
+        ("made-file", "made.txt", "FileOrCreate", "file 0644 0:0 0"),
+    ] {
+        device.write_manifest(&format!("{name}.yaml"), &pod(name, path, kind));
+        device.pod(name).wait_log("app", stat);
+    }
+    for (name, path, kind, refusal) in [
+        ("no-dir", "file", "Directory", "is not a directory"),
+        ("no-file", "", "File", "is not a file"),
+        ("no-socket", "file", "Socket", "is not a socket file"),
+        ("no-char", "file", "CharDevice", "is not a character device"),
+        ("no-block", "absent", "BlockDevice", "is not a block device"),
+    ] {
+        device.write_manifest(&format!("{name}.yaml"), &pod(name, path, kind));
+        device.wait_for(&format!("the refusal of {name}"), || {
+            let events = device.pod(name).events();
+            events.iter().any(|event| {
+                event.starts_with("FailedMount: ")
+                    && event.contains("hostPath type check failed")
+                    && event.contains(refusal)
+            })
+        });
+        assert_eq!(device.pod(name).phase(), "Pending");
+    }
+    // What a person mends starts without another word.
+    std::fs::remove_file(here.join("file")).expect("it is there");
+    std::fs::create_dir(here.join("file")).expect("it can be made");
+    device.pod("no-dir").wait_ready();
+}
+
+#[test]
+fn read_only_mounts_and_sub_paths_are_what_they_say() {
+    let device = Device::start();
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod_of(
+            "web",
+            &[
+                manifest::container("app", "sleep", "volumeMounts: [{name: work, mountPath: /work}]"),
+                manifest::container(
+                    "reader",
+                    "sleep",
+                    "volumeMounts: [{name: work, mountPath: /work, readOnly: true}]",
+                ),
+                manifest::container(
+                    "below",
+                    "sleep",
+                    "volumeMounts: [{name: work, mountPath: /work, subPath: a/b}]",
+                ),
+            ],
+            "volumes: [{name: work, emptyDir: {}}]",
+        ),
+    );
+    let web = device.pod("web");
+    web.wait_ready();
+    web.exec("below", ["/bin/demo", "write", "/work/file", "deep"]).ok();
+    assert_eq!(web.exec("app", ["/bin/demo", "cat", "/work/a/b/file"]).ok(), "deep\n");
+    assert_eq!(web.exec("reader", ["/bin/demo", "cat", "/work/a/b/file"]).ok(), "deep\n");
+    let refusal = web.exec("reader", ["/bin/demo", "write", "/work/file", "x"]).refused();
+    assert!(refusal.contains("Read-only file system"), "{refusal}");
+}
+
+#[test]
+fn a_sub_path_never_leads_out_of_its_volume() {
+    let device = Device::start();
+    let (shared, here) = device.shared("host");
+    std::os::unix::fs::symlink("/etc", here.join("out")).expect("a link can be made");
+    device.write_manifest(
+        "out.yaml",
+        &manifest::pod_of(
+            "out",
+            &[manifest::container(
+                "app",
+                "ls /work",
+                "volumeMounts: [{name: host, mountPath: /work, subPath: out}]",
+            )],
+            &format!("restartPolicy: Never\nvolumes: [{{name: host, hostPath: {{path: {shared}}}}}]"),
+        ),
+    );
+    let out = device.pod("out");
+    device.wait_for("a refusal", || {
+        ["CreateContainerConfigError", "CreateContainerError", "StartError"]
+            .contains(&out.container("app").reason().as_str())
+    });
+    assert!(!out.logs("app").contains("passwd"));
+}
