@@ -8,6 +8,7 @@ mod check;
 mod image;
 mod images;
 mod kubectl;
+mod schema;
 mod setup;
 mod sizes;
 
@@ -22,6 +23,7 @@ const TASKS: &[Task] = &[
     ("image", "build the demo image into .work/images, in both archive formats", image::run),
     ("images", "build images of redis, nginx and python3 with buildah, podman and skopeo", images::run),
     ("kubectl", "build the real kubectl from its Go modules into .work/kubectl", kubectl::run),
+    ("schema", "write the table of Kubernetes' fields and docs/pods.md anew (Go, network)", schema::run),
 ];
 
 type Outcome = Result<(), Failure>;

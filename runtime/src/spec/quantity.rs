@@ -1,27 +1,385 @@
 //! `resource.Quantity`: a decimal number with a suffix, as Kubernetes writes cpu and memory.
 
-/// A quantity in thousandths of its unit, rounded up, as the API stores it.
+use std::cmp::Ordering;
+use std::fmt;
+
+/// A quantity, exact to a billionth of its unit, and the family of suffixes it was
+/// written in.
 ///
-/// One `i128` holds every value that Kubernetes keeps (up to 2^63-1 units).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Two quantities are equal if their amounts are: `1000m` is `1`, `1Ki` is `1024`.
+/// One `i128` of billionths holds every amount that Kubernetes keeps (2^63-1 units).
+#[derive(Clone, Debug)]
 pub struct Quantity {
-    milli: i128,
+    nano: i128,
+    family: Family,
 }
+
+/// How a quantity was written, and is printed again.
+#[derive(Clone, Copy, Debug)]
+enum Family {
+    /// `n u m k M G T P E`.
+    Decimal,
+    /// `Ki Mi Gi Ti Pi Ei`.
+    Binary,
+    /// `e3`.
+    Exponent,
+}
+
+/// Why a text is no quantity, in Kubernetes' words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuantityError {
+    /// No number, or no number that ends where it should.
+    Format,
+    /// A suffix that Kubernetes does not know, such as `K` or `mb`.
+    Suffix,
+}
+
+impl fmt::Display for QuantityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            QuantityError::Format => {
+                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+            }
+            QuantityError::Suffix => "unable to parse quantity's suffix",
+        })
+    }
+}
+
+impl std::error::Error for QuantityError {}
+
+const NANO: i128 = 1_000_000_000;
+const MILLI: i128 = 1_000_000;
+/// The greatest amount that is kept; what is greater is capped.
+const MAX: i128 = (i64::MAX as i128) * NANO;
 
 impl Quantity {
     /// A quantity of `milli` thousandths.
     pub const fn from_milli(milli: i128) -> Self {
-        Quantity { milli }
+        Quantity { nano: milli * MILLI, family: Family::Decimal }
+    }
+
+    /// Reads a quantity as Kubernetes does: capped at 2^63-1, and what is finer than a
+    /// billionth is rounded up, away from zero.
+    pub fn parse(text: &str) -> Result<Self, QuantityError> {
+        let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+        let number = unsigned.len() - unsigned.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (whole, rest) = unsigned.split_at(number);
+        let (fraction, suffix) = match rest.strip_prefix('.') {
+            Some(rest) => {
+                rest.split_at(rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len())
+            }
+            None => ("", rest),
+        };
+        if whole.is_empty() && fraction.is_empty() {
+            return Err(QuantityError::Format);
+        }
+        let letters = suffix.trim_start_matches(|c| "eEinumkKMGTP".contains(c));
+        let exponent = letters.strip_prefix(['+', '-']).unwrap_or(letters);
+        if !exponent.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(QuantityError::Format);
+        }
+        let (scale, family) = scale(suffix).ok_or(QuantityError::Suffix)?;
+        let mut nano = amount(whole, fraction, scale);
+        // A fraction of one byte, say, has no binary suffix that would fit it.
+        let family = if matches!(family, Family::Binary) && nano > 0 && nano < NANO {
+            Family::Decimal
+        } else {
+            family
+        };
+        if text.starts_with('-') {
+            nano = -nano;
+        }
+        Ok(Quantity { nano, family })
+    }
+
+    /// Rounds up to thousandths, as the API does with every resource it stores.
+    #[must_use]
+    pub fn rounded_to_milli(mut self) -> Self {
+        let rest = self.nano % MILLI;
+        if rest != 0 {
+            self.nano += if self.nano > 0 { MILLI - rest } else { -MILLI - rest };
+        }
+        self
     }
 
     /// `MilliValue()`: thousandths, rounded up.
     pub fn milli_value(&self) -> i64 {
-        self.milli.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+        round_up(self.nano, MILLI)
     }
 
     /// `Value()`: whole units, rounded up.
     pub fn value(&self) -> i64 {
-        (self.milli.div_euclid(1000) + i128::from(self.milli.rem_euclid(1000) != 0))
-            .clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+        round_up(self.nano, NANO)
+    }
+
+    /// Less than nothing.
+    pub fn is_negative(&self) -> bool {
+        self.nano < 0
+    }
+
+    /// Nothing.
+    pub fn is_zero(&self) -> bool {
+        self.nano == 0
+    }
+
+    /// No fraction of thousandths is left over a whole number.
+    pub fn is_whole(&self) -> bool {
+        self.milli_value() % 1000 == 0
+    }
+}
+
+/// What a suffix multiplies with.
+#[derive(Clone, Copy)]
+enum Scale {
+    /// Ten to the power.
+    Ten(i64),
+    /// Two to the power.
+    Two(u32),
+}
+
+fn scale(suffix: &str) -> Option<(Scale, Family)> {
+    const DECIMAL: [(&str, i64); 10] = [
+        ("n", -9),
+        ("u", -6),
+        ("m", -3),
+        ("", 0),
+        ("k", 3),
+        ("M", 6),
+        ("G", 9),
+        ("T", 12),
+        ("P", 15),
+        ("E", 18),
+    ];
+    if let Some((_, power)) = DECIMAL.iter().find(|(name, _)| *name == suffix) {
+        return Some((Scale::Ten(*power), Family::Decimal));
+    }
+    if let Some(index) = BINARY.iter().position(|name| *name == suffix) {
+        return Some((Scale::Two(10 * (index as u32 + 1)), Family::Binary));
+    }
+    let power = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+    Some((Scale::Ten(power), Family::Exponent))
+}
+
+const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+
+/// The amount in billionths, rounded up and capped. Digits are read one by one, so
+/// that a number of a million digits costs a million steps and no memory.
+fn amount(whole: &str, fraction: &str, scale: Scale) -> i128 {
+    // Billionths of a unit that the digit before the point stands for: 10^power.
+    let (power, factor) = match scale {
+        Scale::Ten(power) => (power, 1),
+        Scale::Two(power) => (0, 1_i128 << power),
+    };
+    // The value of the digits as an integer times 10^exponent, in billionths.
+    let mut value: i128 = 0;
+    let mut exponent = 9_i64.saturating_add(power).saturating_sub(fraction.len() as i64);
+    let mut inexact = false;
+    let digits = whole.bytes().chain(fraction.bytes()).map(|byte| i128::from(byte - b'0'));
+    let total = whole.len() + fraction.len();
+    for (index, digit) in digits.enumerate() {
+        match value.checked_mul(10).and_then(|value| value.checked_add(digit)) {
+            Some(next) => value = next,
+            None => {
+                // More digits than an i128 has: what is left only shifts, and may round up.
+                exponent = exponent.saturating_add((total - index) as i64);
+                inexact = true;
+                break;
+            }
+        }
+    }
+    if value == 0 {
+        return 0;
+    }
+    // Large factors last, so that what is exact in between stays exact.
+    let mut value = match value.checked_mul(factor) {
+        Some(value) => value,
+        None => return MAX,
+    };
+    while exponent > 0 {
+        exponent -= 1;
+        value = match value.checked_mul(10) {
+            Some(value) if value <= MAX => value,
+            Some(_) | None => return MAX,
+        };
+    }
+    while exponent < 0 && value > 0 {
+        exponent += 1;
+        inexact |= value % 10 != 0;
+        value /= 10;
+    }
+    // All digits below a billionth are gone; anything is more than nothing.
+    value += i128::from(inexact);
+    value.min(MAX)
+}
+
+fn round_up(nano: i128, unit: i128) -> i64 {
+    (nano.div_euclid(unit) + i128::from(nano.rem_euclid(unit) != 0))
+        .clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+}
+
+/// The canonical form: the family it was written in, and the largest suffix that
+/// leaves no fraction.
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.nano == 0 {
+            return f.write_str("0");
+        }
+        let whole = self.nano % NANO == 0;
+        let units = self.nano / NANO;
+        if matches!(self.family, Family::Binary) && whole && units.abs() >= 1024 {
+            let mut number = units;
+            let mut suffix = "";
+            for name in BINARY {
+                if number % 1024 != 0 {
+                    break;
+                }
+                number /= 1024;
+                suffix = name;
+            }
+            return write!(f, "{number}{suffix}");
+        }
+        let mut number = self.nano;
+        let mut exponent = -9;
+        while number % 1000 == 0 && exponent < 18 {
+            number /= 1000;
+            exponent += 3;
+        }
+        write!(f, "{number}")?;
+        match (self.family, exponent) {
+            (_, 0) => Ok(()),
+            (Family::Exponent, exponent) => write!(f, "e{exponent}"),
+            (Family::Decimal | Family::Binary, exponent) => {
+                f.write_str(["n", "u", "m", "", "k", "M", "G", "T", "P", "E"][((exponent + 9) / 3) as usize])
+            }
+        }
+    }
+}
+
+impl PartialEq for Quantity {
+    fn eq(&self, other: &Self) -> bool {
+        self.nano == other.nano
+    }
+}
+
+impl Eq for Quantity {}
+
+impl PartialOrd for Quantity {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Quantity {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.nano.cmp(&other.nano)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Quantity, QuantityError};
+
+    #[test]
+    fn quantities_print_in_their_canonical_form() {
+        for (written, canonical) in [
+            ("0", "0"),
+            ("0Ki", "0"),
+            ("-0", "0"),
+            ("0.5", "500m"),
+            ("1000m", "1"),
+            ("1.5Gi", "1536Mi"),
+            ("2048Mi", "2Gi"),
+            ("1000", "1k"),
+            ("0.1Gi", "107374182400m"),
+            ("1023Ki", "1023Ki"),
+            ("1024", "1024"),
+            ("1", "1"),
+            ("+1", "1"),
+            ("-1", "-1"),
+            ("-1500m", "-1500m"),
+            ("1.500", "1500m"),
+            (".5", "500m"),
+            ("1.", "1"),
+            ("1.G", "1G"),
+            ("001", "1"),
+            ("0.5Ki", "512"),
+            ("1e3", "1e3"),
+            ("1E3", "1e3"),
+            ("12e4", "120e3"),
+            ("1.5e3", "1500"),
+            ("1e-3", "1e-3"),
+            ("1e-12", "1e-9"),
+            ("100m", "100m"),
+            ("128974848", "128974848"),
+            ("129e6", "129e6"),
+            ("129M", "129M"),
+            ("123Mi", "123Mi"),
+            ("1n", "1n"),
+            ("0.1n", "1n"),
+            ("1.0000000001", "1000000001n"),
+            ("3u", "3u"),
+            ("0.0001Ki", "102400u"),
+            ("8Ei", "9223372036854775807"),
+            ("100Ei", "9223372036854775807"),
+            ("7Ei", "7Ei"),
+            ("9E", "9E"),
+        ] {
+            assert_eq!(
+                Quantity::parse(written).map(|q| q.to_string()),
+                Ok(canonical.to_owned()),
+                "{written}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_quantity_is_refused_in_kubernetes_words() {
+        for (written, error) in [
+            ("", QuantityError::Format),
+            ("abc", QuantityError::Format),
+            ("-", QuantityError::Format),
+            (".", QuantityError::Format),
+            ("1.2.3", QuantityError::Format),
+            ("1 Gi", QuantityError::Format),
+            ("1GB", QuantityError::Format),
+            ("1e", QuantityError::Suffix),
+            ("1e3k", QuantityError::Format),
+            ("1K", QuantityError::Suffix),
+            ("1mi", QuantityError::Suffix),
+            ("1kk", QuantityError::Suffix),
+            ("1e99999999999999999999", QuantityError::Suffix),
+            ("0x10", QuantityError::Format),
+            ("٣", QuantityError::Format),
+        ] {
+            assert_eq!(Quantity::parse(written), Err(error), "{written}");
+        }
+        assert!(
+            QuantityError::Format.to_string().starts_with("quantities must match the regular expression '^(")
+        );
+    }
+
+    #[test]
+    fn values_round_up_and_amounts_compare_across_families() {
+        let parse = |text| Quantity::parse(text).unwrap();
+        assert_eq!((parse("1.2").value(), parse("1.2").milli_value()), (2, 1200));
+        assert_eq!((parse("1u").value(), parse("1u").milli_value()), (1, 1));
+        assert_eq!(parse("-1.5").value(), -1);
+        assert_eq!(parse("1u").rounded_to_milli().to_string(), "1m");
+        assert_eq!(parse("-1u").rounded_to_milli().to_string(), "-1m");
+        assert_eq!(parse("1m").rounded_to_milli().to_string(), "1m");
+        assert_eq!(parse("1Ki"), parse("1024"));
+        assert!(parse("1M") < parse("1Mi"));
+        assert!(parse("1500m").milli_value() == 1500 && !parse("1500m").is_whole() && parse("2").is_whole());
+    }
+
+    #[test]
+    fn numbers_of_any_length_cost_no_more_than_reading_them() {
+        let nines = "9".repeat(1_000_000);
+        assert_eq!(Quantity::parse(&nines).unwrap().value(), i64::MAX);
+        assert_eq!(Quantity::parse(&format!("0.{nines}")).unwrap().to_string(), "1");
+        assert_eq!(Quantity::parse(&format!("{}1", "0".repeat(1_000_000))).unwrap().to_string(), "1");
+        assert_eq!(Quantity::parse("1e999999999999").unwrap().value(), i64::MAX);
+        assert_eq!(Quantity::parse("1e-999999999999").unwrap().to_string(), "1e-9");
+        assert_eq!(Quantity::parse("0e999999999999").unwrap().to_string(), "0");
     }
 }

@@ -1,0 +1,401 @@
+//! Bytes to Pods: YAML or JSON, one or several documents, `List`s, held against the
+//! schema, defaulted and validated as a cluster would do it, and said in its words.
+//!
+//! ```text
+//! bytes ─ yaml | json ─► objects ─ walk ─► known fields ─ verdict ─► acted on
+//!       ─ defaults ─► as `get -o yaml` shows it ─ validate ─► right ─ convert ─► spec::Pod
+//! ```
+//!
+//! It must never take half a file: either all pods of a file are right or none is
+//! taken. It reads no file, no clock and no network. Manifests are hostile input: all
+//! that is read is bounded, and every refusal names the file, the document, the line
+//! or the field, and what would be right.
+//! Next: [`crate::node`] takes what is parsed here.
+
+mod convert;
+mod defaults;
+mod emit;
+mod field;
+mod identity;
+mod json;
+mod kind;
+mod qos;
+mod rules;
+mod validate;
+mod verdict;
+mod walk;
+mod yaml;
+
+use std::fmt;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use crate::schema;
+use crate::spec::Pod;
+
+pub use emit::to_yaml;
+pub use field::{FieldError, FieldErrorKind};
+pub use qos::qos_class;
+
+/// The longest manifest that is read.
+pub const SIZE_LIMIT: usize = 10 * 1024 * 1024;
+
+/// What happens to unknown and repeated fields; kubectl's `--validate`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Validation {
+    /// They are errors.
+    #[default]
+    Strict,
+    /// They are dropped with a warning.
+    Warn,
+    /// They are dropped.
+    Ignore,
+}
+
+/// A Pod that may run.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    /// What the core decides on.
+    pub pod: Rc<Pod>,
+    /// The whole object with defaults applied, namespace and uid included, without status.
+    pub object: Value,
+    /// What of it has no effect, for people.
+    pub warnings: Vec<String>,
+}
+
+/// Why a manifest is not taken. Displayed with the file, document and line.
+#[derive(Clone, Debug)]
+pub struct ManifestError {
+    /// The file's name as it was given; empty for objects from the API.
+    pub file: String,
+    /// The document's place among several, from 1.
+    pub document: Option<usize>,
+    /// From 1, where it is known.
+    pub line: Option<usize>,
+    /// What is wrong.
+    pub cause: ManifestCause,
+}
+
+/// What is wrong with a manifest.
+#[derive(Clone, Debug)]
+pub enum ManifestCause {
+    /// It is longer than [`SIZE_LIMIT`].
+    TooLong,
+    /// It is not text, not YAML, not JSON.
+    Syntax(String),
+    /// There is no object in it.
+    Empty,
+    /// It is an object, but none that nodlet runs.
+    Kind(String),
+    /// It has unknown or repeated fields.
+    Strict(Vec<String>),
+    /// The object breaks rules.
+    Invalid {
+        /// `metadata.name`, as far as it is known.
+        name: String,
+        /// All of the broken rules.
+        errors: Vec<FieldError>,
+    },
+    /// Another document has a pod of the same name.
+    Repeated {
+        /// `NAMESPACE/NAME`.
+        name: String,
+    },
+}
+
+impl ManifestError {
+    fn new(cause: ManifestCause) -> Self {
+        ManifestError { file: String::new(), document: None, line: None, cause }
+    }
+
+    /// The answer of the API: a `Status` of Kubernetes, with its HTTP code in `code`.
+    pub fn status(&self) -> Value {
+        let (code, reason) = match &self.cause {
+            ManifestCause::Invalid { name, errors } => return field::invalid_status("Pod", name, errors),
+            ManifestCause::TooLong => (413, "RequestEntityTooLarge"),
+            ManifestCause::Syntax(_)
+            | ManifestCause::Empty
+            | ManifestCause::Kind(_)
+            | ManifestCause::Strict(_)
+            | ManifestCause::Repeated { .. } => (400, "BadRequest"),
+        };
+        json!({
+            "apiVersion": "v1",
+            "kind": "Status",
+            "metadata": {},
+            "status": "Failure",
+            "reason": reason,
+            "code": code,
+            "message": self.cause.to_string(),
+        })
+    }
+}
+
+impl fmt::Display for ManifestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut place = Vec::new();
+        if !self.file.is_empty() {
+            place.push(self.file.clone());
+        }
+        place.extend(self.document.map(|document| format!("document {document}")));
+        place.extend(self.line.map(|line| format!("line {line}")));
+        if !place.is_empty() {
+            write!(f, "{}: ", place.join(", "))?;
+        }
+        self.cause.fmt(f)
+    }
+}
+
+impl std::error::Error for ManifestError {}
+
+impl fmt::Display for ManifestCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ManifestCause::TooLong => write!(f, "longer than {} MiB", SIZE_LIMIT / 1024 / 1024),
+            ManifestCause::Syntax(message) | ManifestCause::Kind(message) => f.write_str(message),
+            ManifestCause::Empty => {
+                f.write_str("there is no object in it: a Pod has apiVersion, kind, metadata and spec")
+            }
+            ManifestCause::Strict(messages) => {
+                write!(
+                    f,
+                    "Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: {}",
+                    messages.join(", ")
+                )
+            }
+            ManifestCause::Invalid { name, errors } => f.write_str(&field::invalid_text("Pod", name, errors)),
+            ManifestCause::Repeated { name } => {
+                write!(f, "pod {name} is in this file twice: give one of them another name or namespace")
+            }
+        }
+    }
+}
+
+/// Reads all Pods of a file. `name` is the file's name for messages and identity,
+/// `node` the name of this node.
+pub fn parse(
+    name: &str,
+    bytes: &[u8],
+    validation: Validation,
+    node: &str,
+) -> Result<Vec<Manifest>, ManifestError> {
+    let in_file = |error: ManifestError| ManifestError { file: name.to_owned(), ..error };
+    let documents = read(bytes).map_err(in_file)?;
+    let several = documents.len() > 1;
+    let mut manifests: Vec<Manifest> = Vec::new();
+    for (index, document) in documents.into_iter().enumerate() {
+        let place = |error: ManifestError| ManifestError {
+            file: name.to_owned(),
+            document: several.then_some(index + 1),
+            line: error.line.or(several.then_some(document.line)),
+            cause: error.cause,
+        };
+        let warnings = duplicates(&document.duplicates, validation).map_err(place)?;
+        for object in kind::pods(document.value)
+            .map_err(|message| place(ManifestError::new(ManifestCause::Kind(message))))?
+        {
+            let mut manifest = take(object, validation, node, Some(name)).map_err(place)?;
+            if manifests.is_empty() || several {
+                manifest.warnings.splice(0..0, warnings.iter().cloned());
+            }
+            let same = |other: &Manifest| {
+                (&other.pod.namespace, &other.pod.name) == (&manifest.pod.namespace, &manifest.pod.name)
+            };
+            if manifests.iter().any(same) {
+                let name = format!("{}/{}", manifest.pod.namespace, manifest.pod.name);
+                return Err(place(ManifestError::new(ManifestCause::Repeated { name })));
+            }
+            manifests.push(manifest);
+        }
+    }
+    if manifests.is_empty() {
+        return Err(in_file(ManifestError::new(ManifestCause::Empty)));
+    }
+    Ok(manifests)
+}
+
+/// Takes one Pod from the API. The caller has set `metadata.uid`.
+pub fn admit(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
+    let [object] = <[Value; 1]>::try_from(
+        kind::pods(object).map_err(|message| ManifestError::new(ManifestCause::Kind(message)))?,
+    )
+    .map_err(|_| {
+        ManifestError::new(ManifestCause::Kind("one Pod is created at a time, not a List".to_owned()))
+    })?;
+    take(object, validation, node, None)
+}
+
+/// One object of a file, before anything is known of it.
+struct Document {
+    value: Value,
+    line: usize,
+    duplicates: Vec<String>,
+}
+
+fn read(bytes: &[u8]) -> Result<Vec<Document>, ManifestError> {
+    let syntax = |line: Option<usize>, message: String| ManifestError {
+        line,
+        ..ManifestError::new(ManifestCause::Syntax(message))
+    };
+    if bytes.len() > SIZE_LIMIT {
+        return Err(ManifestError::new(ManifestCause::TooLong));
+    }
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Err(syntax(None, "the text is in UTF-16: save it in UTF-8".to_owned()));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
+        syntax(Some(line), "the text is not UTF-8".to_owned())
+    })?;
+    let json_error =
+        if text.trim_start_matches(|c: char| c == '\u{feff}' || c.is_whitespace()).starts_with('{') {
+            match json::read(text) {
+                Ok(documents) => {
+                    return Ok(documents
+                        .into_iter()
+                        .map(|document| Document {
+                            value: document.value,
+                            line: document.line,
+                            duplicates: document
+                                .duplicates
+                                .iter()
+                                .map(|path| format!("duplicate field \"{path}\""))
+                                .collect(),
+                        })
+                        .collect());
+                }
+                Err(error) => Some(error),
+            }
+        } else {
+            None
+        };
+    // What begins as JSON and is none may be YAML in flow style.
+    match (yaml::read(text), json_error) {
+        (Ok(documents), _) => Ok(documents
+            .into_iter()
+            .map(|document| Document {
+                value: document.value,
+                line: document.line,
+                duplicates: document
+                    .duplicates
+                    .iter()
+                    .map(|(key, line)| format!("line {line}: key {} already set in map", field::quoted(key)))
+                    .collect(),
+            })
+            .collect()),
+        (Err(_), Some(error)) => {
+            let message = error.to_string();
+            let message = message.split(" at line ").next().unwrap_or_default();
+            Err(syntax(Some(error.line()), format!("error converting JSON: {message}")))
+        }
+        (Err(error), None) => {
+            Err(syntax(Some(error.line), format!("error converting YAML to JSON: {}", error.message)))
+        }
+    }
+}
+
+fn duplicates(duplicates: &[String], validation: Validation) -> Result<Vec<String>, ManifestError> {
+    match validation {
+        Validation::Strict if !duplicates.is_empty() => {
+            Err(ManifestError::new(ManifestCause::Strict(duplicates.to_vec())))
+        }
+        Validation::Warn => Ok(duplicates.to_vec()),
+        Validation::Strict | Validation::Ignore => Ok(Vec::new()),
+    }
+}
+
+/// One object that says it is a Pod. `file` is `None` for those of the API.
+fn take(
+    mut object: Value,
+    validation: Validation,
+    node: &str,
+    file: Option<&str>,
+) -> Result<Manifest, ManifestError> {
+    let written_name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let invalid = |errors: Vec<FieldError>| {
+        ManifestError::new(ManifestCause::Invalid { name: written_name.clone(), errors })
+    };
+
+    let findings = match schema::find("Pod") {
+        Some(pod) => walk::check(&mut object, pod),
+        None => walk::Findings::default(),
+    };
+    let mut warnings = match validation {
+        Validation::Strict if !findings.unknown.is_empty() => {
+            return Err(ManifestError::new(ManifestCause::Strict(findings.unknown)));
+        }
+        Validation::Warn => findings.unknown,
+        Validation::Strict | Validation::Ignore => Vec::new(),
+    };
+    if !findings.errors.is_empty() {
+        return Err(invalid(findings.errors));
+    }
+
+    own(&mut object, node, file);
+    let verdicts = verdict::judge(&object);
+    warnings.extend(verdicts.warnings);
+    defaults::apply(&mut object);
+    let mut errors = validate::pod(&object);
+    placed(&object, node, &mut errors);
+    for refused in verdicts.refused {
+        // A value that is wrong in itself needs no second reason.
+        if !errors.iter().any(|error| error.path.starts_with(&refused.path)) {
+            errors.push(refused);
+        }
+    }
+    if !errors.is_empty() {
+        return Err(invalid(errors));
+    }
+    if let Some(spec) = object["spec"].as_object_mut() {
+        spec.insert("nodeName".to_owned(), json!(node));
+    }
+    Ok(Manifest { pod: Rc::new(convert::pod(&object)), object, warnings })
+}
+
+/// Gives the object what only the one who takes it can give: uid, namespace, name;
+/// and takes from it what others must not say: the status.
+fn own(object: &mut Value, node: &str, file: Option<&str>) {
+    let uid = file.map(|file| identity::uid(object, node, file));
+    let Some(map) = object.as_object_mut() else { return };
+    map.remove("status");
+    map.entry("metadata").or_insert_with(|| json!({}));
+    map.entry("spec").or_insert_with(|| json!({}));
+    let Some(meta) = object["metadata"].as_object_mut() else { return };
+    let is_set =
+        |meta: &serde_json::Map<String, Value>, field: &str| meta.get(field).is_some_and(|value| value != "");
+    if !is_set(meta, "namespace") {
+        meta.insert("namespace".to_owned(), json!("default"));
+    }
+    if let Some(uid) = uid
+        && !is_set(meta, "uid")
+    {
+        meta.insert("uid".to_owned(), json!(uid));
+    }
+    // A name that is generated again for each file would be another pod each time.
+    if file.is_none()
+        && !is_set(meta, "name")
+        && let (Some(prefix), Some(uid)) = (meta["generateName"].as_str(), meta["uid"].as_str())
+    {
+        let prefix: String = prefix.chars().take(58).collect();
+        let name = format!("{prefix}{}", identity::suffix(uid));
+        meta.insert("name".to_owned(), json!(name));
+    }
+}
+
+/// A pod that asks for another node must not run on this one.
+fn placed(object: &Value, node: &str, errors: &mut Vec<FieldError>) {
+    let asked = object["spec"]["nodeName"].as_str().unwrap_or_default();
+    if !asked.is_empty() && asked != node {
+        let path = field::Path::root("spec");
+        let detail = format!("this node is {}: leave the field out", field::quoted(node));
+        errors.push(FieldError::invalid(&path.child("nodeName"), asked, detail));
+    }
+    if object["metadata"]["uid"].as_str().is_none_or(str::is_empty) {
+        let path = field::Path::root("metadata");
+        errors.push(FieldError::required(&path.child("uid"), ""));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+//! Errors about fields, byte for byte as Kubernetes writes them, and the paths that
+//! they name.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+/// A place in an object: `spec.containers[0].resources.limits[cpu]`. Lives on the
+/// stack of the walk and becomes text only where something is wrong.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path<'a> {
+    parent: Option<&'a Path<'a>>,
+    part: Part<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Part<'a> {
+    Child(&'a str),
+    Index(usize),
+    Key(&'a str),
+}
+
+impl<'a> Path<'a> {
+    /// A field of the object itself.
+    pub(super) const fn root(name: &'a str) -> Self {
+        Path { parent: None, part: Part::Child(name) }
+    }
+
+    pub(super) const fn child<'b>(&'b self, name: &'b str) -> Path<'b> {
+        Path { parent: Some(self), part: Part::Child(name) }
+    }
+
+    pub(super) const fn index(&self, index: usize) -> Path<'_> {
+        Path { parent: Some(self), part: Part::Index(index) }
+    }
+
+    pub(super) const fn key<'b>(&'b self, key: &'b str) -> Path<'b> {
+        Path { parent: Some(self), part: Part::Key(key) }
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parent) = self.parent {
+            parent.fmt(f)?;
+        }
+        match self.part {
+            Part::Child(name) if self.parent.is_none() => f.write_str(name),
+            Part::Child(name) => write!(f, ".{name}"),
+            Part::Index(index) => write!(f, "[{index}]"),
+            Part::Key(key) => write!(f, "[{key}]"),
+        }
+    }
+}
+
+/// What is wrong with a field. Displayed as `PATH: TEXT[: VALUE][: DETAIL]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    /// The path of the field.
+    pub path: String,
+    /// The kind of error.
+    pub kind: FieldErrorKind,
+    /// The value as printed; empty where the kind prints none.
+    pub value: String,
+    /// The rule that was broken; may be empty.
+    pub detail: String,
+}
+
+/// The kinds of [`FieldError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldErrorKind {
+    /// A value is missing.
+    Required,
+    /// The field must not be set here.
+    Forbidden,
+    /// The value breaks a rule.
+    Invalid,
+    /// The value is none of a list.
+    NotSupported,
+    /// The value is there twice.
+    Duplicate,
+    /// The value refers to nothing.
+    NotFound,
+    /// The value has too many bytes.
+    TooLong,
+    /// The list has too many items.
+    TooMany,
+    /// The value is of another type than the field.
+    TypeInvalid,
+}
+
+impl FieldErrorKind {
+    /// The text in front of the value.
+    const fn text(self) -> &'static str {
+        match self {
+            FieldErrorKind::Required => "Required value",
+            FieldErrorKind::Forbidden => "Forbidden",
+            FieldErrorKind::Invalid | FieldErrorKind::TypeInvalid => "Invalid value",
+            FieldErrorKind::NotSupported => "Unsupported value",
+            FieldErrorKind::Duplicate => "Duplicate value",
+            FieldErrorKind::NotFound => "Not found",
+            FieldErrorKind::TooLong => "Too long",
+            FieldErrorKind::TooMany => "Too many",
+        }
+    }
+
+    /// `reason` of a cause in a `Status`.
+    const fn reason(self) -> &'static str {
+        match self {
+            FieldErrorKind::Required => "FieldValueRequired",
+            FieldErrorKind::Forbidden => "FieldValueForbidden",
+            FieldErrorKind::Invalid => "FieldValueInvalid",
+            FieldErrorKind::NotSupported => "FieldValueNotSupported",
+            FieldErrorKind::Duplicate => "FieldValueDuplicate",
+            FieldErrorKind::NotFound => "FieldValueNotFound",
+            FieldErrorKind::TooLong => "FieldValueTooLong",
+            FieldErrorKind::TooMany => "FieldValueTooMany",
+            FieldErrorKind::TypeInvalid => "FieldValueTypeInvalid",
+        }
+    }
+
+    const fn prints_value(self) -> bool {
+        match self {
+            FieldErrorKind::Required | FieldErrorKind::Forbidden | FieldErrorKind::TooLong => false,
+            FieldErrorKind::Invalid
+            | FieldErrorKind::NotSupported
+            | FieldErrorKind::Duplicate
+            | FieldErrorKind::NotFound
+            | FieldErrorKind::TooMany
+            | FieldErrorKind::TypeInvalid => true,
+        }
+    }
+}
+
+impl FieldError {
+    fn new(path: &Path<'_>, kind: FieldErrorKind, value: String, detail: impl Into<String>) -> Self {
+        FieldError { path: path.to_string(), kind, value, detail: detail.into() }
+    }
+
+    pub(super) fn required(path: &Path<'_>, detail: impl Into<String>) -> Self {
+        Self::new(path, FieldErrorKind::Required, String::new(), detail)
+    }
+
+    pub(super) fn forbidden(path: &Path<'_>, detail: impl Into<String>) -> Self {
+        Self::new(path, FieldErrorKind::Forbidden, String::new(), detail)
+    }
+
+    /// A broken rule about a string.
+    pub(super) fn invalid(path: &Path<'_>, value: &str, detail: impl Into<String>) -> Self {
+        Self::new(path, FieldErrorKind::Invalid, quoted(value), detail)
+    }
+
+    /// A broken rule about anything else.
+    pub(super) fn invalid_value(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {
+        Self::new(path, FieldErrorKind::Invalid, printed(value), detail)
+    }
+
+    /// `supported` in the order to print.
+    pub(super) fn not_supported(path: &Path<'_>, value: &str, supported: &[&str]) -> Self {
+        let list: Vec<String> = supported.iter().map(|value| quoted(value)).collect();
+        let detail = format!("supported values: {}", list.join(", "));
+        Self::new(path, FieldErrorKind::NotSupported, quoted(value), detail)
+    }
+
+    pub(super) fn duplicate(path: &Path<'_>, value: &str) -> Self {
+        Self::new(path, FieldErrorKind::Duplicate, quoted(value), "")
+    }
+
+    pub(super) fn not_found(path: &Path<'_>, value: &str) -> Self {
+        Self::new(path, FieldErrorKind::NotFound, quoted(value), "")
+    }
+
+    pub(super) fn too_long(path: &Path<'_>, limit: usize) -> Self {
+        Self::new(path, FieldErrorKind::TooLong, String::new(), format!("may not be more than {limit} bytes"))
+    }
+
+    pub(super) fn type_invalid(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {
+        Self::new(path, FieldErrorKind::TypeInvalid, printed(value), detail)
+    }
+
+    /// The text after the path.
+    pub fn body(&self) -> String {
+        let mut text = self.kind.text().to_owned();
+        if self.kind.prints_value() {
+            text.push_str(": ");
+            text.push_str(&self.value);
+        }
+        if !self.detail.is_empty() {
+            text.push_str(": ");
+            text.push_str(&self.detail);
+        }
+        text
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.body())
+    }
+}
+
+/// What the API server answers (HTTP 422) when it does not take an object.
+pub(super) fn invalid_status(kind: &str, name: &str, errors: &[FieldError]) -> Value {
+    let mut texts: Vec<String> = Vec::new();
+    for error in errors {
+        let text = error.to_string();
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    let all = if texts.len() == 1 { texts.remove(0) } else { format!("[{}]", texts.join(", ")) };
+    let causes: Vec<Value> = errors
+        .iter()
+        .map(|error| json!({ "reason": error.kind.reason(), "field": error.path, "message": error.body() }))
+        .collect();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Status",
+        "metadata": {},
+        "status": "Failure",
+        "reason": "Invalid",
+        "code": 422,
+        "message": format!("{kind} {} is invalid: {all}", quoted(name)),
+        "details": { "name": name, "kind": kind, "causes": causes },
+    })
+}
+
+/// The same for people, as kubectl prints it.
+pub(super) fn invalid_text(kind: &str, name: &str, errors: &[FieldError]) -> String {
+    let head = format!("The {kind} {} is invalid: ", quoted(name));
+    match errors {
+        [error] => format!("{head}{error}"),
+        errors => errors.iter().fold(head, |text, error| format!("{text}\n* {error}")),
+    }
+}
+
+/// The longest value that is printed; a message is to be read.
+const PRINTED: usize = 1024;
+
+/// A string as Go's `%q` writes it.
+pub(super) fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for (index, c) in text.char_indices() {
+        if index >= PRINTED {
+            out.push('…');
+            break;
+        }
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\x07' => out.push_str("\\a"),
+            '\x08' => out.push_str("\\b"),
+            '\x0c' => out.push_str("\\f"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\x0b' => out.push_str("\\v"),
+            c if u32::from(c) < 0x20 || c == '\x7f' => out.push_str(&format!("\\x{:02x}", u32::from(c))),
+            c if c.is_control() || (c.is_whitespace() && c != ' ') => {
+                out.push_str(&format!("\\u{:04x}", u32::from(c)))
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A value as an error prints it: strings quoted, all else as JSON.
+fn printed(value: &Value) -> String {
+    match value {
+        Value::String(text) => quoted(text),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            let mut text = value.to_string();
+            if text.len() > PRINTED {
+                let end = (0..=PRINTED).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+                text.truncate(end);
+                text.push('…');
+            }
+            text
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! YAML as Kubernetes reads it: the events of a YAML parser become JSON, with the
+//! scalars resolved as YAML 1.1 has them (`yes` is true, `0644` is 420).
+//!
+//! What is hostile is refused and never waited for: depth, aliases and the number
+//! of values are bounded. It must never guess: a key that is there twice is told
+//! with its line. Next: [`super::walk`], which holds the JSON against the schema.
+
+mod resolve;
+
+use std::collections::BTreeMap;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
+use serde_json::{Map, Value};
+
+/// How deep objects and lists may lie in each other. The deepest Pod has 12.
+const DEPTH: usize = 64;
+
+/// Values in one file, those that aliases repeat counted each time. A Pod has some
+/// hundred; ten such files are all that a small board has memory for.
+const VALUES: usize = 500_000;
+
+/// Bytes of text in one file, those that aliases repeat counted each time.
+const TEXT: usize = super::SIZE_LIMIT;
+
+/// Why a text is not YAML that Kubernetes reads.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct YamlError {
+    /// From 1.
+    pub(super) line: usize,
+    /// In lower case, without the line.
+    pub(super) message: String,
+}
+
+/// One document of a file.
+#[derive(Debug, PartialEq)]
+pub(super) struct Document {
+    pub(super) value: Value,
+    /// The line it begins in, from 1.
+    pub(super) line: usize,
+    /// Keys that are there twice, with the line of the second.
+    pub(super) duplicates: Vec<(String, usize)>,
+}
+
+/// Reads all documents; empty ones are left out.
+pub(super) fn read(text: &str) -> Result<Vec<Document>, YamlError> {
+    refuse_control_characters(text)?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut reader = Reader {
+        parser: Parser::new_from_str(text),
+        anchors: BTreeMap::new(),
+        duplicates: Vec::new(),
+        values: 0,
+        text: 0,
+    };
+    let mut documents = Vec::new();
+    loop {
+        let (event, span) = reader.next()?;
+        match event {
+            Event::StreamEnd => return Ok(documents),
+            Event::DocumentStart(_) => {
+                let (event, span) = reader.next()?;
+                let line = span.start.line();
+                let value = reader.value(event, &span, 0)?.value;
+                let duplicates = std::mem::take(&mut reader.duplicates);
+                reader.anchors.clear();
+                if !value.is_null() {
+                    documents.push(Document { value, line, duplicates });
+                }
+            }
+            Event::Nothing | Event::StreamStart | Event::DocumentEnd => {}
+            Event::Alias(_)
+            | Event::Scalar(..)
+            | Event::SequenceStart(..)
+            | Event::SequenceEnd
+            | Event::MappingStart(..)
+            | Event::MappingEnd => {
+                return Err(YamlError {
+                    line: span.start.line(),
+                    message: "a value outside of a document".to_owned(),
+                });
+            }
+        }
+    }
+}
+
+/// What a plain scalar means; `None` if it means nothing.
+pub(super) fn plain(text: &str) -> Option<Value> {
+    resolve::scalar(text.into(), true, None).ok()
+}
+
+/// Control characters have no place in YAML, and a NUL would end the file unseen.
+fn refuse_control_characters(text: &str) -> Result<(), YamlError> {
+    let mut line = 1;
+    for byte in text.bytes() {
+        match byte {
+            b'\n' => line += 1,
+            b'\t' | b'\r' => {}
+            0..0x20 | 0x7f => {
+                return Err(YamlError {
+                    line,
+                    message: format!("control character {byte:#04x} is not allowed"),
+                });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+struct Reader<'text> {
+    parser: Parser<'text, StrInput<'text>>,
+    anchors: BTreeMap<usize, Node>,
+    duplicates: Vec<(String, usize)>,
+    values: usize,
+    text: usize,
+}
+
+/// A value and what it costs to repeat it.
+#[derive(Clone)]
+struct Node {
+    value: Value,
+    values: usize,
+    text: usize,
+}
+
+impl<'text> Reader<'text> {
+    fn next(&mut self) -> Result<(Event<'text>, Span), YamlError> {
+        match self.parser.next_event() {
+            Some(Ok(event)) => Ok(event),
+            Some(Err(error)) => Err(scan_error(&error)),
+            None => Ok((Event::StreamEnd, Span::default())),
+        }
+    }
+
+    /// The value that begins with `event`.
+    fn value(&mut self, event: Event<'text>, span: &Span, depth: usize) -> Result<Node, YamlError> {
+        let line = span.start.line();
+        if depth > DEPTH {
+            return Err(YamlError { line, message: format!("nested deeper than {DEPTH} levels") });
+        }
+        let (before_values, before_text) = (self.values, self.text);
+        self.count(1, 0, line)?;
+        let (value, anchor) = match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                self.count(0, text.len(), line)?;
+                let plain = style == ScalarStyle::Plain;
+                let value = resolve::scalar(text, plain, tag_name(tag.as_deref()).as_deref())
+                    .map_err(|message| YamlError { line, message })?;
+                (value, anchor)
+            }
+            Event::Alias(anchor) => {
+                let Some(node) = self.anchors.get(&anchor).cloned() else {
+                    return Err(YamlError { line, message: "an alias within what it stands for".to_owned() });
+                };
+                self.count(node.values, node.text, line)?;
+                return Ok(node);
+            }
+            Event::SequenceStart(anchor, _) => {
+                let mut list = Vec::new();
+                loop {
+                    let (event, span) = self.next()?;
+                    if matches!(event, Event::SequenceEnd) {
+                        break;
+                    }
+                    list.push(self.value(event, &span, depth + 1)?.value);
+                }
+                (Value::Array(list), anchor)
+            }
+            Event::MappingStart(anchor, _) => (Value::Object(self.mapping(depth)?), anchor),
+            Event::Nothing
+            | Event::StreamStart
+            | Event::StreamEnd
+            | Event::DocumentStart(_)
+            | Event::DocumentEnd
+            | Event::SequenceEnd
+            | Event::MappingEnd => {
+                return Err(YamlError { line, message: "a value is missing".to_owned() });
+            }
+        };
+        let node = Node { value, values: self.values - before_values, text: self.text - before_text };
+        if anchor != 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        Ok(node)
+    }
+
+    /// The rest of a mapping. Keys of its own come before merged ones (`<<`), and
+    /// earlier merged ones before later.
+    fn mapping(&mut self, depth: usize) -> Result<Map<String, Value>, YamlError> {
+        let mut own = Map::new();
+        let mut merged = Map::new();
+        loop {
+            let (event, span) = self.next()?;
+            let line = span.start.line();
+            let key = match event {
+                Event::MappingEnd => break,
+                Event::Scalar(text, ScalarStyle::Plain, 0, None) if text == "<<" => {
+                    let (event, span) = self.next()?;
+                    let value = self.value(event, &span, depth + 1)?.value;
+                    merge(&mut merged, value).ok_or_else(|| YamlError {
+                        line,
+                        message: "map merge requires map or sequence of maps as the value".to_owned(),
+                    })?;
+                    continue;
+                }
+                event => resolve::key(self.value(event, &span, depth + 1)?.value)
+                    .map_err(|message| YamlError { line, message })?,
+            };
+            let (event, span) = self.next()?;
+            let value = self.value(event, &span, depth + 1)?.value;
+            if own.contains_key(&key) {
+                self.duplicates.push((key.clone(), line));
+            }
+            own.insert(key, value);
+        }
+        for (key, value) in merged {
+            own.entry(key).or_insert(value);
+        }
+        Ok(own)
+    }
+
+    fn count(&mut self, values: usize, text: usize, line: usize) -> Result<(), YamlError> {
+        self.values = self.values.saturating_add(values);
+        self.text = self.text.saturating_add(text);
+        if self.values > VALUES || self.text > TEXT {
+            return Err(YamlError {
+                line,
+                message: format!(
+                    "more than {VALUES} values or {TEXT} bytes of text, those that aliases repeat included"
+                ),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Adds what a `<<` names to `merged`; `None` if it names no mapping.
+fn merge(merged: &mut Map<String, Value>, value: Value) -> Option<()> {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                merged.entry(key).or_insert(value);
+            }
+            Some(())
+        }
+        Value::Array(list) => list.into_iter().try_for_each(|value| match value {
+            Value::Object(_) => merge(merged, value),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => None,
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    }
+}
+
+/// `str` for `!!str`; other tags than those of YAML itself say nothing to Kubernetes,
+/// but that the value is a string.
+fn tag_name(tag: Option<&Tag>) -> Option<String> {
+    tag.map(|tag| if tag.is_yaml_core_schema() { tag.suffix.clone() } else { "str".to_owned() })
+}
+
+fn scan_error(error: &ScanError) -> YamlError {
+    YamlError { line: error.marker().line(), message: error.info().to_owned() }
+}
+
+#[cfg(test)]
+mod tests;

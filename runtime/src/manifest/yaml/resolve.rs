@@ -1,0 +1,141 @@
+//! What a scalar means in YAML 1.1, as Kubernetes' reader has it.
+
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use serde_json::{Number, Value};
+
+/// The value of a scalar. `tag` is the name of a core tag, such as `str`.
+pub(super) fn scalar(text: Cow<'_, str>, plain: bool, tag: Option<&str>) -> Result<Value, String> {
+    let resolved = match tag {
+        None if !plain => return Ok(Value::String(text.into_owned())),
+        None => return untagged(text),
+        Some("str") => return Ok(Value::String(text.into_owned())),
+        Some("binary") => return binary(&text),
+        Some("bool" | "int" | "float" | "null") => untagged(Cow::Borrowed(&text))?,
+        // `!!timestamp` and what others may define stay as written.
+        Some(_) => return Ok(Value::String(text.into_owned())),
+    };
+    let fits = match tag {
+        Some("bool") => resolved.is_boolean(),
+        Some("null") => resolved.is_null(),
+        Some("int") => resolved.is_i64() || resolved.is_u64(),
+        _ => resolved.is_number(),
+    };
+    if fits {
+        Ok(resolved)
+    } else {
+        Err(format!("cannot decode `{text}` as a !!{}", tag.unwrap_or_default()))
+    }
+}
+
+/// The text of a key, which may be any scalar but null.
+pub(super) fn key(value: Value) -> Result<String, String> {
+    match value {
+        Value::String(text) => Ok(text),
+        Value::Bool(value) => Ok(value.to_string()),
+        Value::Number(number) => Ok(number.to_string()),
+        Value::Null => Err("a key is missing, or is null".to_owned()),
+        Value::Array(_) | Value::Object(_) => {
+            Err("a key must be a string, not a list or a mapping".to_owned())
+        }
+    }
+}
+
+fn untagged(text: Cow<'_, str>) -> Result<Value, String> {
+    Ok(match text.as_ref() {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
+            Value::Bool(true)
+        }
+        "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
+            Value::Bool(false)
+        }
+        ".nan" | ".NaN" | ".NAN" | ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" | "-.inf"
+        | "-.Inf" | "-.INF" => return Err(format!("`{text}` is no number that JSON has")),
+        other => match number(other) {
+            Some(number) => Value::Number(number),
+            None => Value::String(text.into_owned()),
+        },
+    })
+}
+
+/// The number that a plain scalar is, if it is one.
+fn number(text: &str) -> Option<Number> {
+    let first = text.bytes().next().unwrap_or_default();
+    if first == b'.' {
+        return if is_float(text) { float(text) } else { None };
+    }
+    if !(first.is_ascii_digit() || first == b'+' || first == b'-') {
+        return None;
+    }
+    let plain: String = text.chars().filter(|c| *c != '_').collect();
+    let (negative, digits) = match plain.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, plain.strip_prefix('+').unwrap_or(&plain)),
+    };
+    let (radix, digits) = radix(digits);
+    // Go's ParseInt takes no second sign, Rust's would.
+    if digits.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        && let Ok(magnitude) = u64::from_str_radix(digits, radix)
+    {
+        if !negative {
+            return Some(magnitude.into());
+        }
+        if let Ok(value) = i64::try_from(-i128::from(magnitude)) {
+            return Some(value.into());
+        }
+    }
+    if is_float(&plain) { float(&plain) } else { None }
+}
+
+/// Base and digits of an integer as Go's `ParseInt(…, 0, …)` sees them.
+fn radix(digits: &str) -> (u32, &str) {
+    let lower = digits.get(..2).map(str::to_ascii_lowercase);
+    match lower.as_deref() {
+        Some("0x") => (16, &digits[2..]),
+        Some("0o") => (8, &digits[2..]),
+        Some("0b") => (2, &digits[2..]),
+        Some(_) if digits.starts_with('0') => (8, &digits[1..]),
+        _ => (10, digits),
+    }
+}
+
+/// `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`
+fn is_float(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
+        None => (unsigned, None),
+    };
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let mantissa = match mantissa.split_once('.') {
+        Some(("", fraction)) => !fraction.is_empty() && digits(fraction),
+        Some((whole, fraction)) => digits(whole) && digits(fraction),
+        None => !mantissa.is_empty() && digits(mantissa),
+    };
+    let exponent = exponent.is_none_or(|text| {
+        let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+        !unsigned.is_empty() && digits(unsigned)
+    });
+    mantissa && exponent
+}
+
+/// What is too great for a float is left to be a string.
+fn float(text: &str) -> Option<Number> {
+    let value: f64 = text.parse().ok()?;
+    // Kubernetes goes by way of JSON, where 80.0 is written 80.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if value.fract() == 0.0 && value.abs() <= EXACT {
+        return Some((value as i64).into());
+    }
+    Number::from_f64(value)
+}
+
+fn binary(text: &str) -> Result<Value, String> {
+    let compact: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+    let bytes = base64::engine::general_purpose::STANDARD
+        .decode(compact)
+        .map_err(|_| "!!binary value contains invalid base64 data".to_owned())?;
+    String::from_utf8(bytes).map(Value::String).map_err(|_| "!!binary value is no text in UTF-8".to_owned())
+}

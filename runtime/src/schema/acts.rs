@@ -1,0 +1,319 @@
+//! What nodlet does with each field of a Pod's `spec`: the hand-written column of
+//! the table. `docs/pods.md` is printed from it.
+//!
+//! The rule: a field is refused if ignoring it would change what runs or what the
+//! user was promised, and warned about if it only matters to scheduling, ordering
+//! or credentials elsewhere. A verdict covers all that lies below the field, but
+//! for [`Verdict::Acts`], which leaves what lies below to verdicts of its own.
+//!
+//! A field without a verdict fails a test, and so does a verdict without a field.
+
+/// What nodlet does with a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// What Kubernetes does with it.
+    Acts,
+    /// What Kubernetes does with it for these values, written as JSON; others are refused.
+    Only(&'static [&'static str], &'static str),
+    /// Kept and served back, but not acted on; said aloud but for these values.
+    Warns(&'static str, &'static [&'static str]),
+    /// The pod is refused but for these values, which ask for nothing.
+    Refuses(&'static str, &'static [&'static str]),
+    /// Refused unless the pod has `hostNetwork: true`, where it says nothing new.
+    HostNetworkOnly(&'static str, &'static [&'static str]),
+    /// A map of resources: `cpu` and `memory` are acted on, `ephemeral-storage` is
+    /// warned about, all others are refused.
+    Resources,
+}
+
+/// The verdict on `field` of the type `owner`; `None` for what no pod that runs reaches.
+pub fn verdict(owner: &str, field: &str) -> Option<Verdict> {
+    let (_, fields) = VERDICTS.iter().find(|(name, _)| *name == owner)?;
+    fields.iter().find(|(name, _)| *name == field).map(|(_, verdict)| *verdict)
+}
+
+use Verdict::{Acts, HostNetworkOnly, Only, Refuses, Resources, Warns};
+
+const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has its manifest";
+const NO_TOKENS: &str = "has no service accounts: no token is mounted";
+const NO_PRIORITY: &str = "does not order pods by priority yet";
+const NO_SERVICES: &str = "has no Services: no variables are made for them";
+const NO_VOLUME: &str = "provides no volumes but emptyDir and hostPath yet";
+const NO_OBJECTS: &str = "has no ConfigMaps and Secrets yet: write the value itself";
+const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
+const NO_WINDOWS: &str = "runs Linux containers only";
+const NO_STDIN: &str = "gives containers no standard input and no terminal yet; `exec -it` has both";
+const NO_HOST_PORT: &str =
+    "does not forward ports of the host yet: use hostNetwork, or the pod's own address";
+
+/// Every field that a pod which runs can have, by type.
+#[rustfmt::skip]
+pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
+    ("PodSpec", &[
+        ("activeDeadlineSeconds", Acts),
+        ("affinity", Warns(NO_SCHEDULER, &["{}"])),
+        ("automountServiceAccountToken", Warns(NO_TOKENS, &["false"])),
+        ("containers", Acts),
+        ("dnsConfig", Acts),
+        ("dnsPolicy", Acts),
+        ("enableServiceLinks", Warns(NO_SERVICES, &["false"])),
+        ("ephemeralContainers", Refuses("does not run ephemeral containers yet", &["[]"])),
+        ("hostAliases", Acts),
+        ("hostIPC", Acts),
+        ("hostNetwork", Acts),
+        ("hostPID", Acts),
+        ("hostUsers", Refuses("does not give pods user namespaces yet", &["true"])),
+        ("hostname", Acts),
+        ("hostnameOverride", Refuses("does not override host names yet: use hostname", &[])),
+        ("imagePullSecrets", Warns("asks no registry: images are loaded with `nodlet image load`", &["[]"])),
+        ("initContainers", Refuses("does not run init containers yet", &["[]"])),
+        ("nodeName", Acts),
+        ("nodeSelector", Warns(NO_SCHEDULER, &["{}"])),
+        ("os", Acts),
+        ("overhead", Refuses("has no runtime classes, whose overhead this would be", &["{}"])),
+        ("preemptionPolicy", Warns(NO_PRIORITY, &[])),
+        ("priority", Warns(NO_PRIORITY, &["0"])),
+        ("priorityClassName", Warns(NO_PRIORITY, &["\"\""])),
+        ("readinessGates", Refuses("does not wait for readiness gates yet", &["[]"])),
+        ("resourceClaims", Refuses("does not allocate devices by resource claims", &["[]"])),
+        ("resources", Refuses("does not limit pods as a whole yet: limit their containers", &["{}"])),
+        ("restartPolicy", Acts),
+        ("runtimeClassName", Refuses("has no runtime classes", &[])),
+        ("schedulerName", Warns(NO_SCHEDULER, &["\"\"", "\"default-scheduler\""])),
+        ("schedulingGates", Refuses("does not hold pods back until gates are removed", &["[]"])),
+        ("schedulingGroup", Warns(NO_SCHEDULER, &["{}"])),
+        ("securityContext", Acts),
+        ("serviceAccount", Warns(NO_TOKENS, &["\"\"", "\"default\""])),
+        ("serviceAccountName", Warns(NO_TOKENS, &["\"\"", "\"default\""])),
+        ("setHostnameAsFQDN", Refuses("does not set the host name to the full domain name yet", &["false"])),
+        ("shareProcessNamespace", Acts),
+        ("subdomain", Acts),
+        ("terminationGracePeriodSeconds", Acts),
+        ("tolerations", Warns(NO_SCHEDULER, &["[]"])),
+        ("topologySpreadConstraints", Warns(NO_SCHEDULER, &["[]"])),
+        ("volumes", Acts),
+    ]),
+    ("Container", &[
+        ("args", Acts),
+        ("command", Acts),
+        ("env", Acts),
+        ("envFrom", Refuses(NO_OBJECTS, &["[]"])),
+        ("image", Acts),
+        ("imagePullPolicy", Acts),
+        ("lifecycle", Refuses("does not run lifecycle hooks yet", &["{}"])),
+        ("livenessProbe", Acts),
+        ("name", Acts),
+        ("ports", Acts),
+        ("readinessProbe", Acts),
+        ("resizePolicy", Warns("does not resize running pods yet", &["[]"])),
+        ("resources", Acts),
+        ("restartPolicy", Refuses("does not give containers restart policies of their own yet", &[])),
+        ("restartPolicyRules", Refuses("does not give containers restart policies of their own yet", &["[]"])),
+        ("securityContext", Acts),
+        ("startupProbe", Acts),
+        ("stdin", Refuses(NO_STDIN, &["false"])),
+        ("stdinOnce", Refuses(NO_STDIN, &["false"])),
+        ("terminationMessagePath", Acts),
+        ("terminationMessagePolicy", Acts),
+        ("tty", Refuses(NO_STDIN, &["false"])),
+        ("volumeDevices", Refuses("gives containers no block devices yet", &["[]"])),
+        ("volumeMounts", Acts),
+        ("workingDir", Acts),
+    ]),
+    ("ContainerPort", &[
+        ("containerPort", Acts),
+        ("hostIP", HostNetworkOnly(NO_HOST_PORT, &["\"\""])),
+        ("hostPort", HostNetworkOnly(NO_HOST_PORT, &["0"])),
+        ("name", Acts),
+        ("protocol", Acts),
+    ]),
+    ("EnvVar", &[("name", Acts), ("value", Acts), ("valueFrom", Acts)]),
+    ("EnvVarSource", &[
+        ("configMapKeyRef", Refuses(NO_OBJECTS, &[])),
+        ("fieldRef", Acts),
+        ("fileKeyRef", Refuses("does not read variables from files yet", &[])),
+        ("resourceFieldRef", Refuses("does not put resources into variables yet: write the value itself", &[])),
+        ("secretKeyRef", Refuses(NO_OBJECTS, &[])),
+    ]),
+    ("ObjectFieldSelector", &[("apiVersion", Acts), ("fieldPath", Acts)]),
+    ("ResourceRequirements", &[
+        ("claims", Refuses("does not allocate devices by resource claims", &["[]"])),
+        ("limits", Resources),
+        ("requests", Resources),
+    ]),
+    ("VolumeMount", &[
+        ("mountPath", Acts),
+        ("mountPropagation", Acts),
+        ("name", Acts),
+        ("readOnly", Acts),
+        ("recursiveReadOnly", Only(&["\"Disabled\""], "does not make mounts below a mount read-only yet")),
+        ("subPath", Acts),
+        ("subPathExpr", Refuses("does not expand variables in paths yet: use subPath", &["\"\""])),
+    ]),
+    ("Probe", &[
+        ("exec", Acts),
+        ("failureThreshold", Acts),
+        ("grpc", Refuses("does not probe by gRPC yet: use tcpSocket or exec", &[])),
+        ("httpGet", Acts),
+        ("initialDelaySeconds", Acts),
+        ("periodSeconds", Acts),
+        ("successThreshold", Acts),
+        ("tcpSocket", Acts),
+        ("terminationGracePeriodSeconds", Acts),
+        ("timeoutSeconds", Acts),
+    ]),
+    ("ExecAction", &[("command", Acts)]),
+    ("HTTPGetAction", &[
+        ("host", Acts),
+        ("httpHeaders", Acts),
+        ("path", Acts),
+        ("port", Acts),
+        ("scheme", Only(&["\"HTTP\"", "\"\""], "does not probe by HTTPS yet: use tcpSocket or exec")),
+    ]),
+    ("HTTPHeader", &[("name", Acts), ("value", Acts)]),
+    ("TCPSocketAction", &[("host", Acts), ("port", Acts)]),
+    ("SecurityContext", &[
+        ("allowPrivilegeEscalation", Acts),
+        ("appArmorProfile", Acts),
+        ("capabilities", Acts),
+        ("privileged", Acts),
+        ("procMount", Only(&["\"Default\""], "always masks /proc, but in privileged containers")),
+        ("readOnlyRootFilesystem", Acts),
+        ("runAsGroup", Acts),
+        ("runAsNonRoot", Acts),
+        ("runAsUser", Acts),
+        ("seLinuxOptions", Refuses(NO_LSM, &["{}"])),
+        ("seccompProfile", Acts),
+        ("windowsOptions", Refuses(NO_WINDOWS, &["{}"])),
+    ]),
+    ("Capabilities", &[("add", Acts), ("drop", Acts)]),
+    ("SeccompProfile", &[
+        ("localhostProfile", Refuses("does not load seccomp profiles yet", &[])),
+        ("type", Only(&["\"Unconfined\""], "does not filter system calls yet: Unconfined is what a pod without the field has")),
+    ]),
+    ("AppArmorProfile", &[
+        ("localhostProfile", Refuses(NO_LSM, &[])),
+        ("type", Only(&["\"Unconfined\""], NO_LSM)),
+    ]),
+    ("PodSecurityContext", &[
+        ("appArmorProfile", Acts),
+        ("fsGroup", Acts),
+        ("fsGroupChangePolicy", Warns("always sets the group of a volume's files: the result is the same", &["\"Always\""])),
+        ("runAsGroup", Acts),
+        ("runAsNonRoot", Acts),
+        ("runAsUser", Acts),
+        ("seLinuxChangePolicy", Warns(NO_LSM, &[])),
+        ("seLinuxOptions", Refuses(NO_LSM, &["{}"])),
+        ("seccompProfile", Acts),
+        ("supplementalGroups", Acts),
+        ("supplementalGroupsPolicy", Only(&["\"Merge\""], "always adds the groups that the image gives the user")),
+        ("sysctls", Refuses("does not set kernel parameters yet", &["[]"])),
+        ("windowsOptions", Refuses(NO_WINDOWS, &["{}"])),
+    ]),
+    ("PodOS", &[("name", Only(&["\"linux\""], NO_WINDOWS))]),
+    ("HostAlias", &[("hostnames", Acts), ("ip", Acts)]),
+    ("PodDNSConfig", &[("nameservers", Acts), ("options", Acts), ("searches", Acts)]),
+    ("PodDNSConfigOption", &[("name", Acts), ("value", Acts)]),
+    ("Volume", &[
+        ("awsElasticBlockStore", Refuses(NO_VOLUME, &[])),
+        ("azureDisk", Refuses(NO_VOLUME, &[])),
+        ("azureFile", Refuses(NO_VOLUME, &[])),
+        ("cephfs", Refuses(NO_VOLUME, &[])),
+        ("cinder", Refuses(NO_VOLUME, &[])),
+        ("configMap", Refuses(NO_VOLUME, &[])),
+        ("csi", Refuses(NO_VOLUME, &[])),
+        ("downwardAPI", Refuses(NO_VOLUME, &[])),
+        ("emptyDir", Acts),
+        ("ephemeral", Refuses(NO_VOLUME, &[])),
+        ("fc", Refuses(NO_VOLUME, &[])),
+        ("flexVolume", Refuses(NO_VOLUME, &[])),
+        ("flocker", Refuses(NO_VOLUME, &[])),
+        ("gcePersistentDisk", Refuses(NO_VOLUME, &[])),
+        ("gitRepo", Refuses(NO_VOLUME, &[])),
+        ("glusterfs", Refuses(NO_VOLUME, &[])),
+        ("hostPath", Acts),
+        ("image", Refuses(NO_VOLUME, &[])),
+        ("iscsi", Refuses(NO_VOLUME, &[])),
+        ("name", Acts),
+        ("nfs", Refuses(NO_VOLUME, &[])),
+        ("persistentVolumeClaim", Refuses(NO_VOLUME, &[])),
+        ("photonPersistentDisk", Refuses(NO_VOLUME, &[])),
+        ("portworxVolume", Refuses(NO_VOLUME, &[])),
+        ("projected", Refuses(NO_VOLUME, &[])),
+        ("quobyte", Refuses(NO_VOLUME, &[])),
+        ("rbd", Refuses(NO_VOLUME, &[])),
+        ("scaleIO", Refuses(NO_VOLUME, &[])),
+        ("secret", Refuses(NO_VOLUME, &[])),
+        ("storageos", Refuses(NO_VOLUME, &[])),
+        ("vsphereVolume", Refuses(NO_VOLUME, &[])),
+    ]),
+    ("EmptyDirVolumeSource", &[
+        ("medium", Only(&["\"\"", "\"Memory\""], "keeps emptyDir on disk or in memory, not in huge pages")),
+        ("sizeLimit", Acts),
+    ]),
+    ("HostPathVolumeSource", &[("path", Acts), ("type", Acts)]),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{VERDICTS, Verdict, verdict};
+    use crate::schema;
+
+    /// Every (type, field) that a pod which runs can have: from PodSpec down through what is acted on.
+    fn reached() -> BTreeSet<(&'static str, &'static str)> {
+        let mut reached = BTreeSet::new();
+        let mut open = vec![schema::find("PodSpec").unwrap()];
+        while let Some(owner) = open.pop() {
+            for field in owner.fields {
+                if reached.insert((owner.name, field.name))
+                    && verdict(owner.name, field.name) == Some(Verdict::Acts)
+                {
+                    open.extend(field.object());
+                }
+            }
+        }
+        reached
+    }
+
+    #[test]
+    fn every_field_of_a_spec_has_a_verdict_and_every_verdict_a_field() {
+        let ruled: Vec<_> = VERDICTS
+            .iter()
+            .flat_map(|(owner, fields)| fields.iter().map(move |(field, _)| (*owner, *field)))
+            .collect();
+        let unique: BTreeSet<_> = ruled.iter().copied().collect();
+        assert_eq!(unique.len(), ruled.len(), "a field has two verdicts");
+        let reached = reached();
+        assert_eq!(
+            reached.difference(&unique).collect::<Vec<_>>(),
+            Vec::<&(&str, &str)>::new(),
+            "no verdict"
+        );
+        assert_eq!(
+            unique.difference(&reached).collect::<Vec<_>>(),
+            Vec::<&(&str, &str)>::new(),
+            "no such field"
+        );
+    }
+
+    #[test]
+    fn harmless_values_are_written_as_json_writes_them() {
+        for (owner, fields) in VERDICTS {
+            for (field, verdict) in *fields {
+                let values = match verdict {
+                    Verdict::Acts | Verdict::Resources => continue,
+                    Verdict::Only(values, _)
+                    | Verdict::Warns(_, values)
+                    | Verdict::Refuses(_, values)
+                    | Verdict::HostNetworkOnly(_, values) => values,
+                };
+                for text in *values {
+                    let value: serde_json::Value = serde_json::from_str(text).unwrap();
+                    assert_eq!(value.to_string(), *text, "{owner}.{field}");
+                }
+            }
+        }
+    }
+}

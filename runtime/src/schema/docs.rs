@@ -1,0 +1,101 @@
+//! Prints `docs/pods.md` from the table and the verdicts. A test and no code of the
+//! product: the page is for people, and checked to be what the table says.
+
+use std::fmt::Write as _;
+
+use super::{Field, KUBERNETES, Shape, Type, Value, Verdict, find, verdict};
+
+const HEAD: &str = "\
+<!-- Printed by `cargo xtask schema` from runtime/src/schema; change acts.rs instead. -->
+
+# The fields of a Pod
+
+What nodlet does with each field of a Pod's `spec`, of Kubernetes VERSION:
+
+* **acts**: does what Kubernetes does.
+* **warns**: keeps the field and serves it back, but it has no effect; `apply` says so.
+* **refuses**: does not take the pod, because it would run otherwise than it says.
+
+Values behind *but not* are harmless: they ask for nothing, or for what happens anyway.
+Fields that are no field of a Pod are errors, unless `--validate=warn` or `ignore` is given.
+`metadata` is taken whole; finalizers are not waited for. `status` is dropped.
+";
+
+#[test]
+fn docs_pods_md_is_what_the_table_says() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/pods.md");
+    let printed = page();
+    if std::env::var_os("NODLET_WRITE_DOCS").is_some() {
+        std::fs::write(path, &printed).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(written == printed, "docs/pods.md is out of date: run `cargo xtask schema`");
+}
+
+fn page() -> String {
+    let mut out = HEAD.replace("VERSION", KUBERNETES);
+    let mut printed = Vec::new();
+    let mut open = vec![find("PodSpec").unwrap()];
+    while let Some(owner) = open.pop() {
+        if printed.contains(&owner.name) {
+            continue;
+        }
+        printed.push(owner.name);
+        section(owner, &mut out);
+        // In the order of the page: what the first field leads to comes next.
+        open.extend(
+            owner
+                .fields
+                .iter()
+                .rev()
+                .filter(|field| verdict(owner.name, field.name) == Some(Verdict::Acts))
+                .filter_map(Field::object),
+        );
+    }
+    out
+}
+
+fn section(owner: &Type, out: &mut String) {
+    writeln!(out, "\n## {}\n\n| Field | Type | nodlet |\n|---|---|---|", owner.name).unwrap();
+    for field in owner.fields {
+        let verdict = verdict(owner.name, field.name).unwrap();
+        writeln!(out, "| `{}` | {} | {} |", field.name, type_of(field), said(verdict)).unwrap();
+    }
+}
+
+fn type_of(field: &Field) -> String {
+    let value = match field.value {
+        Value::String => "string".to_owned(),
+        Value::Bool => "boolean".to_owned(),
+        Value::Int32 | Value::Int64 => "integer".to_owned(),
+        Value::Quantity => "quantity".to_owned(),
+        Value::IntOrString => "integer or string".to_owned(),
+        Value::Time => "time".to_owned(),
+        Value::Any => "object".to_owned(),
+        Value::Object(_) => field.object().unwrap().name.to_owned(),
+    };
+    match field.shape {
+        Shape::One => value,
+        Shape::List(_) => format!("list of {value}"),
+        Shape::Map => format!("map of {value}"),
+    }
+}
+
+fn said(verdict: Verdict) -> String {
+    let values =
+        |values: &[&str]| values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
+    let but_not =
+        |list: &[&str]| if list.is_empty() { String::new() } else { format!("; but not {}", values(list)) };
+    match verdict {
+        Verdict::Acts => "acts".to_owned(),
+        Verdict::Only(list, why) => format!("acts on {}; **refuses** others: {why}", values(list)),
+        Verdict::Warns(why, list) => format!("**warns**: {why}{}", but_not(list)),
+        Verdict::Refuses(why, list) => format!("**refuses**: {why}{}", but_not(list)),
+        Verdict::HostNetworkOnly(why, list) => {
+            format!("**refuses**: {why}{}; and not with `hostNetwork: true`", but_not(list))
+        }
+        Verdict::Resources => {
+            "acts on `cpu` and `memory`; **warns** about `ephemeral-storage`; **refuses** others".to_owned()
+        }
+    }
+}
