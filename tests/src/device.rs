@@ -31,7 +31,6 @@ pub struct Device {
     slot: Slot,
     root: PathBuf,
     agent: Option<Child>,
-    settings: Vec<(String, String)>,
     arguments: Vec<String>,
 }
 
@@ -92,23 +91,12 @@ impl Device {
         let _ = fs::remove_dir_all(&root);
         let _ = fs::remove_file(slot.dir().join("agent.log"));
         fs::create_dir_all(&root).expect("/tmp can be written to");
-        Self { slot, root, agent: None, settings: Vec::new(), arguments: Vec::new() }
+        Self { slot, root, agent: None, arguments: Vec::new() }
     }
 
-    /// Adds arguments to every start of the agent from now on; the last of a kind counts.
+    /// Sets further arguments for every start of the agent from now on.
     pub fn agent_arguments<const N: usize>(&mut self, arguments: [&str; N]) {
-        self.arguments.extend(arguments.map(str::to_owned));
-    }
-
-    /// Sets a variable in the environment of the agent from its next start on.
-    pub fn agent_setting(&mut self, name: &str, value: &str) {
-        self.settings.retain(|(known, _)| known != name);
-        self.settings.push((name.into(), value.into()));
-    }
-
-    /// Takes such a variable away again.
-    pub fn forget_agent_setting(&mut self, name: &str) {
-        self.settings.retain(|(known, _)| known != name);
+        self.arguments = arguments.map(str::to_owned).to_vec();
     }
 
     /// The directory that this device takes for `/`.
@@ -145,12 +133,10 @@ impl Device {
             fs::OpenOptions::new().create(true).append(true).open(path).expect("/tmp can be written to")
         };
         let agent = Command::new(nodlet_program())
-            .arg("agent")
             .arg("--root")
             .arg(&self.root)
-            .args(["--pod-cidr", &self.slot.pod_cidr()])
+            .args(["agent", "--pod-cidr", &self.slot.pod_cidr()])
             .args(&self.arguments)
-            .envs(self.settings.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log())
             .stderr(log())
@@ -341,6 +327,11 @@ impl Device {
         leftovers::container_processes(&self.root)
     }
 
+    /// nodlet's own processes on this device: the agent, the supervisors and their like.
+    pub fn own_processes(&self) -> Vec<u32> {
+        leftovers::own_processes(&self.root, &nodlet_program())
+    }
+
     /// Waits until the condition is true; a minute without it fails the test and
     /// shows how the device stood.
     #[track_caller]
@@ -384,6 +375,10 @@ impl Drop for Device {
         if thread::panicking() {
             eprintln!("{}", self.diagnosis());
             self.end();
+            if let Some(mut agent) = self.agent.take() {
+                let _ = agent.kill();
+                let _ = agent.wait();
+            }
             leftovers::sweep(&self.root);
         } else {
             let ended = self.end();
@@ -397,32 +392,20 @@ impl Drop for Device {
 }
 
 impl Device {
-    /// `nodlet down`, then the agent's end. Gives what went wrong.
+    /// `nodlet down`, with an agent or without; it ends the agent too. Gives what went wrong.
     fn end(&mut self) -> Option<String> {
-        if self.agent.is_none() {
-            if !self.path("/run/nodlet").exists() {
-                return None;
-            }
-            self.launch_agent();
-            let until = Instant::now() + DEADLINE;
-            while self.get("/version").is_err() && Instant::now() < until {
-                thread::sleep(LOOK);
-            }
+        if self.agent.is_none() && !self.path("/run/nodlet").exists() {
+            return None;
         }
         let down = self.nodlet(["down"]);
-        let mut agent = self.agent.take()?;
-        let until = Instant::now() + DEADLINE;
-        let mut ended = false;
-        while !ended && Instant::now() < until {
-            thread::sleep(LOOK);
-            ended = agent.try_wait().is_ok_and(|status| status.is_some());
+        if down.code != 0 {
+            return Some(format!("{down:#?}\n{}", self.diagnosis()));
         }
+        let mut agent = self.agent.take()?;
+        let ended = agent.try_wait().is_ok_and(|status| status.is_some());
         if !ended {
             let _ = agent.kill();
             let _ = agent.wait();
-        }
-        if down.code != 0 {
-            return Some(format!("{down:#?}\n{}", self.diagnosis()));
         }
         (!ended).then(|| format!("the agent still ran after `nodlet down`\n{}", self.diagnosis()))
     }

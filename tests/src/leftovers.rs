@@ -4,6 +4,7 @@
 //! killed test left, so that the next one starts clean.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -56,6 +57,16 @@ pub(crate) fn container_processes(root: &Path) -> Vec<u32> {
             fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.lines().any(in_pod))
         })
         .collect()
+}
+
+/// The processes of this device that run nodlet itself, however it was started.
+pub(crate) fn own_processes(root: &Path, program: &Path) -> Vec<u32> {
+    // The path in /proc says little: supervisors run through a mount of their own.
+    let file = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+    let wanted = file(program);
+    let mut found = processes(root);
+    found.retain(|pid| wanted.is_some() && file(Path::new(&format!("/proc/{pid}/exe"))) == wanted);
+    found
 }
 
 fn processes(root: &Path) -> Vec<u32> {

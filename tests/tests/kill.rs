@@ -1,6 +1,6 @@
 //! The agent is killed after its n-th action, for every n there is, and the next
-//! agent carries on: nothing runs twice, nothing is lost. `NODLET_STOP_AFTER`
-//! makes an agent kill itself at that point, so no test has to be lucky.
+//! agent carries on: nothing runs twice, nothing is lost. `--stop-after`
+//! makes an agent end at that point without another word, so no test has to be lucky.
 
 use nodlet_tests::{Device, manifest};
 
@@ -43,19 +43,19 @@ fn at_every_action(
         device.start_agent();
         device.load_image(nodlet_tests::demo_archive());
         device.stop_agent();
-        device.agent_setting("NODLET_STOP_AFTER", &n.to_string());
+        device.agent_arguments(["--stop-after", &n.to_string()]);
         let died = std::cell::Cell::new(false);
         life(&mut device, &|device| {
             // The agent may have stopped itself; the next one knows nothing of that.
             if device.agent_is_dead() {
                 died.set(true);
-                device.forget_agent_setting("NODLET_STOP_AFTER");
+                device.agent_arguments([]);
                 device.start_agent();
             }
         });
         after(&mut device);
         if !died.get() {
-            assert!(n > 5, "the agent never died: is NODLET_STOP_AFTER heard?");
+            assert!(n > 5, "the agent never died: is --stop-after heard?");
             return;
         }
     }

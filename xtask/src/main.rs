@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+mod bench;
 mod check;
+mod demo;
 mod image;
 mod images;
 mod kubectl;
@@ -17,9 +19,11 @@ type Task = (&'static str, &'static str, fn(&[String]) -> Outcome);
 
 /// `cargo xtask` alone prints this.
 const TASKS: &[Task] = &[
+    ("demo", "show what nodlet does, on this machine; --keep leaves it running", demo::run),
     ("setup", "install what the tests need and this machine lacks (Debian, root)", setup::run),
     ("check", "everything that must hold: form, lints, unit tests, real containers", check::run),
     ("sizes", "the bytes of the released binary; --compare with the ledger, --write it", sizes::run),
+    ("bench", "the figures of the README, measured here; --minutes N, --rounds N, --debug", bench::run),
     ("image", "build the demo image into .work/images, in both archive formats", image::run),
     ("images", "build images of redis, nginx and python3 with buildah, podman and skopeo", images::run),
     ("kubectl", "build the real kubectl from its Go modules into .work/kubectl", kubectl::run),
@@ -61,7 +65,7 @@ fn main() -> ExitCode {
 fn print_tasks() {
     eprintln!("cargo xtask TASK, where TASK is one of");
     for (name, what, _) in TASKS {
-        eprintln!("  {name:<10} {what}");
+        eprintln!("  {name:<8} {what}");
     }
 }
 

@@ -1,0 +1,208 @@
+//! nodlet shown to somebody who has just cloned it: an agent in a scratch
+//! directory runs the pods of `examples/`, is killed, and nothing happens to
+//! them. Every line that starts with `$` can be typed by the reader; `--keep`
+//! leaves all of it running for that.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::{Failure, Outcome, built, cargo, image, project, run as run_command, setup, work};
+
+/// How long a step may take that takes moments.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Addresses for the pods; nobody else's, as far as one can know.
+const POD_CIDR: &str = "10.214.0.0/24";
+
+pub(crate) fn run(arguments: &[String]) -> Outcome {
+    let keep = match arguments {
+        [] => false,
+        [one] if one == "--keep" => true,
+        _ => return Err("usage: cargo xtask demo [--keep]".into()),
+    };
+    setup::require_root()?;
+    say("Building nodlet and an image to run");
+    run_command(cargo().args(["build", "--quiet", "--package", "nodlet"]))?;
+    let archive = image::build()?;
+
+    let mut show = Show::new()?;
+    let outcome = show.play(&archive);
+    if keep && outcome.is_ok() {
+        show.leave();
+        return Ok(());
+    }
+    say("Taking everything down again");
+    let down = show.nodlet(&["down"]);
+    show.forget();
+    outcome.and(down)
+}
+
+struct Show {
+    nodlet: PathBuf,
+    root: PathBuf,
+    agent: Option<Child>,
+}
+
+impl Show {
+    fn new() -> Result<Self, Failure> {
+        let root = work("demo")?;
+        let show = Self { nodlet: built("debug", "nodlet"), root, agent: None };
+        // An earlier one may have been kept, or cut off.
+        if show.root.join("run").exists() {
+            show.quietly(&["down"])?;
+        }
+        fs::remove_dir_all(&show.root)?;
+        fs::create_dir_all(&show.root)?;
+        Ok(show)
+    }
+
+    fn play(&mut self, archive: &Path) -> Outcome {
+        say("An agent, with a directory of its own for everything");
+        self.start_agent()?;
+        self.nodlet(&["image", "load", &archive.display().to_string()])?;
+
+        say("Four pods from examples/: two that serve, one that crashes, one that completes");
+        let mut watch = self.background(&["get", "pods", "-w"])?;
+        let examples = project().join("examples");
+        self.nodlet(&["apply", "-f", &examples.display().to_string()])?;
+        let settled = self.wait("the pods to be where they should be", |show| {
+            let rows = show.quietly(&["get", "pods"])?;
+            let has = |name: &str, status: &str| {
+                rows.lines().any(|row| row.starts_with(name) && row.contains(status))
+            };
+            Ok(has("shared", "2/2")
+                && has("web", "1/1")
+                && has("job", "Completed")
+                && has("crash", "CrashLoopBackOff"))
+        });
+        end(&mut watch);
+        settled?;
+
+        say("What they write, and what they can reach");
+        self.nodlet(&["logs", "job"])?;
+        self.nodlet(&["exec", "shared", "-c", "writer", "--", "demo", "get", "http://127.0.0.1:8080/"])?;
+
+        say("A server that turns sick is seen by its probes: not ready, then restarted, then well");
+        let mut watch = self.background(&["get", "pods", "web", "-w"])?;
+        self.nodlet(&["exec", "web", "--", "demo", "touch", "/tmp/sick"])?;
+        let healed = self.wait("the restart", |show| {
+            let row = show.quietly(&["get", "pods", "web", "--no-headers"])?;
+            let words: Vec<&str> = row.split_whitespace().collect();
+            Ok(words.get(1) == Some(&"1/1") && words.get(3) != Some(&"0"))
+        });
+        end(&mut watch);
+        healed?;
+
+        say("The agent is killed with -9: its pods do not notice");
+        let birth = |show: &Self| {
+            show.quietly(&["exec", "shared", "-c", "server", "--", "demo", "cat", "/proc/1/stat"])
+        };
+        let before = birth(self)?;
+        self.kill_agent()?;
+        self.start_agent()?;
+        self.nodlet(&["get", "pods"])?;
+        if start_of(&birth(self)?) != start_of(&before) {
+            return Err("the server of pod shared is another process than before".into());
+        }
+        println!("The server of pod shared is the process that it was.");
+        Ok(())
+    }
+
+    fn start_agent(&mut self) -> Outcome {
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.root.join("agent.log"))?;
+        println!("$ nodlet --root {} agent --pod-cidr {POD_CIDR} &", self.root.display());
+        let agent = self
+            .command(&["agent", "--pod-cidr", POD_CIDR])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        self.agent = Some(agent);
+        let socket = self.root.join("run/nodlet/api.sock");
+        self.wait("the agent to answer", |_| Ok(std::os::unix::net::UnixStream::connect(&socket).is_ok()))
+    }
+
+    fn kill_agent(&mut self) -> Outcome {
+        let mut agent = self.agent.take().ok_or("the agent was started")?;
+        println!("$ kill -9 {}", agent.id());
+        agent.kill()?;
+        agent.wait()?;
+        Ok(())
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.nodlet);
+        command.arg("--root").arg(&self.root).args(words);
+        command
+    }
+
+    /// Runs a verb as the reader would, with the root left out of what is shown.
+    fn nodlet(&self, words: &[&str]) -> Outcome {
+        println!("$ nodlet {}", words.join(" "));
+        let status = self.command(words).status()?;
+        if status.success() { Ok(()) } else { Err(Failure(format!("nodlet {}: {status}", words.join(" ")))) }
+    }
+
+    fn background(&self, words: &[&str]) -> Result<Child, Failure> {
+        println!("$ nodlet {} &", words.join(" "));
+        Ok(self.command(words).spawn()?)
+    }
+
+    fn quietly(&self, words: &[&str]) -> Result<String, Failure> {
+        let output = self.command(words).output()?;
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(Failure(format!("nodlet {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr))))
+        }
+    }
+
+    fn wait(&self, what: &str, condition: impl Fn(&Self) -> Result<bool, Failure>) -> Outcome {
+        let until = Instant::now() + PATIENCE;
+        while !condition(self)? {
+            if Instant::now() > until {
+                let log = self.root.join("agent.log");
+                return Err(format!("waited in vain for {what}; the agent's log is {}", log.display()).into());
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// After `down`: the agent has ended with its pods.
+    fn forget(&mut self) {
+        if let Some(agent) = &mut self.agent {
+            end(agent);
+        }
+    }
+
+    fn leave(&self) {
+        say("It goes on running. To play with it:");
+        let nodlet = self.nodlet.display();
+        println!("export NODLET_ROOT={}", self.root.display());
+        println!("alias nodlet={nodlet}");
+        println!("nodlet get pods -w                       # all of them");
+        println!("nodlet exec -it web -- demo tty          # a terminal in a container");
+        println!("ls $NODLET_ROOT/var/lib/nodlet/manifests # what `apply` wrote; edit, add, remove");
+        println!("nodlet delete pod crash                  # enough of it");
+        println!("nodlet down                              # and everything is gone");
+    }
+}
+
+fn say(what: &str) {
+    println!("\n\u{1b}[1m{what}\u{1b}[0m");
+}
+
+fn end(child: &mut Child) {
+    // One that has ended already is as well.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// The start time in `/proc/1/stat`; the name before it may hold anything.
+fn start_of(stat: &str) -> Option<&str> {
+    stat.rsplit(')').next()?.split_whitespace().nth(19)
+}
