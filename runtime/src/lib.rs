@@ -1,9 +1,11 @@
 //! The pod engine: knows pods, knows no board.
 
-pub mod network;
 pub mod manifest;
+pub mod network;
 pub mod node;
+pub mod pod;
 pub mod schema;
 pub mod spec;
+pub mod status;
 pub mod supervisor;
 pub mod time;

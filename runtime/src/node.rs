@@ -3,17 +3,31 @@
 //!
 //! This module and `pod` know no clock, file, process, socket or log. What is
 //! in flight is remembered here: an action is planned once, and its outcome is
-//! an [`Observation`]. Read next: `pod.rs`, the part of this for one pod, then
-//! `engine.rs`, which carries the actions out.
+//! an [`Observation`]. Here is what crosses pods: who is taken, whose turn it is
+//! where there is little of something, and that two pods of one name never run
+//! at once. Read next: `pod.rs`, the part of this for one pod, then `engine.rs`,
+//! which carries the actions out.
 
-use std::net::Ipv4Addr;
+mod action;
+mod draft;
+mod observation;
+mod record;
+
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+pub use action::{Action, Event, Plan};
+pub(crate) use draft::{Draft, Events, Wake};
+pub use observation::{
+    Exit, Found, FoundAttempt, FoundSandbox, Health, Observation, PodObservation, ProbeResult,
+    SandboxFailure, StartFailure, StartFailureReason, StartedContainer, User,
+};
+pub use record::{ContainerRecord, PodPhase, Record, RecordedExit};
 
-use crate::spec::{ContainerIndex, Pod, ProbeKind, Uid};
-use crate::time::{Instant, Moment};
+pub use crate::pod::PodState;
+use crate::pod::{Surroundings, Wish};
+use crate::spec::{ContainerIndex, Pod, Uid};
+use crate::time::Instant;
 
 /// Actions in one plan, of all pods. What does not fit is planned again at
 /// once ([`Plan::more`]); the bound keeps a plan on the stack.
@@ -41,362 +55,256 @@ pub struct Attempt {
     pub number: u32,
 }
 
-/// A fact, told to the core after it became true.
+/// Containers and sandboxes being started at once. Starting waits for the card
+/// and for the kernel in turns; more than a few at once only make each slower,
+/// and the one that a person waits for with them.
+pub const STARTS_AT_ONCE: usize = 8;
+
+/// Grace of what runs though nobody wants it: it went while no agent looked.
+const ORPHAN_GRACE: Duration = Duration::from_secs(1);
+
+/// What changed since it was last asked: what is to be shown anew, or no more.
 #[derive(Clone, Debug)]
-pub enum Observation {
-    /// A source wants this pod.
-    Wanted {
+pub enum Change {
+    /// The status of this pod may differ.
+    Status(PodIndex),
+    /// The pod is gone, every process of it and all that it left.
+    Gone {
+        /// Which one it was.
+        index: PodIndex,
         /// As it was admitted.
         pod: Rc<Pod>,
-        /// What survived of it from before.
-        record: Option<Box<Record>>,
     },
-    /// No source wants it any more, or a user deletes it: stop it.
-    Unwanted {
-        /// Which pod.
-        uid: Uid,
-        /// Replaces the pod's own grace; given again it can only get shorter.
-        grace: Option<Duration>,
-    },
-    /// Every source has reported once. Until then nothing is stopped for being unwanted.
-    SourcesSeen,
-    /// A supervisor or its remains, found when the agent started.
-    Found(Found),
-    /// Images were added: what waits for one may try again at once.
-    ImagesChanged,
-    /// Stop every pod and take no more (`nodlet down`).
-    Shutdown,
-    /// About one pod.
-    Of(PodIndex, PodObservation),
 }
 
-/// A fact about one pod.
-#[derive(Clone, Debug)]
-pub enum PodObservation {
-    /// Volumes, namespaces, network and supervisor exist.
-    SandboxReady {
-        /// Its address; `None` with `hostNetwork`.
-        ip: Option<Ipv4Addr>,
-        /// When it became ready.
-        at: Instant,
-    },
-    /// They do not, and whatever was made of them is undone.
-    SandboxFailed {
-        /// Which part.
-        reason: SandboxFailure,
-        /// For the event.
-        message: Box<str>,
-    },
-    /// The supervisor died, and its containers with it; every process is gone.
-    SandboxLost,
-    /// Supervisor, namespaces, network and cgroups are gone.
-    SandboxRemoved,
-    /// The container's process has been executed.
-    Started {
-        /// Which run.
-        attempt: Attempt,
-        /// What started.
-        container: Box<StartedContainer>,
-    },
-    /// There is no process, and there was none.
-    StartFailed {
-        /// Which run.
-        attempt: Attempt,
-        /// At which step, and why.
-        failure: StartFailure,
-    },
-    /// The attempt is over: its cgroup is empty.
-    Exited {
-        /// Which run.
-        attempt: Attempt,
-        /// How it ended.
-        exit: Box<Exit>,
-    },
-    /// A probe answered.
-    Probed {
-        /// Of which run.
-        attempt: Attempt,
-        /// Which probe.
-        kind: ProbeKind,
-        /// What it found.
-        result: ProbeResult,
-    },
-    /// A signal or kill could not be delivered; it will be planned again.
-    StopFailed {
-        /// Of which run.
-        attempt: Attempt,
-        /// For the event.
-        message: Box<str>,
-    },
-    /// The record with this generation is on flash.
-    Saved {
-        /// That of the `Save`.
-        generation: u64,
-    },
-    /// It could not be written; it will be planned again.
-    SaveFailed {
-        /// For the event.
-        message: Box<str>,
-    },
-    /// What the pod left on disk is gone; the pod may be dropped.
-    Forgotten,
+/// All pods of this node.
+#[derive(Debug, Default)]
+pub struct Node {
+    /// In the order of their indexes. Bounded by what the sources hold: those
+    /// beyond [`MAX_PODS`] are refused, and listed as such.
+    pods: Vec<PodState>,
+    next_index: u32,
+    sources_seen: bool,
+    shutdown: bool,
+    /// Where the next plan begins, so that no pod is always the last one.
+    first: usize,
+    events: Events,
+    gone: Vec<(PodIndex, Rc<Pod>)>,
 }
 
-/// A pod that an agent of before left running, or the remains of one.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// As it was admitted.
-    pub pod: Rc<Pod>,
-    /// What is on flash of it.
-    pub record: Option<Box<Record>>,
-    /// Its supervisor answers; `None` if only remains were found, which the
-    /// shell has killed: no process of it is left.
-    pub sandbox: Option<FoundSandbox>,
-    /// Runs that the supervisor knows of, newest last per container.
-    pub attempts: Vec<FoundAttempt>,
-}
+impl Node {
+    /// A node that knows of no pod.
+    pub fn new() -> Self {
+        Node::default()
+    }
 
-/// A living sandbox.
-#[derive(Clone, Copy, Debug)]
-pub struct FoundSandbox {
-    /// Its address.
-    pub ip: Option<Ipv4Addr>,
-    /// When it became ready.
-    pub at: Instant,
-}
-
-/// A run that the supervisor knows of.
-#[derive(Clone, Debug)]
-pub struct FoundAttempt {
-    /// Which run.
-    pub attempt: Attempt,
-    /// What started.
-    pub container: StartedContainer,
-    /// How it ended, if it has.
-    pub exit: Option<Exit>,
-}
-
-/// What is known of a run that started.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StartedContainer {
-    /// When its process was executed.
-    pub at: Instant,
-    /// `containerID` without its scheme: 64 hex digits.
-    pub id: Rc<str>,
-    /// `image`: the reference, normalised.
-    pub image: Rc<str>,
-    /// `imageID`.
-    pub image_id: Rc<str>,
-    /// Ids of its first process.
-    pub user: User,
-    /// What asks it to end: the image's STOPSIGNAL, else SIGTERM. A number of signal(7).
-    pub stop_signal: i32,
-}
-
-/// `user.linux` of a container status.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct User {
-    /// `uid`.
-    pub uid: u32,
-    /// `gid`.
-    pub gid: u32,
-    /// `supplementalGroups`.
-    pub supplemental_groups: Vec<u32>,
-}
-
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exit {
-    /// The exit code, or 128 + the signal.
-    pub code: i32,
-    /// The cgroup's OOM counter moved.
-    pub oom_killed: bool,
-    /// Overrides what code and OOM say: `StartError`, `ContainerStatusUnknown`.
-    pub reason: Option<&'static str>,
-    /// The termination message, at most 4096 bytes.
-    pub message: Box<str>,
-    /// When it was executed.
-    pub started_at: Moment,
-    /// When its first process ended.
-    pub finished_at: Moment,
-}
-
-/// Which part of a sandbox could not be made: the reason of its event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SandboxFailure {
-    /// A volume: `FailedMount`.
-    Mount,
-    /// Anything else: `FailedCreatePodSandBox`.
-    Sandbox,
-}
-
-/// Why there is no process, in the words of `state.waiting`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StartFailure {
-    /// Which step.
-    pub reason: StartFailureReason,
-    /// `state.waiting.message`, for people.
-    pub message: Box<str>,
-}
-
-/// The step of a start that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StartFailureReason {
-    /// The image's name cannot be parsed.
-    InvalidImageName,
-    /// The image is not here and may not be pulled.
-    ErrImageNeverPull,
-    /// The image is not here, and no registry can be asked.
-    ErrImagePull,
-    /// The image is here and cannot be read.
-    ImageInspectError,
-    /// What the spec asks for does not fit the image or the pod.
-    CreateContainerConfigError,
-    /// Root file system, cgroup or mounts.
-    CreateContainerError,
-    /// The process could not be executed. Counts as an exit with 128, `StartError`.
-    RunContainerError,
-}
-
-/// What a probe found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProbeResult {
-    /// It answered as it should.
-    Success,
-    /// Counts as success; the text is worth an event.
-    Warning(Box<str>),
-    /// It answered otherwise, or not in time.
-    Failure(Box<str>),
-    /// The probe itself could not be made: changes nothing.
-    Error(Box<str>),
-}
-
-/// Something to be done. It may fail; the core learns of that by an
-/// observation and never by a return value.
-#[derive(Clone, Debug)]
-pub enum Action {
-    /// Volumes, pod cgroup, namespaces, network and supervisor.
-    CreateSandbox,
-    /// Find the image, make the container, execute its process.
-    Start(Attempt),
-    /// Ask once. Answered by `Probed`, after the probe's timeout at the latest.
-    Probe(Attempt, ProbeKind),
-    /// Ask the container's first process to end (its stop signal).
-    Terminate(Attempt),
-    /// SIGKILL to every process of the attempt.
-    Kill(Attempt),
-    /// Remove what an ended attempt left: writable layer and, but for the newest
-    /// two of a container, its log. Nothing is answered.
-    Discard(Attempt),
-    /// End the supervisor; take down network, namespaces and cgroups.
-    RemoveSandbox,
-    /// Make this record durable.
-    Save {
-        /// All of it: the file is replaced as a whole.
-        record: Box<Record>,
-        /// Given back by `Saved`.
-        generation: u64,
-    },
-    /// Remove record, volumes, logs and run-time files.
-    Forget,
-    /// Tell people: an Event of the pod.
-    Emit(Event),
-}
-
-/// An event of a pod, as `kubectl describe` shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// `type` is `Warning`, else `Normal`.
-    pub warning: bool,
-    /// `reason`.
-    pub reason: &'static str,
-    /// `message`.
-    pub message: Box<str>,
-    /// The container it is about (`involvedObject.fieldPath`).
-    pub container: Option<ContainerIndex>,
-}
-
-/// What to do now, and when to ask again if nothing is observed before then.
-#[must_use = "a plan that is dropped is work that never happens"]
-pub struct Plan {
-    /// In the order in which they are to be begun.
-    pub actions: heapless::Vec<(PodIndex, Action), MAX_ACTIONS>,
-    /// When the next rule of time is due.
-    pub wake_at: Option<Instant>,
-    /// The plan is full: plan again at once.
-    pub more: bool,
-}
-
-/// `status.phase`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PodPhase {
-    /// Not all containers have started once.
-    #[default]
-    Pending,
-    /// At least one runs or is about to run again.
-    Running,
-    /// All ended with 0 and none will run again.
-    Succeeded,
-    /// All ended, one of them otherwise, or the pod was refused.
-    Failed,
-}
-
-impl PodPhase {
-    /// `Succeeded` or `Failed`: never left again.
-    pub fn is_terminal(self) -> bool {
-        match self {
-            PodPhase::Pending | PodPhase::Running => false,
-            PodPhase::Succeeded | PodPhase::Failed => true,
+    /// Takes news. Old or repeated news changes nothing.
+    ///
+    /// What was found is told first, before any source.
+    pub fn observe(&mut self, now: Instant, seen: Observation) {
+        match seen {
+            Observation::Wanted { pod, record } => self.want(now, pod, record),
+            Observation::Unwanted { uid, grace } => {
+                if let Some(pod) = self.of_uid(&uid) {
+                    pod.unwant(now, grace);
+                }
+            }
+            Observation::SourcesSeen => {
+                self.sources_seen = true;
+                for pod in &mut self.pods {
+                    if pod.wish() == Wish::Unknown {
+                        pod.unwant(now, Some(ORPHAN_GRACE));
+                    }
+                }
+            }
+            Observation::Found(found) => self.find(now, found),
+            Observation::ImagesChanged => {
+                for pod in &mut self.pods {
+                    pod.images_changed(now);
+                }
+            }
+            Observation::Shutdown => self.shutdown = true,
+            Observation::Of(index, seen) => {
+                if let Ok(place) = self.place(index) {
+                    self.pods[place].observe(now, seen, &mut self.events);
+                }
+            }
         }
+    }
+
+    /// Decides what is to be done now.
+    pub fn plan(&mut self, now: Instant) -> Plan {
+        let in_flight: usize = self.pods.iter().map(PodState::starts_in_flight).sum();
+        let mut draft = Draft::new(STARTS_AT_ONCE.saturating_sub(in_flight));
+        let count = self.pods.len();
+        let active = self.pods.iter().filter(|pod| pod.is_active()).count();
+        for turn in 0..count {
+            let place = (self.first + turn) % count;
+            let around = self.surroundings(place);
+            self.pods[place].plan(now, &mut draft, &mut self.events, around);
+        }
+        if draft.is_full() {
+            self.first = if count == 0 { 0 } else { (self.first + 1) % count };
+        }
+        let exec_probes = self.plan_exec_probes(now, &mut draft);
+        let left = self.drop_gone(now) || active != self.pods.iter().filter(|pod| pod.is_active()).count();
+        self.events.plan(&mut draft);
+        // A pod that left may have been what another one waits for.
+        let more = draft.is_full() || left;
+        let mut wake = Wake::new(now, exec_probes < EXEC_PROBES_AT_ONCE);
+        for place in 0..self.pods.len() {
+            let around = self.surroundings(place);
+            self.pods[place].wake(&mut wake, around);
+        }
+        Plan { actions: draft.actions, wake_at: wake.at, more }
+    }
+
+    /// A pod that is here.
+    pub fn pod(&self, index: PodIndex) -> Option<&PodState> {
+        self.place(index).ok().map(|place| &self.pods[place])
+    }
+
+    /// Which pod has this uid.
+    pub fn index_of(&self, uid: &Uid) -> Option<PodIndex> {
+        self.pods.iter().find(|pod| pod.pod().uid == *uid).map(PodState::index)
+    }
+
+    /// Events that were lost because too many were made at once.
+    pub fn lost_events(&self) -> u64 {
+        self.events.lost()
+    }
+
+    /// All pods, oldest first.
+    pub fn pods(&self) -> impl Iterator<Item = &PodState> {
+        self.pods.iter()
+    }
+
+    /// Nothing is left: after a shutdown, the agent may end.
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// What to show anew since this was last asked; what is gone comes first.
+    pub fn take_changed(&mut self) -> Vec<Change> {
+        let gone = self.gone.drain(..).map(|(index, pod)| Change::Gone { index, pod });
+        let changed = self.pods.iter_mut().filter_map(|pod| {
+            let index = pod.index();
+            pod.take_changed().then_some(Change::Status(index))
+        });
+        gone.chain(changed).collect()
+    }
+
+    fn want(&mut self, now: Instant, pod: Rc<Pod>, record: Option<Box<Record>>) {
+        if let Some(known) = self.of_uid(&pod.uid) {
+            known.want(pod);
+            return;
+        }
+        if self.shutdown {
+            return;
+        }
+        let index = self.new_index();
+        // A pod that takes the place of another of its name takes its room too.
+        let others = self.pods.iter().filter(|other| other.takes_room() && !same_name(other.pod(), &pod));
+        let used = others.count();
+        let over = record.as_ref().is_some_and(|record| record.phase.is_terminal());
+        let state = if used >= MAX_PODS && !over {
+            let message = format!(
+                "Node didn't have enough resource: pods, requested: 1, used: {used}, capacity: {MAX_PODS}"
+            );
+            let state = PodState::refused(index, pod, "OutOfpods", &message, now);
+            self.events.warn(index, None, "OutOfpods", message.into());
+            state
+        } else {
+            PodState::wanted(index, pod, record, now)
+        };
+        self.pods.push(state);
+    }
+
+    fn find(&mut self, now: Instant, found: Found) {
+        let mut wish = if self.sources_seen { Wish::Unwanted } else { Wish::Unknown };
+        if let Some(known) = self.index_of(&found.pod.uid) {
+            let Ok(place) = self.place(known) else { return };
+            if !self.pods[place].is_new() {
+                return;
+            }
+            // Wanted before it was found: what was found is the truth.
+            wish = self.pods[place].wish();
+            self.pods.remove(place);
+        }
+        let index = self.new_index();
+        let mut state = PodState::found(index, found, wish, now);
+        if wish == Wish::Unwanted {
+            state.unwant(now, Some(ORPHAN_GRACE));
+        }
+        self.pods.push(state);
+    }
+
+    /// Exec probes for the free places, those first that have been due for longest.
+    /// What waits is a due time and no queue, so nothing can overflow. Returns
+    /// how many are in flight then.
+    fn plan_exec_probes(&mut self, now: Instant, draft: &mut Draft) -> usize {
+        let mut in_flight: usize = self.pods.iter().map(PodState::exec_probes_in_flight).sum();
+        while in_flight < EXEC_PROBES_AT_ONCE && !draft.is_full() {
+            let due = |(place, pod): (usize, &PodState)| {
+                pod.oldest_exec_probe().map(|(due, container, kind)| (due, place, container, kind))
+            };
+            let oldest = self.pods.iter().enumerate().filter_map(due).min();
+            let Some((due, place, container, kind)) = oldest else { break };
+            if due > now {
+                break;
+            }
+            self.pods[place].plan_exec_probe(container, kind, draft);
+            in_flight += usize::from(!draft.is_full());
+        }
+        in_flight
+    }
+
+    /// Drops what is gone; whether there was any.
+    fn drop_gone(&mut self, now: Instant) -> bool {
+        let before = self.pods.len();
+        let mut again = Vec::new();
+        let gone = &mut self.gone;
+        self.pods.retain_mut(|pod| {
+            if pod.is_dropped() {
+                gone.push((pod.index(), pod.pod().clone()));
+                again.extend(pod.take_again());
+            }
+            !pod.is_dropped()
+        });
+        self.first = if self.pods.is_empty() { 0 } else { self.first % self.pods.len() };
+        let left = self.pods.len() < before;
+        for pod in again {
+            self.want(now, pod, None);
+        }
+        left
+    }
+
+    /// What the node adds to the decisions on the pod at `place`.
+    fn surroundings(&self, place: usize) -> Surroundings {
+        let pod = &self.pods[place];
+        let name_is_free = pod.asks_for_sandbox()
+            && self.pods.iter().all(|other| {
+                other.index() == pod.index()
+                    || !same_name(other.pod(), pod.pod())
+                    || (other.is_gone() && !(other.is_active() && other.index() < pod.index()))
+            });
+        Surroundings { name_is_free, shutdown: self.shutdown }
+    }
+
+    fn of_uid(&mut self, uid: &Uid) -> Option<&mut PodState> {
+        self.pods.iter_mut().find(|pod| pod.pod().uid == *uid)
+    }
+
+    fn place(&self, index: PodIndex) -> Result<usize, usize> {
+        self.pods.binary_search_by_key(&index, PodState::index)
+    }
+
+    fn new_index(&mut self) -> PodIndex {
+        self.next_index += 1;
+        PodIndex(self.next_index)
     }
 }
 
-/// What outlives a reboot: one small file a pod, replaced as a whole by `store`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Record {
-    /// `status.phase` as last decided.
-    pub phase: PodPhase,
-    /// `status.reason`, where the pod has one.
-    pub reason: Option<String>,
-    /// `status.message`, where the pod has one.
-    pub message: Option<String>,
-    /// `status.startTime`.
-    pub start_time: Option<Moment>,
-    /// One for each container, in the order of the spec.
-    pub containers: Vec<ContainerRecord>,
-    /// A deletion was asked for, with this grace in seconds.
-    pub deletion_grace_period_seconds: Option<u64>,
-}
-
-/// What outlives a reboot of one container.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ContainerRecord {
-    /// Runs begun; the newest has this number less one. Coalesced: for a pod
-    /// that may restart it can lag behind what took place.
-    pub attempts: u32,
-    /// The newest run that ended.
-    pub last_exit: Option<RecordedExit>,
-    /// `image`, `imageID`, `containerID` of the newest run.
-    pub image: Option<String>,
-    /// `imageID`.
-    pub image_id: Option<String>,
-    /// `containerID` without its scheme, 64 hex digits.
-    pub container_id: Option<String>,
-}
-
-/// An exit as it is kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordedExit {
-    /// Which run.
-    pub number: u32,
-    /// `exitCode`.
-    pub code: i32,
-    /// `reason`.
-    pub reason: String,
-    /// `message`.
-    pub message: String,
-    /// `startedAt`.
-    pub started_at: Moment,
-    /// `finishedAt`.
-    pub finished_at: Moment,
+fn same_name(one: &Pod, other: &Pod) -> bool {
+    one.name == other.name && one.namespace == other.namespace
 }

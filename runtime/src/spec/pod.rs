@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Container, ContainerIndex, RestartPolicy, Volume};
+use super::{Container, ContainerIndex, Quantity, RestartPolicy, Volume};
 
 /// `metadata.uid`: the identity of a pod. Same name and another uid is another pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -143,5 +143,28 @@ impl PodSpec {
     /// Indexes of all containers, in the order of the manifest.
     pub fn container_indexes(&self) -> impl Iterator<Item = ContainerIndex> + use<> {
         (0..self.containers.len()).map(|index| ContainerIndex(index as u8))
+    }
+
+    /// `status.qosClass`: from requests and limits of cpu and memory, in which zero counts as none.
+    pub fn qos_class(&self) -> QosClass {
+        let given =
+            |quantity: &Option<Quantity>| quantity.clone().filter(|quantity| quantity.milli_value() > 0);
+        let mut any = false;
+        let mut guaranteed = true;
+        for container in &self.containers {
+            let resources = &container.resources;
+            for (request, limit) in [
+                (given(&resources.cpu_request), given(&resources.cpu_limit)),
+                (given(&resources.memory_request), given(&resources.memory_limit)),
+            ] {
+                any |= request.is_some() || limit.is_some();
+                guaranteed &= limit.is_some() && (request.is_none() || request == limit);
+            }
+        }
+        match (any, guaranteed) {
+            (false, _) => QosClass::BestEffort,
+            (true, true) => QosClass::Guaranteed,
+            (true, false) => QosClass::Burstable,
+        }
     }
 }

@@ -1,0 +1,61 @@
+//! What the core wants done: data, carried out by `engine.rs`.
+
+use super::{Attempt, MAX_ACTIONS, PodIndex, Record};
+use crate::spec::{ContainerIndex, ProbeKind};
+use crate::time::Instant;
+
+/// Something to be done. It may fail; the core learns of that by an
+/// observation and never by a return value.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Volumes, pod cgroup, namespaces, network and supervisor.
+    CreateSandbox,
+    /// Find the image, make the container, execute its process.
+    Start(Attempt),
+    /// Ask once. Answered by `Probed`, after the probe's timeout at the latest.
+    Probe(Attempt, ProbeKind),
+    /// Ask the container's first process to end (its stop signal).
+    Terminate(Attempt),
+    /// SIGKILL to every process of the attempt.
+    Kill(Attempt),
+    /// Remove what an ended attempt left: writable layer and, but for the newest
+    /// two of a container, its log. Nothing is answered.
+    Discard(Attempt),
+    /// End the supervisor; take down network, namespaces and cgroups.
+    RemoveSandbox,
+    /// Make this record durable.
+    Save {
+        /// All of it: the file is replaced as a whole.
+        record: Box<Record>,
+        /// Given back by `Saved`.
+        generation: u64,
+    },
+    /// Remove record, volumes, logs and run-time files.
+    Forget,
+    /// Tell people: an Event of the pod.
+    Emit(Event),
+}
+
+/// An event of a pod, as `kubectl describe` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// `type` is `Warning`, else `Normal`.
+    pub warning: bool,
+    /// `reason`.
+    pub reason: &'static str,
+    /// `message`.
+    pub message: Box<str>,
+    /// The container it is about (`involvedObject.fieldPath`).
+    pub container: Option<ContainerIndex>,
+}
+
+/// What to do now, and when to ask again if nothing is observed before then.
+#[must_use = "a plan that is dropped is work that never happens"]
+pub struct Plan {
+    /// In the order in which they are to be begun.
+    pub actions: heapless::Vec<(PodIndex, Action), MAX_ACTIONS>,
+    /// When the next rule of time is due.
+    pub wake_at: Option<Instant>,
+    /// The plan is full: plan again at once.
+    pub more: bool,
+}

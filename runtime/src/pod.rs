@@ -1,0 +1,741 @@
+//! One pod: its part of the node's decisions.
+//!
+//! ```text
+//!  Active ──unwanted, deadline, shutdown──► Stopping ──last process gone──┐
+//!     │                                                                   ▼
+//!     └──────────────every container done for good────────────────────► Stopped
+//!                                                                         │ record saved,
+//!                       Forgetting ◄──unwanted── Finished ◄───────────────┘ sandbox gone
+//!                         │    ▲
+//!                         ▼    │ retry
+//!                       ForgetFailed
+//! ```
+//!
+//! Stages are never left backwards; what is wanted again while it goes starts
+//! as another pod when this one is forgotten. `container.rs` has the life of a
+//! container, [`Sandbox`] below that of what containers share, `termination.rs`
+//! how both end, `record.rs` what is kept on flash of it and when.
+
+mod backoff;
+mod condition;
+mod container;
+mod probe;
+mod record;
+mod start;
+mod termination;
+
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::node::{
+    Action, Attempt, Draft, Events, Exit, Found, Health, PodIndex, PodObservation, PodPhase, ProbeResult,
+    Record, SandboxFailure, StartedContainer, Wake,
+};
+use crate::spec::{ContainerIndex, Pod, ProbeKind, RestartPolicy};
+use crate::time::{Instant, Moment};
+
+use backoff::Retry;
+pub(crate) use condition::{Condition, Conditions};
+pub(crate) use container::{ContainerState, Ended, Shown};
+use container::{LOST_AT_THE_END, Run, STATUS_UNKNOWN};
+use probe::{Meaning, word};
+use record::Journal;
+
+/// Between two tries of what is likely to work soon: a sandbox, a container. The
+/// kubelet's fixed interval too; a disk or a link that was missing may come at any time.
+const SYNC_RETRY: Duration = Duration::from_secs(10);
+
+/// What the containers of a pod share.
+///
+/// ```text
+///  Absent ──► Creating ──► Ready ──► Removing ──► Absent
+///    ▲           │           │         ▲    │
+///    │ retry     ▼           ▼         │    ▼ retry
+///    └──────── Failed      Lost ───────┴─ RemoveFailed
+/// ```
+#[derive(Clone, Debug)]
+pub(crate) enum Sandbox {
+    /// There is none, nor anything of it.
+    Absent,
+    /// `CreateSandbox` is in flight.
+    Creating,
+    /// It could not be made, and nothing of it is left.
+    Failed {
+        /// When to try again.
+        retry_at: Instant,
+    },
+    /// Containers can run in it.
+    Ready,
+    /// Its supervisor died, and every process with it; the rest of it is still there.
+    Lost,
+    /// `RemoveSandbox` is in flight.
+    Removing {
+        /// The retry that this is.
+        earlier: Option<Retry>,
+    },
+    /// Part of it is still there.
+    RemoveFailed {
+        /// When to try again.
+        retry: Retry,
+    },
+}
+
+/// Whether any source wants the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// It was found; not every source has been heard.
+    Unknown,
+    /// One does.
+    Wanted,
+    /// None does.
+    Unwanted,
+}
+
+/// Where the pod is in its life: the worker states of a kubelet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stage {
+    /// Its containers are started and restarted.
+    Active,
+    /// Nothing starts any more; what runs is made to end.
+    Stopping {
+        /// Seconds between asking and killing.
+        grace: Duration,
+        /// When what runs is killed.
+        deadline: Instant,
+    },
+    /// Every process is gone for good.
+    Stopped,
+    /// Nothing of it is left but what is on disk.
+    Finished,
+    /// `Forget` is in flight.
+    Forgetting {
+        /// The retry that this is.
+        earlier: Option<Retry>,
+    },
+    /// Something is still on disk.
+    ForgetFailed {
+        /// When to try again.
+        retry: Retry,
+    },
+}
+
+/// The terminal phase that was decided, and why.
+#[derive(Clone, Debug)]
+pub(crate) struct Verdict {
+    pub(crate) phase: PodPhase,
+    pub(crate) reason: Option<Box<str>>,
+    pub(crate) message: Option<Box<str>>,
+}
+
+/// What the whole node adds to one pod's decisions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Surroundings {
+    /// Every other pod of this name is gone.
+    pub(crate) name_is_free: bool,
+    /// The agent is taking everything down.
+    pub(crate) shutdown: bool,
+}
+
+/// A pod and all that is known of it.
+#[derive(Debug)]
+pub struct PodState {
+    index: PodIndex,
+    pod: Rc<Pod>,
+    stage: Stage,
+    wish: Wish,
+    /// Wanted again while it goes: to be taken anew when it is forgotten.
+    again: Option<Rc<Pod>>,
+    sandbox: Sandbox,
+    ip: Option<Ipv4Addr>,
+    containers: Vec<ContainerState>,
+    verdict: Option<Verdict>,
+    phase: PodPhase,
+    start_time: Moment,
+    /// When the active deadline began to count, in this boot.
+    active_since: Instant,
+    journal: Journal,
+    conditions: Conditions,
+    changed: bool,
+    /// Nothing of it is left to decide on.
+    dropped: bool,
+}
+
+impl PodState {
+    /// A pod that a source wants and of which nothing runs.
+    pub(crate) fn wanted(index: PodIndex, pod: Rc<Pod>, record: Option<Box<Record>>, now: Instant) -> Self {
+        let mut state = PodState::blank(index, pod, Wish::Wanted, now);
+        if let Some(record) = record {
+            state.restore(record, now);
+        }
+        state.settle(now);
+        state
+    }
+
+    /// A pod that an agent of before left behind.
+    pub(crate) fn found(index: PodIndex, found: Found, wish: Wish, now: Instant) -> Self {
+        let mut state = PodState::blank(index, found.pod, wish, now);
+        if let Some(record) = found.record {
+            state.restore(record, now);
+        }
+        state.adopt(found.sandbox, found.attempts, now);
+        state.settle(now);
+        state
+    }
+
+    /// A pod that the node refuses: it is `Failed` and never runs here.
+    pub(crate) fn refused(index: PodIndex, pod: Rc<Pod>, reason: &str, message: &str, now: Instant) -> Self {
+        let mut state = PodState::blank(index, pod, Wish::Wanted, now);
+        state.containers.clear();
+        state.verdict = Some(Verdict {
+            phase: PodPhase::Failed,
+            reason: Some(reason.into()),
+            message: Some(format!("Pod was rejected: {message}").into()),
+        });
+        state.stage = Stage::Stopped;
+        state.settle(now);
+        state
+    }
+
+    fn blank(index: PodIndex, pod: Rc<Pod>, wish: Wish, now: Instant) -> Self {
+        let containers = pod.spec.containers.iter().map(|_| ContainerState::new()).collect();
+        PodState {
+            index,
+            pod,
+            stage: Stage::Active,
+            wish,
+            again: None,
+            sandbox: Sandbox::Absent,
+            ip: None,
+            containers,
+            verdict: None,
+            phase: PodPhase::Pending,
+            start_time: Moment::ThisBoot(now),
+            active_since: now,
+            journal: Journal::default(),
+            conditions: Conditions::new(now),
+            changed: true,
+            dropped: false,
+        }
+    }
+
+    /// Which pod it is in the life of this agent.
+    pub fn index(&self) -> PodIndex {
+        self.index
+    }
+
+    /// As it was admitted.
+    pub fn pod(&self) -> &Rc<Pod> {
+        &self.pod
+    }
+
+    /// `status.phase`.
+    pub fn phase(&self) -> PodPhase {
+        self.phase
+    }
+
+    /// Its address, the last known one after its sandbox is gone.
+    pub fn ip(&self) -> Option<Ipv4Addr> {
+        self.ip
+    }
+
+    /// It is being stopped on someone's request, or is stopped and about to be forgotten:
+    /// the grace in effect.
+    pub fn termination_grace(&self) -> Option<Duration> {
+        match self.stage {
+            Stage::Stopping { grace, .. } => Some(grace),
+            Stage::Active | Stage::Stopped | Stage::Finished => None,
+            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
+        }
+    }
+
+    /// No source wants it, and it is on its way out.
+    pub fn is_unwanted(&self) -> bool {
+        self.wish == Wish::Unwanted
+    }
+
+    /// The run of `container` that is alive, for exec and logs.
+    pub fn running(&self, container: ContainerIndex) -> Option<(Attempt, &StartedContainer)> {
+        let state = self.containers.get(usize::from(container.0))?;
+        let started = state.started.as_deref().filter(|_| state.is_running())?;
+        Some((state.attempt(container), started))
+    }
+
+    /// The newest run of `container` that there was, and the one before it.
+    pub fn newest_runs(&self, container: ContainerIndex) -> (Option<Attempt>, Option<Attempt>) {
+        let Some(state) = self.containers.get(usize::from(container.0)) else { return (None, None) };
+        let of = |number| Attempt { container, number };
+        let ended = state.ended.as_ref().map(|ended| of(ended.number));
+        match state.is_running() {
+            true => (Some(state.attempt(container)), ended),
+            false => (ended, state.previous.as_ref().map(|ended| of(ended.number))),
+        }
+    }
+
+    /// `started` and `ready` of `container`.
+    pub fn health(&self, container: ContainerIndex) -> Health {
+        self.containers.get(usize::from(container.0)).map(ContainerState::health).unwrap_or_default()
+    }
+
+    pub(crate) fn containers(&self) -> impl Iterator<Item = (ContainerIndex, &ContainerState)> {
+        self.pod.spec.container_indexes().zip(&self.containers)
+    }
+
+    pub(crate) fn conditions(&self) -> &Conditions {
+        &self.conditions
+    }
+
+    pub(crate) fn start_time(&self) -> Moment {
+        self.start_time
+    }
+
+    /// Reason and message of the pod itself, once its terminal phase is shown.
+    pub(crate) fn shown_verdict(&self) -> Option<&Verdict> {
+        self.verdict.as_ref().filter(|_| self.phase.is_terminal())
+    }
+
+    /// It was refused: it has no containers to speak of.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.containers.is_empty()
+    }
+
+    /// It is one of those that the node has room for.
+    pub(crate) fn takes_room(&self) -> bool {
+        match self.stage {
+            Stage::Active | Stage::Stopping { .. } => true,
+            Stage::Stopped => !matches!(self.sandbox, Sandbox::Absent),
+            Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => false,
+        }
+    }
+
+    /// No process of it is left, nor a namespace or an address.
+    pub(crate) fn is_gone(&self) -> bool {
+        let sandbox_gone = match self.sandbox {
+            Sandbox::Absent | Sandbox::Failed { .. } => true,
+            Sandbox::Creating | Sandbox::Ready | Sandbox::Lost => false,
+            Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => false,
+        };
+        sandbox_gone && !self.any_alive()
+    }
+
+    /// Its containers are started and restarted.
+    pub(crate) fn is_active(&self) -> bool {
+        matches!(self.stage, Stage::Active)
+    }
+
+    /// Nothing was done for it yet.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_active()
+            && matches!(self.sandbox, Sandbox::Absent)
+            && self.containers.iter().all(|container| matches!(container.run, Run::Waiting))
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped
+    }
+
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    pub(crate) fn wish(&self) -> Wish {
+        self.wish
+    }
+
+    pub(crate) fn take_again(&mut self) -> Option<Rc<Pod>> {
+        self.again.take()
+    }
+
+    /// Starts and sandboxes in flight.
+    pub(crate) fn starts_in_flight(&self) -> usize {
+        let starting =
+            self.containers.iter().filter(|container| matches!(container.run, Run::Starting { .. }));
+        starting.count() + usize::from(matches!(self.sandbox, Sandbox::Creating))
+    }
+
+    /// Exec probes in flight.
+    pub(crate) fn exec_probes_in_flight(&self) -> usize {
+        self.containers.iter().map(|container| container.probes.exec_in_flight()).sum()
+    }
+
+    /// A source wants it (once more).
+    pub(crate) fn want(&mut self, pod: Rc<Pod>) {
+        match self.wish {
+            Wish::Wanted => {}
+            Wish::Unknown => self.wish = Wish::Wanted,
+            Wish::Unwanted => self.again = Some(pod),
+        }
+    }
+
+    /// No source wants it any more.
+    pub(crate) fn unwant(&mut self, now: Instant, grace: Option<Duration>) {
+        self.again = None;
+        self.wish = Wish::Unwanted;
+        self.stop(now, grace);
+        self.touch();
+    }
+
+    /// Images were added.
+    pub(crate) fn images_changed(&mut self, now: Instant) {
+        for container in &mut self.containers {
+            match &mut container.run {
+                Run::StartFailed { retry } => match retry {
+                    container::StartRetry::WhenImagesChange { .. } => *retry = container::StartRetry::At(now),
+                    container::StartRetry::At(_) => {}
+                },
+                Run::Starting { images_changed } => *images_changed = true,
+                Run::Waiting | Run::Recording | Run::Running | Run::Terminating { .. } => {}
+                Run::Killing { .. } | Run::Exited => {}
+            }
+        }
+    }
+
+    /// Takes news. What does not fit the state is old or repeated and changes nothing.
+    pub(crate) fn observe(&mut self, now: Instant, seen: PodObservation, events: &mut Events) {
+        match seen {
+            PodObservation::SandboxReady { ip, at: _ } => {
+                if matches!(self.sandbox, Sandbox::Creating) {
+                    self.sandbox = Sandbox::Ready;
+                    self.ip = ip;
+                    self.touch();
+                }
+            }
+            PodObservation::SandboxFailed { reason, message } => {
+                if matches!(self.sandbox, Sandbox::Creating) {
+                    self.sandbox = Sandbox::Failed { retry_at: now + SYNC_RETRY };
+                    match reason {
+                        SandboxFailure::Mount => events.warn(self.index, None, "FailedMount", message),
+                        SandboxFailure::Sandbox => {
+                            let message = format!("Failed to create pod sandbox: {message}").into();
+                            events.warn(self.index, None, "FailedCreatePodSandBox", message);
+                        }
+                    }
+                    self.touch();
+                }
+            }
+            PodObservation::SandboxLost => {
+                if matches!(self.sandbox, Sandbox::Ready) {
+                    self.sandbox_lost(now, events);
+                }
+            }
+            PodObservation::SandboxRemoved => {
+                if matches!(self.sandbox, Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. }) {
+                    self.sandbox = Sandbox::Absent;
+                    self.touch();
+                }
+            }
+            PodObservation::SandboxRemoveFailed { message } => {
+                self.removal_failed(now, &message, events);
+            }
+            PodObservation::Started { attempt, container } => self.started(attempt, container, events),
+            PodObservation::StartFailed { attempt, failure } => {
+                self.start_failed(now, attempt, &failure, events)
+            }
+            PodObservation::Exited { attempt, exit } => self.exited(attempt, &exit),
+            PodObservation::Probed { attempt, kind, result } => {
+                self.probed(now, attempt, kind, &result, events);
+            }
+            PodObservation::StopFailed { attempt, message } => {
+                self.stop_failed(now, attempt, &message, events)
+            }
+            PodObservation::Saved { generation } => {
+                if self.journal.saved(now, generation) {
+                    self.touch();
+                }
+            }
+            PodObservation::SaveFailed { message } => {
+                if self.journal.failed(now) {
+                    let message = format!("Error: failed to write the record of the pod: {message}").into();
+                    events.warn(self.index, None, "Failed", message);
+                }
+            }
+            PodObservation::Forgotten => {
+                if matches!(self.stage, Stage::Forgetting { .. } | Stage::ForgetFailed { .. }) {
+                    self.dropped = true;
+                }
+            }
+            PodObservation::ForgetFailed { message } => {
+                self.forget_failed(now, &message, events);
+            }
+        }
+        self.settle(now);
+    }
+
+    /// What is to be done now. Whatever finds no room in `draft` is left as it was.
+    pub(crate) fn plan(
+        &mut self,
+        now: Instant,
+        draft: &mut Draft,
+        events: &mut Events,
+        around: Surroundings,
+    ) {
+        if around.shutdown && self.is_active() {
+            self.stop(now, None);
+        }
+        self.pass_deadline(now, events);
+        self.plan_discards(draft);
+        if self.is_active() {
+            self.plan_active(now, draft, events, around.name_is_free);
+        }
+        self.plan_kills(now, draft, events);
+        self.plan_probes(now, draft);
+        self.plan_going(now, draft, around.shutdown);
+        self.plan_save(now, draft, around.shutdown);
+        self.settle(now);
+    }
+
+    /// When the next rule of time is due.
+    pub(crate) fn wake(&self, wake: &mut Wake, around: Surroundings) {
+        match self.stage {
+            Stage::Active => self.wake_active(wake, around.name_is_free),
+            Stage::Stopping { .. } | Stage::Stopped | Stage::Finished | Stage::Forgetting { .. } => {}
+            Stage::ForgetFailed { retry } => wake.note(retry.at),
+        }
+        match self.sandbox {
+            Sandbox::RemoveFailed { retry } => wake.note(retry.at),
+            Sandbox::Absent | Sandbox::Creating | Sandbox::Failed { .. } => {}
+            Sandbox::Ready | Sandbox::Lost | Sandbox::Removing { .. } => {}
+        }
+        for container in &self.containers {
+            match container.run {
+                Run::Terminating { deadline, again } => {
+                    wake.note(deadline);
+                    if let Some(again) = again {
+                        wake.note(again.at);
+                    }
+                }
+                Run::Killing { again } => wake.note(again.at),
+                Run::Waiting | Run::Recording | Run::Starting { .. } => {}
+                Run::StartFailed { .. } | Run::Running | Run::Exited => {}
+            }
+            if container.is_running() {
+                for (_, exec, due) in container.probes.due() {
+                    if !exec || wake.exec_probe_has_place {
+                        wake.note(due);
+                    }
+                }
+            }
+        }
+        self.journal.wake(wake);
+    }
+
+    /// The exec probe of this pod that has been due for longest.
+    pub(crate) fn oldest_exec_probe(&self) -> Option<(Instant, ContainerIndex, ProbeKind)> {
+        let of = |(index, container): (ContainerIndex, &ContainerState)| {
+            let due = container.probes.due().filter(|(_, exec, _)| *exec);
+            due.map(move |(kind, _, due)| (due, index, kind)).min()
+        };
+        self.containers().filter(|(_, container)| asks_probes(container)).filter_map(of).min()
+    }
+
+    /// Puts that probe into the plan.
+    pub(crate) fn plan_exec_probe(&mut self, container: ContainerIndex, kind: ProbeKind, draft: &mut Draft) {
+        let state = &mut self.containers[usize::from(container.0)];
+        if draft.push(self.index, Action::Probe(state.attempt(container), kind)) {
+            state.probes.asked(kind);
+        }
+    }
+
+    fn plan_probes(&mut self, now: Instant, draft: &mut Draft) {
+        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+            if !asks_probes(container) {
+                continue;
+            }
+            let due: heapless::Vec<ProbeKind, 3> = container
+                .probes
+                .due()
+                .filter_map(|(kind, exec, due)| (!exec && due <= now).then_some(kind))
+                .collect();
+            for kind in due {
+                if !draft.push(self.index, Action::Probe(container.attempt(index), kind)) {
+                    return;
+                }
+                container.probes.asked(kind);
+            }
+        }
+    }
+
+    fn plan_discards(&mut self, draft: &mut Draft) {
+        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+            let over = match container.run {
+                Run::Exited => container.number + 1,
+                Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => {
+                    container.number
+                }
+                Run::Running | Run::Terminating { .. } | Run::Killing { .. } => container.number,
+            };
+            while container.discarded < over {
+                let attempt = Attempt { container: index, number: container.discarded };
+                if !draft.push(self.index, Action::Discard(attempt)) {
+                    return;
+                }
+                container.discarded += 1;
+            }
+        }
+    }
+
+    fn exited(&mut self, attempt: Attempt, exit: &Exit) {
+        let Some(container) = self.container_of(attempt) else { return };
+        if container.is_alive() {
+            let ended = container.ended_as(exit);
+            container.has_ended(ended);
+            self.touch();
+        }
+    }
+
+    fn probed(
+        &mut self,
+        now: Instant,
+        attempt: Attempt,
+        kind: ProbeKind,
+        result: &ProbeResult,
+        events: &mut Events,
+    ) {
+        let pod = self.pod.clone();
+        let index = self.index;
+        let Some(container) = self.container_of(attempt) else { return };
+        if !container.is_running() {
+            return;
+        }
+        let spec = pod.spec.container(attempt.container);
+        let at = Some(attempt.container);
+        let meaning = container.probes.answered(spec, now, kind, result);
+        match result {
+            ProbeResult::Success => {}
+            ProbeResult::Warning(text) => {
+                events.warn(
+                    index,
+                    at,
+                    "ProbeWarning",
+                    format!("{} probe warning: {text}", word(kind)).into(),
+                );
+            }
+            ProbeResult::Failure(text) => {
+                events.warn(index, at, "Unhealthy", format!("{} probe failed: {text}", word(kind)).into());
+            }
+            ProbeResult::Error(text) => {
+                if container.probes.gave_up(kind) {
+                    let state = container.probes.state_word(kind);
+                    let text =
+                        format!("{} probe errored and resulted in {state} state: {text}", word(kind)).into();
+                    events.warn(index, at, "Unhealthy", text);
+                }
+            }
+        }
+        match meaning {
+            Meaning::Nothing => {}
+            Meaning::HealthChanged => self.touch(),
+            Meaning::Fatal => {
+                container.failed_probe = Some(kind);
+                self.touch();
+            }
+        }
+    }
+
+    /// The container of `attempt`, if that is its present run.
+    fn container_of(&mut self, attempt: Attempt) -> Option<&mut ContainerState> {
+        self.containers
+            .get_mut(usize::from(attempt.container.0))
+            .filter(|container| container.number == attempt.number)
+    }
+
+    fn any_alive(&self) -> bool {
+        self.containers.iter().any(ContainerState::is_alive)
+    }
+
+    fn policy(&self) -> RestartPolicy {
+        self.pod.spec.restart_policy
+    }
+
+    /// Something changed that status or record may show.
+    fn touch(&mut self) {
+        self.changed = true;
+        self.journal.stale();
+    }
+
+    /// Derives phase and conditions anew.
+    fn settle(&mut self, now: Instant) {
+        if !self.changed {
+            return;
+        }
+        self.phase = self.derive_phase();
+        let ready = !self.was_refused()
+            && !self.phase.is_terminal()
+            && self.containers.iter().all(|container| container.health().ready);
+        let sandbox = matches!(self.sandbox, Sandbox::Ready);
+        self.conditions.settle(now, sandbox, ready);
+    }
+
+    fn derive_phase(&self) -> PodPhase {
+        if self.phase.is_terminal() {
+            return self.phase;
+        }
+        let stopped = match self.stage {
+            Stage::Active | Stage::Stopping { .. } => false,
+            Stage::Stopped | Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => true,
+        };
+        if let (true, Some(verdict)) = (stopped, &self.verdict) {
+            let may_be_shown =
+                self.journal.has_terminal() || (self.wish == Wish::Unwanted && self.journal.has_failed());
+            return if may_be_shown { verdict.phase } else { self.phase };
+        }
+        match self.stage {
+            Stage::Active => {}
+            Stage::Stopping { .. } | Stage::Stopped => return self.phase,
+            Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return self.phase,
+        }
+        let (mut waiting, mut seen) = (false, false);
+        for container in &self.containers {
+            match container.shown() {
+                (Shown::Running { .. } | Shown::Terminated(_), _) => seen = true,
+                (Shown::Waiting { .. }, Some(_)) => seen = true,
+                (Shown::Waiting { .. }, None) => waiting = true,
+            }
+        }
+        if seen && !waiting { PodPhase::Running } else { PodPhase::Pending }
+    }
+
+    /// The terminal phase that the exits add up to. A container without one counts as lost.
+    fn verdict_of_exits(&self) -> Verdict {
+        let succeeded = self
+            .containers
+            .iter()
+            .all(|container| container.ended.as_ref().is_some_and(|ended| ended.code == 0));
+        let phase = if succeeded { PodPhase::Succeeded } else { PodPhase::Failed };
+        Verdict { phase, reason: None, message: None }
+    }
+
+    /// Every process is gone and none will follow.
+    fn stopped(&mut self, with_verdict: bool) {
+        self.stage = Stage::Stopped;
+        if with_verdict {
+            if self.verdict.is_none() {
+                self.verdict = Some(self.verdict_of_exits());
+            }
+            for container in &mut self.containers {
+                container.waiting = None;
+                if container.ended.is_none() {
+                    container.ended = Some(Box::new(Ended {
+                        number: 0,
+                        code: 137,
+                        reason: STATUS_UNKNOWN.into(),
+                        message: LOST_AT_THE_END.into(),
+                        started_at: None,
+                        finished_at: None,
+                        id: None,
+                    }));
+                }
+            }
+        }
+        self.touch();
+    }
+}
+
+/// Its probes are asked: it runs, and nobody has lost patience with it.
+fn asks_probes(container: &ContainerState) -> bool {
+    match container.run {
+        Run::Running | Run::Terminating { .. } => true,
+        Run::Waiting | Run::Recording | Run::Starting { .. } => false,
+        Run::StartFailed { .. } | Run::Killing { .. } | Run::Exited => false,
+    }
+}

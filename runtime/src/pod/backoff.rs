@@ -1,0 +1,140 @@
+//! How long to wait before trying again: the kubelet's back-off of crashing
+//! containers, and the plain retry of everything that the machine refused.
+//!
+//! All of it is in memory only: an agent that starts anew tries at once.
+
+use std::time::Duration;
+
+use crate::time::Instant;
+
+/// First and smallest wait.
+const INITIAL: Duration = Duration::from_secs(10);
+/// No wait is longer.
+const MAX: Duration = Duration::from_secs(300);
+/// An entry is forgotten by a run that ended this long after its start.
+const RESET: Duration = Duration::from_secs(600);
+
+/// The back-off of one container: none before its first restart.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CrashBackoff {
+    entry: Option<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    delay: Duration,
+    updated: Instant,
+}
+
+/// Why a container may not be restarted yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeldBack {
+    /// As the message says it.
+    pub(crate) delay: Duration,
+    /// When it may.
+    pub(crate) until: Instant,
+}
+
+impl CrashBackoff {
+    /// Whether a container that ended at `finished` may start again at `now`.
+    pub(crate) fn check(&self, now: Instant, finished: Instant) -> Result<(), HeldBack> {
+        match self.live_entry(finished) {
+            Some(entry) if now < finished + entry.delay => {
+                Err(HeldBack { delay: entry.delay, until: finished + entry.delay })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// It starts again at `now`: the next wait is longer.
+    pub(crate) fn advance(&mut self, now: Instant, finished: Instant) {
+        let delay = match self.live_entry(finished) {
+            Some(entry) => (entry.delay * 2).min(MAX),
+            None => INITIAL,
+        };
+        self.entry = Some(Entry { delay, updated: now });
+    }
+
+    fn live_entry(&self, finished: Instant) -> Option<Entry> {
+        self.entry.filter(|entry| finished.since(entry.updated) <= RESET)
+    }
+}
+
+/// Trying again what the machine refused: after 10 s, then ever more rarely, so
+/// that what stays broken costs next to nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retry {
+    delay: Duration,
+    /// When to try again.
+    pub(crate) at: Instant,
+}
+
+impl Retry {
+    /// After a first refusal.
+    pub(crate) fn first(now: Instant) -> Self {
+        Retry { delay: INITIAL, at: now + INITIAL }
+    }
+
+    /// After one more than `earlier`.
+    pub(crate) fn after(earlier: Option<Retry>, now: Instant) -> Self {
+        match earlier {
+            None => Retry::first(now),
+            Some(earlier) => {
+                let delay = (earlier.delay * 2).min(MAX);
+                Retry { delay, at: now + delay }
+            }
+        }
+    }
+}
+
+/// A duration as Go prints it: `10s`, `2m40s`, `5m0s`.
+pub(crate) fn go_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, s) => format!("{m}m{s}s"),
+        (h, m, s) => format!("{h}h{m}m{s}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn waits_double_from_ten_seconds_to_five_minutes() {
+        let mut backoff = CrashBackoff::default();
+        let mut now = at(1000);
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            let finished = now;
+            let wait = backoff.check(now, finished).err().map(|held| held.delay.as_secs());
+            waits.push(wait.unwrap_or(0));
+            now = finished + Duration::from_secs(wait.unwrap_or(0));
+            assert_eq!(backoff.check(now, finished), Ok(()));
+            backoff.advance(now, finished);
+        }
+        assert_eq!(waits, [0, 10, 20, 40, 80, 160, 300, 300]);
+    }
+
+    #[test]
+    fn a_run_of_more_than_ten_minutes_makes_the_next_restart_immediate() {
+        let mut backoff = CrashBackoff::default();
+        backoff.advance(at(0), at(0));
+        assert!(backoff.check(at(600), at(600)).is_err());
+        assert!(backoff.check(at(601), at(601)).is_ok());
+        backoff.advance(at(601), at(601));
+        assert_eq!(backoff.check(at(602), at(602)).err().map(|held| held.until), Some(at(612)));
+    }
+
+    #[test]
+    fn durations_are_printed_as_go_does() {
+        for (seconds, text) in [(10, "10s"), (160, "2m40s"), (300, "5m0s"), (3600, "1h0m0s")] {
+            assert_eq!(go_duration(Duration::from_secs(seconds)), text);
+        }
+    }
+}

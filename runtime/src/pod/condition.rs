@@ -1,0 +1,45 @@
+//! The conditions of a pod that change, and since when they are as they are.
+
+use crate::time::Instant;
+
+/// One condition: its status and when that last flipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Condition {
+    /// `status` is `True`.
+    pub(crate) status: bool,
+    /// `lastTransitionTime`.
+    pub(crate) since: Instant,
+}
+
+/// All of them. `PodScheduled` and `Initialized` are true from the start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Conditions {
+    /// `PodReadyToStartContainers`.
+    pub(crate) ready_to_start_containers: Condition,
+    /// `ContainersReady`, and without readiness gates `Ready` too.
+    pub(crate) containers_ready: Condition,
+    /// When the others became true.
+    pub(crate) accepted: Instant,
+}
+
+impl Conditions {
+    /// Of a pod that is taken now.
+    pub(crate) fn new(now: Instant) -> Self {
+        let not_yet = Condition { status: false, since: now };
+        Conditions { ready_to_start_containers: not_yet, containers_ready: not_yet, accepted: now }
+    }
+
+    /// Their present status.
+    pub(crate) fn settle(&mut self, now: Instant, ready_to_start_containers: bool, containers_ready: bool) {
+        self.ready_to_start_containers.set(now, ready_to_start_containers);
+        self.containers_ready.set(now, containers_ready);
+    }
+}
+
+impl Condition {
+    fn set(&mut self, now: Instant, status: bool) {
+        if self.status != status {
+            *self = Condition { status, since: now };
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! When a run's probes are due, and what their answers mean.
+//!
+//! Each probe of a run starts `initialDelaySeconds` after the container (a
+//! kubelet would add up to a period, the phase of its ticker), then keeps to its
+//! period. Until the startup probe has succeeded the others wait. A liveness
+//! failure, and whatever the startup probe decides, hold it until the next run.
+//!
+//! Runs that an agent adopts are spread over their first period, by a hash of
+//! the pod's uid and so the same each time; runs it started itself are spread
+//! by their starts.
+
+use std::hash::Hasher;
+use std::time::Duration;
+
+use crate::node::{Health, ProbeResult};
+use crate::spec::{Container, ContainerIndex, Pod, ProbeAction, ProbeKind};
+use crate::time::Instant;
+
+/// Tries of one probe, at once, where the probe itself could not be made.
+const TRIES: u8 = 3;
+
+/// The probes of one run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Probes {
+    workers: heapless::Vec<Worker, 3>,
+    /// `started` was true before this agent adopted the run.
+    was_started: bool,
+    /// `ready` was true before this agent adopted the run.
+    was_ready: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Worker {
+    kind: ProbeKind,
+    /// Not ours to plan with the rest: a process, of which the node has few at once.
+    exec: bool,
+    due: Instant,
+    state: Asking,
+    /// What has been found often enough to count.
+    found: Option<bool>,
+    last: Option<bool>,
+    in_a_row: u32,
+    errors: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asking {
+    /// It is asked when it is due.
+    Between,
+    /// Its answer is awaited.
+    InFlight,
+    /// It is not asked again in this run.
+    Held,
+}
+
+/// What an answer means to the container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// Nobody asked, or it changes nothing.
+    Nothing,
+    /// `started` or `ready` may have changed.
+    HealthChanged,
+    /// The container is to be killed.
+    Fatal,
+}
+
+impl Probes {
+    /// Those of a run that was started at `started`.
+    pub(crate) fn of(container: &Container, started: Instant) -> Self {
+        let mut workers = heapless::Vec::new();
+        for kind in [ProbeKind::Startup, ProbeKind::Liveness, ProbeKind::Readiness] {
+            if let Some(probe) = container.probe(kind) {
+                let pushed = workers.push(Worker {
+                    kind,
+                    exec: match probe.action {
+                        ProbeAction::Exec(_) => true,
+                        ProbeAction::HttpGet { .. } | ProbeAction::TcpSocket { .. } => false,
+                    },
+                    due: started + probe.initial_delay,
+                    state: Asking::Between,
+                    found: None,
+                    last: None,
+                    in_a_row: 0,
+                    errors: 0,
+                });
+                debug_assert!(pushed.is_ok(), "a container has three kinds of probes");
+            }
+        }
+        Probes { workers, was_started: false, was_ready: false }
+    }
+
+    /// Those of a run that an agent of before started.
+    pub(crate) fn adopted(
+        pod: &Pod,
+        index: ContainerIndex,
+        started: Instant,
+        now: Instant,
+        health: Health,
+    ) -> Self {
+        let container = pod.spec.container(index);
+        let mut probes = Probes::of(container, started);
+        probes.was_started = health.started;
+        probes.was_ready = health.ready;
+        for worker in &mut probes.workers {
+            let period = container.probe(worker.kind).map_or(Duration::ZERO, |probe| probe.period);
+            let spread = spread(&pod.uid.0, index, worker.kind) % (period.as_nanos() as u64).max(1);
+            worker.due = worker.due.max(now + Duration::from_nanos(spread));
+        }
+        probes
+    }
+
+    /// `started` and `ready` of a run that is alive.
+    pub(crate) fn health(&self) -> Health {
+        let found = |kind| self.workers.iter().find(|worker| worker.kind == kind).map(|worker| worker.found);
+        let started = match found(ProbeKind::Startup) {
+            None => true,
+            Some(Some(success)) => success,
+            Some(None) => self.was_started,
+        };
+        let ready = match found(ProbeKind::Readiness) {
+            None => true,
+            Some(Some(success)) => success,
+            Some(None) => self.was_ready,
+        };
+        Health { started, ready: started && ready }
+    }
+
+    /// The pod is being stopped: only readiness is asked from now on.
+    pub(crate) fn stop(&mut self) {
+        for worker in &mut self.workers {
+            match worker.kind {
+                ProbeKind::Readiness => {}
+                ProbeKind::Liveness | ProbeKind::Startup => {
+                    worker.found = Some(true);
+                    worker.state = Asking::Held;
+                }
+            }
+        }
+    }
+
+    /// When each probe that may be asked is due, and whether it is an exec probe.
+    pub(crate) fn due(&self) -> impl Iterator<Item = (ProbeKind, bool, Instant)> {
+        let started = self.health().started;
+        self.workers.iter().filter_map(move |worker| {
+            let gate_open = match worker.kind {
+                ProbeKind::Startup => !started,
+                ProbeKind::Liveness | ProbeKind::Readiness => started,
+            };
+            (gate_open && worker.state == Asking::Between).then_some((worker.kind, worker.exec, worker.due))
+        })
+    }
+
+    /// How many exec probes await an answer.
+    pub(crate) fn exec_in_flight(&self) -> usize {
+        self.workers.iter().filter(|worker| worker.exec && worker.state == Asking::InFlight).count()
+    }
+
+    /// It is being asked.
+    pub(crate) fn asked(&mut self, kind: ProbeKind) {
+        if let Some(worker) = self.workers.iter_mut().find(|worker| worker.kind == kind) {
+            worker.state = Asking::InFlight;
+        }
+    }
+
+    /// It answered.
+    pub(crate) fn answered(
+        &mut self,
+        container: &Container,
+        now: Instant,
+        kind: ProbeKind,
+        result: &ProbeResult,
+    ) -> Meaning {
+        let Some(probe) = container.probe(kind) else { return Meaning::Nothing };
+        let before = self.health();
+        let Some(worker) = self.workers.iter_mut().find(|worker| worker.kind == kind) else {
+            return Meaning::Nothing;
+        };
+        if worker.state != Asking::InFlight {
+            return Meaning::Nothing;
+        }
+        worker.state = Asking::Between;
+        let success = match result {
+            ProbeResult::Success | ProbeResult::Warning(_) => true,
+            ProbeResult::Failure(_) => false,
+            ProbeResult::Error(_) => {
+                worker.errors += 1;
+                if worker.errors < TRIES {
+                    worker.due = now;
+                } else {
+                    worker.errors = 0;
+                    worker.keep_time(now, probe.period);
+                }
+                return Meaning::Nothing;
+            }
+        };
+        worker.errors = 0;
+        worker.keep_time(now, probe.period);
+        if worker.last == Some(success) {
+            worker.in_a_row = worker.in_a_row.saturating_add(1);
+        } else {
+            worker.last = Some(success);
+            worker.in_a_row = 1;
+        }
+        let threshold = if success { probe.success_threshold } else { probe.failure_threshold };
+        if worker.in_a_row < threshold {
+            return Meaning::Nothing;
+        }
+        worker.found = Some(success);
+        let fatal = match kind {
+            ProbeKind::Readiness => false,
+            ProbeKind::Liveness | ProbeKind::Startup => !success,
+        };
+        if fatal || kind == ProbeKind::Startup {
+            worker.state = Asking::Held;
+        }
+        if kind == ProbeKind::Startup && success {
+            for other in &mut self.workers {
+                other.due = other.due.max(now);
+            }
+        }
+        if fatal {
+            Meaning::Fatal
+        } else if self.health() != before {
+            Meaning::HealthChanged
+        } else {
+            Meaning::Nothing
+        }
+    }
+
+    /// Whether the last error was the last try: it is worth an event.
+    pub(crate) fn gave_up(&self, kind: ProbeKind) -> bool {
+        self.workers.iter().any(|worker| worker.kind == kind && worker.errors == 0)
+    }
+
+    /// What `kind` counts as now, in the kubelet's word for an event.
+    pub(crate) fn state_word(&self, kind: ProbeKind) -> &'static str {
+        let found = self.workers.iter().find(|worker| worker.kind == kind).and_then(|worker| worker.found);
+        match (kind, found) {
+            (_, Some(true)) | (ProbeKind::Liveness, None) => "success",
+            (_, Some(false)) | (ProbeKind::Readiness, None) => "failure",
+            (ProbeKind::Startup, None) => "unknown",
+        }
+    }
+}
+
+impl Worker {
+    /// The next due time on the beat of the period. Of beats that were missed
+    /// (a slow answer, no free place) one is made up for at once.
+    fn keep_time(&mut self, now: Instant, period: Duration) {
+        let period = (period.as_nanos() as u64).max(1_000_000_000);
+        let beats = (now.since(self.due).as_nanos() as u64 / period).max(1);
+        self.due = self.due + Duration::from_nanos(beats * period);
+    }
+}
+
+/// The kubelet's word for a kind of probe in events.
+pub(crate) fn word(kind: ProbeKind) -> &'static str {
+    match kind {
+        ProbeKind::Liveness => "Liveness",
+        ProbeKind::Readiness => "Readiness",
+        ProbeKind::Startup => "Startup",
+    }
+}
+
+fn spread(uid: &str, container: ContainerIndex, kind: ProbeKind) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(uid.as_bytes());
+    hasher.write_u8(container.0);
+    hasher.write_u8(kind as u8);
+    hasher.finish()
+}

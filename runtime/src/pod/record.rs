@@ -1,0 +1,371 @@
+//! What is on flash of a pod, when it is written, and what it means when read.
+//!
+//! Flash wears out, so a record is written only when it differs, and then:
+//! * at once, if it is acted on: a terminal phase, that a run of a `Never` pod
+//!   begins, that a container is done for good, that a run of a `Never` pod did
+//!   not begin after all and now waits for an image, perhaps for weeks;
+//! * else (restart counts, exits) after it has settled for [`SETTLE`], and at
+//!   most once in [`AT_MOST_EVERY`], whatever crashes however often.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::node::{Action, ContainerRecord, Draft, FoundAttempt, FoundSandbox, Record, RecordedExit, Wake};
+use crate::spec::{ContainerIndex, RestartPolicy};
+use crate::time::{Instant, Moment};
+
+use super::backoff::Retry;
+use super::container::{
+    ContainerState, Ended, Identity, LOST_WHILE_RUNNING, Run, STATUS_UNKNOWN, StartRetry,
+};
+use super::probe::Probes;
+use super::{PodState, Sandbox, Stage, Verdict, Wish};
+
+/// A start changes the record several times within moments.
+const SETTLE: Duration = Duration::from_secs(10);
+/// A pod that crashes for ever writes its counts no more often than this.
+const AT_MOST_EVERY: Duration = Duration::from_secs(300);
+
+/// What is on flash of one pod.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    on_flash: Option<Box<Record>>,
+    in_flight: Option<(u64, Box<Record>)>,
+    generation: u64,
+    saved_at: Option<Instant>,
+    failed: Option<Retry>,
+    need: Need,
+}
+
+/// Whether the record has to be written.
+#[derive(Clone, Copy, Debug, Default)]
+enum Need {
+    /// What is on flash is what is known.
+    #[default]
+    Clean,
+    /// Something was touched since that was last compared.
+    Unknown {
+        /// Since when it differed already.
+        since: Option<Instant>,
+    },
+    /// It differs since `since`; it is written at `due`.
+    Later { since: Instant, due: Instant },
+}
+
+impl Journal {
+    /// What the record is made of may have changed.
+    pub(super) fn stale(&mut self) {
+        match self.need {
+            Need::Clean => self.need = Need::Unknown { since: None },
+            Need::Later { since, .. } => self.need = Need::Unknown { since: Some(since) },
+            Need::Unknown { .. } => {}
+        }
+    }
+
+    /// Whether that news was awaited.
+    pub(super) fn saved(&mut self, now: Instant, generation: u64) -> bool {
+        match self.in_flight.take_if(|(awaited, _)| *awaited == generation) {
+            Some((_, record)) => {
+                self.on_flash = Some(record);
+                self.saved_at = Some(now);
+                self.failed = None;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether that news was awaited.
+    pub(super) fn failed(&mut self, now: Instant) -> bool {
+        let awaited = self.in_flight.take().is_some();
+        if awaited {
+            self.failed = Some(Retry::after(self.failed, now));
+            self.stale();
+        }
+        awaited
+    }
+
+    /// A terminal phase is on flash.
+    pub(super) fn has_terminal(&self) -> bool {
+        self.on_flash.as_ref().is_some_and(|record| record.phase.is_terminal())
+    }
+
+    /// The last try to write it failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Nothing is left to write.
+    pub(super) fn is_clean(&self) -> bool {
+        matches!(self.need, Need::Clean) && self.in_flight.is_none()
+    }
+
+    /// That run `number` begins is on flash.
+    pub(super) fn has_begun(&self, container: ContainerIndex, number: u32) -> bool {
+        self.on_flash
+            .as_ref()
+            .and_then(|record| record.containers.get(usize::from(container.0)))
+            .is_some_and(|container| container.attempts > number)
+    }
+
+    pub(super) fn wake(&self, wake: &mut Wake) {
+        if self.in_flight.is_some() {
+            return;
+        }
+        match (self.need, self.failed) {
+            (Need::Clean, _) => {}
+            (Need::Unknown { .. } | Need::Later { .. }, Some(failed)) => wake.note(failed.at),
+            (Need::Later { due, .. }, None) => wake.note(due),
+            (Need::Unknown { .. }, None) => {}
+        }
+    }
+}
+
+impl PodState {
+    /// Writes the record if that is due.
+    pub(super) fn plan_save(&mut self, now: Instant, draft: &mut Draft, shutdown: bool) {
+        match self.stage {
+            Stage::Active | Stage::Stopping { .. } | Stage::Stopped => {}
+            Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return,
+        }
+        if self.journal.in_flight.is_some() || self.journal.failed.is_some_and(|failed| now < failed.at) {
+            return;
+        }
+        let since = match self.journal.need {
+            Need::Clean => return,
+            Need::Later { due, .. } if now < due && !shutdown => return,
+            Need::Later { since, .. } => since,
+            Need::Unknown { since } => since.unwrap_or(now),
+        };
+        let record = self.record();
+        if self.journal.on_flash.as_deref() == Some(&record) {
+            self.journal.need = Need::Clean;
+            return;
+        }
+        let settled = since + SETTLE;
+        let due = match self.journal.saved_at {
+            _ if shutdown || self.is_urgent(&record) => now,
+            Some(saved) => settled.max(saved + AT_MOST_EVERY),
+            None => settled,
+        };
+        if now < due {
+            self.journal.need = Need::Later { since, due };
+            return;
+        }
+        let generation = self.journal.generation + 1;
+        let record = Box::new(record);
+        if draft.push(self.index, Action::Save { record: record.clone(), generation }) {
+            self.journal.generation = generation;
+            self.journal.in_flight = Some((generation, record));
+            self.journal.need = Need::Clean;
+        }
+    }
+
+    /// Whether someone waits for this record to be on flash.
+    fn is_urgent(&self, record: &Record) -> bool {
+        if record.phase.is_terminal() {
+            return true;
+        }
+        let policy = self.policy();
+        let on_flash =
+            |index: usize| self.journal.on_flash.as_ref().and_then(|old| old.containers.get(index));
+        self.containers.iter().zip(&record.containers).enumerate().any(|(index, (container, new))| {
+            let old = on_flash(index);
+            match container.run {
+                Run::Recording => true,
+                Run::StartFailed { retry: StartRetry::WhenImagesChange { .. } } => {
+                    policy == RestartPolicy::Never && old.is_some_and(|old| old.attempts > new.attempts)
+                }
+                Run::Exited => {
+                    self.is_active()
+                        && container.is_done(policy)
+                        && old.is_none_or(|old| old.last_exit != new.last_exit)
+                }
+                Run::Waiting | Run::Starting { .. } | Run::StartFailed { .. } => false,
+                Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
+            }
+        })
+    }
+
+    /// The record as it would be written now.
+    fn record(&self) -> Record {
+        let (phase, reason, message) = match &self.verdict {
+            Some(verdict) => (verdict.phase, verdict.reason.as_deref(), verdict.message.as_deref()),
+            None => (self.phase, None, None),
+        };
+        Record {
+            phase,
+            reason: reason.map(str::to_owned),
+            message: message.map(str::to_owned),
+            start_time: Some(self.start_time),
+            containers: self.containers.iter().map(container_record).collect(),
+            deletion_grace_period_seconds: match (self.wish, self.stage) {
+                (Wish::Unwanted, Stage::Stopping { grace, .. }) => Some(grace.as_secs()),
+                (Wish::Unwanted | Wish::Wanted | Wish::Unknown, _) => None,
+            },
+        }
+    }
+
+    /// Takes over what outlived a reboot or the agent.
+    pub(super) fn restore(&mut self, record: Box<Record>, now: Instant) {
+        if let Some(start_time) = record.start_time {
+            self.start_time = start_time;
+            match start_time {
+                Moment::ThisBoot(at) => self.active_since = at.min(now),
+                // How long ago that was nobody can know without a clock: the deadline counts anew.
+                Moment::Earlier(_) => {}
+            }
+        }
+        for (container, record) in self.containers.iter_mut().zip(&record.containers) {
+            restore_container(container, record);
+        }
+        if record.phase.is_terminal() {
+            if record.containers.is_empty() {
+                self.containers.clear();
+            }
+            self.verdict = Some(Verdict {
+                phase: record.phase,
+                reason: record.reason.as_deref().map(Into::into),
+                message: record.message.as_deref().map(Into::into),
+            });
+        }
+        let deletion_grace = record.deletion_grace_period_seconds;
+        let terminal = record.phase.is_terminal();
+        self.journal.on_flash = Some(record);
+        if terminal {
+            self.stopped(true);
+            self.journal.need = Need::Clean;
+        } else if let Some(grace) = deletion_grace {
+            // It was being deleted: that is finished first, with the whole grace again.
+            if self.wish == Wish::Wanted {
+                self.again = Some(self.pod.clone());
+            }
+            self.wish = Wish::Unwanted;
+            self.stop(now, Some(Duration::from_secs(grace)));
+        }
+    }
+
+    /// Takes over what a supervisor of before holds.
+    pub(super) fn adopt(&mut self, sandbox: Option<FoundSandbox>, attempts: Vec<FoundAttempt>, now: Instant) {
+        match sandbox {
+            Some(sandbox) => {
+                self.sandbox = Sandbox::Ready;
+                self.ip = sandbox.ip;
+                self.conditions.ready_to_start_containers =
+                    super::Condition { status: true, since: sandbox.at.min(now) };
+                if self.policy() == RestartPolicy::Never && self.verdict.is_none() {
+                    // The record may be ahead: the supervisor knows what really began.
+                    for container in &mut self.containers {
+                        *container = ContainerState::new();
+                    }
+                }
+            }
+            None => self.sandbox = Sandbox::Lost,
+        }
+        let pod = self.pod.clone();
+        for found in attempts {
+            let index = found.attempt.container;
+            let Some(container) = self.containers.get_mut(usize::from(index.0)) else { continue };
+            let first = container.started.is_none();
+            if !first && found.attempt.number <= container.number {
+                continue;
+            }
+            if first {
+                container.discarded = found.attempt.number;
+            }
+            container.number = found.attempt.number;
+            let started_at = found.container.at;
+            let probes = Probes::adopted(&pod, index, started_at, now, found.health);
+            let id = found.container.id.clone();
+            container.has_started(Box::new(found.container), probes);
+            match found.exit {
+                Some(exit) => {
+                    let ended = Ended { id: Some(id), ..container.ended_as(&exit) };
+                    container.has_ended(ended);
+                }
+                None if sandbox.is_none() => {
+                    let ended = container.ended_unseen(now);
+                    container.has_ended(ended);
+                }
+                None => {}
+            }
+        }
+        match self.stage {
+            // It was decided that the pod is over, but not all of it is.
+            Stage::Stopped if self.any_alive() => {
+                self.stage = Stage::Active;
+                self.stop(now, None);
+            }
+            Stage::Stopping { .. } => {
+                for container in &mut self.containers {
+                    container.probes.stop();
+                }
+            }
+            Stage::Active | Stage::Stopped | Stage::Finished => {}
+            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => {}
+        }
+        self.touch();
+    }
+}
+
+fn container_record(container: &ContainerState) -> ContainerRecord {
+    let identity = container.identity();
+    let last_exit = container.ended.as_ref().and_then(|ended| {
+        let (Some(started_at), Some(finished_at)) = (ended.started_at, ended.finished_at) else {
+            return None;
+        };
+        Some(RecordedExit {
+            number: ended.number,
+            code: ended.code,
+            reason: ended.reason.to_string(),
+            message: ended.message.to_string(),
+            started_at,
+            finished_at,
+        })
+    });
+    ContainerRecord {
+        attempts: container.begun(),
+        last_exit,
+        image: identity.as_ref().map(|identity| identity.image.to_string()),
+        image_id: identity.as_ref().map(|identity| identity.image_id.to_string()),
+        container_id: identity.as_ref().map(|identity| identity.id.to_string()),
+    }
+}
+
+fn restore_container(container: &mut ContainerState, record: &ContainerRecord) {
+    let Some(newest) = record.attempts.checked_sub(1) else { return };
+    let text = |text: &Option<String>| -> Rc<str> { text.as_deref().unwrap_or_default().into() };
+    let id = record.container_id.as_deref().map(Rc::from);
+    container.run = Run::Exited;
+    container.number = newest;
+    container.discarded = newest;
+    if let Some(id) = &id {
+        let identity =
+            Identity { id: Rc::clone(id), image: text(&record.image), image_id: text(&record.image_id) };
+        container.recorded = Some(Box::new(identity));
+    }
+    let seen = record.last_exit.as_ref().map(|exit| Ended {
+        number: exit.number,
+        code: exit.code,
+        reason: exit.reason.as_str().into(),
+        message: exit.message.as_str().into(),
+        started_at: Some(exit.started_at),
+        finished_at: Some(exit.finished_at),
+        id: id.clone().filter(|_| exit.number == newest),
+    });
+    match seen {
+        Some(ended) if ended.number == newest => container.ended = Some(Box::new(ended)),
+        earlier => {
+            container.previous = earlier.map(Box::new);
+            container.ended = Some(Box::new(Ended {
+                number: newest,
+                code: 137,
+                reason: STATUS_UNKNOWN.into(),
+                message: LOST_WHILE_RUNNING.into(),
+                started_at: None,
+                finished_at: None,
+                id,
+            }));
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! What makes a pod run: its sandbox, then its containers one after another in
+//! the order of the spec, and again when they end.
+
+use crate::node::{Action, Attempt, Draft, Events, StartFailure, StartFailureReason, StartedContainer, Wake};
+use crate::spec::RestartPolicy;
+use crate::time::{Instant, Moment};
+
+use super::backoff::go_duration;
+use super::container::{Run, StartRetry, WaitingReason, reason_word};
+use super::probe::Probes;
+use super::{PodState, SYNC_RETRY, Sandbox};
+
+impl PodState {
+    /// What an active pod needs next.
+    pub(super) fn plan_active(
+        &mut self,
+        now: Instant,
+        draft: &mut Draft,
+        events: &mut Events,
+        name_is_free: bool,
+    ) {
+        self.pass_image_waits(now, events);
+        if self.is_done() {
+            self.stopped(true);
+            return;
+        }
+        match self.sandbox {
+            Sandbox::Ready => {
+                self.hold_back(now, events);
+                self.plan_start(now, draft);
+            }
+            Sandbox::Absent => self.plan_sandbox(draft, name_is_free),
+            Sandbox::Failed { retry_at } if retry_at <= now => self.plan_sandbox(draft, name_is_free),
+            Sandbox::Failed { .. } | Sandbox::Creating => {}
+            Sandbox::Lost | Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => {}
+        }
+    }
+
+    /// When an active pod has something to do again.
+    pub(super) fn wake_active(&self, wake: &mut Wake, name_is_free: bool) {
+        if let Some(deadline) = self.pod.spec.active_deadline {
+            wake.note(self.active_since + deadline);
+        }
+        match self.sandbox {
+            Sandbox::Failed { retry_at } if name_is_free => wake.note(retry_at),
+            Sandbox::Failed { .. } | Sandbox::Absent | Sandbox::Creating | Sandbox::Ready => {}
+            Sandbox::Lost | Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => {}
+        }
+        for container in &self.containers {
+            match container.run {
+                Run::StartFailed { retry: StartRetry::At(at) } => wake.note(at),
+                Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at } } => {
+                    if let Some(at) = back_off_at {
+                        wake.note(at);
+                    }
+                }
+                Run::Exited => {
+                    if let (Sandbox::Ready, Some(finished)) = (&self.sandbox, finished_this_boot(container))
+                        && container.restarts(self.policy())
+                        && let Err(held) = container.backoff.check(wake.now, finished)
+                    {
+                        wake.note(held.until);
+                    }
+                }
+                Run::Waiting | Run::Recording | Run::Starting { .. } => {}
+                Run::Running | Run::Terminating { .. } | Run::Killing { .. } => {}
+            }
+        }
+    }
+
+    /// Nothing runs and nothing may start: every container is done for good, or
+    /// the pod is `Never`, has run before and has lost its sandbox.
+    fn is_done(&self) -> bool {
+        let policy = self.policy();
+        if self.containers.iter().all(|container| container.is_done(policy)) {
+            return true;
+        }
+        let sandbox_is_of_before = match self.sandbox {
+            Sandbox::Absent | Sandbox::Failed { .. } | Sandbox::Lost => true,
+            Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => true,
+            Sandbox::Creating | Sandbox::Ready => false,
+        };
+        policy == RestartPolicy::Never
+            && sandbox_is_of_before
+            && self.containers.iter().any(|container| container.ended.is_some())
+    }
+
+    fn plan_sandbox(&mut self, draft: &mut Draft, name_is_free: bool) {
+        if name_is_free && draft.push_start(self.index, Action::CreateSandbox) {
+            self.sandbox = Sandbox::Creating;
+        }
+    }
+
+    /// Says of each container that waits for its back-off that it does.
+    fn hold_back(&mut self, now: Instant, events: &mut Events) {
+        let policy = self.policy();
+        let mut held_back = false;
+        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+            let waits = match container.run {
+                Run::Exited => container.waiting.is_none() && container.restarts(policy),
+                Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
+                Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
+            };
+            let Some(finished) = finished_this_boot(container).filter(|_| waits) else { continue };
+            if let Err(held) = container.backoff.check(now, finished) {
+                let (pod, name) = (&self.pod, &self.pod.spec.container(index).name);
+                let failed = format!(
+                    "back-off {} restarting failed container={name} pod={}_{}({})",
+                    go_duration(held.delay),
+                    pod.name,
+                    pod.namespace,
+                    pod.uid
+                );
+                container.waiting =
+                    Some(WaitingReason { reason: "CrashLoopBackOff", message: failed.into() });
+                let text = format!("Back-off restarting failed container {name} in pod {}", pod.name);
+                events.warn(self.index, Some(index), "BackOff", text.into());
+                held_back = true;
+            }
+        }
+        if held_back {
+            self.touch();
+        }
+    }
+
+    /// One start at a time; a container whose turn has not come does not hold up the others.
+    fn plan_start(&mut self, now: Instant, draft: &mut Draft) {
+        let policy = self.policy();
+        if let Some((index, container)) =
+            self.pod.spec.container_indexes().zip(&mut self.containers).find(|(_, c)| c.is_starting())
+        {
+            let recorded = match container.run {
+                Run::Recording => self.journal.has_begun(index, container.number),
+                Run::Waiting | Run::Starting { .. } | Run::StartFailed { .. } | Run::Running => false,
+                Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => false,
+            };
+            if recorded && draft.push_start(self.index, Action::Start(container.attempt(index))) {
+                container.run = Run::Starting { images_changed: false };
+            }
+            return;
+        }
+        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+            let turn = match container.run {
+                Run::Waiting => Some(None),
+                Run::StartFailed { retry: StartRetry::At(at) } => {
+                    (at <= now).then(|| finished_this_boot(container))
+                }
+                Run::StartFailed { retry: StartRetry::WhenImagesChange { .. } } => None,
+                Run::Exited if container.restarts(policy) => match finished_this_boot(container) {
+                    Some(finished) => container.backoff.check(now, finished).ok().map(|()| Some(finished)),
+                    None => Some(None),
+                },
+                Run::Exited | Run::Recording | Run::Starting { .. } => None,
+                Run::Running | Run::Terminating { .. } | Run::Killing { .. } => None,
+            };
+            let Some(finished) = turn else { continue };
+            match policy {
+                RestartPolicy::Never => container.begin(Run::Recording),
+                RestartPolicy::Always | RestartPolicy::OnFailure => {
+                    let number = match container.run {
+                        Run::Exited => container.number + 1,
+                        Run::Waiting | Run::Recording | Run::Starting { .. } => container.number,
+                        Run::StartFailed { .. } | Run::Running => container.number,
+                        Run::Terminating { .. } | Run::Killing { .. } => container.number,
+                    };
+                    if !draft.push_start(self.index, Action::Start(Attempt { container: index, number })) {
+                        return;
+                    }
+                    if let Some(finished) = finished {
+                        container.backoff.advance(now, finished);
+                    }
+                    container.begin(Run::Starting { images_changed: false });
+                }
+            }
+            self.touch();
+            return;
+        }
+    }
+
+    /// A container's process was executed.
+    pub(super) fn started(&mut self, attempt: Attempt, started: Box<StartedContainer>, events: &mut Events) {
+        let (pod, index) = (self.pod.clone(), self.index);
+        let stopping = !self.is_active();
+        let Some(container) = self.container_of(attempt) else { return };
+        match container.run {
+            Run::Starting { .. } | Run::StartFailed { .. } => {}
+            Run::Waiting | Run::Recording | Run::Running => return,
+            Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => return,
+        }
+        let spec = pod.spec.container(attempt.container);
+        let mut probes = Probes::of(spec, started.at);
+        if stopping {
+            probes.stop();
+        }
+        container.has_started(started, probes);
+        let at = Some(attempt.container);
+        events.note(index, at, "Pulled", pulled(&spec.image));
+        events.note(index, at, "Created", "Container created".into());
+        events.note(index, at, "Started", "Container started".into());
+        self.touch();
+    }
+
+    /// There is no process.
+    pub(super) fn start_failed(
+        &mut self,
+        now: Instant,
+        attempt: Attempt,
+        failure: &StartFailure,
+        events: &mut Events,
+    ) {
+        let (pod, index) = (self.pod.clone(), self.index);
+        let Some(container) = self.container_of(attempt) else { return };
+        let images_changed = match container.run {
+            Run::Starting { images_changed } => images_changed,
+            Run::Waiting | Run::Recording | Run::StartFailed { .. } | Run::Running => return,
+            Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => return,
+        };
+        let at = Some(attempt.container);
+        let spec = pod.spec.container(attempt.container);
+        let word = reason_word(failure.reason);
+        let mut message = failure.message.clone();
+        let retry = match failure.reason {
+            StartFailureReason::InvalidImageName => {
+                events.warn(index, at, "InspectFailed", message.clone());
+                events.warn(index, at, "Failed", format!("Error: {word}").into());
+                StartRetry::WhenImagesChange { back_off_at: None }
+            }
+            StartFailureReason::ErrImageNeverPull => {
+                message =
+                    format!("Container image \"{}\" is not present with pull policy of Never", spec.image)
+                        .into();
+                events.warn(index, at, word, message.clone());
+                events.warn(index, at, "Failed", format!("Error: {word}").into());
+                StartRetry::WhenImagesChange { back_off_at: None }
+            }
+            StartFailureReason::ErrImagePull => {
+                let text = format!("Failed to pull image \"{}\": {message}", spec.image);
+                events.warn(index, at, "Failed", text.into());
+                events.warn(index, at, "Failed", format!("Error: {word}").into());
+                StartRetry::WhenImagesChange { back_off_at: Some(now + SYNC_RETRY) }
+            }
+            StartFailureReason::ImageInspectError => {
+                let text = format!("Failed to inspect image \"{}\": {message}", spec.image);
+                events.warn(index, at, "Failed", text.into());
+                events.warn(index, at, "Failed", format!("Error: {word}").into());
+                StartRetry::At(now + SYNC_RETRY)
+            }
+            StartFailureReason::CreateContainerConfigError | StartFailureReason::CreateContainerError => {
+                events.note(index, at, "Pulled", pulled(&spec.image));
+                events.warn(index, at, "Failed", format!("Error: {message}").into());
+                StartRetry::At(now + SYNC_RETRY)
+            }
+            StartFailureReason::RunContainerError => {
+                events.note(index, at, "Pulled", pulled(&spec.image));
+                events.note(index, at, "Created", "Container created".into());
+                events.warn(index, at, "Failed", format!("Error: {message}").into());
+                let ended = container.ended_unstarted(now, failure);
+                container.has_ended(ended);
+                self.touch();
+                return;
+            }
+        };
+        // A restart that fails is still a restart: its back-off holds too.
+        let retry = match (retry, finished_this_boot(container)) {
+            (StartRetry::At(at), Some(finished)) => match container.backoff.check(at, finished) {
+                Ok(()) => retry,
+                Err(held) => StartRetry::At(held.until),
+            },
+            (StartRetry::At(_) | StartRetry::WhenImagesChange { .. }, _) => retry,
+        };
+        // News of images came while this start looked for one: it may have looked too early.
+        let retry = match retry {
+            StartRetry::WhenImagesChange { .. } if images_changed => StartRetry::At(now),
+            StartRetry::WhenImagesChange { .. } | StartRetry::At(_) => retry,
+        };
+        container.run = Run::StartFailed { retry };
+        container.waiting = Some(WaitingReason { reason: word, message });
+        self.touch();
+    }
+
+    /// A failed pull becomes a back-off, as a kubelet would say it at its next sync.
+    fn pass_image_waits(&mut self, now: Instant, events: &mut Events) {
+        let mut passed = false;
+        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+            let Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at } } = &mut container.run
+            else {
+                continue;
+            };
+            if back_off_at.is_none_or(|at| now < at) {
+                continue;
+            }
+            *back_off_at = None;
+            let image = &self.pod.spec.container(index).image;
+            let text = format!("Back-off pulling image \"{image}\"");
+            let message = match &container.waiting {
+                Some(waiting) => format!("{text}: ErrImagePull: {}", waiting.message),
+                None => text.clone(),
+            };
+            container.waiting = Some(WaitingReason { reason: "ImagePullBackOff", message: message.into() });
+            events.note(self.index, Some(index), "BackOff", text.into());
+            events.warn(self.index, Some(index), "Failed", "Error: ImagePullBackOff".into());
+            passed = true;
+        }
+        if passed {
+            self.touch();
+        }
+    }
+
+    /// Whether it may be found in need of a sandbox now.
+    pub(crate) fn asks_for_sandbox(&self) -> bool {
+        self.is_active() && matches!(self.sandbox, Sandbox::Absent | Sandbox::Failed { .. })
+    }
+}
+
+fn pulled(image: &str) -> Box<str> {
+    format!("Container image \"{image}\" already present on machine and can be accessed by the pod").into()
+}
+
+/// When the newest run ended, if that was in this boot: an older end holds nothing back.
+fn finished_this_boot(container: &super::ContainerState) -> Option<Instant> {
+    match container.ended.as_ref()?.finished_at? {
+        Moment::ThisBoot(at) => Some(at),
+        Moment::Earlier(_) => None,
+    }
+}

@@ -1,0 +1,241 @@
+//! How runs, sandboxes and pods end: asking, killing, taking down, forgetting.
+//!
+//! Containers are stopped in parallel, each by its stop signal and, when the
+//! grace is over, by SIGKILL to all of its processes. A grace can only shrink.
+//! The sandbox goes after the last process, and a pod is dropped only when its
+//! sandbox is gone.
+
+use std::time::Duration;
+
+use crate::node::{Action, Attempt, Draft, Events, PodPhase};
+use crate::spec::{ProbeKind, RestartPolicy};
+use crate::time::Instant;
+
+use super::backoff::Retry;
+use super::container::Run;
+use super::{PodState, Sandbox, Stage, Verdict, Wish};
+
+/// No grace is shorter, whatever was asked for.
+const MIN_GRACE: Duration = Duration::from_secs(1);
+/// Between asking and killing there is at least this, even if the grace is over.
+const MIN_WINDOW: Duration = Duration::from_secs(2);
+
+impl PodState {
+    /// Stops the pod. Asked again, its grace can only get shorter; the signal is
+    /// not sent a second time, as containerd does not.
+    pub(crate) fn stop(&mut self, now: Instant, grace: Option<Duration>) {
+        let asked = grace.unwrap_or(self.pod.spec.termination_grace_period).max(MIN_GRACE);
+        let grace = match self.stage {
+            Stage::Active => asked,
+            Stage::Stopping { grace, .. } if asked < grace => asked,
+            Stage::Stopping { .. } | Stage::Stopped | Stage::Finished => return,
+            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return,
+        };
+        let mut deadline = now + grace.max(MIN_WINDOW);
+        if let Stage::Stopping { deadline: earlier, .. } = self.stage {
+            deadline = deadline.min(earlier);
+        }
+        self.stage = Stage::Stopping { grace, deadline };
+        for container in &mut self.containers {
+            container.probes.stop();
+            match &mut container.run {
+                Run::Terminating { deadline: own, .. } => *own = deadline.min(*own),
+                Run::Recording => container.run = Run::Waiting,
+                Run::Waiting | Run::Starting { .. } | Run::StartFailed { .. } => {}
+                Run::Running | Run::Killing { .. } | Run::Exited => {}
+            }
+        }
+        self.touch();
+    }
+
+    /// `activeDeadlineSeconds` are over: the pod fails.
+    pub(super) fn pass_deadline(&mut self, now: Instant, events: &mut Events) {
+        let Some(deadline) = self.pod.spec.active_deadline else { return };
+        if !self.is_active() || now < self.active_since + deadline {
+            return;
+        }
+        let message = "Pod was active on the node longer than the specified deadline";
+        events.note(self.index, None, "DeadlineExceeded", message.into());
+        self.verdict = Some(Verdict {
+            phase: PodPhase::Failed,
+            reason: Some("DeadlineExceeded".into()),
+            message: Some(message.into()),
+        });
+        self.stop(now, None);
+    }
+
+    /// Asks and kills what is to end, and asks again where that failed.
+    pub(super) fn plan_kills(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
+        let pod = self.pod.clone();
+        let stop_deadline = match self.stage {
+            Stage::Stopping { deadline, .. } => Some(deadline),
+            Stage::Active | Stage::Stopped | Stage::Finished => None,
+            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
+        };
+        let mut asked = false;
+        for (index, container) in pod.spec.container_indexes().zip(&mut self.containers) {
+            let attempt = container.attempt(index);
+            match container.run {
+                Run::Running => {
+                    let spec = pod.spec.container(index);
+                    let (deadline, why) = match (stop_deadline, container.failed_probe) {
+                        (Some(deadline), _) => {
+                            (deadline.max(now + MIN_WINDOW), format!("Stopping container {}", spec.name))
+                        }
+                        (None, Some(kind)) => {
+                            let grace = spec.probe_grace(kind).unwrap_or(pod.spec.termination_grace_period);
+                            let why = failed_probe_text(&spec.name, kind, pod.spec.restart_policy);
+                            (now + grace.max(MIN_WINDOW), why)
+                        }
+                        (None, None) => continue,
+                    };
+                    if !draft.push(self.index, Action::Terminate(attempt)) {
+                        break;
+                    }
+                    events.note(self.index, Some(index), "Killing", why.into());
+                    container.run = Run::Terminating { deadline, again: None };
+                    asked = true;
+                }
+                Run::Terminating { deadline, .. } if deadline <= now => {
+                    if !draft.push(self.index, Action::Kill(attempt)) {
+                        break;
+                    }
+                    container.run = Run::Killing { again: Retry::first(now) };
+                }
+                Run::Terminating { deadline, again: Some(again) } if again.at <= now => {
+                    if !draft.push(self.index, Action::Terminate(attempt)) {
+                        break;
+                    }
+                    container.run = Run::Terminating { deadline, again: None };
+                }
+                Run::Killing { again } if again.at <= now => {
+                    if !draft.push(self.index, Action::Kill(attempt)) {
+                        break;
+                    }
+                    container.run = Run::Killing { again: Retry::after(Some(again), now) };
+                }
+                Run::Terminating { .. } | Run::Killing { .. } => {}
+                Run::Waiting | Run::Recording | Run::Starting { .. } => {}
+                Run::StartFailed { .. } | Run::Exited => {}
+            }
+        }
+        if asked {
+            self.touch();
+        }
+    }
+
+    /// Takes down what is not needed any more, and leaves when nothing is left.
+    pub(super) fn plan_going(&mut self, now: Instant, draft: &mut Draft, shutdown: bool) {
+        // What is to run again after `nodlet down` keeps its record and its volumes.
+        let kept = shutdown && self.wish != Wish::Unwanted;
+        if let Stage::Stopping { .. } = self.stage
+            && !self.any_alive()
+            && !matches!(self.sandbox, Sandbox::Creating)
+        {
+            self.stopped(!kept || self.verdict.is_some());
+        }
+        let earlier = match self.sandbox {
+            Sandbox::Lost => Some(None),
+            Sandbox::RemoveFailed { retry } if retry.at <= now => Some(Some(retry)),
+            // Its supervisor holds the exits until the record has them.
+            Sandbox::Ready if matches!(self.stage, Stage::Stopped) => {
+                let not_needed = kept || self.wish == Wish::Unwanted || self.journal.has_terminal();
+                not_needed.then_some(None)
+            }
+            Sandbox::Absent | Sandbox::Creating | Sandbox::Failed { .. } | Sandbox::Ready => None,
+            Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => None,
+        };
+        if let Some(earlier) = earlier
+            && draft.push(self.index, Action::RemoveSandbox)
+        {
+            self.sandbox = Sandbox::Removing { earlier };
+            self.touch();
+        }
+        if matches!(self.stage, Stage::Stopped) && self.is_gone() {
+            // A full disk does not keep what is to be forgotten anyway.
+            let gave_up = self.wish == Wish::Unwanted && self.journal.has_failed();
+            if self.journal.has_terminal() || gave_up {
+                self.stage = Stage::Finished;
+                self.touch();
+            } else if kept && self.verdict.is_none() && (self.journal.is_clean() || self.journal.has_failed())
+            {
+                self.dropped = true;
+            }
+        }
+        let forget = match self.stage {
+            Stage::Finished if self.wish == Wish::Unwanted => Some(None),
+            Stage::ForgetFailed { retry } if retry.at <= now => Some(Some(retry)),
+            Stage::Finished => {
+                self.dropped |= kept;
+                None
+            }
+            Stage::Active | Stage::Stopping { .. } | Stage::Stopped => None,
+            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
+        };
+        if let Some(earlier) = forget
+            && draft.push(self.index, Action::Forget)
+        {
+            self.stage = Stage::Forgetting { earlier };
+        }
+    }
+
+    /// A signal or kill could not be delivered.
+    pub(super) fn stop_failed(&mut self, now: Instant, attempt: Attempt, message: &str, events: &mut Events) {
+        let index = self.index;
+        let Some(container) = self.container_of(attempt) else { return };
+        match &mut container.run {
+            Run::Terminating { again, .. } => *again = Some(Retry::first(now)),
+            Run::Killing { .. } => {}
+            Run::Waiting | Run::Recording | Run::Starting { .. } => return,
+            Run::StartFailed { .. } | Run::Running | Run::Exited => return,
+        }
+        let text = format!("error killing pod: {message}");
+        events.warn(index, Some(attempt.container), "FailedKillPod", text.into());
+    }
+
+    /// The supervisor died, and every process with it.
+    pub(super) fn sandbox_lost(&mut self, now: Instant, events: &mut Events) {
+        self.sandbox = Sandbox::Lost;
+        for container in &mut self.containers {
+            if container.is_alive() {
+                let ended = container.ended_unseen(now);
+                container.has_ended(ended);
+            } else if let Run::Recording = container.run {
+                container.run = Run::Waiting;
+            }
+        }
+        if self.is_active() {
+            let text = "Pod sandbox changed, it will be killed and re-created.";
+            events.note(self.index, None, "SandboxChanged", text.into());
+        }
+        self.touch();
+    }
+
+    /// Part of the sandbox is still there.
+    pub(super) fn removal_failed(&mut self, now: Instant, message: &str, events: &mut Events) {
+        let Sandbox::Removing { earlier } = self.sandbox else { return };
+        self.sandbox = Sandbox::RemoveFailed { retry: Retry::after(earlier, now) };
+        events.warn(self.index, None, "FailedKillPod", format!("error killing pod: {message}").into());
+        self.touch();
+    }
+
+    /// Something is still on disk.
+    pub(super) fn forget_failed(&mut self, now: Instant, message: &str, events: &mut Events) {
+        let Stage::Forgetting { earlier } = self.stage else { return };
+        self.stage = Stage::ForgetFailed { retry: Retry::after(earlier, now) };
+        events.warn(self.index, None, "FailedKillPod", format!("error killing pod: {message}").into());
+    }
+}
+
+fn failed_probe_text(name: &str, kind: ProbeKind, policy: RestartPolicy) -> String {
+    let probe = match kind {
+        ProbeKind::Liveness => "liveness",
+        ProbeKind::Readiness => "readiness",
+        ProbeKind::Startup => "startup",
+    };
+    let then = match policy {
+        RestartPolicy::Always | RestartPolicy::OnFailure => ", will be restarted",
+        RestartPolicy::Never => "",
+    };
+    format!("Container {name} failed {probe} probe{then}")
+}
