@@ -8,7 +8,7 @@ use nodlet_tests::{Device, manifest};
 const MOST: u32 = 60;
 
 /// Two containers that each hold a lock for as long as they live, so that a
-/// second one beside the first would be heard, and an init container.
+/// second one beside the first would be heard.
 fn locked(shared: &str, word: &str) -> String {
     let held = |name: &str| {
         manifest::container(
@@ -17,18 +17,10 @@ fn locked(shared: &str, word: &str) -> String {
             "volumeMounts: [{name: one, mountPath: /one}]",
         )
     };
-    format!(
-        "{}  initContainers:\n{}",
-        manifest::pod_of(
-            "web",
-            &[held("app"), held("beside")],
-            &format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]")
-        ),
-        manifest::container(
-            "init",
-            "append /one/init-starts once",
-            "volumeMounts: [{name: one, mountPath: /one}]"
-        )
+    manifest::pod_of(
+        "web",
+        &[held("app"), held("beside")],
+        &format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]"),
     )
 }
 

@@ -27,6 +27,21 @@ fn a_bad_file_disturbs_no_other_and_says_where_it_is_wrong() {
 }
 
 #[test]
+fn a_field_that_would_change_what_runs_is_refused_by_name() {
+    let device = Device::start();
+    for (field, said) in [
+        ("initContainers: [{name: first, image: localhost/demo:1}]", "spec.initContainers"),
+        ("hostUsers: false", "spec.hostUsers"),
+        ("volumes: [{name: v, configMap: {name: c}}]", "configMap"),
+    ] {
+        let text = manifest::pod_with("web", "sleep", field);
+        let refusal = device.nodlet_with_input(["apply", "-f", "-"], &text).refused();
+        assert!(refusal.contains(said), "{refusal}");
+    }
+    assert!(device.pods().is_empty());
+}
+
+#[test]
 fn a_bad_edit_keeps_the_running_pod_until_the_file_is_right_or_gone() {
     let device = Device::start();
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));

@@ -67,43 +67,6 @@ fn on_failure_runs_until_it_succeeds() {
 }
 
 #[test]
-fn init_containers_run_one_after_another_before_the_others() {
-    let device = Device::start();
-    let init = |name: &str, steps: &str| {
-        manifest::container(name, steps, "volumeMounts: [{name: work, mountPath: /work}]")
-    };
-    let text = format!(
-        "{}  initContainers:\n{}",
-        manifest::pod_of(
-            "staged",
-            &[init("app", "cat /work/order then sleep")],
-            "volumes: [{name: work, emptyDir: {}}]"
-        ),
-        [init("one", "append /work/order one"), init("two", "append /work/order two")].concat()
-    );
-    device.write_manifest("staged.yaml", &text);
-    let staged = device.pod("staged");
-    staged.wait_ready();
-    staged.wait_log("app", "one\ntwo\n");
-    assert_eq!(staged.container("one").reason(), "Completed");
-}
-
-#[test]
-fn an_init_container_that_fails_holds_the_pod_back() {
-    let device = Device::start();
-    let text = format!(
-        "{}  initContainers:\n{}",
-        manifest::pod_with("held", "print never", "restartPolicy: Never"),
-        manifest::container("init", "exit 4", "")
-    );
-    device.write_manifest("held.yaml", &text);
-    let held = device.pod("held");
-    held.wait_phase("Failed");
-    assert_eq!(held.container("init").exit_code(), Some(4));
-    assert_eq!(held.container("app").state(), "waiting");
-}
-
-#[test]
 fn a_container_that_takes_too_much_memory_is_reported_as_oom_killed() {
     let device = Device::start();
     device.write_manifest(
