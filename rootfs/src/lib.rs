@@ -1,1 +1,35 @@
-//! Image to root file system; knows nothing of pods.
+//! Images to root file systems; knows nothing of pods.
+//!
+//! The life of an image, each step in a module of its own:
+//!
+//! 1. A user loads an archive: [`Store::load`]. `archive` finds the images in
+//!    it and picks those for the [`platform`](Platform).
+//! 2. Each layer streams through `compression` and `members` (tar) into `tree`
+//!    (the names) and `erofs` (the bytes), one read-only image per layer:
+//!    `layer`.
+//! 3. `load` verifies every digest and puts the new files into the [`Store`]
+//!    with a single rename; what writes to disk goes through `content`, where
+//!    tests make it fail.
+//! 4. A pod names an image as in a manifest, [`Reference::parse`], and
+//!    [`Store::find`] gives the [`Image`] with its [`ImageConfig`].
+//! 5. [`assemble`] mounts the layers, puts a writable directory over them and
+//!    looks up the image's user.
+//!
+//! `docs/decisions/0001-image-layout.md` says why a layer is a file.
+
+mod compression;
+mod content;
+mod erofs;
+mod layer;
+mod members;
+mod platform;
+mod reference;
+#[cfg(test)]
+mod testing;
+mod tree;
+
+pub use content::ContentError;
+pub use layer::LayerError;
+pub use members::TarError;
+pub use platform::{Platform, PlatformError};
+pub use reference::{Digest, DigestError, Reference, ReferenceError};

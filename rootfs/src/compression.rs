@@ -1,0 +1,202 @@
+//! Plain, gzip and zstd streams, told apart by how they begin. Bounded memory
+//! whatever the input says.
+//!
+//! What follows a gzip stream must be another one, as for Go's reader, which
+//! other runtimes use: an archive with a tail of rubbish is refused there too.
+
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use sha2::{Digest as _, Sha256};
+
+use crate::reference::Digest;
+
+/// A zstd stream says how far back it refers, and so much memory is needed. All
+/// levels that need no flag stay within this, and every decoder must take it.
+const ZSTD_WINDOW_MAX: u64 = 8 * 1024 * 1024;
+/// Read ahead of a decompressor.
+const BUFFER: usize = 64 * 1024;
+/// As much as tells a tar archive from something else.
+const PEEK: usize = 512;
+
+/// What a stream's first bytes say it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Gzip,
+    Zstd,
+    Tar,
+    Other,
+}
+
+/// A stream whose beginning has been looked at.
+pub(crate) struct Peeked<R> {
+    pub(crate) format: Format,
+    stream: BufReader<io::Chain<Cursor<Vec<u8>>, R>>,
+}
+
+/// Looks at the beginning of a stream.
+pub(crate) fn peek<R: Read>(mut stream: R) -> io::Result<Peeked<R>> {
+    let mut beginning = Vec::with_capacity(PEEK);
+    stream.by_ref().take(PEEK as u64).read_to_end(&mut beginning)?;
+    let format = match beginning.as_slice() {
+        [0x1f, 0x8b, ..] => Format::Gzip,
+        // A frame, or a skippable frame before it.
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Format::Zstd,
+        block if crate::members::begins_tar(block) => Format::Tar,
+        _ => Format::Other,
+    };
+    Ok(Peeked { format, stream: BufReader::with_capacity(BUFFER, Cursor::new(beginning).chain(stream)) })
+}
+
+impl<'a, R: Read + 'a> Peeked<R> {
+    /// The stream, decompressed.
+    pub(crate) fn decompressed(self) -> Box<dyn Read + 'a> {
+        match self.format {
+            Format::Gzip => Box::new(MultiGzDecoder::new(self.stream)),
+            Format::Zstd => Box::new(Zstd::new(self.stream)),
+            Format::Tar | Format::Other => Box::new(self.stream),
+        }
+    }
+}
+
+/// Frames of zstd one after the other, skippable ones passed over.
+struct Zstd<R> {
+    stream: R,
+    decoder: FrameDecoder,
+    /// A frame has begun and not ended.
+    within: bool,
+}
+
+impl<R: BufRead> Zstd<R> {
+    fn new(stream: R) -> Zstd<R> {
+        let mut decoder = FrameDecoder::new();
+        decoder.set_max_window_size(ZSTD_WINDOW_MAX);
+        Zstd { stream, decoder, within: false }
+    }
+
+    /// Begins the next frame; false at the end of the stream.
+    fn begin(&mut self) -> io::Result<bool> {
+        while !self.stream.fill_buf()?.is_empty() {
+            match self.decoder.reset(&mut self.stream) {
+                Ok(()) => {
+                    self.within = true;
+                    return Ok(true);
+                }
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+                    let length = u64::from(length);
+                    let skipped = io::copy(&mut self.stream.by_ref().take(length), &mut io::sink())?;
+                    if skipped < length {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                }
+                Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl<R: BufRead> Read for Zstd<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if !self.within && !self.begin()? {
+                return Ok(0);
+            }
+            while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
+                self.decoder
+                    .decode_blocks(&mut self.stream, BlockDecodingStrategy::UptoBlocks(1))
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            }
+            match self.decoder.read(buffer)? {
+                0 if !buffer.is_empty() && self.decoder.is_finished() => self.within = false,
+                n => return Ok(n),
+            }
+        }
+    }
+}
+
+/// A stream whose bytes are counted and digested as they pass.
+pub(crate) struct Digesting<R> {
+    stream: R,
+    state: Sha256,
+    bytes: u64,
+}
+
+impl<R: Read> Digesting<R> {
+    pub(crate) fn new(stream: R) -> Digesting<R> {
+        Digesting { stream, state: Sha256::new(), bytes: 0 }
+    }
+
+    /// Reads what is left, and gives the digest and length of all.
+    pub(crate) fn finish(mut self) -> io::Result<(Digest, u64)> {
+        let mut buffer = vec![0; BUFFER];
+        while self.read(&mut buffer)? > 0 {}
+        Ok((Digest::from_bytes(self.state.finalize().into()), self.bytes))
+    }
+}
+
+impl<R: Read> Read for Digesting<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.stream.read(buffer)?;
+        self.state.update(&buffer[..read]);
+        self.bytes += read as u64;
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn unpacked(bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let mut unpacked = Vec::new();
+        peek(bytes)?.decompressed().read_to_end(&mut unpacked)?;
+        Ok(unpacked)
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).expect("in memory");
+        encoder.finish().expect("in memory")
+    }
+
+    fn zstd(bytes: &[u8]) -> Vec<u8> {
+        ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
+    }
+
+    #[test]
+    fn streams_of_several_members_and_frames_are_read_to_their_end() {
+        assert_eq!(unpacked(&[gzip(b"one "), gzip(b"two")].concat()).expect("gzip"), b"one two");
+        let skippable = [&0x184d_2a5e_u32.to_le_bytes()[..], &5u32.to_le_bytes(), b"table"].concat();
+        let frames = [skippable.clone(), zstd(b"one "), zstd(b""), skippable.clone(), zstd(b"two"), skippable];
+        assert_eq!(unpacked(&frames.concat()).expect("zstd"), b"one two");
+        assert_eq!(unpacked(b"plain").expect("plain"), b"plain");
+        assert_eq!(unpacked(b"").expect("empty"), b"");
+    }
+
+    #[test]
+    fn truncated_streams_and_rubbish_after_them_are_refused() {
+        let whole = gzip(&[7; 5000]);
+        for end in [whole.len() - 1, whole.len() / 2, 5] {
+            assert!(unpacked(&whole[..end]).is_err(), "gzip cut to {end} bytes");
+        }
+        assert!(unpacked(&[&whole[..], b"rubbish"].concat()).is_err());
+        assert!(unpacked(&[&whole[..], &[0; 512]].concat()).is_err());
+        let whole = zstd(&[7; 5000]);
+        for end in [whole.len() - 1, 6] {
+            assert!(unpacked(&whole[..end]).is_err(), "zstd cut to {end} bytes");
+        }
+        assert!(unpacked(&[&whole[..], b"rubbish"].concat()).is_err());
+    }
+
+    #[test]
+    fn a_zstd_frame_that_wants_too_much_memory_is_refused() {
+        // A header with a window of 128 MiB, as `zstd --long=27` writes.
+        let error = unpacked(&[0x28, 0xb5, 0x2f, 0xfd, 0x00, 17 << 3, 1, 0, 0]).expect_err("too large");
+        assert!(error.to_string().contains("window"), "{error}");
+    }
+}

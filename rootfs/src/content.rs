@@ -1,0 +1,222 @@
+//! The seam beneath the image store: every write, sync, rename and removal in
+//! it goes through [`Content`], so that a test can count them, fail the n-th
+//! of them, and see what a power cut would have left.
+//!
+//! Nothing here knows what the files mean. What is written when, so that each
+//! file is the old or the new one, is decided in `load` and `store`.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::statvfs::statvfs;
+
+/// One change to the disk, told to the observer before it is made.
+#[derive(Debug)]
+pub(crate) enum Operation<'a> {
+    CreateDirectory(&'a Path),
+    Create(&'a Path),
+    Write { path: &'a Path, bytes: usize },
+    SetLength(&'a Path),
+    Sync(&'a Path),
+    SyncDirectory(&'a Path),
+    Rename { from: &'a Path, to: &'a Path },
+    Remove(&'a Path),
+}
+
+/// What the observer of a test makes of an operation.
+pub(crate) enum Verdict {
+    Proceed,
+    Fail(Errno),
+    /// Writes only so many bytes, then fails.
+    Short(usize, Errno),
+}
+
+/// Looks at each operation before it is made.
+pub(crate) type Observer = Arc<dyn Fn(&Operation<'_>) -> Verdict + Send + Sync>;
+
+/// An operation on the store that failed.
+#[derive(Debug)]
+pub struct ContentError {
+    verb: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl ContentError {
+    pub(crate) fn new(verb: &'static str, path: &Path, source: io::Error) -> ContentError {
+        ContentError { verb, path: path.to_owned(), source }
+    }
+}
+
+impl fmt::Display for ContentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb, self.path.display())
+    }
+}
+
+impl std::error::Error for ContentError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+/// The disk, as far as the store changes it.
+#[derive(Clone, Default)]
+pub(crate) struct Content {
+    observer: Option<Observer>,
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Content").field("observed", &self.observer.is_some()).finish()
+    }
+}
+
+impl Content {
+    #[cfg(test)]
+    pub(crate) fn observed(observer: Observer) -> Content {
+        Content { observer: Some(observer) }
+    }
+
+    fn allow(&self, operation: &Operation<'_>) -> io::Result<()> {
+        match self.verdict(operation) {
+            Verdict::Proceed => Ok(()),
+            Verdict::Fail(errno) | Verdict::Short(_, errno) => Err(errno.into()),
+        }
+    }
+
+    fn verdict(&self, operation: &Operation<'_>) -> Verdict {
+        match &self.observer {
+            Some(observer) => observer(operation),
+            None => Verdict::Proceed,
+        }
+    }
+
+    /// Creates the directory and those above it that are missing, each made
+    /// durable in its parent.
+    pub(crate) fn create_directories(&self, path: &Path) -> Result<(), ContentError> {
+        if path.is_dir() {
+            return Ok(());
+        }
+        if let Some(parent) = path.parent() {
+            self.create_directories(parent)?;
+        }
+        self.allow(&Operation::CreateDirectory(path))
+            .and_then(|()| match fs::create_dir(path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                result => result,
+            })
+            .map_err(|source| ContentError::new("create directory", path, source))?;
+        match path.parent() {
+            Some(parent) => self.sync_directory(parent),
+            None => Ok(()),
+        }
+    }
+
+    /// Creates a file that must not exist yet.
+    pub(crate) fn create(&self, path: &Path) -> Result<File, ContentError> {
+        self.allow(&Operation::Create(path))
+            .and_then(|()| fs::File::options().read(true).write(true).create_new(true).open(path))
+            .map(|file| File { file, path: path.to_owned(), content: self.clone(), written: 0 })
+            .map_err(|source| ContentError::new("create", path, source))
+    }
+
+    /// Puts a small file under `path`, whole or not at all: written beside its
+    /// place, synced, and renamed over it. The rename is durable when
+    /// [`Content::sync_directory`] of its directory has returned.
+    pub(crate) fn replace(&self, staged: &Path, path: &Path, bytes: &[u8]) -> Result<(), ContentError> {
+        let mut file = self.create(staged)?;
+        file.write_at(bytes, 0)?;
+        file.sync()?;
+        self.rename(staged, path)
+    }
+
+    pub(crate) fn rename(&self, from: &Path, to: &Path) -> Result<(), ContentError> {
+        self.allow(&Operation::Rename { from, to })
+            .and_then(|()| fs::rename(from, to))
+            .map_err(|source| ContentError::new("rename into place", to, source))
+    }
+
+    pub(crate) fn sync_directory(&self, path: &Path) -> Result<(), ContentError> {
+        self.allow(&Operation::SyncDirectory(path))
+            .and_then(|()| fs::File::open(path)?.sync_all())
+            .map_err(|source| ContentError::new("sync directory", path, source))
+    }
+
+    /// Removes a file; one that is gone already is no error.
+    pub(crate) fn remove(&self, path: &Path) -> Result<(), ContentError> {
+        self.allow(&Operation::Remove(path))
+            .and_then(|()| match fs::remove_file(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                result => result,
+            })
+            .map_err(|source| ContentError::new("remove", path, source))
+    }
+
+    /// Bytes that may still be written below `path`.
+    pub(crate) fn free_space(&self, path: &Path) -> Result<u64, ContentError> {
+        let stat = statvfs(path)
+            .map_err(|errno| ContentError::new("measure the free space of", path, errno.into()))?;
+        Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
+    }
+}
+
+/// A new file of the store.
+#[derive(Debug)]
+pub(crate) struct File {
+    file: fs::File,
+    path: PathBuf,
+    content: Content,
+    written: u64,
+}
+
+impl File {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes written so far, those written twice counted twice.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
+    pub(crate) fn write_at(&mut self, bytes: &[u8], offset: u64) -> Result<(), ContentError> {
+        let operation = Operation::Write { path: &self.path, bytes: bytes.len() };
+        let result = match self.content.verdict(&operation) {
+            Verdict::Proceed => self.file.write_all_at(bytes, offset),
+            Verdict::Fail(errno) => Err(errno.into()),
+            Verdict::Short(length, errno) => self
+                .file
+                .write_all_at(&bytes[..length.min(bytes.len())], offset)
+                .and_then(|()| Err(errno.into())),
+        };
+        self.written += bytes.len() as u64;
+        result.map_err(|source| ContentError::new("write", &self.path, source))
+    }
+
+    pub(crate) fn set_length(&mut self, length: u64) -> Result<(), ContentError> {
+        self.content
+            .allow(&Operation::SetLength(&self.path))
+            .and_then(|()| self.file.set_len(length))
+            .map_err(|source| ContentError::new("set the length of", &self.path, source))
+    }
+
+    /// Makes the file durable, and gives its pages back: it is read next when a
+    /// pod starts, and until then the memory is worth more elsewhere.
+    pub(crate) fn sync(&mut self) -> Result<(), ContentError> {
+        self.content
+            .allow(&Operation::Sync(&self.path))
+            .and_then(|()| self.file.sync_all())
+            .map_err(|source| ContentError::new("sync", &self.path, source))?;
+        let advice = nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED;
+        // Only advice: a file system that cannot follow it loses nothing.
+        let _ = nix::fcntl::posix_fadvise(std::os::fd::AsRawFd::as_raw_fd(&self.file.as_fd()), 0, 0, advice);
+        Ok(())
+    }
+}

@@ -1,0 +1,402 @@
+//! A writer of EROFS, the kernel's read-only file system, that streams: file
+//! data goes to disk as it comes, inodes fill blocks between it, directories
+//! follow when all names are known, and the superblock is written last.
+//!
+//! Memory holds a few open metadata blocks and whatever names the caller
+//! keeps; never data. The same input gives the same bytes. Uncompressed, 4 KiB
+//! blocks, extended inodes throughout (every file has an mtime of its own).
+//! The format: Linux, `fs/erofs/erofs_fs.h` and `Documentation/filesystems/erofs.rst`.
+
+use std::io::{self, Read};
+
+use crate::content::{ContentError, File};
+use crate::members::Timestamp;
+use crate::reference::Digest;
+use crate::tree::Tree;
+
+mod directories;
+mod xattr;
+
+pub(crate) use xattr::{Namespace, Xattrs};
+
+/// The place of an inode: its byte in the image, divided by [`SLOT`].
+pub(crate) type Nid = u64;
+
+pub(crate) const BLOCK: usize = 4096;
+const SLOT: u64 = 32;
+/// The size of an extended inode.
+const INODE: usize = 64;
+/// Where `i_nlink` stands in an extended inode.
+const INODE_NLINK: u64 = 44;
+
+const SUPERBLOCK: usize = 1024;
+const SUPERBLOCK_SIZE: usize = 128;
+const MAGIC: u32 = 0xe0f5_e1e2;
+/// Only 16 bits of the superblock name the root's inode, so it has its place
+/// in the first block, though it is written last.
+const ROOT_INODE: usize = SUPERBLOCK + SUPERBLOCK_SIZE;
+
+/// The superblock's checksum is valid.
+const FEATURE_COMPAT_SB_CHKSUM: u32 = 1;
+/// Timestamps are mtimes.
+const FEATURE_COMPAT_MTIME: u32 = 2;
+
+const FLAT_PLAIN: u16 = 0;
+/// The tail of the data follows the inode in its block.
+const FLAT_INLINE: u16 = 2;
+
+/// Metadata blocks that are open at once. More pack tighter; each is 4 KiB.
+const OPEN_BLOCKS: usize = 8;
+/// Data is written in pieces of this size.
+const BUFFER: usize = 128 * 1024;
+/// Runs of so many zero blocks are left out of the file as a hole.
+const HOLE_BLOCKS: u64 = 16;
+
+pub(crate) const S_IFIFO: u16 = 0o010000;
+pub(crate) const S_IFCHR: u16 = 0o020000;
+pub(crate) const S_IFDIR: u16 = 0o040000;
+pub(crate) const S_IFBLK: u16 = 0o060000;
+pub(crate) const S_IFREG: u16 = 0o100000;
+pub(crate) const S_IFLNK: u16 = 0o120000;
+
+/// What an inode says of its file besides type and data.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Attributes {
+    /// Permissions, setuid, setgid and sticky bit.
+    pub(crate) mode: u16,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mtime: Timestamp,
+    pub(crate) xattrs: Xattrs,
+}
+
+impl Attributes {
+    /// Of a directory that a layer uses and does not name.
+    pub(crate) fn implied_directory() -> Attributes {
+        Attributes { mode: 0o755, ..Attributes::default() }
+    }
+}
+
+/// A step of writing an image that failed.
+#[derive(Debug)]
+pub(crate) enum ErofsError {
+    /// The file's content could not be read.
+    Read(io::Error),
+    Write(ContentError),
+    /// What the format or a bound of ours does not allow.
+    Refused(String),
+}
+
+impl From<ContentError> for ErofsError {
+    fn from(error: ContentError) -> ErofsError {
+        ErofsError::Write(error)
+    }
+}
+
+/// A metadata block that has room left.
+struct OpenBlock {
+    number: u64,
+    used: usize,
+    bytes: Box<[u8; BLOCK]>,
+}
+
+/// An image being written.
+pub(crate) struct Writer {
+    file: File,
+    blocks: u64,
+    blocks_max: u64,
+    inodes: u64,
+    open: Vec<OpenBlock>,
+    /// Data not yet written, and the block it begins at.
+    buffer: Vec<u8>,
+    buffer_block: u64,
+    /// Zero blocks that follow the buffer and may become a hole.
+    zeros: u64,
+}
+
+/// The fields of an inode that depend on its kind.
+struct Inode<'a> {
+    format: u16,
+    kind: u16,
+    attributes: &'a Attributes,
+    size: u64,
+    /// First data block, or device number.
+    union: u32,
+    links: u32,
+}
+
+impl Writer {
+    /// Begins an image of at most `bytes_max` bytes.
+    pub(crate) fn new(file: File, bytes_max: u64) -> Writer {
+        Writer {
+            file,
+            // The first block is the superblock's.
+            blocks: 1,
+            blocks_max: (bytes_max / BLOCK as u64).min(u64::from(u32::MAX)),
+            inodes: 0,
+            open: Vec::with_capacity(OPEN_BLOCKS),
+            buffer: Vec::with_capacity(BUFFER),
+            buffer_block: 1,
+            zeros: 0,
+        }
+    }
+
+    /// Writes a regular file with the data that `content` yields to its end.
+    pub(crate) fn file(&mut self, attributes: &Attributes, content: &mut dyn Read) -> Result<Nid, ErofsError> {
+        self.with_data(S_IFREG, attributes, content)
+    }
+
+    pub(crate) fn symlink(&mut self, attributes: &Attributes, target: &[u8]) -> Result<Nid, ErofsError> {
+        let attributes = Attributes { mode: 0o777, ..attributes.clone() };
+        self.with_data(S_IFLNK, &attributes, &mut &*target)
+    }
+
+    /// Writes a device node or, with number 0:0, a fifo.
+    pub(crate) fn node(
+        &mut self,
+        kind: u16,
+        attributes: &Attributes,
+        device: (u32, u32),
+        links: u32,
+    ) -> Result<Nid, ErofsError> {
+        let (major, minor) = device;
+        if major > 0xfff || minor > 0xf_ffff {
+            return Err(ErofsError::Refused(format!("device {major}:{minor} is none that Linux has")));
+        }
+        let union = (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12);
+        let inode = Inode { format: FLAT_PLAIN, kind, attributes, size: 0, union, links };
+        self.inode(&inode, &[])
+    }
+
+    fn with_data(
+        &mut self,
+        kind: u16,
+        attributes: &Attributes,
+        content: &mut dyn Read,
+    ) -> Result<Nid, ErofsError> {
+        self.settle()?;
+        let first_block = self.blocks;
+        let mut block = [0; BLOCK];
+        let mut size = 0;
+        let tail = loop {
+            let length = read_block(content, &mut block).map_err(ErofsError::Read)?;
+            size += length as u64;
+            if length < BLOCK {
+                break length;
+            }
+            self.data_block(&block)?;
+        };
+        let inline = INODE + attributes.xattrs.size() + tail <= BLOCK;
+        if tail > 0 && !inline {
+            block[tail..].fill(0);
+            self.data_block(&block)?;
+        }
+        self.settle()?;
+        let (format, tail) = match tail > 0 && inline {
+            true => (FLAT_INLINE, &block[..tail]),
+            false => (FLAT_PLAIN, &[][..]),
+        };
+        let has_blocks = self.blocks > first_block;
+        let union = if has_blocks { first_block as u32 } else { 0 };
+        self.inode(&Inode { format, kind, attributes, size, union, links: 1 }, tail)
+    }
+
+    /// Appends one block of data to the run that is being written.
+    fn data_block(&mut self, block: &[u8; BLOCK]) -> Result<(), ErofsError> {
+        self.allocate(1)?;
+        if block.iter().all(|b| *b == 0) {
+            self.zeros += 1;
+            return Ok(());
+        }
+        if self.zeros >= HOLE_BLOCKS {
+            let next = self.blocks - 1;
+            self.flush()?;
+            self.zeros = 0;
+            self.buffer_block = next;
+        }
+        for _ in 0..std::mem::take(&mut self.zeros) {
+            self.buffer(&[0; BLOCK])?;
+        }
+        self.buffer(block)
+    }
+
+    fn buffer(&mut self, block: &[u8; BLOCK]) -> Result<(), ErofsError> {
+        self.buffer.extend_from_slice(block);
+        match self.buffer.len() >= BUFFER {
+            true => self.flush(),
+            false => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), ErofsError> {
+        if !self.buffer.is_empty() {
+            self.file.write_at(&self.buffer, self.buffer_block * BLOCK as u64)?;
+            self.buffer_block += (self.buffer.len() / BLOCK) as u64;
+            self.buffer.clear();
+        }
+        Ok(())
+    }
+
+    /// Ends a run of data, so that the next allocated block may be any.
+    fn settle(&mut self) -> Result<(), ErofsError> {
+        self.flush()?;
+        // The end of the file is set when the image is finished.
+        self.zeros = 0;
+        self.buffer_block = self.blocks;
+        Ok(())
+    }
+
+    fn allocate(&mut self, blocks: u64) -> Result<u64, ErofsError> {
+        let first = self.blocks;
+        self.blocks += blocks;
+        if self.blocks > self.blocks_max {
+            let bytes = self.blocks_max * BLOCK as u64;
+            return Err(ErofsError::Refused(format!("the layer unpacks to more than {bytes} bytes")));
+        }
+        Ok(first)
+    }
+
+    /// Puts an inode, its attributes and its tail where there is room.
+    fn inode(&mut self, inode: &Inode<'_>, tail: &[u8]) -> Result<Nid, ErofsError> {
+        self.inodes += 1;
+        let mut bytes = inode.encode(self.inodes)?;
+        bytes.extend_from_slice(tail);
+        bytes.resize(bytes.len().next_multiple_of(SLOT as usize), 0);
+        if bytes.len() > BLOCK {
+            // Large attributes: a run of blocks of their own.
+            bytes.resize(bytes.len().next_multiple_of(BLOCK), 0);
+            let first = self.allocate((bytes.len() / BLOCK) as u64)?;
+            self.file.write_at(&bytes, first * BLOCK as u64)?;
+            self.buffer_block = self.blocks;
+            return Ok(first * BLOCK as u64 / SLOT);
+        }
+        let best = self
+            .open
+            .iter()
+            .enumerate()
+            .filter(|(_, block)| BLOCK - block.used >= bytes.len())
+            .max_by_key(|(_, block)| block.used)
+            .map(|(index, _)| index);
+        let index = match best {
+            Some(index) => index,
+            None => self.open_block()?,
+        };
+        let block = &mut self.open[index];
+        let offset = block.used;
+        block.bytes[offset..offset + bytes.len()].copy_from_slice(&bytes);
+        block.used += bytes.len();
+        Ok((block.number * BLOCK as u64 + offset as u64) / SLOT)
+    }
+
+    fn open_block(&mut self) -> Result<usize, ErofsError> {
+        if self.open.len() == OPEN_BLOCKS {
+            let fullest = (0..self.open.len()).max_by_key(|index| self.open[*index].used).unwrap_or(0);
+            let block = self.open.remove(fullest);
+            self.file.write_at(&*block.bytes, block.number * BLOCK as u64)?;
+        }
+        let number = self.allocate(1)?;
+        self.buffer_block = self.blocks;
+        self.open.push(OpenBlock { number, used: 0, bytes: Box::new([0; BLOCK]) });
+        Ok(self.open.len() - 1)
+    }
+
+    /// Writes whiteouts, directories and the superblock, and makes all durable.
+    /// `id` becomes the file system's UUID.
+    pub(crate) fn finish(mut self, tree: &Tree, id: &Digest) -> Result<Finished, ErofsError> {
+        let whiteouts = directories::whiteouts(tree);
+        let whiteout = match u32::try_from(whiteouts) {
+            Ok(0) => None,
+            Ok(count) => Some(self.node(S_IFCHR, &Attributes::default(), (0, 0), count)?),
+            Err(_) => return Err(ErofsError::Refused("more whiteouts than EROFS can count".to_owned())),
+        };
+        for block in std::mem::take(&mut self.open) {
+            self.file.write_at(&*block.bytes, block.number * BLOCK as u64)?;
+        }
+        let mut counts: Vec<(&Nid, &u32)> = tree.link_counts.iter().collect();
+        counts.sort();
+        for (nid, count) in counts {
+            self.file.write_at(&count.to_le_bytes(), nid * SLOT + INODE_NLINK)?;
+        }
+        let mut first = [0; BLOCK];
+        self.directories(tree, whiteout, &mut first)?;
+        self.superblock(&mut first, id);
+        self.file.write_at(&first, 0)?;
+        let bytes = self.blocks * BLOCK as u64;
+        self.file.set_length(bytes)?;
+        self.file.sync()?;
+        Ok(Finished { bytes, written: self.file.written() })
+    }
+
+    fn superblock(&self, block: &mut [u8; BLOCK], id: &Digest) {
+        let mut put = |offset: usize, bytes: &[u8]| {
+            block[SUPERBLOCK + offset..SUPERBLOCK + offset + bytes.len()].copy_from_slice(bytes);
+        };
+        let features = FEATURE_COMPAT_SB_CHKSUM | FEATURE_COMPAT_MTIME;
+        let root_nid = (ROOT_INODE as u64 / SLOT) as u16;
+        put(0, &MAGIC.to_le_bytes());
+        put(8, &features.to_le_bytes());
+        put(12, &[BLOCK.trailing_zeros() as u8]);
+        put(14, &root_nid.to_le_bytes());
+        put(16, &self.inodes.to_le_bytes());
+        put(36, &(self.blocks as u32).to_le_bytes());
+        put(48, &id.bytes()[..16]);
+        let checksum = crc32c(&block[SUPERBLOCK..]);
+        block[SUPERBLOCK + 4..SUPERBLOCK + 8].copy_from_slice(&checksum.to_le_bytes());
+    }
+}
+
+/// An image that is whole and durable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finished {
+    /// The image's length.
+    pub(crate) bytes: u64,
+    /// What was written for it.
+    pub(crate) written: u64,
+}
+
+impl Inode<'_> {
+    fn encode(&self, number: u64) -> Result<Vec<u8>, ErofsError> {
+        let xattrs = self.attributes.xattrs.encode();
+        let xattr_count = self.attributes.xattrs.count_field().map_err(ErofsError::Refused)?;
+        let mut bytes = Vec::with_capacity(INODE + xattrs.len());
+        bytes.extend_from_slice(&(self.format << 1 | 1).to_le_bytes());
+        bytes.extend_from_slice(&xattr_count.to_le_bytes());
+        bytes.extend_from_slice(&(self.kind | self.attributes.mode & 0o7777).to_le_bytes());
+        bytes.extend_from_slice(&[0; 2]);
+        bytes.extend_from_slice(&self.size.to_le_bytes());
+        bytes.extend_from_slice(&self.union.to_le_bytes());
+        bytes.extend_from_slice(&(number as u32).to_le_bytes());
+        bytes.extend_from_slice(&self.attributes.uid.to_le_bytes());
+        bytes.extend_from_slice(&self.attributes.gid.to_le_bytes());
+        bytes.extend_from_slice(&self.attributes.mtime.seconds.to_le_bytes());
+        bytes.extend_from_slice(&self.attributes.mtime.nanoseconds.to_le_bytes());
+        bytes.extend_from_slice(&self.links.to_le_bytes());
+        bytes.extend_from_slice(&[0; 16]);
+        bytes.extend_from_slice(&xattrs);
+        Ok(bytes)
+    }
+}
+
+/// Fills the block as far as the content reaches.
+fn read_block(content: &mut dyn Read, block: &mut [u8; BLOCK]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < block.len() {
+        match content.read(&mut block[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// As the kernel computes it: no inversion at the end.
+fn crc32c(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(!0, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,551 @@
+//! The members of a tar stream, in one pass and in bounded memory.
+//!
+//! Headers are decoded by the `tar` crate. The walk from one to the next is
+//! ours, because long names and PAX records must be capped while they are
+//! read, every form of sparse file expanded, and a size in a PAX record must
+//! mean the same here as to the tools that made the archive (Go's, mostly).
+//! What the members mean is `layer`'s and `archive`'s to say.
+
+use std::fmt;
+use std::io::{self, Read};
+
+use tar::{EntryType, GnuExtSparseHeader, Header};
+
+mod sparse;
+
+pub(crate) use sparse::Segment;
+
+const BLOCK: u64 = 512;
+/// Long names, long links and PAX records of one member. Linux caps a file's
+/// extended attributes at 64 KiB, and base64 and names come on top.
+const EXTENSION_MAX: u64 = 256 * 1024;
+/// Holes and pieces of one sparse file.
+const SEGMENTS_MAX: usize = 16 * 1024;
+
+/// What a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    HardLink,
+    Symlink,
+    CharacterDevice,
+    BlockDevice,
+    Directory,
+    Fifo,
+}
+
+/// Seconds and nanoseconds since 1970, before it with negative seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Timestamp {
+    pub(crate) seconds: i64,
+    pub(crate) nanoseconds: u32,
+}
+
+/// One member's header, with all that PAX and GNU extensions say of it.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) path: Vec<u8>,
+    pub(crate) link: Vec<u8>,
+    pub(crate) kind: Kind,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mtime: Timestamp,
+    pub(crate) device: (u32, u32),
+    /// Bytes of the file, holes included.
+    pub(crate) size: u64,
+    /// Names with their prefix, as in `user.x`.
+    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Where its data begins in the stream.
+    pub(crate) offset: u64,
+}
+
+/// Why the stream is no tar archive that we take.
+#[derive(Debug)]
+pub enum TarError {
+    /// The stream could not be read on.
+    Read {
+        /// Where in the uncompressed archive.
+        offset: u64,
+        /// What reading gave.
+        source: io::Error,
+    },
+    /// A header that does not add up.
+    Header {
+        /// Where in the uncompressed archive.
+        offset: u64,
+        /// The field at fault and what would be right.
+        problem: String,
+    },
+    /// A well-formed member that is refused.
+    Member {
+        /// The member's name.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl fmt::Display for TarError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TarError::Read { offset, .. } => write!(f, "read the tar archive at byte {offset}"),
+            TarError::Header { offset, problem } => {
+                write!(f, "read the tar header at byte {offset}: {problem}")
+            }
+            TarError::Member { path, problem } => write!(f, "read tar member {path}: {problem}"),
+        }
+    }
+}
+
+impl std::error::Error for TarError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            TarError::Read { source, .. } => Some(source),
+            TarError::Header { .. } | TarError::Member { .. } => None,
+        }
+    }
+}
+
+/// Bytes of a name as a person reads them.
+pub(crate) fn shown(name: &[u8]) -> String {
+    let text: String = String::from_utf8_lossy(name).chars().take(256).collect();
+    text.escape_debug().to_string()
+}
+
+/// How to pass over data that nobody wants.
+pub(crate) type Skip<R> = fn(&mut R, u64) -> io::Result<()>;
+
+/// The walk through a tar stream.
+pub(crate) struct Members<R> {
+    reader: R,
+    skip: Skip<R>,
+    position: u64,
+    /// Where the next header stands.
+    next: u64,
+    /// What of the present member is still to be read, in order.
+    segments: std::collections::VecDeque<Segment>,
+}
+
+impl<R: Read> Members<R> {
+    pub(crate) fn new(reader: R) -> Members<R> {
+        Members::with_skip(reader, |reader, bytes| {
+            let skipped = io::copy(&mut reader.take(bytes), &mut io::sink())?;
+            match skipped == bytes {
+                true => Ok(()),
+                false => Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        })
+    }
+
+    /// A walk that passes over data in a way of its own, such as a seek.
+    pub(crate) fn with_skip(reader: R, skip: Skip<R>) -> Members<R> {
+        Members { reader, skip, position: 0, next: 0, segments: Default::default() }
+    }
+
+    /// Goes on to the next member, whatever of the present one is unread.
+    pub(crate) fn next(&mut self) -> Result<Option<Member>, TarError> {
+        let mut extensions = Extensions::default();
+        loop {
+            self.segments.clear();
+            let gap = self.next - self.position;
+            (self.skip)(&mut self.reader, gap)
+                .map_err(|source| TarError::Read { offset: self.position, source })?;
+            self.position = self.next;
+            let Some(header) = self.header()? else {
+                return match extensions.any {
+                    false => Ok(None),
+                    true => Err(self.wrong("a long name or PAX header without the member it describes")),
+                };
+            };
+            let size = header.entry_size().map_err(|e| self.wrong(&format!("size: {e}")))?;
+            let kind = header.entry_type();
+            let bytes = match kind {
+                EntryType::GNULongName | EntryType::GNULongLink | EntryType::XHeader => {
+                    self.extension(size)?
+                }
+                EntryType::XGlobalHeader => {
+                    self.advance(size)?;
+                    continue;
+                }
+                _ => return self.member(&header, extensions).map(Some),
+            };
+            extensions.any = true;
+            match kind {
+                EntryType::GNULongName => extensions.path = Some(until_nul(bytes)),
+                EntryType::GNULongLink => extensions.link = Some(until_nul(bytes)),
+                _ => extensions.read_pax(&bytes).map_err(|problem| self.wrong(&problem))?,
+            }
+        }
+    }
+
+    /// Ends the walk and gives the stream back, for what follows the archive.
+    pub(crate) fn into_inner(self) -> R {
+        self.reader
+    }
+
+    fn header(&mut self) -> Result<Option<Header>, TarError> {
+        let mut header = Header::new_old();
+        if !self.read_block(header.as_mut_bytes())? {
+            return Ok(None);
+        }
+        self.next = self.position;
+        if header.as_bytes().iter().all(|b| *b == 0) {
+            return Ok(None);
+        }
+        if !checksum_is_right(&header) {
+            return Err(self.wrong("checksum mismatch: not a tar archive, or damaged"));
+        }
+        Ok(Some(header))
+    }
+
+    /// False at the end of the stream.
+    fn read_block(&mut self, block: &mut [u8; 512]) -> Result<bool, TarError> {
+        let mut filled = 0;
+        while filled < block.len() {
+            match self.reader.read(&mut block[filled..]) {
+                Ok(0) if filled == 0 => return Ok(false),
+                Ok(0) => {
+                    let source = io::ErrorKind::UnexpectedEof.into();
+                    return Err(TarError::Read { offset: self.position, source });
+                }
+                Ok(n) => filled += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(TarError::Read { offset: self.position, source }),
+            }
+        }
+        self.position += BLOCK;
+        Ok(true)
+    }
+
+    fn advance(&mut self, size: u64) -> Result<(), TarError> {
+        self.next = size
+            .checked_next_multiple_of(BLOCK)
+            .and_then(|padded| self.position.checked_add(padded))
+            .ok_or_else(|| self.wrong("size: larger than any archive"))?;
+        Ok(())
+    }
+
+    fn extension(&mut self, size: u64) -> Result<Vec<u8>, TarError> {
+        if size > EXTENSION_MAX {
+            let problem = format!("a long name or PAX header of {size} bytes: at most {EXTENSION_MAX} are taken");
+            return Err(self.wrong(&problem));
+        }
+        self.advance(size)?;
+        let mut bytes = vec![0; size as usize];
+        self.reader
+            .read_exact(&mut bytes)
+            .map_err(|source| TarError::Read { offset: self.position, source })?;
+        self.position += size;
+        Ok(bytes)
+    }
+
+    fn member(&mut self, header: &Header, extensions: Extensions) -> Result<Member, TarError> {
+        let path = extensions.path.unwrap_or_else(|| header.path_bytes().into_owned());
+        let refuse = |problem: String| TarError::Member { path: shown(&path), problem };
+        let field = |name: &str, value: io::Result<u64>| {
+            value.map_err(|error| refuse(format!("{name}: {error}")))
+        };
+        let id = |name: &str, pax: Option<u64>, value: io::Result<u64>| {
+            let value = pax.map_or_else(|| field(name, value), Ok)?;
+            u32::try_from(value).map_err(|_| refuse(format!("{name} {value}: larger than Linux takes")))
+        };
+        let kind = match header.entry_type() {
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => match path.ends_with(b"/") {
+                // Before POSIX, a directory was a file whose name ends so.
+                true => Kind::Directory,
+                false => Kind::File,
+            },
+            EntryType::Link => Kind::HardLink,
+            EntryType::Symlink => Kind::Symlink,
+            EntryType::Char => Kind::CharacterDevice,
+            EntryType::Block => Kind::BlockDevice,
+            EntryType::Directory => Kind::Directory,
+            EntryType::Fifo => Kind::Fifo,
+            other => {
+                let problem = format!("type '{}' is none that a layer can have", other.as_byte().escape_ascii());
+                return Err(refuse(problem));
+            }
+        };
+        let size = match extensions.size {
+            Some(size) => size,
+            None => field("size", header.entry_size())?,
+        };
+        // Only files have data; other members' sizes are noise of old tools.
+        let size = if kind == Kind::File { size } else { 0 };
+        let device = |name: &str, value: io::Result<Option<u32>>| match (kind, value) {
+            (Kind::CharacterDevice | Kind::BlockDevice, Ok(value)) => Ok(value.unwrap_or(0)),
+            (Kind::CharacterDevice | Kind::BlockDevice, Err(error)) => Err(refuse(format!("{name}: {error}"))),
+            (_, _) => Ok(0),
+        };
+        let mtime = match extensions.mtime {
+            Some(mtime) => mtime,
+            None => Timestamp { seconds: field("mtime", header.mtime())?.cast_signed(), nanoseconds: 0 },
+        };
+        let mut member = Member {
+            kind,
+            mode: header.mode().map_err(|error| refuse(format!("mode: {error}")))?,
+            uid: id("uid", extensions.uid, header.uid())?,
+            gid: id("gid", extensions.gid, header.gid())?,
+            mtime,
+            device: (
+                device("device major number", header.device_major())?,
+                device("device minor number", header.device_minor())?,
+            ),
+            size,
+            xattrs: extensions.xattrs,
+            link: extensions
+                .link
+                .or_else(|| header.link_name_bytes().map(|link| link.into_owned()))
+                .unwrap_or_default(),
+            offset: self.position,
+            path,
+        };
+        self.segments = [Segment::Data(size)].into();
+        let sparse = match (header.entry_type(), extensions.sparse) {
+            (EntryType::GNUSparse, _) => Some(self.gnu_sparse(header)?),
+            (_, Some(sparse)) if kind == Kind::File => Some(sparse),
+            (_, _) => None,
+        };
+        let stored = size;
+        let data_starts = self.position;
+        self.advance(stored)?;
+        if let Some(mut sparse) = sparse {
+            if let Some(name) = sparse.name.take() {
+                member.path = name;
+            }
+            let refuse = |problem: String| TarError::Member { path: shown(&member.path), problem };
+            if sparse.map_in_data {
+                sparse.read_map(&mut self.reader, &mut self.position, stored).map_err(refuse)?;
+            }
+            let left = stored - (self.position - data_starts);
+            self.segments = sparse.segments(left).map_err(refuse)?.into();
+            member.size = sparse.real_size;
+        }
+        Ok(member)
+    }
+
+    /// The map in an old GNU sparse header and the blocks that extend it.
+    fn gnu_sparse(&mut self, header: &Header) -> Result<sparse::Map, TarError> {
+        let gnu = header.as_gnu().ok_or_else(|| self.wrong("type 'S' in a header that is not GNU's"))?;
+        let wrong = |error: io::Error| format!("sparse map: {error}");
+        let real_size = gnu.real_size().map_err(|e| self.wrong(&wrong(e)))?;
+        let mut map = sparse::Map::of(real_size);
+        let mut more = gnu.is_extended();
+        for piece in gnu.sparse.iter().filter(|piece| !piece.is_empty()) {
+            map.push_gnu(piece).map_err(|e| self.wrong(&wrong(e)))?;
+        }
+        while more {
+            let mut block = GnuExtSparseHeader::new();
+            let mut bytes = [0; 512];
+            if !self.read_block(&mut bytes)? {
+                return Err(self.wrong("the archive ends within a sparse map"));
+            }
+            block.as_mut_bytes().copy_from_slice(&bytes);
+            for piece in block.sparse.iter().filter(|piece| !piece.is_empty()) {
+                map.push_gnu(piece).map_err(|e| self.wrong(&wrong(e)))?;
+            }
+            if map.pieces() > SEGMENTS_MAX {
+                return Err(self.wrong(&format!("a sparse file of more than {SEGMENTS_MAX} pieces")));
+            }
+            more = block.is_extended();
+        }
+        Ok(map)
+    }
+
+    fn wrong(&self, problem: &str) -> TarError {
+        TarError::Header { offset: self.next, problem: problem.to_owned() }
+    }
+}
+
+/// Reads the present member, with its holes as zeros.
+impl<R: Read> Read for Members<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let Some(segment) = self.segments.front_mut() else { return Ok(0) };
+            let read = match segment {
+                Segment::Data(0) | Segment::Hole(0) => {
+                    self.segments.pop_front();
+                    continue;
+                }
+                Segment::Data(left) => {
+                    let length = (*left).min(buffer.len() as u64) as usize;
+                    let read = self.reader.read(&mut buffer[..length])?;
+                    if read == 0 && length > 0 {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    self.position += read as u64;
+                    *left -= read as u64;
+                    read
+                }
+                Segment::Hole(left) => {
+                    let length = (*left).min(buffer.len() as u64) as usize;
+                    buffer[..length].fill(0);
+                    *left -= length as u64;
+                    length
+                }
+            };
+            return Ok(read);
+        }
+    }
+}
+
+/// What long-name members and PAX records say of the member that follows.
+#[derive(Default)]
+struct Extensions {
+    any: bool,
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    size: Option<u64>,
+    uid: Option<u64>,
+    gid: Option<u64>,
+    mtime: Option<Timestamp>,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    sparse: Option<sparse::Map>,
+}
+
+impl Extensions {
+    fn read_pax(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (key, value, after) = pax_record(rest)
+                .ok_or_else(|| "PAX record: must be \"<length> <key>=<value>\" and a line feed".to_owned())?;
+            rest = after;
+            let number = || {
+                std::str::from_utf8(value)
+                    .ok()
+                    .and_then(|text| text.parse::<u64>().ok())
+                    .ok_or_else(|| format!("PAX record {}: must be a decimal number", shown(key)))
+            };
+            match key {
+                b"path" => self.path = Some(value.to_vec()),
+                b"linkpath" => self.link = Some(value.to_vec()),
+                b"size" => self.size = Some(number()?),
+                b"uid" => self.uid = Some(number()?),
+                b"gid" => self.gid = Some(number()?),
+                b"mtime" => {
+                    let time = timestamp(value);
+                    self.mtime = Some(time.ok_or_else(|| "PAX record mtime: must be a decimal".to_owned())?);
+                }
+                _ => {
+                    if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+                        self.set_xattr(name.to_vec(), value.to_vec());
+                    } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
+                        let value = base64(value).ok_or_else(|| format!("PAX record {}: must be base64", shown(key)))?;
+                        self.set_xattr(percent_decoded(name), value);
+                    } else if let Some(name) = key.strip_prefix(b"GNU.sparse.") {
+                        self.sparse.get_or_insert_default().pax_record(name, value)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tools write both forms of one attribute; the later record wins.
+    fn set_xattr(&mut self, name: Vec<u8>, value: Vec<u8>) {
+        self.xattrs.retain(|(known, _)| *known != name);
+        self.xattrs.push((name, value));
+    }
+}
+
+/// The first record's key and value, and what follows it. By its length, not by
+/// lines: values are any bytes.
+fn pax_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let space = bytes.iter().take(20).position(|b| *b == b' ')?;
+    let length: usize = std::str::from_utf8(&bytes[..space]).ok()?.parse().ok()?;
+    let record = bytes.get(space + 1..length)?.strip_suffix(b"\n")?;
+    let equals = record.iter().position(|b| *b == b'=')?;
+    Some((&record[..equals], &record[equals + 1..], &bytes[length..]))
+}
+
+/// Old tools summed signed bytes.
+fn checksum_is_right(header: &Header) -> bool {
+    let bytes = header.as_bytes();
+    let summed = || bytes[..148].iter().chain(&[b' '; 8]).chain(&bytes[156..]);
+    let unsigned: u32 = summed().map(|b| u32::from(*b)).sum();
+    let signed: i32 = summed().map(|b| i32::from(b.cast_signed())).sum();
+    header.cksum().is_ok_and(|sum| sum == unsigned || i64::from(sum) == i64::from(signed))
+}
+
+/// Whether these first 512 bytes begin a tar archive, be it an empty one.
+pub(crate) fn begins_tar(block: &[u8]) -> bool {
+    let mut header = Header::new_old();
+    if block.len() != header.as_bytes().len() {
+        return false;
+    }
+    header.as_mut_bytes().copy_from_slice(block);
+    block.iter().all(|b| *b == 0) || checksum_is_right(&header)
+}
+
+fn until_nul(mut bytes: Vec<u8>) -> Vec<u8> {
+    if let Some(end) = bytes.iter().position(|b| *b == 0) {
+        bytes.truncate(end);
+    }
+    bytes
+}
+
+/// `-12.5` is half a second after -13.
+fn timestamp(value: &[u8]) -> Option<Timestamp> {
+    let text = std::str::from_utf8(value).ok()?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let seconds: i64 = whole.parse().ok()?;
+    if !fraction.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let digits: String = fraction.chars().chain("000000000".chars()).take(9).collect();
+    let nanoseconds: u32 = digits.parse().ok()?;
+    match whole.starts_with('-') && nanoseconds > 0 {
+        true => Some(Timestamp { seconds: seconds.checked_sub(1)?, nanoseconds: 1_000_000_000 - nanoseconds }),
+        false => Some(Timestamp { seconds, nanoseconds }),
+    }
+}
+
+fn base64(text: &[u8]) -> Option<Vec<u8>> {
+    let text: Vec<u8> = text.iter().copied().filter(|b| *b != b'=').collect();
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 3);
+    let (mut bits, mut held) = (0u32, 0u32);
+    for byte in text {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        held = (held << 6 | u32::from(value)) & 0xffff;
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push((held >> bits) as u8);
+        }
+    }
+    Some(bytes)
+}
+
+fn percent_decoded(name: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((first, after)) = rest.split_first() {
+        let escaped = (*first == b'%')
+            .then(|| after.get(..2))
+            .flatten()
+            .and_then(|hex| std::str::from_utf8(hex).ok())
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match escaped {
+            Some(byte) => {
+                decoded.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                decoded.push(*first);
+                rest = after;
+            }
+        }
+    }
+    decoded
+}
+
+#[cfg(test)]
+mod tests;
