@@ -61,6 +61,13 @@ impl<'a, R: Read + 'a> Peeked<R> {
     }
 }
 
+/// The stream as it is, beginning included.
+impl<R: Read> Read for Peeked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.read(buffer)
+    }
+}
+
 /// Frames of zstd one after the other, skippable ones passed over.
 struct Zstd<R> {
     stream: R,
@@ -84,7 +91,10 @@ impl<R: BufRead> Zstd<R> {
                     self.within = true;
                     return Ok(true);
                 }
-                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => {
                     let length = u64::from(length);
                     let skipped = io::copy(&mut self.stream.by_ref().take(length), &mut io::sink())?;
                     if skipped < length {
@@ -172,7 +182,8 @@ mod tests {
     fn streams_of_several_members_and_frames_are_read_to_their_end() {
         assert_eq!(unpacked(&[gzip(b"one "), gzip(b"two")].concat()).expect("gzip"), b"one two");
         let skippable = [&0x184d_2a5e_u32.to_le_bytes()[..], &5u32.to_le_bytes(), b"table"].concat();
-        let frames = [skippable.clone(), zstd(b"one "), zstd(b""), skippable.clone(), zstd(b"two"), skippable];
+        let frames =
+            [skippable.clone(), zstd(b"one "), zstd(b""), skippable.clone(), zstd(b"two"), skippable];
         assert_eq!(unpacked(&frames.concat()).expect("zstd"), b"one two");
         assert_eq!(unpacked(b"plain").expect("plain"), b"plain");
         assert_eq!(unpacked(b"").expect("empty"), b"");

@@ -18,6 +18,7 @@ use nix::sys::statvfs::statvfs;
 
 /// One change to the disk, told to the observer before it is made.
 #[derive(Debug)]
+#[cfg_attr(not(test), allow(dead_code, reason = "only tests look"))]
 pub(crate) enum Operation<'a> {
     CreateDirectory(&'a Path),
     Create(&'a Path),
@@ -30,6 +31,7 @@ pub(crate) enum Operation<'a> {
 }
 
 /// What the observer of a test makes of an operation.
+#[cfg_attr(not(test), allow(dead_code, reason = "only tests object"))]
 pub(crate) enum Verdict {
     Proceed,
     Fail(Errno),
@@ -177,10 +179,6 @@ pub(crate) struct File {
 }
 
 impl File {
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Bytes written so far, those written twice counted twice.
     pub(crate) fn written(&self) -> u64 {
         self.written

@@ -142,7 +142,11 @@ impl Writer {
     }
 
     /// Writes a regular file with the data that `content` yields to its end.
-    pub(crate) fn file(&mut self, attributes: &Attributes, content: &mut dyn Read) -> Result<Nid, ErofsError> {
+    pub(crate) fn file(
+        &mut self,
+        attributes: &Attributes,
+        content: &mut dyn Read,
+    ) -> Result<Nid, ErofsError> {
         self.with_data(S_IFREG, attributes, content)
     }
 

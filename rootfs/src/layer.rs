@@ -163,7 +163,8 @@ impl Layer {
             Kind::Symlink => {
                 let target = &*member.link;
                 if target.is_empty() || target.len() > TARGET_MAX || target.contains(&0) {
-                    let problem = format!("the target of a symbolic link must be 1 to {TARGET_MAX} bytes, none NUL");
+                    let problem =
+                        format!("the target of a symbolic link must be 1 to {TARGET_MAX} bytes, none NUL");
                     return Err(ErofsError::Refused(problem));
                 }
                 let nid = self.writer.symlink(&attributes(member, warn)?, target)?;

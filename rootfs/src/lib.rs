@@ -17,19 +17,29 @@
 //!
 //! `docs/decisions/0001-image-layout.md` says why a layer is a file.
 
+pub mod assemble;
+
+mod archive;
 mod compression;
+mod config;
 mod content;
 mod erofs;
 mod layer;
+mod load;
 mod members;
 mod platform;
 mod reference;
+mod store;
 #[cfg(test)]
 mod testing;
 mod tree;
 
+pub use archive::ArchiveError;
+pub use config::ImageConfig;
 pub use content::ContentError;
 pub use layer::LayerError;
+pub use load::{LoadError, LoadOptions, Loaded, Progress};
 pub use members::TarError;
 pub use platform::{Platform, PlatformError};
 pub use reference::{Digest, DigestError, Reference, ReferenceError};
+pub use store::{Image, RemoveError, Removed, Store, StoreError};

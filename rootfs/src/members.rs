@@ -228,7 +228,8 @@ impl<R: Read> Members<R> {
 
     fn extension(&mut self, size: u64) -> Result<Vec<u8>, TarError> {
         if size > EXTENSION_MAX {
-            let problem = format!("a long name or PAX header of {size} bytes: at most {EXTENSION_MAX} are taken");
+            let problem =
+                format!("a long name or PAX header of {size} bytes: at most {EXTENSION_MAX} are taken");
             return Err(self.wrong(&problem));
         }
         self.advance(size)?;
@@ -243,9 +244,8 @@ impl<R: Read> Members<R> {
     fn member(&mut self, header: &Header, extensions: Extensions) -> Result<Member, TarError> {
         let path = extensions.path.unwrap_or_else(|| header.path_bytes().into_owned());
         let refuse = |problem: String| TarError::Member { path: shown(&path), problem };
-        let field = |name: &str, value: io::Result<u64>| {
-            value.map_err(|error| refuse(format!("{name}: {error}")))
-        };
+        let field =
+            |name: &str, value: io::Result<u64>| value.map_err(|error| refuse(format!("{name}: {error}")));
         let id = |name: &str, pax: Option<u64>, value: io::Result<u64>| {
             let value = pax.map_or_else(|| field(name, value), Ok)?;
             u32::try_from(value).map_err(|_| refuse(format!("{name} {value}: larger than Linux takes")))
@@ -263,7 +263,8 @@ impl<R: Read> Members<R> {
             EntryType::Directory => Kind::Directory,
             EntryType::Fifo => Kind::Fifo,
             other => {
-                let problem = format!("type '{}' is none that a layer can have", other.as_byte().escape_ascii());
+                let problem =
+                    format!("type '{}' is none that a layer can have", other.as_byte().escape_ascii());
                 return Err(refuse(problem));
             }
         };
@@ -275,7 +276,9 @@ impl<R: Read> Members<R> {
         let size = if kind == Kind::File { size } else { 0 };
         let device = |name: &str, value: io::Result<Option<u32>>| match (kind, value) {
             (Kind::CharacterDevice | Kind::BlockDevice, Ok(value)) => Ok(value.unwrap_or(0)),
-            (Kind::CharacterDevice | Kind::BlockDevice, Err(error)) => Err(refuse(format!("{name}: {error}"))),
+            (Kind::CharacterDevice | Kind::BlockDevice, Err(error)) => {
+                Err(refuse(format!("{name}: {error}")))
+            }
             (_, _) => Ok(0),
         };
         let mtime = match extensions.mtime {
@@ -431,7 +434,8 @@ impl Extensions {
                     if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
                         self.set_xattr(name.to_vec(), value.to_vec());
                     } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
-                        let value = base64(value).ok_or_else(|| format!("PAX record {}: must be base64", shown(key)))?;
+                        let value = base64(value)
+                            .ok_or_else(|| format!("PAX record {}: must be base64", shown(key)))?;
                         self.set_xattr(percent_decoded(name), value);
                     } else if let Some(name) = key.strip_prefix(b"GNU.sparse.") {
                         self.sparse.get_or_insert_default().pax_record(name, value)?;
@@ -496,7 +500,9 @@ fn timestamp(value: &[u8]) -> Option<Timestamp> {
     let digits: String = fraction.chars().chain("000000000".chars()).take(9).collect();
     let nanoseconds: u32 = digits.parse().ok()?;
     match whole.starts_with('-') && nanoseconds > 0 {
-        true => Some(Timestamp { seconds: seconds.checked_sub(1)?, nanoseconds: 1_000_000_000 - nanoseconds }),
+        true => {
+            Some(Timestamp { seconds: seconds.checked_sub(1)?, nanoseconds: 1_000_000_000 - nanoseconds })
+        }
         false => Some(Timestamp { seconds, nanoseconds }),
     }
 }

@@ -41,7 +41,8 @@ impl Platform {
         let error = || PlatformError { text: text.to_owned() };
         let parts: Vec<&str> = text.split('/').collect();
         let word = |part: &&str| {
-            !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+            !part.is_empty()
+                && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
         };
         if !parts.iter().all(word) {
             return Err(error());
@@ -88,7 +89,9 @@ impl Platform {
                 let variant = match machine.as_bytes() {
                     [b'a', b'r', b'm', b'v', digit @ b'5'..=b'7', ..] => format!("v{}", char::from(*digit)),
                     // A 64-bit kernel beneath 32-bit programs.
-                    [b'a', b'r', b'm', b'v', b'8', ..] | [b'a', b'a', b'r', b'c', b'h', ..] => "v8".to_owned(),
+                    [b'a', b'r', b'm', b'v', b'8', ..] | [b'a', b'a', b'r', b'c', b'h', ..] => {
+                        "v8".to_owned()
+                    }
                     _ => "v7".to_owned(),
                 };
                 Platform::new("linux", "arm", Some(&variant))
@@ -109,7 +112,9 @@ impl Platform {
         });
         match (self.architecture.as_str(), version) {
             ("amd64", Some(version)) => {
-                vector.extend((1..version).rev().map(|v| Platform::new("linux", "amd64", Some(&format!("v{v}")))));
+                vector.extend(
+                    (1..version).rev().map(|v| Platform::new("linux", "amd64", Some(&format!("v{v}")))),
+                );
                 vector.push(Platform::new("linux", "386", None));
             }
             ("amd64", None) => vector.push(Platform::new("linux", "386", None)),

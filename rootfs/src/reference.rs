@@ -189,7 +189,8 @@ fn is_domain(domain: &str) -> bool {
                 && !label.ends_with('-')
         }),
     };
-    host_is_well_formed && port.is_none_or(|port| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))
+    host_is_well_formed
+        && port.is_none_or(|port| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`

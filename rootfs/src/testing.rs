@@ -1,13 +1,18 @@
 //! What the tests of this crate share: scratch directories and archives.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tar::{EntryType, Header};
+
+use crate::platform::Platform;
+use crate::reference::Digest;
 
 /// A directory below /tmp that goes with the test.
 #[derive(Debug)]
@@ -46,7 +51,8 @@ fn c_path(path: &Path) -> CString {
 pub(crate) fn set_xattr(path: &Path, name: &str, value: &[u8]) {
     let (path, name) = (c_path(path), CString::new(name).unwrap());
     // SAFETY: both strings end in NUL, and the length is that of `value`.
-    let result = unsafe { libc::lsetxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
+    let result =
+        unsafe { libc::lsetxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
     assert_eq!(result, 0, "{name:?}: {}", std::io::Error::last_os_error());
 }
 
@@ -104,7 +110,14 @@ impl TarBuilder {
         self.entry(EntryType::Link, name, target, 0o644, &[])
     }
 
-    pub(crate) fn entry(mut self, kind: EntryType, name: &str, link: &str, mode: u32, data: &[u8]) -> TarBuilder {
+    pub(crate) fn entry(
+        mut self,
+        kind: EntryType,
+        name: &str,
+        link: &str,
+        mode: u32,
+        data: &[u8],
+    ) -> TarBuilder {
         if name.len() > 100 {
             self = self.entry(EntryType::GNULongName, "././@LongLink", "", 0, format!("{name}\0").as_bytes());
         }
@@ -130,4 +143,135 @@ impl TarBuilder {
         self.0.resize(self.0.len() + 1024, 0);
         self.0
     }
+}
+
+/// An image to be written as an archive.
+pub(crate) struct TestImage {
+    pub(crate) name: Option<&'static str>,
+    pub(crate) platform: &'static str,
+    /// Tar streams, lowest first.
+    pub(crate) layers: Vec<Vec<u8>>,
+    pub(crate) gzip: bool,
+    /// More of the configuration's `config`, as JSON.
+    pub(crate) config: &'static str,
+}
+
+impl TestImage {
+    pub(crate) fn new(name: &'static str, layers: Vec<Vec<u8>>) -> TestImage {
+        let config = r#"{"Entrypoint":["/bin/app"],"User":"www"}"#;
+        TestImage { name: Some(name), platform: "linux/amd64", layers, gzip: false, config }
+    }
+
+    pub(crate) fn on(self, platform: &'static str) -> TestImage {
+        TestImage { platform, ..self }
+    }
+
+    pub(crate) fn gzipped(self) -> TestImage {
+        TestImage { gzip: true, ..self }
+    }
+
+    pub(crate) fn configuration(&self) -> String {
+        let platform = Platform::parse(self.platform).unwrap();
+        let variant = platform.variant.map(|v| format!(r#","variant":"{v}""#)).unwrap_or_default();
+        let diff_ids: Vec<String> =
+            self.layers.iter().map(|layer| format!("\"{}\"", Digest::of(layer))).collect();
+        format!(
+            r#"{{"os":"{}","architecture":"{}"{variant},"config":{},"rootfs":{{"type":"layers","diff_ids":[{}]}}}}"#,
+            platform.os,
+            platform.architecture,
+            self.config,
+            diff_ids.join(",")
+        )
+    }
+
+    pub(crate) fn id(&self) -> Digest {
+        Digest::of(self.configuration().as_bytes())
+    }
+
+    fn blobs(&self) -> Vec<Vec<u8>> {
+        let compressed = |layer: &Vec<u8>| {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            encoder.write_all(layer).unwrap();
+            encoder.finish().unwrap()
+        };
+        match self.gzip {
+            true => self.layers.iter().map(compressed).collect(),
+            false => self.layers.clone(),
+        }
+    }
+
+    pub(crate) fn manifest(&self) -> String {
+        let layers: Vec<String> = self
+            .blobs()
+            .iter()
+            .map(|blob| descriptor("application/vnd.oci.image.layer.v1.tar", blob, ""))
+            .collect();
+        format!(
+            r#"{{"schemaVersion":2,"config":{},"layers":[{}]}}"#,
+            descriptor("application/vnd.oci.image.config.v1+json", self.configuration().as_bytes(), ""),
+            layers.join(",")
+        )
+    }
+
+    fn manifest_descriptor(&self) -> String {
+        let platform = Platform::parse(self.platform).unwrap();
+        let variant = platform.variant.map(|v| format!(r#","variant":"{v}""#)).unwrap_or_default();
+        let name = self
+            .name
+            .map(|name| format!(r#","annotations":{{"org.opencontainers.image.ref.name":"{name}"}}"#));
+        let more = format!(
+            r#","platform":{{"os":"{}","architecture":"{}"{variant}}}{}"#,
+            platform.os,
+            platform.architecture,
+            name.unwrap_or_default()
+        );
+        descriptor("application/vnd.oci.image.manifest.v1+json", self.manifest().as_bytes(), &more)
+    }
+}
+
+fn descriptor(media_type: &str, bytes: &[u8], more: &str) -> String {
+    format!(r#"{{"mediaType":"{media_type}","digest":"{}","size":{}{more}}}"#, Digest::of(bytes), bytes.len())
+}
+
+/// An OCI image layout: the layers before what names them, as tools write them.
+pub(crate) fn oci_archive(images: &[TestImage]) -> TarBuilder {
+    let mut blobs: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    let mut add = |bytes: Vec<u8>| blobs.insert(format!("blobs/sha256/{}", Digest::of(&bytes).hex()), bytes);
+    for image in images {
+        image.blobs().into_iter().for_each(|blob| drop(add(blob)));
+        add(image.configuration().into_bytes());
+        add(image.manifest().into_bytes());
+    }
+    let manifests: Vec<String> = images.iter().map(TestImage::manifest_descriptor).collect();
+    let archive = blobs
+        .into_iter()
+        .fold(TarBuilder::new().directory("blobs/"), |tar, (name, bytes)| tar.bytes(&name, &bytes));
+    archive
+        .file("index.json", &format!(r#"{{"schemaVersion":2,"manifests":[{}]}}"#, manifests.join(",")))
+        .file("oci-layout", r#"{"imageLayoutVersion":"1.0.0"}"#)
+}
+
+/// What `docker save` wrote for years: layers in directories, repeated ones as links.
+pub(crate) fn docker_archive(images: &[TestImage]) -> TarBuilder {
+    let mut archive = TarBuilder::new();
+    let mut written: BTreeMap<Digest, String> = BTreeMap::new();
+    let mut manifests = Vec::new();
+    for (number, image) in images.iter().enumerate() {
+        let mut members = Vec::new();
+        for (depth, layer) in image.layers.iter().enumerate() {
+            let member = format!("image{number}-{depth}/layer.tar");
+            archive = match written.get(&Digest::of(layer)) {
+                Some(first) => archive.symlink(&member, &format!("../{first}")),
+                None => archive.bytes(&member, layer),
+            };
+            written.entry(Digest::of(layer)).or_insert_with(|| member.clone());
+            members.push(format!("\"{member}\""));
+        }
+        let config = format!("{}.json", image.id().hex());
+        archive = archive.file(&config, &image.configuration());
+        let tags = image.name.map_or("null".to_owned(), |name| format!("[\"{name}\"]"));
+        manifests
+            .push(format!(r#"{{"Config":"{config}","RepoTags":{tags},"Layers":[{}]}}"#, members.join(",")));
+    }
+    archive.file("manifest.json", &format!("[{}]", manifests.join(",")))
 }

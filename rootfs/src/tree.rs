@@ -35,8 +35,14 @@ pub(crate) struct Directory {
 #[derive(Debug)]
 pub(crate) enum Child {
     Directory(DirectoryIndex),
-    Symlink { nid: Nid, target: Box<[u8]> },
-    Other { nid: Nid, kind: OtherKind },
+    Symlink {
+        nid: Nid,
+        target: Box<[u8]>,
+    },
+    Other {
+        nid: Nid,
+        kind: OtherKind,
+    },
     /// Hides what lower layers have under this name.
     Whiteout,
 }
@@ -124,7 +130,12 @@ impl Tree {
     }
 
     /// Puts anything but a directory there, in place of what there is.
-    pub(crate) fn put(&mut self, parent: DirectoryIndex, name: Box<[u8]>, child: Child) -> Result<(), String> {
+    pub(crate) fn put(
+        &mut self,
+        parent: DirectoryIndex,
+        name: Box<[u8]>,
+        child: Child,
+    ) -> Result<(), String> {
         let target = match &child {
             Child::Symlink { target, .. } => target.len(),
             Child::Directory(_) | Child::Other { .. } | Child::Whiteout => 0,
@@ -136,7 +147,12 @@ impl Tree {
     }
 
     /// Gives the inode that `target` names one name more.
-    pub(crate) fn link(&mut self, parent: DirectoryIndex, name: Box<[u8]>, target: &[u8]) -> Result<(), String> {
+    pub(crate) fn link(
+        &mut self,
+        parent: DirectoryIndex,
+        name: Box<[u8]>,
+        target: &[u8],
+    ) -> Result<(), String> {
         let shown = crate::members::shown(target);
         let missing = || format!("hard link to {shown}, which does not precede it in this layer");
         let mut components = clean(target)?;

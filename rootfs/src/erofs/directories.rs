@@ -5,8 +5,8 @@
 //! inode that a name can point to has its number.
 
 use super::{
-    Attributes, BLOCK, ErofsError, FLAT_INLINE, FLAT_PLAIN, INODE, Inode, Namespace, Nid, ROOT_INODE, S_IFDIR,
-    SLOT, Writer,
+    Attributes, BLOCK, ErofsError, FLAT_INLINE, FLAT_PLAIN, INODE, Inode, Namespace, Nid, ROOT_INODE,
+    S_IFDIR, SLOT, Writer,
 };
 use crate::tree::{Child, DirectoryIndex, OtherKind, ROOT, Tree};
 
@@ -74,7 +74,8 @@ impl Writer {
                 }
                 ROOT => ROOT_INODE as u64 / SLOT,
                 _ => {
-                    let length = (head + if inline { tail } else { 0 }).next_multiple_of(SLOT as usize) as u64;
+                    let length =
+                        (head + if inline { tail } else { 0 }).next_multiple_of(SLOT as usize) as u64;
                     if cursor % BLOCK as u64 + length > BLOCK as u64 {
                         cursor = cursor.next_multiple_of(BLOCK as u64);
                     }
@@ -148,10 +149,7 @@ fn attributes(tree: &Tree, index: DirectoryIndex) -> Result<Attributes, ErofsErr
     let directory = &tree.directories[index];
     let mut attributes = directory.attributes.clone();
     if directory.opaque {
-        attributes
-            .xattrs
-            .push(Namespace::Trusted, b"overlay.opaque", b"y")
-            .map_err(ErofsError::Refused)?;
+        attributes.xattrs.push(Namespace::Trusted, b"overlay.opaque", b"y").map_err(ErofsError::Refused)?;
     }
     Ok(attributes)
 }
@@ -168,7 +166,9 @@ fn blocks_of(tree: &Tree, index: DirectoryIndex) -> impl Iterator<Item = Block<'
     let mut dots = [&b"."[..], b".."].into_iter().peekable();
     let mut children = tree.directories[index].children.iter().peekable();
     let mut names = std::iter::from_fn(move || match (dots.peek(), children.peek()) {
-        (Some(dot), Some((name, _))) if **dot > ***name => children.next().map(|(name, child)| (&**name, Some(child))),
+        (Some(dot), Some((name, _))) if **dot > ***name => {
+            children.next().map(|(name, child)| (&**name, Some(child)))
+        }
         (Some(_), _) => dots.next().map(|dot| (dot, None)),
         (None, _) => children.next().map(|(name, child)| (&**name, Some(child))),
     })

@@ -25,8 +25,9 @@ impl Mounted {
         run(Command::new("fsck.erofs").arg(image));
         let directory = scratch.path().join(format!("{}.mounted", image.file_name().unwrap().display()));
         fs::create_dir(&directory).unwrap();
-        mount(Some(image), &directory, Some("erofs"), MsFlags::MS_RDONLY, None::<&str>)
-            .expect("mount an EROFS image: this test needs root, CONFIG_EROFS_FS and a kernel of 6.12 or later");
+        mount(Some(image), &directory, Some("erofs"), MsFlags::MS_RDONLY, None::<&str>).expect(
+            "mount an EROFS image: this test needs root, CONFIG_EROFS_FS and a kernel of 6.12 or later",
+        );
         Mounted { directory }
     }
 }
@@ -121,7 +122,9 @@ fn one_of_everything(root: &Path) {
     device("null", SFlag::S_IFCHR, 1, 3);
     device("disk", SFlag::S_IFBLK, 259, 70_000);
     nix::unistd::mkfifo(&root.join("fifo"), Mode::from_bits_truncate(0o622)).unwrap();
-    for (name, mode) in [("etc/size-1", 0o4755), ("etc/size-3000", 0o2711), ("etc/empty", 0o1777), ("etc/size-0", 0)] {
+    for (name, mode) in
+        [("etc/size-1", 0o4755), ("etc/size-3000", 0o2711), ("etc/empty", 0o1777), ("etc/size-0", 0)]
+    {
         fs::set_permissions(root.join(name), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
     }
     std::os::unix::fs::lchown(root.join("etc/link"), Some(3_000_000_000), Some(70_000)).unwrap();
@@ -166,7 +169,14 @@ fn a_mounted_layer_is_what_gnu_tar_extracts() {
             "--format=pax" => &["--xattrs", "--xattrs-include=*"][..],
             _ => &[],
         };
-        run(Command::new("tar").args(options).args(xattrs).arg("-cf").arg(&archive).arg("-C").arg(&source).arg("."));
+        run(Command::new("tar")
+            .args(options)
+            .args(xattrs)
+            .arg("-cf")
+            .arg(&archive)
+            .arg("-C")
+            .arg(&source)
+            .arg("."));
         let extracted = scratch.path().join(format!("{number}.extracted"));
         fs::create_dir(&extracted).unwrap();
         run(Command::new("tar")
@@ -210,7 +220,9 @@ fn layer(entries: TarBuilder) -> Result<Vec<String>, String> {
                 }
                 SFlag::S_IFDIR => format!("{:o}", seen.mode & 0o7777),
                 SFlag::S_IFLNK => format!("-> {}", seen.target.unwrap().display()),
-                SFlag::S_IFREG => String::from_utf8(fs::read(mounted.directory.join(&name)).unwrap()).unwrap(),
+                SFlag::S_IFREG => {
+                    String::from_utf8(fs::read(mounted.directory.join(&name)).unwrap()).unwrap()
+                }
                 other => format!("{other:?}"),
             };
             format!("{} {what}", name.display())
@@ -220,7 +232,10 @@ fn layer(entries: TarBuilder) -> Result<Vec<String>, String> {
 
 #[track_caller]
 fn check(entries: TarBuilder, expected: &[&str]) {
-    assert_eq!(layer(entries).as_deref(), Ok(&expected.iter().map(|s| s.to_string()).collect::<Vec<_>>()[..]));
+    assert_eq!(
+        layer(entries).as_deref(),
+        Ok(&expected.iter().map(|s| s.to_string()).collect::<Vec<_>>()[..])
+    );
 }
 
 #[track_caller]
@@ -264,13 +279,19 @@ fn names_stay_within_the_root() {
         &["abs -> /etc/d", "etc 755", "etc/d 755", "etc/d/x 1"],
     );
     refused(TarBuilder::new().file("../a", ""), "unpack ../a: would lie outside of the root file system");
-    refused(TarBuilder::new().file("a/../../b", ""), "unpack a/../../b: would lie outside of the root file system");
+    refused(
+        TarBuilder::new().file("a/../../b", ""),
+        "unpack a/../../b: would lie outside of the root file system",
+    );
     refused(
         TarBuilder::new().symlink("a", "b").symlink("b", "a").file("a/x", ""),
         "unpack a/x: more than 40 symbolic links on the way",
     );
     refused(TarBuilder::new().file("a", "").file("a/b", ""), "unpack a/b: its parent a is not a directory");
-    refused(TarBuilder::new().symlink("a", ""), "unpack a: the target of a symbolic link must be 1 to 4095 bytes, none NUL");
+    refused(
+        TarBuilder::new().symlink("a", ""),
+        "unpack a: the target of a symbolic link must be 1 to 4095 bytes, none NUL",
+    );
     let long = "n".repeat(256);
     let shown = format!("unpack {long}: a name of 256 bytes: at most 255 are possible");
     refused(TarBuilder::new().file(&long, ""), &shown);
@@ -288,7 +309,10 @@ fn hard_links_are_to_what_precedes_them() {
         TarBuilder::new().hard_link("b", "../../etc/shadow"),
         "unpack b: would lie outside of the root file system",
     );
-    refused(TarBuilder::new().directory("d").hard_link("b", "d"), "unpack b: hard link to d, which is a directory");
+    refused(
+        TarBuilder::new().directory("d").hard_link("b", "d"),
+        "unpack b: hard link to d, which is a directory",
+    );
     refused(TarBuilder::new().file("a", "").hard_link("a", "a"), "unpack a: hard link to itself");
 }
 

@@ -1,0 +1,429 @@
+//! The images in an archive: an OCI image layout or what `docker save` writes.
+//!
+//! Decides which images are meant and of which layers they consist. Reads only
+//! the small documents, through [`Documents`]; the layers themselves are read
+//! in `load`, once it is known that they are wanted.
+
+use std::fmt;
+use std::io;
+
+use crate::config::Document;
+use crate::members::TarError;
+use crate::platform::Platform;
+use crate::reference::{Digest, DigestError, Reference};
+
+mod manifest;
+pub(crate) mod source;
+
+use manifest::{Descriptor, DockerImage, Index, Manifest};
+
+/// The largest document (index, manifest, configuration) that is read.
+pub(crate) const DOCUMENT_MAX: u64 = 4 * 1024 * 1024;
+/// Layers of one image: more cannot be mounted over one another.
+const LAYERS_MAX: usize = 127;
+/// Images looked at in one archive, those for other platforms included.
+const DESCRIPTORS_MAX: usize = 256;
+/// Indexes within indexes.
+const NESTING_MAX: usize = 4;
+
+/// Why an archive holds no image that can be loaded.
+#[derive(Debug)]
+pub enum ArchiveError {
+    /// Neither an OCI image layout nor a docker archive.
+    Unrecognised,
+    /// The archive could not be read.
+    Read(io::Error),
+    /// The archive is no tar file, or a damaged one.
+    Tar(TarError),
+    /// A document in it is wrong.
+    Document {
+        /// Its name in the archive.
+        member: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A part that another part names is not there.
+    Missing {
+        /// Its name in the archive.
+        member: String,
+    },
+    /// A digest that cannot be checked.
+    Digest {
+        /// Where it was found.
+        member: String,
+        /// What is wrong with it.
+        source: DigestError,
+    },
+    /// There are images, and none that fits.
+    NoPlatform {
+        /// What was looked for.
+        wanted: Platform,
+        /// What there is.
+        available: Vec<String>,
+    },
+}
+
+impl fmt::Display for ArchiveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ArchiveError::Unrecognised => write!(
+                f,
+                "read the archive: it has neither index.json (an OCI image layout) nor manifest.json (a docker \
+                 archive); make one with podman save, docker save, buildah push or skopeo copy"
+            ),
+            ArchiveError::Read(_) => write!(f, "read the archive"),
+            ArchiveError::Tar(error) => error.fmt(f),
+            ArchiveError::Document { member, problem } => {
+                write!(f, "read {member} in the archive: {problem}")
+            }
+            ArchiveError::Missing { member } => {
+                write!(f, "read {member}: it is not in the archive, though its manifest names it")
+            }
+            ArchiveError::Digest { member, .. } => write!(f, "read {member} in the archive"),
+            ArchiveError::NoPlatform { wanted, available } => write!(
+                f,
+                "find an image for {wanted}: the archive has {}; choose one with --platform",
+                match available.is_empty() {
+                    true => "none".to_owned(),
+                    false => available.join(", "),
+                }
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ArchiveError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ArchiveError::Read(source) => Some(source),
+            ArchiveError::Tar(error) => error.source(),
+            ArchiveError::Digest { source, .. } => Some(source),
+            ArchiveError::Unrecognised
+            | ArchiveError::Document { .. }
+            | ArchiveError::Missing { .. }
+            | ArchiveError::NoPlatform { .. } => None,
+        }
+    }
+}
+
+/// The small documents of an archive.
+pub(crate) trait Documents {
+    /// A member's bytes, or none if there is no such member.
+    fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError>;
+}
+
+/// Which of an archive's images are wanted.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) platform: Platform,
+    /// Whether somebody asked for this platform by name.
+    pub(crate) asked: bool,
+}
+
+impl Wanted {
+    fn rank(&self, platform: &Platform) -> Option<usize> {
+        match self.asked {
+            true => self.platform.rank_of_asked(platform),
+            false => self.platform.rank(platform),
+        }
+    }
+}
+
+/// An image to be loaded.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) id: Digest,
+    /// The configuration document, byte for byte.
+    pub(crate) config: String,
+    pub(crate) names: Vec<Reference>,
+    pub(crate) manifest: Option<Digest>,
+    /// Digests by which the image may be asked for: its manifest's, its index's.
+    pub(crate) digests: Vec<Digest>,
+    pub(crate) layers: Vec<PlannedLayer>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedLayer {
+    pub(crate) diff_id: Digest,
+    /// The digest of the blob as it lies in the archive, if the archive says.
+    pub(crate) blob: Option<Digest>,
+    /// The blob's name in the archive.
+    pub(crate) member: String,
+}
+
+/// Finds the images in an archive that are wanted.
+pub(crate) fn plan(documents: &mut dyn Documents, wanted: &Wanted) -> Result<Vec<Planned>, ArchiveError> {
+    let docker: Option<Vec<DockerImage>> = parsed(documents, "manifest.json")?;
+    let Some(index) = parsed::<Index>(documents, "index.json")? else {
+        let docker = docker.ok_or(ArchiveError::Unrecognised)?;
+        return docker_images(documents, docker, wanted);
+    };
+    let mut search = Search { documents, seen: 0, found: Vec::new() };
+    for (group, descriptor) in index.manifests.iter().enumerate() {
+        let names = descriptor.names();
+        search.look(descriptor, Group { number: group, names }, &[], 0)?;
+    }
+    let found = search.found;
+    let mut planned = choose(found, wanted)?;
+    // `docker save` writes both forms, and the names in the older one.
+    for image in docker.into_iter().flatten() {
+        let config = documents.document(&image.config)?;
+        let Some(id) = config.map(|bytes| Digest::of(&bytes)) else { continue };
+        for planned in planned.iter_mut().filter(|planned| planned.id == id) {
+            let names =
+                image.names().into_iter().filter(|name| !planned.names.contains(name)).collect::<Vec<_>>();
+            planned.names.extend(names);
+        }
+    }
+    Ok(planned)
+}
+
+/// A document of the archive, read and understood.
+fn parsed<T: serde::de::DeserializeOwned>(
+    documents: &mut dyn Documents,
+    member: &str,
+) -> Result<Option<T>, ArchiveError> {
+    match documents.document(member)? {
+        Some(bytes) => from_json(member, &bytes).map(Some),
+        None => Ok(None),
+    }
+}
+
+fn from_json<T: serde::de::DeserializeOwned>(member: &str, bytes: &[u8]) -> Result<T, ArchiveError> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| ArchiveError::Document { member: member.to_owned(), problem: error.to_string() })
+}
+
+fn blob_member(digest: &Digest) -> String {
+    format!("blobs/sha256/{}", digest.hex())
+}
+
+/// The blob of this digest, checked against it.
+fn blob(documents: &mut dyn Documents, digest: &Digest) -> Result<Option<Vec<u8>>, ArchiveError> {
+    let member = blob_member(digest);
+    match documents.document(&member)? {
+        Some(bytes) if Digest::of(&bytes) != *digest => Err(ArchiveError::Document {
+            problem: format!("its content has digest {}: the archive is damaged", Digest::of(&bytes)),
+            member,
+        }),
+        found => Ok(found),
+    }
+}
+
+/// Descriptors at the top of an archive stand for one image each, or for the
+/// same image on several platforms; those share a group.
+#[derive(Clone, Debug)]
+struct Group {
+    number: usize,
+    names: Vec<Reference>,
+}
+
+/// An image manifest that was found, with what it is for.
+struct Found {
+    group: Group,
+    platform: Platform,
+    /// None where another platform's parts are left out of the archive.
+    image: Option<Planned>,
+}
+
+struct Search<'d> {
+    documents: &'d mut dyn Documents,
+    seen: usize,
+    found: Vec<Found>,
+}
+
+impl Search<'_> {
+    fn look(
+        &mut self,
+        descriptor: &Descriptor,
+        group: Group,
+        above: &[Digest],
+        depth: usize,
+    ) -> Result<(), ArchiveError> {
+        let at = "index.json";
+        self.seen += 1;
+        if self.seen > DESCRIPTORS_MAX || depth > NESTING_MAX {
+            let problem =
+                format!("more than {DESCRIPTORS_MAX} manifests, or indexes nested deeper than {NESTING_MAX}");
+            return Err(ArchiveError::Document { member: at.to_owned(), problem });
+        }
+        let digest = Digest::parse(&descriptor.digest)
+            .map_err(|source| ArchiveError::Digest { member: at.to_owned(), source })?;
+        let member = blob_member(&digest);
+        let stated =
+            descriptor.platform.as_ref().map(|p| Platform::new(&p.os, &p.architecture, p.variant.as_deref()));
+        let Some(bytes) = blob(self.documents, &digest)? else {
+            return match stated {
+                // Of an index of many platforms, an archive may have but one.
+                Some(platform) => {
+                    self.found.push(Found { group, platform, image: None });
+                    Ok(())
+                }
+                None => Err(ArchiveError::Missing { member }),
+            };
+        };
+        let mut digests = above.to_vec();
+        digests.push(digest);
+        let manifest: Manifest = from_json(&member, &bytes)?;
+        if let Some(manifests) = manifest.manifests {
+            for descriptor in &manifests {
+                self.look(descriptor, group.clone(), &digests, depth + 1)?;
+            }
+            return Ok(());
+        }
+        let wrong = |problem: String| ArchiveError::Document { member: member.clone(), problem };
+        let (Some(config), Some(layers)) = (manifest.config, manifest.layers) else {
+            return Err(wrong(
+                "neither an image manifest (config, layers) nor an index (manifests)".to_owned(),
+            ));
+        };
+        if !config.is_image_config() {
+            // Signatures and the like travel in image layouts, too.
+            return match stated {
+                Some(platform) => {
+                    self.found.push(Found { group, platform, image: None });
+                    Ok(())
+                }
+                None => Err(wrong(format!(
+                    "{} is not the configuration of a container image",
+                    config.media_type()
+                ))),
+            };
+        }
+        let config_digest = Digest::parse(&config.digest)
+            .map_err(|source| ArchiveError::Digest { member: member.clone(), source })?;
+        let Some(bytes) = blob(self.documents, &config_digest)? else {
+            return match stated {
+                Some(platform) => {
+                    self.found.push(Found { group, platform, image: None });
+                    Ok(())
+                }
+                None => Err(ArchiveError::Missing { member: blob_member(&config_digest) }),
+            };
+        };
+        let (text, document) = document(&blob_member(&config_digest), bytes)?;
+        let mut planned = Vec::with_capacity(layers.len().min(LAYERS_MAX));
+        if layers.len() != document.diff_ids.len() {
+            return Err(wrong(format!(
+                "{} layers, and {} diff IDs in the configuration",
+                layers.len(),
+                document.diff_ids.len()
+            )));
+        }
+        for (layer, diff_id) in layers.iter().zip(&document.diff_ids) {
+            let blob = Digest::parse(&layer.digest)
+                .map_err(|source| ArchiveError::Digest { member: member.clone(), source })?;
+            if layer.is_encrypted() {
+                return Err(wrong(format!("layer {blob} is encrypted: encrypted images are not supported")));
+            }
+            planned.push(PlannedLayer { diff_id: *diff_id, blob: Some(blob), member: blob_member(&blob) });
+        }
+        let image = Planned {
+            id: config_digest,
+            config: text,
+            names: group.names.clone(),
+            manifest: Some(digest),
+            digests,
+            layers: planned,
+        };
+        let platform = stated.unwrap_or(document.platform);
+        self.found.push(Found { group, platform, image: Some(image) });
+        Ok(())
+    }
+}
+
+/// Of each group the image that fits best. Descriptors of one name, or of none,
+/// are one group: the same image for several platforms.
+fn choose(found: Vec<Found>, wanted: &Wanted) -> Result<Vec<Planned>, ArchiveError> {
+    let mut available: Vec<String> = Vec::new();
+    for found in &found {
+        let shown = match found.image {
+            Some(_) => found.platform.to_string(),
+            None => format!("{} (named, but not included)", found.platform),
+        };
+        if !available.contains(&shown) && found.platform.os != "unknown" {
+            available.push(shown);
+        }
+    }
+    let same = |a: &Group, b: &Group| a.number == b.number || a.names == b.names;
+    let best: Vec<Option<usize>> = found
+        .iter()
+        .map(|this| {
+            let group = found.iter().filter(|other| other.image.is_some() && same(&this.group, &other.group));
+            group.filter_map(|other| wanted.rank(&other.platform)).min()
+        })
+        .collect();
+    let mut planned: Vec<Planned> = Vec::new();
+    for (found, best) in found.into_iter().zip(best) {
+        let Some(image) = found.image else { continue };
+        let fits = best.is_some() && wanted.rank(&found.platform) == best;
+        let known = planned.iter().any(|planned| planned.id == image.id && planned.names == image.names);
+        if fits && !known {
+            planned.push(image);
+        }
+    }
+    match planned.is_empty() {
+        true => Err(ArchiveError::NoPlatform { wanted: wanted.platform.clone(), available }),
+        false => bounded(planned),
+    }
+}
+
+fn docker_images(
+    documents: &mut dyn Documents,
+    images: Vec<DockerImage>,
+    wanted: &Wanted,
+) -> Result<Vec<Planned>, ArchiveError> {
+    let mut found = Vec::new();
+    for (number, image) in images.into_iter().take(DESCRIPTORS_MAX).enumerate() {
+        let missing = || ArchiveError::Missing { member: image.config.clone() };
+        let bytes = documents.document(&image.config)?.ok_or_else(missing)?;
+        let id = Digest::of(&bytes);
+        let (text, document) = document(&image.config, bytes)?;
+        if image.layers.len() != document.diff_ids.len() {
+            let problem = format!(
+                "{} layers, and {} diff IDs in {}",
+                image.layers.len(),
+                document.diff_ids.len(),
+                image.config
+            );
+            return Err(ArchiveError::Document { member: "manifest.json".to_owned(), problem });
+        }
+        let layers = image.layers.iter().zip(&document.diff_ids).map(|(member, diff_id)| PlannedLayer {
+            diff_id: *diff_id,
+            blob: None,
+            member: member.clone(),
+        });
+        let planned = Planned {
+            id,
+            config: text,
+            names: image.names(),
+            manifest: None,
+            digests: Vec::new(),
+            layers: layers.collect(),
+        };
+        let group = Group { number, names: image.names() };
+        found.push(Found { group, platform: document.platform, image: Some(planned) });
+    }
+    choose(found, wanted)
+}
+
+fn document(member: &str, bytes: Vec<u8>) -> Result<(String, Document), ArchiveError> {
+    let wrong = |problem: String| ArchiveError::Document { member: member.to_owned(), problem };
+    let document = Document::parse(&bytes).map_err(|error| wrong(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
+    Ok((text, document))
+}
+
+fn bounded(planned: Vec<Planned>) -> Result<Vec<Planned>, ArchiveError> {
+    for image in &planned {
+        let layers = image.layers.len();
+        if layers == 0 || layers > LAYERS_MAX {
+            let problem = format!("an image of {layers} layers: must be 1 to {LAYERS_MAX}");
+            return Err(ArchiveError::Document { member: blob_member(&image.id), problem });
+        }
+    }
+    Ok(planned)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! The documents of image archives, as far as they matter here.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::reference::Reference;
+
+/// The name that containerd and Docker give.
+const ANNOTATION_NAME: &str = "io.containerd.image.name";
+/// OCI's own, which Podman and Skopeo fill with a name or with a tag alone.
+const ANNOTATION_REF_NAME: &str = "org.opencontainers.image.ref.name";
+
+/// `index.json`
+#[derive(Deserialize)]
+pub(super) struct Index {
+    pub(super) manifests: Vec<Descriptor>,
+}
+
+/// An image manifest or an index: told apart by what they have.
+#[derive(Deserialize)]
+pub(super) struct Manifest {
+    pub(super) config: Option<Descriptor>,
+    pub(super) layers: Option<Vec<Descriptor>>,
+    pub(super) manifests: Option<Vec<Descriptor>>,
+}
+
+/// Names a blob.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Descriptor {
+    #[serde(default)]
+    media_type: Option<String>,
+    pub(super) digest: String,
+    pub(super) platform: Option<DescriptorPlatform>,
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct DescriptorPlatform {
+    pub(super) os: String,
+    pub(super) architecture: String,
+    pub(super) variant: Option<String>,
+}
+
+impl Descriptor {
+    pub(super) fn media_type(&self) -> &str {
+        self.media_type.as_deref().unwrap_or("an unnamed media type")
+    }
+
+    pub(super) fn is_image_config(&self) -> bool {
+        matches!(
+            self.media_type.as_deref(),
+            None | Some(
+                "application/vnd.oci.image.config.v1+json" | "application/vnd.docker.container.image.v1+json"
+            )
+        )
+    }
+
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.media_type().ends_with("+encrypted")
+    }
+
+    /// The names of the image. A bare tag names nothing.
+    pub(super) fn names(&self) -> Vec<Reference> {
+        let annotation = |key: &str| self.annotations.as_ref().and_then(|annotations| annotations.get(key));
+        let name = annotation(ANNOTATION_NAME)
+            .or_else(|| annotation(ANNOTATION_REF_NAME).filter(|name| name.contains(['/', ':'])));
+        name.and_then(|name| Reference::parse(name).ok()).into_iter().collect()
+    }
+}
+
+/// One element of a docker archive's `manifest.json`.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct DockerImage {
+    pub(super) config: String,
+    repo_tags: Option<Vec<String>>,
+    pub(super) layers: Vec<String>,
+}
+
+impl DockerImage {
+    pub(super) fn names(&self) -> Vec<Reference> {
+        self.repo_tags.iter().flatten().filter_map(|name| Reference::parse(name).ok()).collect()
+    }
+}

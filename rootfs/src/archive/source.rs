@@ -1,0 +1,227 @@
+//! Where an archive's members come from: a directory, a tar file that can be
+//! read at any place, or a stream that passes once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use super::{ArchiveError, DOCUMENT_MAX, Documents};
+use crate::members::{Kind, Member, Members, shown};
+
+/// Members of one archive.
+const MEMBERS_MAX: usize = 64 * 1024;
+/// Links followed from one member to the next.
+const LINKS_MAX: usize = 8;
+/// Documents of a stream are kept until the manifests are known.
+const DOCUMENTS_MAX: u64 = 8 * 1024 * 1024;
+
+/// An archive of which any member can be read at any time.
+pub(crate) trait Seekable: Documents {
+    /// A member's stream and its length.
+    fn open(&mut self, member: &str) -> Result<Option<(Box<dyn Read + '_>, u64)>, ArchiveError>;
+}
+
+/// An OCI image layout that is a directory.
+pub(crate) struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    pub(crate) fn new(path: &Path) -> Directory {
+        Directory { path: path.to_owned() }
+    }
+}
+
+impl Seekable for Directory {
+    fn open(&mut self, member: &str) -> Result<Option<(Box<dyn Read + '_>, u64)>, ArchiveError> {
+        let Some(member) = cleaned(member.as_bytes()) else { return Ok(None) };
+        let opened = File::open(self.path.join(member)).and_then(|file| {
+            let metadata = file.metadata()?;
+            Ok((file, metadata))
+        });
+        match opened {
+            Ok((file, metadata)) if metadata.is_file() => Ok(Some((Box::new(file), metadata.len()))),
+            Ok(_) => Ok(None),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                Ok(None)
+            }
+            Err(error) => Err(ArchiveError::Read(error)),
+        }
+    }
+}
+
+impl Documents for Directory {
+    fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
+        read_document(self, member)
+    }
+}
+
+/// A tar file on disk.
+pub(crate) struct TarFile {
+    file: File,
+    members: HashMap<String, Location>,
+}
+
+#[derive(Clone, Debug)]
+enum Location {
+    File { offset: u64, size: u64 },
+    Link(String),
+}
+
+impl TarFile {
+    /// Reads the headers of all members, and seeks over their data.
+    pub(crate) fn open(mut file: File) -> Result<TarFile, ArchiveError> {
+        file.rewind().map_err(ArchiveError::Read)?;
+        let length = file.metadata().map_err(ArchiveError::Read)?.len();
+        let mut members = HashMap::new();
+        let mut walk = Members::with_skip(&file, |file, bytes| {
+            let bytes = i64::try_from(bytes).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+            file.seek(SeekFrom::Current(bytes)).map(|_| ())
+        });
+        while let Some(member) = walk.next().map_err(ArchiveError::Tar)? {
+            let Some(name) = cleaned(&member.path) else { continue };
+            let location = match member.kind {
+                Kind::File if member.offset.checked_add(member.size).is_none_or(|end| end > length) => {
+                    return Err(ArchiveError::Read(io::ErrorKind::UnexpectedEof.into()));
+                }
+                Kind::File => Location::File { offset: member.offset, size: member.size },
+                _ => match link_target(&name, &member) {
+                    Some(target) => Location::Link(target),
+                    None => continue,
+                },
+            };
+            members.insert(name, location);
+            bounded(members.len())?;
+        }
+        Ok(TarFile { file, members })
+    }
+}
+
+impl Seekable for TarFile {
+    fn open(&mut self, member: &str) -> Result<Option<(Box<dyn Read + '_>, u64)>, ArchiveError> {
+        let follow = |name: &str| match self.members.get(name)? {
+            Location::Link(target) => Some(target.clone()),
+            Location::File { .. } => None,
+        };
+        let Some(name) = cleaned(member.as_bytes()).and_then(|name| followed(name, follow)) else {
+            return Ok(None);
+        };
+        match self.members.get(&name) {
+            Some(Location::File { offset, size }) => {
+                self.file.seek(SeekFrom::Start(*offset)).map_err(ArchiveError::Read)?;
+                Ok(Some((Box::new((&self.file).take(*size)), *size)))
+            }
+            Some(Location::Link(_)) | None => Ok(None),
+        }
+    }
+}
+
+impl Documents for TarFile {
+    fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
+        read_document(self, member)
+    }
+}
+
+fn read_document(source: &mut dyn Seekable, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
+    let Some((mut stream, size)) = source.open(member)? else { return Ok(None) };
+    if size > DOCUMENT_MAX {
+        let problem = format!("{size} bytes: at most {DOCUMENT_MAX} are taken");
+        return Err(ArchiveError::Document { member: member.to_owned(), problem });
+    }
+    let mut bytes = Vec::with_capacity(size as usize);
+    stream.read_to_end(&mut bytes).map_err(ArchiveError::Read)?;
+    Ok(Some(bytes))
+}
+
+/// What is kept of a stream that has passed.
+#[derive(Default)]
+pub(crate) struct Passed {
+    documents: BTreeMap<String, Vec<u8>>,
+    bytes: u64,
+    links: HashMap<String, String>,
+}
+
+impl Passed {
+    pub(crate) fn keep_document(&mut self, name: String, bytes: Vec<u8>) -> Result<(), ArchiveError> {
+        self.bytes += bytes.len() as u64;
+        if self.bytes > DOCUMENTS_MAX {
+            let problem = format!("more than {DOCUMENTS_MAX} bytes of documents in one archive");
+            return Err(ArchiveError::Document { member: name, problem });
+        }
+        self.documents.insert(name, bytes);
+        bounded(self.documents.len())
+    }
+
+    pub(crate) fn keep_link(&mut self, name: String, member: &Member) -> Result<(), ArchiveError> {
+        if let Some(target) = link_target(&name, member) {
+            self.links.insert(name, target);
+        }
+        bounded(self.links.len())
+    }
+
+    /// The member that a name leads to.
+    pub(crate) fn resolve(&self, member: &str) -> Option<String> {
+        followed(cleaned(member.as_bytes())?, |name| self.links.get(name).cloned())
+    }
+}
+
+impl Documents for Passed {
+    fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
+        Ok(self.resolve(member).and_then(|name| self.documents.get(&name).cloned()))
+    }
+}
+
+fn bounded(members: usize) -> Result<(), ArchiveError> {
+    match members > MEMBERS_MAX {
+        true => Err(ArchiveError::Document {
+            member: "the list of members".to_owned(),
+            problem: format!("more than {MEMBERS_MAX}"),
+        }),
+        false => Ok(()),
+    }
+}
+
+/// The one spelling of a member's name; none for a name outside of the archive.
+pub(crate) fn cleaned(name: &[u8]) -> Option<String> {
+    let mut components: Vec<&str> = Vec::new();
+    let name = std::str::from_utf8(name).ok()?;
+    for component in name.split('/') {
+        match component {
+            "" | "." => {}
+            ".." => {
+                components.pop()?;
+            }
+            component => components.push(component),
+        }
+    }
+    Some(components.join("/"))
+}
+
+/// Where a link leads: `docker save` of old shares layers so.
+fn link_target(name: &str, member: &Member) -> Option<String> {
+    let link = std::str::from_utf8(&member.link).ok()?;
+    match member.kind {
+        Kind::HardLink => cleaned(link.as_bytes()),
+        Kind::Symlink => {
+            let directory = name.rsplit_once('/').map_or("", |(directory, _)| directory);
+            cleaned(format!("{directory}/{link}").as_bytes())
+        }
+        Kind::File | Kind::Directory | Kind::CharacterDevice | Kind::BlockDevice | Kind::Fifo => None,
+    }
+}
+
+fn followed(mut name: String, follow: impl Fn(&str) -> Option<String>) -> Option<String> {
+    for _ in 0..LINKS_MAX {
+        match follow(&name) {
+            Some(target) => name = target,
+            None => return Some(name),
+        }
+    }
+    None
+}
+
+/// A member's name for a message.
+pub(crate) fn label(member: &Member) -> String {
+    shown(&member.path)
+}

@@ -1,0 +1,254 @@
+//! Layers to a root file system: mounts, an overlay, and the image's user.
+//!
+//! A layer is mounted once and held by a descriptor that is attached nowhere
+//! ([`mount_layer`]); every pod's overlay is put over clones of it
+//! ([`mount_root`]), in the helper process that starts the container. Faces the
+//! kernel, decides nothing, and knows no store.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::mount::MsFlags;
+
+mod kernel;
+mod loop_device;
+mod user;
+
+pub use user::{ProcessUser, UserError, user};
+
+/// A step towards a root file system that failed.
+#[derive(Debug)]
+pub enum AssembleError {
+    /// The kernel was built without something.
+    NoKernelSupport {
+        /// What is missing.
+        feature: &'static str,
+        /// The option that puts it in.
+        option: &'static str,
+    },
+    /// A layer could not be mounted.
+    MountLayer {
+        /// The layer's file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A path could not be opened.
+    Open {
+        /// The path.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The overlay could not be mounted.
+    MountOverlay {
+        /// Where.
+        target: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The image's `/dev` would lead device nodes elsewhere.
+    DevIsNoDirectory {
+        /// What it is.
+        what: String,
+    },
+}
+
+impl fmt::Display for AssembleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AssembleError::NoKernelSupport { feature, option } => {
+                write!(f, "mount the image: this kernel has no {feature}; it needs {option}")
+            }
+            AssembleError::MountLayer { path, .. } => write!(f, "mount layer {}", path.display()),
+            AssembleError::Open { path, .. } => write!(f, "open {}", path.display()),
+            AssembleError::MountOverlay { target, .. } => {
+                write!(f, "mount the image at {}", target.display())
+            }
+            AssembleError::DevIsNoDirectory { what } => {
+                write!(f, "use the image: its /dev is {what}; it must be a directory or missing")
+            }
+        }
+    }
+}
+
+impl std::error::Error for AssembleError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            AssembleError::MountLayer { source, .. }
+            | AssembleError::Open { source, .. }
+            | AssembleError::MountOverlay { source, .. } => Some(source),
+            AssembleError::NoKernelSupport { .. } | AssembleError::DevIsNoDirectory { .. } => None,
+        }
+    }
+}
+
+/// How a layer's file is read by the kernel, best first. The page cache of a
+/// small board decides: with [`Backing::File`] every byte of a layer that is
+/// read is cached twice, as the file's page and as the file system's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Straight from the file, past its page cache (Linux 6.15 or so).
+    DirectFile,
+    /// Through a loop device with direct I/O.
+    DirectLoop,
+    /// From the file and its page cache (Linux 6.12).
+    File,
+    /// Through a loop device and the file's page cache: on a tmpfs, which knows
+    /// no direct I/O.
+    Loop,
+}
+
+impl Backing {
+    const ALL: [Backing; 4] = [Backing::DirectFile, Backing::DirectLoop, Backing::File, Backing::Loop];
+}
+
+/// Mounts a layer, read-only and attached nowhere. The mount lives as long as
+/// the descriptor and the clones of it.
+pub fn mount_layer(path: &Path) -> Result<OwnedFd, AssembleError> {
+    let mut failures = Vec::with_capacity(Backing::ALL.len());
+    for backing in Backing::ALL {
+        match mount_layer_by(path, backing) {
+            Ok(mount) => return Ok(mount),
+            // This kernel, or the file system beneath, cannot do it so.
+            Err(
+                error @ (AssembleError::MountLayer { .. }
+                | AssembleError::NoKernelSupport { feature: loop_device::FEATURE, .. }),
+            ) => failures.push(error),
+            Err(error) => return Err(error),
+        }
+    }
+    // "Block device required": a loop device is what would have helped.
+    let wants_device = failures.iter().any(|failure| match failure {
+        AssembleError::MountLayer { source, .. } => source.raw_os_error() == Some(libc::ENOTBLK),
+        _ => false,
+    });
+    let telling = failures
+        .iter()
+        .position(|failure| wants_device && matches!(failure, AssembleError::NoKernelSupport { .. }))
+        .unwrap_or(0);
+    Err(failures.swap_remove(telling))
+}
+
+/// Mounts a layer in one way. For measurements; see [`mount_layer`].
+pub fn mount_layer_by(path: &Path, backing: Backing) -> Result<OwnedFd, AssembleError> {
+    let failed = |source: io::Error| AssembleError::MountLayer { path: path.to_owned(), source };
+    let context = kernel::fsopen(c"erofs").map_err(|errno| match errno {
+        Errno::ENODEV => AssembleError::NoKernelSupport { feature: "EROFS", option: "CONFIG_EROFS_FS" },
+        errno => failed(errno.into()),
+    })?;
+    let context = context.as_fd();
+    let device = match backing {
+        Backing::DirectFile | Backing::File => None,
+        Backing::DirectLoop => Some(loop_device::attach(path, true)?),
+        Backing::Loop => Some(loop_device::attach(path, false)?),
+    };
+    let source = device.as_ref().map_or(path, |device| device.path());
+    kernel::set_path(context, c"source", source)
+        .and_then(|()| kernel::set_flag(context, c"ro"))
+        .and_then(|()| match backing {
+            Backing::DirectFile => kernel::set_flag(context, c"directio"),
+            Backing::DirectLoop | Backing::File | Backing::Loop => Ok(()),
+        })
+        .and_then(|()| kernel::create(context))
+        .and_then(|()| kernel::fsmount(context))
+        .map_err(|errno| failed(errno.into()))
+}
+
+/// Mounts the overlay of these layers, lowest first, at `target`, with all
+/// changes going to `upper`, which like `work` must be empty, and must be on
+/// the same file system.
+///
+/// Called in a process with a mount namespace of its own: on kernels whose
+/// overlayfs takes no detached mounts, the layers get attached at `target`
+/// beneath the overlay, and go with the namespace.
+pub fn mount_root(
+    layers: &[BorrowedFd<'_>],
+    upper: &Path,
+    work: &Path,
+    target: &Path,
+    read_only: bool,
+) -> Result<(), AssembleError> {
+    let (upper, work) = (open_directory(upper)?, open_directory(work)?);
+    let overlay = Overlay { upper: upper.as_fd(), work: work.as_fd(), target, read_only };
+    match overlay.mount(layers) {
+        // Linux 5.14 to 6.14 want a lower mount to be in the caller's namespace.
+        Err(Errno::EINVAL) => overlay.mount_attached(layers),
+        result => result,
+    }
+    .map_err(|errno| match errno {
+        Errno::ENODEV => AssembleError::NoKernelSupport { feature: "overlayfs", option: "CONFIG_OVERLAY_FS" },
+        errno => AssembleError::MountOverlay { target: target.to_owned(), source: errno.into() },
+    })
+}
+
+struct Overlay<'a> {
+    upper: BorrowedFd<'a>,
+    work: BorrowedFd<'a>,
+    target: &'a Path,
+    read_only: bool,
+}
+
+impl Overlay<'_> {
+    /// Paths go as descriptors: short, and without characters to escape.
+    fn mount(&self, layers: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let lower: Vec<String> =
+            layers.iter().rev().map(|layer| format!("/proc/self/fd/{}", layer.as_raw_fd())).collect();
+        let options = format!(
+            "lowerdir={},upperdir=/proc/self/fd/{},workdir=/proc/self/fd/{}",
+            lower.join(":"),
+            self.upper.as_raw_fd(),
+            self.work.as_raw_fd()
+        );
+        let flags = if self.read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };
+        let mount = |options: &str| {
+            nix::mount::mount(Some("overlay"), self.target, Some("overlay"), flags, Some(options))
+        };
+        // Nothing of a container's own files outlives it, so nothing of them
+        // need be synced (Linux 5.10).
+        match mount(&format!("{options},volatile")) {
+            Err(Errno::EINVAL) => mount(&options),
+            result => result,
+        }
+    }
+
+    fn mount_attached(&self, layers: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let mut attached = Vec::with_capacity(layers.len());
+        for layer in layers {
+            let clone = kernel::open_tree_clone(*layer)?;
+            kernel::move_mount(clone.as_fd(), self.target)?;
+            attached.push(clone);
+        }
+        let attached: Vec<BorrowedFd<'_>> = attached.iter().map(AsFd::as_fd).collect();
+        self.mount(&attached)
+    }
+}
+
+/// Refuses an image whose `/dev` is anything but a directory: whoever fills it
+/// by path would follow a symbolic link to where the image wants.
+pub fn check_dev(root: &Path) -> Result<(), AssembleError> {
+    let path = root.join("dev");
+    match std::fs::symlink_metadata(&path) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(metadata) if metadata.is_symlink() => {
+            let target = std::fs::read_link(&path).unwrap_or_default();
+            let what = format!("a symbolic link to {}", target.display());
+            Err(AssembleError::DevIsNoDirectory { what })
+        }
+        Ok(_) => Err(AssembleError::DevIsNoDirectory { what: "a file".to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(AssembleError::Open { path, source }),
+    }
+}
+
+fn open_directory(path: &Path) -> Result<OwnedFd, AssembleError> {
+    kernel::open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+        .map_err(|errno| AssembleError::Open { path: path.to_owned(), source: errno.into() })
+}
+
+#[cfg(test)]
+mod tests;

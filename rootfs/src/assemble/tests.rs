@@ -1,0 +1,181 @@
+//! Real mounts, in a mount namespace of each test's own, which needs root.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use nix::sched::{CloneFlags, unshare};
+
+use super::*;
+use crate::load::LoadOptions;
+use crate::reference::{Digest, Reference};
+use crate::store::Store;
+use crate::testing::{Scratch, TarBuilder, TestImage, oci_archive, run};
+
+/// Runs `body` where its mounts are nobody else's. Namespaces are a thread's.
+fn in_own_namespace(body: impl FnOnce(&Path) + Send) {
+    let scratch = Scratch::new();
+    std::thread::scope(|scope| {
+        let body = || {
+            unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_FS)
+                .expect("a mount namespace: this test needs root (CAP_SYS_ADMIN)");
+            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            nix::mount::mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+            for name in ["upper", "work", "target"] {
+                fs::create_dir(scratch.path().join(name)).unwrap();
+            }
+            body(scratch.path());
+        };
+        scope.spawn(body).join().unwrap();
+    });
+}
+
+/// A store with one image of three layers.
+fn loaded(root: &Path) -> (Store, Vec<Digest>) {
+    let base = TarBuilder::new()
+        .directory("etc")
+        .file("etc/passwd", "www:x:33:34::/www:\n")
+        .file("kept", "base")
+        .file("changed", "base")
+        .file("removed", "base")
+        .file("opaque/hidden", "base");
+    let middle = TarBuilder::new()
+        .file(".wh.removed", "")
+        .file("opaque/.wh..wh..opq", "")
+        .file("opaque/new", "middle");
+    let top = TarBuilder::new().file("changed", "top");
+    let layers = vec![base.finish(), middle.finish(), top.finish()];
+    let archive = oci_archive(&[TestImage::new("test/app:1", layers)]).finish();
+    let store = Store::open(root).unwrap();
+    store.load(&mut &archive[..], &LoadOptions::default(), &mut |_| {}).unwrap();
+    let image = store.find(&Reference::parse("test/app:1").unwrap()).unwrap().expect("just loaded");
+    (store, image.layers)
+}
+
+fn check_overlay(scratch: &Path, target: &Path) {
+    assert_eq!(fs::read_to_string(target.join("kept")).unwrap(), "base");
+    assert_eq!(fs::read_to_string(target.join("changed")).unwrap(), "top");
+    assert!(!target.join("removed").exists());
+    let names: Vec<_> =
+        fs::read_dir(target.join("opaque")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["new"]);
+    assert_eq!(user(target, "www").unwrap().gid, 34);
+    fs::write(target.join("kept"), "changed").unwrap();
+    fs::remove_file(target.join("changed")).unwrap();
+    assert_eq!(fs::read_to_string(scratch.join("upper/kept")).unwrap(), "changed");
+    assert!(!target.join("changed").exists());
+}
+
+fn mounted_layers(store: &Store, layers: &[Digest]) -> Vec<OwnedFd> {
+    layers.iter().map(|layer| mount_layer(&store.layer_path(layer).unwrap()).unwrap()).collect()
+}
+
+#[test]
+fn layers_become_one_writable_root() {
+    in_own_namespace(|scratch| {
+        let (store, layers) = loaded(&scratch.join("root"));
+        let mounts = mounted_layers(&store, &layers);
+        let mounts: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
+        let target = scratch.join("target");
+        mount_root(&mounts, &scratch.join("upper"), &scratch.join("work"), &target, false).unwrap();
+        check_overlay(scratch, &target);
+    });
+}
+
+#[test]
+fn layers_become_one_root_on_kernels_that_want_them_attached() {
+    in_own_namespace(|scratch| {
+        let (store, layers) = loaded(&scratch.join("root"));
+        let mounts = mounted_layers(&store, &layers);
+        let mounts: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
+        let (upper, work) = (scratch.join("upper"), scratch.join("work"));
+        let (upper, work) = (open_directory(&upper).unwrap(), open_directory(&work).unwrap());
+        let target = scratch.join("target");
+        let overlay = Overlay { upper: upper.as_fd(), work: work.as_fd(), target: &target, read_only: false };
+        overlay.mount_attached(&mounts).unwrap();
+        check_overlay(scratch, &target);
+    });
+}
+
+#[test]
+fn a_read_only_root_cannot_be_written() {
+    in_own_namespace(|scratch| {
+        let (store, layers) = loaded(&scratch.join("root"));
+        let mounts = mounted_layers(&store, &layers[..1]);
+        let target = scratch.join("target");
+        mount_root(&[mounts[0].as_fd()], &scratch.join("upper"), &scratch.join("work"), &target, true)
+            .unwrap();
+        let error = fs::write(target.join("kept"), "x").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EROFS));
+    });
+}
+
+#[test]
+fn each_way_to_mount_a_layer_gives_the_same_files() {
+    in_own_namespace(|scratch| {
+        let (store, layers) = loaded(&scratch.join("root"));
+        let path = store.layer_path(&layers[0]).unwrap();
+        for backing in Backing::ALL {
+            let mount =
+                mount_layer_by(&path, backing).unwrap_or_else(|error| panic!("{backing:?}: {error:?}"));
+            let clone = kernel::open_tree_clone(mount.as_fd()).unwrap();
+            drop(mount);
+            kernel::move_mount(clone.as_fd(), &scratch.join("target")).unwrap();
+            assert_eq!(fs::read_to_string(scratch.join("target/kept")).unwrap(), "base", "{backing:?}");
+            drop(clone);
+            nix::mount::umount(&scratch.join("target")).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_layer_on_tmpfs_is_mounted_through_a_loop_device_that_goes_with_it() {
+    in_own_namespace(|scratch| {
+        let root = scratch.join("tmpfs");
+        fs::create_dir(&root).unwrap();
+        nix::mount::mount(Some("tmpfs"), &root, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+        let (store, layers) = loaded(&root);
+        let path = store.layer_path(&layers[0]).unwrap();
+        let inode = fs::metadata(&path).unwrap().ino();
+        let mount = mount_layer(&path).unwrap();
+        let text = nix::sys::stat::fstat(mount.as_raw_fd()).unwrap();
+        assert_ne!(text.st_ino, inode, "a mount, not the file");
+        assert!(loops_of(&path), "no loop device is attached to {}", path.display());
+        drop(mount);
+        // The device is cleared by the last close, which the kernel may defer.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while loops_of(&path) {
+            assert!(std::time::Instant::now() < deadline, "the loop device stays");
+            std::thread::yield_now();
+        }
+        let other = scratch.join("other.erofs");
+        fs::write(&other, vec![0; 8192]).unwrap();
+        assert!(matches!(mount_layer(&other), Err(AssembleError::MountLayer { .. })));
+    });
+}
+
+fn loops_of(path: &Path) -> bool {
+    fs::read_dir("/sys/block").unwrap().any(|entry| {
+        let backing = entry.unwrap().path().join("loop/backing_file");
+        fs::read_to_string(backing).is_ok_and(|text| {
+            path.ends_with(text.trim().trim_start_matches('/')) || text.trim() == path.to_str().unwrap()
+        })
+    })
+}
+
+#[test]
+fn an_image_whose_dev_is_no_directory_is_refused() {
+    let scratch = Scratch::new();
+    check_dev(scratch.path()).unwrap();
+    std::os::unix::fs::symlink("/etc", scratch.path().join("dev")).unwrap();
+    let error = check_dev(scratch.path()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "use the image: its /dev is a symbolic link to /etc; it must be a directory or missing"
+    );
+    fs::remove_file(scratch.path().join("dev")).unwrap();
+    fs::create_dir(scratch.path().join("dev")).unwrap();
+    check_dev(scratch.path()).unwrap();
+    run(std::process::Command::new("rmdir").arg(scratch.path().join("dev")));
+    fs::write(scratch.path().join("dev"), "").unwrap();
+    assert!(check_dev(scratch.path()).is_err());
+}

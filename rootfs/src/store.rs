@@ -1,0 +1,627 @@
+//! The images on this board: what there is, who uses it, and its removal.
+//!
+//! ```text
+//! <root>/var/lib/nodlet/images/           and, read-only below it, <root>/usr/lib/nodlet/images/
+//!   index.json                            which images there are, under which names
+//!   images/<config digest>.json           one image: its configuration and its layers
+//!   layers/<diff ID>.erofs                one layer: a file system
+//!   staging/                              a load under way
+//! <root>/run/nodlet/leases/<image>/<pod>  who uses an image; gone with the boot, as the pods are
+//! ```
+//!
+//! Only what `index.json` names exists: a load or a removal takes place in the
+//! one rename that replaces it, and what is named by nothing is swept by the
+//! next. Images in the read-only store are never copied and never removed;
+//! `load` adds to the writable one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Document, ImageConfig};
+use crate::content::{Content, ContentError};
+use crate::platform::Platform;
+use crate::reference::{Digest, Reference};
+
+/// A record or index larger than this was not written by us.
+const RECORD_MAX: u64 = 16 * 1024 * 1024;
+/// The form of index and records that this program writes.
+const VERSION: u32 = 1;
+/// The fewest digits that name an image by the beginning of its ID.
+const ID_PREFIX_MIN: usize = 4;
+
+/// The images below one root directory.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) writable: Area,
+    pub(crate) baked: Area,
+    pub(crate) content: Content,
+    leases: PathBuf,
+}
+
+/// One image, ready to be mounted.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// The digest of its configuration.
+    pub id: Digest,
+    /// Normalised names, as `docker.io/library/nginx:latest`.
+    pub names: Vec<String>,
+    /// `docker.io/library/nginx@sha256:…`
+    pub repo_digests: Vec<String>,
+    /// The digest of its manifest; docker archives of old have none.
+    pub manifest_digest: Option<Digest>,
+    /// Diff IDs, lowest layer first.
+    pub layers: Vec<Digest>,
+    /// What it was made for.
+    pub platform: Platform,
+    /// Bytes on this board.
+    pub size: u64,
+    /// When it was made, as its maker wrote it.
+    pub created: Option<String>,
+    /// How it wants to be run.
+    pub config: ImageConfig,
+}
+
+/// What a removal took away.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Names that no longer lead to the image.
+    pub names: Vec<String>,
+    /// The image, if that was its last name.
+    pub image: Option<Digest>,
+    /// Layers that no other image uses.
+    pub layers: Vec<Digest>,
+}
+
+/// A failure of the store itself.
+#[derive(Debug)]
+pub enum StoreError {
+    /// An operation on its files.
+    Content(ContentError),
+    /// A file of the store that cannot be understood.
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// No such image, so it cannot be leased.
+    NoSuchImage {
+        /// The image asked for.
+        image: Digest,
+    },
+    /// A holder's name that is no file name.
+    BadHolder {
+        /// The name.
+        holder: String,
+    },
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Content(error) => error.fmt(f),
+            StoreError::Damaged { path, problem } => {
+                write!(f, "read {}: {problem}; remove the file and load its images again", path.display())
+            }
+            StoreError::NoSuchImage { image } => write!(f, "use image {image}: it is not on this board"),
+            StoreError::BadHolder { holder } => {
+                write!(f, "lease an image to \"{}\": must be a file name", holder.escape_debug())
+            }
+        }
+    }
+}
+
+impl std::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            StoreError::Content(error) => error.source(),
+            StoreError::Damaged { .. } | StoreError::NoSuchImage { .. } | StoreError::BadHolder { .. } => {
+                None
+            }
+        }
+    }
+}
+
+impl From<ContentError> for StoreError {
+    fn from(error: ContentError) -> StoreError {
+        StoreError::Content(error)
+    }
+}
+
+/// Why an image was not removed.
+#[derive(Debug)]
+pub enum RemoveError {
+    /// No image of this name or ID.
+    NotFound {
+        /// What was asked for.
+        name: String,
+    },
+    /// The beginning of an ID that several images have.
+    Ambiguous {
+        /// What was asked for.
+        name: String,
+        /// The IDs that begin so.
+        images: Vec<Digest>,
+    },
+    /// Pods use it.
+    InUse {
+        /// What was asked for.
+        name: String,
+        /// The pods.
+        holders: Vec<String>,
+    },
+    /// It is part of the device's own image.
+    BakedIn {
+        /// What was asked for.
+        name: String,
+        /// The read-only store.
+        path: PathBuf,
+    },
+    /// The store failed.
+    Store(StoreError),
+}
+
+impl fmt::Display for RemoveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RemoveError::NotFound { name } => write!(f, "remove image {name}: no such image"),
+            RemoveError::Ambiguous { name, images } => {
+                let images: Vec<String> = images.iter().map(Digest::to_string).collect();
+                write!(f, "remove image {name}: several images begin so: {}", images.join(", "))
+            }
+            RemoveError::InUse { name, holders } => {
+                write!(f, "remove image {name}: in use by {}; delete the pods first", holders.join(", "))
+            }
+            RemoveError::BakedIn { name, path } => {
+                write!(f, "remove image {name}: it is part of the device image, in {}", path.display())
+            }
+            RemoveError::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for RemoveError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            RemoveError::Store(error) => error.source(),
+            RemoveError::NotFound { .. }
+            | RemoveError::Ambiguous { .. }
+            | RemoveError::InUse { .. }
+            | RemoveError::BakedIn { .. } => None,
+        }
+    }
+}
+
+impl<E: Into<StoreError>> From<E> for RemoveError {
+    fn from(error: E) -> RemoveError {
+        RemoveError::Store(error.into())
+    }
+}
+
+/// `index.json`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Index {
+    version: u32,
+    pub(crate) images: BTreeMap<Digest, Entry>,
+}
+
+/// One image's part of the index: what may change about it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Entry {
+    pub(crate) names: BTreeSet<String>,
+    pub(crate) repo_digests: BTreeSet<String>,
+}
+
+impl Default for Index {
+    fn default() -> Index {
+        Index { version: VERSION, images: BTreeMap::new() }
+    }
+}
+
+impl Index {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("strings and digests are always JSON")
+    }
+}
+
+/// `images/<config digest>.json`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) version: u32,
+    /// The configuration document, byte for byte.
+    pub(crate) config: String,
+    pub(crate) manifest: Option<Digest>,
+    pub(crate) layers: Vec<Digest>,
+    /// The digest of each layer's blob as it came, by which a stream that
+    /// brings it again is recognised.
+    pub(crate) blobs: Vec<Option<Digest>>,
+}
+
+impl Record {
+    pub(crate) fn new(
+        config: String,
+        manifest: Option<Digest>,
+        layers: Vec<Digest>,
+        blobs: Vec<Option<Digest>>,
+    ) -> Record {
+        Record { version: VERSION, config, manifest, layers, blobs }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("strings and digests are always JSON")
+    }
+}
+
+/// One directory of images, writable or not.
+#[derive(Debug)]
+pub(crate) struct Area {
+    pub(crate) directory: PathBuf,
+}
+
+impl Area {
+    pub(crate) fn index_path(&self) -> PathBuf {
+        self.directory.join("index.json")
+    }
+
+    pub(crate) fn layers(&self) -> PathBuf {
+        self.directory.join("layers")
+    }
+
+    pub(crate) fn records(&self) -> PathBuf {
+        self.directory.join("images")
+    }
+
+    pub(crate) fn staging(&self) -> PathBuf {
+        self.directory.join("staging")
+    }
+
+    pub(crate) fn layer_path(&self, layer: &Digest) -> PathBuf {
+        self.layers().join(format!("{}.erofs", layer.hex()))
+    }
+
+    pub(crate) fn record_path(&self, image: &Digest) -> PathBuf {
+        self.records().join(format!("{}.json", image.hex()))
+    }
+
+    pub(crate) fn index(&self) -> Result<Index, StoreError> {
+        let path = self.index_path();
+        let Some(bytes) = read(&path)? else { return Ok(Index::default()) };
+        let damaged = |problem: String| StoreError::Damaged { path: path.clone(), problem };
+        let index: Index = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        match index.version {
+            VERSION => Ok(index),
+            version => Err(damaged(format!("version {version} was written by a newer nodlet"))),
+        }
+    }
+
+    /// An image's record; its configuration is checked against its digest.
+    pub(crate) fn record(&self, image: &Digest) -> Result<Option<Record>, StoreError> {
+        let path = self.record_path(image);
+        let Some(bytes) = read(&path)? else { return Ok(None) };
+        let damaged = |problem: String| StoreError::Damaged { path: path.clone(), problem };
+        let record: Record = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        if record.version != VERSION {
+            return Err(damaged(format!("version {} was written by a newer nodlet", record.version)));
+        }
+        match Digest::of(record.config.as_bytes()) == *image {
+            true => Ok(Some(record)),
+            false => Err(damaged("its content does not match its digest".to_owned())),
+        }
+    }
+
+    /// Bytes of the layer, if it is here.
+    fn layer_size(&self, layer: &Digest) -> Option<u64> {
+        fs::metadata(self.layer_path(layer)).ok().filter(fs::Metadata::is_file).map(|m| m.len())
+    }
+}
+
+/// None if there is no such file.
+fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
+    let result = fs::metadata(path).and_then(|metadata| match metadata.len() <= RECORD_MAX {
+        true => fs::read(path),
+        false => Err(io::ErrorKind::FileTooLarge.into()),
+    });
+    match result {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        Err(error) => Err(ContentError::new("read", path, error).into()),
+    }
+}
+
+/// Held while something is changed that others must not change at once.
+pub(crate) type Lock = Flock<fs::File>;
+
+pub(crate) fn lock(directory: &Path) -> Result<Lock, ContentError> {
+    let failed = |source: io::Error| ContentError::new("lock", directory, source);
+    let file = fs::File::open(directory).map_err(failed)?;
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| failed(errno.into()))
+}
+
+impl Store {
+    /// The store below `root`. Nothing is created until an image is loaded.
+    pub fn open(root: &Path) -> Result<Store, StoreError> {
+        let store = Store::with_content(root, Content::default());
+        store.writable.index()?;
+        store.baked.index()?;
+        Ok(store)
+    }
+
+    pub(crate) fn with_content(root: &Path, content: Content) -> Store {
+        Store {
+            writable: Area { directory: root.join("var/lib/nodlet/images") },
+            baked: Area { directory: root.join("usr/lib/nodlet/images") },
+            content,
+            leases: root.join("run/nodlet/leases"),
+        }
+    }
+
+    /// All images, by ID.
+    pub fn images(&self) -> Result<Vec<Image>, StoreError> {
+        let (writable, baked) = (self.writable.index()?, self.baked.index()?);
+        let taken: BTreeSet<&String> = writable.images.values().flat_map(|entry| &entry.names).collect();
+        let ids: BTreeSet<&Digest> = writable.images.keys().chain(baked.images.keys()).collect();
+        let mut images = Vec::new();
+        for id in ids {
+            let mut entry = baked.images.get(id).cloned().unwrap_or_default();
+            entry.names.retain(|name| !taken.contains(name));
+            if let Some(own) = writable.images.get(id) {
+                entry.names.extend(own.names.iter().cloned());
+                entry.repo_digests.extend(own.repo_digests.iter().cloned());
+            }
+            images.extend(self.image(id, entry)?);
+        }
+        Ok(images)
+    }
+
+    /// An image whose files are all there; none otherwise, so that a layer lost
+    /// to a bad card makes its image absent, to be loaded anew, and no other.
+    fn image(&self, id: &Digest, entry: Entry) -> Result<Option<Image>, StoreError> {
+        let record = match self.writable.record(id)? {
+            Some(record) => Some(record),
+            None => self.baked.record(id)?,
+        };
+        let Some(record) = record else { return Ok(None) };
+        let sizes = record
+            .layers
+            .iter()
+            .map(|layer| self.writable.layer_size(layer).or_else(|| self.baked.layer_size(layer)));
+        let Some(size) = sizes.sum::<Option<u64>>() else { return Ok(None) };
+        let document = Document::parse(record.config.as_bytes()).map_err(|error| StoreError::Damaged {
+            path: self.writable.record_path(id),
+            problem: error.to_string(),
+        })?;
+        Ok(Some(Image {
+            id: *id,
+            names: entry.names.into_iter().collect(),
+            repo_digests: entry.repo_digests.into_iter().collect(),
+            manifest_digest: record.manifest,
+            layers: record.layers,
+            platform: document.platform,
+            size: size + record.config.len() as u64,
+            created: document.created,
+            config: document.config,
+        }))
+    }
+
+    /// The image that a Pod's `image` names: by name and tag, by name and
+    /// digest of its manifest, or by its ID.
+    pub fn find(&self, reference: &Reference) -> Result<Option<Image>, StoreError> {
+        let id = reference.as_image_id();
+        let name = reference.to_string();
+        let by_digest = reference.digest().map(|digest| format!("{}@{digest}", reference.name()));
+        Ok(self.images()?.into_iter().find(|image| match &by_digest {
+            Some(by_digest) => image.repo_digests.contains(by_digest),
+            None => image.names.contains(&name) || Some(image.id) == id,
+        }))
+    }
+
+    /// Where a layer's file is, if it is here.
+    pub fn layer_path(&self, layer: &Digest) -> Option<PathBuf> {
+        [&self.writable, &self.baked]
+            .into_iter()
+            .find(|area| area.layer_size(layer).is_some())
+            .map(|area| area.layer_path(layer))
+    }
+
+    /// Directories to watch for a new image: `index.json` is renamed into them,
+    /// which inotify tells as IN_MOVED_TO. They may not exist yet.
+    pub fn watch_paths(&self) -> Vec<PathBuf> {
+        vec![self.writable.directory.clone(), self.baked.directory.clone()]
+    }
+
+    /// Notes that `holder`, a pod, uses the image. Until it is released or the
+    /// machine boots, the image is not removed.
+    pub fn lease(&self, image: &Digest, holder: &str) -> Result<(), StoreError> {
+        if holder.is_empty() || holder.len() > 255 || holder.contains(['/', '\0']) || holder.starts_with('.')
+        {
+            return Err(StoreError::BadHolder { holder: holder.to_owned() });
+        }
+        let _lock = self.lock_leases()?;
+        if !self.images()?.iter().any(|present| present.id == *image) {
+            return Err(StoreError::NoSuchImage { image: *image });
+        }
+        let directory = self.leases.join(image.hex());
+        let path = directory.join(holder);
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(&directory)
+            .and_then(|()| fs::File::options().create(true).append(true).open(&path))
+            .map_err(|source| ContentError::new("create", &path, source))?;
+        Ok(())
+    }
+
+    /// Notes that `holder` uses no image any more.
+    pub fn release(&self, holder: &str) -> Result<(), StoreError> {
+        if !self.leases.is_dir() {
+            return Ok(());
+        }
+        let _lock = self.lock_leases()?;
+        for directory in names_in(&self.leases)? {
+            let directory = self.leases.join(directory);
+            let path = directory.join(holder);
+            match fs::remove_file(&path) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(source) => return Err(ContentError::new("remove", &path, source).into()),
+            }
+            // Stays while others hold the image.
+            let _ = fs::remove_dir(&directory);
+        }
+        Ok(())
+    }
+
+    /// Who uses the image.
+    fn holders(&self, image: &Digest) -> Result<Vec<String>, StoreError> {
+        names_in(&self.leases.join(image.hex()))
+    }
+
+    /// Leases are taken and removals decided under this lock, which is on a
+    /// tmpfs: a pod's start must not wait for a load to end.
+    fn lock_leases(&self) -> Result<Lock, StoreError> {
+        fs::create_dir_all(&self.leases)
+            .map_err(|source| ContentError::new("create directory", &self.leases, source))?;
+        Ok(lock(&self.leases)?)
+    }
+
+    /// Takes a name off its image, and with the last name the image and all
+    /// layers that no other uses. An ID stands for all names of its image.
+    pub fn remove(&self, name_or_id: &str) -> Result<Removed, RemoveError> {
+        let not_found = || RemoveError::NotFound { name: name_or_id.to_owned() };
+        if !self.writable.directory.is_dir() && self.baked.index()?.images.is_empty() {
+            return Err(not_found());
+        }
+        let baked_in =
+            || RemoveError::BakedIn { name: name_or_id.to_owned(), path: self.baked.directory.clone() };
+        let _lock = match self.writable.directory.is_dir() {
+            true => Some(lock(&self.writable.directory)?),
+            false => None,
+        };
+        let mut index = self.writable.index()?;
+        let image = self.named(name_or_id)?.ok_or_else(not_found)?;
+        let (id, names) = match image {
+            Named::ByName(id, name) => (id, BTreeSet::from([name])),
+            Named::ById(id) => {
+                (id, index.images.get(&id).map(|entry| entry.names.clone()).unwrap_or_default())
+            }
+        };
+        let entry = index.images.get_mut(&id).ok_or_else(baked_in)?;
+        if !names.iter().all(|name| entry.names.contains(name)) {
+            return Err(baked_in());
+        }
+        entry.names.retain(|name| !names.contains(name));
+        let gone = entry.names.is_empty();
+        let mut removed = Removed { names: names.into_iter().collect(), ..Removed::default() };
+        let staged = self.writable.staging().join("index.json");
+        self.content.create_directories(&self.writable.staging())?;
+        self.content.remove(&staged)?;
+        if gone {
+            index.images.remove(&id);
+        }
+        // Written before the lock that pods' starts wait for is taken.
+        let mut file = self.content.create(&staged)?;
+        file.write_at(&index.encode(), 0)?;
+        file.sync()?;
+        let leases = self.lock_leases()?;
+        let holders = self.holders(&id)?;
+        if gone && !holders.is_empty() {
+            self.content.remove(&staged)?;
+            return Err(RemoveError::InUse { name: name_or_id.to_owned(), holders });
+        }
+        self.content.rename(&staged, &self.writable.index_path())?;
+        self.content.sync_directory(&self.writable.directory)?;
+        drop(leases);
+        if gone {
+            removed.image = Some(id);
+            removed.layers = self.sweep()?;
+        }
+        Ok(removed)
+    }
+
+    fn named(&self, name_or_id: &str) -> Result<Option<Named>, RemoveError> {
+        let images = self.images()?;
+        if let Ok(reference) = Reference::parse(name_or_id) {
+            let name = reference.to_string();
+            let by_name = images.iter().find(|image| image.names.contains(&name));
+            if let Some(image) = by_name {
+                return Ok(Some(Named::ByName(image.id, name)));
+            }
+            if let Some(image) = self.find(&reference)? {
+                return Ok(Some(Named::ById(image.id)));
+            }
+        }
+        let prefix = name_or_id.strip_prefix("sha256:").unwrap_or(name_or_id);
+        if prefix.len() < ID_PREFIX_MIN {
+            return Ok(None);
+        }
+        let matching: Vec<Digest> =
+            images.iter().map(|image| image.id).filter(|id| id.hex().starts_with(prefix)).collect();
+        match matching.as_slice() {
+            [] => Ok(None),
+            [id] => Ok(Some(Named::ById(*id))),
+            _ => Err(RemoveError::Ambiguous { name: name_or_id.to_owned(), images: matching }),
+        }
+    }
+
+    /// Removes files that no image in the index uses: what an interrupted load
+    /// or removal left. Called with the store locked. Gives the layers removed.
+    pub(crate) fn sweep(&self) -> Result<Vec<Digest>, StoreError> {
+        let index = self.writable.index()?;
+        let mut keep: BTreeSet<PathBuf> = BTreeSet::new();
+        for id in index.images.keys() {
+            keep.insert(self.writable.record_path(id));
+            let record = match self.writable.record(id)? {
+                Some(record) => Some(record),
+                None => self.baked.record(id)?,
+            };
+            let layers = record.map(|record| record.layers).unwrap_or_default();
+            keep.extend(layers.iter().map(|layer| self.writable.layer_path(layer)));
+        }
+        let mut layers = Vec::new();
+        for directory in [self.writable.staging(), self.writable.records(), self.writable.layers()] {
+            for name in names_in(&directory)? {
+                let path = directory.join(&name);
+                if keep.contains(&path) {
+                    continue;
+                }
+                self.content.remove(&path)?;
+                layers.extend(name.strip_suffix(".erofs").and_then(|hex| Digest::from_hex(hex).ok()));
+            }
+        }
+        Ok(layers)
+    }
+}
+
+enum Named {
+    ByName(Digest, String),
+    ById(Digest),
+}
+
+/// The names in a directory, sorted; none if it does not exist.
+fn names_in(directory: &Path) -> Result<Vec<String>, StoreError> {
+    let failed = |source: io::Error| ContentError::new("list", directory, source);
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error).into()),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests;
