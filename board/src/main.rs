@@ -1,2 +1,116 @@
-//! The binary `nodlet`.
-fn main() {}
+//! The binary `nodlet`: agent and supervisor of pods, and the verbs by which
+//! people use them.
+//!
+//! Here is only the way from arguments to a verb; each has a module. Verbs are
+//! clients of the agent's API ([`client`]) and keep nothing. Read next:
+//! `get.rs`, the plainest of them.
+
+use std::process::ExitCode;
+
+mod arguments;
+mod client;
+mod failure;
+mod get;
+mod output;
+mod version;
+
+use arguments::Context;
+use failure::Failure;
+
+/// What a verb ends with: the exit code, or what to tell the user.
+type Outcome = Result<ExitCode, Failure>;
+
+/// Something that `nodlet` does.
+struct Verb {
+    name: &'static str,
+    /// For the list of verbs; empty for what people do not call.
+    summary: &'static str,
+    /// Shown by `--help`, an example included.
+    help: &'static str,
+    run: fn(Context, lexopt::Parser) -> Outcome,
+}
+
+const VERBS: &[Verb] = &[get::VERB, version::VERB];
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Outcome {
+    let mut parser = lexopt::Parser::from_env();
+    let mut context = Context::new();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            lexopt::Arg::Value(name) => {
+                let name = name.to_string_lossy();
+                if name == "help" {
+                    return help(parser);
+                }
+                let verb = VERBS.iter().find(|verb| verb.name == name).ok_or_else(|| unknown(&name))?;
+                context.verb = verb.name;
+                context.help = verb.help;
+                if !verb.summary.is_empty() {
+                    die_with_a_broken_pipe();
+                }
+                return match (verb.run)(context, parser) {
+                    Err(failure) if failure.is_help() => {
+                        println!("{}", verb.help.trim_end());
+                        Ok(ExitCode::SUCCESS)
+                    }
+                    outcome => outcome,
+                };
+            }
+            lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return help(parser),
+            lexopt::Arg::Long("version") => return (version::VERB.run)(context, parser),
+            argument => {
+                let argument = arguments::Flag::from(argument);
+                context.global(&argument, &mut parser)?;
+            }
+        }
+    }
+    help(parser)
+}
+
+/// `nodlet get pods | head` ends without a word, as other tools do. Not for the
+/// agent, whose life must not hang on who reads its log.
+fn die_with_a_broken_pipe() {
+    // SAFETY: no thread runs yet, and the default action is no handler of ours.
+    let _ = unsafe {
+        nix::sys::signal::signal(nix::sys::signal::Signal::SIGPIPE, nix::sys::signal::SigHandler::SigDfl)
+    };
+}
+
+fn help(mut parser: lexopt::Parser) -> Outcome {
+    if let Ok(Some(lexopt::Arg::Value(name))) = parser.next() {
+        let name = name.to_string_lossy();
+        let verb = VERBS.iter().find(|verb| verb.name == name).ok_or_else(|| unknown(&name))?;
+        println!("{}", verb.help.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("nodlet runs Kubernetes Pods on small boards.\n\nUsage: nodlet [--root DIR] VERB\n\nVerbs:");
+    for verb in VERBS.iter().filter(|verb| !verb.summary.is_empty()) {
+        println!("  {:<10} {}", verb.name, verb.summary);
+    }
+    println!(
+        "\nOptions:\n  --root DIR   where all of nodlet's files are, instead of / (or $NODLET_ROOT)\n\n\
+         `nodlet VERB --help` says more of a verb. kubectl works too: the agent speaks Kubernetes' API."
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn unknown(name: &str) -> Failure {
+    let near = VERBS
+        .iter()
+        .filter(|verb| !verb.summary.is_empty())
+        .map(|verb| (arguments::distance(name, verb.name), verb.name))
+        .min()
+        .filter(|&(distance, _)| distance <= 2);
+    let hint = near.map_or_else(String::new, |(_, near)| format!("\n\nDid you mean this?\n\t{near}"));
+    Failure::new(format!("unknown command {name:?} for \"nodlet\"{hint}\n\nSee 'nodlet --help' for usage."))
+}

@@ -1,8 +1,10 @@
 //! The pod engine: knows pods, knows no board.
 
+pub mod api;
 pub mod manifest;
 pub mod network;
 pub mod node;
+pub mod objects;
 pub mod pod;
 pub mod schema;
 pub mod spec;

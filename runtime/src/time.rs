@@ -64,7 +64,8 @@ impl Timestamp {
     pub fn parse(text: &str) -> Option<Timestamp> {
         let bytes = text.as_bytes();
         let number = |range: std::ops::Range<usize>| -> Option<i64> { text.get(range)?.parse().ok() };
-        if bytes.len() < 20 || bytes[4] != b'-' || bytes[7] != b'-' || bytes[13] != b':' || bytes[16] != b':' {
+        if bytes.len() < 20 || bytes[4] != b'-' || bytes[7] != b'-' || bytes[13] != b':' || bytes[16] != b':'
+        {
             return None;
         }
         let days = days_from_civil(number(0..4)?, number(5..7)?, number(8..10)?);
@@ -112,7 +113,13 @@ impl fmt::Display for Rfc3339 {
         let nanos = self.time.0.rem_euclid(1_000_000_000);
         let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
         let (year, month, day) = civil_from_days(days);
-        write!(f, "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)?;
+        write!(
+            f,
+            "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}",
+            second / 3600,
+            second / 60 % 60,
+            second % 60
+        )?;
         if self.nanos {
             write!(f, ".{nanos:09}")?;
         }

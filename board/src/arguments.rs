@@ -1,0 +1,127 @@
+//! What all verbs understand of a command line.
+
+use std::path::PathBuf;
+
+use lexopt::{Arg, Parser, ValueExt};
+
+use crate::Failure;
+
+/// Where a verb acts.
+pub(crate) struct Context {
+    pub(crate) root: PathBuf,
+    /// `-n`, `default` if it was not given.
+    pub(crate) namespace: String,
+    pub(crate) verb: &'static str,
+    pub(crate) help: &'static str,
+}
+
+impl Context {
+    pub(crate) fn new() -> Self {
+        let root = std::env::var_os("NODLET_ROOT").filter(|root| !root.is_empty());
+        Context {
+            root: root.map_or_else(|| "/".into(), PathBuf::from),
+            namespace: "default".into(),
+            verb: "",
+            help: "",
+        }
+    }
+
+    /// An option that every verb has; another one is refused by its name.
+    pub(crate) fn global(&mut self, flag: &Flag, parser: &mut Parser) -> Result<(), Failure> {
+        match flag {
+            Flag::Long(name) if name == "root" => self.root = parser.value()?.into(),
+            Flag::Short('h') => return Err(Failure::help()),
+            Flag::Long(name) if name == "help" => return Err(Failure::help()),
+            Flag::Short(_) | Flag::Long(_) => {
+                let see = match self.verb {
+                    "" => "nodlet --help".into(),
+                    verb => format!("nodlet {verb} --help"),
+                };
+                return Err(Failure::new(format!("unknown flag: {flag}\nSee '{see}' for usage.")));
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Context::global`], with `-n NAMESPACE`.
+    pub(crate) fn namespaced(&mut self, flag: &Flag, parser: &mut Parser) -> Result<(), Failure> {
+        match flag {
+            Flag::Short('n') => self.namespace = parser.value()?.string()?,
+            Flag::Long(name) if name == "namespace" => self.namespace = parser.value()?.string()?,
+            other => return self.global(other, parser),
+        }
+        Ok(())
+    }
+
+    /// The user left something out, or said too much.
+    pub(crate) fn wrong_use(&self, why: impl std::fmt::Display) -> Failure {
+        let usage = self.help.lines().find(|line| line.starts_with("Usage:")).unwrap_or("");
+        Failure::new(format!("{why}\n{usage}\nSee 'nodlet {} --help' for more.", self.verb))
+    }
+}
+
+/// An argument that is not a value, no longer borrowed from the parser.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Flag {
+    Short(char),
+    Long(String),
+}
+
+impl From<Arg<'_>> for Flag {
+    fn from(argument: Arg<'_>) -> Self {
+        match argument {
+            Arg::Short(letter) => Flag::Short(letter),
+            Arg::Long(name) => Flag::Long(name.into()),
+            Arg::Value(value) => Flag::Long(value.to_string_lossy().into_owned()),
+        }
+    }
+}
+
+impl std::fmt::Display for Flag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Flag::Short(letter) => write!(f, "-{letter}"),
+            Flag::Long(name) => write!(f, "--{name}"),
+        }
+    }
+}
+
+/// A flag that may be given as `--flag`, `--flag=true` or `--flag=false`.
+pub(crate) fn switch(parser: &mut Parser) -> Result<bool, Failure> {
+    match parser.optional_value() {
+        None => Ok(true),
+        Some(value) => match value.to_string_lossy().as_ref() {
+            "true" | "1" => Ok(true),
+            "false" | "0" => Ok(false),
+            other => Err(Failure::new(format!("invalid value {other:?}: must be true or false"))),
+        },
+    }
+}
+
+/// Edits from one word to the other (Levenshtein).
+pub(crate) fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (index, letter) in from.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], index + 1);
+        for (column, other) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(letter != *other);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_verb_is_near_the_right_one() {
+        for (from, to, expected) in [("get", "get", 0), ("gte", "get", 2), ("logs", "log", 1), ("", "get", 3)]
+        {
+            assert_eq!(distance(from, to), expected, "{from} {to}");
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! HTTP/1.1 to the agent's socket: one connection a request, blocking, for a
+//! verb has nothing else to do.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::Failure;
+
+/// Bytes of a response's head that are read.
+const HEAD_BYTES: u64 = 64 * 1024;
+
+/// The agent of one root.
+pub(crate) struct Client {
+    root: PathBuf,
+}
+
+impl Client {
+    pub(crate) fn new(root: &std::path::Path) -> Self {
+        Client { root: root.into() }
+    }
+
+    pub(crate) fn connect(&self) -> Result<UnixStream, Failure> {
+        let path = nodlet_runtime::api::socket_path(&self.root);
+        UnixStream::connect(&path).map_err(|error| {
+            let root = self.root.display();
+            match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                    let option =
+                        if root.to_string() == "/" { String::new() } else { format!(" --root {root}") };
+                    Failure::new(format!(
+                        "nodlet agent is not running under {root}: start it with `nodlet{option} agent`"
+                    ))
+                }
+                io::ErrorKind::PermissionDenied => Failure::new(format!(
+                    "no permission to open {}: run this as root, or as a member of the group nodlet",
+                    path.display()
+                )),
+                _ => Failure::new(format!("failed to connect to {}: {error}", path.display())),
+            }
+        })
+    }
+
+    /// One request. A response that is no success becomes the failure that kubectl would print.
+    pub(crate) fn request(
+        &self,
+        method: &str,
+        target: &str,
+        accept: &str,
+        body: Option<&Value>,
+    ) -> Result<Response, Failure> {
+        let response = self.send(method, target, accept, body)?;
+        if (200..300).contains(&response.code) {
+            return Ok(response);
+        }
+        let mut text = String::new();
+        let mut response = response;
+        let _ = response.body.read_to_string(&mut text);
+        Err(Failure::plain(explain(response.code, &text)))
+    }
+
+    fn send(
+        &self,
+        method: &str,
+        target: &str,
+        accept: &str,
+        body: Option<&Value>,
+    ) -> Result<Response, Failure> {
+        let mut stream = self.connect()?;
+        let body = body.map(Value::to_string);
+        let mut head = format!(
+            "{method} {target} HTTP/1.1\r\nhost: nodlet\r\naccept: {accept}\r\nuser-agent: nodlet/{}\r\nconnection: close\r\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        if let Some(body) = &body {
+            head.push_str(&format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len()));
+        }
+        head.push_str("\r\n");
+        let sent = stream
+            .write_all(head.as_bytes())
+            .and_then(|()| stream.write_all(body.as_deref().unwrap_or("").as_bytes()));
+        // An agent that refuses early closes before it has read everything; its answer counts.
+        let response = Response::read(stream);
+        match (response, sent) {
+            (Ok(response), _) => Ok(response),
+            (Err(error), Ok(())) | (Err(_), Err(error)) => {
+                Err(Failure::new(format!("the connection to the agent was lost: {error}")))
+            }
+        }
+    }
+
+    /// A JSON answer.
+    pub(crate) fn json(&self, method: &str, target: &str, body: Option<&Value>) -> Result<Value, Failure> {
+        self.request(method, target, "application/json", body)?.json()
+    }
+}
+
+/// What a refusal says, in kubectl's words.
+pub(crate) fn explain(code: u16, body: &str) -> String {
+    let status: Value = serde_json::from_str(body).unwrap_or_default();
+    match (status["reason"].as_str(), status["message"].as_str()) {
+        (Some("Invalid"), Some(message)) => invalid(&status, message),
+        (Some(reason), Some(message)) => format!("Error from server ({reason}): {message}"),
+        _ => format!("Error from server: HTTP status {code}: {}", body.trim()),
+    }
+}
+
+fn invalid(status: &Value, message: &str) -> String {
+    let details = &status["details"];
+    let causes = details["causes"].as_array().map_or(&[][..], Vec::as_slice);
+    let (Some(kind), Some(name)) = (details["kind"].as_str(), details["name"].as_str()) else {
+        return format!("The request is invalid: {message}");
+    };
+    let cause = |cause: &Value| {
+        let text = cause["message"].as_str().unwrap_or("");
+        match cause["field"].as_str() {
+            Some(field) => format!("{field}: {text}"),
+            None => text.into(),
+        }
+    };
+    match causes {
+        [] => format!("Error from server (Invalid): {message}"),
+        [one] => format!("The {kind} \"{name}\" is invalid: {}", cause(one)),
+        several => {
+            let lines: Vec<String> = several.iter().map(|one| format!("* {}", cause(one))).collect();
+            format!("The {kind} \"{name}\" is invalid: \n{}", lines.join("\n"))
+        }
+    }
+}
+
+/// A response whose body is still to be read.
+pub(crate) struct Response {
+    pub(crate) code: u16,
+    headers: Vec<(String, String)>,
+    pub(crate) body: Body,
+}
+
+impl Response {
+    pub(crate) fn read(stream: UnixStream) -> io::Result<Response> {
+        let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+        let mut reader = BufReader::new(stream);
+        let mut head = (&mut reader).take(HEAD_BYTES);
+        let mut line = String::new();
+        head.read_line(&mut line)?;
+        if line.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let code = line
+            .split(' ')
+            .nth(1)
+            .and_then(|code| code.parse().ok())
+            .ok_or_else(|| invalid("no HTTP status"))?;
+        let mut headers = Vec::new();
+        loop {
+            let mut line = String::new();
+            if head.read_line(&mut line)? == 0 {
+                return Err(invalid("the head of the response does not end"));
+            }
+            let line = line.trim_end();
+            if line.is_empty() {
+                break;
+            }
+            let (name, value) = line.split_once(':').ok_or_else(|| invalid("a header without a colon"))?;
+            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+        let mut response = Response { code, headers, body: Body { reader, left: Left::UntilEnd } };
+        if response.header("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked")) {
+            response.body.left = Left::Chunk(0);
+        } else if let Some(length) = response.header("content-length").and_then(|length| length.parse().ok())
+        {
+            response.body.left = Left::Bytes(length);
+        }
+        Ok(response)
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.all(name).next()
+    }
+
+    pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.headers.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn json(mut self) -> Result<Value, Failure> {
+        let mut bytes = Vec::new();
+        self.body.read_to_end(&mut bytes)?;
+        serde_json::from_slice(&bytes)
+            .map_err(|error| Failure::new(format!("the agent's answer is not JSON: {error}")))
+    }
+}
+
+/// A response's body, its chunks joined.
+pub(crate) struct Body {
+    reader: BufReader<UnixStream>,
+    left: Left,
+}
+
+enum Left {
+    UntilEnd,
+    Bytes(u64),
+    /// Of this chunk; at 0 the next one begins.
+    Chunk(u64),
+    Ended,
+}
+
+impl Read for Body {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Left::Chunk(0) = self.left {
+            let mut line = String::new();
+            (&mut self.reader).take(1024).read_line(&mut line)?;
+            if line.trim().is_empty() {
+                // The line end after the chunk before.
+                line.clear();
+                (&mut self.reader).take(1024).read_line(&mut line)?;
+            }
+            let size = line.trim().split(';').next().unwrap_or("");
+            let size = u64::from_str_radix(size, 16).map_err(|_| {
+                io::Error::new(io::ErrorKind::UnexpectedEof, "the agent ended in the middle of its answer")
+            })?;
+            self.left = if size == 0 { Left::Ended } else { Left::Chunk(size) };
+        }
+        let (Left::Bytes(left) | Left::Chunk(left)) = &mut self.left else {
+            return match self.left {
+                Left::UntilEnd => self.reader.read(buffer),
+                _ => Ok(0),
+            };
+        };
+        let most = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.reader.read(&mut buffer[..most])?;
+        if read == 0 && most > 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the agent ended in the middle of its answer",
+            ));
+        }
+        *left -= read as u64;
+        Ok(read)
+    }
+}
+
+/// Percent-encodes a value for a URL.
+pub(crate) fn encode(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                char::from(byte).to_string()
+            }
+            other => format!("%{other:02X}"),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(response: &'static [u8]) -> io::Result<(u16, Vec<u8>)> {
+        let (mut server, client) = UnixStream::pair()?;
+        let server = std::thread::spawn(move || server.write_all(response));
+        let mut response = Response::read(client)?;
+        server.join().expect("no panic")?;
+        let mut body = Vec::new();
+        response.body.read_to_end(&mut body)?;
+        Ok((response.code, body))
+    }
+
+    #[test]
+    fn bodies_end_where_they_say() {
+        for (response, expected) in [
+            (&b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokxx"[..], &b"ok"[..]),
+            (
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n3;x=y\r\nabc\r\n0\r\n\r\n",
+                b"okabc",
+            ),
+            (b"HTTP/1.1 200 OK\r\n\r\nall of it", b"all of it"),
+            (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", b""),
+        ] {
+            assert_eq!(read(response).expect("well-formed"), (200, expected.to_vec()));
+        }
+    }
+
+    #[test]
+    fn a_response_that_is_cut_short_is_an_error() {
+        for response in [
+            &b""[..],
+            b"HTTP/1.1\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nok",
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nok",
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n",
+        ] {
+            assert!(read(response).is_err(), "{}", String::from_utf8_lossy(response));
+        }
+    }
+
+    #[test]
+    fn refusals_read_as_kubectls() {
+        let not_found =
+            r#"{"kind":"Status","reason":"NotFound","message":"pods \"x\" not found","code":404}"#;
+        assert_eq!(explain(404, not_found), "Error from server (NotFound): pods \"x\" not found");
+        let one = r#"{"reason":"Invalid","message":"m","details":{"name":"x","kind":"Pod","causes":[
+            {"reason":"FieldValueRequired","field":"spec.containers","message":"Required value"}]}}"#;
+        assert_eq!(explain(422, one), "The Pod \"x\" is invalid: spec.containers: Required value");
+        let two = r#"{"reason":"Invalid","message":"m","details":{"name":"x","kind":"Pod","causes":[
+            {"field":"a","message":"A"},{"field":"b","message":"B"}]}}"#;
+        assert_eq!(explain(422, two), "The Pod \"x\" is invalid: \n* a: A\n* b: B");
+        assert_eq!(explain(500, "oops\n"), "Error from server: HTTP status 500: oops");
+    }
+
+    #[test]
+    fn values_are_safe_in_a_url() {
+        assert_eq!(encode("a=b,c in (d)&/é"), "a%3Db%2Cc%20in%20%28d%29%26%2F%C3%A9");
+    }
+}

@@ -1,0 +1,373 @@
+//! `nodlet get`: objects as a table, as YAML, as JSON or by name; and, with
+//! `-w`, every change of them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::ExitCode;
+
+use lexopt::{Parser, ValueExt};
+use serde_json::{Value, json};
+
+use crate::arguments::{Context, Flag, switch};
+use crate::client::{Client, encode, explain};
+use crate::output::{self, Columns};
+use crate::{Failure, Outcome, Verb};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "get",
+    summary: "Show pods, events, nodes",
+    help: "\
+Show objects.
+
+Usage: nodlet get TYPE [NAME...] [flags]
+
+TYPE is pods (po), events (ev), nodes (no) or namespaces (ns); TYPE/NAME works too.
+
+Examples:
+  # The pods of the namespace default, and what becomes of them
+  nodlet get pods -w
+
+  # The address of every pod of a namespace
+  nodlet get pods -n kitchen -o wide
+
+  # One pod as the API has it
+  nodlet get pod web -o yaml
+
+Flags:
+  -n, --namespace NAME        of this namespace instead of default
+  -A, --all-namespaces        of all namespaces
+  -l, --selector LABELS       only with these labels: app=web,tier!=back
+      --field-selector FIELDS only with these fields: status.phase=Running
+  -o, --output FORMAT         wide, yaml, json or name
+      --no-headers            no first line
+  -w, --watch                 stay, and show changes
+      --root DIR              of the agent of this root
+",
+    run,
+};
+
+/// The types that there are, and what people call them.
+const TYPES: &[(&str, &[&str], bool)] = &[
+    ("pods", &["pod", "po"], true),
+    ("events", &["event", "ev"], true),
+    ("nodes", &["node", "no"], false),
+    ("namespaces", &["namespace", "ns"], false),
+];
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Format {
+    #[default]
+    Table,
+    Wide,
+    Yaml,
+    Json,
+    Name,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Get {
+    resource: &'static str,
+    names: Vec<String>,
+    namespaced: bool,
+    all_namespaces: bool,
+    labels: String,
+    fields: String,
+    format: Format,
+    no_headers: bool,
+    watch: bool,
+}
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let get = Get::parse(&mut context, &mut parser)?;
+    let client = Client::new(&context.root);
+    let mut out = std::io::stdout().lock();
+    match get.format {
+        Format::Table | Format::Wide => get.tables(&context, &client, &mut out),
+        Format::Yaml | Format::Json | Format::Name => get.objects(&context, &client, &mut out),
+    }
+}
+
+impl Get {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Get, Failure> {
+        let mut get = Get::default();
+        let mut values: Vec<String> = Vec::new();
+        while let Some(argument) = parser.next()? {
+            if let lexopt::Arg::Value(value) = argument {
+                values.push(value.string()?);
+                continue;
+            }
+            match Flag::from(argument) {
+                Flag::Short('A') => get.all_namespaces = switch(parser)?,
+                Flag::Short('l') => get.labels = parser.value()?.string()?,
+                Flag::Short('w') => get.watch = switch(parser)?,
+                Flag::Short('o') => get.format = format(&parser.value()?.string()?)?,
+                Flag::Long(name) => match name.as_str() {
+                    "all-namespaces" => get.all_namespaces = switch(parser)?,
+                    "selector" => get.labels = parser.value()?.string()?,
+                    "field-selector" => get.fields = parser.value()?.string()?,
+                    "output" => get.format = format(&parser.value()?.string()?)?,
+                    "no-headers" => get.no_headers = switch(parser)?,
+                    "watch" => get.watch = switch(parser)?,
+                    _ => context.namespaced(&Flag::Long(name), parser)?,
+                },
+                other => context.namespaced(&other, parser)?,
+            }
+        }
+        let mut values = values.into_iter();
+        let first = values
+            .next()
+            .ok_or_else(|| context.wrong_use("You must specify the type of resource to get."))?;
+        let (kind, name) = match first.split_once('/') {
+            Some((kind, name)) => (kind, Some(name.to_owned())),
+            None => (first.as_str(), None),
+        };
+        (get.resource, get.namespaced) = resource(kind)?;
+        get.names.extend(name);
+        for value in values {
+            match value.split_once('/') {
+                None => get.names.push(value),
+                Some((kind, name)) if resource(kind)?.0 == get.resource => get.names.push(name.into()),
+                Some(_) => return Err(Failure::new("there is only one type of resource in a call")),
+            }
+        }
+        if !get.names.is_empty() {
+            if get.all_namespaces {
+                return Err(Failure::new("a resource cannot be retrieved by name across all namespaces"));
+            }
+            if !get.labels.is_empty() || !get.fields.is_empty() {
+                return Err(Failure::new("name cannot be provided when a selector is specified"));
+            }
+            if get.watch && get.names.len() > 1 {
+                return Err(Failure::new(
+                    "watch is only supported on individual resources and resource collections",
+                ));
+            }
+        }
+        Ok(get)
+    }
+
+    fn collection(&self, context: &Context) -> String {
+        if self.namespaced && !self.all_namespaces {
+            format!("/api/v1/namespaces/{}/{}", encode(&context.namespace), self.resource)
+        } else {
+            format!("/api/v1/{}", self.resource)
+        }
+    }
+
+    /// What is shown first: the named objects, or all.
+    fn targets(&self, context: &Context) -> Vec<String> {
+        let collection = self.collection(context);
+        if self.names.is_empty() {
+            return vec![format!("{collection}?{}", self.selectors())];
+        }
+        self.names.iter().map(|name| format!("{collection}/{}", encode(name))).collect()
+    }
+
+    fn selectors(&self) -> String {
+        format!("labelSelector={}&fieldSelector={}", encode(&self.labels), encode(&self.fields))
+    }
+
+    fn tables(&self, context: &Context, client: &Client, out: &mut impl Write) -> Outcome {
+        const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+        let wide = self.format == Format::Wide;
+        let with_namespace = self.namespaced && self.all_namespaces;
+        let mut headers = !self.no_headers;
+        let (mut rows, mut version, mut missing) = (Vec::new(), String::new(), Vec::new());
+        for target in self.targets(context) {
+            let table = match client.request("GET", &target, TABLE, None) {
+                Ok(response) => response.json()?,
+                Err(failure) if self.names.len() > 1 => {
+                    missing.push(failure);
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            };
+            version = table["metadata"]["resourceVersion"].as_str().unwrap_or("").to_owned();
+            if table["rows"].as_array().is_some_and(|rows| !rows.is_empty()) {
+                rows.extend(output::rows(&table, wide, with_namespace, std::mem::take(&mut headers)));
+            }
+        }
+        let mut columns = Columns::default();
+        columns.write(out, &rows)?;
+        for failure in &missing {
+            eprintln!("{failure}");
+        }
+        if rows.is_empty() && missing.is_empty() && !self.watch {
+            match self.namespaced && !self.all_namespaces {
+                true => eprintln!("No resources found in {} namespace.", context.namespace),
+                false => eprintln!("No resources found"),
+            }
+        }
+        if self.watch {
+            self.watch(context, client, TABLE, &version, |table| {
+                columns
+                    .write(out, &output::rows(table, wide, with_namespace, std::mem::take(&mut headers)))?;
+                Ok(())
+            })?;
+        }
+        Ok(if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn objects(&self, context: &Context, client: &Client, out: &mut impl Write) -> Outcome {
+        let mut found = Vec::new();
+        let mut version = String::new();
+        for target in self.targets(context) {
+            let mut object = client.json("GET", &target, None)?;
+            version = object["metadata"]["resourceVersion"].as_str().unwrap_or("").to_owned();
+            match object["items"].take() {
+                Value::Array(items) => found.extend(items),
+                _ => found.push(object),
+            }
+        }
+        if self.format == Format::Name || self.watch || self.names.len() == 1 {
+            for object in &found {
+                self.show(object, out)?;
+            }
+        } else {
+            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": found});
+            self.show(&list, out)?;
+        }
+        if self.watch {
+            let mut first = found.is_empty();
+            self.watch(context, client, "application/json", &version, |object| {
+                if self.format == Format::Yaml && !std::mem::take(&mut first) {
+                    writeln!(out, "---")?;
+                }
+                self.show(object, out)?;
+                out.flush()?;
+                Ok(())
+            })?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn show(&self, object: &Value, out: &mut impl Write) -> Result<(), Failure> {
+        match self.format {
+            Format::Yaml => write!(out, "{}", output::yaml(object))?,
+            Format::Json => writeln!(out, "{}", output::json(object))?,
+            Format::Name | Format::Table | Format::Wide => {
+                let singular = self.resource.trim_end_matches('s');
+                writeln!(out, "{singular}/{}", object["metadata"]["name"].as_str().unwrap_or(""))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Until the agent ends it.
+    fn watch(
+        &self,
+        context: &Context,
+        client: &Client,
+        accept: &str,
+        version: &str,
+        mut show: impl FnMut(&Value) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let selectors = match self.names.first() {
+            Some(name) => format!("fieldSelector={}", encode(&format!("metadata.name={name}"))),
+            None => self.selectors(),
+        };
+        let target = format!("{}?watch=true&resourceVersion={version}&{selectors}", self.collection(context));
+        let response = client.request("GET", &target, accept, None)?;
+        let mut events = BufReader::new(response.body);
+        let mut line = String::new();
+        while events.read_line(&mut line)? > 0 {
+            let event: Value = serde_json::from_str(&line)
+                .map_err(|error| Failure::new(format!("the agent's answer is not JSON: {error}")))?;
+            line.clear();
+            match event["type"].as_str() {
+                Some("BOOKMARK") => {}
+                Some("ERROR") => {
+                    let status = &event["object"];
+                    let code =
+                        status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(500);
+                    return Err(Failure::plain(explain(code, &status.to_string())));
+                }
+                _ => show(&event["object"])?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The plural of a type, and whether it lies in a namespace.
+pub(crate) fn resource(name: &str) -> Result<(&'static str, bool), Failure> {
+    let lower = name.to_lowercase();
+    TYPES
+        .iter()
+        .find(|(plural, others, _)| *plural == lower || others.contains(&lower.as_str()))
+        .map(|&(plural, _, namespaced)| (plural, namespaced))
+        .ok_or_else(|| {
+            Failure::new(format!(
+                "the server doesn't have a resource type {name:?}: there are pods, events, nodes and namespaces"
+            ))
+        })
+}
+
+fn format(text: &str) -> Result<Format, Failure> {
+    match text {
+        "wide" => Ok(Format::Wide),
+        "yaml" => Ok(Format::Yaml),
+        "json" => Ok(Format::Json),
+        "name" => Ok(Format::Name),
+        other => Err(Failure::new(format!(
+            "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,name,wide,yaml"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<(Get, String), String> {
+        let mut context = Context::new();
+        context.help = VERB.help;
+        context.verb = "get";
+        let mut parser = Parser::from_args(line.split_whitespace());
+        Get::parse(&mut context, &mut parser)
+            .map(|get| (get, context.namespace))
+            .map_err(|error| error.to_string())
+    }
+
+    fn pods() -> Get {
+        Get { resource: "pods", namespaced: true, ..Get::default() }
+    }
+
+    #[test]
+    fn arguments_mean_what_they_mean_to_kubectl() {
+        let web = || vec!["web".to_owned()];
+        for (line, expected, namespace) in [
+            ("pods", pods(), "default"),
+            ("po web", Get { names: web(), ..pods() }, "default"),
+            ("pod/web", Get { names: web(), ..pods() }, "default"),
+            ("pods -n kitchen -o wide", Get { format: Format::Wide, ..pods() }, "kitchen"),
+            ("pods --namespace=kitchen -oyaml", Get { format: Format::Yaml, ..pods() }, "kitchen"),
+            (
+                "pods -A -w --no-headers",
+                Get { all_namespaces: true, watch: true, no_headers: true, ..pods() },
+                "default",
+            ),
+            ("pods --watch=false -l app=web", Get { labels: "app=web".into(), ..pods() }, "default"),
+            ("-ojson nodes", Get { resource: "nodes", format: Format::Json, ..Get::default() }, "default"),
+        ] {
+            assert_eq!(parse(line), Ok((expected, namespace.into())), "{line}");
+        }
+    }
+
+    #[test]
+    fn wrong_arguments_are_refused_by_name() {
+        for (line, expected) in [
+            ("", "error: You must specify the type of resource to get."),
+            ("services", "error: the server doesn't have a resource type \"services\""),
+            ("pods --nope", "error: unknown flag: --nope"),
+            ("pods -x", "error: unknown flag: -x"),
+            ("pods -o tree", "error: unable to match a printer suitable for the output format \"tree\""),
+            ("pods web -A", "error: a resource cannot be retrieved by name across all namespaces"),
+            ("pods web -l a=b", "error: name cannot be provided when a selector is specified"),
+            ("pods a b -w", "error: watch is only supported on individual resources"),
+            ("pods --watch=maybe", "error: invalid value \"maybe\": must be true or false"),
+        ] {
+            let refused = parse(line).expect_err(line);
+            assert!(refused.starts_with(expected), "{line}: {refused}");
+        }
+    }
+}

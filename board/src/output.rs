@@ -1,0 +1,140 @@
+//! How objects look in a terminal: kubectl's tables, its JSON and its YAML.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+mod yaml;
+
+pub(crate) use yaml::yaml;
+
+/// Between two columns, as kubectl has it.
+const PADDING: usize = 3;
+
+/// The narrowest column, padding included.
+const MIN_WIDTH: usize = 6;
+
+/// Lines up columns. Remembers widths from one batch of rows to the next, so
+/// that the rows of a watch stand below those of the list.
+#[derive(Default)]
+pub(crate) struct Columns {
+    widths: Vec<usize>,
+}
+
+impl Columns {
+    pub(crate) fn write(&mut self, out: &mut impl Write, rows: &[Vec<String>]) -> io::Result<()> {
+        for row in rows {
+            // The last cell of a row ends its line and needs no width.
+            for (column, cell) in row.iter().enumerate().take(row.len().saturating_sub(1)) {
+                let width = (cell.chars().count() + PADDING).max(MIN_WIDTH);
+                match self.widths.get_mut(column) {
+                    Some(known) => *known = (*known).max(width),
+                    None => self.widths.push(width),
+                }
+            }
+        }
+        for row in rows {
+            for (column, cell) in row.iter().enumerate() {
+                if column + 1 == row.len() {
+                    writeln!(out, "{cell}")?;
+                } else {
+                    write!(out, "{cell:<width$}", width = self.widths[column])?;
+                }
+            }
+        }
+        out.flush()
+    }
+}
+
+/// The rows of a Table, its headers first if wanted.
+pub(crate) fn rows(table: &Value, wide: bool, with_namespace: bool, headers: bool) -> Vec<Vec<String>> {
+    let definitions = table["columnDefinitions"].as_array().map_or(&[][..], Vec::as_slice);
+    let shown: Vec<usize> = definitions
+        .iter()
+        .enumerate()
+        .filter(|(_, definition)| wide || definition["priority"].as_i64().unwrap_or(0) == 0)
+        .map(|(index, _)| index)
+        .collect();
+    let mut rows = Vec::new();
+    if headers {
+        let names =
+            shown.iter().map(|&index| definitions[index]["name"].as_str().unwrap_or("").to_uppercase());
+        rows.push(with_namespace.then(|| "NAMESPACE".to_owned()).into_iter().chain(names).collect());
+    }
+    for row in table["rows"].as_array().into_iter().flatten() {
+        let namespace = row["object"]["metadata"]["namespace"].as_str().unwrap_or("").to_owned();
+        let cells = shown.iter().map(|&index| cell(&row["cells"][index]));
+        rows.push(with_namespace.then_some(namespace).into_iter().chain(cells).collect());
+    }
+    rows
+}
+
+fn cell(value: &Value) -> String {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "<nil>".into(),
+        other => other.to_string(),
+    };
+    // What a container says of itself may hold anything; one row is one line.
+    match text.find(['\n', '\r', '\u{c}']) {
+        Some(end) => format!("{}...", &text[..end]),
+        None => text.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),
+    }
+}
+
+/// As `kubectl -o json`.
+pub(crate) fn json(value: &Value) -> String {
+    let mut bytes = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
+    serde::Serialize::serialize(value, &mut serializer).expect("a Value can be written as JSON");
+    String::from_utf8(bytes).expect("JSON is UTF-8")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_kubectls_and_stay_so() {
+        let table = json!({
+            "columnDefinitions": [
+                {"name": "Name", "priority": 0}, {"name": "Ready", "priority": 0},
+                {"name": "Node", "priority": 1}, {"name": "Age", "priority": 0}],
+            "rows": [
+                {"cells": ["web", "1/1", "board", "5s"], "object": {"metadata": {"namespace": "default"}}},
+                {"cells": ["database", "0/1", "board", "10m"], "object": {"metadata": {"namespace": "x"}}}],
+        });
+        let mut columns = Columns::default();
+        let mut out = Vec::new();
+        columns.write(&mut out, &rows(&table, false, false, true)).expect("memory");
+        let late = json!({
+            "columnDefinitions": table["columnDefinitions"], "rows": [{"cells": ["a", "1/1", "board", "1s"]}],
+        });
+        columns.write(&mut out, &rows(&late, false, false, false)).expect("memory");
+        assert_eq!(
+            String::from_utf8_lossy(&out),
+            "NAME       READY   AGE\n\
+             web        1/1     5s\n\
+             database   0/1     10m\n\
+             a          1/1     1s\n"
+        );
+        let mut out = Vec::new();
+        Columns::default().write(&mut out, &rows(&table, true, true, true)).expect("memory");
+        assert_eq!(
+            String::from_utf8_lossy(&out),
+            "NAMESPACE   NAME       READY   NODE    AGE\n\
+             default     web        1/1     board   5s\n\
+             x           database   0/1     board   10m\n"
+        );
+    }
+
+    #[test]
+    fn a_cell_cannot_break_its_line() {
+        assert_eq!(cell(&json!("one\ntwo")), "one...");
+        assert_eq!(cell(&json!("\u{1b}[31mred")), "?[31mred");
+        assert_eq!(cell(&json!(3)), "3");
+    }
+}

@@ -1,0 +1,75 @@
+//! `nodlet version`: of this program, and of the agent that answers.
+
+use std::process::ExitCode;
+
+use lexopt::{Parser, ValueExt};
+use serde_json::json;
+
+use crate::arguments::{Context, Flag, switch};
+use crate::client::Client;
+use crate::{Failure, Outcome, Verb, output};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "version",
+    summary: "Print the versions of this program and of the agent",
+    help: "\
+Print the versions of this program and of the agent.
+
+Usage: nodlet version [flags]
+
+Examples:
+  # Both
+  nodlet version
+
+  # Without an agent
+  nodlet version --client
+
+Flags:
+      --client          only of this program
+  -o, --output FORMAT   json or yaml
+      --root DIR        of the agent of this root
+",
+    run,
+};
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let (mut client_only, mut format) = (false, None);
+    while let Some(argument) = parser.next()? {
+        if let lexopt::Arg::Value(value) = argument {
+            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
+        }
+        match Flag::from(argument) {
+            Flag::Long(name) if name == "client" => client_only = switch(&mut parser)?,
+            Flag::Short('o') => format = Some(parser.value()?.string()?),
+            Flag::Long(name) if name == "output" => format = Some(parser.value()?.string()?),
+            other => context.global(&other, &mut parser)?,
+        }
+    }
+    let version = concat!("v", env!("CARGO_PKG_VERSION"));
+    let server = || Client::new(&context.root).json("GET", "/version", None);
+    match format.as_deref() {
+        None => {
+            println!("Client Version: {version}");
+            if !client_only {
+                println!("Server Version: {}", server()?["gitVersion"].as_str().unwrap_or("unknown"));
+            }
+        }
+        Some(format @ ("json" | "yaml")) => {
+            let mut versions = json!({"clientVersion": {
+                "gitVersion": version, "platform": format!("linux/{}", std::env::consts::ARCH)}});
+            let server = if client_only { None } else { Some(server()) };
+            if let Some(Ok(server)) = &server {
+                versions["serverVersion"] = server.clone();
+            }
+            match format {
+                "json" => println!("{}", output::json(&versions)),
+                _ => print!("{}", output::yaml(&versions)),
+            }
+            if let Some(Err(failure)) = server {
+                return Err(failure);
+            }
+        }
+        Some(_) => return Err(Failure::new("--output must be 'yaml' or 'json'")),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,252 @@
+//! The local Kubernetes API: a subset of Kubernetes' own, over HTTP on a unix
+//! socket. kubectl is a client of it, and so are nodlet's own verbs.
+//!
+//! It shows what is in [`Objects`] and hands everything that changes something
+//! to the engine as a [`Request`]; it decides nothing about pods and keeps
+//! nothing. All of it runs on the engine's thread, so nothing here may block:
+//! reads of files are bounded, and what a client does not take stays unread.
+//! The socket's mode is the only lock on the door, and its group is as good as
+//! root. Read next: `api/route.rs` (what a URL means), `api/read.rs` (get,
+//! list), `api/watch.rs`, `api/write.rs`, `api/log.rs`, `api/exec.rs`.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Method, Response};
+use smol::lock::Semaphore;
+use smol::{Async, LocalExecutor};
+use smol_hyper::rt::{FuturesIo, SmolTimer};
+
+use crate::objects::Objects;
+
+mod body;
+mod discovery;
+mod read;
+mod request;
+mod route;
+mod select;
+mod status;
+mod table;
+mod watch;
+mod write;
+
+use body::Body;
+pub use request::{Accepted, Applied, ExecExit, ExecSession, FieldValidation, Reply, Request};
+use route::{Query, Resource, Target};
+pub use status::Status;
+
+/// Clients at a time: people, and the odd tool that watches. The next one waits
+/// in the socket's backlog.
+const CONNECTIONS: usize = 64;
+
+/// Bytes of a request's line and headers: an exec carries its command there.
+const HEADER_BYTES: usize = 64 * 1024;
+
+/// Bytes of a request's body: a manifest has some thousands.
+const BODY_BYTES: usize = 1024 * 1024;
+
+/// For the headers of a request, and between two on one connection.
+const HEADERS_WITHIN: Duration = Duration::from_secs(30);
+
+/// What the API serves from.
+#[derive(Clone, Debug)]
+pub struct Api {
+    /// What it shows.
+    pub objects: Rc<Objects>,
+    /// Whom it asks.
+    pub requests: async_channel::Sender<Request>,
+    /// `--root`: logs are read below it.
+    pub root: PathBuf,
+}
+
+/// Where the socket is, below the root.
+pub fn socket_path(root: &Path) -> PathBuf {
+    root.join("run/nodlet/api.sock")
+}
+
+/// Listens on [`socket_path`]: mode 0660, of the group `nodlet` if there is one.
+/// A socket that an agent left behind is replaced; that no other agent runs is
+/// for the caller to know.
+pub fn listen(root: &Path) -> io::Result<Async<UnixListener>> {
+    let path = socket_path(root);
+    if let Some(directory) = path.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
+    }
+    // Made beside and renamed, so that nobody meets it with another mode.
+    let new = path.with_extension("sock.new");
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&new)?;
+    if let Ok(Some(group)) = nix::unistd::Group::from_name("nodlet") {
+        nix::unistd::chown(&new, None, Some(group.gid))?;
+    }
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o660))?;
+    std::fs::rename(&new, &path)?;
+    Async::new(listener)
+}
+
+/// Serves until it is dropped.
+pub async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result<()> {
+    let api = Rc::new(api);
+    let free = Arc::new(Semaphore::new(CONNECTIONS));
+    let connections = LocalExecutor::new();
+    connections
+        .run(async {
+            loop {
+                let place = free.acquire_arc().await;
+                let (stream, _) = match listener.accept().await {
+                    Ok(accepted) => accepted,
+                    // The client is gone already, or there are no descriptors left: someone will close one.
+                    Err(error) => {
+                        log::warn!("api: failed to accept a connection: {error}");
+                        smol::Timer::after(Duration::from_millis(100)).await;
+                        continue;
+                    }
+                };
+                let api = api.clone();
+                connections
+                    .spawn(async move {
+                        connection(api, stream).await;
+                        drop(place);
+                    })
+                    .detach();
+            }
+        })
+        .await
+}
+
+/// What a connection turns into once its last response, `101 Switching Protocols`, is sent.
+type Afterwards = Rc<RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>>;
+
+async fn connection(api: Rc<Api>, stream: Async<UnixStream>) {
+    let afterwards = Afterwards::default();
+    let service = service_fn(|request| {
+        let (api, afterwards) = (api.clone(), afterwards.clone());
+        async move { Ok::<_, Infallible>(respond(&api, request, &afterwards).await) }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(SmolTimer::new())
+        .header_read_timeout(HEADERS_WITHIN)
+        .max_buf_size(HEADER_BYTES)
+        .serve_connection(FuturesIo::new(stream), service)
+        .with_upgrades()
+        .await;
+    if let Err(error) = served {
+        // A client that hangs up or talks nonsense is its own business.
+        log::debug!("api: {error}");
+    }
+    let afterwards = afterwards.borrow_mut().take();
+    if let Some(afterwards) = afterwards {
+        afterwards.await;
+    }
+}
+
+async fn respond(
+    api: &Rc<Api>,
+    request: hyper::Request<Incoming>,
+    afterwards: &Afterwards,
+) -> Response<Body> {
+    let method = request.method().clone();
+    let uri = request.uri().clone();
+    match answer(api, request, afterwards).await {
+        Ok(response) => response,
+        Err(status) => {
+            log::debug!("api: {method} {uri}: {} {status}", status.code);
+            body::refuse(&status)
+        }
+    }
+}
+
+async fn answer(
+    api: &Rc<Api>,
+    request: hyper::Request<Incoming>,
+    _afterwards: &Afterwards,
+) -> Result<Response<Body>, Status> {
+    let target = route::parse(request.uri().path())?;
+    let query = Query::parse(request.uri().query().unwrap_or(""))?;
+    let method = request.method().clone();
+    let target = match target {
+        Target::Shutdown if method == Method::POST => return write::shutdown(api).await,
+        Target::Objects(target) => target,
+        fixed if method == Method::GET || method == Method::HEAD => return discovery::show(&fixed),
+        _ => return Err(not_allowed(&method)),
+    };
+    let route::Objects { resource, namespace, name, subresource } = target;
+    match (name, subresource.as_deref()) {
+        (None, _) => match method {
+            Method::GET if query.flag("watch") => {
+                watch::watch(api, resource, namespace.as_deref(), &query, request.headers())
+            }
+            Method::GET => read::list(api, resource, namespace.as_deref(), &query, request.headers()),
+            Method::POST if resource.writable => {
+                let namespace = namespace.ok_or_else(|| not_allowed(&method))?;
+                write::create(api, &namespace, &query, request).await
+            }
+            Method::DELETE if resource.writable => {
+                let namespace = namespace.ok_or_else(|| not_allowed(&method))?;
+                write::delete_collection(api, resource, &namespace, &query, request).await
+            }
+            _ => Err(not_allowed(&method)),
+        },
+        (Some(name), None) => {
+            let key = route::key(resource, namespace.as_deref(), &name)?;
+            match method {
+                Method::GET => read::get(api, resource, &key, &query, request.headers()),
+                Method::PUT if resource.writable => write::apply(api, &key, &query, request).await,
+                Method::DELETE if resource.writable => write::delete(api, &key, &query, request).await,
+                Method::PATCH if resource.writable => Err(Status::unsupported_media_type(
+                    "nodlet takes no patches yet: replace the pod with `nodlet apply -f` or `kubectl replace -f`",
+                )),
+                _ => Err(not_allowed(&method)),
+            }
+        }
+        (Some(name), Some(subresource)) => {
+            let key = route::key(resource, namespace.as_deref(), &name)?;
+            match (resource.name, subresource, &method) {
+                ("pods", "status", &Method::GET) => read::get(api, resource, &key, &query, request.headers()),
+                _ => Err(Status::no_such_path()),
+            }
+        }
+    }
+}
+
+fn not_allowed(method: &Method) -> Status {
+    match *method {
+        Method::POST | Method::PUT | Method::DELETE | Method::PATCH | Method::GET => {
+            Status::method_not_allowed("the server does not allow this method on the requested resource")
+        }
+        _ => Status::method_not_allowed(format!("method {method} is not known here")),
+    }
+}
+
+/// Whether the client asked for a Table, and for how much of each object in it.
+fn wants_table(headers: &hyper::HeaderMap, query: &Query) -> Result<Option<table::Include>, Status> {
+    let accept = headers.get(hyper::header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
+    if !accept.split(',').any(|kind| kind.split(';').any(|parameter| parameter.trim() == "as=Table")) {
+        return Ok(None);
+    }
+    match query.get("includeObject") {
+        None | Some("" | "Metadata") => Ok(Some(table::Include::Metadata)),
+        Some("None") => Ok(Some(table::Include::None)),
+        Some("Object") => Ok(Some(table::Include::Object)),
+        Some(other) => Err(Status::bad_request(format!(
+            "includeObject: Unsupported value: {other:?}: supported values: \"Metadata\", \"None\", \"Object\""
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Bodies of requests and responses.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_lite::Stream;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Bytes, Frame, Incoming, SizeHint};
+use hyper::{Response, StatusCode, header};
+use serde_json::Value;
+
+use super::{BODY_BYTES, Status};
+
+/// For all of a request's body.
+const BODY_WITHIN: Duration = Duration::from_secs(30);
+
+/// What a response carries: bytes, or a stream that is asked for the next piece
+/// only when the client has taken the last.
+pub(super) enum Body {
+    Whole(Option<Bytes>),
+    Stream(Pin<Box<dyn Stream<Item = Bytes>>>),
+}
+
+impl Body {
+    pub(super) fn stream(pieces: impl Stream<Item = Bytes> + 'static) -> Body {
+        Body::Stream(Box::pin(pieces))
+    }
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Body::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Body::Stream(pieces) => {
+                pieces.as_mut().poll_next(context).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Body::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Body::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Body::Stream(_) => SizeHint::default(),
+        }
+    }
+}
+
+pub(super) fn json(code: StatusCode, json: impl Into<Bytes>) -> Response<Body> {
+    let json: Bytes = json.into();
+    let mut response = Response::new(Body::Whole(Some(json)));
+    *response.status_mut() = code;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response
+}
+
+pub(super) fn value(code: StatusCode, value: &Value) -> Response<Body> {
+    json(code, value.to_string())
+}
+
+pub(super) fn text(pieces: Body) -> Response<Body> {
+    let mut response = Response::new(pieces);
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain"));
+    response
+}
+
+pub(super) fn refuse(status: &Status) -> Response<Body> {
+    let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    value(code, &status.to_json())
+}
+
+/// Adds the header by which kubectl prints `Warning: …`.
+pub(super) fn warn(response: &mut Response<Body>, warnings: &[String]) {
+    for warning in warnings {
+        let escaped: String = warning
+            .chars()
+            .filter(|c| !c.is_control())
+            .flat_map(|c| matches!(c, '"' | '\\').then_some('\\').into_iter().chain([c]))
+            .collect();
+        if let Ok(line) = header::HeaderValue::from_bytes(format!("299 - \"{escaped}\"").as_bytes()) {
+            response.headers_mut().append(header::WARNING, line);
+        }
+    }
+}
+
+/// All of a request's body as JSON; null if there is none.
+pub(super) async fn read(request: hyper::Request<Incoming>) -> Result<Value, Status> {
+    if let Some(kind) = request.headers().get(header::CONTENT_TYPE)
+        && !kind.as_bytes().starts_with(b"application/json")
+    {
+        let kind = String::from_utf8_lossy(kind.as_bytes()).into_owned();
+        return Err(Status::unsupported_media_type(format!(
+            "the body of the request was in an unknown format - accepted media types include: application/json, not {kind}"
+        )));
+    }
+    let collected = smol::future::or(
+        async { Some(Limited::new(request.into_body(), BODY_BYTES).collect().await) },
+        async {
+            smol::Timer::after(BODY_WITHIN).await;
+            None
+        },
+    )
+    .await
+    .ok_or_else(|| Status::timeout("the body of the request did not arrive in time"))?;
+    let bytes = match collected {
+        Ok(collected) => collected.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => return Err(Status::too_large(BODY_BYTES)),
+        Err(error) => {
+            return Err(Status::bad_request(format!("failed to read the body of the request: {error}")));
+        }
+    };
+    if bytes.is_empty() {
+        return Ok(Value::Null);
+    }
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Status::bad_request(format!("the object provided is unrecognized: it is not JSON: {error}"))
+    })
+}

@@ -1,0 +1,66 @@
+//! What there is: the answers by which kubectl finds its way, and whether the agent lives.
+
+use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::Status;
+use super::body::{self, Body};
+use super::route::{RESOURCES, Target};
+
+/// The Kubernetes whose API this is.
+const KUBERNETES: &str = "v1.36.3";
+
+pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
+    let shown = match target {
+        Target::Version => version(),
+        Target::Versions => json!({
+            "kind": "APIVersions", "versions": ["v1"],
+            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}],
+        }),
+        Target::Groups => json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": []}),
+        Target::Resources => resources(),
+        Target::Healthy => return Ok(body::text(Body::Whole(Some("ok".into())))),
+        Target::Shutdown | Target::Objects(_) => {
+            return Err(Status::method_not_allowed(
+                "the server does not allow this method on the requested resource",
+            ));
+        }
+    };
+    Ok(body::value(StatusCode::OK, &shown))
+}
+
+/// As `kubectl version` reads it; the build says that it is nodlet who answers.
+fn version() -> Value {
+    let mut numbers = KUBERNETES.trim_start_matches('v').split('.');
+    json!({
+        "major": numbers.next(), "minor": numbers.next(),
+        "gitVersion": format!("{KUBERNETES}+nodlet-{}", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "", "gitTreeState": "", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "",
+        "compiler": "rustc", "platform": format!("linux/{}", std::env::consts::ARCH),
+    })
+}
+
+fn resources() -> Value {
+    let mut list = Vec::new();
+    for resource in RESOURCES {
+        let verbs: &[&str] = if resource.writable {
+            &["create", "delete", "deletecollection", "get", "list", "update", "watch"]
+        } else {
+            &["get", "list", "watch"]
+        };
+        list.push(json!({
+            "name": resource.name, "singularName": resource.singular, "namespaced": resource.namespaced,
+            "kind": resource.kind, "verbs": verbs, "shortNames": resource.short_names,
+        }));
+    }
+    for (name, kind, verbs) in [
+        ("pods/exec", "PodExecOptions", &["create", "get"][..]),
+        ("pods/log", "Pod", &["get"]),
+        ("pods/status", "Pod", &["get"]),
+    ] {
+        list.push(
+            json!({"name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": verbs}),
+        );
+    }
+    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": list})
+}

@@ -1,0 +1,137 @@
+//! get and list, straight from the store.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use hyper::{HeaderMap, Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::body::{self, Body};
+use super::select::Selector;
+use super::{Api, Query, Resource, Status, table, wants_table};
+use crate::objects::Key;
+use crate::time::Timestamp;
+
+pub(super) fn get(
+    api: &Api,
+    resource: &Resource,
+    key: &Key,
+    query: &Query,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, Status> {
+    let table = wants_table(headers, query)?;
+    let missing = || Status::not_found(resource.name, &key.name);
+    let (json, version) = if resource.name == "namespaces" {
+        let (found, version) = all(api, resource, None);
+        let found = found.into_iter().find(|shown| *shown.name == *key.name).ok_or_else(missing)?;
+        (found.json, version)
+    } else {
+        let object = api.objects.get(key).ok_or_else(missing)?;
+        (object.json, object.version)
+    };
+    Ok(match table {
+        None => body::json(StatusCode::OK, json.as_bytes().to_vec()),
+        Some(include) => {
+            let table = table::table(
+                resource.name,
+                vec![parse(&json)],
+                &version.to_string(),
+                include,
+                Timestamp::now(),
+            );
+            body::value(StatusCode::OK, &table)
+        }
+    })
+}
+
+pub(super) fn list(
+    api: &Api,
+    resource: &Resource,
+    namespace: Option<&str>,
+    query: &Query,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, Status> {
+    // `limit` is a wish; all that fits on a board fits in one answer, so no
+    // token to go on with was ever given out.
+    if query.get("continue").is_some_and(|token| !token.is_empty()) {
+        return Err(Status::expired("The provided continue parameter is too old: list again without it"));
+    }
+    let selector = selector(resource, query)?;
+    let table = wants_table(headers, query)?;
+    let (found, version) = all(api, resource, namespace);
+    let version = version.to_string();
+    if table.is_none() && selector.is_empty() {
+        return Ok(body::json(
+            StatusCode::OK,
+            join(resource, found.iter().map(|shown| &*shown.json), &version),
+        ));
+    }
+    let found = found.iter().map(|shown| parse(&shown.json)).filter(|object| selector.matches(object));
+    let listed = match table {
+        Some(include) => {
+            table::table(resource.name, found.collect(), &version, include, Timestamp::now()).to_string()
+        }
+        None => {
+            let found: Vec<String> = found.map(|object| object.to_string()).collect();
+            join(resource, found.iter().map(String::as_str), &version)
+        }
+    };
+    Ok(body::json(StatusCode::OK, listed))
+}
+
+/// An object as it is shown.
+pub(super) struct Shown {
+    pub(super) name: Rc<str>,
+    pub(super) json: Rc<str>,
+}
+
+/// Every object of a resource, and the version that this is the state of.
+pub(super) fn all(api: &Api, resource: &Resource, namespace: Option<&str>) -> (Vec<Shown>, u64) {
+    if resource.name == "namespaces" {
+        return namespaces(api);
+    }
+    let (found, version) = api.objects.list(resource.name, namespace);
+    (found.into_iter().map(|(key, object)| Shown { name: key.name, json: object.json }).collect(), version)
+}
+
+/// There are no Namespace objects on a board: there is `default`, and each that has a pod.
+fn namespaces(api: &Api) -> (Vec<Shown>, u64) {
+    let (pods, version) = api.objects.list("pods", None);
+    let mut names: BTreeSet<Rc<str>> = pods.into_iter().map(|(key, _)| key.namespace).collect();
+    names.insert("default".into());
+    let objects = names.into_iter().map(|name| {
+        let object = json!({
+            "kind": "Namespace", "apiVersion": "v1",
+            "metadata": {"name": &*name, "labels": {"kubernetes.io/metadata.name": &*name},
+                         "resourceVersion": version.to_string()},
+            "spec": {"finalizers": []}, "status": {"phase": "Active"},
+        });
+        Shown { name, json: object.to_string().into() }
+    });
+    (objects.collect(), version)
+}
+
+pub(super) fn selector(resource: &Resource, query: &Query) -> Result<Selector, Status> {
+    let text = |name| query.get(name).unwrap_or("");
+    Selector::parse(text("labelSelector"), text("fieldSelector"), resource.fields)
+}
+
+/// An object of the store.
+pub(super) fn parse(json: &str) -> Value {
+    serde_json::from_str(json).expect("the store holds what it wrote itself")
+}
+
+fn join<'a>(resource: &Resource, objects: impl Iterator<Item = &'a str>, version: &str) -> String {
+    let mut list = format!(
+        r#"{{"kind":"{}List","apiVersion":"v1","metadata":{{"resourceVersion":"{version}"}},"items":["#,
+        resource.kind
+    );
+    for (index, object) in objects.enumerate() {
+        if index > 0 {
+            list.push(',');
+        }
+        list.push_str(object);
+    }
+    list.push_str("]}");
+    list
+}

@@ -1,0 +1,134 @@
+//! What the API asks of the engine: everything that changes something, and
+//! everything that touches a process. What only shows objects is answered from
+//! the store.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::Status;
+
+/// Answered once. Dropped without an answer, it is an internal error; a
+/// receiver that is gone means that nobody waits any more.
+pub type Reply<T> = async_channel::Sender<Result<T, Status>>;
+
+/// What the engine is asked for.
+#[derive(Debug)]
+pub enum Request {
+    /// A new pod. Answered with the pod as admitted.
+    Create {
+        /// As it was sent, its namespace filled in from the URL.
+        object: Value,
+        /// What to do with fields that are unknown or given twice.
+        validation: FieldValidation,
+        /// Admit it, and then forget it.
+        dry_run: bool,
+        /// The pod, `Created`.
+        reply: Reply<Accepted>,
+    },
+    /// This pod, whether it is there or not: a changed one replaces the old one.
+    Apply {
+        /// As it was sent, its namespace and name checked against the URL.
+        object: Value,
+        /// What to do with fields that are unknown or given twice.
+        validation: FieldValidation,
+        /// Only say what would happen.
+        dry_run: bool,
+        /// The pod, and what happened.
+        reply: Reply<Accepted>,
+    },
+    /// Stop a pod and remove it.
+    Delete {
+        /// `metadata.namespace`.
+        namespace: String,
+        /// `metadata.name`.
+        name: String,
+        /// Only the pod that has this uid.
+        uid: Option<String>,
+        /// `gracePeriodSeconds`; without it the pod's own.
+        grace: Option<u64>,
+        /// Only say what would happen.
+        dry_run: bool,
+        /// The pod; without a `deletionTimestamp` it is gone already.
+        reply: Reply<Value>,
+    },
+    /// Run a command in a running container.
+    Exec {
+        /// `metadata.namespace`.
+        namespace: String,
+        /// `metadata.name`.
+        pod: String,
+        /// `name` of the container.
+        container: String,
+        /// Command and arguments.
+        command: Vec<String>,
+        /// Give it a terminal; then there is no `stdio`.
+        tty: bool,
+        /// Its stdin, stdout and stderr; /dev/null where there is none.
+        stdio: [Option<OwnedFd>; 3],
+        /// The process, started.
+        reply: Reply<ExecSession>,
+    },
+    /// Stop every pod in order and end (`nodlet down`). Answered when nothing is left.
+    Down {
+        /// Nothing but that it is so.
+        reply: Reply<()>,
+    },
+}
+
+/// `fieldValidation` of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FieldValidation {
+    /// Refuse the object.
+    #[default]
+    Strict,
+    /// Take it and say so.
+    Warn,
+    /// Take it.
+    Ignore,
+}
+
+/// A pod that was taken.
+#[derive(Debug)]
+pub struct Accepted {
+    /// As admitted.
+    pub object: Value,
+    /// What it did.
+    pub applied: Applied,
+    /// What its owner should know, a sentence each: fields without effect, deprecated ones.
+    pub warnings: Vec<String>,
+}
+
+/// What applying a manifest did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// There was no such pod.
+    Created,
+    /// The old one is being replaced.
+    Configured,
+    /// It was the same.
+    Unchanged,
+}
+
+/// A process that was executed in a container.
+#[derive(Debug)]
+pub struct ExecSession {
+    /// The master of its terminal, if it has one.
+    pub terminal: Option<OwnedFd>,
+    /// How it ended. Dropped earlier, nobody is interested any more: the
+    /// process is to be killed (`async_channel::Sender::closed` tells).
+    pub exit: async_channel::Receiver<ExecExit>,
+}
+
+/// How an executed process ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExecExit {
+    /// With this code, or 128 + the signal.
+    Code(i32),
+    /// It could not be executed, or was lost.
+    Failed(String),
+}
+
+/// How long the engine may take for a request before the client is told.
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(60);

@@ -1,0 +1,292 @@
+//! What a URL means.
+
+use super::Status;
+use crate::objects::Key;
+
+/// Parameters of one query.
+const MAX_PARAMETERS: usize = 512;
+
+/// A kind that the API shows.
+pub(super) struct Resource {
+    /// Its plural, as in URLs.
+    pub(super) name: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) singular: &'static str,
+    pub(super) short_names: &'static [&'static str],
+    pub(super) namespaced: bool,
+    /// Can be created and deleted.
+    pub(super) writable: bool,
+    /// What a `fieldSelector` may name.
+    pub(super) fields: &'static [&'static str],
+}
+
+/// All that there is, in the order of discovery.
+pub(super) const RESOURCES: &[Resource] = &[
+    Resource {
+        name: "pods",
+        kind: "Pod",
+        singular: "pod",
+        short_names: &["po"],
+        namespaced: true,
+        writable: true,
+        fields: &[
+            "metadata.name",
+            "metadata.namespace",
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "status.phase",
+            "status.podIP",
+            "status.nominatedNodeName",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+        ],
+    },
+    Resource {
+        name: "events",
+        kind: "Event",
+        singular: "event",
+        short_names: &["ev"],
+        namespaced: true,
+        writable: false,
+        fields: &[
+            "metadata.name",
+            "metadata.namespace",
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "type",
+            "reportingComponent",
+        ],
+    },
+    Resource {
+        name: "namespaces",
+        kind: "Namespace",
+        singular: "namespace",
+        short_names: &["ns"],
+        namespaced: false,
+        writable: false,
+        fields: &["metadata.name", "status.phase"],
+    },
+    Resource {
+        name: "nodes",
+        kind: "Node",
+        singular: "node",
+        short_names: &["no"],
+        namespaced: false,
+        writable: false,
+        fields: &["metadata.name"],
+    },
+];
+
+/// What is asked about.
+pub(super) enum Target {
+    Version,
+    Healthy,
+    /// `/api`
+    Versions,
+    /// `/apis`
+    Groups,
+    /// `/api/v1`
+    Resources,
+    /// `/shutdown`: not Kubernetes', which knows no end of a node.
+    Shutdown,
+    Objects(Objects),
+}
+
+/// All objects of a resource, one, or a part of one.
+pub(super) struct Objects {
+    pub(super) resource: &'static Resource,
+    pub(super) namespace: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) subresource: Option<String>,
+}
+
+pub(super) fn parse(path: &str) -> Result<Target, Status> {
+    let segments: Vec<String> = path
+        .split('/')
+        .filter(|segment| !segment.is_empty())
+        .map(|segment| decode(segment, false))
+        .collect::<Option<_>>()
+        .ok_or_else(|| Status::bad_request("the path is not percent-encoded UTF-8"))?;
+    let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+    Ok(match segments[..] {
+        ["version"] => Target::Version,
+        ["healthz" | "livez" | "readyz", ..] => Target::Healthy,
+        ["api"] => Target::Versions,
+        ["apis"] => Target::Groups,
+        ["shutdown"] => Target::Shutdown,
+        ["api", "v1"] => Target::Resources,
+        // A namespace is an object and a place for others.
+        ["api", "v1", "namespaces", namespace, resource, ref rest @ ..] if rest.len() <= 2 => {
+            let resource =
+                find(resource).filter(|resource| resource.namespaced).ok_or_else(Status::no_such_path)?;
+            objects(resource, Some(namespace), rest)
+        }
+        ["api", "v1", resource, ref rest @ ..] if rest.len() <= 2 => {
+            let resource = find(resource).ok_or_else(Status::no_such_path)?;
+            if resource.namespaced && !rest.is_empty() {
+                return Err(Status::no_such_path());
+            }
+            objects(resource, None, rest)
+        }
+        _ => return Err(Status::no_such_path()),
+    })
+}
+
+fn objects(resource: &'static Resource, namespace: Option<&str>, rest: &[&str]) -> Target {
+    Target::Objects(Objects {
+        resource,
+        namespace: namespace.map(Into::into),
+        name: rest.first().map(|&name| name.into()),
+        subresource: rest.get(1).map(|&part| part.into()),
+    })
+}
+
+fn find(name: &str) -> Option<&'static Resource> {
+    RESOURCES.iter().find(|resource| resource.name == name)
+}
+
+/// The key of one object.
+pub(super) fn key(resource: &'static Resource, namespace: Option<&str>, name: &str) -> Result<Key, Status> {
+    match namespace {
+        None if resource.namespaced => Err(Status::no_such_path()),
+        _ => Ok(Key::new(resource.name, namespace.unwrap_or(""), name)),
+    }
+}
+
+/// The part of a URL after `?`.
+#[derive(Debug, Default)]
+pub(super) struct Query {
+    parameters: Vec<(String, String)>,
+}
+
+impl Query {
+    pub(super) fn parse(text: &str) -> Result<Query, Status> {
+        let mut parameters = Vec::new();
+        for parameter in text.split('&').filter(|parameter| !parameter.is_empty()) {
+            if parameters.len() == MAX_PARAMETERS {
+                return Err(Status::bad_request(format!("a query has at most {MAX_PARAMETERS} parameters")));
+            }
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let (Some(name), Some(value)) = (decode(name, true), decode(value, true)) else {
+                return Err(Status::bad_request("the query is not percent-encoded UTF-8"));
+            };
+            parameters.push((name, value));
+        }
+        Ok(Query { parameters })
+    }
+
+    /// The first of this name.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.all(name).next()
+    }
+
+    pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.parameters.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// As Kubernetes reads a flag: given and neither `false` nor `0`.
+    pub(super) fn flag(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| !matches!(value, "false" | "0" | "False" | "FALSE" | "f" | "F"))
+    }
+
+    /// A number that is at least `least`.
+    pub(super) fn number(&self, name: &str, least: i64) -> Result<Option<u64>, Status> {
+        let Some(text) = self.get(name).filter(|text| !text.is_empty()) else { return Ok(None) };
+        match text.parse::<i64>() {
+            Ok(number) if number >= least => Ok(u64::try_from(number).ok()),
+            _ => Err(Status::bad_request(format!(
+                "{name}: Invalid value: {text:?}: must be a number greater than or equal to {least}"
+            ))),
+        }
+    }
+}
+
+/// Undoes percent-encoding; in a query `+` is a space.
+fn decode(text: &str, query: bool) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digits = [rest.next()?, rest.next()?];
+                let high = char::from(digits[0]).to_digit(16)?;
+                let low = char::from(digits[1]).to_digit(16)?;
+                (high * 16 + low) as u8
+            }
+            b'+' if query => b' ',
+            other => other,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn show(path: &str) -> String {
+        match parse(path) {
+            Ok(Target::Objects(objects)) => format!(
+                "{} {} {} {}",
+                objects.resource.name,
+                objects.namespace.as_deref().unwrap_or("*"),
+                objects.name.as_deref().unwrap_or("*"),
+                objects.subresource.as_deref().unwrap_or("-")
+            ),
+            Ok(_) => "fixed".into(),
+            Err(status) => status.code.to_string(),
+        }
+    }
+
+    #[test]
+    fn paths_mean_what_they_mean_in_kubernetes() {
+        for (path, expected) in [
+            ("/version", "fixed"),
+            ("/livez/ping", "fixed"),
+            ("/api/v1", "fixed"),
+            ("/api/v1/pods", "pods * * -"),
+            ("/api/v1/namespaces/default/pods", "pods default * -"),
+            ("/api/v1/namespaces/default/pods/web", "pods default web -"),
+            ("/api/v1/namespaces/default/pods/web/log", "pods default web log"),
+            ("/api/v1/namespaces/default/pods/w%65b", "pods default web -"),
+            ("/api/v1/namespaces", "namespaces * * -"),
+            ("/api/v1/namespaces/default", "namespaces * default -"),
+            ("/api/v1/nodes/board", "nodes * board -"),
+            ("/api/v1/pods/web", "404"),
+            ("/api/v1/namespaces/default/nodes", "404"),
+            ("/api/v1/namespaces/default/pods/web/log/more", "404"),
+            ("/api/v1/services", "404"),
+            ("/apis/apps/v1/deployments", "404"),
+            ("/", "404"),
+            ("/api/v1/namespaces/%ff/pods", "400"),
+            ("/api/v1/namespaces/%2/pods", "400"),
+        ] {
+            assert_eq!(show(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn queries_are_decoded_and_bounded() {
+        let query = Query::parse("command=sh&command=-c&command=echo+a%26b&follow&watch=false&tailLines=5")
+            .expect("well-formed");
+        assert_eq!(query.all("command").collect::<Vec<_>>(), ["sh", "-c", "echo a&b"]);
+        assert!(query.flag("follow"));
+        assert!(!query.flag("watch"));
+        assert!(!query.flag("none"));
+        assert_eq!(query.number("tailLines", 0), Ok(Some(5)));
+        assert_eq!(query.number("none", 0), Ok(None));
+        let refused = query.number("command", 1).expect_err("no number");
+        assert_eq!(
+            refused.message,
+            "command: Invalid value: \"sh\": must be a number greater than or equal to 1"
+        );
+        assert!(Query::parse("a=%zz").is_err());
+        assert!(Query::parse(&"a&".repeat(MAX_PARAMETERS + 1)).is_err());
+    }
+}

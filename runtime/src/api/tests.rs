@@ -1,0 +1,402 @@
+//! The API over a real socket, with an engine that answers what a test tells it to.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::objects::Key;
+
+/// A scratch root, removed at the end.
+pub(super) struct Root(pub(super) PathBuf);
+
+impl Root {
+    pub(super) fn new() -> Root {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("nodlet-api-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a scratch directory");
+        Root(path)
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(super) fn pod(name: &str, phase: &str) -> Value {
+    json!({
+        "kind": "Pod", "apiVersion": "v1",
+        "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}"), "labels": {"app": name}},
+        "spec": {"containers": [{"name": "app"}]},
+        "status": {"phase": phase},
+    })
+}
+
+pub(super) fn key(name: &str) -> Key {
+    Key::new("pods", "default", name)
+}
+
+/// Runs the API, and `client` against it in a thread of its own. `engine` answers the requests.
+pub(super) fn with_api<T: Send + 'static>(
+    root: &Root,
+    objects: Rc<Objects>,
+    mut engine: impl FnMut(Request),
+    client: impl FnOnce(PathBuf) -> T + Send + 'static,
+) -> T {
+    let listener = listen(&root.0).expect("a socket");
+    let (requests, asked) = async_channel::bounded(8);
+    let api = Api { objects, requests, root: root.0.clone() };
+    let socket = socket_path(&root.0);
+    smol::block_on(async {
+        let client = smol::unblock(move || client(socket));
+        let serve = async {
+            serve(api, listener).await.expect("serving never fails");
+            unreachable!("serving never ends")
+        };
+        let engine = async {
+            while let Ok(request) = asked.recv().await {
+                engine(request);
+            }
+            unreachable!("the API holds the sender")
+        };
+        smol::future::or(client, smol::future::or(serve, engine)).await
+    })
+}
+
+/// Sends bytes and reads until the server closes.
+pub(super) fn raw(socket: &std::path::Path, request: &[u8]) -> String {
+    let mut stream = UnixStream::connect(socket).expect("the API listens");
+    // A server that refuses early may close before it has read all.
+    let _ = stream.write_all(request);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+pub(super) fn call(
+    socket: &std::path::Path,
+    method: &str,
+    target: &str,
+    headers: &str,
+    body: &str,
+) -> (u16, String) {
+    let request = format!(
+        "{method} {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = raw(socket, request.as_bytes());
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+    (code, body.to_owned())
+}
+
+fn get(socket: &std::path::Path, target: &str) -> (u16, Value) {
+    let (code, body) = call(socket, "GET", target, "", "");
+    (code, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+}
+
+fn no_engine(request: Request) {
+    panic!("nothing was to be asked: {request:?}");
+}
+
+#[test]
+fn pods_are_shown_one_by_one_and_all_together() {
+    let objects = Rc::new(Objects::new(10));
+    objects.put(key("web"), pod("web", "Running"));
+    objects.put(key("db"), pod("db", "Pending"));
+    let root = Root::new();
+    with_api(&root, objects, no_engine, |socket| {
+        let (code, web) = get(&socket, "/api/v1/namespaces/default/pods/web");
+        assert_eq!((code, web["status"]["phase"].as_str()), (200, Some("Running")));
+        let names = |target: &str| {
+            let (code, list) = get(&socket, target);
+            assert_eq!(
+                (code, &list["kind"], &list["metadata"]["resourceVersion"]),
+                (200, &json!("PodList"), &json!("12"))
+            );
+            let items = list["items"].as_array().cloned().unwrap_or_default();
+            items
+                .iter()
+                .map(|pod| pod["metadata"]["name"].as_str().unwrap_or("").to_owned())
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(names("/api/v1/pods"), "db web");
+        assert_eq!(names("/api/v1/namespaces/default/pods?limit=500"), "db web");
+        assert_eq!(names("/api/v1/namespaces/other/pods"), "");
+        assert_eq!(names("/api/v1/pods?labelSelector=app%3Dweb"), "web");
+        assert_eq!(names("/api/v1/pods?fieldSelector=status.phase!%3DRunning"), "db");
+
+        let (code, status) = get(&socket, "/api/v1/namespaces/default/pods/none");
+        assert_eq!(code, 404);
+        assert_eq!(
+            status,
+            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 404,
+                   "reason": "NotFound", "message": "pods \"none\" not found", "details": {"name": "none", "kind": "pods"}})
+        );
+        let accept = "accept: application/json;as=Table;v=v1;g=meta.k8s.io,application/json\r\n";
+        let (code, table) = call(&socket, "GET", "/api/v1/pods", accept, "");
+        let table: Value = serde_json::from_str(&table).expect("JSON");
+        assert_eq!(
+            (code, &table["kind"], &table["rows"][1]["cells"][0]),
+            (200, &json!("Table"), &json!("web"))
+        );
+    });
+}
+
+#[test]
+fn discovery_leads_a_client_to_the_pods() {
+    let root = Root::new();
+    with_api(&root, Rc::new(Objects::new(0)), no_engine, |socket| {
+        assert_eq!(get(&socket, "/api").1["versions"], json!(["v1"]));
+        assert_eq!(get(&socket, "/apis").1["groups"], json!([]));
+        let (_, resources) = get(&socket, "/api/v1");
+        assert_eq!(resources["resources"][0]["shortNames"], json!(["po"]));
+        assert_eq!(get(&socket, "/version").1["major"], json!("1"));
+        assert_eq!(get(&socket, "/readyz"), (200, json!("ok")));
+        assert_eq!(get(&socket, "/openapi/v3").0, 404);
+        let (_, namespaces) = get(&socket, "/api/v1/namespaces");
+        assert_eq!(namespaces["items"][0]["metadata"]["name"], "default");
+        assert_eq!(get(&socket, "/api/v1/namespaces/default").1["status"]["phase"], "Active");
+    });
+}
+
+/// Reads the events of a watch, one line each.
+struct Events(std::io::BufReader<UnixStream>);
+
+impl Events {
+    fn of(socket: &std::path::Path, target: &str) -> Events {
+        let mut stream = UnixStream::connect(socket).expect("the API listens");
+        // HTTP/1.0 has no chunks: lines come as they are.
+        write!(stream, "GET {target} HTTP/1.0\r\n\r\n").expect("sent");
+        Events(std::io::BufReader::new(stream))
+    }
+
+    fn next(&mut self) -> Option<Value> {
+        use std::io::BufRead;
+        loop {
+            let mut line = String::new();
+            if self.0.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            if line.starts_with('{') {
+                return serde_json::from_str(&line).ok();
+            }
+        }
+    }
+
+    fn shows(&mut self, kind: &str, name: &str) {
+        let event = self.next().expect("another event");
+        assert_eq!(
+            (event["type"].as_str(), event["object"]["metadata"]["name"].as_str()),
+            (Some(kind), Some(name))
+        );
+    }
+}
+
+#[test]
+fn a_watch_goes_on_where_the_list_ended() {
+    let objects = Rc::new(Objects::new(0));
+    objects.put(key("web"), pod("web", "Pending"));
+    let version = objects.version();
+    objects.put(key("db"), pod("db", "Pending"));
+    let root = Root::new();
+    let changing = objects.clone();
+    // A deletion that is asked for is how the client moves the test on.
+    let engine = move |request| match request {
+        Request::Delete { name, reply, .. } => {
+            match name.as_str() {
+                "web" => drop(changing.put(key("web"), pod("web", "Running"))),
+                _ => drop(changing.delete(&key(&name))),
+            }
+            let _ = reply.try_send(Ok(Value::Null));
+        }
+        other => panic!("{other:?}"),
+    };
+    with_api(&root, objects, engine, move |socket| {
+        let mut all = Events::of(&socket, &format!("/api/v1/pods?watch=true&resourceVersion={version}"));
+        all.shows("ADDED", "db");
+        let mut running = Events::of(&socket, "/api/v1/pods?watch=1&fieldSelector=status.phase%3DRunning");
+        let mut from_the_start =
+            Events::of(&socket, "/api/v1/pods?watch=1&sendInitialEvents=true&allowWatchBookmarks=true");
+        from_the_start.shows("ADDED", "db");
+        from_the_start.shows("ADDED", "web");
+        let end = from_the_start.next().expect("a bookmark");
+        assert_eq!(end["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+        call(&socket, "DELETE", "/api/v1/namespaces/default/pods/web", "", "");
+        all.shows("MODIFIED", "web");
+        running.shows("ADDED", "web");
+        call(&socket, "DELETE", "/api/v1/namespaces/default/pods/db", "", "");
+        all.shows("DELETED", "db");
+        // Of another boot.
+        let mut expired = Events::of(&socket, "/api/v1/pods?watch=true&resourceVersion=999999");
+        let event = expired.next().expect("an error");
+        assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
+        assert_eq!(event["object"]["reason"], "Expired");
+        assert!(expired.next().is_none(), "and then it ends");
+        // The client's own deadline.
+        let mut short =
+            Events::of(&socket, "/api/v1/pods?watch=true&resourceVersion=999999&timeoutSeconds=0");
+        while short.next().is_some() {}
+    });
+}
+
+#[test]
+fn a_watcher_that_reads_nothing_costs_nothing_and_is_told_later() {
+    let objects = Rc::new(Objects::new(0));
+    let root = Root::new();
+    let changing = objects.clone();
+    let mut number = 0;
+    let engine = move |request| {
+        if let Request::Delete { reply, .. } = request {
+            for _ in 0..2000 {
+                number += 1;
+                let mut web = pod("web", "Running");
+                web["metadata"]["annotations"] = json!({"filling": format!("{number}{}", "x".repeat(2000))});
+                changing.put(key("web"), web);
+            }
+            let _ = reply.try_send(Ok(Value::Null));
+        }
+    };
+    with_api(&root, objects, engine, |socket| {
+        let mut slow = Events::of(&socket, "/api/v1/pods?watch=true");
+        // Seen before the flood, so the watch is surely there.
+        for _ in 0..10 {
+            let (code, _) = call(&socket, "DELETE", "/api/v1/namespaces/default/pods/web", "", "");
+            assert_eq!(code, 200);
+        }
+        let mut last = Value::Null;
+        let mut events = 0;
+        while let Some(event) = slow.next() {
+            last = event;
+            events += 1;
+        }
+        assert!(events < 20_000, "{events} events cannot have fitted");
+        assert_eq!(last["object"]["reason"], "Expired", "{last}");
+    });
+}
+
+#[test]
+fn requests_reach_the_engine_with_what_was_asked() {
+    let root = Root::new();
+    let engine = |request| match request {
+        Request::Create { object, validation, dry_run, reply } => {
+            let _ = match object["metadata"]["name"].as_str() {
+                Some("taken") => reply.try_send(Err(Status::already_exists("pods", "taken"))),
+                _ => {
+                    assert_eq!((validation, dry_run), (FieldValidation::Strict, true));
+                    assert_eq!(object["metadata"]["namespace"], "kitchen");
+                    let warnings = vec!["spec.foo: not \"acted\" on".to_owned()];
+                    reply.try_send(Ok(Accepted { object, applied: Applied::Created, warnings }))
+                }
+            };
+        }
+        Request::Apply { object, reply, .. } => {
+            let _ =
+                reply.try_send(Ok(Accepted { object, applied: Applied::Unchanged, warnings: Vec::new() }));
+        }
+        Request::Delete { namespace, name, uid, grace, dry_run, reply } => {
+            let seen = json!({"seen": [namespace, name, uid, grace, dry_run]});
+            let _ = reply.try_send(Ok(seen));
+        }
+        Request::Down { reply } => drop(reply),
+        other => panic!("{other:?}"),
+    };
+    with_api(&root, Rc::new(Objects::new(0)), engine, |socket| {
+        let pods = "/api/v1/namespaces/kitchen/pods";
+        let body = r#"{"kind":"Pod","metadata":{"name":"web"}}"#;
+        let answer = raw(
+            &socket,
+            format!(
+                "POST {pods}?fieldValidation=Strict&dryRun=All HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+                 content-length: {}\r\n\r\n{body}",
+                body.len()
+            )
+            .as_bytes(),
+        );
+        assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+        assert!(answer.contains(r#"warning: 299 - "spec.foo: not \"acted\" on""#), "{answer}");
+        let (code, _) = call(&socket, "POST", pods, "", r#"{"metadata":{"name":"taken"}}"#);
+        assert_eq!(code, 409);
+        let (code, _) = call(&socket, "PUT", &format!("{pods}/web"), "", body);
+        assert_eq!(code, 200);
+        for (target, body, seen) in [
+            ("", "", json!(["kitchen", "web", null, null, false])),
+            ("?gracePeriodSeconds=5&dryRun=All", "", json!(["kitchen", "web", null, 5, true])),
+            (
+                "",
+                r#"{"gracePeriodSeconds":0,"preconditions":{"uid":"u"}}"#,
+                json!(["kitchen", "web", "u", 0, false]),
+            ),
+            ("", r#"{"gracePeriodSeconds":-3}"#, json!(["kitchen", "web", null, 1, false])),
+        ] {
+            let (_, answer) = call(&socket, "DELETE", &format!("{pods}/web{target}"), "", body);
+            assert_eq!(serde_json::from_str::<Value>(&answer).expect("JSON")["seen"], seen);
+        }
+        // An engine that dies while it is asked.
+        assert_eq!(call(&socket, "POST", "/shutdown", "", "").0, 500);
+    });
+}
+
+#[test]
+fn hostile_requests_are_refused_and_the_next_is_served() {
+    let root = Root::new();
+    with_api(&root, Rc::new(Objects::new(0)), no_engine, |socket| {
+        let pods = "/api/v1/namespaces/default/pods";
+        for (method, target, headers, body, code) in [
+            ("POST", pods, "", "{", 400),
+            ("POST", pods, "", "[1]", 400),
+            ("POST", pods, "", "", 400),
+            ("POST", pods, "content-type: application/vnd.kubernetes.protobuf\r\n", "k8s", 415),
+            ("POST", pods, "", r#"{"metadata":{"namespace":"other"}}"#, 400),
+            ("POST", pods, "", r#"{"metadata":{"namespace":7}}"#, 400),
+            ("POST", "/api/v1/pods", "", "{}", 405),
+            ("PUT", "/api/v1/namespaces/default/pods/a", "", r#"{"metadata":{"name":"b"}}"#, 400),
+            ("PATCH", "/api/v1/namespaces/default/pods/a", "", "{}", 415),
+            ("DELETE", "/api/v1/namespaces/default/pods/a", "", r#"{"gracePeriodSeconds":"soon"}"#, 400),
+            ("DELETE", "/api/v1/namespaces/default/pods/a?dryRun=Some", "", "", 400),
+            ("POST", "/api/v1/namespaces/default/pods?fieldValidation=Lax", "", "{}", 400),
+            ("DELETE", "/api/v1/nodes/board", "", "", 405),
+            ("BREW", "/version", "", "", 405),
+            ("GET", "/api/v1/pods?labelSelector=%3Dx", "", "", 400),
+            ("GET", "/api/v1/pods?watch=1&resourceVersion=new", "", "", 400),
+            ("GET", "/api/v1/pods?continue=abc", "", "", 410),
+            ("GET", "/nothing", "", "", 404),
+        ] {
+            let (answered, text) = call(&socket, method, target, headers, body);
+            assert_eq!(answered, code, "{method} {target}: {text}");
+            assert_eq!(serde_json::from_str::<Value>(&text).expect("a Status")["kind"], "Status");
+        }
+        let nested = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        assert_eq!(call(&socket, "POST", pods, "", &nested).0, 400);
+        let large = "x".repeat(BODY_BYTES + 1);
+        assert_eq!(call(&socket, "POST", pods, "", &large).0, 413);
+        let long = format!("GET /version HTTP/1.1\r\nx: {}\r\n\r\n", "x".repeat(4 * HEADER_BYTES));
+        assert!(raw(&socket, long.as_bytes()).starts_with("HTTP/1.1 431"));
+        let many = format!("GET /version HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(1000));
+        assert!(raw(&socket, many.as_bytes()).starts_with("HTTP/1.1 431"));
+        assert!(raw(&socket, b"\0\x01\x02\r\n\r\n").starts_with("HTTP/1.1 400"));
+        // Half a request, and then nothing: the place is freed when the client goes.
+        for _ in 0..CONNECTIONS * 2 {
+            let mut stream = UnixStream::connect(&socket).expect("the API listens");
+            stream.write_all(b"GET /version HT").expect("sent");
+        }
+        assert_eq!(get(&socket, "/version").0, 200);
+    });
+}
+
+#[test]
+fn a_socket_left_behind_is_replaced_and_others_cannot_open_it() {
+    let root = Root::new();
+    for _ in 0..2 {
+        let listener = listen(&root.0).expect("a socket");
+        let mode = std::fs::metadata(socket_path(&root.0)).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o660);
+        drop(listener);
+    }
+}

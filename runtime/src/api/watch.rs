@@ -1,0 +1,192 @@
+//! watch: a cursor into the store's ring of changes, moved on as fast as the
+//! client takes what it is sent.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use hyper::{HeaderMap, Response, header};
+use serde_json::{Value, json};
+
+use super::body::Body;
+use super::read::{self, parse};
+use super::select::Selector;
+use super::{Api, Query, Resource, Status, table, wants_table};
+use crate::objects::{Change, ChangeKind, Expired, Objects};
+use crate::time::Timestamp;
+
+/// Changes that are made ready at a time: what a slow client has us hold.
+const CHANGES_AT_ONCE: usize = 16;
+
+struct Watch {
+    objects: Rc<Objects>,
+    resource: &'static Resource,
+    namespace: Option<Box<str>>,
+    selector: Selector,
+    table: Option<table::Include>,
+    since: u64,
+    /// Sent before any change.
+    first: String,
+    deadline: Option<smol::Timer>,
+    ended: bool,
+}
+
+pub(super) fn watch(
+    api: &Rc<Api>,
+    resource: &'static Resource,
+    namespace: Option<&str>,
+    query: &Query,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, Status> {
+    let given = match query.get("resourceVersion") {
+        None | Some("" | "0") => None,
+        Some(text) => Some(text.parse::<u64>().map_err(|_| {
+            Status::bad_request(format!("resourceVersion: Invalid value: {text:?}: must be a number"))
+        })?),
+    };
+    // "Send me everything, then tell me that this was everything."
+    let initial = query.flag("sendInitialEvents");
+    let mut watch = Watch {
+        objects: api.objects.clone(),
+        resource,
+        namespace: namespace.map(Into::into),
+        selector: read::selector(resource, query)?,
+        table: wants_table(headers, query)?,
+        since: given.unwrap_or(0),
+        first: String::new(),
+        deadline: query
+            .number("timeoutSeconds", 0)?
+            .map(|seconds| smol::Timer::after(Duration::from_secs(seconds))),
+        ended: false,
+    };
+    if given.is_none() || initial {
+        let (found, version) = read::all(api, resource, namespace);
+        watch.since = version;
+        for read::Shown { json, .. } in found {
+            if watch.selector.is_empty() || watch.selector.matches(&parse(&json)) {
+                watch.first.push_str(&watch.event("ADDED", &json, version));
+            }
+        }
+        if initial && query.flag("allowWatchBookmarks") {
+            watch.first.push_str(&watch.initial_events_end(version));
+        }
+    }
+    let pieces = futures_lite::stream::unfold(watch, |mut watch| async {
+        let piece = watch.next().await?;
+        Some((Bytes::from(piece), watch))
+    });
+    let mut response = Response::new(Body::stream(pieces));
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+impl Watch {
+    async fn next(&mut self) -> Option<String> {
+        if !self.first.is_empty() {
+            return Some(std::mem::take(&mut self.first));
+        }
+        loop {
+            if self.ended {
+                return None;
+            }
+            let changes = match self.objects.changes_since(self.since, CHANGES_AT_ONCE) {
+                Ok(changes) => changes,
+                Err(Expired { asked, oldest }) => {
+                    self.ended = true;
+                    let status = Status::expired(format!("too old resource version: {asked} ({oldest})"));
+                    return Some(line("ERROR", &status.to_json().to_string()));
+                }
+            };
+            let mut lines = String::new();
+            for change in &changes {
+                self.since = change.object.version;
+                lines.extend(self.show(change));
+            }
+            if !lines.is_empty() {
+                return Some(lines);
+            }
+            if changes.is_empty() && !self.wait().await {
+                return None;
+            }
+        }
+    }
+
+    /// Until something changed; false if the client's time is over first.
+    async fn wait(&mut self) -> bool {
+        let changed = self.objects.changed_since(self.since);
+        match &mut self.deadline {
+            None => {
+                changed.await;
+                true
+            }
+            Some(deadline) => {
+                let changed = async {
+                    changed.await;
+                    true
+                };
+                smol::future::or(changed, async {
+                    deadline.await;
+                    false
+                })
+                .await
+            }
+        }
+    }
+
+    /// What the client sees of a change, if anything: an object that a selector
+    /// no longer matches is deleted as far as this client is concerned.
+    fn show(&self, change: &Change) -> Option<String> {
+        if change.key.resource != self.resource.name
+            || self.namespace.as_deref().is_some_and(|namespace| *change.key.namespace != *namespace)
+        {
+            return None;
+        }
+        let matches = |json: &str| self.selector.is_empty() || self.selector.matches(&parse(json));
+        let before = change.before.as_ref().is_some_and(|before| matches(&before.json));
+        let after = change.kind != ChangeKind::Deleted && matches(&change.object.json);
+        let kind = match (before, after) {
+            (false, true) => "ADDED",
+            (true, true) => "MODIFIED",
+            (true, false) => "DELETED",
+            (false, false) => return None,
+        };
+        Some(self.event(kind, &change.object.json, change.object.version))
+    }
+
+    fn event(&self, kind: &str, json: &str, version: u64) -> String {
+        match self.table {
+            None => line(kind, json),
+            Some(include) => {
+                let objects = vec![parse(json)];
+                let table = table::table(
+                    self.resource.name,
+                    objects,
+                    &version.to_string(),
+                    include,
+                    Timestamp::now(),
+                );
+                line(kind, &table.to_string())
+            }
+        }
+    }
+
+    fn initial_events_end(&self, version: u64) -> String {
+        let metadata = json!({
+            "resourceVersion": version.to_string(), "annotations": {"k8s.io/initial-events-end": "true"},
+        });
+        let object: Value = match self.table {
+            None => json!({"kind": self.resource.kind, "apiVersion": "v1", "metadata": metadata}),
+            Some(_) => json!({
+                "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+                "columnDefinitions": [],
+                "rows": [{"cells": [], "object": {
+                    "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}}],
+            }),
+        };
+        line("BOOKMARK", &object.to_string())
+    }
+}
+
+fn line(kind: &str, object: &str) -> String {
+    format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
+}

@@ -1,0 +1,230 @@
+//! create, replace, delete: the arguments are checked here, and the engine does it.
+
+use std::rc::Rc;
+
+use hyper::body::Incoming;
+use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::body::{self, Body};
+use super::request::ANSWER_WITHIN;
+use super::status::success;
+use super::{Accepted, Api, Applied, FieldValidation, Query, Reply, Request, Resource, Status, read};
+use crate::objects::Key;
+
+/// Says on a PUT what it did: `created`, `configured` or `unchanged`.
+const APPLIED: &str = "nodlet-applied";
+
+pub(super) async fn create(
+    api: &Rc<Api>,
+    namespace: &str,
+    query: &Query,
+    request: hyper::Request<Incoming>,
+) -> Result<Response<Body>, Status> {
+    let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
+    let mut object = body::read(request).await?;
+    belongs(&mut object, namespace, None)?;
+    let accepted = ask(api, |reply| Request::Create { object, validation, dry_run, reply }).await?;
+    Ok(show(StatusCode::CREATED, &accepted))
+}
+
+pub(super) async fn apply(
+    api: &Rc<Api>,
+    key: &Key,
+    query: &Query,
+    request: hyper::Request<Incoming>,
+) -> Result<Response<Body>, Status> {
+    let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
+    let mut object = body::read(request).await?;
+    belongs(&mut object, &key.namespace, Some(&key.name))?;
+    let accepted = ask(api, |reply| Request::Apply { object, validation, dry_run, reply }).await?;
+    let (code, applied) = match accepted.applied {
+        Applied::Created => (StatusCode::CREATED, "created"),
+        Applied::Configured => (StatusCode::OK, "configured"),
+        Applied::Unchanged => (StatusCode::OK, "unchanged"),
+    };
+    let mut response = show(code, &accepted);
+    response.headers_mut().insert(APPLIED, hyper::header::HeaderValue::from_static(applied));
+    Ok(response)
+}
+
+pub(super) async fn delete(
+    api: &Rc<Api>,
+    key: &Key,
+    query: &Query,
+    request: hyper::Request<Incoming>,
+) -> Result<Response<Body>, Status> {
+    let options = DeleteOptions::read(query, request).await?;
+    let pod = options.delete(api, key).await?;
+    // Without a deletionTimestamp it is gone at once, and there is nothing to wait for.
+    Ok(body::value(StatusCode::OK, &pod))
+}
+
+/// Deletes all that match, and shows them.
+pub(super) async fn delete_collection(
+    api: &Rc<Api>,
+    resource: &'static Resource,
+    namespace: &str,
+    query: &Query,
+    request: hyper::Request<Incoming>,
+) -> Result<Response<Body>, Status> {
+    let selector = read::selector(resource, query)?;
+    let options = DeleteOptions::read(query, request).await?;
+    let (found, version) = api.objects.list(resource.name, Some(namespace));
+    let mut deleted = Vec::new();
+    for (key, object) in found {
+        if !selector.matches(&read::parse(&object.json)) {
+            continue;
+        }
+        match options.delete(api, &key).await {
+            Ok(pod) => deleted.push(pod),
+            // It went by itself meanwhile.
+            Err(status) if status.code == 404 => {}
+            Err(status) => return Err(status),
+        }
+    }
+    let list = json!({
+        "kind": format!("{}List", resource.kind), "apiVersion": "v1",
+        "metadata": {"resourceVersion": version.to_string()}, "items": deleted,
+    });
+    Ok(body::value(StatusCode::OK, &list))
+}
+
+pub(super) async fn shutdown(api: &Rc<Api>) -> Result<Response<Body>, Status> {
+    // As long as the pods take: each has a grace of its own.
+    let (reply, answer) = async_channel::bounded(1);
+    send(api, Request::Down { reply })?;
+    answer.recv().await.map_err(|_| Status::internal("the agent ended without an answer"))??;
+    Ok(body::value(StatusCode::OK, &success("nodes", "", "")))
+}
+
+/// Sends a request and waits for its answer.
+pub(super) async fn ask<T>(api: &Api, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Status> {
+    let (reply, answer) = async_channel::bounded(1);
+    send(api, request(reply))?;
+    smol::future::or(
+        async { answer.recv().await.map_err(|_| Status::internal("the agent dropped the request"))? },
+        async {
+            smol::Timer::after(ANSWER_WITHIN).await;
+            Err(Status::timeout("the agent did not answer in time"))
+        },
+    )
+    .await
+}
+
+fn send(api: &Api, request: Request) -> Result<(), Status> {
+    api.requests.try_send(request).map_err(|error| match error {
+        async_channel::TrySendError::Full(_) => Status::too_many_requests(
+            "the agent has as many requests as it takes at a time, please try again later",
+        ),
+        async_channel::TrySendError::Closed(_) => Status::unavailable("the agent is shutting down"),
+    })
+}
+
+/// Fills in what the URL says of an object, and refuses what contradicts it.
+fn belongs(object: &mut Value, namespace: &str, name: Option<&str>) -> Result<(), Status> {
+    if !object.is_object() {
+        return Err(Status::bad_request(
+            "the body of the request is not an object: send the manifest of a Pod",
+        ));
+    }
+    if !object["metadata"].is_object() {
+        object["metadata"] = json!({});
+    }
+    let metadata = &mut object["metadata"];
+    for (field, in_url) in [("namespace", Some(namespace)), ("name", name)] {
+        let Some(in_url) = in_url else { continue };
+        match &metadata[field] {
+            Value::Null => metadata[field] = in_url.into(),
+            Value::String(given) if given.is_empty() || given == in_url => metadata[field] = in_url.into(),
+            given => {
+                return Err(Status::bad_request(format!(
+                    "the {field} of the provided object does not match the {field} sent on the request: \
+                     {given}, and not \"{in_url}\""
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn show(code: StatusCode, accepted: &Accepted) -> Response<Body> {
+    let mut response = body::value(code, &accepted.object);
+    body::warn(&mut response, &accepted.warnings);
+    response
+}
+
+fn field_validation(query: &Query) -> Result<FieldValidation, Status> {
+    match query.get("fieldValidation") {
+        Some("Strict") => Ok(FieldValidation::Strict),
+        None | Some("" | "Warn") => Ok(FieldValidation::Warn),
+        Some("Ignore") => Ok(FieldValidation::Ignore),
+        Some(other) => Err(Status::bad_request(format!(
+            "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
+        ))),
+    }
+}
+
+fn dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, Status> {
+    let mut dry_run = false;
+    for value in values {
+        match value {
+            "All" => dry_run = true,
+            "" => {}
+            other => {
+                return Err(Status::bad_request(format!(
+                    "dryRun: Unsupported value: {other:?}: supported values: \"All\""
+                )));
+            }
+        }
+    }
+    Ok(dry_run)
+}
+
+/// `metav1.DeleteOptions`, from the body or the query.
+struct DeleteOptions {
+    grace: Option<u64>,
+    uid: Option<String>,
+    dry_run: bool,
+}
+
+impl DeleteOptions {
+    async fn read(query: &Query, request: hyper::Request<Incoming>) -> Result<DeleteOptions, Status> {
+        let body = body::read(request).await?;
+        let given = match &body["gracePeriodSeconds"] {
+            Value::Null => match query.get("gracePeriodSeconds") {
+                None | Some("") => None,
+                Some(text) => Some(text.parse::<i64>().ok()),
+            },
+            value => Some(value.as_i64()),
+        };
+        let grace = match given {
+            None => None,
+            // Kubernetes takes a negative one for "at once, but tell the container".
+            Some(Some(seconds)) => Some(u64::try_from(seconds).unwrap_or(1)),
+            Some(None) => {
+                return Err(Status::bad_request(
+                    "gracePeriodSeconds: Invalid value: must be a whole number of seconds",
+                ));
+            }
+        };
+        let in_body = body["dryRun"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        Ok(DeleteOptions {
+            grace,
+            uid: body["preconditions"]["uid"].as_str().map(Into::into),
+            dry_run: dry_run(query.all("dryRun").chain(in_body))?,
+        })
+    }
+
+    async fn delete(&self, api: &Api, key: &Key) -> Result<Value, Status> {
+        ask(api, |reply| Request::Delete {
+            namespace: key.namespace.to_string(),
+            name: key.name.to_string(),
+            uid: self.uid.clone(),
+            grace: self.grace,
+            dry_run: self.dry_run,
+            reply,
+        })
+        .await
+    }
+}

@@ -1,0 +1,363 @@
+//! Every object that the local API shows, as JSON, and one ring of the latest
+//! changes in which watchers are cursors.
+//!
+//! The store knows nothing of kinds: what a Pod is, is the business of those
+//! who put one here. It is never a source of truth either; a new agent fills a
+//! new one with what it finds. A watcher owns nothing in here but its waker, so
+//! that one that is slow or dead costs nothing: it falls out of the ring and is
+//! told so ([`Expired`]). Read next: `api.rs`, which serves what is here.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use serde_json::Value;
+
+/// Changes that are kept for watchers. A pod's start is about five, so even a
+/// board full of pods may start between two looks of a watcher.
+const CHANGES: usize = 512;
+
+/// Bytes of objects that only the ring still holds. What is beyond is
+/// forgotten, oldest first: memory is worth more than a slow watcher's ease.
+const CHANGED_BYTES: usize = 256 * 1024;
+
+/// Which object: `resource` is the plural of its kind, as in a URL.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// `pods`, `events`, `nodes`.
+    pub resource: &'static str,
+    /// `metadata.namespace`; empty for what has none.
+    pub namespace: Rc<str>,
+    /// `metadata.name`.
+    pub name: Rc<str>,
+}
+
+impl Key {
+    /// The object `name` in `namespace`.
+    pub fn new(resource: &'static str, namespace: &str, name: &str) -> Self {
+        Key { resource, namespace: namespace.into(), name: name.into() }
+    }
+}
+
+/// One object as it was at one version.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// `metadata.resourceVersion`.
+    pub version: u64,
+    /// All of it, `resourceVersion` included.
+    pub json: Rc<str>,
+}
+
+/// What happened to an object, in the words of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// It is new.
+    Added,
+    /// It was there and is different now.
+    Modified,
+    /// It is gone.
+    Deleted,
+}
+
+/// One change of one object.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// What happened.
+    pub kind: ChangeKind,
+    /// To which object.
+    pub key: Key,
+    /// The object after the change; of a deleted one its last state, with the deletion's version.
+    pub object: Object,
+    /// The object before it: whether a selector matched until now.
+    pub before: Option<Object>,
+}
+
+/// The changes after this version are no longer, or not yet, known here: list again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expired {
+    /// What was asked for.
+    pub asked: u64,
+    /// The oldest that could have been.
+    pub oldest: u64,
+}
+
+/// The store. One thread owns it: the engine writes, the API's tasks read.
+#[derive(Debug)]
+pub struct Objects {
+    state: RefCell<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    objects: BTreeMap<Key, Object>,
+    version: u64,
+    /// Changes after this version are in the ring.
+    oldest: u64,
+    changes: VecDeque<Change>,
+    changed_bytes: usize,
+    wakers: Vec<Waker>,
+}
+
+impl Objects {
+    /// An empty store whose first change has the version after `version`. For
+    /// versions never to go back when the agent starts again, that is taken
+    /// from a clock which ticks faster than objects change: microseconds since boot.
+    pub fn new(version: u64) -> Self {
+        let state = State {
+            objects: BTreeMap::new(),
+            version,
+            oldest: version,
+            changes: VecDeque::new(),
+            changed_bytes: 0,
+            wakers: Vec::new(),
+        };
+        Objects { state: RefCell::new(state) }
+    }
+
+    /// The version of the newest change.
+    pub fn version(&self) -> u64 {
+        self.state.borrow().version
+    }
+
+    /// Adds or replaces an object, and gives it its `metadata.resourceVersion`.
+    /// What is the same already is no change.
+    pub fn put(&self, key: Key, mut object: Value) -> Object {
+        let mut state = self.state.borrow_mut();
+        let before = state.objects.get(&key).cloned();
+        if let Some(before) = &before
+            && *at_version(&mut object, before.version) == *before.json
+        {
+            return before.clone();
+        }
+        state.version += 1;
+        let version = state.version;
+        let object = Object { version, json: at_version(&mut object, version) };
+        state.objects.insert(key.clone(), object.clone());
+        let kind = if before.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
+        state.remember(Change { kind, key, object: object.clone(), before });
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        object
+    }
+
+    /// Removes an object; gives back what it was.
+    pub fn delete(&self, key: &Key) -> Option<Object> {
+        let mut state = self.state.borrow_mut();
+        let before = state.objects.remove(key)?;
+        state.version += 1;
+        let version = state.version;
+        let mut object = serde_json::from_str(&before.json).expect("every object here was written by put");
+        let object = Object { version, json: at_version(&mut object, version) };
+        state.remember(Change {
+            kind: ChangeKind::Deleted,
+            key: key.clone(),
+            object: object.clone(),
+            before: Some(before),
+        });
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        Some(object)
+    }
+
+    /// One object.
+    pub fn get(&self, key: &Key) -> Option<Object> {
+        self.state.borrow().objects.get(key).cloned()
+    }
+
+    /// All objects of a resource, in one namespace or in all, by namespace and
+    /// name; and the version that this is the state of.
+    pub fn list(&self, resource: &'static str, namespace: Option<&str>) -> (Vec<(Key, Object)>, u64) {
+        let state = self.state.borrow();
+        let from = Key::new(resource, namespace.unwrap_or(""), "");
+        let found = state
+            .objects
+            .range(from..)
+            .take_while(|(key, _)| {
+                key.resource == resource && namespace.is_none_or(|wanted| *key.namespace == *wanted)
+            })
+            .map(|(key, object)| (key.clone(), object.clone()))
+            .collect();
+        (found, state.version)
+    }
+
+    /// The changes after `version`, oldest first, `at_most` of them.
+    pub fn changes_since(&self, version: u64, at_most: usize) -> Result<Vec<Change>, Expired> {
+        let state = self.state.borrow();
+        if version < state.oldest || version > state.version {
+            return Err(Expired { asked: version, oldest: state.oldest });
+        }
+        let first = state.changes.partition_point(|change| change.object.version <= version);
+        Ok(state.changes.range(first..).take(at_most).cloned().collect())
+    }
+
+    /// Ends when there is a change after `version`.
+    pub fn changed_since(&self, version: u64) -> impl Future<Output = ()> {
+        ChangedSince { objects: self, version }
+    }
+}
+
+impl State {
+    fn remember(&mut self, change: Change) {
+        self.changed_bytes += cost(&change);
+        self.changes.push_back(change);
+        while self.changes.len() > CHANGES || self.changed_bytes > CHANGED_BYTES && self.changes.len() > 1 {
+            let Some(forgotten) = self.changes.pop_front() else { break };
+            self.changed_bytes -= cost(&forgotten);
+            self.oldest = forgotten.object.version;
+        }
+    }
+}
+
+/// The state before a change is held by the change before, as a rule.
+fn cost(change: &Change) -> usize {
+    change.object.json.len()
+}
+
+fn at_version(object: &mut Value, version: u64) -> Rc<str> {
+    object["metadata"]["resourceVersion"] = Value::String(version.to_string());
+    object.to_string().into()
+}
+
+struct ChangedSince<'a> {
+    objects: &'a Objects,
+    version: u64,
+}
+
+impl Future for ChangedSince<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.objects.state.borrow_mut();
+        if state.version > self.version {
+            return Poll::Ready(());
+        }
+        // One waker a task; all are taken out by the next change.
+        if !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+            state.wakers.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str) -> Key {
+        Key::new("pods", "default", name)
+    }
+
+    fn object(name: &str, phase: &str) -> Value {
+        json!({"metadata": {"name": name}, "status": {"phase": phase}})
+    }
+
+    fn seen(objects: &Objects, since: u64) -> Vec<String> {
+        let changes = objects.changes_since(since, usize::MAX).expect("in the ring");
+        changes.iter().map(|change| format!("{:?} {}", change.kind, change.key.name)).collect()
+    }
+
+    #[test]
+    fn every_change_has_the_next_version_and_is_seen_in_order() {
+        let objects = Objects::new(1000);
+        objects.put(pod("a"), object("a", "Pending"));
+        objects.put(pod("b"), object("b", "Pending"));
+        objects.put(pod("a"), object("a", "Running"));
+        objects.delete(&pod("b"));
+        assert_eq!(objects.version(), 1004);
+        assert_eq!(seen(&objects, 1000), ["Added a", "Added b", "Modified a", "Deleted b"]);
+        assert_eq!(seen(&objects, 1003), ["Deleted b"]);
+        assert_eq!(seen(&objects, 1004), [""; 0]);
+        let a = objects.get(&pod("a")).expect("there");
+        assert_eq!(
+            &*a.json,
+            r#"{"metadata":{"name":"a","resourceVersion":"1003"},"status":{"phase":"Running"}}"#
+        );
+    }
+
+    #[test]
+    fn the_same_again_is_no_change() {
+        let objects = Objects::new(7);
+        objects.put(pod("a"), object("a", "Pending"));
+        objects.put(pod("a"), object("a", "Pending"));
+        assert_eq!(objects.version(), 8);
+        assert!(objects.delete(&pod("none")).is_none());
+        assert_eq!(objects.version(), 8);
+    }
+
+    #[test]
+    fn a_list_is_of_one_resource_and_one_namespace() {
+        let objects = Objects::new(0);
+        for (resource, namespace, name) in [
+            ("pods", "default", "b"),
+            ("pods", "default", "a"),
+            ("pods", "other", "a"),
+            ("events", "default", "e"),
+            ("nodes", "", "n"),
+        ] {
+            objects.put(Key::new(resource, namespace, name), object(name, ""));
+        }
+        let names = |resource, namespace| {
+            let (found, version) = objects.list(resource, namespace);
+            assert_eq!(version, 5);
+            found
+                .iter()
+                .map(|(key, _)| format!("{}/{}", key.namespace, key.name))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(names("pods", Some("default")), "default/a default/b");
+        assert_eq!(names("pods", None), "default/a default/b other/a");
+        assert_eq!(names("events", None), "default/e");
+        assert_eq!(names("nodes", None), "/n");
+        assert_eq!(names("pods", Some("none")), "");
+    }
+
+    #[test]
+    fn a_watcher_that_is_too_slow_is_told_and_the_ring_stays_bounded() {
+        let objects = Objects::new(0);
+        for number in 0..CHANGES * 2 {
+            objects.put(pod("a"), object("a", &number.to_string()));
+        }
+        let newest = objects.version();
+        let oldest = newest - CHANGES as u64;
+        assert_eq!(objects.changes_since(oldest - 1, 1).err(), Some(Expired { asked: oldest - 1, oldest }));
+        assert_eq!(
+            objects.changes_since(oldest, usize::MAX).map(|changes| changes.len()).ok(),
+            Some(CHANGES)
+        );
+        // A version of another boot.
+        assert!(objects.changes_since(newest + 1, 1).is_err());
+
+        let large = "x".repeat(CHANGED_BYTES / 4);
+        for number in 0..10 {
+            objects.put(pod("a"), object("a", &format!("{number}{large}")));
+        }
+        assert!(objects.state.borrow().changed_bytes <= CHANGED_BYTES);
+        assert_eq!(
+            objects.changes_since(objects.version() - 2, 9).map(|changes| changes.len()).ok(),
+            Some(2)
+        );
+    }
+
+    #[test]
+    fn who_waits_is_woken_by_the_next_change_and_waits_once() {
+        let objects = Objects::new(0);
+        smol::block_on(async {
+            let mut waiting = Box::pin(objects.changed_since(0));
+            assert!(smol::future::poll_once(&mut waiting).await.is_none());
+            assert!(smol::future::poll_once(&mut waiting).await.is_none());
+            assert_eq!(objects.state.borrow().wakers.len(), 1);
+            objects.put(pod("a"), object("a", ""));
+            assert_eq!(objects.state.borrow().wakers.len(), 0);
+            waiting.await;
+            objects.changed_since(0).await;
+        });
+    }
+}
