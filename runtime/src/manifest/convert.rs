@@ -39,11 +39,7 @@ pub(super) fn spec(spec: &Value) -> PodSpec {
             "Never" => RestartPolicy::Never,
             _ => RestartPolicy::Always,
         },
-        // A negative grace, which old objects may have, is one second.
-        termination_grace_period: match number(spec, "terminationGracePeriodSeconds") {
-            ..0 => Duration::from_secs(1),
-            seconds => secs(seconds),
-        },
+        termination_grace_period: secs(number(spec, "terminationGracePeriodSeconds")),
         active_deadline: optional_number(spec, "activeDeadlineSeconds").map(secs),
         host_network: flag(spec, "hostNetwork"),
         host_pid: flag(spec, "hostPID"),

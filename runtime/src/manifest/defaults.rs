@@ -13,6 +13,10 @@ pub(super) fn apply(pod: &mut Value) {
     default(spec, "schedulerName", || json!("default-scheduler"));
     absent(spec, "securityContext", || json!({}));
     absent(spec, "terminationGracePeriodSeconds", || json!(30));
+    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
+        // What old clients could write and Kubernetes reads as one second.
+        spec.insert("terminationGracePeriodSeconds".to_owned(), json!(1));
+    }
     absent(spec, "enableServiceLinks", || json!(true));
     // The old name of the field is kept equal to the new one.
     if let Some(name) = ["serviceAccountName", "serviceAccount"].iter().find_map(|name| text(spec, name)) {

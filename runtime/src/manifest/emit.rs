@@ -66,44 +66,61 @@ fn spaces(count: usize, out: &mut String) {
     out.extend(std::iter::repeat_n(' ', count));
 }
 
+/// The column after which a space becomes a line feed.
+const WIDTH: usize = 80;
+
+/// Writes a string. `indent` is that of its further lines.
 fn scalar(text: &str, indent: usize, key: bool, out: &mut String) {
-    let printable = text.chars().all(|c| {
-        c == '\n'
-            || (c >= ' '
-                && !c.is_control()
-                && c != '\u{feff}'
-                && c != '\u{2028}'
-                && c != '\u{2029}'
-                && c != '\u{85}')
-    });
-    if !printable {
-        return double_quoted(text, out);
-    }
-    if text.contains('\n') {
-        // A block cannot begin a key, and cannot keep spaces that end a line.
-        if key || text.starts_with([' ', '\n']) || text.contains(" \n") || text.ends_with(' ') {
-            return double_quoted(text, out);
-        }
-        return block(text, indent, out);
-    }
-    if misread(text) {
-        out.push('"');
-        out.push_str(text);
-        out.push('"');
+    let multiline = text.contains('\n');
+    // A block cannot begin a key, and cannot keep spaces that end a line.
+    let no_block = key || text.contains(" \n") || text.ends_with(' ');
+    if !text.chars().all(printable) || multiline && no_block {
+        double_quoted(text, indent, key, out);
+    } else if multiline {
+        block(text, indent, out);
+    } else if misread(text) {
+        double_quoted(text, indent, key, out);
     } else if plain(text) {
-        out.push_str(text);
+        folded(text, indent, key, out);
     } else {
         out.push('\'');
-        out.push_str(&text.replace('\'', "''"));
+        folded(&text.replace('\'', "''"), indent, key, out);
         out.push('\'');
     }
 }
 
-/// A plain scalar that would be read as something else than a string.
+/// What needs no escape. Beyond the basic plane, Kubernetes' printer escapes all.
+fn printable(c: char) -> bool {
+    matches!(c, '\n' | ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}')
+}
+
+/// Writes text whose single spaces may become line feeds where a line is long.
+fn folded(text: &str, indent: usize, key: bool, out: &mut String) {
+    let mut column = column(out);
+    let mut before = None;
+    for (index, c) in text.char_indices() {
+        let inner = index > 0 && index + 1 < text.len();
+        let alone = before != Some(' ') && !text[index + c.len_utf8()..].starts_with(' ');
+        if c == ' ' && column > WIDTH && inner && alone && !key {
+            out.push('\n');
+            spaces(indent, out);
+            column = indent;
+        } else {
+            out.push(c);
+            column += 1;
+        }
+        before = Some(c);
+    }
+}
+
+/// Characters of the last line.
+fn column(out: &str) -> usize {
+    out.rsplit('\n').next().unwrap_or_default().chars().count()
+}
+
+/// Would be read as something else than a string.
 fn misread(text: &str) -> bool {
-    !matches!(super::yaml::plain(text), Some(Value::String(_))) && !text.is_empty() && plain(text)
-        || base_60(text)
-        || timestamp(text)
+    !matches!(super::yaml::plain(text), Some(Value::String(_))) || base_60(text) || timestamp(text)
 }
 
 /// `190:20:30`, which old readers take for a number of base 60.
@@ -151,14 +168,16 @@ fn plain(text: &str) -> bool {
 
 /// `|`, with what is to be done with the line feeds at the end.
 fn block(text: &str, indent: usize, out: &mut String) {
-    let chomp = if !text.ends_with('\n') {
-        "|-"
+    out.push('|');
+    // Where the first line begins with a space, the indentation cannot be seen.
+    if text.starts_with([' ', '\n']) {
+        out.push('2');
+    }
+    if !text.ends_with('\n') {
+        out.push('-');
     } else if text.ends_with("\n\n") || text == "\n" {
-        "|+"
-    } else {
-        "|"
-    };
-    out.push_str(chomp);
+        out.push('+');
+    }
     for line in text.strip_suffix('\n').unwrap_or(text).split('\n') {
         out.push('\n');
         if !line.is_empty() {
@@ -168,28 +187,54 @@ fn block(text: &str, indent: usize, out: &mut String) {
     }
 }
 
-fn double_quoted(text: &str, out: &mut String) {
+fn double_quoted(text: &str, indent: usize, key: bool, out: &mut String) {
     out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\0' => out.push_str("\\0"),
-            '\x07' => out.push_str("\\a"),
-            '\x08' => out.push_str("\\b"),
-            '\t' => out.push_str("\\t"),
-            '\n' => out.push_str("\\n"),
-            '\x0b' => out.push_str("\\v"),
-            '\x0c' => out.push_str("\\f"),
-            '\r' => out.push_str("\\r"),
-            '\x1b' => out.push_str("\\e"),
-            '\u{85}' => out.push_str("\\N"),
-            '\u{2028}' => out.push_str("\\L"),
-            '\u{2029}' => out.push_str("\\P"),
-            '\u{feff}' => out.push_str("\\uFEFF"),
-            c if c.is_control() => out.push_str(&format!("\\x{:02X}", u32::from(c))),
-            c => out.push(c),
+    let mut column = column(out);
+    let mut before = None;
+    for (index, c) in text.char_indices() {
+        if c == ' ' && before != Some(' ') && column > WIDTH && index > 0 && index + 1 < text.len() && !key {
+            out.push('\n');
+            spaces(indent, out);
+            column = indent;
+            // A space that begins a line would be lost.
+            if text[index + 1..].starts_with(' ') {
+                out.push('\\');
+                column += 1;
+            }
+        } else {
+            let start = out.len();
+            escaped(c, out);
+            column += out[start..].chars().count();
         }
+        before = Some(c);
     }
     out.push('"');
+}
+
+fn escaped(c: char, out: &mut String) {
+    match c {
+        '"' => out.push_str("\\\""),
+        '\\' => out.push_str("\\\\"),
+        '\0' => out.push_str("\\0"),
+        '\x07' => out.push_str("\\a"),
+        '\x08' => out.push_str("\\b"),
+        '\t' => out.push_str("\\t"),
+        '\n' => out.push_str("\\n"),
+        '\x0b' => out.push_str("\\v"),
+        '\x0c' => out.push_str("\\f"),
+        '\r' => out.push_str("\\r"),
+        '\x1b' => out.push_str("\\e"),
+        '\u{85}' => out.push_str("\\N"),
+        '\u{2028}' => out.push_str("\\L"),
+        '\u{2029}' => out.push_str("\\P"),
+        c if printable(c) => out.push(c),
+        c => {
+            let code = u32::from(c);
+            out.push_str(&match code {
+                0..=0xff => format!("\\x{code:02X}"),
+                0x100..=0xffff => format!("\\u{code:04X}"),
+                _ => format!("\\U{code:08X}"),
+            });
+        }
+    }
 }

@@ -155,6 +155,11 @@ impl FieldError {
         Self::new(path, FieldErrorKind::Invalid, printed(value), detail)
     }
 
+    /// A broken rule about a value that Kubernetes prints in a form of its own.
+    pub(super) fn invalid_printed(path: &Path<'_>, printed: String, detail: impl Into<String>) -> Self {
+        Self::new(path, FieldErrorKind::Invalid, printed, detail)
+    }
+
     /// `supported` in the order to print.
     pub(super) fn not_supported(path: &Path<'_>, value: &str, supported: &[&str]) -> Self {
         let list: Vec<String> = supported.iter().map(|value| quoted(value)).collect();
@@ -235,7 +240,7 @@ pub(super) fn invalid_text(kind: &str, name: &str, errors: &[FieldError]) -> Str
 }
 
 /// The longest value that is printed; a message is to be read.
-const PRINTED: usize = 1024;
+const PRINTED: usize = 8192;
 
 /// A string as Go's `%q` writes it.
 pub(super) fn quoted(text: &str) -> String {

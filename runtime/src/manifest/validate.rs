@@ -65,12 +65,20 @@ fn metadata(meta: &Value, path: &Path<'_>, errors: &mut Errors) {
     if size > ANNOTATIONS {
         errors.push(FieldError::too_long(&path_of, ANNOTATIONS));
     }
-    for (index, owner) in list(meta, "ownerReferences").iter().enumerate() {
-        let path = path.child("ownerReferences");
-        owner_reference(owner, &path.index(index), errors);
+    for owner in list(meta, "ownerReferences") {
+        // Kubernetes leaves the index out of these paths.
+        owner_reference(owner, &path.child("ownerReferences"), errors);
     }
-    for finalizer in list(meta, "finalizers").iter().filter_map(Value::as_str) {
+    let finalizers = || list(meta, "finalizers").iter().filter_map(Value::as_str);
+    for finalizer in finalizers() {
         invalid(&path.child("finalizers"), finalizer, rules::qualified_name(finalizer), errors);
+    }
+    for (index, finalizer) in finalizers().enumerate() {
+        if !finalizer.contains('/') && !["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer) {
+            let path = path.child("finalizers");
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(&path.index(index), finalizer, detail));
+        }
     }
     // Kubernetes makes uids itself. Ours may come from a file, and name directories.
     let uid = text(meta, "uid");
@@ -292,7 +300,7 @@ fn security_context(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         supported(context, "supplementalGroupsPolicy", path, &["Merge", "Strict"], errors);
     }
     if context.get("seLinuxChangePolicy").is_some() {
-        supported(context, "seLinuxChangePolicy", path, &["MountOption", "Recursive"], errors);
+        supported(context, "seLinuxChangePolicy", path, &["Recursive"], errors);
     }
 }
 
@@ -324,9 +332,9 @@ pub(super) fn seccomp_profile(context: &Value, path: &Path<'_>, errors: &mut Err
                 errors.push(FieldError::not_supported(&path.child("type"), kind, &kinds));
             }
             if profile.get("localhostProfile").is_some() {
-                errors.push(FieldError::invalid_value(
+                errors.push(FieldError::invalid_printed(
                     &path.child("localhostProfile"),
-                    profile,
+                    internal(profile, &["Type", "LocalhostProfile"]),
                     "can only be set when seccomp type is Localhost",
                 ));
             }
@@ -369,6 +377,25 @@ pub(super) fn app_armor_profile(context: &Value, path: &Path<'_>, errors: &mut E
             &["Localhost", "RuntimeDefault", "Unconfined"],
         )),
     }
+}
+
+/// An object as Kubernetes prints its internal form: all fields, in the order of the
+/// type, with capitals, those that are not set as null.
+pub(super) fn internal(object: &Value, fields: &[&str]) -> String {
+    let printed = fields.iter().map(|field| {
+        let mut name = field.replacen("SEL", "seL", 1);
+        name[..1].make_ascii_lowercase();
+        let value = match object.get(&name) {
+            Some(capabilities) if *field == "Capabilities" => internal(capabilities, &["Add", "Drop"]),
+            Some(profile) if field.ends_with("Profile") && profile.is_object() => {
+                internal(profile, &["Type", "LocalhostProfile"])
+            }
+            Some(value) => value.to_string(),
+            None => "null".to_owned(),
+        };
+        format!("\"{field}\":{value}")
+    });
+    format!("{{{}}}", printed.collect::<Vec<_>>().join(","))
 }
 
 /// A relative path that does not lead out.
@@ -562,3 +589,6 @@ pub(super) fn list<'a>(owner: &'a Value, field: &str) -> &'a [Value] {
 pub(super) fn map(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flat_map(Map::iter)
 }
+
+#[cfg(test)]
+mod tests;

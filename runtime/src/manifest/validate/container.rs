@@ -25,6 +25,22 @@ const FIELD_PATHS: [&str; 9] = [
 const OTHER_FIELD_PATHS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName", "status.phase"];
 
+/// The fields of a security context in the order of Kubernetes' internal type.
+const SECURITY_CONTEXT: [&str; 12] = [
+    "Capabilities",
+    "Privileged",
+    "SELinuxOptions",
+    "WindowsOptions",
+    "RunAsUser",
+    "RunAsGroup",
+    "RunAsNonRoot",
+    "ReadOnlyRootFilesystem",
+    "AllowPrivilegeEscalation",
+    "ProcMount",
+    "SeccompProfile",
+    "AppArmorProfile",
+];
+
 /// All of `spec.containers`.
 pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {
     let containers = list(spec, "containers");
@@ -276,16 +292,16 @@ fn security_context(context: &Value, path: &Path<'_>, errors: &mut Errors) {
     super::seccomp_profile(context, path, errors);
     if context["allowPrivilegeEscalation"] == json!(false) {
         if context["privileged"] == json!(true) {
-            errors.push(FieldError::invalid_value(
+            errors.push(FieldError::invalid_printed(
                 path,
-                context,
+                super::internal(context, &SECURITY_CONTEXT),
                 "cannot set `allowPrivilegeEscalation` to false and `privileged` to true",
             ));
         }
         if list(&context["capabilities"], "add").iter().any(|name| name == "CAP_SYS_ADMIN") {
-            errors.push(FieldError::invalid_value(
+            errors.push(FieldError::invalid_printed(
                 path,
-                context,
+                super::internal(context, &SECURITY_CONTEXT),
                 "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN",
             ));
         }

@@ -1,0 +1,538 @@
+//! What is wrong with Pods, in Kubernetes' words and order. Every expectation here was
+//! printed by Kubernetes 1.36.3 itself (`ValidatePodCreate` after its own defaults).
+
+use super::pod;
+use crate::manifest::{defaults, own, read, walk};
+use crate::schema;
+
+/// Long texts of rules, by the name that the tables below give them.
+#[rustfmt::skip]
+const TEXTS: [(&str, &str); 6] = [
+    ("<label>", "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"),
+    ("<subdomain>", r#"a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"#),
+    ("<search>", r#"a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')"#),
+    ("<name>", "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"),
+    ("<value>", "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"),
+    ("<env>", "a valid environment variable name must consist only of printable ASCII characters other than '='"),
+];
+
+/// Whole Pods, without `apiVersion` and `kind`.
+#[rustfmt::skip]
+const PODS: &[(&str, &[&str])] = &[
+    ("metadata: {name: p}\nspec: {}",
+        &["spec.containers: Required value"]),
+    ("metadata: {name: p}\nspec: {containers: []}",
+        &["spec.containers: Required value"]),
+    ("metadata: {name: p}\nspec: {containers: [{}]}", &[
+        "spec.containers[0].name: Required value",
+        "spec.containers[0].image: Required value",
+    ]),
+    ("metadata: {name: p}\nspec: {containers: [{name: a, image: i}, {name: a, image: i}]}",
+        &[r#"spec.containers[1].name: Duplicate value: "a""#]),
+    ("metadata: {name: p}\nspec: {containers: [{name: A_b, image: i}]}",
+        &[r#"spec.containers[0].name: Invalid value: "A_b": <label>"#]),
+    ("metadata: {name: p}\nspec: {containers: [{name: a.b, image: i}]}",
+        &[r#"spec.containers[0].name: Invalid value: "a.b": must not contain dots"#]),
+    ("metadata: {name: p}\nspec: {containers: [{name: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, image: i}]}",
+        &[r#"spec.containers[0].name: Invalid value: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa": must be no more than 63 characters"#]),
+    ("metadata: {name: p}\nspec: {containers: [{name: -a, image: \" i \"}]}", &[
+        r#"spec.containers[0].name: Invalid value: "-a": <label>"#,
+        r#"spec.containers[0].image: Invalid value: " i ": must not have leading or trailing whitespace"#,
+    ]),
+    ("spec: {containers: [{name: a, image: i}]}",
+        &["metadata.name: Required value: name or generateName is required"]),
+    ("metadata: {name: UP}\nspec: {containers: [{name: a, image: i}]}",
+        &[r#"metadata.name: Invalid value: "UP": <subdomain>"#]),
+    ("metadata: {name: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}\nspec: {containers: [{name: a, image: i}]}",
+        &[r#"metadata.name: Invalid value: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa": must be no more than 253 characters"#]),
+    ("metadata: {name: a..b}\nspec: {containers: [{name: a, image: i}]}",
+        &[r#"metadata.name: Invalid value: "a..b": <subdomain>"#]),
+];
+
+/// What `metadata` has besides a name.
+#[rustfmt::skip]
+const METADATA: &[(&str, &[&str])] = &[
+    ("namespace: A",
+        &[r#"metadata.namespace: Invalid value: "A": <label>"#]),
+    ("namespace: a.b",
+        &[r#"metadata.namespace: Invalid value: "a.b": must not contain dots"#]),
+    ("generation: -1",
+        &["metadata.generation: Invalid value: -1: must be greater than or equal to 0"]),
+    (r#"labels: {"a b": c}"#,
+        &[r#"metadata.labels: Invalid value: "a b": <name>"#]),
+    (r#"labels: {a: "-c"}"#,
+        &[r#"metadata.labels: Invalid value: "-c": <value>"#]),
+    (r#"labels: {a: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}"#,
+        &[r#"metadata.labels: Invalid value: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx": must be no more than 63 bytes"#]),
+    ("labels: {/a: b}",
+        &[r#"metadata.labels: Invalid value: "/a": prefix part must be non-empty"#]),
+    ("labels: {x/: b}", &[
+        r#"metadata.labels: Invalid value: "x/": name part must be non-empty"#,
+        r#"metadata.labels: Invalid value: "x/": <name>"#,
+    ]),
+    ("labels: {a/b/c: d}",
+        &[r#"metadata.labels: Invalid value: "a/b/c": a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"#]),
+    ("labels: {A.b/c: d}",
+        &[r#"metadata.labels: Invalid value: "A.b/c": prefix part <subdomain>"#]),
+    (r#"labels: {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa/c": d}"#,
+        &[r#"metadata.labels: Invalid value: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa/c": prefix part must be no more than 253 bytes"#]),
+    (r#"labels: {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa": d}"#,
+        &[r#"metadata.labels: Invalid value: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa": name part must be no more than 63 bytes"#]),
+    (r#"labels: {"": ""}"#, &[
+        r#"metadata.labels: Invalid value: "": name part must be non-empty"#,
+        r#"metadata.labels: Invalid value: "": <name>"#,
+    ]),
+    ("annotations: {A/B: c}", &[]),
+    (r#"annotations: {"a b": c}"#,
+        &[r#"metadata.annotations: Invalid value: "a b": <name>"#]),
+    ("annotations: {controller.kubernetes.io/pod-deletion-cost: x}",
+        &[r#"metadata.annotations[controller.kubernetes.io/pod-deletion-cost]: Invalid value: "x": must be a 32bit integer"#]),
+    (r#"finalizers: [a, "b c"]"#, &[
+        r#"metadata.finalizers: Invalid value: "b c": <name>"#,
+        r#"metadata.finalizers[0]: Invalid value: "a": name is neither a standard finalizer name nor is it fully qualified"#,
+        r#"metadata.finalizers[1]: Invalid value: "b c": name is neither a standard finalizer name nor is it fully qualified"#,
+    ]),
+    ("ownerReferences: [{}]", &[
+        r#"metadata.ownerReferences.apiVersion: Invalid value: "": version must not be empty"#,
+        r#"metadata.ownerReferences.kind: Invalid value: "": must not be empty"#,
+        r#"metadata.ownerReferences.name: Invalid value: "": must not be empty"#,
+        r#"metadata.ownerReferences.uid: Invalid value: "": must not be empty"#,
+    ]),
+];
+
+/// What `spec` has besides a container.
+#[rustfmt::skip]
+const SPEC: &[(&str, &[&str])] = &[
+    ("volumes: [{}]",
+        &["spec.volumes[0].name: Required value"]),
+    ("volumes: [{name: A, emptyDir: {}}]",
+        &[r#"spec.volumes[0].name: Invalid value: "A": <label>"#]),
+    ("volumes: [{name: v}, {name: v}]",
+        &[r#"spec.volumes[1].name: Duplicate value: "v""#]),
+    ("volumes: [{name: v, emptyDir: {}, hostPath: {path: /x}}]",
+        &["spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type"]),
+    (r#"volumes: [{name: v, emptyDir: {sizeLimit: "-1"}}]"#,
+        &["spec.volumes[0].emptyDir.sizeLimit: Forbidden: SizeLimit field must be a valid resource quantity"]),
+    ("volumes: [{name: v, hostPath: {}}]",
+        &["spec.volumes[0].hostPath.path: Required value"]),
+    ("volumes: [{name: v, hostPath: {path: /a/../b}}]",
+        &[r#"spec.volumes[0].hostPath.path: Invalid value: "/a/../b": must not contain '..'"#]),
+    ("volumes: [{name: v, hostPath: {path: /a, type: Dir}}]",
+        &[r#"spec.volumes[0].hostPath.type: Unsupported value: "Dir": supported values: "", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket""#]),
+    ("volumes: [{name: v, hostPath: {path: /a..b/..c}}]", &[]),
+    ("restartPolicy: always",
+        &[r#"spec.restartPolicy: Unsupported value: "always": supported values: "Always", "OnFailure", "Never""#]),
+    ("dnsPolicy: None",
+        &["spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None"]),
+    ("dnsPolicy: X",
+        &[r#"spec.dnsPolicy: Unsupported value: "X": supported values: "ClusterFirstWithHostNet", "ClusterFirst", "Default", "None""#]),
+    ("dnsPolicy: None, dnsConfig: {}",
+        &["spec.dnsConfig.nameservers: Required value: must provide at least one DNS nameserver when `dnsPolicy` is None"]),
+    (r#"dnsConfig: {nameservers: [1.1.1.1, x, 1.2.3.04, "::ffff:1.2.3.4"]}"#, &[
+        r#"spec.dnsConfig.nameservers: Invalid value: ["1.1.1.1","x","1.2.3.04","::ffff:1.2.3.4"]: must not have more than 3 nameservers"#,
+        r#"spec.dnsConfig.nameservers[1]: Invalid value: "x": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"#,
+        r#"spec.dnsConfig.nameservers[2]: Invalid value: "1.2.3.04": must not have leading 0s"#,
+        r#"spec.dnsConfig.nameservers[3]: Invalid value: "::ffff:1.2.3.4": must not be an IPv4-mapped IPv6 address"#,
+    ]),
+    (r#"dnsConfig: {nameservers: [300.1.1.1, "::1", "FE80::1", 1.1.1]}"#, &[
+        r#"spec.dnsConfig.nameservers: Invalid value: ["300.1.1.1","::1","FE80::1","1.1.1"]: must not have more than 3 nameservers"#,
+        r#"spec.dnsConfig.nameservers[0]: Invalid value: "300.1.1.1": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"#,
+        r#"spec.dnsConfig.nameservers[3]: Invalid value: "1.1.1": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"#,
+    ]),
+    ("dnsConfig: {searches: [a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31, a32]}",
+        &[r#"spec.dnsConfig.searches: Invalid value: ["a0","a1","a2","a3","a4","a5","a6","a7","a8","a9","a10","a11","a12","a13","a14","a15","a16","a17","a18","a19","a20","a21","a22","a23","a24","a25","a26","a27","a28","a29","a30","a31","a32"]: must not have more than 32 search paths"#]),
+    ("dnsConfig: {searches: [., a., _b.c_d, A]}",
+        &[r#"spec.dnsConfig.searches[3]: Invalid value: "A": <search>"#]),
+    (r#"dnsConfig: {searches: [""]}"#,
+        &[r#"spec.dnsConfig.searches[0]: Invalid value: "": <search>"#]),
+    ("dnsConfig: {options: [{value: x}]}",
+        &["spec.dnsConfig.options[0]: Required value: must not be empty"]),
+    (r#"nodeSelector: {"a b": "c d"}"#, &[
+        r#"spec.nodeSelector: Invalid value: "a b": <name>"#,
+        r#"spec.nodeSelector: Invalid value: "c d": <value>"#,
+    ]),
+    ("securityContext: {runAsUser: -1, runAsGroup: 2147483648, fsGroup: -5, supplementalGroups: [1, -1]}", &[
+        "spec.securityContext.fsGroup: Invalid value: -5: must be between 0 and 2147483647, inclusive",
+        "spec.securityContext.runAsUser: Invalid value: -1: must be between 0 and 2147483647, inclusive",
+        "spec.securityContext.runAsGroup: Invalid value: 2147483648: must be between 0 and 2147483647, inclusive",
+        "spec.securityContext.supplementalGroups[1]: Invalid value: -1: must be between 0 and 2147483647, inclusive",
+    ]),
+    ("securityContext: {fsGroupChangePolicy: X}",
+        &[r#"spec.securityContext.fsGroupChangePolicy: Unsupported value: "X": supported values: "Always", "OnRootMismatch""#]),
+    ("securityContext: {supplementalGroupsPolicy: X}",
+        &[r#"spec.securityContext.supplementalGroupsPolicy: Unsupported value: "X": supported values: "Merge", "Strict""#]),
+    ("securityContext: {seLinuxChangePolicy: X}",
+        &[r#"spec.securityContext.seLinuxChangePolicy: Unsupported value: "X": supported values: "Recursive""#]),
+    ("shareProcessNamespace: true, hostPID: true",
+        &["spec.securityContext.shareProcessNamespace: Invalid value: true: ShareProcessNamespace and HostPID cannot both be enabled"]),
+    ("securityContext: {seccompProfile: {}}",
+        &["spec.securityContext.seccompProfile.type: Required value: type is required when seccompProfile is set"]),
+    ("securityContext: {seccompProfile: {type: X}}",
+        &[r#"spec.securityContext.seccompProfile.type: Unsupported value: "X": supported values: "Localhost", "RuntimeDefault", "Unconfined""#]),
+    ("securityContext: {seccompProfile: {type: Unconfined, localhostProfile: a}}",
+        &[r#"spec.securityContext.seccompProfile.localhostProfile: Invalid value: {"Type":"Unconfined","LocalhostProfile":"a"}: can only be set when seccomp type is Localhost"#]),
+    ("securityContext: {seccompProfile: {type: Localhost}}",
+        &["spec.securityContext.seccompProfile.localhostProfile: Required value: must be set when seccomp type is Localhost"]),
+    ("securityContext: {seccompProfile: {type: Localhost, localhostProfile: /a/../b}}", &[
+        r#"spec.securityContext.seccompProfile.localhostProfile: Invalid value: "/a/../b": must be a relative path"#,
+        r#"spec.securityContext.seccompProfile.localhostProfile: Invalid value: "/a/../b": must not contain '..'"#,
+    ]),
+    ("activeDeadlineSeconds: 0",
+        &["spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive"]),
+    ("activeDeadlineSeconds: 2147483648",
+        &["spec.activeDeadlineSeconds: Invalid value: 2147483648: must be between 1 and 2147483647, inclusive"]),
+    ("hostname: A, subdomain: b.c", &[
+        r#"spec.hostname: Invalid value: "A": <label>"#,
+        r#"spec.subdomain: Invalid value: "b.c": must not contain dots"#,
+    ]),
+    ("nodeName: A",
+        &[r#"spec.nodeName: Invalid value: "A": <subdomain>"#]),
+    ("serviceAccountName: A",
+        &[r#"spec.serviceAccountName: Invalid value: "A": <subdomain>"#]),
+    ("priorityClassName: A",
+        &[r#"spec.priorityClassName: Invalid value: "A": <subdomain>"#]),
+    ("preemptionPolicy: X",
+        &[r#"spec.preemptionPolicy: Unsupported value: "X": supported values: "PreemptLowerPriority", "Never""#]),
+    (r#"preemptionPolicy: """#,
+        &["spec.preemptionPolicy: Required value"]),
+    ("os: {}",
+        &["spec.os.name: Required value"]),
+    ("os: {name: plan9}",
+        &[r#"spec.os: Unsupported value: "plan9": supported values: "linux", "windows""#]),
+    ("hostAliases: [{}]",
+        &[r#"spec.hostAliases[0].ip: Invalid value: "": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"#]),
+    ("hostAliases: [{ip: 1.2.3, hostnames: [a, B]}]", &[
+        r#"spec.hostAliases[0].ip: Invalid value: "1.2.3": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"#,
+        r#"spec.hostAliases[0].hostnames[1]: Invalid value: "B": <subdomain>"#,
+    ]),
+    ("tolerations: [{}]",
+        &[r#"spec.tolerations[0].operator: Invalid value: "": operator must be Exists when `key` is empty, which means "match all values and all keys""#]),
+    (r#"tolerations: [{key: "a b", operator: X, effect: Z}]"#, &[
+        r#"spec.tolerations[0].key: Invalid value: "a b": <name>"#,
+        r#"spec.tolerations[0].operator: Unsupported value: "X": supported values: "Equal", "Exists""#,
+        r#"spec.tolerations[0].effect: Unsupported value: "Z": supported values: "NoSchedule", "PreferNoSchedule", "NoExecute""#,
+    ]),
+    ("tolerations: [{operator: Exists, value: x, tolerationSeconds: 3}]", &[
+        r#"spec.tolerations[0].effect: Invalid value: "": effect must be 'NoExecute' when `tolerationSeconds` is set"#,
+        r#"spec.tolerations[0].operator: Invalid value: "x": value must be empty when `operator` is 'Exists'"#,
+    ]),
+    (r#"tolerations: [{key: a, operator: Gt, value: "1"}]"#,
+        &[r#"spec.tolerations[0].operator: Unsupported value: "Gt": supported values: "Equal", "Exists", "Lt", "Gt""#]),
+    (r#"tolerations: [{key: a, value: "a b"}]"#,
+        &[r#"spec.tolerations[0].operator: Invalid value: "a b": <value>"#]),
+    ("terminationGracePeriodSeconds: -5", &[]),
+];
+
+/// What the container has besides name and image.
+#[rustfmt::skip]
+const CONTAINER: &[(&str, &[&str])] = &[
+    ("ports: [{}]",
+        &["spec.containers[0].ports[0].containerPort: Required value"]),
+    ("ports: [{containerPort: 65536}]",
+        &["spec.containers[0].ports[0].containerPort: Invalid value: 65536: must be between 1 and 65535, inclusive"]),
+    ("ports: [{containerPort: -1}]",
+        &["spec.containers[0].ports[0].containerPort: Invalid value: -1: must be between 1 and 65535, inclusive"]),
+    ("ports: [{containerPort: 80, name: http}, {containerPort: 81, name: http}]",
+        &[r#"spec.containers[0].ports[1].name: Duplicate value: "http""#]),
+    ("ports: [{containerPort: 80, name: UPPER}]", &[
+        r#"spec.containers[0].ports[0].name: Invalid value: "UPPER": must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"#,
+        r#"spec.containers[0].ports[0].name: Invalid value: "UPPER": must contain at least one letter (a-z)"#,
+    ]),
+    (r#"ports: [{containerPort: 80, name: "80"}]"#,
+        &[r#"spec.containers[0].ports[0].name: Invalid value: "80": must contain at least one letter (a-z)"#]),
+    ("ports: [{containerPort: 80, name: a--b}]",
+        &[r#"spec.containers[0].ports[0].name: Invalid value: "a--b": must not contain consecutive hyphens"#]),
+    ("ports: [{containerPort: 80, name: -a-}]",
+        &[r#"spec.containers[0].ports[0].name: Invalid value: "-a-": must not begin or end with a hyphen"#]),
+    ("ports: [{containerPort: 80, name: averyveryverylongname}]",
+        &[r#"spec.containers[0].ports[0].name: Invalid value: "averyveryverylongname": must be no more than 15 characters"#]),
+    ("ports: [{containerPort: 80, protocol: tcp}]",
+        &[r#"spec.containers[0].ports[0].protocol: Unsupported value: "tcp": supported values: "SCTP", "TCP", "UDP""#]),
+    ("ports: [{containerPort: 80, protocol: SCTP}]", &[]),
+    ("env: [{}]",
+        &["spec.containers[0].env[0].name: Required value"]),
+    (r#"env: [{name: "a=b"}]"#,
+        &[r#"spec.containers[0].env[0].name: Invalid value: "a=b": <env>"#]),
+    (r#"env: [{name: "ü"}]"#,
+        &[r#"spec.containers[0].env[0].name: Invalid value: "ü": <env>"#]),
+    (r#"env: [{name: "a b", value: x}]"#, &[]),
+    ("env: [{name: a, valueFrom: {}}]",
+        &[r#"spec.containers[0].env[0].valueFrom: Invalid value: "": must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"#]),
+    ("env: [{name: a, value: x, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]",
+        &[r#"spec.containers[0].env[0].valueFrom: Invalid value: "": may not be specified when `value` is not empty"#]),
+    ("env: [{name: a, valueFrom: {fieldRef: {}}}]",
+        &["spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Required value"]),
+    ("env: [{name: a, valueFrom: {fieldRef: {fieldPath: metadata.labels}}}]",
+        &[r#"spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Unsupported value: "metadata.labels": supported values: "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs""#]),
+    ("env: [{name: a, valueFrom: {fieldRef: {fieldPath: status.phase}}}]",
+        &[r#"spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Unsupported value: "status.phase": supported values: "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs""#]),
+    ("env: [{name: a, valueFrom: {fieldRef: {fieldPath: foo}}}]",
+        &[r#"spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Invalid value: "foo": error converting fieldPath: field label not supported: foo"#]),
+    (r#"env: [{name: a, valueFrom: {fieldRef: {fieldPath: "metadata.labels['a b']"}}}]"#,
+        &[r#"spec.containers[0].env[0].valueFrom.fieldRef: Invalid value: "a b": <name>"#]),
+    (r#"env: [{name: a, valueFrom: {fieldRef: {fieldPath: "metadata.annotations['A B']"}}}]"#,
+        &[r#"spec.containers[0].env[0].valueFrom.fieldRef: Invalid value: "a b": <name>"#]),
+    (r#"env: [{name: a, valueFrom: {fieldRef: {fieldPath: "metadata.name['a']"}}}]"#,
+        &[r#"spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Invalid value: "metadata.name['a']": error converting fieldPath: field label does not support subscript: metadata.name['a']"#]),
+    ("env: [{name: a, valueFrom: {fieldRef: {apiVersion: v2, fieldPath: metadata.name}}}]",
+        &[r#"spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Invalid value: "metadata.name": error converting fieldPath: unsupported pod version: v2"#]),
+    (r#"env: [{name: a, valueFrom: {fieldRef: {fieldPath: "metadata.labels['a']"}}}, {name: b, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]"#, &[]),
+    ("env: [{name: a, valueFrom: {fieldRef: {fieldPath: spec.host}}}]", &[]),
+    ("volumeMounts: [{}]", &[
+        "spec.containers[0].volumeMounts[0].name: Required value",
+        r#"spec.containers[0].volumeMounts[0].name: Not found: """#,
+        "spec.containers[0].volumeMounts[0].mountPath: Required value",
+    ]),
+    ("volumeMounts: [{name: data, mountPath: /d}]",
+        &[r#"spec.containers[0].volumeMounts[0].name: Not found: "data""#]),
+    ("imagePullPolicy: always",
+        &[r#"spec.containers[0].imagePullPolicy: Unsupported value: "always": supported values: "Always", "IfNotPresent", "Never""#]),
+    ("terminationMessagePolicy: Log",
+        &[r#"spec.containers[0].terminationMessagePolicy: Unsupported value: "Log": supported values: "File", "FallbackToLogsOnError""#]),
+    ("securityContext: {appArmorProfile: {}}",
+        &["spec.containers[0].securityContext.appArmorProfile.type: Required value: type is required when appArmorProfile is set"]),
+    ("securityContext: {appArmorProfile: {type: X}}",
+        &[r#"spec.containers[0].securityContext.appArmorProfile.type: Unsupported value: "X": supported values: "Localhost", "RuntimeDefault", "Unconfined""#]),
+    ("securityContext: {appArmorProfile: {type: Localhost}}",
+        &["spec.containers[0].securityContext.appArmorProfile.localhostProfile: Required value: must be set when AppArmor type is Localhost"]),
+    (r#"securityContext: {appArmorProfile: {type: Localhost, localhostProfile: " x"}}"#,
+        &[r#"spec.containers[0].securityContext.appArmorProfile.localhostProfile: Invalid value: " x": must not be padded with whitespace"#]),
+    ("securityContext: {appArmorProfile: {type: Unconfined, localhostProfile: x}}",
+        &[r#"spec.containers[0].securityContext.appArmorProfile.localhostProfile: Invalid value: "x": can only be set when AppArmor type is Localhost"#]),
+    ("securityContext: {runAsUser: -1, runAsGroup: 4294967295}", &[
+        "spec.containers[0].securityContext.runAsUser: Invalid value: -1: must be between 0 and 2147483647, inclusive",
+        "spec.containers[0].securityContext.runAsGroup: Invalid value: 4294967295: must be between 0 and 2147483647, inclusive",
+    ]),
+    ("securityContext: {procMount: X}",
+        &[r#"spec.containers[0].securityContext.procMount: Unsupported value: "X": supported values: "Default", "Unmasked""#]),
+    ("securityContext: {procMount: Unmasked}",
+        &[r#"spec.containers[0].securityContext.procMount: Invalid value: "Unmasked": `hostUsers` must be false to use `Unmasked`"#]),
+    ("securityContext: {allowPrivilegeEscalation: false, privileged: true}",
+        &[r#"spec.containers[0].securityContext: Invalid value: {"Capabilities":null,"Privileged":true,"SELinuxOptions":null,"WindowsOptions":null,"RunAsUser":null,"RunAsGroup":null,"RunAsNonRoot":null,"ReadOnlyRootFilesystem":null,"AllowPrivilegeEscalation":false,"ProcMount":null,"SeccompProfile":null,"AppArmorProfile":null}: cannot set `allowPrivilegeEscalation` to false and `privileged` to true"#]),
+    ("securityContext: {allowPrivilegeEscalation: false, capabilities: {add: [CAP_SYS_ADMIN]}}",
+        &[r#"spec.containers[0].securityContext: Invalid value: {"Capabilities":{"Add":["CAP_SYS_ADMIN"],"Drop":null},"Privileged":null,"SELinuxOptions":null,"WindowsOptions":null,"RunAsUser":null,"RunAsGroup":null,"RunAsNonRoot":null,"ReadOnlyRootFilesystem":null,"AllowPrivilegeEscalation":false,"ProcMount":null,"SeccompProfile":null,"AppArmorProfile":null}: cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN"#]),
+    ("securityContext: {capabilities: {add: [foo, ALL], drop: [bar]}}", &[]),
+    (r#"resources: {limits: {cpu: "-1"}}"#, &[
+        r#"spec.containers[0].resources.limits[cpu]: Invalid value: "-1": must be greater than or equal to 0"#,
+        r#"spec.containers[0].resources.requests[cpu]: Invalid value: "-1": must be greater than or equal to 0"#,
+    ]),
+    ("resources: {requests: {memory: -1Mi}}",
+        &[r#"spec.containers[0].resources.requests[memory]: Invalid value: "-1Mi": must be greater than or equal to 0"#]),
+    ("resources: {limits: {cpu: 1}, requests: {cpu: 1500m}}",
+        &[r#"spec.containers[0].resources.requests: Invalid value: "1500m": must be less than or equal to cpu limit of 1"#]),
+    ("resources: {limits: {memory: 1Gi}, requests: {memory: 2048Mi}}",
+        &[r#"spec.containers[0].resources.requests: Invalid value: "2Gi": must be less than or equal to memory limit of 1Gi"#]),
+    ("resources: {limits: {gpu: 1}}", &[
+        r#"spec.containers[0].resources.limits[gpu]: Invalid value: "gpu": must be a standard resource type or fully qualified"#,
+        r#"spec.containers[0].resources.limits[gpu]: Invalid value: "gpu": must be a standard resource for containers"#,
+        r#"spec.containers[0].resources.requests[gpu]: Invalid value: "gpu": must be a standard resource type or fully qualified"#,
+        r#"spec.containers[0].resources.requests[gpu]: Invalid value: "gpu": must be a standard resource for containers"#,
+    ]),
+    ("resources: {limits: {pods: 1}}", &[
+        r#"spec.containers[0].resources.limits[pods]: Invalid value: "pods": must be a standard resource for containers"#,
+        r#"spec.containers[0].resources.requests[pods]: Invalid value: "pods": must be a standard resource for containers"#,
+    ]),
+    (r#"resources: {requests: {"a b": 1}}"#, &[
+        r#"spec.containers[0].resources.requests[a b]: Invalid value: "a b": <name>"#,
+        r#"spec.containers[0].resources.requests[a b]: Invalid value: "a b": must be a standard resource for containers"#,
+    ]),
+    ("resources: {limits: {example.com/gpu: 0.5}}", &[
+        r#"spec.containers[0].resources.limits[example.com/gpu]: Invalid value: "500m": must be an integer"#,
+        r#"spec.containers[0].resources.requests[example.com/gpu]: Invalid value: "500m": must be an integer"#,
+    ]),
+    ("resources: {requests: {example.com/gpu: 1}}",
+        &["spec.containers[0].resources.limits: Required value: Limit must be set for non overcommitable resources"]),
+    ("resources: {limits: {example.com/gpu: 2}, requests: {example.com/gpu: 1}}",
+        &[r#"spec.containers[0].resources.requests: Invalid value: "1": must be equal to example.com/gpu limit of 2"#]),
+    ("resources: {limits: {requests.example.com/gpu: 1}}", &[
+        r#"spec.containers[0].resources.limits[requests.example.com/gpu]: Invalid value: "requests.example.com/gpu": doesn't follow extended resource name standard"#,
+        r#"spec.containers[0].resources.requests[requests.example.com/gpu]: Invalid value: "requests.example.com/gpu": doesn't follow extended resource name standard"#,
+    ]),
+    ("resources: {limits: {kubernetes.io/x: 1}}", &[]),
+    ("resources: {limits: {hugepages-2Mi: 2Mi}}",
+        &["spec.containers[0].resources: Forbidden: HugePages require cpu or memory"]),
+    ("resources: {limits: {requests.cpu: 1}}", &[
+        r#"spec.containers[0].resources.limits[requests.cpu]: Invalid value: "requests.cpu": must be a standard resource for containers"#,
+        r#"spec.containers[0].resources.requests[requests.cpu]: Invalid value: "requests.cpu": must be a standard resource for containers"#,
+    ]),
+    (r#"resources: {limits: {"": 1}}"#, &[
+        r#"spec.containers[0].resources.limits[]: Invalid value: "": name part must be non-empty"#,
+        r#"spec.containers[0].resources.limits[]: Invalid value: "": <name>"#,
+        r#"spec.containers[0].resources.limits[]: Invalid value: "": must be a standard resource for containers"#,
+        r#"spec.containers[0].resources.requests[]: Invalid value: "": name part must be non-empty"#,
+        r#"spec.containers[0].resources.requests[]: Invalid value: "": <name>"#,
+        r#"spec.containers[0].resources.requests[]: Invalid value: "": must be a standard resource for containers"#,
+    ]),
+    ("resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}, {resourceName: cpu, restartPolicy: X}]", &[
+        r#"spec.containers[0].resizePolicy[1]: Duplicate value: "cpu""#,
+        r#"spec.containers[0].resizePolicy: Unsupported value: "X": supported values: "NotRequired", "RestartContainer""#,
+    ]),
+    ("resizePolicy: [{resourceName: gpu}]", &[
+        r#"spec.containers[0].resizePolicy: Unsupported value: "gpu": supported values: "cpu", "memory""#,
+        "spec.containers[0].resizePolicy: Required value",
+    ]),
+    ("livenessProbe: {}",
+        &["spec.containers[0].livenessProbe: Required value: must specify a handler type"]),
+    ("livenessProbe: {exec: {}}",
+        &["spec.containers[0].livenessProbe.exec.command: Required value"]),
+    ("livenessProbe: {exec: {command: [a]}, httpGet: {port: 80}, tcpSocket: {port: 80}}", &[
+        "spec.containers[0].livenessProbe.httpGet: Forbidden: may not specify more than 1 handler type",
+        "spec.containers[0].livenessProbe.tcpSocket: Forbidden: may not specify more than 1 handler type",
+    ]),
+    ("livenessProbe: {exec: {command: [a]}, successThreshold: 2}",
+        &["spec.containers[0].livenessProbe.successThreshold: Invalid value: 2: must be 1"]),
+    ("startupProbe: {exec: {command: [a]}, successThreshold: 2}",
+        &["spec.containers[0].startupProbe.successThreshold: Invalid value: 2: must be 1"]),
+    ("readinessProbe: {exec: {command: [a]}, successThreshold: 2}", &[]),
+    ("readinessProbe: {exec: {command: [a]}, terminationGracePeriodSeconds: 3}",
+        &["spec.containers[0].readinessProbe.terminationGracePeriodSeconds: Invalid value: 3: must not be set for readinessProbes"]),
+    ("livenessProbe: {exec: {command: [a]}, terminationGracePeriodSeconds: 0}",
+        &["spec.containers[0].livenessProbe.terminationGracePeriodSeconds: Invalid value: 0: must be greater than 0"]),
+    ("readinessProbe: {exec: {command: [a]}, initialDelaySeconds: -1, timeoutSeconds: -2, periodSeconds: -3, successThreshold: -4, failureThreshold: -5}", &[
+        "spec.containers[0].readinessProbe.initialDelaySeconds: Invalid value: -1: must be greater than or equal to 0",
+        "spec.containers[0].readinessProbe.timeoutSeconds: Invalid value: -2: must be greater than or equal to 0",
+        "spec.containers[0].readinessProbe.periodSeconds: Invalid value: -3: must be greater than or equal to 0",
+        "spec.containers[0].readinessProbe.successThreshold: Invalid value: -4: must be greater than or equal to 0",
+        "spec.containers[0].readinessProbe.failureThreshold: Invalid value: -5: must be greater than or equal to 0",
+    ]),
+    ("livenessProbe: {httpGet: {port: 0}}",
+        &["spec.containers[0].livenessProbe.httpGet.port: Invalid value: 0: must be between 1 and 65535, inclusive"]),
+    ("livenessProbe: {httpGet: {}}",
+        &["spec.containers[0].livenessProbe.httpGet.port: Invalid value: 0: must be between 1 and 65535, inclusive"]),
+    ("livenessProbe: {httpGet: {port: 65536}}",
+        &["spec.containers[0].livenessProbe.httpGet.port: Invalid value: 65536: must be between 1 and 65535, inclusive"]),
+    (r#"livenessProbe: {httpGet: {port: ""}}"#, &[
+        r#"spec.containers[0].livenessProbe.httpGet.port: Invalid value: "": must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"#,
+        r#"spec.containers[0].livenessProbe.httpGet.port: Invalid value: "": must contain at least one letter (a-z)"#,
+    ]),
+    ("livenessProbe: {httpGet: {port: Web_1}}",
+        &[r#"spec.containers[0].livenessProbe.httpGet.port: Invalid value: "Web_1": must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"#]),
+    (r#"livenessProbe: {httpGet: {port: "80"}}"#,
+        &[r#"spec.containers[0].livenessProbe.httpGet.port: Invalid value: "80": must contain at least one letter (a-z)"#]),
+    ("livenessProbe: {httpGet: {port: 80, scheme: http}}",
+        &[r#"spec.containers[0].livenessProbe.httpGet.scheme: Unsupported value: "http": supported values: "HTTP", "HTTPS""#]),
+    (r#"livenessProbe: {httpGet: {port: 80, httpHeaders: [{name: "a b", value: c}, {}]}}"#, &[
+        r#"spec.containers[0].livenessProbe.httpGet.httpHeaders: Invalid value: "a b": a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')"#,
+        r#"spec.containers[0].livenessProbe.httpGet.httpHeaders: Invalid value: "": a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')"#,
+    ]),
+    ("livenessProbe: {tcpSocket: {port: -1}}",
+        &["spec.containers[0].livenessProbe.tcpSocket.port: Invalid value: -1: must be between 1 and 65535, inclusive"]),
+];
+
+/// What `spec` and its container have.
+#[rustfmt::skip]
+const BOTH: &[((&str, &str), &[&str])] = &[
+    (("hostNetwork: true", "ports: [{containerPort: 80, hostPort: 81}]"),
+        &["spec.containers[0].ports[0].hostPort: Invalid value: 81: must match `containerPort` when `hostNetwork` is true"]),
+    (("hostNetwork: true", "ports: [{containerPort: 80}, {containerPort: 80}]"),
+        &[r#"spec.containers[0].ports[1].hostPort: Duplicate value: "TCP//80""#]),
+    (("hostNetwork: true", "ports: [{containerPort: 80, hostIP: 10.0.0.1}, {containerPort: 80, protocol: UDP}]"), &[]),
+    (("hostNetwork: true", "ports: [{containerPort: 70000}]"), &[
+        "spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive",
+        "spec.containers[0].ports[0].hostPort: Invalid value: 70000: must be between 1 and 65535, inclusive",
+    ]),
+    (("volumes: [{name: v}]", "volumeMounts: [{name: v}]"),
+        &["spec.containers[0].volumeMounts[0].mountPath: Required value"]),
+    (("volumes: [{name: v}]", "volumeMounts: [{name: v, mountPath: /d}, {name: v, mountPath: /d}]"),
+        &[r#"spec.containers[0].volumeMounts[1].mountPath: Invalid value: "/d": must be unique"#]),
+    (("volumes: [{name: v}]", "volumeMounts: [{name: v, mountPath: /d, subPath: /a}]"),
+        &[r#"spec.containers[0].volumeMounts.subPath: Invalid value: "/a": must be a relative path"#]),
+    (("volumes: [{name: v}]", "volumeMounts: [{name: v, mountPath: /d, subPath: a/../../b}]"),
+        &[r#"spec.containers[0].volumeMounts.subPath: Invalid value: "a/../../b": must not contain '..'"#]),
+    (("volumes: [{name: v}]", r#"volumeMounts: [{name: v, mountPath: "d:e", subPath: a/b}]"#), &[]),
+    (("volumes: [{name: v}]", "volumeMounts: [{name: v, mountPath: /d, mountPropagation: Both}]"),
+        &[r#"spec.containers[0].volumeMounts.mountPropagation: Unsupported value: "Both": supported values: "Bidirectional", "HostToContainer", "None""#]),
+    (("volumes: [{name: v}]", "volumeMounts: [{name: v, mountPath: /d, mountPropagation: Bidirectional}]"),
+        &["spec.containers[0].volumeMounts.mountPropagation: Forbidden: Bidirectional mount propagation is available only to privileged containers"]),
+    (("volumes: [{name: v}]", "securityContext: {privileged: true}, volumeMounts: [{name: v, mountPath: /d, mountPropagation: Bidirectional}]"), &[]),
+    (("volumes: [{name: v}]", "volumeMounts: [{name: v, mountPath: /d, recursiveReadOnly: Maybe}]"),
+        &[r#"spec.containers[0].volumeMounts.recursiveReadOnly: Unsupported value: "Maybe": supported values: "Disabled", "Enabled", "IfPossible""#]),
+    (("volumes: [{name: A}]", "volumeMounts: [{name: A, mountPath: /d}]"), &[
+        r#"spec.volumes[0].name: Invalid value: "A": <label>"#,
+        r#"spec.containers[0].volumeMounts[0].name: Not found: "A""#,
+    ]),
+    (("restartPolicy: Never", "resizePolicy: [{resourceName: cpu, restartPolicy: RestartContainer}]"),
+        &[r#"spec.containers[0].resizePolicy: Invalid value: "RestartContainer": must be 'NotRequired' when pod `restartPolicy` is 'Never'"#]),
+];
+
+fn check(text: &str, expected: &[&str]) {
+    let mut object = read(text.as_bytes()).unwrap().remove(0).value;
+    let findings = walk::check(&mut object, schema::find("Pod").unwrap());
+    assert!(findings.unknown.is_empty() && findings.errors.is_empty(), "{text}: {findings:?}");
+    own(&mut object, "board", Some("file"));
+    defaults::apply(&mut object);
+    let errors: Vec<String> = pod(&object).iter().map(ToString::to_string).collect();
+    let expand =
+        |text: &str| TEXTS.iter().fold(text.to_owned(), |text, (name, rule)| text.replace(name, rule));
+    let expected: Vec<String> = expected.iter().map(|text| expand(text)).collect();
+    assert_eq!(errors, expected, "{text}");
+}
+
+#[test]
+fn whole_pods_are_wrong_in_kubernetes_words() {
+    for (pod, errors) in PODS {
+        check(&format!("apiVersion: v1\nkind: Pod\n{pod}\n"), errors);
+    }
+}
+
+#[test]
+fn metadata_is_wrong_in_kubernetes_words() {
+    for (metadata, errors) in METADATA {
+        check(
+            &format!("metadata: {{name: p, {metadata}}}\nspec: {{containers: [{{name: c, image: i}}]}}\n"),
+            errors,
+        );
+    }
+}
+
+#[test]
+fn specs_are_wrong_in_kubernetes_words() {
+    for (spec, errors) in SPEC {
+        check(
+            &format!("metadata: {{name: p}}\nspec: {{containers: [{{name: c, image: i}}], {spec}}}\n"),
+            errors,
+        );
+    }
+}
+
+#[test]
+fn containers_are_wrong_in_kubernetes_words() {
+    for (container, errors) in CONTAINER {
+        check(
+            &format!("metadata: {{name: p}}\nspec: {{containers: [{{name: c, image: i, {container}}}]}}\n"),
+            errors,
+        );
+    }
+}
+
+#[test]
+fn containers_are_wrong_within_their_pod_in_kubernetes_words() {
+    for ((spec, container), errors) in BOTH {
+        let containers = format!("containers: [{{name: c, image: i, {container}}}]");
+        check(&format!("metadata: {{name: p}}\nspec: {{{spec}, {containers}}}\n"), errors);
+    }
+}
+
+#[test]
+fn what_is_too_long_is_said_without_being_printed() {
+    let long = "x".repeat(262_144);
+    check(
+        &format!(
+            "metadata: {{name: p, annotations: {{a: {long}}}}}\nspec: {{containers: [{{name: c, image: i}}]}}\n"
+        ),
+        &["metadata.annotations: Too long: may not be more than 262144 bytes"],
+    );
+    let searches = vec!["a".repeat(80); 26].join(", ");
+    let text = format!(
+        "metadata: {{name: p}}\nspec: {{dnsConfig: {{searches: [{searches}]}}, containers: [{{name: c, image: i}}]}}\n"
+    );
+    let mut object = read(text.as_bytes()).unwrap().remove(0).value;
+    own(&mut object, "board", Some("file"));
+    defaults::apply(&mut object);
+    let errors = pod(&object);
+    assert_eq!(errors.len(), 1);
+    assert_eq!(
+        errors[0].detail,
+        "must not have more than 2048 characters (including spaces) in the search list"
+    );
+}
