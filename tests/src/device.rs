@@ -34,6 +34,26 @@ pub struct Device {
     arguments: Vec<String>,
 }
 
+/// A file system that a test has put somewhere. Drop it before the device.
+pub struct Mount {
+    path: PathBuf,
+}
+
+impl Mount {
+    /// Mounts it again with other options or flags.
+    pub fn remount(&self, flags: nix::mount::MsFlags, options: &str) {
+        let none = None::<&str>;
+        nix::mount::mount(none, &self.path, none, nix::mount::MsFlags::MS_REMOUNT | flags, Some(options))
+            .expect("a tmpfs can be remounted");
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.path, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
 /// What a command said and how it ended.
 #[derive(Debug, Clone)]
 pub struct Ran {
@@ -115,6 +135,16 @@ impl Device {
         let path = self.path(name);
         fs::create_dir_all(&path).expect("the root can be written to");
         (path.display().to_string(), path)
+    }
+
+    /// Puts a file system of its own at a path of the device, until the mount is dropped.
+    pub fn mount_tmpfs(&self, inside: &str, options: &str) -> Mount {
+        let path = self.path(inside);
+        fs::create_dir_all(&path).expect("the root can be written to");
+        let tmpfs = Some("tmpfs");
+        nix::mount::mount(tmpfs, &path, tmpfs, nix::mount::MsFlags::empty(), Some(options))
+            .expect("root can mount a tmpfs");
+        Mount { path }
     }
 
     // The agent

@@ -24,7 +24,7 @@ mod pod;
 mod slot;
 mod terminal;
 
-pub use device::{Device, Ran, demo_archive, demo_program, nodlet_program};
+pub use device::{Device, Mount, Ran, demo_archive, demo_program, nodlet_program};
 pub use kubectl::Kubectl;
 pub use pod::{TestContainer, TestPod};
 pub use terminal::Terminal;

@@ -5,7 +5,7 @@
 use nodlet_tests::{Device, manifest};
 
 /// More actions than the longest of these lives has.
-const MOST: u32 = 60;
+const MOST: u32 = 120;
 
 /// Two containers that each hold a lock for as long as they live, so that a
 /// second one beside the first would be heard.

@@ -1,0 +1,64 @@
+//! Machines that cannot do what is asked: one sentence says which and what to do.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::mount::MsFlags;
+use nodlet_tests::{Device, demo_archive, manifest, nodlet_program};
+
+#[test]
+fn without_root_the_agent_says_so() {
+    let device = Device::new();
+    // The program itself may lie where only root can read.
+    let program = device.path("/nodlet");
+    std::fs::copy(nodlet_program(), &program).expect("it can be copied");
+    let output = Command::new(&program)
+        .args(["--root", "/tmp/nodlet-nowhere", "agent"])
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .expect("it can be run");
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("root") && said.lines().count() <= 2, "{said}");
+}
+
+#[test]
+fn a_read_only_root_is_named() {
+    let mut device = Device::new();
+    let mount = device.mount_tmpfs("/", "mode=755");
+    mount.remount(MsFlags::MS_RDONLY, "");
+    device.launch_agent();
+    assert_ne!(device.agent_ended(), 0);
+    let said = device.agent_log();
+    assert!(said.to_lowercase().contains("read-only file system"), "{said}");
+    assert!(said.contains(&device.root().display().to_string()), "{said}");
+}
+
+#[test]
+fn a_full_disk_refuses_the_image_and_takes_it_when_there_is_room() {
+    let mut device = Device::new();
+    let mount = device.mount_tmpfs("/var/lib/nodlet", "size=1m");
+    device.start_agent();
+    let refusal = device.nodlet(["image", "load", &demo_archive().display().to_string()]).refused();
+    assert!(refusal.contains("space"), "{refusal}");
+    assert!(!device.nodlet(["image", "ls"]).ok().contains("localhost/demo"));
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.wait_for("the reason", || device.pod("web").container("app").state() == "waiting");
+
+    mount.remount(MsFlags::empty(), "size=64m");
+    device.load_image(demo_archive());
+    device.pod("web").wait_ready();
+    device.nodlet(["down"]).ok();
+}
+
+#[test]
+fn a_root_that_is_not_there_is_named() {
+    let output = Command::new(nodlet_program())
+        .args(["--root", "/tmp/nodlet-tests/absent", "agent"])
+        .output()
+        .expect("it can be run");
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("/tmp/nodlet-tests/absent"), "{said}");
+}

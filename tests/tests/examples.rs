@@ -1,0 +1,31 @@
+//! The manifests in `examples/`, which people will copy: each does what it says.
+
+use std::path::Path;
+
+use nodlet_tests::Device;
+
+#[test]
+fn the_examples_do_what_they_say() {
+    let device = Device::start();
+    let examples =
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a member of the workspace").join("examples");
+    let count = std::fs::read_dir(&examples).expect("there are examples").count();
+    let applied = device.nodlet(["apply", "-f", &examples.display().to_string()]).ok();
+    assert_eq!(applied.lines().filter(|line| line.ends_with(" created")).count(), count, "{applied}");
+
+    let (web, shared) = (device.pod("web"), device.pod("shared"));
+    web.wait_ready();
+    shared.wait_ready();
+    let page = shared.exec("writer", ["demo", "get", "http://127.0.0.1:8080/"]).ok();
+    assert!(page.starts_with("written by the other container "), "{page}");
+    device.pod("job").wait_phase("Succeeded");
+    assert_eq!(device.pod("job").logs("work"), "one two three\n");
+    device.wait_for("the crash to be backed off", || {
+        device.pod("crash").container("app").reason() == "CrashLoopBackOff"
+    });
+
+    web.exec("server", ["demo", "touch", "/tmp/sick"]).ok();
+    device.wait_for("the sick server to be unready", || !web.is_ready());
+    device.wait_for("its restart", || web.container("server").restart_count() == 1);
+    web.wait_ready();
+}
