@@ -257,6 +257,9 @@ fn append(archive: &mut tar::Builder<File>, name: &str, bytes: &[u8]) -> io::Res
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::Regular);
     header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
     header.set_size(bytes.len() as u64);
     archive.append_data(&mut header, name, bytes)
 }
