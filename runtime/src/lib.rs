@@ -9,5 +9,7 @@ pub mod pod;
 pub mod schema;
 pub mod spec;
 pub mod status;
+pub mod storage;
+pub mod store;
 pub mod supervisor;
 pub mod time;

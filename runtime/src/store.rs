@@ -1,0 +1,403 @@
+//! What survives a power cut: one small record a pod, and the manifests that
+//! were applied. Each file is either the old or the new one, whatever is pulled
+//! and when; nothing is written that has not changed.
+//!
+//! Runs on the storage thread only.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::node::{ContainerRecord, PodPhase, Record, RecordedExit};
+use crate::time::{Anchor, Instant, Moment, Timestamp};
+
+/// The seam at which tests make the card fail: every write, sync, rename and
+/// removal passes it first.
+pub trait Fault: Send + Sync {
+    /// `Err` makes the step fail in place of the card.
+    ///
+    /// # Errors
+    /// What the step shall fail with.
+    fn step(&self, step: Step, path: &Path) -> io::Result<()>;
+}
+
+/// One step on the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A new file beside the old one.
+    Create,
+    /// Its bytes.
+    Write,
+    /// Its bytes made durable.
+    Sync,
+    /// In the place of the old one.
+    Rename,
+    /// The directory made durable.
+    SyncDirectory,
+    /// A file taken away.
+    Remove,
+}
+
+/// A card that does not fail on purpose.
+pub struct NoFault;
+
+impl Fault for NoFault {
+    fn step(&self, _: Step, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Puts `bytes` in the place of `path`: afterwards, and after a power cut at any
+/// moment, the file is the old or the new one. Writes nothing if it is the new
+/// one already.
+///
+/// # Errors
+/// What the card says; the old file is then still there.
+pub fn replace(path: &Path, bytes: &[u8], fault: &dyn Fault) -> io::Result<()> {
+    if fs::read(path).is_ok_and(|old| old == bytes) {
+        return Ok(());
+    }
+    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    make_directory(directory, fault)?;
+    // A dot file: whoever lists the directory meanwhile passes it over.
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
+    name.push(".new");
+    let new = directory.join(name);
+    let written = (|| {
+        fault.step(Step::Create, &new)?;
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        fault.step(Step::Write, &new)?;
+        file.write_all(bytes)?;
+        fault.step(Step::Sync, &new)?;
+        file.sync_all()?;
+        fault.step(Step::Rename, path)?;
+        fs::rename(&new, path)
+    })();
+    if let Err(error) = written {
+        // Best effort: the next write of this file truncates it anyway.
+        let _ = fs::remove_file(&new);
+        return Err(error);
+    }
+    sync_directory(directory, fault)
+}
+
+/// Takes `path` away for good. It need not exist.
+///
+/// # Errors
+/// What the card says.
+pub fn remove(path: &Path, fault: &dyn Fault) -> io::Result<()> {
+    fault.step(Step::Remove, path)?;
+    match fs::remove_file(path) {
+        Ok(()) => sync_directory(path.parent().ok_or(io::ErrorKind::InvalidInput)?, fault),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn sync_directory(directory: &Path, fault: &dyn Fault) -> io::Result<()> {
+    fault.step(Step::SyncDirectory, directory)?;
+    File::open(directory)?.sync_all()
+}
+
+/// Makes `directory`, durably, with what is missing above it.
+fn make_directory(directory: &Path, fault: &dyn Fault) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = directory.parent() {
+        make_directory(parent, fault)?;
+    }
+    fault.step(Step::Create, directory)?;
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    directory.parent().map_or(Ok(()), |parent| sync_directory(parent, fault))
+}
+
+/// The records of all pods, in one directory.
+pub struct Records {
+    directory: PathBuf,
+    boot_id: String,
+}
+
+impl Records {
+    /// The records in `directory`, which need not exist.
+    pub fn new(directory: PathBuf) -> Records {
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Records { directory, boot_id: boot_id.trim().to_owned() }
+    }
+
+    fn path(&self, uid: &str) -> PathBuf {
+        self.directory.join(format!("{uid}.json"))
+    }
+
+    /// What is recorded of the pod `uid`. A record that cannot be read counts as
+    /// none, and is logged: the pod then starts as if it were new.
+    pub fn load(&self, uid: &str) -> Option<Box<Record>> {
+        let path = self.path(uid);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                log::warn!("failed to read {}: {error}", path.display());
+                return None;
+            }
+        };
+        match serde_json::from_slice::<OnFlash>(&bytes) {
+            Ok(record) => Some(Box::new(record.into_record(&self.boot_id))),
+            Err(error) => {
+                log::warn!("failed to read {}: {error}; the pod starts as if it were new", path.display());
+                None
+            }
+        }
+    }
+
+    /// The bytes of `record` and where they belong.
+    pub fn render(&self, uid: &str, record: &Record, anchor: Anchor) -> (PathBuf, Vec<u8>) {
+        let record = OnFlash::new(record, &self.boot_id, anchor);
+        (self.path(uid), serde_json::to_vec(&record).expect("a record has no maps with odd keys"))
+    }
+
+    /// Where the record of `uid` is.
+    pub fn path_of(&self, uid: &str) -> PathBuf {
+        self.path(uid)
+    }
+
+    /// Uids that have a record.
+    pub fn uids(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(&self.directory) else { return Vec::new() };
+        entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter_map(|name| Some(name.strip_suffix(".json")?.to_owned()))
+            .filter(|name| !name.starts_with('.'))
+            .collect()
+    }
+}
+
+/// A record as it is written. Wall time is what two boots share; the instant is
+/// kept beside it, for an agent of the same boot.
+#[derive(Serialize, Deserialize)]
+struct OnFlash {
+    version: u32,
+    boot_id: String,
+    phase: PodPhase,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    start_time: Option<When>,
+    containers: Vec<ContainerOnFlash>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    deletion_grace_period_seconds: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ContainerOnFlash {
+    attempts: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_exit: Option<ExitOnFlash>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    image: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    image_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    container_id: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ExitOnFlash {
+    number: u32,
+    code: i32,
+    reason: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    message: String,
+    started_at: When,
+    finished_at: When,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct When {
+    wall: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    boot: Option<Instant>,
+}
+
+impl When {
+    fn new(moment: Moment, anchor: Anchor) -> When {
+        let boot = match moment {
+            Moment::ThisBoot(instant) => Some(instant),
+            Moment::Earlier(_) => None,
+        };
+        When { wall: moment.timestamp(anchor), boot }
+    }
+
+    fn into_moment(self, same_boot: bool) -> Moment {
+        match self.boot {
+            Some(instant) if same_boot => Moment::ThisBoot(instant),
+            Some(_) | None => Moment::Earlier(self.wall),
+        }
+    }
+}
+
+/// The layout of the file; a later one may add fields, never change these.
+const VERSION: u32 = 1;
+
+impl OnFlash {
+    fn new(record: &Record, boot_id: &str, anchor: Anchor) -> OnFlash {
+        let container = |container: &ContainerRecord| ContainerOnFlash {
+            attempts: container.attempts,
+            last_exit: container.last_exit.as_ref().map(|exit| ExitOnFlash {
+                number: exit.number,
+                code: exit.code,
+                reason: exit.reason.clone(),
+                message: exit.message.clone(),
+                started_at: When::new(exit.started_at, anchor),
+                finished_at: When::new(exit.finished_at, anchor),
+            }),
+            image: container.image.clone(),
+            image_id: container.image_id.clone(),
+            container_id: container.container_id.clone(),
+        };
+        OnFlash {
+            version: VERSION,
+            boot_id: boot_id.to_owned(),
+            phase: record.phase,
+            reason: record.reason.clone(),
+            message: record.message.clone(),
+            start_time: record.start_time.map(|moment| When::new(moment, anchor)),
+            containers: record.containers.iter().map(container).collect(),
+            deletion_grace_period_seconds: record.deletion_grace_period_seconds,
+        }
+    }
+
+    fn into_record(self, boot_id: &str) -> Record {
+        let same_boot = !boot_id.is_empty() && self.boot_id == boot_id;
+        let container = |container: ContainerOnFlash| ContainerRecord {
+            attempts: container.attempts,
+            last_exit: container.last_exit.map(|exit| RecordedExit {
+                number: exit.number,
+                code: exit.code,
+                reason: exit.reason,
+                message: exit.message,
+                started_at: exit.started_at.into_moment(same_boot),
+                finished_at: exit.finished_at.into_moment(same_boot),
+            }),
+            image: container.image,
+            image_id: container.image_id,
+            container_id: container.container_id,
+        };
+        Record {
+            phase: self.phase,
+            reason: self.reason,
+            message: self.message,
+            start_time: self.start_time.map(|when| when.into_moment(same_boot)),
+            containers: self.containers.into_iter().map(container).collect(),
+            deletion_grace_period_seconds: self.deletion_grace_period_seconds,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Fails the step with this number, and all after it: the plug is pulled there.
+    struct CutAt {
+        left: AtomicUsize,
+    }
+
+    impl Fault for CutAt {
+        fn step(&self, _: Step, _: &Path) -> io::Result<()> {
+            let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| Some(left.saturating_sub(1)));
+            match left {
+                Ok(0) | Err(0) => Err(io::Error::from_raw_os_error(libc::EIO)),
+                Ok(_) | Err(_) => Ok(()),
+            }
+        }
+    }
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("nodlet-store-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a scratch directory");
+        path
+    }
+
+    #[test]
+    fn a_file_is_the_old_or_the_new_one_at_whatever_step_the_plug_is_pulled() {
+        let directory = scratch("cut");
+        let path = directory.join("a/b/record.json");
+        let mut finished = false;
+        for cut in 0..20 {
+            let _ = fs::remove_dir_all(directory.join("a"));
+            if cut % 2 == 0 {
+                replace(&path, b"old", &NoFault).expect("the old file is written");
+            }
+            let old = fs::read(&path).ok();
+            let fault = CutAt { left: AtomicUsize::new(cut) };
+            let result = replace(&path, b"new", &fault);
+            let now = fs::read(&path).ok();
+            assert!(now == old || now.as_deref() == Some(b"new"), "cut at step {cut}: {now:?}");
+            if result.is_ok() {
+                assert_eq!(now.as_deref(), Some(&b"new"[..]));
+                finished = true;
+            }
+            let leftovers: Vec<_> = fs::read_dir(path.parent().expect("it has a parent"))
+                .map(|entries| entries.flatten().filter(|entry| entry.path() != path).collect())
+                .unwrap_or_default();
+            assert!(leftovers.is_empty(), "cut at step {cut} left {leftovers:?}");
+        }
+        assert!(finished, "no run was long enough to finish");
+        fs::remove_dir_all(directory).expect("the scratch directory goes");
+    }
+
+    #[test]
+    fn what_has_not_changed_is_not_written() {
+        let directory = scratch("same");
+        let path = directory.join("record.json");
+        replace(&path, b"same", &NoFault).expect("written once");
+        let never = CutAt { left: AtomicUsize::new(0) };
+        replace(&path, b"same", &never).expect("a second write takes no step");
+        fs::remove_dir_all(directory).expect("the scratch directory goes");
+    }
+
+    #[test]
+    fn a_record_of_this_boot_keeps_its_instants_and_one_of_another_only_wall_time() {
+        let directory = scratch("boot");
+        let exit = RecordedExit {
+            number: 2,
+            code: 3,
+            reason: "Error".into(),
+            message: "gone".into(),
+            started_at: Moment::ThisBoot(Instant(5)),
+            finished_at: Moment::Earlier(Timestamp(7)),
+        };
+        let record = Record {
+            phase: PodPhase::Running,
+            start_time: Some(Moment::ThisBoot(Instant(4))),
+            containers: vec![ContainerRecord { attempts: 3, last_exit: Some(exit), ..ContainerRecord::default() }],
+            ..Record::default()
+        };
+        let mut records = Records { directory: directory.clone(), boot_id: "one".into() };
+        let (path, bytes) = records.render("uid", &record, Anchor(1000));
+        replace(&path, &bytes, &NoFault).expect("written");
+        assert_eq!(records.load("uid").as_deref(), Some(&record));
+        assert_eq!(records.uids(), ["uid"]);
+
+        records.boot_id = "two".into();
+        let later = records.load("uid").expect("still there");
+        assert_eq!(later.start_time, Some(Moment::Earlier(Timestamp(1004))));
+        let exit = later.containers[0].last_exit.as_ref().expect("the exit is kept");
+        assert_eq!((exit.started_at, exit.finished_at), (Moment::Earlier(Timestamp(1005)), Moment::Earlier(Timestamp(7))));
+        fs::write(&path, b"{").expect("torn");
+        assert_eq!(records.load("uid"), None);
+        fs::remove_dir_all(directory).expect("the scratch directory goes");
+    }
+}
