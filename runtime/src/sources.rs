@@ -1,0 +1,341 @@
+//! Where desired pods come from: directories of manifests, later ones
+//! overriding earlier ones by object name. inotify says when to look again;
+//! nothing is polled, and an idle directory costs nothing.
+//!
+//! A file that is wrong disturbs nobody: the pods of its last good contents stay
+//! wanted until the file is right or gone. Read next: `engine.rs`, which tells
+//! the core of the difference between two readings.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+
+use crate::manifest::{self, Manifest, Validation};
+use crate::spec::Pod;
+
+/// Bytes of a manifest that are read (pod-semantics: 10 MiB, as the kubelet).
+const MAX_BYTES: u64 = 10 << 20;
+
+/// Files of one directory that are read; the rest is refused by name in the log.
+const MAX_FILES: usize = 1024;
+
+/// A pod that a source wants.
+#[derive(Debug)]
+pub struct Wanted {
+    /// As it is admitted.
+    pub pod: Rc<Pod>,
+    /// The object as JSON, defaulted, without a status.
+    pub object: Box<[u8]>,
+    /// What the user is warned about.
+    pub warnings: Vec<String>,
+    /// The file that says so.
+    pub source: PathBuf,
+}
+
+/// A file, or a pod of one, that is not obeyed, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The file.
+    pub source: PathBuf,
+    /// Namespace and name of the pod that it would have been, where one is known.
+    pub pod: Option<(String, String)>,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+/// The manifest directories and what was last read from them.
+pub struct Sources {
+    inotify: Inotify,
+    /// What each watch is for: a directory whose entries matter.
+    watches: BTreeMap<WatchDescriptor, PathBuf>,
+    directories: Vec<Directory>,
+    node: String,
+}
+
+struct Directory {
+    path: PathBuf,
+    files: BTreeMap<OsString, ReadFile>,
+}
+
+#[derive(Default)]
+struct ReadFile {
+    /// Device, inode, size and change time: what differs when it was written.
+    stamp: Option<Stamp>,
+    wanted: Vec<Rc<Wanted>>,
+    refusal: Option<Refusal>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    changed: (i64, i64),
+}
+
+impl Sources {
+    /// Watches `directories`, lowest precedence first; none needs to exist.
+    ///
+    /// # Errors
+    /// If the kernel gives no inotify instance (`fs.inotify.max_user_instances`).
+    pub fn open(directories: Vec<PathBuf>, node: &str) -> io::Result<Sources> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let directories = directories.into_iter().map(|path| Directory { path, files: BTreeMap::new() }).collect();
+        Ok(Sources { inotify, watches: BTreeMap::new(), directories, node: node.to_owned() })
+    }
+
+    /// Readable when something may have changed.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+
+    /// Takes the kernel's news. `true` if [`Sources::read`] is worth its while.
+    pub fn drain(&mut self) -> bool {
+        let mut changed = false;
+        loop {
+            match self.inotify.read_events() {
+                Ok(events) => {
+                    changed |= events.iter().any(|event| self.concerns_us(event.wd, event.name.as_deref()));
+                }
+                Err(Errno::EAGAIN) => return changed,
+                Err(error) => {
+                    log::warn!("failed to read inotify events: {error}");
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// In a directory above ours, only the way to ours matters; elsewhere, every manifest.
+    fn concerns_us(&self, watch: WatchDescriptor, name: Option<&OsStr>) -> bool {
+        let (Some(directory), Some(name)) = (self.watches.get(&watch), name) else { return true };
+        let below = |path: &Path| path != directory && path.starts_with(directory);
+        if self.directories.iter().any(|ours| below(&ours.path)) {
+            let path = directory.join(name);
+            return self.directories.iter().any(|ours| ours.path.starts_with(&path));
+        }
+        // `..data` is what an atomic writer of a mounted volume replaces.
+        is_manifest_name(name) || name == "..data"
+    }
+
+    /// Reads what changed since the last time.
+    pub fn read(&mut self) {
+        let mut kept = BTreeSet::new();
+        for index in 0..self.directories.len() {
+            let path = self.directories[index].path.clone();
+            self.watch_way_to(&path, &mut kept);
+            let files = std::mem::take(&mut self.directories[index].files);
+            self.directories[index].files = self.read_directory(&path, files, &mut kept);
+        }
+        self.watches.retain(|watch, _| {
+            let keep = kept.contains(watch);
+            if !keep {
+                // A watch whose directory is gone was dropped by the kernel already.
+                let _ = self.inotify.rm_watch(*watch);
+            }
+            keep
+        });
+    }
+
+    /// Watches `path` and its nearest parent that exists, so that a directory
+    /// that appears, vanishes or is replaced is noticed.
+    fn watch_way_to(&mut self, path: &Path, kept: &mut BTreeSet<WatchDescriptor>) {
+        let mut ancestor = path.parent();
+        while let Some(directory) = ancestor {
+            if self.watch(directory, kept) {
+                break;
+            }
+            ancestor = directory.parent();
+        }
+        self.watch(path, kept);
+    }
+
+    fn watch(&mut self, directory: &Path, kept: &mut BTreeSet<WatchDescriptor>) -> bool {
+        let what = AddWatchFlags::IN_CLOSE_WRITE
+            | AddWatchFlags::IN_MOVED_TO
+            | AddWatchFlags::IN_MOVED_FROM
+            | AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_ATTRIB
+            | AddWatchFlags::IN_DELETE_SELF
+            | AddWatchFlags::IN_MOVE_SELF
+            | AddWatchFlags::IN_ONLYDIR;
+        match self.inotify.add_watch(directory, what) {
+            Ok(watch) => {
+                kept.insert(watch);
+                self.watches.insert(watch, directory.to_owned());
+                true
+            }
+            Err(Errno::ENOENT | Errno::ENOTDIR) => false,
+            Err(error) => {
+                log::warn!("failed to watch {}: {error}", directory.display());
+                false
+            }
+        }
+    }
+
+    fn read_directory(
+        &mut self,
+        directory: &Path,
+        mut before: BTreeMap<OsString, ReadFile>,
+        kept: &mut BTreeSet<WatchDescriptor>,
+    ) -> BTreeMap<OsString, ReadFile> {
+        let mut after = BTreeMap::new();
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return after,
+            Err(error) => {
+                // Not "gone": its pods stay until it can be read again.
+                log::warn!("failed to read {}: {error}", directory.display());
+                return before;
+            }
+        };
+        let mut names: Vec<OsString> =
+            entries.flatten().map(|entry| entry.file_name()).filter(|name| is_manifest_name(name)).collect();
+        names.sort();
+        if names.len() > MAX_FILES {
+            log::warn!("{} holds {} files; only the first {MAX_FILES} are read", directory.display(), names.len());
+            names.truncate(MAX_FILES);
+        }
+        for name in names {
+            let path = directory.join(&name);
+            if let Ok(target) = fs::read_link(&path) {
+                // What the link leads to may change without a word from this directory.
+                let target = directory.join(target);
+                if let Some(parent) = target.parent() {
+                    self.watch(parent, kept);
+                }
+                if let Some(parent) = fs::canonicalize(&path).ok().as_deref().and_then(Path::parent) {
+                    self.watch(parent, kept);
+                }
+            }
+            let old = before.remove(&name).unwrap_or_default();
+            if let Some(file) = self.read_file(&path, old) {
+                after.insert(name, file);
+            }
+        }
+        after
+    }
+
+    /// `None` if it is not a file, or gone.
+    fn read_file(&self, path: &Path, mut file: ReadFile) -> Option<ReadFile> {
+        let refuse = |file: ReadFile, message: String| {
+            let pod = file.wanted.first().map(|wanted| (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
+            let refusal = Refusal { source: path.to_owned(), pod, message };
+            if file.refusal.as_ref() != Some(&refusal) {
+                log::error!("{}", refusal.message);
+            }
+            Some(ReadFile { refusal: Some(refusal), ..file })
+        };
+        let metadata = match fs::metadata(path) {
+            Ok(metadata) if metadata.is_file() => metadata,
+            Ok(_) => return None,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => return refuse(file, format!("failed to read {}: {error}", path.display())),
+        };
+        let stamp = Stamp::of(&metadata);
+        if file.stamp == Some(stamp) {
+            return Some(file);
+        }
+        file.stamp = Some(stamp);
+        if stamp.size > MAX_BYTES {
+            return refuse(file, format!("{}: is larger than 10 MiB, which no manifest needs", path.display()));
+        }
+        let bytes = match fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) => return refuse(file, format!("failed to read {}: {error}", path.display())),
+        };
+        match manifest::parse(&path.to_string_lossy(), &bytes, Validation::Strict, &self.node) {
+            Ok(manifests) => {
+                file.refusal = None;
+                file.wanted = manifests.into_iter().map(|manifest| Rc::new(Wanted::new(manifest, path))).collect();
+                for warning in file.wanted.iter().flat_map(|wanted| &wanted.warnings) {
+                    log::warn!("{}: {warning}", path.display());
+                }
+                Some(file)
+            }
+            Err(error) => refuse(file, error.to_string()),
+        }
+    }
+
+    /// Every pod that is wanted, by namespace and name: a later directory wins
+    /// over an earlier one; within one, the first file in the order of names.
+    pub fn wanted(&self) -> (BTreeMap<(Rc<str>, Rc<str>), Rc<Wanted>>, Vec<Refusal>) {
+        let mut wanted: BTreeMap<_, Rc<Wanted>> = BTreeMap::new();
+        let mut refusals = Vec::new();
+        for directory in &self.directories {
+            let mut here: BTreeMap<_, Rc<Wanted>> = BTreeMap::new();
+            for file in directory.files.values() {
+                refusals.extend(file.refusal.clone());
+                for pod in &file.wanted {
+                    let name = (pod.pod.namespace.clone(), pod.pod.name.clone());
+                    if let Some(first) = here.get(&name) {
+                        refusals.push(Refusal {
+                            source: pod.source.clone(),
+                            pod: Some((name.0.to_string(), name.1.to_string())),
+                            message: format!(
+                                "Error validating pod {}_{} from file due to duplicate pod name \"{}\", ignoring {}: {} has it already",
+                                name.1, name.0, name.1, pod.source.display(), first.source.display()
+                            ),
+                        });
+                    } else {
+                        here.insert(name, pod.clone());
+                    }
+                }
+            }
+            wanted.append(&mut here);
+        }
+        (wanted, refusals)
+    }
+
+    /// Whether `source` is a file that is there and cannot be understood: what
+    /// it wanted before stays.
+    pub fn is_refused(&self, source: &Path) -> bool {
+        self.directories.iter().any(|directory| {
+            source.parent() == Some(&directory.path)
+                && source
+                    .file_name()
+                    .and_then(|name| directory.files.get(name))
+                    .is_some_and(|file| file.refusal.is_some() && file.wanted.is_empty())
+        })
+    }
+}
+
+impl Wanted {
+    /// What `manifest`, read from `source`, asks for.
+    pub fn new(manifest: Manifest, source: &Path) -> Wanted {
+        Wanted {
+            pod: manifest.pod,
+            object: manifest.object.to_string().into_bytes().into_boxed_slice(),
+            warnings: manifest.warnings,
+            source: source.to_owned(),
+        }
+    }
+}
+
+impl Stamp {
+    fn of(metadata: &fs::Metadata) -> Stamp {
+        use std::os::unix::fs::MetadataExt;
+        Stamp {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// Any extension will do, as under a kubelet; hidden files and what editors
+/// leave beside a file while they write it are passed over.
+fn is_manifest_name(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    !(name.starts_with(b".") || name.ends_with(b"~") || (name.starts_with(b"#") && name.ends_with(b"#")))
+}
