@@ -1,0 +1,487 @@
+//! The one loop: wait, observe, plan, perform.
+//!
+//! The engine decides nothing. What it is told to do it does, mostly in small
+//! tasks on the same thread, and what came of it goes back to the core as an
+//! observation. Nothing here waits for flash (that is `storage`) or for the
+//! network. Starting up is not special: `recover` looks at what exists, and then
+//! the loop begins.
+//!
+//! Read next: `engine/sandbox.rs` and `engine/run.rs` for what the actions do,
+//! `engine/publish.rs` for what people see of it.
+
+mod events;
+mod exec;
+mod publish;
+mod recover;
+mod requests;
+mod run;
+mod sandbox;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_channel::{Receiver, Sender};
+use nodlet_rootfs::Store as Images;
+use smol::LocalExecutor;
+
+use crate::api::{self, Request};
+use crate::cgroup::Cgroups;
+use crate::network::Network;
+use crate::node::ring::{Entry, Ring};
+use crate::node::{Action, Attempt, Node, Observation, PodIndex, PodObservation};
+use crate::objects::Objects;
+use crate::paths::Paths;
+use crate::sources::{Sources, Wanted};
+use crate::spec::Uid;
+use crate::storage::Storage;
+use crate::store::{Fault, NoFault, Records};
+use crate::time::{Anchor, Instant, Moment};
+
+use events::Events;
+use exec::Execs;
+use run::Layers;
+use sandbox::Sandbox;
+
+/// News that may wait for the loop. A task that is further ahead waits itself.
+const NEWS: usize = 256;
+
+/// Requests of the API that may wait for the loop.
+const REQUESTS: usize = 64;
+
+/// What an agent is told when it starts.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// All that the agent uses lies below.
+    pub root: PathBuf,
+    /// Name of the node, as `spec.nodeName` and in uids.
+    pub node_name: String,
+    /// The range of the pods' addresses; `None` for the root's file or the default.
+    pub pod_cidr: Option<String>,
+    /// For tests: die, as by SIGKILL, when this many actions have been begun.
+    pub stop_after: Option<u64>,
+    /// Stop every pod, remove what is left of them, and end (`nodlet down`).
+    pub down: bool,
+}
+
+/// What can go wrong before the loop runs.
+#[derive(Debug)]
+pub enum EngineError {
+    /// A directory or a lock of ours.
+    Prepare {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another agent works on this root.
+    AlreadyRunning {
+        /// Its process, if it is known.
+        pid: Option<i32>,
+        /// The root.
+        root: PathBuf,
+    },
+    /// The cgroups of this machine.
+    Cgroups(crate::cgroup::CgroupError),
+    /// The pods' network.
+    Network(crate::network::NetworkError),
+    /// The image store.
+    Images(nodlet_rootfs::StoreError),
+    /// A facility of the kernel.
+    Kernel {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl std::fmt::Display for EngineError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            EngineError::Prepare { path, .. } => write!(f, "prepare {}", path.display()),
+            EngineError::AlreadyRunning { pid: Some(pid), root } => {
+                write!(f, "start: another nodlet agent (pid {pid}) works on {}; stop it, or use another --root", root.display())
+            }
+            EngineError::AlreadyRunning { pid: None, root } => {
+                write!(f, "start: another nodlet agent works on {}; stop it, or use another --root", root.display())
+            }
+            EngineError::Cgroups(_) => f.write_str("use the cgroups of this machine"),
+            EngineError::Network(_) => f.write_str("set up the pods' network"),
+            EngineError::Images(_) => f.write_str("open the image store"),
+            EngineError::Kernel { what, .. } => write!(f, "get {what} from the kernel"),
+        }
+    }
+}
+
+impl std::error::Error for EngineError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            EngineError::Prepare { source, .. } | EngineError::Kernel { source, .. } => Some(source),
+            EngineError::AlreadyRunning { .. } => None,
+            EngineError::Cgroups(source) => Some(source),
+            EngineError::Network(source) => Some(source),
+            EngineError::Images(source) => Some(source),
+        }
+    }
+}
+
+/// What a task tells the loop.
+enum News {
+    /// A fact about a pod.
+    Seen(PodIndex, PodObservation),
+    /// A manifest directory may have changed.
+    SourcesChanged,
+    /// The image store has.
+    ImagesChanged,
+    /// Somebody set the clock.
+    ClockSet,
+    /// SIGTERM or SIGINT: end, and leave the pods.
+    Terminate,
+    /// Something that was waited for is there: go on with it.
+    Then(Box<dyn FnOnce(&mut Engine)>),
+}
+
+/// All of the agent but the core: what the tasks share, on one thread.
+struct Shell {
+    config: Config,
+    paths: Paths,
+    executor: LocalExecutor<'static>,
+    news: Sender<News>,
+    storage: Storage,
+    images: Arc<Images>,
+    records: Arc<Records>,
+    fault: Arc<dyn Fault>,
+    objects: Rc<Objects>,
+    events: RefCell<Events>,
+    sources: RefCell<Sources>,
+    cgroups: Cgroups,
+    network: RefCell<Network>,
+    anchor: Cell<Anchor>,
+    pods: RefCell<BTreeMap<PodIndex, PodShell>>,
+    layers: RefCell<Layers>,
+    execs: RefCell<Execs>,
+}
+
+/// What the shell keeps of a pod.
+struct PodShell {
+    wanted: Rc<Wanted>,
+    created: Moment,
+    sandbox: Option<Rc<Sandbox>>,
+}
+
+/// The agent.
+pub struct Engine {
+    node: Node,
+    ring: Ring,
+    shell: Rc<Shell>,
+    inbox: Receiver<News>,
+    requests: Receiver<Request>,
+    /// What the core was last told, by namespace and name.
+    told: BTreeMap<(Rc<str>, Rc<str>), Rc<Wanted>>,
+    /// Uids of pods that were found and that no source has confirmed yet.
+    begun: u64,
+    _lock: nix::fcntl::Flock<std::fs::File>,
+}
+
+impl Engine {
+    /// Takes the root, looks at what exists below it and opens the API.
+    ///
+    /// # Errors
+    /// Another agent has the root, or the machine lacks what pods need.
+    pub fn start(config: Config) -> Result<Engine, EngineError> {
+        let paths = Paths::new(&config.root);
+        let lock = recover::take_root(&paths)?;
+        let storage = Storage::start().map_err(|source| EngineError::Kernel { what: "a thread", source })?;
+        let images = Arc::new(Images::open(&config.root).map_err(EngineError::Images)?);
+        let cgroups = Cgroups::open(&paths.hash()).map_err(EngineError::Cgroups)?;
+        let network = Network::new(&paths, config.pod_cidr.as_deref()).map_err(EngineError::Network)?;
+        let directories = if config.down { Vec::new() } else { paths.manifest_directories() };
+        let sources = Sources::open(directories, &config.node_name)
+            .map_err(|source| EngineError::Kernel { what: "inotify", source })?;
+        let (news, inbox) = async_channel::bounded(NEWS);
+        let (request_sender, requests) = async_channel::bounded(REQUESTS);
+        let objects = Rc::new(Objects::new());
+        let shell = Rc::new(Shell {
+            records: Arc::new(Records::new(paths.records())),
+            paths,
+            executor: LocalExecutor::new(),
+            news,
+            storage,
+            images,
+            fault: Arc::new(NoFault),
+            events: RefCell::new(Events::new(objects.clone())),
+            objects: objects.clone(),
+            sources: RefCell::new(sources),
+            cgroups,
+            network: RefCell::new(network),
+            anchor: Cell::new(Anchor::now()),
+            pods: RefCell::new(BTreeMap::new()),
+            layers: RefCell::new(Layers::default()),
+            execs: RefCell::new(Execs::default()),
+            config,
+        });
+        if !shell.config.down {
+            let listener = recover::listen(&shell.paths)?;
+            let api = api::Api::new(objects, request_sender, shell.paths.clone());
+            shell.executor.spawn(api::serve(api, listener)).detach();
+        }
+        Ok(Engine {
+            node: Node::new(),
+            ring: Ring::default(),
+            shell,
+            inbox,
+            requests,
+            told: BTreeMap::new(),
+            begun: 0,
+            _lock: lock,
+        })
+    }
+
+    /// Runs until SIGTERM, which leaves the pods as they are; with `down`, until no pod is left.
+    ///
+    /// # Errors
+    /// If the kernel takes away what the loop waits with.
+    pub fn run(mut self) -> Result<(), EngineError> {
+        let shell = self.shell.clone();
+        smol::block_on(shell.executor.run(async move {
+            recover::watch(&self.shell)?;
+            for found in recover::look(&self.shell).await {
+                self.observe_found(found);
+            }
+            if self.shell.config.down {
+                self.observe(Observation::Shutdown);
+            } else {
+                self.read_sources();
+            }
+            self.observe(Observation::SourcesSeen);
+            self.turn().await;
+            if self.shell.config.down { self.shell.clean_up().await } else { Ok(()) }
+        }))
+    }
+
+    async fn turn(&mut self) {
+        loop {
+            let wake_at = self.plan_and_perform();
+            if self.shell.config.down && self.node.is_empty() {
+                return;
+            }
+            if !self.wait(wake_at).await {
+                return;
+            }
+        }
+    }
+
+    /// Plans until there is nothing more to do now; says when there will be.
+    fn plan_and_perform(&mut self) -> Option<Instant> {
+        loop {
+            let now = Instant::now();
+            let plan = self.node.plan(now);
+            for (pod, action) in plan.actions {
+                self.ring.push(Entry::action(now, pod, &action));
+                self.perform(pod, action);
+            }
+            self.publish_changed();
+            if !plan.more {
+                return plan.wake_at;
+            }
+        }
+    }
+
+    /// Waits for something to observe; `false` when it is time to end.
+    async fn wait(&mut self, wake_at: Option<Instant>) -> bool {
+        enum Woken {
+            News(News),
+            Request(Request),
+            Due,
+        }
+        let news = async { self.inbox.recv().await.map_or(Woken::Due, Woken::News) };
+        let request = async { self.requests.recv().await.map_or(Woken::Due, Woken::Request) };
+        let due = async {
+            match wake_at {
+                Some(at) => smol::Timer::after(at - Instant::now()).await,
+                None => smol::future::pending().await,
+            };
+            Woken::Due
+        };
+        let mut woken = smol::future::or(news, smol::future::or(request, due)).await;
+        loop {
+            match woken {
+                Woken::News(News::Terminate) => return false,
+                Woken::News(News::Seen(pod, seen)) => self.observe(Observation::Of(pod, seen)),
+                Woken::News(News::SourcesChanged) => {
+                    if self.shell.sources.borrow_mut().drain() {
+                        self.read_sources();
+                    }
+                }
+                Woken::News(News::ImagesChanged) => self.observe(Observation::ImagesChanged),
+                Woken::News(News::ClockSet) => self.clock_was_set(),
+                Woken::News(News::Then(go_on)) => go_on(self),
+                Woken::Request(request) => self.answer(request),
+                Woken::Due => {}
+            }
+            woken = match (self.inbox.try_recv(), self.requests.is_empty()) {
+                (Ok(news), _) => Woken::News(news),
+                (Err(_), false) => match self.requests.try_recv() {
+                    Ok(request) => Woken::Request(request),
+                    Err(_) => return true,
+                },
+                (Err(_), true) => return true,
+            };
+        }
+    }
+
+    fn observe(&mut self, seen: Observation) {
+        let now = Instant::now();
+        self.ring.push(Entry::observation(now, &seen));
+        if let Observation::Of(pod, seen) = &seen {
+            self.shell.forget_what_ended(*pod, seen);
+        }
+        self.node.observe(now, seen);
+    }
+
+    /// One match, one line an action.
+    fn perform(&mut self, pod: PodIndex, action: Action) {
+        self.count();
+        let shell = &self.shell;
+        match action {
+            Action::CreateSandbox => shell.spawn(sandbox::create(shell.clone(), pod)),
+            Action::Start(attempt) => shell.spawn(run::start(shell.clone(), pod, attempt)),
+            Action::Probe(attempt, kind) => shell.spawn(exec::probe(shell.clone(), pod, attempt, kind)),
+            Action::Terminate(attempt) => shell.terminate(pod, attempt),
+            Action::Kill(attempt) => shell.kill(pod, attempt),
+            Action::Discard(attempt) => shell.discard(pod, attempt),
+            Action::RemoveSandbox => shell.spawn(sandbox::remove(shell.clone(), pod)),
+            Action::Save { record, generation } => shell.save(pod, &record, generation),
+            Action::Forget => shell.spawn(sandbox::forget(shell.clone(), pod)),
+            Action::Emit(event) => shell.emit(pod, &event),
+        }
+    }
+
+    /// The hook of the tests that kill the agent at every step.
+    fn count(&mut self) {
+        self.begun += 1;
+        if self.shell.config.stop_after == Some(self.begun) {
+            // What was begun before goes on in no task: this is SIGKILL.
+            let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+
+    /// Tells the core the difference between what was wanted and what is.
+    fn read_sources(&mut self) {
+        self.shell.sources.borrow_mut().read();
+        let (wanted, refusals) = self.shell.sources.borrow().wanted();
+        for refusal in refusals {
+            self.shell.events.borrow_mut().refused(&refusal, self.shell.anchor.get().timestamp(Instant::now()));
+        }
+        let before = std::mem::take(&mut self.told);
+        for (name, old) in before {
+            let stays = wanted.get(&name).is_some_and(|new| new.pod.uid == old.pod.uid);
+            let unread = !wanted.contains_key(&name) && self.shell.sources.borrow().is_refused(&old.source);
+            if unread {
+                self.told.insert(name, old);
+            } else if !stays {
+                self.observe(Observation::Unwanted { uid: old.pod.uid.clone(), grace: None });
+            } else {
+                self.told.insert(name, old);
+            }
+        }
+        for (name, new) in wanted {
+            if self.told.get(&name).is_none_or(|old| old.pod.uid != new.pod.uid) {
+                self.want(new.clone());
+                self.told.insert(name, new);
+            }
+        }
+    }
+
+    fn want(&mut self, wanted: Rc<Wanted>) -> Option<PodIndex> {
+        let record = self.shell.records.load(&wanted.pod.uid.0);
+        let created = self.shell.created(record.as_deref());
+        self.observe(Observation::Wanted { pod: wanted.pod.clone(), record });
+        let index = self.node.index_of(&wanted.pod.uid)?;
+        let mut pods = self.shell.pods.borrow_mut();
+        pods.entry(index).or_insert(PodShell { wanted: wanted.clone(), created, sandbox: None }).wanted = wanted;
+        Some(index)
+    }
+
+    fn observe_found(&mut self, found: recover::FoundPod) {
+        let uid = found.wanted.pod.uid.clone();
+        let unread = self.shell.sources.borrow().is_refused(&found.wanted.source);
+        self.observe(Observation::Found(found.found));
+        let Some(index) = self.node.index_of(&uid) else { return };
+        if unread {
+            // Its file is there and wrong: it stays wanted.
+            let name = (found.wanted.pod.namespace.clone(), found.wanted.pod.name.clone());
+            self.told.insert(name, found.wanted.clone());
+        }
+        let pod = PodShell { wanted: found.wanted, created: found.created, sandbox: found.sandbox.map(Rc::new) };
+        if let Some(sandbox) = &pod.sandbox {
+            self.shell.spawn(sandbox::listen(self.shell.clone(), index, sandbox.clone()));
+        }
+        self.shell.pods.borrow_mut().insert(index, pod);
+    }
+
+    fn publish_changed(&mut self) {
+        for pod in self.node.take_changed() {
+            self.publish(pod);
+        }
+    }
+
+    fn clock_was_set(&mut self) {
+        self.shell.anchor.set(Anchor::now());
+        let pods: Vec<PodIndex> = self.shell.pods.borrow().keys().copied().collect();
+        for pod in pods {
+            self.publish(pod);
+        }
+    }
+}
+
+impl Shell {
+    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.executor.spawn(task).detach();
+    }
+
+    /// Waits for `value` in a task, then goes on with it in the loop.
+    fn then<T: 'static>(
+        &self,
+        value: impl Future<Output = T> + 'static,
+        go_on: impl FnOnce(&mut Engine, T) + 'static,
+    ) {
+        let news = self.news.clone();
+        self.spawn(async move {
+            let value = value.await;
+            let _ = news.send(News::Then(Box::new(move |engine| go_on(engine, value)))).await;
+        });
+    }
+
+    /// Tells the loop; waits if the loop is behind.
+    async fn tell(&self, pod: PodIndex, seen: PodObservation) {
+        // The loop ends before its tasks only when the process does.
+        let _ = self.news.send(News::Seen(pod, seen)).await;
+    }
+
+    fn sandbox(&self, pod: PodIndex) -> Option<Rc<Sandbox>> {
+        self.pods.borrow().get(&pod)?.sandbox.clone()
+    }
+
+    fn wanted(&self, pod: PodIndex) -> Option<Rc<Wanted>> {
+        Some(self.pods.borrow().get(&pod)?.wanted.clone())
+    }
+
+    fn uid(&self, pod: PodIndex) -> Option<Uid> {
+        Some(self.wanted(pod)?.pod.uid.clone())
+    }
+}
+
+/// How long a stopped supervisor may take to end before it is killed.
+const SUPERVISOR_END: Duration = Duration::from_secs(10);
+
+/// Text for a log line about one run: `default/web/app#2`.
+fn log_name(wanted: &Wanted, attempt: Attempt) -> String {
+    let container = wanted.pod.spec.container(attempt.container);
+    format!("{}/{}/{}#{}", wanted.pod.namespace, wanted.pod.name, container.name, attempt.number)
+}

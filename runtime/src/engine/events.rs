@@ -1,0 +1,142 @@
+//! Events of pods as objects that `kubectl get events` and `describe` show.
+//! Bounded: the oldest goes when there is no room; what repeats is counted.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use crate::node::{Event, PodIndex};
+use crate::objects::{Key, Objects};
+use crate::sources::{Refusal, Wanted};
+use crate::time::{Instant, Timestamp};
+
+use super::Shell;
+
+/// Events that are kept, of all pods.
+const EVENTS: usize = 512;
+
+/// The events that are shown now.
+pub(super) struct Events {
+    objects: Rc<Objects>,
+    kept: VecDeque<Kept>,
+    serial: u64,
+}
+
+struct Kept {
+    key: Key,
+    same: Same,
+    count: u32,
+    first: Timestamp,
+}
+
+/// What makes two events one.
+#[derive(PartialEq, Eq)]
+struct Same {
+    uid: String,
+    container: Option<String>,
+    reason: String,
+    message: String,
+}
+
+/// What an event is about.
+struct Involved<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    uid: &'a str,
+    container: Option<&'a str>,
+}
+
+impl Events {
+    pub(super) fn new(objects: Rc<Objects>) -> Events {
+        Events { objects, kept: VecDeque::new(), serial: 0 }
+    }
+
+    /// A manifest that is not obeyed.
+    pub(super) fn refused(&mut self, refusal: &Refusal, at: Timestamp) {
+        let stem = refusal.source.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        let (namespace, name) = refusal.pod.clone().unwrap_or_else(|| ("default".into(), stem));
+        let known = self.kept.iter().any(|kept| kept.same.message == refusal.message);
+        if !known {
+            let involved = Involved { namespace: &namespace, name: &name, uid: "", container: None };
+            self.record(&involved, "Warning", "FailedValidation", &refusal.message, at, "");
+        }
+    }
+
+    fn record(&mut self, involved: &Involved<'_>, kind: &str, reason: &str, message: &str, at: Timestamp, node: &str) {
+        let same = Same {
+            uid: format!("{}/{}/{}", involved.namespace, involved.name, involved.uid),
+            container: involved.container.map(str::to_owned),
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        };
+        let position = self.kept.iter().position(|kept| kept.same == same);
+        let mut kept = match position.and_then(|position| self.kept.remove(position)) {
+            Some(kept) => kept,
+            None => {
+                self.serial += 1;
+                let serial = (at.0 as u64).wrapping_add(self.serial);
+                let name = format!("{}.{serial:016x}", involved.name);
+                Kept { key: Key::new("events", involved.namespace, &name), same, count: 0, first: at }
+            }
+        };
+        kept.count += 1;
+        let object = object(involved, kind, &kept, at, node);
+        self.objects.put(kept.key.clone(), object);
+        self.kept.push_back(kept);
+        while self.kept.len() > EVENTS {
+            if let Some(oldest) = self.kept.pop_front() {
+                self.objects.delete(&oldest.key);
+            }
+        }
+    }
+}
+
+fn object(involved: &Involved<'_>, kind: &str, kept: &Kept, at: Timestamp, node: &str) -> Value {
+    let mut about = json!({
+        "apiVersion": "v1", "kind": "Pod", "namespace": involved.namespace, "name": involved.name, "uid": involved.uid,
+    });
+    if let Some(container) = involved.container {
+        about["fieldPath"] = format!("spec.containers{{{container}}}").into();
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": &*kept.key.name,
+            "namespace": involved.namespace,
+            "creationTimestamp": kept.first.to_string(),
+        },
+        "involvedObject": about,
+        "reason": kept.same.reason,
+        "message": kept.same.message,
+        "type": kind,
+        "count": kept.count,
+        "firstTimestamp": kept.first.to_string(),
+        "lastTimestamp": at.to_string(),
+        "source": { "component": "kubelet", "host": node },
+        "reportingComponent": "kubelet",
+        "reportingInstance": node,
+    })
+}
+
+impl Shell {
+    /// Shows an event of a pod.
+    pub(super) fn emit(&self, pod: PodIndex, event: &Event) {
+        let Some(wanted) = self.wanted(pod) else { return };
+        self.emit_of(&wanted, event);
+    }
+
+    fn emit_of(&self, wanted: &Wanted, event: &Event) {
+        let involved = Involved {
+            namespace: &wanted.pod.namespace,
+            name: &wanted.pod.name,
+            uid: &wanted.pod.uid.0,
+            container: event.container.map(|index| wanted.pod.spec.container(index).name.as_str()),
+        };
+        let at = self.anchor.get().timestamp(Instant::now());
+        let kind = if event.warning { "Warning" } else { "Normal" };
+        log::info!("{}/{}: {} {}", involved.namespace, involved.name, event.reason, event.message);
+        self.events.borrow_mut().record(&involved, kind, event.reason, &event.message, at, &self.config.node_name);
+    }
+}

@@ -1,0 +1,227 @@
+//! Processes beside a container's own: those that the API asks for, and exec
+//! probes. Both go through the supervisor; here is only who waits for which.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use async_channel::{Receiver, Sender};
+use smol::Async;
+use smol::io::AsyncReadExt;
+
+use crate::node::{Attempt, PodIndex, PodObservation, ProbeResult};
+use crate::prober;
+use crate::spec::{ProbeAction, ProbeKind};
+use crate::supervisor::config::ExecConfig;
+use crate::time::Instant;
+
+use super::Shell;
+
+/// Bytes of a probe's output that are kept (kubelet: `maxReadLength`).
+const PROBE_OUTPUT: usize = 10 * 1024;
+
+/// News of one process: at most three, so that telling never waits.
+#[derive(Debug)]
+pub(super) enum ExecNews {
+    Started { terminal: Option<OwnedFd> },
+    Failed(String),
+    Exited(i32),
+}
+
+/// Who waits for which process.
+pub(super) struct Execs {
+    next: u32,
+    waiting: BTreeMap<u32, (PodIndex, Sender<ExecNews>)>,
+}
+
+impl Default for Execs {
+    /// Numbers do not begin where those of an earlier agent did, whose processes may still run.
+    fn default() -> Self {
+        Execs { next: (Instant::now().0 >> 20) as u32, waiting: BTreeMap::new() }
+    }
+}
+
+impl Execs {
+    fn begin(&mut self, pod: PodIndex) -> (u32, Receiver<ExecNews>) {
+        let (sender, receiver) = async_channel::bounded(3);
+        self.next = self.next.wrapping_add(1);
+        self.waiting.insert(self.next, (pod, sender));
+        (self.next, receiver)
+    }
+
+    pub(super) fn started(&mut self, pod: PodIndex, id: u32, terminal: Option<OwnedFd>) {
+        self.pass(pod, id, ExecNews::Started { terminal }, false);
+    }
+
+    pub(super) fn failed(&mut self, pod: PodIndex, id: u32, message: String) {
+        self.pass(pod, id, ExecNews::Failed(message), true);
+    }
+
+    pub(super) fn exited(&mut self, pod: PodIndex, id: u32, code: i32) {
+        self.pass(pod, id, ExecNews::Exited(code), true);
+    }
+
+    /// Who waits for a process of this pod learns that it is lost: the sender is dropped.
+    pub(super) fn lost(&mut self, pod: PodIndex) {
+        self.waiting.retain(|_, (of, _)| *of != pod);
+    }
+
+    fn pass(&mut self, pod: PodIndex, id: u32, news: ExecNews, last: bool) {
+        if let Some((of, sender)) = self.waiting.get(&id)
+            && *of == pod
+        {
+            // Nobody listening is no error: a client may hang up first.
+            let _ = sender.try_send(news);
+        }
+        if last {
+            self.waiting.remove(&id);
+        }
+    }
+}
+
+/// A process that was asked for.
+pub(super) struct Exec {
+    pub(super) id: u32,
+    pub(super) news: Receiver<ExecNews>,
+    pod: PodIndex,
+    container: String,
+    number: u32,
+}
+
+impl Shell {
+    /// Asks the pod's supervisor for a process beside the container's own.
+    ///
+    /// # Errors
+    /// The container does not run, or the supervisor cannot be asked.
+    pub(super) fn exec(
+        &self,
+        pod: PodIndex,
+        container: &str,
+        number: u32,
+        config: &ExecConfig,
+        stdio: [Option<BorrowedFd<'_>>; 3],
+    ) -> Result<Exec, String> {
+        let sandbox = self.sandbox(pod).ok_or("the pod does not run")?;
+        if !sandbox.runs.borrow().contains_key(&(container.to_owned(), number)) {
+            return Err("the container does not run".into());
+        }
+        let (id, news) = self.execs.borrow_mut().begin(pod);
+        let asked = sandbox.supervisor.exec(id, container, number, config, stdio);
+        if let Err(error) = asked {
+            self.execs.borrow_mut().failed(pod, id, String::new());
+            return Err(crate::error::chain(&error));
+        }
+        Ok(Exec { id, news, pod, container: container.to_owned(), number })
+    }
+
+    /// Kills a process that was asked for, with all that it started.
+    pub(super) fn kill_exec(&self, exec: &Exec) {
+        let Some(sandbox) = self.sandbox(exec.pod) else { return };
+        let runs = sandbox.runs.borrow();
+        let Some(run) = runs.get(&(exec.container.clone(), exec.number)) else { return };
+        if let Err(error) = run.leaf.kill_exec(exec.id) {
+            log::warn!("failed to kill a process in {}: {error}", exec.container);
+        }
+    }
+}
+
+/// Asks once; always answered, after the probe's timeout at the latest.
+pub(super) async fn probe(shell: Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: ProbeKind) {
+    let result = ask(&shell, pod, attempt, kind).await;
+    shell.tell(pod, PodObservation::Probed { attempt, kind, result }).await;
+}
+
+async fn ask(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: ProbeKind) -> ProbeResult {
+    let Some(wanted) = shell.wanted(pod) else { return ProbeResult::Error("the pod is gone".into()) };
+    let container = wanted.pod.spec.container(attempt.container);
+    let Some(probe) = container.probe(kind) else { return ProbeResult::Error("there is no such probe".into()) };
+    let ip = shell.sandbox(pod).and_then(|sandbox| sandbox.ip).or_else(|| shell.network.borrow().host_ip());
+    let ip = IpAddr::V4(ip.unwrap_or(std::net::Ipv4Addr::LOCALHOST));
+    match &probe.action {
+        ProbeAction::Exec(command) => {
+            let name = container.name.clone();
+            let command = crate::container_config::probe_command(container, command);
+            exec_probe(shell, pod, &name, attempt.number, command, probe.timeout).await
+        }
+        ProbeAction::HttpGet { host, port, path, headers } => {
+            prober::http(ip, host.as_deref(), port, &container.ports, path, headers, probe.timeout).await
+        }
+        ProbeAction::TcpSocket { host, port } => {
+            prober::tcp(ip, host.as_deref(), port, &container.ports, probe.timeout).await
+        }
+    }
+}
+
+async fn exec_probe(
+    shell: &Rc<Shell>,
+    pod: PodIndex,
+    container: &str,
+    number: u32,
+    command: Vec<String>,
+    timeout: Duration,
+) -> ProbeResult {
+    let error = |text: String| ProbeResult::Error(text.into());
+    let pipe = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_NONBLOCK);
+    let (output, input) = match pipe {
+        Ok(pipe) => pipe,
+        Err(errno) => return error(format!("failed to make a pipe: {errno}")),
+    };
+    let config = ExecConfig { args: command.clone(), tty: false };
+    let exec = match shell.exec(pod, container, number, &config, [None, Some(input.as_fd()), Some(input.as_fd())]) {
+        Ok(exec) => exec,
+        Err(message) => return error(message),
+    };
+    drop(input);
+    let mut kept = Vec::new();
+    let ended = {
+        let ended = async {
+            loop {
+                match exec.news.recv().await {
+                    Ok(ExecNews::Started { .. }) => {}
+                    Ok(ExecNews::Exited(code)) => return Ok(Some(code)),
+                    Ok(ExecNews::Failed(message)) => return Err(message),
+                    Err(_) => return Err("the container is gone".into()),
+                }
+            }
+        };
+        let late = async {
+            smol::Timer::after(timeout).await;
+            Ok(None)
+        };
+        let read = read_some(output, &mut kept);
+        smol::future::or(smol::future::or(ended, late), read).await
+    };
+    match ended {
+        Ok(Some(code)) => prober::exec_result(&command, code, &kept),
+        Ok(None) => {
+            shell.kill_exec(&exec);
+            prober::exec_timed_out(&command, timeout)
+        }
+        Err(message) => error(message),
+    }
+}
+
+/// Keeps the first bytes and throws away the rest, so that a probe with much to
+/// say does not hang on a full pipe. Never ends by itself.
+async fn read_some(output: OwnedFd, kept: &mut Vec<u8>) -> Result<Option<i32>, String> {
+    let read: io::Result<()> = async {
+        let mut output = Async::new(std::fs::File::from(output))?;
+        let mut buffer = [0; 1024];
+        loop {
+            let count = output.read(&mut buffer).await?;
+            if count == 0 {
+                return Ok(());
+            }
+            let room = PROBE_OUTPUT.saturating_sub(kept.len()).min(count);
+            kept.extend_from_slice(&buffer[..room]);
+        }
+    }
+    .await;
+    if let Err(error) = read {
+        log::debug!("failed to read a probe's output: {error}");
+    }
+    smol::future::pending().await
+}

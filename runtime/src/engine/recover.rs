@@ -1,0 +1,400 @@
+//! Starting up is looking: at what a supervisor still holds, at what one left
+//! behind, at the kernel's news channels. And the end of `nodlet down`, when
+//! nothing of it may stay.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use serde::{Deserialize, Serialize};
+use smol::Async;
+
+use crate::cgroup::PodCgroup;
+use crate::manifest::{self, Validation};
+use crate::node::{Exit, Found, FoundAttempt, FoundSandbox, Attempt};
+use crate::paths::Paths;
+use crate::sources::Wanted;
+use crate::spec::ContainerIndex;
+use crate::supervisor::client::{Supervisor, SupervisorState};
+use crate::time::{Instant, Moment};
+use crate::volume;
+
+use super::run::{self, ImageFacts, Run};
+use super::sandbox::Sandbox;
+use super::{EngineError, News, Shell};
+
+/// A pod that was found, for core and shell.
+pub(super) struct FoundPod {
+    pub(super) found: Found,
+    pub(super) wanted: Rc<Wanted>,
+    pub(super) created: Moment,
+    pub(super) sandbox: Option<Sandbox>,
+}
+
+/// What is kept of a pod beside its supervisor, on tmpfs: enough for an agent
+/// that finds it and no manifest of it.
+#[derive(Serialize, Deserialize)]
+struct OnTmpfs {
+    source: PathBuf,
+    created: Instant,
+    ip: Option<Ipv4Addr>,
+    object: serde_json::Value,
+}
+
+/// Takes the root for this agent.
+pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
+    for (directory, mode) in paths.directories() {
+        let made = fs::create_dir_all(&directory).and_then(|()| {
+            use std::os::unix::fs::PermissionsExt;
+            fs::set_permissions(&directory, fs::Permissions::from_mode(mode))
+        });
+        made.map_err(|source| EngineError::Prepare { path: directory, source })?;
+    }
+    let path = paths.agent_lock();
+    let failed = |source| EngineError::Prepare { path: path.clone(), source };
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let mut lock = match Flock::lock(file.map_err(failed)?, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => lock,
+        Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
+            let mut pid = String::new();
+            let pid = file.read_to_string(&mut pid).ok().and_then(|_| pid.trim().parse().ok());
+            return Err(EngineError::AlreadyRunning { pid, root: paths.root().to_owned() });
+        }
+        Err((_, errno)) => return Err(failed(errno.into())),
+    };
+    let written = lock
+        .set_len(0)
+        .and_then(|()| lock.rewind())
+        .and_then(|()| writeln!(lock, "{}", std::process::id()));
+    written.map_err(failed)?;
+    Ok(lock)
+}
+
+/// Opens the API's socket in the place of one that an earlier agent left.
+pub(super) fn listen(paths: &Paths) -> Result<UnixListener, EngineError> {
+    let path = paths.api_socket();
+    crate::api::listen(&path).map_err(|source| EngineError::Prepare { path, source })
+}
+
+/// Writes down what a later agent must know of the pod.
+pub(super) fn write_pod(shell: &Shell, wanted: &Wanted, ip: Option<Ipv4Addr>) -> io::Result<()> {
+    let directory = shell.paths.run_pod(&wanted.pod.uid.0);
+    fs::create_dir_all(&directory)?;
+    let pod = OnTmpfs {
+        source: wanted.source.clone(),
+        created: Instant::now(),
+        ip,
+        object: serde_json::from_slice(&wanted.object)?,
+    };
+    let new = directory.join("pod.json.new");
+    fs::write(&new, serde_json::to_vec(&pod)?)?;
+    fs::rename(new, directory.join("pod.json"))
+}
+
+/// All pods that an earlier agent of this boot left, alive or not.
+pub(super) async fn look(shell: &Rc<Shell>) -> Vec<FoundPod> {
+    let mut found = Vec::new();
+    let entries = fs::read_dir(shell.paths.run_pods()).into_iter().flatten().flatten();
+    for directory in entries.map(|entry| entry.path()) {
+        match look_at(shell, &directory).await {
+            Ok(pod) => found.push(pod),
+            Err(message) => {
+                log::error!("{}: {message}; ending what is left of it", directory.display());
+                let uid = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                shell.end_unreadable(&uid, &directory).await;
+            }
+        }
+    }
+    // Cgroups whose pod has no directory: the agent died between the two.
+    for (uid, cgroup) in shell.cgroups.pods() {
+        if !found.iter().any(|pod: &FoundPod| *pod.wanted.pod.uid.0 == *uid) {
+            kill_remains(&cgroup).await;
+            if let Err(error) = cgroup.remove() {
+                log::error!("failed to remove the cgroup of {uid}: {error}");
+            }
+        }
+    }
+    found
+}
+
+async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String> {
+    let bytes = fs::read(directory.join("pod.json")).map_err(|error| format!("pod.json: {error}"))?;
+    let on_tmpfs: OnTmpfs = serde_json::from_slice(&bytes).map_err(|error| format!("pod.json: {error}"))?;
+    let manifest = manifest::admit(on_tmpfs.object, Validation::Ignore, &shell.config.node_name)
+        .map_err(|error| format!("pod.json: {error}"))?;
+    let wanted = Rc::new(Wanted::new(manifest, &on_tmpfs.source));
+    let uid = wanted.pod.uid.0.clone();
+    let record = shell.records.load(&uid);
+    let created = Moment::ThisBoot(on_tmpfs.created);
+    let created = record.as_ref().and_then(|record| record.start_time).unwrap_or(created);
+    let cgroup = shell.cgroups.pod(&wanted.pod).map_err(|error| error.to_string())?;
+    if let Some(ip) = on_tmpfs.ip {
+        shell.network.borrow_mut().adopt(&wanted.pod.uid, ip);
+    }
+    let living = match Supervisor::connect(directory) {
+        Ok(Some(supervisor)) => match supervisor.hello().await {
+            Ok(state) => Some((supervisor, state)),
+            Err(error) => {
+                log::error!("the supervisor of {uid} does not answer: {error}; killing it");
+                supervisor.kill();
+                None
+            }
+        },
+        Ok(None) => None,
+        Err(error) => return Err(error.to_string()),
+    };
+    let ready = living.as_ref().and_then(|(_, state)| state.ready_at);
+    let mut attempts = Vec::new();
+    let mut runs = Vec::new();
+    if let Some((_, state)) = &living {
+        adopt_runs(shell, &wanted, &cgroup, state, &mut attempts, &mut runs);
+    }
+    let sandbox = match (living, ready) {
+        (Some((supervisor, state)), Some(_)) => {
+            adopt_layers(shell, &supervisor, &state);
+            let volumes = volume::known(&volume::Request::new(&wanted.pod, &shell.paths));
+            let sandbox = Sandbox::new(supervisor, cgroup, on_tmpfs.ip, volumes);
+            sandbox.runs.borrow_mut().extend(runs);
+            Some(sandbox)
+        }
+        (living, _) => {
+            // The agent died while it was being made, or the supervisor did:
+            // what is left of it goes, and the core begins again.
+            if let Some((supervisor, _)) = living {
+                supervisor.kill();
+            }
+            kill_remains(&cgroup).await;
+            None
+        }
+    };
+    let found = Found {
+        pod: wanted.pod.clone(),
+        record,
+        sandbox: sandbox.as_ref().zip(ready).map(|(sandbox, at)| FoundSandbox { ip: sandbox.ip, at }),
+        attempts,
+    };
+    Ok(FoundPod { found, wanted, created, sandbox })
+}
+
+/// What the supervisor knows of its runs, for the core and for the shell.
+fn adopt_runs(
+    shell: &Shell,
+    wanted: &Wanted,
+    cgroup: &PodCgroup,
+    state: &SupervisorState,
+    attempts: &mut Vec<FoundAttempt>,
+    runs: &mut Vec<((String, u32), Run)>,
+) {
+    for known in &state.runs {
+        let position = wanted.pod.spec.containers.iter().position(|container| container.name == known.container);
+        let Some(index) = position.and_then(|index| u8::try_from(index).ok()) else { continue };
+        let Some(at) = known.started_at else { continue };
+        let facts: ImageFacts = fs::read(run::facts_path(shell, wanted, &known.container, known.number))
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .unwrap_or_default();
+        let container = run::started_container(&facts, at, known.user.clone());
+        let leaf = cgroup.known_leaf(&known.container, known.number);
+        let exit = known.exit.as_ref().map(|exit| Exit {
+            code: exit.code,
+            oom_killed: run::oom_killed(&leaf),
+            reason: None,
+            message: exit.message.as_str().into(),
+            started_at: Moment::ThisBoot(exit.started_at),
+            finished_at: Moment::ThisBoot(exit.finished_at),
+        });
+        let attempt = Attempt { container: ContainerIndex(index), number: known.number };
+        if exit.is_some() {
+            // Its exit is told to the core here, and never again.
+            let _ = leaf.remove();
+        } else {
+            let process = run::process(known.pid, &leaf);
+            let run = Run { leaf, process, started: Some(container.clone()), image: facts, layers: Vec::new() };
+            runs.push(((known.container.clone(), known.number), run));
+        }
+        attempts.push(FoundAttempt { attempt, container, exit });
+    }
+}
+
+/// Layers that a supervisor still has mounted are shared again, not mounted twice.
+fn adopt_layers(shell: &Shell, supervisor: &Supervisor, _state: &SupervisorState) {
+    match supervisor.layers() {
+        Ok(layers) => {
+            for (digest, mount) in layers {
+                shell.layers.borrow_mut().put(&digest, &Rc::new(mount));
+            }
+        }
+        Err(error) => log::warn!("failed to share the layers of a pod: {error}"),
+    }
+}
+
+/// Kills every process of the pod and waits until the last is gone.
+pub(super) async fn kill_remains(cgroup: &PodCgroup) {
+    loop {
+        match cgroup.kill() {
+            Ok(()) => {}
+            Err(error) => log::error!("failed to kill what is left of a pod: {error}"),
+        }
+        let emptied = async {
+            cgroup.emptied().await;
+            true
+        };
+        let late = async {
+            smol::Timer::after(Duration::from_secs(10)).await;
+            false
+        };
+        if smol::future::or(emptied, late).await {
+            return;
+        }
+        log::error!("processes of {} do not die; killing them again", cgroup.name());
+    }
+}
+
+/// Tasks that turn the kernel's news into ours.
+pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
+    let failed = |what| move |source: io::Error| EngineError::Kernel { what, source };
+
+    let mut mask = SigSet::empty();
+    mask.add(Signal::SIGTERM);
+    mask.add(Signal::SIGINT);
+    mask.thread_block().map_err(|errno| failed("a signal mask")(errno.into()))?;
+    let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        .map_err(|errno| failed("a signalfd")(errno.into()))?;
+    watch_one(shell, duplicate(&signals).map_err(failed("a signalfd"))?, "signalfd", move || {
+        matches!(signals.read_signal(), Ok(Some(_))).then_some(News::Terminate)
+    })?;
+
+    let images = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)
+        .map_err(|errno| failed("inotify")(errno.into()))?;
+    for path in shell.images.watch_paths() {
+        fs::create_dir_all(&path).map_err(|source| EngineError::Prepare { path: path.clone(), source })?;
+        images
+            .add_watch(&path, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE)
+            .map_err(|errno| EngineError::Prepare { path, source: errno.into() })?;
+    }
+    watch_one(shell, duplicate(&images).map_err(failed("inotify"))?, "inotify", move || {
+        images.read_events().is_ok().then_some(News::ImagesChanged)
+    })?;
+
+    let sources = duplicate(&shell.sources.borrow().descriptor()).map_err(failed("inotify"))?;
+    let task = readable(sources).map_err(failed("inotify"))?;
+    let sender = shell.news.clone();
+    shell.spawn(async move {
+        // The loop reads the news themselves; here is only that there are some.
+        while task.readable().await.is_ok() && sender.send(News::SourcesChanged).await.is_ok() {
+            smol::future::yield_now().await;
+        }
+    });
+
+    let clock = TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)
+        .map_err(|errno| failed("a timerfd")(errno.into()))?;
+    arm(&clock).map_err(|errno| failed("a timerfd")(errno.into()))?;
+    watch_one(shell, duplicate(&clock).map_err(failed("a timerfd"))?, "timerfd", move || {
+        // ECANCELED: the clock was set. The timer itself is never due.
+        let _ = clock.wait();
+        let _ = arm(&clock);
+        Some(News::ClockSet)
+    })
+}
+
+/// Arms a timer that never comes due and is cancelled when the clock is set.
+fn arm(clock: &TimerFd) -> nix::Result<()> {
+    let never = nix::sys::time::TimeSpec::from_duration(Duration::from_secs(u64::from(u32::MAX) * 16));
+    clock.set(
+        Expiration::OneShot(never),
+        TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET,
+    )
+}
+
+fn duplicate(descriptor: &impl AsFd) -> io::Result<OwnedFd> {
+    descriptor.as_fd().try_clone_to_owned()
+}
+
+fn readable(descriptor: OwnedFd) -> io::Result<Async<OwnedFd>> {
+    Async::new_nonblocking(descriptor)
+}
+
+/// Tells the loop what `take` makes of the descriptor each time it is readable.
+fn watch_one(
+    shell: &Shell,
+    descriptor: OwnedFd,
+    what: &'static str,
+    mut take: impl FnMut() -> Option<News> + 'static,
+) -> Result<(), EngineError> {
+    let descriptor = readable(descriptor).map_err(|source| EngineError::Kernel { what, source })?;
+    let sender = shell.news.clone();
+    shell.spawn(async move {
+        while descriptor.readable().await.is_ok() {
+            if let Some(news) = take()
+                && sender.send(news).await.is_err()
+            {
+                return;
+            }
+        }
+    });
+    Ok(())
+}
+
+impl Shell {
+    /// What a pod without a supervisor has left: cgroup and processes.
+    pub(super) async fn remove_remains(&self, wanted: &Wanted) {
+        match self.cgroups.pod(&wanted.pod) {
+            Ok(cgroup) => {
+                kill_remains(&cgroup).await;
+                if let Err(error) = cgroup.remove() {
+                    log::error!("failed to remove the cgroup of {}: {error}", wanted.pod.uid);
+                }
+            }
+            Err(error) => log::error!("failed to look for processes of {}: {error}", wanted.pod.uid),
+        }
+    }
+
+    /// A pod whose run-time files cannot be read: nobody can say what it is, so it ends.
+    async fn end_unreadable(&self, uid: &str, directory: &Path) {
+        if let Ok(Some(supervisor)) = Supervisor::connect(directory) {
+            supervisor.kill();
+        }
+        for (known, cgroup) in self.cgroups.pods() {
+            if known == uid {
+                kill_remains(&cgroup).await;
+                if let Err(error) = cgroup.remove() {
+                    log::error!("failed to remove the cgroup of {uid}: {error}");
+                }
+            }
+        }
+        if let Err(error) = fs::remove_dir_all(directory) {
+            log::error!("failed to remove {}: {error}", directory.display());
+        }
+    }
+
+    /// The end of `nodlet down`: nothing of ours stays but images, manifests and settings.
+    pub(super) async fn clean_up(&self) -> Result<(), EngineError> {
+        self.network.borrow_mut().remove().map_err(EngineError::Network)?;
+        self.cgroups.remove_all().map_err(EngineError::Cgroups)?;
+        for path in self.paths.removed_by_down() {
+            let removed = match fs::symlink_metadata(&path) {
+                Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),
+                Ok(_) => fs::remove_file(&path),
+                Err(error) => Err(error),
+            };
+            match removed {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(EngineError::Prepare { path, source });
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+}

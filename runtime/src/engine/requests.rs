@@ -1,0 +1,321 @@
+//! What the API asks for: pods applied and deleted, processes in containers.
+//! An applied pod is a manifest file of ours; the answer comes when it is durable.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::api::{Accepted, Applied, ExecExit, ExecSession, FieldValidation, Reply, Request, Status};
+use crate::manifest::{self, Manifest, Validation};
+use crate::node::{Observation, PodIndex};
+use crate::sources::Wanted;
+use crate::supervisor::config::ExecConfig;
+use crate::time::Instant;
+
+use super::exec::{Exec, ExecNews};
+use super::{Engine, Shell};
+
+impl Engine {
+    /// Answers a request of the API; what takes time goes on in a task.
+    pub(super) fn answer(&mut self, request: Request) {
+        match request {
+            Request::Create { object, validation, dry_run, reply } => {
+                self.accept(object, validation, dry_run, true, reply);
+            }
+            Request::Apply { object, validation, dry_run, reply } => {
+                self.accept(object, validation, dry_run, false, reply);
+            }
+            Request::Delete { namespace, name, uid, grace, dry_run, reply } => {
+                self.delete(&namespace, &name, uid.as_deref(), grace, dry_run, reply);
+            }
+            Request::Exec { namespace, pod, container, command, tty, stdio, reply } => {
+                let shell = self.shell.clone();
+                match self.running(&namespace, &pod, &container) {
+                    Ok((index, number)) => {
+                        let config = ExecConfig { args: command, tty };
+                        let stdio_refs = [&stdio[0], &stdio[1], &stdio[2]]
+                            .map(|descriptor| descriptor.as_ref().map(std::os::fd::AsFd::as_fd));
+                        match shell.exec(index, &container, number, &config, stdio_refs) {
+                            Ok(exec) => shell.spawn(session(shell.clone(), exec, reply)),
+                            Err(message) => drop(reply.try_send(Err(Status::internal(message)))),
+                        }
+                    }
+                    Err(status) => drop(reply.try_send(Err(status))),
+                }
+            }
+        }
+    }
+
+    fn accept(
+        &mut self,
+        object: Value,
+        validation: FieldValidation,
+        dry_run: bool,
+        new: bool,
+        reply: Reply<Accepted>,
+    ) {
+        match self.admit(object, validation, new) {
+            Ok((manifest, applied)) => {
+                let shown = |object: Value, applied, warnings| Accepted { object, applied, warnings };
+                if dry_run || applied == Applied::Unchanged {
+                    let _ = reply.try_send(Ok(shown(manifest.object, applied, manifest.warnings)));
+                    return;
+                }
+                self.keep(manifest, applied, reply);
+            }
+            Err(status) => drop(reply.try_send(Err(status))),
+        }
+    }
+
+    /// Admits an object and says what applying it does.
+    fn admit(
+        &self,
+        mut object: Value,
+        validation: FieldValidation,
+        new: bool,
+    ) -> Result<(Manifest, Applied), Status> {
+        let validation = match validation {
+            FieldValidation::Strict => Validation::Strict,
+            FieldValidation::Warn => Validation::Warn,
+            FieldValidation::Ignore => Validation::Ignore,
+        };
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            // The server's own fields: what a client sends there is not obeyed.
+            for field in ["uid", "creationTimestamp", "resourceVersion", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"] {
+                metadata.remove(field);
+            }
+            if let Some(prefix) = metadata.get("generateName").and_then(Value::as_str).map(str::to_owned)
+                && metadata.get("name").is_none_or(Value::is_null)
+            {
+                metadata.insert("name".into(), generated_name(&prefix)?.into());
+            }
+            metadata.insert("uid".into(), random_uid()?.into());
+            let now = self.shell.anchor.get().timestamp(Instant::now());
+            metadata.insert("creationTimestamp".into(), now.to_string().into());
+        }
+        if let Some(fields) = object.as_object_mut() {
+            fields.remove("status");
+        }
+        let manifest =
+            manifest::admit(object, validation, &self.shell.config.node_name).map_err(|error| Status::from_json(error.status()))?;
+        let name = (manifest.pod.namespace.clone(), manifest.pod.name.clone());
+        let old = self.told.get(&name);
+        let shown = self.shell.objects.get(&crate::objects::Key::new("pods", &name.0, &name.1));
+        match (old, new) {
+            (None, true) if shown.is_some() => {
+                let mut status = Status::already_exists("pods", &name.1);
+                status.message = format!("object is being deleted: {}", status.message);
+                Err(status)
+            }
+            (Some(_), true) => Err(Status::already_exists("pods", &name.1)),
+            (None, _) => Ok((manifest, Applied::Created)),
+            (Some(old), false) if same(&old.object, &manifest.object) => {
+                let object = serde_json::from_slice(&old.object).map_err(Status::internal)?;
+                Ok((Manifest { object, ..manifest }, Applied::Unchanged))
+            }
+            (Some(_), false) => Ok((manifest, Applied::Configured)),
+        }
+    }
+
+    /// Makes an applied pod durable, and answers when it is.
+    fn keep(&mut self, manifest: Manifest, applied: Applied, reply: Reply<Accepted>) {
+        let path = self.applied_path(&manifest.pod.namespace, &manifest.pod.name);
+        let bytes = serde_json::to_vec_pretty(&manifest.object).expect("an object that was JSON before");
+        let fault = self.shell.fault.clone();
+        let kept = {
+            let path = path.clone();
+            self.shell.storage.run(move || crate::store::replace(&path, &bytes, &*fault))
+        };
+        self.shell.then(kept, move |engine, kept| {
+            let answer = match kept {
+                Ok(()) => {
+                    engine.read_sources();
+                    engine.publish_changed();
+                    Ok(Accepted { object: manifest.object, applied, warnings: manifest.warnings })
+                }
+                Err(error) => Err(Status::internal(format!("failed to write {}: {error}", path.display()))),
+            };
+            // A client that hung up has changed nothing about what it applied.
+            let _ = reply.try_send(answer);
+        });
+    }
+
+    fn applied_path(&self, namespace: &str, name: &str) -> PathBuf {
+        self.shell.paths.applied_manifests().join(format!("{namespace}_{name}.json"))
+    }
+
+    fn delete(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        uid: Option<&str>,
+        grace: Option<u64>,
+        dry_run: bool,
+        reply: Reply<Value>,
+    ) {
+        let (index, told) = match self.deletable(namespace, name, uid) {
+            Ok(found) => found,
+            Err(status) => return drop(reply.try_send(Err(status))),
+        };
+        let (name, grace) = (name.to_owned(), grace.map(Duration::from_secs));
+        match told {
+            Some(told) if !dry_run => {
+                // Gone from flash before it is stopped: a power cut does not bring it back.
+                let (fault, source) = (self.shell.fault.clone(), told.source.clone());
+                let removed = self.shell.storage.run(move || crate::store::remove(&source, &*fault));
+                self.shell.then(removed, move |engine, removed| {
+                    let answer = match removed {
+                        Ok(()) => {
+                            engine.read_sources();
+                            engine.stop(index, &name, grace)
+                        }
+                        Err(error) => {
+                            Err(Status::internal(format!("failed to remove {}: {error}", told.source.display())))
+                        }
+                    };
+                    let _ = reply.try_send(answer);
+                });
+            }
+            Some(_) | None if dry_run => {
+                let _ = reply.try_send(self.object(index).ok_or_else(|| Status::not_found("pods", &name)));
+            }
+            Some(_) | None => drop(reply.try_send(self.stop(index, &name, grace))),
+        }
+    }
+
+    /// The pod of a name, and the manifest of ours that it comes from unless it is being deleted already.
+    fn deletable(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: Option<&str>,
+    ) -> Result<(PodIndex, Option<Rc<Wanted>>), Status> {
+        let index = self.shown(namespace, name).ok_or_else(|| Status::not_found("pods", name))?;
+        let wanted = self.shell.wanted(index).ok_or_else(|| Status::not_found("pods", name))?;
+        if let Some(uid) = uid
+            && *uid != *wanted.pod.uid.0
+        {
+            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", wanted.pod.uid);
+            return Err(Status::conflict("pods", name, &why));
+        }
+        let told = self.told.get(&(Rc::from(namespace), Rc::from(name)));
+        let told = told.filter(|told| told.pod.uid == wanted.pod.uid).cloned();
+        match &told {
+            Some(told) if told.source != self.applied_path(namespace, name) => {
+                let file = told.source.display();
+                Err(Status::forbidden(format!(
+                    "pods \"{name}\" is forbidden: it is defined by {file}; remove that file, or the pod from it"
+                )))
+            }
+            Some(_) | None => Ok((index, told)),
+        }
+    }
+
+    /// Stops a pod that no source wants any more; the pod as it is then.
+    fn stop(&mut self, index: PodIndex, name: &str, grace: Option<Duration>) -> Result<Value, Status> {
+        let gone = || Status::not_found("pods", name);
+        let uid = self.shell.uid(index).ok_or_else(gone)?;
+        self.observe(Observation::Unwanted { uid, grace });
+        let object = self.object(index).ok_or_else(gone);
+        self.publish_changed();
+        object
+    }
+
+    /// The pod that is shown under a name.
+    fn shown(&self, namespace: &str, name: &str) -> Option<PodIndex> {
+        let pods = self.shell.pods.borrow();
+        let mut indexes = pods.iter().filter(|(_, pod)| *pod.wanted.pod.namespace == *namespace && *pod.wanted.pod.name == *name);
+        indexes.next().map(|(index, _)| *index)
+    }
+
+    /// The run of a container that executes now.
+    fn running(&self, namespace: &str, pod: &str, container: &str) -> Result<(PodIndex, u32), Status> {
+        let index = self.shown(namespace, pod).ok_or_else(|| Status::not_found("pods", pod))?;
+        let not_running = || Status::internal(format!("unable to upgrade connection: container not found (\"{container}\")"));
+        let sandbox = self.shell.sandbox(index).ok_or_else(not_running)?;
+        let runs = sandbox.runs.borrow();
+        let newest = runs.iter().filter(|((name, _), run)| name == container && run.started.is_some());
+        newest.map(|((_, number), _)| *number).max().map(|number| (index, number)).ok_or_else(not_running)
+    }
+}
+
+/// Passes on how an executed process begins and ends; kills it when nobody waits any more.
+async fn session(shell: Rc<Shell>, exec: Exec, reply: Reply<ExecSession>) {
+    let (exit, receiver) = async_channel::bounded(1);
+    match exec.news.recv().await {
+        Ok(ExecNews::Started { terminal }) => {
+            if reply.send(Ok(ExecSession { terminal, exit: receiver })).await.is_err() {
+                shell.kill_exec(&exec);
+                return;
+            }
+        }
+        Ok(ExecNews::Failed(message)) => {
+            let _ = reply.send(Err(Status::internal(message))).await;
+            return;
+        }
+        Ok(ExecNews::Exited(code)) => {
+            let _ = exit.try_send(ExecExit::Code(code));
+            let _ = reply.send(Ok(ExecSession { terminal: None, exit: receiver })).await;
+            return;
+        }
+        Err(_) => {
+            let _ = reply.send(Err(Status::internal("the container is gone"))).await;
+            return;
+        }
+    }
+    let ended = async {
+        Some(match exec.news.recv().await {
+            Ok(ExecNews::Exited(code)) => ExecExit::Code(code),
+            Ok(ExecNews::Failed(message)) => ExecExit::Failed(message),
+            Ok(ExecNews::Started { .. }) => ExecExit::Failed("it was reported started twice".into()),
+            Err(_) => ExecExit::Failed("the container is gone".into()),
+        })
+    };
+    let abandoned = async {
+        exit.closed().await;
+        None
+    };
+    match smol::future::or(ended, abandoned).await {
+        Some(end) => drop(exit.try_send(end)),
+        None => shell.kill_exec(&exec),
+    }
+}
+
+/// Whether two objects differ only in what the server itself gave them.
+fn same(old: &[u8], new: &Value) -> bool {
+    let Ok(mut old) = serde_json::from_slice::<Value>(old) else { return false };
+    let mut new = new.clone();
+    for object in [&mut old, &mut new] {
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("uid");
+            metadata.remove("creationTimestamp");
+        }
+    }
+    old == new
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Status> {
+    let mut bytes = [0; N];
+    // SAFETY: the buffer is as long as is said. Up to 256 bytes are never cut short.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
+    if got == N as isize { Ok(bytes) } else { Err(Status::internal(std::io::Error::last_os_error())) }
+}
+
+/// A UUID of version 4.
+fn random_uid() -> Result<String, Status> {
+    let mut bytes = random::<16>()?;
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
+}
+
+/// `generateName` and five characters (pod-semantics: names.SimpleNameGenerator).
+fn generated_name(prefix: &str) -> Result<String, Status> {
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let cut: String = prefix.chars().take(58).collect();
+    let end: String = random::<5>()?.iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect();
+    Ok(cut + &end)
+}

@@ -1,0 +1,393 @@
+//! One run of one container: image, configuration, cgroup leaf, start, signals,
+//! and what the supervisor says of it.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::rc::{Rc, Weak};
+
+use nodlet_rootfs::{Digest, Image, Reference, assemble};
+
+use crate::cgroup::Leaf;
+use crate::container_config::{self, Facts};
+use crate::node::{
+    Attempt, Exit, PodIndex, PodObservation, Record, StartFailure, StartFailureReason, StartedContainer, User,
+};
+use crate::sources::Wanted;
+use crate::spec::ContainerIndex;
+use crate::spec::container::PullPolicy;
+use crate::supervisor::client::{StartStep, SupervisorEvent};
+use crate::time::{Anchor, Moment};
+
+use super::sandbox::Sandbox;
+use super::{Shell, log_name};
+
+/// What the shell holds of a run.
+pub(super) struct Run {
+    pub(super) leaf: Leaf,
+    /// Known once its process has been executed.
+    pub(super) process: Option<OwnedFd>,
+    pub(super) started: Option<StartedContainer>,
+    /// What is known of it before that.
+    pub(super) image: ImageFacts,
+    /// The layers below its root file system.
+    pub(super) layers: Vec<Rc<OwnedFd>>,
+}
+
+/// What a status says of the image of a run.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(super) struct ImageFacts {
+    pub(super) container_id: String,
+    pub(super) image: String,
+    pub(super) image_id: String,
+    pub(super) stop_signal: i32,
+}
+
+/// Mounted layers: one mount a layer on the whole board, so that its pages are
+/// cached once, for as long as a run needs it.
+#[derive(Default)]
+pub(super) struct Layers {
+    mounted: BTreeMap<String, Weak<OwnedFd>>,
+}
+
+impl Layers {
+    fn get(&self, layer: &Digest) -> Option<Rc<OwnedFd>> {
+        self.mounted.get(&layer.to_string())?.upgrade()
+    }
+
+    pub(super) fn put(&mut self, layer: &str, mount: &Rc<OwnedFd>) {
+        self.mounted.retain(|_, mount| mount.strong_count() > 0);
+        self.mounted.insert(layer.to_owned(), Rc::downgrade(mount));
+    }
+}
+
+fn failure(reason: StartFailureReason, message: impl Into<String>) -> StartFailure {
+    StartFailure { reason, message: message.into().into_boxed_str() }
+}
+
+/// Image, configuration, leaf, and the word to the supervisor. Answered by
+/// `StartFailed`, or by what the supervisor says.
+pub(super) async fn start(shell: Rc<Shell>, pod: PodIndex, attempt: Attempt) {
+    if let Err(failure) = try_start(&shell, pod, attempt).await {
+        shell.tell(pod, PodObservation::StartFailed { attempt, failure }).await;
+    }
+}
+
+async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result<(), StartFailure> {
+    let gone = || failure(StartFailureReason::CreateContainerError, "the pod's sandbox is gone");
+    let wanted = shell.wanted(pod).ok_or_else(gone)?;
+    let sandbox = shell.sandbox(pod).ok_or_else(gone)?;
+    let container = wanted.pod.spec.container(attempt.container);
+    let (reference, image) = find_image(shell, &wanted, attempt.container).await?;
+    let layers = mount_layers(shell, &image).await?;
+
+    let create = |error: &dyn std::error::Error| failure(StartFailureReason::CreateContainerError, crate::error::chain(error));
+    let limits = container_config::limits(&wanted.pod, attempt.container);
+    let leaf = sandbox.cgroup.leaf(&container.name, attempt.number, &limits).map_err(|error| create(&error))?;
+    let facts = Facts {
+        ip: sandbox.ip,
+        host_ip: shell.network.borrow().host_ip(),
+        node_name: &shell.config.node_name,
+        cgroup: leaf.paths(),
+        volumes: &sandbox.volumes,
+    };
+    let made = container_config::container_config(&wanted.pod, attempt, &image.config, &shell.paths, &facts);
+    let config = match made {
+        Ok(config) => config,
+        Err(failure) => {
+            let _ = leaf.remove();
+            return Err(failure);
+        }
+    };
+    let image_facts = ImageFacts {
+        container_id: config.id.clone(),
+        image: reference.to_string(),
+        image_id: image.repo_digests.first().cloned().unwrap_or_else(|| image.id.to_string()),
+        stop_signal: container_config::stop_signal(image.config.stop_signal.as_deref()),
+    };
+    let started = (|| {
+        if let Some(message) = &config.termination_message {
+            container_config::make_termination_file(&message.file)?;
+        }
+        write_facts(shell, &wanted, attempt, &image_facts)
+    })();
+    if let Err(error) = started {
+        let _ = leaf.remove();
+        return Err(create(&error));
+    }
+    let descriptors: Vec<BorrowedFd<'_>> = layers.iter().map(|layer| layer.as_fd()).collect();
+    let sent = sandbox.supervisor.start(&container.name, attempt.number, &config, &descriptors);
+    drop(descriptors);
+    if let Err(error) = sent {
+        let _ = leaf.remove();
+        return Err(create(&error));
+    }
+    let run = Run { leaf, process: None, started: None, image: image_facts, layers };
+    sandbox.runs.borrow_mut().insert((container.name.clone(), attempt.number), run);
+    Ok(())
+}
+
+/// The image of a container, if it is on this node.
+async fn find_image(
+    shell: &Shell,
+    wanted: &Wanted,
+    index: ContainerIndex,
+) -> Result<(Reference, Image), StartFailure> {
+    let container = wanted.pod.spec.container(index);
+    let reference = Reference::parse(&container.image).map_err(|error| {
+        let message = format!("Failed to apply default image tag \"{}\": {error}", container.image);
+        failure(StartFailureReason::InvalidImageName, message)
+    })?;
+    let (images, wish, holder) = (shell.images.clone(), reference.clone(), wanted.pod.uid.0.to_string());
+    let found = shell
+        .storage
+        .run(move || {
+            let image = images.find(&wish)?;
+            if let Some(image) = &image {
+                images.lease(&image.id, &holder)?;
+            }
+            Ok::<_, nodlet_rootfs::StoreError>(image)
+        })
+        .await;
+    match found {
+        Ok(Some(image)) => Ok((reference, image)),
+        Ok(None) => Err(match container.image_pull_policy {
+            PullPolicy::Never => failure(
+                StartFailureReason::ErrImageNeverPull,
+                format!("Container image \"{}\" is not present with pull policy of Never", container.image),
+            ),
+            PullPolicy::IfNotPresent | PullPolicy::Always => failure(
+                StartFailureReason::ErrImagePull,
+                format!(
+                    "image {reference} is not on this node, and nodlet pulls from no registry: load it with 'nodlet image load FILE'"
+                ),
+            ),
+        }),
+        Err(error) => Err(failure(StartFailureReason::ImageInspectError, crate::error::chain(&error))),
+    }
+}
+
+async fn mount_layers(shell: &Shell, image: &Image) -> Result<Vec<Rc<OwnedFd>>, StartFailure> {
+    let mut mounts = Vec::with_capacity(image.layers.len());
+    for layer in &image.layers {
+        let known = shell.layers.borrow().get(layer);
+        let mount = match known {
+            Some(mount) => mount,
+            None => {
+                let path: PathBuf = shell.images.layer_path(layer).ok_or_else(|| {
+                    failure(StartFailureReason::ImageInspectError, format!("layer {layer} is missing from the store"))
+                })?;
+                let mounted = shell.storage.run(move || assemble::mount_layer(&path)).await.map_err(|error| {
+                    failure(StartFailureReason::CreateContainerError, crate::error::chain(&error))
+                })?;
+                let mount = Rc::new(mounted);
+                shell.layers.borrow_mut().put(&layer.to_string(), &mount);
+                mount
+            }
+        };
+        mounts.push(mount);
+    }
+    Ok(mounts)
+}
+
+/// What a later agent must know of a run that the supervisor does not: kept
+/// with the pod's run-time files, which die with the boot as containers do.
+fn write_facts(shell: &Shell, wanted: &Wanted, attempt: Attempt, facts: &ImageFacts) -> std::io::Result<()> {
+    let name = &wanted.pod.spec.container(attempt.container).name;
+    let path = facts_path(shell, wanted, name, attempt.number);
+    std::fs::create_dir_all(path.parent().expect("it lies in the pod's directory"))?;
+    let bytes = serde_json::to_vec(facts).expect("strings and a number");
+    let new = path.with_extension("new");
+    std::fs::write(&new, bytes)?;
+    std::fs::rename(new, path)
+}
+
+pub(super) fn facts_path(shell: &Shell, wanted: &Wanted, container: &str, number: u32) -> PathBuf {
+    shell.paths.run_pod(&wanted.pod.uid.0).join("runs").join(format!("{container}_{number}.json"))
+}
+
+/// Turns what the supervisor says into what the core observes.
+pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox>, event: SupervisorEvent) {
+    let Some(wanted) = shell.wanted(pod) else { return };
+    let attempt = |container: &str, number: u32| {
+        let index = wanted.pod.spec.containers.iter().position(|known| known.name == container)?;
+        Some(Attempt { container: ContainerIndex(u8::try_from(index).ok()?), number })
+    };
+    match event {
+        SupervisorEvent::Started { container, number, pid, at, user } => {
+            let Some(attempt) = attempt(&container, number) else { return };
+            let started = {
+                let mut runs = sandbox.runs.borrow_mut();
+                let Some(run) = runs.get_mut(&(container, number)) else { return };
+                run.process = process(pid, &run.leaf);
+                let started = started_container(&run.image, at, user);
+                run.started = Some(started.clone());
+                started
+            };
+            log::info!("started {}", log_name(&wanted, attempt));
+            shell.tell(pod, PodObservation::Started { attempt, container: Box::new(started) }).await;
+        }
+        SupervisorEvent::StartFailed { container, number, step, message } => {
+            let Some(attempt) = attempt(&container, number) else { return };
+            if let Some(run) = sandbox.runs.borrow_mut().remove(&(container.clone(), number)) {
+                let _ = run.leaf.remove();
+            }
+            sandbox.supervisor.forget(&container, number);
+            let reason = match step {
+                StartStep::Create => StartFailureReason::CreateContainerError,
+                StartStep::Run => StartFailureReason::RunContainerError,
+            };
+            log::warn!("failed to start {}: {message}", log_name(&wanted, attempt));
+            shell.tell(pod, PodObservation::StartFailed { attempt, failure: failure(reason, message) }).await;
+        }
+        SupervisorEvent::Exited { container, number, exit } => {
+            let Some(attempt) = attempt(&container, number) else { return };
+            let key = (container, number);
+            let oom_killed = sandbox.runs.borrow().get(&key).is_some_and(|run| oom_killed(&run.leaf));
+            let exit = Exit {
+                code: exit.code,
+                oom_killed,
+                reason: None,
+                message: exit.message.into(),
+                started_at: Moment::ThisBoot(exit.started_at),
+                finished_at: Moment::ThisBoot(exit.finished_at),
+            };
+            log::info!("{} exited with {}", log_name(&wanted, attempt), exit.code);
+            shell.tell(pod, PodObservation::Exited { attempt, exit: Box::new(exit) }).await;
+        }
+        SupervisorEvent::SandboxReady { .. } | SupervisorEvent::SandboxFailed { .. } => {}
+        SupervisorEvent::ExecStarted { id, pid, terminal } => shell.execs.borrow_mut().started(pod, id, pid, terminal),
+        SupervisorEvent::ExecFailed { id, message } => shell.execs.borrow_mut().failed(pod, id, message),
+        SupervisorEvent::ExecExited { id, code } => shell.execs.borrow_mut().exited(pod, id, code),
+    }
+}
+
+pub(super) fn oom_killed(leaf: &Leaf) -> bool {
+    leaf.oom_kills().unwrap_or_else(|error| {
+        log::warn!("failed to read an OOM counter: {error}");
+        0
+    }) > 0
+}
+
+pub(super) fn started_container(image: &ImageFacts, at: crate::time::Instant, user: User) -> StartedContainer {
+    StartedContainer {
+        at,
+        id: image.container_id.as_str().into(),
+        image: image.image.as_str().into(),
+        image_id: image.image_id.as_str().into(),
+        user,
+        stop_signal: image.stop_signal,
+    }
+}
+
+/// A descriptor of the run's first process, if it is still there: a number that
+/// another process has taken since is told by its cgroup.
+pub(super) fn process(pid: i32, leaf: &Leaf) -> Option<OwnedFd> {
+    // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let descriptor = i32::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0)?;
+    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    leaf.contains(pid).then_some(descriptor)
+}
+
+impl Shell {
+    /// The stop signal to the first process of the run.
+    pub(super) fn terminate(&self, pod: PodIndex, attempt: Attempt) {
+        let sent = self.with_run(pod, attempt, |run| {
+            let (Some(process), Some(started)) = (&run.process, &run.started) else { return Ok(()) };
+            // SAFETY: pidfd_send_signal with a null siginfo reads nothing of ours.
+            let result = unsafe {
+                libc::syscall(
+                    libc::SYS_pidfd_send_signal,
+                    process.as_raw_fd(),
+                    started.stop_signal,
+                    std::ptr::null::<libc::siginfo_t>(),
+                    0,
+                )
+            };
+            if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+        match sent {
+            // ESRCH: it ended by itself, and its exit is on the way.
+            Some(Err(error)) if error.raw_os_error() != Some(libc::ESRCH) => {
+                self.stop_failed(pod, attempt, format!("signal the container: {error}"));
+            }
+            Some(Ok(()) | Err(_)) | None => {}
+        }
+    }
+
+    /// SIGKILL to every process of the run.
+    pub(super) fn kill(&self, pod: PodIndex, attempt: Attempt) {
+        if let Some(Err(error)) = self.with_run(pod, attempt, |run| run.leaf.kill()) {
+            self.stop_failed(pod, attempt, format!("kill the container: {error}"));
+        }
+    }
+
+    fn stop_failed(&self, pod: PodIndex, attempt: Attempt, message: String) {
+        let seen = PodObservation::StopFailed { attempt, message: message.into() };
+        let news = self.news.clone();
+        self.spawn(async move {
+            let _ = news.send(super::News::Seen(pod, seen)).await;
+        });
+    }
+
+    fn with_run<T>(&self, pod: PodIndex, attempt: Attempt, act: impl FnOnce(&Run) -> T) -> Option<T> {
+        let wanted = self.wanted(pod)?;
+        let name = wanted.pod.spec.container(attempt.container).name.clone();
+        let sandbox = self.sandbox(pod)?;
+        let runs = sandbox.runs.borrow();
+        runs.get(&(name, attempt.number)).map(act)
+    }
+
+    /// A run that ended keeps no cgroup, no layer and no place in the supervisor.
+    pub(super) fn forget_what_ended(&self, pod: PodIndex, seen: &PodObservation) {
+        let PodObservation::Exited { attempt, .. } = seen else { return };
+        let (Some(wanted), Some(sandbox)) = (self.wanted(pod), self.sandbox(pod)) else { return };
+        let name = wanted.pod.spec.container(attempt.container).name.clone();
+        if let Some(run) = sandbox.runs.borrow_mut().remove(&(name, attempt.number))
+            && let Err(error) = run.leaf.remove()
+        {
+            log::error!("failed to remove the cgroup of {}: {error}", log_name(&wanted, *attempt));
+        }
+    }
+
+    /// Removes the writable layer of a run, and the log of one before the last two.
+    pub(super) fn discard(&self, pod: PodIndex, attempt: Attempt) {
+        let Some(wanted) = self.wanted(pod) else { return };
+        let name = wanted.pod.spec.container(attempt.container).name.clone();
+        if let Some(sandbox) = self.sandbox(pod) {
+            sandbox.supervisor.forget(&name, attempt.number);
+        }
+        // Not there is as good as removed: a start that failed early wrote none.
+        let _ = std::fs::remove_file(facts_path(self, &wanted, &name, attempt.number));
+        let (paths, wanted_pod) = (self.paths.clone(), (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
+        let (uid, number) = (wanted.pod.uid.0.to_string(), attempt.number);
+        let removed = self.storage.run(move || {
+            container_config::remove_run(&paths, &wanted_pod.0, &wanted_pod.1, &uid, &name, number)
+        });
+        let label = log_name(&wanted, attempt);
+        self.spawn(async move {
+            if let Err(error) = removed.await {
+                log::error!("failed to remove what {label} left: {error}");
+            }
+        });
+    }
+
+    /// Makes a record durable; answered by `Saved` or `SaveFailed`.
+    pub(super) fn save(&self, pod: PodIndex, record: &Record, generation: u64) {
+        let Some(uid) = self.uid(pod) else { return };
+        let anchor: Anchor = self.anchor.get();
+        let (path, bytes) = self.records.render(&uid.0, record, anchor);
+        let fault = self.fault.clone();
+        let saved = self.storage.run(move || crate::store::replace(&path, &bytes, &*fault));
+        let news = self.news.clone();
+        self.spawn(async move {
+            let seen = match saved.await {
+                Ok(()) => PodObservation::Saved { generation },
+                Err(error) => PodObservation::SaveFailed { message: error.to_string().into() },
+            };
+            let _ = news.send(super::News::Seen(pod, seen)).await;
+        });
+    }
+}

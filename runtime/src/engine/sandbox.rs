@@ -1,0 +1,232 @@
+//! What the pod's containers share: volumes, cgroup, network, supervisor. Made
+//! by [`create`], taken down by [`remove`]; what outlives a sandbox goes with [`forget`].
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+
+use crate::cgroup::PodCgroup;
+use crate::node::{PodIndex, PodObservation, SandboxFailure};
+use crate::sources::Wanted;
+use crate::supervisor::client::{Supervisor, SupervisorEvent};
+use crate::time::Instant;
+use crate::{container_config, pod_files, volume};
+
+use super::run::{self, Run};
+use super::{SUPERVISOR_END, Shell, recover};
+
+/// A living sandbox, as the shell holds it.
+pub(super) struct Sandbox {
+    pub(super) supervisor: Supervisor,
+    pub(super) cgroup: PodCgroup,
+    pub(super) ip: Option<Ipv4Addr>,
+    /// Mounts that a container may ask for, by volume name.
+    pub(super) volumes: volume::Volumes,
+    /// By container name and number: what the supervisor calls a run.
+    pub(super) runs: RefCell<BTreeMap<(String, u32), Run>>,
+    /// The supervisor was told to end, so its silence is no loss.
+    pub(super) ending: std::cell::Cell<bool>,
+    /// Woken when the supervisor has hung up.
+    pub(super) gone: (async_channel::Sender<()>, async_channel::Receiver<()>),
+}
+
+impl Sandbox {
+    pub(super) fn new(
+        supervisor: Supervisor,
+        cgroup: PodCgroup,
+        ip: Option<Ipv4Addr>,
+        volumes: volume::Volumes,
+    ) -> Sandbox {
+        Sandbox {
+            supervisor,
+            cgroup,
+            ip,
+            volumes,
+            runs: RefCell::default(),
+            ending: std::cell::Cell::new(false),
+            gone: async_channel::bounded(1),
+        }
+    }
+}
+
+/// Why a sandbox could not be made.
+struct Failure(SandboxFailure, String);
+
+impl Failure {
+    fn sandbox(error: impl std::error::Error) -> Failure {
+        Failure(SandboxFailure::Sandbox, crate::error::chain(&error))
+    }
+}
+
+/// Volumes, cgroup, network, supervisor; answered by `SandboxReady` or `SandboxFailed`.
+pub(super) async fn create(shell: Rc<Shell>, pod: PodIndex) {
+    let Some(wanted) = shell.wanted(pod) else { return };
+    let ip = shell.network.borrow_mut().allocate(&wanted.pod);
+    let made = match ip {
+        Ok(ip) => make(&shell, &wanted, ip).await,
+        Err(error) => Err(Failure::sandbox(error)),
+    };
+    match made {
+        Ok((sandbox, at)) => {
+            let (sandbox, ip) = (Rc::new(sandbox), sandbox_ip(&shell, &wanted));
+            if let Some(entry) = shell.pods.borrow_mut().get_mut(&pod) {
+                entry.sandbox = Some(sandbox.clone());
+            }
+            shell.spawn(listen(shell.clone(), pod, sandbox));
+            shell.tell(pod, PodObservation::SandboxReady { ip, at }).await;
+        }
+        Err(Failure(reason, message)) => {
+            shell.network.borrow_mut().release(&wanted.pod.uid);
+            log::warn!("failed to create the sandbox of {}/{}: {message}", wanted.pod.namespace, wanted.pod.name);
+            shell.tell(pod, PodObservation::SandboxFailed { reason, message: message.into() }).await;
+        }
+    }
+}
+
+fn sandbox_ip(shell: &Shell, wanted: &Wanted) -> Option<Ipv4Addr> {
+    shell.network.borrow().address_of(&wanted.pod.uid)
+}
+
+async fn make(shell: &Rc<Shell>, wanted: &Rc<Wanted>, ip: Option<Ipv4Addr>) -> Result<(Sandbox, Instant), Failure> {
+    let pod = &wanted.pod;
+    let uid = &pod.uid.0;
+    let volumes = {
+        let request = volume::Request::new(pod, &shell.paths);
+        shell.storage.run(move || volume::set_up(&request)).await
+    }
+    .map_err(|error| Failure(SandboxFailure::Mount, error.to_string()))?;
+
+    let directory = shell.paths.run_pod(uid);
+    recover::write_pod(shell, wanted, ip).map_err(Failure::sandbox)?;
+    if ip.is_some() {
+        shell.network.borrow_mut().ensure_bridge().map_err(Failure::sandbox)?;
+    }
+    pod_files::write(&directory, pod, ip, &shell.config.node_name).map_err(Failure::sandbox)?;
+    let cgroup = shell.cgroups.pod(pod).map_err(Failure::sandbox)?;
+    let network = ip.map(|ip| shell.network.borrow().config(&pod.uid, ip));
+    let config = container_config::sandbox_config(
+        pod,
+        &shell.config.node_name,
+        network,
+        cgroup.pause_paths().map_err(Failure::sandbox)?,
+        shell.cgroups.supervisors(),
+    );
+    let lock = format!("{}_{}", pod.namespace, pod.name);
+    let made = async {
+        let supervisor = Supervisor::spawn(&directory, &lock, shell.cgroups.supervisors()).map_err(Failure::sandbox)?;
+        supervisor.create_sandbox(&config).map_err(Failure::sandbox)?;
+        loop {
+            match supervisor.next().await.map_err(Failure::sandbox)? {
+                SupervisorEvent::SandboxReady { at } => return Ok((supervisor, at)),
+                SupervisorEvent::SandboxFailed { message } => {
+                    // It has undone what it made; there is nothing to keep it for.
+                    let _ = supervisor.end();
+                    return Err(Failure(SandboxFailure::Sandbox, message));
+                }
+                other => log::debug!("{uid}: {other:?} before the sandbox was ready"),
+            }
+        }
+    };
+    match made.await {
+        Ok((supervisor, at)) => Ok((Sandbox::new(supervisor, cgroup, ip, volumes), at)),
+        Err(failure) => {
+            recover::kill_remains(&cgroup).await;
+            let _ = std::fs::remove_dir_all(&directory);
+            Err(failure)
+        }
+    }
+}
+
+/// Passes on what the supervisor says, until it hangs up.
+pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>) {
+    loop {
+        match sandbox.supervisor.next().await {
+            Ok(event) => run::heard(&shell, pod, &sandbox, event).await,
+            Err(error) => {
+                let _ = sandbox.gone.0.try_send(());
+                if sandbox.ending.get() {
+                    return;
+                }
+                log::error!("lost the supervisor of {pod:?}: {error}; its containers go with it");
+                recover::kill_remains(&sandbox.cgroup).await;
+                shell.execs.borrow_mut().lost(pod);
+                shell.tell(pod, PodObservation::SandboxLost).await;
+                return;
+            }
+        }
+    }
+}
+
+/// Ends the supervisor and takes down what the containers shared.
+pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex) {
+    let Some(wanted) = shell.wanted(pod) else { return };
+    let sandbox = shell.pods.borrow_mut().get_mut(&pod).and_then(|entry| entry.sandbox.take());
+    if let Some(sandbox) = sandbox {
+        sandbox.ending.set(true);
+        // A supervisor that hung up already takes no frame; killing what is left is the same either way.
+        let _ = sandbox.supervisor.end();
+        let gone = async {
+            let _ = sandbox.gone.1.recv().await;
+            true
+        };
+        let late = async {
+            smol::Timer::after(SUPERVISOR_END).await;
+            false
+        };
+        if !smol::future::or(gone, late).await {
+            log::error!("the supervisor of {}/{} does not end; killing it", wanted.pod.namespace, wanted.pod.name);
+            sandbox.supervisor.kill();
+        }
+        shell.execs.borrow_mut().lost(pod);
+        recover::kill_remains(&sandbox.cgroup).await;
+        if let Err(error) = sandbox.cgroup.remove() {
+            log::error!("failed to remove the cgroup of {}: {error}", wanted.pod.uid);
+        }
+    } else {
+        shell.remove_remains(&wanted).await;
+    }
+    let directory = shell.paths.run_pod(&wanted.pod.uid.0);
+    if let Err(error) = std::fs::remove_dir_all(&directory)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        log::error!("failed to remove {}: {error}", directory.display());
+    }
+    shell.network.borrow_mut().release(&wanted.pod.uid);
+    shell.tell(pod, PodObservation::SandboxRemoved).await;
+}
+
+/// Removes what a pod leaves when it is gone for good.
+pub(super) async fn forget(shell: Rc<Shell>, pod: PodIndex) {
+    let Some(wanted) = shell.wanted(pod) else { return };
+    let paths = shell.paths.clone();
+    let record = shell.records.path_of(&wanted.pod.uid.0);
+    let fault = shell.fault.clone();
+    let images = shell.images.clone();
+    let (uid, namespace, name) =
+        (wanted.pod.uid.0.to_string(), wanted.pod.namespace.to_string(), wanted.pod.name.to_string());
+    let failed = shell
+        .storage
+        .run(move || {
+            let mut failed = Vec::new();
+            let mut note = |what: &str, error: &dyn std::fmt::Display| failed.push(format!("{what}: {error}"));
+            if let Err(error) = volume::tear_down(&paths.pod(&uid)) {
+                note("volumes", &error);
+            }
+            if let Err(error) = container_config::remove_logs(&paths, &namespace, &name, &uid) {
+                note("logs", &error);
+            }
+            if let Err(error) = crate::store::remove(&record, &*fault) {
+                note("record", &error);
+            }
+            if let Err(error) = images.release(&uid) {
+                note("image leases", &error);
+            }
+            failed
+        })
+        .await;
+    for failure in failed {
+        log::error!("failed to remove what {}/{} left: {failure}", wanted.pod.namespace, wanted.pod.name);
+    }
+    shell.tell(pod, PodObservation::Forgotten).await;
+}
