@@ -103,7 +103,10 @@ impl Sources {
         loop {
             match self.inotify.read_events() {
                 Ok(events) => {
-                    changed |= events.iter().any(|event| self.concerns_us(event.wd, event.name.as_deref()));
+                    changed |= events.iter().any(|event| {
+                        event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW)
+                            || self.concerns_us(event.wd, event.name.as_deref())
+                    });
                 }
                 Err(Errno::EAGAIN) => return changed,
                 Err(error) => {
@@ -116,7 +119,9 @@ impl Sources {
 
     /// In a directory above ours, only the way to ours matters; elsewhere, every manifest.
     fn concerns_us(&self, watch: WatchDescriptor, name: Option<&OsStr>) -> bool {
-        let (Some(directory), Some(name)) = (self.watches.get(&watch), name) else { return true };
+        // A watch that is not ours any more has its last word to say (IN_IGNORED).
+        let Some(directory) = self.watches.get(&watch) else { return false };
+        let Some(name) = name else { return true };
         let below = |path: &Path| path != directory && path.starts_with(directory);
         if self.directories.iter().any(|ours| below(&ours.path)) {
             let path = directory.join(name);
@@ -339,3 +344,6 @@ fn is_manifest_name(name: &OsStr) -> bool {
     let name = name.as_bytes();
     !(name.starts_with(b".") || name.ends_with(b"~") || (name.starts_with(b"#") && name.ends_with(b"#")))
 }
+
+#[cfg(test)]
+mod tests;

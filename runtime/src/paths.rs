@@ -1,0 +1,156 @@
+//! Every path that nodlet uses, below one root.
+//!
+//! Only [`Paths::root`] and what hangs below it is ever written; paths that a
+//! pod names itself (`hostPath`) are the machine's own and are not here.
+
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+/// The paths of one root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    root: PathBuf,
+}
+
+impl Paths {
+    /// The paths below `root`, an absolute directory.
+    pub fn new(root: &Path) -> Paths {
+        Paths { root: root.to_owned() }
+    }
+
+    /// `--root`.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Eight hex digits that tell this root from others on the machine: part of
+    /// the names of bridge, links and cgroups.
+    pub fn hash(&self) -> String {
+        let digest = Sha256::digest(self.root.as_os_str().as_encoded_bytes());
+        digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn below(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// Manifest directories, later ones overriding earlier ones.
+    pub fn manifest_directories(&self) -> Vec<PathBuf> {
+        vec![
+            self.below("usr/lib/nodlet/manifests"),
+            self.below("etc/nodlet/manifests"),
+            self.applied_manifests(),
+            self.below("run/nodlet/manifests"),
+        ]
+    }
+
+    /// Where `apply` and the API keep what they were given.
+    pub fn applied_manifests(&self) -> PathBuf {
+        self.below("var/lib/nodlet/manifests")
+    }
+
+    /// The range of the pods' addresses, if the root has one of its own.
+    pub fn pod_cidr(&self) -> PathBuf {
+        self.below("etc/nodlet/pod-cidr")
+    }
+
+    /// One record a pod, durable.
+    pub fn records(&self) -> PathBuf {
+        self.below("var/lib/nodlet/records")
+    }
+
+    /// What a pod keeps on disk: volumes and writable layers.
+    pub fn pod(&self, uid: &str) -> PathBuf {
+        self.pods().join(uid)
+    }
+
+    /// The directory of [`Paths::pod`].
+    pub fn pods(&self) -> PathBuf {
+        self.below("var/lib/nodlet/pods")
+    }
+
+    /// `/var/log/pods`.
+    pub fn logs(&self) -> PathBuf {
+        self.below("var/log/pods")
+    }
+
+    /// `/var/log/pods/<namespace>_<name>_<uid>`.
+    pub fn pod_logs(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
+        self.logs().join(format!("{namespace}_{name}_{uid}"))
+    }
+
+    /// `/var/log/containers`, the links that log shippers follow.
+    pub fn log_links(&self) -> PathBuf {
+        self.below("var/log/containers")
+    }
+
+    /// All that dies with the boot.
+    pub fn run(&self) -> PathBuf {
+        self.below("run/nodlet")
+    }
+
+    /// What a supervisor and a later agent share of each pod.
+    pub fn run_pods(&self) -> PathBuf {
+        self.run().join("pods")
+    }
+
+    /// The same of one pod.
+    pub fn run_pod(&self, uid: &str) -> PathBuf {
+        self.run_pods().join(uid)
+    }
+
+    /// One lock a pod name, held by its supervisor.
+    pub fn locks(&self) -> PathBuf {
+        self.run().join("locks")
+    }
+
+    /// The lock of the agent itself.
+    pub fn agent_lock(&self) -> PathBuf {
+        self.run().join("agent.lock")
+    }
+
+    /// The socket of the local API.
+    pub fn api_socket(&self) -> PathBuf {
+        self.run().join("api.sock")
+    }
+
+    /// Directories that the agent makes when it starts, with their modes.
+    pub fn directories(&self) -> Vec<(PathBuf, u32)> {
+        vec![
+            (self.run(), 0o755),
+            (self.run_pods(), 0o700),
+            (self.locks(), 0o700),
+            (self.run().join("manifests"), 0o755),
+            (self.below("var/lib/nodlet"), 0o755),
+            (self.applied_manifests(), 0o700),
+            (self.records(), 0o700),
+            (self.pods(), 0o711),
+            (self.logs(), 0o755),
+            (self.log_links(), 0o755),
+        ]
+    }
+
+    /// What `nodlet down` takes away: everything but images, manifests and settings.
+    pub fn removed_by_down(&self) -> Vec<PathBuf> {
+        vec![self.run(), self.pods(), self.records()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_path_lies_below_the_root_and_roots_have_names_of_their_own() {
+        let paths = Paths::new(Path::new("/tmp/a"));
+        let mut all = paths.manifest_directories();
+        all.extend(paths.directories().into_iter().map(|(path, _)| path));
+        all.extend(paths.removed_by_down());
+        all.extend([paths.pod("u"), paths.run_pod("u"), paths.api_socket(), paths.agent_lock(), paths.pod_cidr()]);
+        assert!(all.iter().all(|path| path.starts_with("/tmp/a")), "{all:?}");
+        assert_eq!(paths.hash().len(), 8);
+        assert_ne!(paths.hash(), Paths::new(Path::new("/tmp/b")).hash());
+        assert!(!paths.removed_by_down().iter().any(|path| paths.applied_manifests().starts_with(path)));
+    }
+}

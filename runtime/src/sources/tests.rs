@@ -1,0 +1,183 @@
+use std::os::unix::fs::symlink;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("nodlet-sources-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a scratch directory");
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn manifest(name: &str, image: &str) -> String {
+    format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: c, image: {image}}}]}}\n")
+}
+
+fn images(sources: &Sources) -> Vec<String> {
+    let (wanted, _) = sources.wanted();
+    wanted.values().map(|wanted| format!("{}={}", wanted.pod.name, wanted.pod.spec.containers[0].image)).collect()
+}
+
+/// Waits for the kernel to say that something changed, and reads it.
+fn news(sources: &mut Sources) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "the kernel told of no change");
+        let mut poll = [nix::poll::PollFd::new(sources.inotify.as_fd(), nix::poll::PollFlags::POLLIN)];
+        nix::poll::poll(&mut poll, left.as_millis() as u16).expect("poll");
+        if sources.drain() {
+            sources.read();
+            return;
+        }
+    }
+}
+
+/// True if the kernel has nothing to say that concerns us.
+fn quiet(sources: &mut Sources) -> bool {
+    !sources.drain()
+}
+
+#[test]
+fn a_file_that_becomes_wrong_keeps_its_pod_and_disturbs_no_other() {
+    let scratch = Scratch::new("wrong");
+    fs::write(scratch.0.join("a.yaml"), manifest("a", "one")).expect("written");
+    fs::write(scratch.0.join("b.yaml"), manifest("b", "one")).expect("written");
+    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    sources.read();
+    assert_eq!(images(&sources), ["a=one", "b=one"]);
+
+    fs::write(scratch.0.join("a.yaml"), "kind: Pod\n  nonsense").expect("written");
+    news(&mut sources);
+    assert_eq!(images(&sources), ["a=one", "b=one"]);
+    let (_, refusals) = sources.wanted();
+    assert_eq!(refusals.len(), 1);
+    assert!(refusals[0].message.contains("a.yaml"), "{}", refusals[0].message);
+    assert_eq!(refusals[0].pod, Some(("default".into(), "a".into())));
+
+    fs::write(scratch.0.join("a.yaml"), manifest("a", "two")).expect("written");
+    news(&mut sources);
+    assert_eq!(images(&sources), ["a=two", "b=one"]);
+    assert!(sources.wanted().1.is_empty());
+    fs::remove_file(scratch.0.join("a.yaml")).expect("removed");
+    news(&mut sources);
+    assert_eq!(images(&sources), ["b=one"]);
+}
+
+#[test]
+fn a_file_that_was_never_right_is_known_as_refused() {
+    let scratch = Scratch::new("never");
+    let path = scratch.0.join("a.yaml");
+    fs::write(&path, "{").expect("written");
+    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    sources.read();
+    assert!(images(&sources).is_empty() && sources.is_refused(&path));
+    fs::remove_file(&path).expect("removed");
+    news(&mut sources);
+    assert!(!sources.is_refused(&path));
+}
+
+#[test]
+fn what_an_editor_leaves_beside_a_file_is_passed_over() {
+    let scratch = Scratch::new("editor");
+    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    sources.read();
+    for name in [".a.yaml.swp", "a.yaml~", "#a.yaml#"] {
+        fs::write(scratch.0.join(name), manifest("a", "one")).expect("written");
+    }
+    assert!(quiet(&mut sources), "a hidden file woke the loop");
+    // As vim and nodlet write: beside it, then renamed over it.
+    fs::rename(scratch.0.join(".a.yaml.swp"), scratch.0.join("a.yaml")).expect("renamed");
+    news(&mut sources);
+    assert_eq!(images(&sources), ["a=one"]);
+    fs::rename(scratch.0.join("a.yaml"), scratch.0.join("b.conf")).expect("renamed");
+    news(&mut sources);
+    assert_eq!(images(&sources), ["a=one"]);
+}
+
+#[test]
+fn a_directory_that_vanishes_and_returns_is_found_again() {
+    let scratch = Scratch::new("vanish");
+    let directory = scratch.0.join("deep/manifests");
+    let mut sources = Sources::open(vec![directory.clone()], "node").expect("inotify");
+    sources.read();
+    fs::create_dir(scratch.0.join("deep")).expect("made");
+    news(&mut sources);
+    fs::create_dir(&directory).expect("made");
+    news(&mut sources);
+    fs::write(directory.join("a"), manifest("a", "one")).expect("written");
+    news(&mut sources);
+    assert_eq!(images(&sources), ["a=one"]);
+    fs::rename(scratch.0.join("deep"), scratch.0.join("away")).expect("renamed");
+    news(&mut sources);
+    assert!(images(&sources).is_empty());
+    fs::rename(scratch.0.join("away"), scratch.0.join("deep")).expect("renamed back");
+    news(&mut sources);
+    assert_eq!(images(&sources), ["a=one"]);
+    fs::write(scratch.0.join("other"), "not ours").expect("written");
+    assert!(quiet(&mut sources), "a file above the directory woke the loop");
+}
+
+#[test]
+fn a_link_is_followed_and_its_target_watched() {
+    let scratch = Scratch::new("link");
+    let (directory, elsewhere) = (scratch.0.join("manifests"), scratch.0.join("elsewhere"));
+    fs::create_dir(&directory).expect("made");
+    fs::create_dir(&elsewhere).expect("made");
+    fs::write(elsewhere.join("real.yaml"), manifest("a", "one")).expect("written");
+    symlink(elsewhere.join("real.yaml"), directory.join("a.yaml")).expect("linked");
+    let mut sources = Sources::open(vec![directory.clone()], "node").expect("inotify");
+    sources.read();
+    assert_eq!(images(&sources), ["a=one"]);
+    fs::write(elsewhere.join("real.yaml"), manifest("a", "two")).expect("written");
+    news(&mut sources);
+    assert_eq!(images(&sources), ["a=two"]);
+}
+
+#[test]
+fn a_later_directory_overrides_an_earlier_one_and_a_second_file_of_one_does_not() {
+    let scratch = Scratch::new("order");
+    let (vendor, site) = (scratch.0.join("vendor"), scratch.0.join("site"));
+    for (directory, file, image) in
+        [(&vendor, "a", "vendor"), (&site, "x", "site"), (&site, "y", "late")]
+    {
+        fs::create_dir_all(directory).expect("made");
+        fs::write(directory.join(file), manifest("a", image)).expect("written");
+    }
+    let mut sources = Sources::open(vec![vendor, site.clone()], "node").expect("inotify");
+    sources.read();
+    assert_eq!(images(&sources), ["a=site"]);
+    let (_, refusals) = sources.wanted();
+    assert_eq!(refusals.len(), 1);
+    assert!(refusals[0].message.contains("duplicate pod name \"a\""), "{}", refusals[0].message);
+    fs::remove_dir_all(site).expect("removed");
+    news(&mut sources);
+    assert_eq!(images(&sources), ["a=vendor"]);
+}
+
+#[test]
+fn a_file_that_did_not_change_keeps_the_uid_of_its_pod() {
+    let scratch = Scratch::new("uid");
+    fs::write(scratch.0.join("a"), manifest("a", "one")).expect("written");
+    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    sources.read();
+    let uid = |sources: &Sources| sources.wanted().0.values().next().expect("one pod").pod.uid.clone();
+    let before = uid(&sources);
+    fs::write(scratch.0.join("a"), manifest("a", "one")).expect("written again");
+    news(&mut sources);
+    assert_eq!(uid(&sources), before);
+    fs::write(scratch.0.join("a"), manifest("a", "two")).expect("changed");
+    news(&mut sources);
+    assert_ne!(uid(&sources), before);
+}
