@@ -1,14 +1,13 @@
 //! The pod engine: knows pods, knows no board.
 
 pub mod api;
-pub mod network;
 pub mod error;
 pub mod manifest;
 pub mod network;
 pub mod node;
 pub mod objects;
-pub mod pod;
 pub mod paths;
+pub mod pod;
 pub mod schema;
 pub mod sources;
 pub mod spec;
