@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use sha2::{Digest, Sha256};
 
 /// What is there of the device at `root`, a line each.
 pub(crate) fn find(root: &Path) -> Vec<String> {
@@ -144,9 +145,6 @@ fn run_files(root: &Path) -> Vec<PathBuf> {
 
 /// The hash of the root by which nodlet names what it makes on the machine.
 fn mark(root: &Path) -> String {
-    // FNV-1a, 32 bits.
-    let bytes = root.as_os_str().as_encoded_bytes();
-    let hash =
-        bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
-    format!("{hash:08x}")
+    let digest = Sha256::digest(root.as_os_str().as_encoded_bytes());
+    digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
