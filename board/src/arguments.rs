@@ -11,6 +11,7 @@ pub(crate) struct Context {
     pub(crate) root: PathBuf,
     /// `-n`, `default` if it was not given.
     pub(crate) namespace: String,
+    namespace_given: bool,
     pub(crate) verb: &'static str,
     pub(crate) help: &'static str,
 }
@@ -21,6 +22,7 @@ impl Context {
         Context {
             root: root.map_or_else(|| "/".into(), PathBuf::from),
             namespace: "default".into(),
+            namespace_given: false,
             verb: "",
             help: "",
         }
@@ -50,7 +52,21 @@ impl Context {
             Flag::Long(name) if name == "namespace" => self.namespace = parser.value()?.string()?,
             other => return self.global(other, parser),
         }
+        self.namespace_given = true;
         Ok(())
+    }
+
+    /// The namespace of an object from a file.
+    pub(crate) fn namespace_of(&self, object: &serde_json::Value) -> Result<String, Failure> {
+        match object["metadata"]["namespace"].as_str() {
+            None | Some("") => Ok(self.namespace.clone()),
+            Some(own) if self.namespace_given && own != self.namespace => Err(Failure::new(format!(
+                "the namespace from the provided object {own:?} does not match the namespace {:?}. You must pass \
+                 '--namespace={own}' to perform this operation.",
+                self.namespace
+            ))),
+            Some(own) => Ok(own.into()),
+        }
     }
 
     /// The user left something out, or said too much.

@@ -30,15 +30,15 @@ impl Client {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                     let option =
                         if root.to_string() == "/" { String::new() } else { format!(" --root {root}") };
-                    Failure::new(format!(
+                    Failure::disconnected(format!(
                         "nodlet agent is not running under {root}: start it with `nodlet{option} agent`"
                     ))
                 }
-                io::ErrorKind::PermissionDenied => Failure::new(format!(
+                io::ErrorKind::PermissionDenied => Failure::disconnected(format!(
                     "no permission to open {}: run this as root, or as a member of the group nodlet",
                     path.display()
                 )),
-                _ => Failure::new(format!("failed to connect to {}: {error}", path.display())),
+                _ => Failure::disconnected(format!("failed to connect to {}: {error}", path.display())),
             }
         })
     }
@@ -58,7 +58,7 @@ impl Client {
         let mut text = String::new();
         let mut response = response;
         let _ = response.body.read_to_string(&mut text);
-        Err(Failure::plain(explain(response.code, &text)))
+        Err(Failure::refused(response.code, explain(response.code, &text)))
     }
 
     fn send(
@@ -86,15 +86,54 @@ impl Client {
         match (response, sent) {
             (Ok(response), _) => Ok(response),
             (Err(error), Ok(())) | (Err(_), Err(error)) => {
-                Err(Failure::new(format!("the connection to the agent was lost: {error}")))
+                Err(Failure::disconnected(format!("the connection to the agent was lost: {error}")))
             }
         }
+    }
+
+    /// Shows every event of a watch, its type and object, until that is enough
+    /// or the agent ends it.
+    pub(crate) fn watch(
+        &self,
+        target: &str,
+        accept: &str,
+        mut show: impl FnMut(&str, &Value) -> Result<Watched, Failure>,
+    ) -> Result<Watched, Failure> {
+        let mut events = BufReader::new(self.request("GET", target, accept, None)?.body);
+        let mut line = String::new();
+        while events.read_line(&mut line).map_err(Failure::disconnected)? > 0 {
+            let event: Value = serde_json::from_str(&line)
+                .map_err(|error| Failure::new(format!("the agent's answer is not JSON: {error}")))?;
+            line.clear();
+            let object = &event["object"];
+            match event["type"].as_str() {
+                Some("BOOKMARK") | None => {}
+                Some("ERROR") => {
+                    let code =
+                        object["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(500);
+                    return Err(Failure::refused(code, explain(code, &object.to_string())));
+                }
+                Some(kind) => {
+                    if let Watched::Enough = show(kind, object)? {
+                        return Ok(Watched::Enough);
+                    }
+                }
+            }
+        }
+        Ok(Watched::More)
     }
 
     /// A JSON answer.
     pub(crate) fn json(&self, method: &str, target: &str, body: Option<&Value>) -> Result<Value, Failure> {
         self.request(method, target, "application/json", body)?.json()
     }
+}
+
+/// Whether a watch is to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watched {
+    More,
+    Enough,
 }
 
 /// What a refusal says, in kubectl's words.
@@ -181,6 +220,16 @@ impl Response {
 
     pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         self.headers.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// What the agent wants its user to know, as kubectl prints it.
+    pub(crate) fn print_warnings(&self) {
+        for warning in self.all("warning") {
+            // `299 - "text"`
+            let text = warning.splitn(3, ' ').nth(2).unwrap_or(warning);
+            let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
+            eprintln!("Warning: {}", text.replace("\\\"", "\"").replace("\\\\", "\\"));
+        }
     }
 
     pub(crate) fn json(mut self) -> Result<Value, Failure> {

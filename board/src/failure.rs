@@ -6,26 +6,64 @@ use std::fmt;
 #[derive(Debug)]
 pub(crate) struct Failure {
     text: String,
-    help: bool,
+    cause: Cause,
+}
+
+/// What a verb may want to know of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Any,
+    /// No failure: the user asked for help.
+    Help,
+    /// There is no agent, or it is gone.
+    Disconnected,
+    /// The agent answered with this HTTP status.
+    Refused(u16),
 }
 
 impl Failure {
     pub(crate) fn new(text: impl fmt::Display) -> Self {
-        Failure { text: format!("error: {text}"), help: false }
+        Failure { text: format!("error: {text}"), cause: Cause::Any }
     }
 
-    /// Without `error: ` before it.
-    pub(crate) fn plain(text: impl Into<String>) -> Self {
-        Failure { text: text.into(), help: false }
+    /// `error: failed to …`, with all causes.
+    pub(crate) fn chain(error: &dyn std::error::Error) -> Self {
+        let mut text = format!("failed to {error}");
+        let mut source = error.source();
+        while let Some(cause) = source {
+            text.push_str(&format!(": {cause}"));
+            source = cause.source();
+        }
+        Failure::new(text)
     }
 
-    /// No failure: the user asked for help.
+    /// What the agent says, as it is to be printed.
+    pub(crate) fn refused(code: u16, text: impl Into<String>) -> Self {
+        Failure { text: text.into(), cause: Cause::Refused(code) }
+    }
+
+    pub(crate) fn disconnected(text: impl fmt::Display) -> Self {
+        Failure { cause: Cause::Disconnected, ..Failure::new(text) }
+    }
+
     pub(crate) fn help() -> Self {
-        Failure { text: String::new(), help: true }
+        Failure { text: String::new(), cause: Cause::Help }
     }
 
     pub(crate) fn is_help(&self) -> bool {
-        self.help
+        self.cause == Cause::Help
+    }
+
+    pub(crate) fn is_disconnected(&self) -> bool {
+        self.cause == Cause::Disconnected
+    }
+
+    pub(crate) fn is_not_found(&self) -> bool {
+        self.cause == Cause::Refused(404)
+    }
+
+    pub(crate) fn is_expired(&self) -> bool {
+        self.cause == Cause::Refused(410)
     }
 }
 

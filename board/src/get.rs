@@ -1,14 +1,14 @@
 //! `nodlet get`: objects as a table, as YAML, as JSON or by name; and, with
 //! `-w`, every change of them.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
 use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
-use crate::client::{Client, encode, explain};
+use crate::client::{Client, Watched, encode};
 use crate::output::{self, Columns};
 use crate::{Failure, Outcome, Verb};
 
@@ -266,24 +266,10 @@ impl Get {
             None => self.selectors(),
         };
         let target = format!("{}?watch=true&resourceVersion={version}&{selectors}", self.collection(context));
-        let response = client.request("GET", &target, accept, None)?;
-        let mut events = BufReader::new(response.body);
-        let mut line = String::new();
-        while events.read_line(&mut line)? > 0 {
-            let event: Value = serde_json::from_str(&line)
-                .map_err(|error| Failure::new(format!("the agent's answer is not JSON: {error}")))?;
-            line.clear();
-            match event["type"].as_str() {
-                Some("BOOKMARK") => {}
-                Some("ERROR") => {
-                    let status = &event["object"];
-                    let code =
-                        status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(500);
-                    return Err(Failure::plain(explain(code, &status.to_string())));
-                }
-                _ => show(&event["object"])?,
-            }
-        }
+        client.watch(&target, accept, |_, object| {
+            show(object)?;
+            Ok(Watched::More)
+        })?;
         Ok(())
     }
 }

@@ -7,10 +7,15 @@
 
 use std::process::ExitCode;
 
+mod apply;
 mod arguments;
 mod client;
+mod delete;
+mod down;
 mod failure;
+mod files;
 mod get;
+mod image;
 mod output;
 mod version;
 
@@ -30,7 +35,7 @@ struct Verb {
     run: fn(Context, lexopt::Parser) -> Outcome,
 }
 
-const VERBS: &[Verb] = &[get::VERB, version::VERB];
+const VERBS: &[Verb] = &[apply::VERB, get::VERB, delete::VERB, image::VERB, down::VERB, version::VERB];
 
 fn main() -> ExitCode {
     match run() {

@@ -4,9 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
-mod yaml;
-
-pub(crate) use yaml::yaml;
+pub(crate) use nodlet_runtime::manifest::to_yaml as yaml;
 
 /// Between two columns, as kubectl has it.
 const PADDING: usize = 3;

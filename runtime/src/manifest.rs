@@ -215,6 +215,40 @@ pub fn parse(
     Ok(manifests)
 }
 
+/// An object of a file as it was written, for those who send it to an agent.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// A Pod, by what it says of itself; nothing else of it has been looked at.
+    pub object: Value,
+    /// The document's place among several, from 1.
+    pub document: Option<usize>,
+}
+
+/// Reads the Pods of a file without judging them: that is for the agent which is to
+/// run them. Only what an object no longer shows is refused here, fields given twice.
+pub fn written(name: &str, bytes: &[u8], validation: Validation) -> Result<Vec<Written>, ManifestError> {
+    let in_file = |error: ManifestError| ManifestError { file: name.to_owned(), ..error };
+    let documents = read(bytes).map_err(in_file)?;
+    let several = documents.len() > 1;
+    let mut objects = Vec::new();
+    for (index, document) in documents.into_iter().enumerate() {
+        let number = several.then_some(index + 1);
+        let place = |error: ManifestError| ManifestError {
+            document: number,
+            line: several.then_some(document.line),
+            ..in_file(error)
+        };
+        duplicates(&document.duplicates, validation).map_err(place)?;
+        let pods = kind::pods(document.value)
+            .map_err(|message| place(ManifestError::new(ManifestCause::Kind(message))))?;
+        objects.extend(pods.into_iter().map(|object| Written { object, document: number }));
+    }
+    if objects.is_empty() {
+        return Err(in_file(ManifestError::new(ManifestCause::Empty)));
+    }
+    Ok(objects)
+}
+
 /// Takes one Pod from the API. The caller has set `metadata.uid`.
 pub fn admit(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
     let [object] = <[Value; 1]>::try_from(

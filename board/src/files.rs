@@ -1,0 +1,116 @@
+//! `-f FILE|DIR|-`: the manifests that a verb is given.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use nodlet_runtime::manifest::{self, SIZE_LIMIT, Validation};
+use serde_json::Value;
+
+use crate::Failure;
+
+/// A Pod as it was written, and where.
+pub(crate) struct Object {
+    pub(crate) value: Value,
+    /// `web.yaml` or `web.yaml, document 2`.
+    pub(crate) place: String,
+}
+
+impl Object {
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.value["metadata"]["name"].as_str().filter(|name| !name.is_empty())
+    }
+}
+
+/// All objects of all files, in order; and what is wrong with the files that gave none.
+pub(crate) fn read(
+    paths: &[PathBuf],
+    validation: Validation,
+) -> Result<(Vec<Object>, Vec<Failure>), Failure> {
+    let (mut objects, mut failures) = (Vec::new(), Vec::new());
+    for path in paths {
+        for file in expand(path)? {
+            match read_file(&file, validation) {
+                Ok(found) => objects.extend(found),
+                Err(failure) => failures.push(failure),
+            }
+        }
+    }
+    Ok((objects, failures))
+}
+
+/// A directory stands for its manifests, by name.
+fn expand(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if path.as_os_str() == "-" || !path.is_dir() {
+        return Ok(vec![path.into()]);
+    }
+    let failed = |error: std::io::Error| Failure::new(format!("failed to read {}: {error}", path.display()));
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let file = entry.map_err(failed)?.path();
+        let known = file.extension().is_some_and(|kind| kind == "yaml" || kind == "yml" || kind == "json");
+        if known && file.is_file() {
+            files.push(file);
+        }
+    }
+    if files.is_empty() {
+        return Err(Failure::new(format!("there is no .yaml, .yml or .json file in {}", path.display())));
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn read_file(path: &Path, validation: Validation) -> Result<Vec<Object>, Failure> {
+    let name = if path.as_os_str() == "-" { "STDIN".into() } else { path.display().to_string() };
+    let limit = SIZE_LIMIT as u64 + 1;
+    let mut bytes = Vec::new();
+    let read = if path.as_os_str() == "-" {
+        std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes))
+    };
+    read.map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Failure::new(format!("the path \"{name}\" does not exist")),
+        _ => Failure::new(format!("failed to read {name}: {error}")),
+    })?;
+    let written = manifest::written(&name, &bytes, validation).map_err(Failure::new)?;
+    Ok(written
+        .into_iter()
+        .map(|written| Object {
+            value: written.object,
+            place: match written.document {
+                Some(number) => format!("{name}, document {number}"),
+                None => name.clone(),
+            },
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_stands_for_its_manifests_and_one_bad_file_spoils_no_other() {
+        let directory = std::env::temp_dir().join(format!("nodlet-files-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a scratch directory");
+        for (name, text) in [
+            ("b.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: b}\n"),
+            (
+                "a.yml",
+                "apiVersion: v1\nkind: Pod\nmetadata: {name: a1}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: a2}\n",
+            ),
+            ("c.json", "{"),
+            ("notes.txt", "not a manifest"),
+        ] {
+            std::fs::write(directory.join(name), text).expect("written");
+        }
+        let read = read(std::slice::from_ref(&directory), Validation::Strict);
+        std::fs::remove_dir_all(&directory).expect("removed");
+        let (objects, failures) = read.unwrap_or_else(|failure| panic!("{failure}"));
+        let names: Vec<_> = objects.iter().filter_map(Object::name).collect();
+        assert_eq!(names, ["a1", "a2", "b"]);
+        assert!(objects[1].place.ends_with("a.yml, document 2"), "{}", objects[1].place);
+        assert_eq!(failures.len(), 1);
+        assert!(failures[0].to_string().contains("c.json"), "{}", failures[0]);
+    }
+}

@@ -1,0 +1,209 @@
+//! `nodlet image`: the images on this board. Works on the store itself, with
+//! an agent or without.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use lexopt::{Parser, ValueExt};
+use nodlet_rootfs::{Image, LoadOptions, Loaded, Platform, Progress, Reference, Store};
+
+use crate::arguments::{Context, Flag};
+use crate::output::Columns;
+use crate::{Failure, Outcome, Verb};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "image",
+    summary: "Load, list and remove images",
+    help: "\
+The images on this board.
+
+Usage: nodlet image load FILE|DIR|- [--platform OS/ARCH] [--name NAME]
+       nodlet image ls
+       nodlet image rm NAME|ID...
+
+load takes OCI image layouts (archives or directories) and docker archives, as
+podman, buildah, skopeo and docker save them, compressed or not.
+
+Examples:
+  # From a laptop, without a registry
+  podman save docker.io/library/nginx:latest | ssh board nodlet image load -
+
+  # One of several platforms, under a name of its own
+  nodlet image load app.tar --platform linux/arm64 --name example.com/app:1
+
+  # What there is, and away with it
+  nodlet image ls
+  nodlet image rm example.com/app:1
+
+Flags:
+      --platform OS/ARCH[/VARIANT]  which of an archive's images, instead of this machine's
+      --name NAME                   for an image that its archive does not name
+      --root DIR                    of this root
+",
+    run,
+};
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let mut values = Vec::new();
+    let mut options = LoadOptions::default();
+    while let Some(argument) = parser.next()? {
+        if let lexopt::Arg::Value(value) = argument {
+            values.push(value.string()?);
+            continue;
+        }
+        match Flag::from(argument) {
+            Flag::Long(name) if name == "platform" => {
+                let platform = Platform::parse(&parser.value()?.string()?);
+                options.platform = Some(platform.map_err(|error| Failure::chain(&error))?);
+            }
+            Flag::Long(name) if name == "name" => {
+                let name = Reference::parse(&parser.value()?.string()?);
+                options.name = Some(name.map_err(|error| Failure::chain(&error))?);
+            }
+            other => context.global(&other, &mut parser)?,
+        }
+    }
+    let values: Vec<&str> = values.iter().map(String::as_str).collect();
+    let open = || Store::open(&context.root).map_err(|error| Failure::chain(&error));
+    match values[..] {
+        ["load", source] => load(&open()?, source, &options),
+        ["load", ..] => Err(context.wrong_use("load takes one FILE, DIR or -")),
+        ["ls" | "list"] => list(&open()?),
+        ["rm" | "remove", ref names @ ..] if !names.is_empty() => remove(&open()?, names),
+        ["rm" | "remove"] => Err(context.wrong_use("rm takes the NAME or ID of an image")),
+        [] => Err(context.wrong_use("one of load, ls and rm is needed")),
+        _ => Err(context.wrong_use(format!("unexpected argument {:?}", values[0]))),
+    }
+}
+
+fn load(store: &Store, source: &str, options: &LoadOptions) -> Outcome {
+    let mut progress = Shown { terminal: std::io::stderr().is_terminal(), hundredth: 0 };
+    let loaded = if source == "-" {
+        if std::io::stdin().is_terminal() {
+            return Err(Failure::new("an archive is expected from standard input, which is a terminal"));
+        }
+        store.load(&mut std::io::stdin().lock(), options, &mut |step| progress.show(&step))
+    } else {
+        store.load_path(Path::new(source), options, &mut |step| progress.show(&step))
+    };
+    progress.clear();
+    for image in loaded.map_err(|error| Failure::chain(&error))? {
+        println!("{}", line(&image));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn line(loaded: &Loaded) -> String {
+    let image = &loaded.image;
+    let did = if loaded.new { "loaded" } else { "unchanged" };
+    let name = image.names.first().cloned().unwrap_or_else(|| image.id.to_string());
+    format!("image/{name} {did}")
+}
+
+/// One line on a terminal, that is written over; nothing elsewhere.
+struct Shown {
+    terminal: bool,
+    hundredth: u64,
+}
+
+impl Shown {
+    fn show(&mut self, step: &Progress) {
+        if let Progress::Warning(warning) = step {
+            self.clear();
+            eprintln!("Warning: {warning}");
+        }
+        if !self.terminal {
+            return;
+        }
+        if let Progress::Reading { layer, bytes, total } = step {
+            let hundredth = bytes * 100 / (*total).max(1);
+            if hundredth != self.hundredth {
+                self.hundredth = hundredth;
+                let name: String = layer.rsplit('/').next().unwrap_or(layer).chars().take(16).collect();
+                eprint!("\r\x1b[Klayer {name}: {hundredth}% of {}", size(*total));
+                let _ = std::io::stderr().flush();
+            }
+        }
+    }
+
+    fn clear(&self) {
+        if self.terminal {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+fn list(store: &Store) -> Outcome {
+    let images = store.images().map_err(|error| Failure::chain(&error))?;
+    if images.is_empty() {
+        eprintln!("No images found: load one with `nodlet image load FILE`");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut rows = vec![["NAME", "ID", "PLATFORM", "SIZE"].map(str::to_owned).to_vec()];
+    rows.extend(images.iter().flat_map(image_rows));
+    Columns::default().write(&mut std::io::stdout().lock(), &rows)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A row for each name.
+fn image_rows(image: &Image) -> Vec<Vec<String>> {
+    let id: String = image.id.hex().chars().take(12).collect();
+    let none = ["<none>".to_owned()];
+    let names = if image.names.is_empty() { &none[..] } else { &image.names[..] };
+    names
+        .iter()
+        .map(|name| vec![name.clone(), id.clone(), image.platform.to_string(), size(image.size)])
+        .collect()
+}
+
+fn remove(store: &Store, names: &[&str]) -> Outcome {
+    let mut code = ExitCode::SUCCESS;
+    for name in names {
+        match store.remove(name) {
+            Ok(removed) => {
+                for name in &removed.names {
+                    println!("image \"{name}\" untagged");
+                }
+                if let Some(image) = &removed.image {
+                    println!("image \"{image}\" deleted");
+                }
+            }
+            Err(error) => {
+                eprintln!("{}", Failure::chain(&error));
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(code)
+}
+
+/// `12.3 MB`, as image tools write it.
+fn size(bytes: u64) -> String {
+    let mut amount = bytes as f64;
+    for unit in ["B", "kB", "MB"] {
+        if amount < 999.5 {
+            return if amount < 9.95 && unit != "B" {
+                format!("{amount:.1} {unit}")
+            } else {
+                format!("{amount:.0} {unit}")
+            };
+        }
+        amount /= 1000.0;
+    }
+    format!("{amount:.1} GB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        for (bytes, expected) in
+            [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (23_400_000, "23 MB"), (1_234_000_000, "1.2 GB")]
+        {
+            assert_eq!(size(bytes), expected);
+        }
+    }
+}
