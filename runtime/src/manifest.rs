@@ -387,14 +387,30 @@ fn take(
     Ok(Manifest { pod: Rc::new(convert::pod(&object)), object, warnings })
 }
 
+/// What a client may have read from a server, and must not say to one.
+const SERVERS_OWN: [&str; 7] = [
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+    "selfLink",
+];
+
 /// Gives the object what only the one who takes it can give: uid, namespace, name;
-/// and takes from it what others must not say: the status.
+/// and takes from it what others must not say: the status, and from files all that
+/// `get -o yaml` shows and is the server's.
 fn own(object: &mut Value, node: &str, file: Option<&str>) {
-    let uid = file.map(|file| identity::uid(object, node, file));
     let Some(map) = object.as_object_mut() else { return };
     map.remove("status");
-    map.entry("metadata").or_insert_with(|| json!({}));
     map.entry("spec").or_insert_with(|| json!({}));
+    if let Value::Object(meta) = map.entry("metadata").or_insert_with(|| json!({}))
+        && file.is_some()
+    {
+        meta.retain(|field, _| !SERVERS_OWN.contains(&field.as_str()));
+    }
+    let uid = file.map(|file| identity::uid(object, node, file));
     let Some(meta) = object["metadata"].as_object_mut() else { return };
     let is_set =
         |meta: &serde_json::Map<String, Value>, field: &str| meta.get(field).is_some_and(|value| value != "");
@@ -407,10 +423,8 @@ fn own(object: &mut Value, node: &str, file: Option<&str>) {
         meta.insert("uid".to_owned(), json!(uid));
     }
     // A name that is generated again for each file would be another pod each time.
-    if file.is_none()
-        && !is_set(meta, "name")
-        && let (Some(prefix), Some(uid)) = (meta["generateName"].as_str(), meta["uid"].as_str())
-    {
+    let text = |field: &str| meta.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
+    if let (None, None, Some(prefix), Some(uid)) = (file, text("name"), text("generateName"), text("uid")) {
         let prefix: String = prefix.chars().take(58).collect();
         let name = format!("{prefix}{}", identity::suffix(uid));
         meta.insert("name".to_owned(), json!(name));

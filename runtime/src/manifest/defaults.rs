@@ -1,6 +1,7 @@
 //! Puts into a Pod what a cluster would put into it, in the same order, so that
 //! `get -o yaml` shows the same. What nodlet does not act on is defaulted too.
 
+use nodlet_rootfs::Reference;
 use serde_json::{Map, Value, json};
 
 use crate::spec::Quantity;
@@ -140,15 +141,10 @@ fn canonical(quantity: Option<&mut Value>, rounded: bool) {
 
 /// `Always` for the tag `latest`, said or implied, else `IfNotPresent`.
 fn pull_policy(image: &str) -> &'static str {
-    let (name, digest) = match image.split_once('@') {
-        Some((name, digest)) => (name, Some(digest)),
-        None => (image, None),
-    };
-    // A colon before the last slash is that of a registry's port.
-    let tag = name.rsplit('/').next().and_then(|last| last.split_once(':')).map(|(_, tag)| tag);
-    match (tag, digest) {
-        (Some("latest"), _) | (None, None) if !image.is_empty() => "Always",
-        _ => "IfNotPresent",
+    match Reference::parse(image) {
+        Ok(reference) if reference.tag() == Some("latest") => "Always",
+        // An image without a name is told later, by the one who looks for it.
+        Ok(_) | Err(_) => "IfNotPresent",
     }
 }
 

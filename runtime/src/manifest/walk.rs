@@ -38,13 +38,21 @@ fn fields(
             findings.unknown.push(unknown(&path, name, owner));
             return false;
         };
-        // Kubernetes reads a null as if the field were not there.
-        if value.is_null() {
+        // Kubernetes reads a null, or a list or map without entries, as if the field were not there.
+        if value.is_null() || field.shape != Shape::One && is_empty(value) {
             return false;
         }
         shape(value, field, &path, findings);
         true
     });
+}
+
+fn is_empty(json: &Json) -> bool {
+    match json {
+        Json::Array(list) => list.is_empty(),
+        Json::Object(map) => map.is_empty(),
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => false,
+    }
 }
 
 fn shape(json: &mut Json, field: &Field, path: &Path<'_>, findings: &mut Findings) {
@@ -236,7 +244,10 @@ mod tests {
     fn values_of_the_wrong_type_are_named_with_what_would_be_right() {
         for (object, told) in [
             (json!({"spec": []}), "spec: Invalid value: []: must be an object with fields of its own"),
-            (json!({"spec": {"containers": {}}}), "spec.containers: Invalid value: {}: must be a list"),
+            (
+                json!({"spec": {"containers": {"a": 1}}}),
+                "spec.containers: Invalid value: {\"a\":1}: must be a list",
+            ),
             (
                 json!({"spec": {"containers": ["x"]}}),
                 "spec.containers[0]: Invalid value: \"x\": must be an object with fields of its own",
@@ -282,7 +293,7 @@ mod tests {
     #[test]
     fn nulls_are_as_if_the_field_were_not_there() {
         let (after, found) = walk(json!({
-            "spec": {"hostname": null, "containers": [null, {"env": null, "args": [null]}], "nodeSelector": {"a": null}},
+            "spec": {"hostname": null, "volumes": [], "containers": [null, {"env": null, "args": [null]}], "nodeSelector": {"a": null}},
             "metadata": {"creationTimestamp": null}, "status": null,
         }));
         assert!(found.is_empty(), "{found:?}");
