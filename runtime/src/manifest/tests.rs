@@ -365,7 +365,7 @@ fn one_file_may_hold_documents_and_lists() {
             .to_string()
             .ends_with("pod default/a is in this file twice: give one of them another name or namespace")
     );
-    let other = named("a").replace("name: a", "name: a, namespace: other");
+    let other = named("a").replace("{name: a}", "{name: a, namespace: other}");
     assert_eq!(read(&format!("{}---\n{other}", named("a"))).len(), 2);
 }
 
@@ -453,7 +453,10 @@ fn uids_are_those_of_the_file_unless_given() {
         uid(&POD.replace("{name: web}", "{name: web, uid: my-uid}"), "/m/web.yaml", "board"),
         "my-uid"
     );
-    let from_server = POD.replace("{name: web}", "{name: web, resourceVersion: '5', deletionTimestamp: '2026-01-01T00:00:00Z'}");
+    let from_server = POD.replace(
+        "{name: web}",
+        "{name: web, resourceVersion: '5', deletionTimestamp: '2026-01-01T00:00:00Z'}",
+    );
     assert_eq!(first, uid(&format!("{from_server}status: {{phase: Running}}\n"), "/m/web.yaml", "board"));
     assert!(one(&from_server).object["metadata"].get("deletionTimestamp").is_none());
     // A uid names directories.

@@ -459,7 +459,7 @@ fn check(text: &str, expected: &[&str]) {
     let mut object = read(text.as_bytes()).unwrap().remove(0).value;
     let findings = walk::check(&mut object, schema::find("Pod").unwrap());
     assert!(findings.unknown.is_empty() && findings.errors.is_empty(), "{text}: {findings:?}");
-    own(&mut object, "board", Some("file"));
+    own(&mut object, "board", None);
     defaults::apply(&mut object);
     let errors: Vec<String> = pod(&object).iter().map(ToString::to_string).collect();
     let expand =
@@ -527,7 +527,7 @@ fn what_is_too_long_is_said_without_being_printed() {
         "metadata: {{name: p}}\nspec: {{dnsConfig: {{searches: [{searches}]}}, containers: [{{name: c, image: i}}]}}\n"
     );
     let mut object = read(text.as_bytes()).unwrap().remove(0).value;
-    own(&mut object, "board", Some("file"));
+    own(&mut object, "board", None);
     defaults::apply(&mut object);
     let errors = pod(&object);
     assert_eq!(errors.len(), 1);
