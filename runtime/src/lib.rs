@@ -1,6 +1,7 @@
 //! The pod engine: knows pods, knows no board.
 
 pub mod api;
+pub mod container_config;
 pub mod error;
 pub mod manifest;
 pub mod network;
@@ -8,6 +9,7 @@ pub mod node;
 pub mod objects;
 pub mod paths;
 pub mod pod;
+pub mod pod_files;
 pub mod schema;
 pub mod sources;
 pub mod spec;
@@ -16,3 +18,4 @@ pub mod storage;
 pub mod store;
 pub mod supervisor;
 pub mod time;
+pub mod volume;

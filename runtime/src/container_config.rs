@@ -1,0 +1,349 @@
+//! From a Pod and an image to what a supervisor is asked for. Pure, but for the
+//! few lines at the end that remove what a run left on disk.
+//!
+//! What cannot be made is a `CreateContainerConfigError`, in the kubelet's words.
+
+mod environment;
+mod identity;
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use nodlet_rootfs::ImageConfig;
+use sha2::{Digest, Sha256};
+
+use crate::node::{Attempt, StartFailure, StartFailureReason};
+use crate::paths::Paths;
+use crate::pod_files;
+use crate::spec::volume::MountPropagation;
+use crate::spec::{Container, Pod, QosClass};
+use crate::supervisor::config::{
+    CgroupPaths, ContainerConfig, LogConfig, MountConfig, MountSource, NetworkConfig, ProcessConfig, Propagation,
+    SandboxConfig, TerminationMessage, UserConfig,
+};
+use crate::volume::{self, Volumes};
+
+/// Bytes of a pod's /dev/shm, as container runtimes have it.
+const SHM_SIZE: u64 = 64 << 20;
+
+/// `containerLogMaxSize`.
+const LOG_MAX_SIZE: u64 = 10 << 20;
+
+/// `containerLogMaxFiles`.
+const LOG_MAX_FILES: u32 = 5;
+
+/// Longest name of a link in /var/log/containers without its `.log`.
+const LINK_NAME: usize = 251;
+
+/// What is known of the pod besides its spec.
+pub struct Facts<'a> {
+    /// The pod's address.
+    pub ip: Option<Ipv4Addr>,
+    /// `status.hostIP`.
+    pub host_ip: Option<Ipv4Addr>,
+    /// `spec.nodeName`.
+    pub node_name: &'a str,
+    /// Memory of the machine in bytes, for the OOM score of burstable pods.
+    pub memory: u64,
+    /// The leaf.
+    pub cgroup: CgroupPaths,
+    /// What the containers may mount.
+    pub volumes: &'a Volumes,
+}
+
+fn config_error(message: impl Into<String>) -> StartFailure {
+    StartFailure {
+        reason: StartFailureReason::CreateContainerConfigError,
+        message: message.into().into_boxed_str(),
+    }
+}
+
+/// What the containers of `pod` share.
+pub fn sandbox_config(
+    pod: &Pod,
+    node_name: &str,
+    network: Option<NetworkConfig>,
+    pause_cgroup: CgroupPaths,
+    supervisor_cgroup: &[PathBuf],
+) -> SandboxConfig {
+    SandboxConfig {
+        hostname: pod_files::hostname(pod, node_name),
+        network,
+        host_ipc: pod.spec.host_ipc,
+        host_pid: pod.spec.host_pid,
+        share_process_namespace: pod.spec.share_process_namespace,
+        shm_size: SHM_SIZE,
+        memory_volumes: volume::memory_volumes(pod),
+        supervisor_cgroup: supervisor_cgroup.to_vec(),
+        pause_cgroup,
+    }
+}
+
+/// One run of one container.
+///
+/// # Errors
+/// `CreateContainerConfigError`, with what does not fit.
+pub fn container_config(
+    pod: &Pod,
+    attempt: Attempt,
+    image: &ImageConfig,
+    paths: &Paths,
+    facts: &Facts<'_>,
+) -> Result<ContainerConfig, StartFailure> {
+    let container = pod.spec.container(attempt.container);
+    identity::check_non_root(pod, container, image)?;
+    let id = container_id(pod, &container.name, attempt.number);
+    let run = run_directory(paths, &pod.uid.0, &container.name, attempt.number);
+    let privileged = container.security_context.privileged;
+    Ok(ContainerConfig {
+        name: container.name.clone(),
+        process: ProcessConfig {
+            args: arguments(pod, container, image, facts)?,
+            env: environment::of(pod, container, image, facts),
+            cwd: working_directory(container, image),
+            user: user(pod, container, image),
+            capabilities: identity::capabilities(&container.security_context),
+            no_new_privileges: container.security_context.no_new_privileges,
+        },
+        upper_dir: run.join("upper"),
+        work_dir: run.join("work"),
+        read_only_root: container.security_context.read_only_root_filesystem,
+        mounts: mounts(pod, container, paths, facts)?,
+        privileged,
+        cgroup: facts.cgroup.clone(),
+        oom_score_adj: oom_score_adj(pod, container, facts.memory),
+        log: log_config(pod, container, attempt.number, &id, paths),
+        termination_message: termination_message(pod, container, attempt.number, paths),
+        id,
+    })
+}
+
+/// 64 hex digits that tell this run from every other.
+fn container_id(pod: &Pod, container: &str, number: u32) -> String {
+    let digest = Sha256::digest(format!("{}/{container}/{number}", pod.uid));
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `command` and `args` against the image's Entrypoint and Cmd: a `command` puts both aside.
+fn arguments(
+    pod: &Pod,
+    container: &Container,
+    image: &ImageConfig,
+    facts: &Facts<'_>,
+) -> Result<Vec<String>, StartFailure> {
+    let variables = environment::variables(pod, container, facts);
+    let expand = |words: &[String]| -> Vec<String> {
+        words.iter().map(|word| environment::expand(word, &variables)).collect()
+    };
+    let (mut command, args) = match (&container.command, &container.args) {
+        (Some(command), args) => (expand(command), args.as_deref().map(expand).unwrap_or_default()),
+        (None, Some(args)) => (image.entrypoint.clone(), expand(args)),
+        (None, None) => (image.entrypoint.clone(), image.cmd.clone()),
+    };
+    command.extend(args);
+    if command.first().is_none_or(String::is_empty) {
+        return Err(StartFailure {
+            reason: StartFailureReason::CreateContainerError,
+            message: "no command specified: neither the container nor its image names one".into(),
+        });
+    }
+    Ok(command)
+}
+
+/// The words of an exec probe: only variables with plain values are expanded, as under a kubelet.
+pub fn probe_command(container: &Container, command: &[String]) -> Vec<String> {
+    let variables = environment::plain(container);
+    command.iter().map(|word| environment::expand(word, &variables)).collect()
+}
+
+fn working_directory(container: &Container, image: &ImageConfig) -> PathBuf {
+    let named = container.working_dir.as_deref().filter(|named| !named.is_empty());
+    let named = named.unwrap_or(if image.working_dir.is_empty() { "/" } else { &image.working_dir });
+    Path::new("/").join(named)
+}
+
+fn user(pod: &Pod, container: &Container, image: &ImageConfig) -> UserConfig {
+    let (of_pod, own) = (&pod.spec.security_context, &container.security_context);
+    let mut additional_gids = of_pod.supplemental_groups.clone();
+    additional_gids.extend(of_pod.fs_group);
+    UserConfig {
+        image_user: image.user.clone(),
+        run_as_user: own.run_as_user.or(of_pod.run_as_user),
+        run_as_group: own.run_as_group.or(of_pod.run_as_group),
+        additional_gids,
+    }
+}
+
+/// Volumes, and the files of the agent where no volume lies over them.
+fn mounts(
+    pod: &Pod,
+    container: &Container,
+    paths: &Paths,
+    facts: &Facts<'_>,
+) -> Result<Vec<MountConfig>, StartFailure> {
+    let mut mounts = Vec::new();
+    for mount in &container.volume_mounts {
+        let source = facts.volumes.get(&mount.name).ok_or_else(|| {
+            config_error(format!("cannot find volume \"{}\" to mount into container \"{}\"", mount.name, container.name))
+        })?;
+        mounts.push(MountConfig {
+            source: source.clone(),
+            sub_path: mount.sub_path.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from),
+            destination: Path::new("/").join(&mount.mount_path),
+            read_only: mount.read_only,
+            propagation: match mount.propagation {
+                MountPropagation::None => Propagation::Private,
+                MountPropagation::HostToContainer => Propagation::Slave,
+                MountPropagation::Bidirectional => Propagation::Shared,
+            },
+        });
+    }
+    let run = paths.run_pod(&pod.uid.0);
+    for (file, destination) in [("etc-hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf"), ("hostname", "/etc/hostname")] {
+        if !mounts.iter().any(|mount| mount.destination == Path::new(destination)) {
+            mounts.push(MountConfig {
+                source: MountSource::Host(run.join(file)),
+                sub_path: None,
+                destination: destination.into(),
+                read_only: container.security_context.read_only_root_filesystem,
+                propagation: Propagation::Private,
+            });
+        }
+    }
+    // A mount below another one comes after it.
+    mounts.sort_by(|a, b| a.destination.cmp(&b.destination));
+    Ok(mounts)
+}
+
+fn log_config(pod: &Pod, container: &Container, number: u32, id: &str, paths: &Paths) -> LogConfig {
+    let directory = paths.pod_logs(&pod.namespace, &pod.name, &pod.uid.0).join(&container.name);
+    LogConfig {
+        path: directory.join(format!("{number}.log")),
+        link: paths.log_links().join(link_name(&pod.namespace, &pod.name, &container.name, id)),
+        max_size: LOG_MAX_SIZE,
+        max_files: LOG_MAX_FILES,
+    }
+}
+
+fn link_name(namespace: &str, pod: &str, container: &str, id: &str) -> String {
+    let mut name = format!("{pod}_{namespace}_{container}-{id}");
+    name.truncate(LINK_NAME);
+    name + ".log"
+}
+
+fn termination_message(pod: &Pod, container: &Container, number: u32, paths: &Paths) -> Option<TerminationMessage> {
+    if container.termination_message_path.is_empty() {
+        return None;
+    }
+    let directory = paths.run_pod(&pod.uid.0).join("termination");
+    Some(TerminationMessage {
+        file: directory.join(format!("{}_{number}", container.name)),
+        path: Path::new("/").join(&container.termination_message_path),
+        fallback_to_logs: container.termination_message_fallback_to_logs,
+    })
+}
+
+/// How readily the kernel kills it when memory is short (kubelet: `GetContainerOOMScoreAdjust`).
+fn oom_score_adj(pod: &Pod, container: &Container, memory: u64) -> i32 {
+    match pod.spec.qos_class() {
+        QosClass::Guaranteed => -997,
+        QosClass::BestEffort => 1000,
+        QosClass::Burstable => {
+            let request = container.resources.memory_request.as_ref().map_or(0, |request| request.value());
+            let share = 1000 * i128::from(request) / i128::from(memory.max(1));
+            (1000 - share).clamp(3, 999) as i32
+        }
+    }
+}
+
+/// The signal of STOPSIGNAL, by name or number; SIGTERM where there is none or no such.
+pub fn stop_signal(named: Option<&str>) -> i32 {
+    let Some(named) = named.filter(|named| !named.is_empty()) else { return libc::SIGTERM };
+    if let Ok(number) = named.parse() {
+        return if (1..=libc::SIGRTMAX()).contains(&number) { number } else { libc::SIGTERM };
+    }
+    let name = named.to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    if let Some(offset) = name.strip_prefix("RTMIN") {
+        return libc::SIGRTMIN() + offset.trim_start_matches('+').parse::<i32>().unwrap_or(0);
+    }
+    if let Some(offset) = name.strip_prefix("RTMAX") {
+        return libc::SIGRTMAX() - offset.trim_start_matches('-').parse::<i32>().unwrap_or(0);
+    }
+    format!("SIG{name}").parse::<nix::sys::signal::Signal>().map_or(libc::SIGTERM, |signal| signal as i32)
+}
+
+/// Where a run's writable layer lies.
+fn run_directory(paths: &Paths, uid: &str, container: &str, number: u32) -> PathBuf {
+    paths.pod(uid).join("containers").join(container).join(number.to_string())
+}
+
+/// Makes the file that is mounted at `terminationMessagePath`, writable for whoever the container runs as.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn make_termination_file(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::write(path, "")?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666))
+}
+
+/// Removes what an ended run left, its log but for the newest two of a container: `logs -p` reads the last but one.
+///
+/// # Errors
+/// What could not be removed.
+pub fn remove_run(
+    paths: &Paths,
+    (namespace, pod): (&str, &str),
+    uid: &str,
+    container: &str,
+    number: u32,
+) -> io::Result<()> {
+    volume::tear_down(&run_directory(paths, uid, container, number))?;
+    ignore_missing(fs::remove_file(paths.run_pod(uid).join("termination").join(format!("{container}_{number}"))))?;
+    let directory = paths.pod_logs(namespace, pod, uid).join(container);
+    let Some(oldest_kept) = number.checked_sub(1) else { return Ok(()) };
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        // `<number>.log`, or a rotated `<number>.log.<time>`.
+        let of = name.to_str().and_then(|name| name.split('.').next()?.parse::<u32>().ok());
+        if of.is_some_and(|of| of < oldest_kept) {
+            ignore_missing(fs::remove_file(entry.path()))?;
+        }
+    }
+    remove_dead_links(paths, &format!("{pod}_{namespace}_{container}-"))
+}
+
+/// Removes the logs of a pod that is gone for good, and the links to them.
+///
+/// # Errors
+/// What could not be removed.
+pub fn remove_logs(paths: &Paths, namespace: &str, pod: &str, uid: &str) -> io::Result<()> {
+    volume::tear_down(&paths.pod_logs(namespace, pod, uid))?;
+    remove_dead_links(paths, &format!("{pod}_{namespace}_"))
+}
+
+fn remove_dead_links(paths: &Paths, prefix: &str) -> io::Result<()> {
+    for entry in fs::read_dir(paths.log_links()).into_iter().flatten().flatten() {
+        let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix));
+        if ours && !entry.path().exists() {
+            ignore_missing(fs::remove_file(entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

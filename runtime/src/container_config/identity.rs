@@ -1,0 +1,76 @@
+//! Who a process may be and what it may do.
+
+use nodlet_rootfs::ImageConfig;
+
+use crate::node::StartFailure;
+use crate::spec::container::SecurityContext;
+use crate::spec::{Container, Pod};
+
+use super::config_error;
+
+/// What a container has when nothing else is said (containerd's and CRI-O's default).
+const DEFAULT: [&str; 14] = [
+    "CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "MKNOD", "NET_RAW", "SETGID", "SETUID", "SETFCAP", "SETPCAP",
+    "NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE",
+];
+
+/// All that Linux has, in the order of their numbers.
+const ALL: [&str; 41] = [
+    "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
+    "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
+    "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE",
+    "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP",
+    "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
+    "CHECKPOINT_RESTORE",
+];
+
+/// The bounding set: the default, `ALL` first, then what is added, then what is dropped.
+pub(super) fn capabilities(context: &SecurityContext) -> Vec<String> {
+    let has = |list: &[String], wanted: &str| list.iter().any(|name| name.eq_ignore_ascii_case(wanted));
+    let base: &[&str] = if context.privileged || has(&context.capabilities_add, "ALL") {
+        &ALL
+    } else if has(&context.capabilities_drop, "ALL") {
+        &[]
+    } else {
+        &DEFAULT
+    };
+    let bare = |name: &str| name.to_ascii_uppercase().trim_start_matches("CAP_").to_owned();
+    let mut set: Vec<String> = base.iter().map(|name| (*name).to_owned()).collect();
+    if !context.privileged {
+        for name in context.capabilities_add.iter().map(|name| bare(name)).filter(|name| name != "ALL") {
+            if ALL.contains(&name.as_str()) && !set.contains(&name) {
+                set.push(name);
+            }
+        }
+        let dropped: Vec<String> = context.capabilities_drop.iter().map(|name| bare(name)).collect();
+        // With ALL dropped, what is added by name stays.
+        set.retain(|name| !dropped.contains(name));
+    }
+    set.iter().map(|name| format!("CAP_{name}")).collect()
+}
+
+/// `runAsNonRoot` (kubelet: `verifyRunAsNonRoot`).
+pub(super) fn check_non_root(pod: &Pod, container: &Container, image: &ImageConfig) -> Result<(), StartFailure> {
+    let (of_pod, own) = (&pod.spec.security_context, &container.security_context);
+    if own.run_as_non_root.or(of_pod.run_as_non_root) != Some(true) {
+        return Ok(());
+    }
+    let about = format!(" (pod: \"{}_{}({})\", container: {})", pod.name, pod.namespace, pod.uid, container.name);
+    match own.run_as_user.or(of_pod.run_as_user) {
+        Some(0) => Err(config_error(format!("container's runAsUser breaks non-root policy{about}"))),
+        Some(_) => Ok(()),
+        None => {
+            let user = image.user.split(':').next().unwrap_or_default();
+            match user.parse::<u32>() {
+                Ok(0) => Err(config_error(format!("container has runAsNonRoot and image will run as root{about}"))),
+                Ok(_) => Ok(()),
+                Err(_) if user.is_empty() => {
+                    Err(config_error(format!("container has runAsNonRoot and image will run as root{about}")))
+                }
+                Err(_) => Err(config_error(format!(
+                    "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root{about}"
+                ))),
+            }
+        }
+    }
+}

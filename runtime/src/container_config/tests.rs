@@ -1,0 +1,213 @@
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use super::*;
+use crate::manifest::{self, Validation};
+use crate::spec::ContainerIndex;
+
+fn pod(container: &str, spec: &str) -> Rc<Pod> {
+    let text = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, labels: {{app: web}}}}\n\
+         spec: {{containers: [{{name: c, image: i, {container}}}], {spec}}}\n"
+    );
+    let parsed = manifest::parse("p.yaml", text.as_bytes(), Validation::Strict, "node");
+    parsed.unwrap_or_else(|error| panic!("{error}")).remove(0).pod
+}
+
+fn image() -> ImageConfig {
+    ImageConfig {
+        entrypoint: vec!["/entry".into()],
+        cmd: vec!["cmd".into()],
+        env: vec!["A=image".into(), "B=image".into()],
+        ..ImageConfig::default()
+    }
+}
+
+fn config_of(container: &str, spec: &str, image: &ImageConfig) -> Result<ContainerConfig, StartFailure> {
+    let volumes = Volumes::from([
+        ("data".into(), MountSource::Host("/data".into())),
+        ("mem".into(), MountSource::Memory("mem".into())),
+    ]);
+    let facts = Facts {
+        ip: Some(Ipv4Addr::new(10, 0, 0, 2)),
+        host_ip: Some(Ipv4Addr::new(192, 168, 0, 1)),
+        node_name: "node",
+        memory: 1 << 30,
+        cgroup: CgroupPaths::default(),
+        volumes: &volumes,
+    };
+    let attempt = Attempt { container: ContainerIndex(0), number: 3 };
+    container_config(&pod(container, spec), attempt, image, &Paths::new(Path::new("/r")), &facts)
+}
+
+fn made(container: &str, spec: &str) -> ContainerConfig {
+    config_of(container, spec, &image()).unwrap_or_else(|failure| panic!("{}", failure.message))
+}
+
+#[test]
+fn command_and_args_replace_what_the_image_says() {
+    for (container, expected) in [
+        ("", &["/entry", "cmd"][..]),
+        ("args: [x]", &["/entry", "x"]),
+        ("command: [a]", &["a"]),
+        ("command: [a], args: [x, z]", &["a", "x", "z"]),
+        ("env: [{name: V, value: v}], command: [\"$(V)\", \"$$(V)\", \"$(W)\", \"$(A)\", \"$V\", \"$(V\"]",
+         &["v", "$(V)", "$(W)", "$(A)", "$V", "$(V"]),
+    ] {
+        assert_eq!(made(container, "").process.args, expected, "{container}");
+    }
+    let empty = ImageConfig::default();
+    let failure = config_of("", "", &empty).expect_err("there is nothing to run");
+    assert_eq!(failure.reason, StartFailureReason::CreateContainerError);
+}
+
+#[test]
+fn the_environment_is_the_images_with_the_containers_over_it() {
+    let made = made(
+        "env: [{name: A, value: own}, {name: C, value: \"$(A)-$(B)-$(D)\"}, {name: D, value: late},
+          {name: NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}},
+          {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}},
+          {name: APP, valueFrom: {fieldRef: {fieldPath: \"metadata.labels['app']\"}}}]",
+        "",
+    );
+    let env: BTreeMap<&str, &str> = made.process.env.iter().filter_map(|pair| pair.split_once('=')).collect();
+    for (name, value) in [
+        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("HOSTNAME", "p"),
+        ("A", "own"),
+        ("B", "image"),
+        // The image's variables are not for expansion, nor those that come later.
+        ("C", "own-$(B)-$(D)"),
+        ("NAME", "p"),
+        ("IP", "10.0.0.2"),
+        ("APP", "web"),
+    ] {
+        assert_eq!(env.get(name), Some(&value), "{name}");
+    }
+    assert_eq!(made.process.env.len(), env.len(), "a variable is there twice");
+}
+
+#[test]
+fn capabilities_begin_with_all_then_add_then_drop() {
+    let of = |capabilities: &str| {
+        made(&format!("securityContext: {{capabilities: {capabilities}}}"), "").process.capabilities
+    };
+    assert_eq!(of("{}").len(), 14);
+    assert!(of("{add: [NET_ADMIN]}").contains(&"CAP_NET_ADMIN".to_owned()));
+    assert!(!of("{drop: [CHOWN]}").contains(&"CAP_CHOWN".to_owned()));
+    assert_eq!(of("{drop: [ALL], add: [NET_ADMIN]}"), ["CAP_NET_ADMIN"]);
+    assert_eq!(of("{add: [ALL], drop: [SYS_ADMIN]}").len(), 40);
+    assert_eq!(of("{drop: [ALL]}"), Vec::<String>::new());
+    assert_eq!(made("securityContext: {privileged: true}", "").process.capabilities.len(), 41);
+}
+
+#[test]
+fn run_as_non_root_is_refused_in_the_kubelets_words() {
+    for (container, user, expected) in [
+        ("securityContext: {runAsNonRoot: true, runAsUser: 0}", "", Some("container's runAsUser breaks non-root policy")),
+        ("securityContext: {runAsNonRoot: true}", "", Some("container has runAsNonRoot and image will run as root")),
+        ("securityContext: {runAsNonRoot: true}", "0:5", Some("container has runAsNonRoot and image will run as root")),
+        ("securityContext: {runAsNonRoot: true}", "web",
+         Some("container has runAsNonRoot and image has non-numeric user (web), cannot verify user is non-root")),
+        ("securityContext: {runAsNonRoot: true}", "7", None),
+        ("securityContext: {runAsNonRoot: true, runAsUser: 7}", "web", None),
+        ("securityContext: {runAsNonRoot: false}", "", None),
+    ] {
+        let result = config_of(container, "", &ImageConfig { user: user.into(), ..image() });
+        match (result, expected) {
+            (Ok(_), None) => {}
+            (Err(failure), Some(expected)) => {
+                assert_eq!(failure.reason, StartFailureReason::CreateContainerConfigError);
+                let text = &failure.message;
+                assert!(text.starts_with(expected) && text.contains("(pod: \"p_default("), "{text}");
+            }
+            (Ok(_), Some(expected)) => panic!("{container} as {user:?} was taken, not {expected}"),
+            (Err(failure), None) => panic!("{container} as {user:?}: {}", failure.message),
+        }
+    }
+}
+
+#[test]
+fn mounts_come_in_the_order_of_their_paths_and_a_volume_hides_the_agents_file() {
+    let volumes = "volumes: [{name: data, emptyDir: {}}, {name: mem, emptyDir: {medium: Memory}}]";
+    let config = made(
+        "volumeMounts: [{name: mem, mountPath: /b/c, readOnly: true}, {name: data, mountPath: /b, subPath: s},
+          {name: data, mountPath: /etc/hosts, subPath: h}]",
+        volumes,
+    );
+    let destinations: Vec<&str> = config.mounts.iter().filter_map(|mount| mount.destination.to_str()).collect();
+    assert_eq!(destinations, ["/b", "/b/c", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"]);
+    assert_eq!(config.mounts[0].sub_path.as_deref(), Some(Path::new("s")));
+    assert_eq!((&config.mounts[1].source, config.mounts[1].read_only), (&MountSource::Memory("mem".into()), true));
+    assert_eq!(config.mounts[3].source, MountSource::Host("/data".into()));
+}
+
+#[test]
+fn who_it_runs_as_is_the_containers_word_over_the_pods() {
+    let config = made(
+        "securityContext: {runAsUser: 5}",
+        "securityContext: {runAsUser: 1, runAsGroup: 2, fsGroup: 3, supplementalGroups: [4]}",
+    );
+    let user = &config.process.user;
+    assert_eq!((user.run_as_user, user.run_as_group, &user.additional_gids[..]), (Some(5), Some(2), &[4, 3][..]));
+}
+
+#[test]
+fn the_oom_score_follows_the_class() {
+    for (container, expected) in [
+        ("", 1000),
+        ("resources: {limits: {cpu: 1, memory: 1Mi}}", -997),
+        ("resources: {requests: {memory: 512Mi}}", 500),
+        ("resources: {requests: {memory: 2Gi}}", 3),
+        ("resources: {requests: {cpu: 100m}}", 999),
+    ] {
+        assert_eq!(made(container, "").oom_score_adj, expected, "{container}");
+    }
+}
+
+#[test]
+fn a_stop_signal_has_a_name_or_a_number() {
+    for (named, expected) in [
+        (None, 15),
+        (Some("SIGQUIT"), 3),
+        (Some("quit"), 3),
+        (Some("9"), 9),
+        (Some("0"), 15),
+        (Some("NONSENSE"), 15),
+        (Some("SIGRTMIN+3"), libc::SIGRTMIN() + 3),
+    ] {
+        assert_eq!(stop_signal(named), expected, "{named:?}");
+    }
+}
+
+#[test]
+fn a_run_has_its_own_id_log_and_layer() {
+    let config = made("", "");
+    assert_eq!(config.id.len(), 64);
+    let path = config.log.path.display().to_string();
+    assert!(path.starts_with("/r/var/log/pods/default_p_") && path.ends_with("/c/3.log"), "{path}");
+    assert!(config.log.link.display().to_string().ends_with(&format!("/p_default_c-{}.log", config.id)));
+    assert!(config.upper_dir.ends_with("containers/c/3/upper"));
+    let message = config.termination_message.expect("there is one by default");
+    assert_eq!(message.path, Path::new("/dev/termination-log"));
+    assert!(link_name("n", &"x".repeat(250), "c", &config.id).len() <= 255);
+}
+
+#[test]
+fn discarding_a_run_keeps_the_newest_two_logs() {
+    let root = std::env::temp_dir().join(format!("nodlet-discard-{}", std::process::id()));
+    let paths = Paths::new(&root);
+    let directory = paths.pod_logs("n", "p", "u").join("c");
+    fs::create_dir_all(&directory).expect("made");
+    for name in ["0.log", "1.log", "1.log.20260101-000000", "2.log", "3.log"] {
+        fs::write(directory.join(name), "x").expect("written");
+    }
+    fs::create_dir_all(run_directory(&paths, "u", "c", 2).join("upper/x")).expect("made");
+    remove_run(&paths, ("n", "p"), "u", "c", 3).expect("discarded");
+    let mut left: Vec<_> = fs::read_dir(&directory).expect("read").flatten().map(|entry| entry.file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["2.log", "3.log"]);
+    remove_logs(&paths, "n", "p", "u").expect("removed");
+    assert!(!paths.pod_logs("n", "p", "u").exists());
+    fs::remove_dir_all(root).expect("the scratch root goes");
+}

@@ -1,0 +1,220 @@
+//! The files that an agent gives to every container of a pod: `/etc/hosts`,
+//! `/etc/resolv.conf`, `/etc/hostname`. Texts are made by pure functions; the
+//! files lie with the pod's run-time files and die with the boot.
+
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use crate::spec::pod::{DnsConfig, DnsPolicy};
+use crate::spec::{Pod, PodSpec};
+
+/// Longest host name that Kubernetes gives a pod.
+const HOSTNAME: usize = 63;
+
+/// Nameservers that a resolver takes (`MAXNS`), as validation and kubelet have it.
+const NAMESERVERS: usize = 3;
+
+/// Search domains that a kubelet writes.
+const SEARCHES: usize = 32;
+
+/// The host name of a pod: `hostname` or its name, cut to 63 bytes and trimmed
+/// (kubelet: `GeneratePodHostNameAndDomain`); with `hostNetwork` the node's.
+pub fn hostname(pod: &Pod, node_name: &str) -> String {
+    if pod.spec.host_network {
+        return node_name.to_owned();
+    }
+    let name = pod.spec.hostname.as_deref().unwrap_or(&pod.name);
+    let cut = &name[..name.len().min(HOSTNAME)];
+    cut.trim_end_matches(['-', '.']).to_owned()
+}
+
+/// `/etc/hosts` (kubelet: `managedHostsFileContent`).
+pub fn hosts(pod: &Pod, ip: Option<Ipv4Addr>, node_name: &str, node_hosts: &str) -> String {
+    let mut text = if pod.spec.host_network {
+        format!("# Kubernetes-managed hosts file (host network).\n{node_hosts}")
+    } else {
+        let mut text = String::from(
+            "# Kubernetes-managed hosts file.\n\
+             127.0.0.1\tlocalhost\n\
+             ::1\tlocalhost ip6-localhost ip6-loopback\n\
+             fe00::0\tip6-localnet\n\
+             fe00::0\tip6-mcastprefix\n\
+             fe00::1\tip6-allnodes\n\
+             fe00::2\tip6-allrouters\n",
+        );
+        if let Some(ip) = ip {
+            let host = hostname(pod, node_name);
+            match domain(pod) {
+                // Writing into a String does not fail.
+                Some(domain) => drop(writeln!(text, "{ip}\t{host}.{domain}\t{host}")),
+                None => drop(writeln!(text, "{ip}\t{host}")),
+            }
+        }
+        text
+    };
+    if !pod.spec.host_aliases.is_empty() {
+        text.push_str("\n# Entries added by HostAliases.\n");
+        for alias in &pod.spec.host_aliases {
+            let _ = writeln!(text, "{}\t{}", alias.ip, alias.hostnames.join("\t"));
+        }
+    }
+    text
+}
+
+/// The domain of a pod with a `subdomain`; a board's cluster domain is the default one.
+fn domain(pod: &Pod) -> Option<String> {
+    let subdomain = pod.spec.subdomain.as_ref()?;
+    Some(format!("{subdomain}.{}.svc.cluster.local", pod.namespace))
+}
+
+/// `/etc/resolv.conf`. There is no cluster DNS on a board, so `ClusterFirst`
+/// falls back to the node's (kubelet: `MissingClusterDNS`).
+pub fn resolv_conf(spec: &PodSpec, node: &str) -> String {
+    let base = match spec.dns_policy {
+        DnsPolicy::ClusterFirst | DnsPolicy::ClusterFirstWithHostNet | DnsPolicy::Default => parse_resolv_conf(node),
+        DnsPolicy::None => DnsConfig::default(),
+    };
+    let mut config = merge(base, &spec.dns_config);
+    config.nameservers.truncate(NAMESERVERS);
+    config.searches.truncate(SEARCHES);
+    let mut text = String::new();
+    if !config.searches.is_empty() {
+        let _ = writeln!(text, "search {}", config.searches.join(" "));
+    }
+    for nameserver in &config.nameservers {
+        let _ = writeln!(text, "nameserver {nameserver}");
+    }
+    if !config.options.is_empty() {
+        let _ = writeln!(text, "options {}", config.options.join(" "));
+    }
+    text
+}
+
+/// Reads a resolv.conf as the kubelet does: the last `search` wins, options add up.
+fn parse_resolv_conf(text: &str) -> DnsConfig {
+    let mut config = DnsConfig::default();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("nameserver") => config.nameservers.extend(words.next().map(str::to_owned)),
+            Some("search") => {
+                config.searches = words.map(|word| if word == "." { word } else { word.trim_end_matches('.') }.to_owned()).collect();
+            }
+            Some("options") => {
+                for option in words {
+                    set_option(&mut config.options, option);
+                }
+            }
+            Some(_) | None => {}
+        }
+    }
+    config
+}
+
+/// An option given again replaces the earlier one of its name.
+fn set_option(options: &mut Vec<String>, option: &str) {
+    let name = |option: &str| option.split(':').next().unwrap_or_default().to_owned();
+    match options.iter_mut().find(|known| name(known) == name(option)) {
+        Some(known) => option.clone_into(known),
+        None => options.push(option.to_owned()),
+    }
+}
+
+/// `dnsConfig` over what the policy gives (kubelet: `appendDNSConfig`).
+fn merge(mut base: DnsConfig, with: &DnsConfig) -> DnsConfig {
+    let add = |known: &mut Vec<String>, more: &[String]| {
+        for value in more {
+            if !known.contains(value) {
+                known.push(value.clone());
+            }
+        }
+    };
+    add(&mut base.nameservers, &with.nameservers);
+    add(&mut base.searches, &with.searches);
+    for option in &with.options {
+        set_option(&mut base.options, option);
+    }
+    base
+}
+
+/// Writes the three files into the pod's run-time directory.
+///
+/// # Errors
+/// If the directory cannot be written.
+pub fn write(directory: &Path, pod: &Pod, ip: Option<Ipv4Addr>, node_name: &str) -> io::Result<()> {
+    // A node without one of these files gives its pods an empty one.
+    let node_file = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let hosts = hosts(pod, ip, node_name, &node_file("/etc/hosts"));
+    put(&directory.join("etc-hosts"), &hosts)?;
+    put(&directory.join("resolv.conf"), &resolv_conf(&pod.spec, &node_file("/etc/resolv.conf")))?;
+    put(&directory.join("hostname"), &format!("{}\n", hostname(pod, node_name)))
+}
+
+/// World-readable whatever the umask says, since any user of a container reads it.
+fn put(path: &Path, text: &str) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::write(path, text)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{self, Validation};
+
+    fn pod(name: &str, spec: &str) -> std::rc::Rc<Pod> {
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: c, image: i}}], {spec}}}\n"
+        );
+        let parsed = manifest::parse("p.yaml", text.as_bytes(), Validation::Strict, "node");
+        parsed.unwrap_or_else(|error| panic!("{error}")).remove(0).pod
+    }
+
+    #[test]
+    fn a_pod_is_called_by_its_name_cut_to_what_a_label_holds() {
+        let long = format!("{}-.x", "a".repeat(61));
+        for (name, spec, expected) in [
+            ("web", "", "web".to_owned()),
+            ("web", "hostname: other", "other".into()),
+            (&long[..63], "", "a".repeat(61)),
+            ("web", "hostNetwork: true", "node".into()),
+        ] {
+            let name = name.trim_end_matches(['.', '-']);
+            assert_eq!(hostname(&pod(name, spec), "node"), expected, "{name} {spec}");
+        }
+    }
+
+    #[test]
+    fn hosts_is_the_file_that_a_kubelet_writes() {
+        let ip = Some(Ipv4Addr::new(10, 85, 0, 7));
+        let text = hosts(&pod("web", "hostAliases: [{ip: 1.2.3.4, hostnames: [a, b]}]"), ip, "node", "");
+        assert_eq!(
+            text,
+            "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
+             fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n\
+             10.85.0.7\tweb\n\n# Entries added by HostAliases.\n1.2.3.4\ta\tb\n"
+        );
+        let text = hosts(&pod("web", "subdomain: sub"), ip, "node", "");
+        assert!(text.ends_with("10.85.0.7\tweb.sub.default.svc.cluster.local\tweb\n"), "{text}");
+        let text = hosts(&pod("web", "hostNetwork: true"), None, "node", "127.0.0.1 localhost\n");
+        assert_eq!(text, "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n");
+    }
+
+    #[test]
+    fn resolv_conf_is_the_nodes_with_the_pods_wishes_over_it() {
+        let node = "# c\nnameserver 1.1.1.1\nsearch old\nsearch a.example. b.\noptions ndots:2 rotate\n";
+        for (spec, expected) in [
+            ("", "search a.example b\nnameserver 1.1.1.1\noptions ndots:2 rotate\n"),
+            (
+                "dnsPolicy: Default, dnsConfig: {searches: [c], options: [{name: ndots, value: '5'}, {name: edns0}]}",
+                "search a.example b c\nnameserver 1.1.1.1\noptions ndots:5 rotate edns0\n",
+            ),
+            ("dnsPolicy: None, dnsConfig: {nameservers: [9.9.9.9]}", "nameserver 9.9.9.9\n"),
+        ] {
+            assert_eq!(resolv_conf(&pod("web", spec).spec, node), expected, "{spec}");
+        }
+    }
+}

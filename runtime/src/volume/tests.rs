@@ -1,0 +1,139 @@
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use super::*;
+use crate::manifest::{self, Validation};
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("nodlet-volume-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a scratch directory");
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn pod(spec: &str) -> std::rc::Rc<Pod> {
+    let text = format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {spec}\n");
+    let parsed = manifest::parse("p.yaml", text.as_bytes(), Validation::Strict, "node");
+    parsed.unwrap_or_else(|error| panic!("{error}")).remove(0).pod
+}
+
+#[test]
+fn an_empty_dir_is_for_everybody_and_stays_as_it_is() {
+    let scratch = Scratch::new("empty");
+    let paths = Paths::new(&scratch.0);
+    let pod = pod("{containers: [{name: c, image: i}], volumes: [{name: v, emptyDir: {}}]}");
+    let request = Request::new(&pod, &paths);
+    let volumes = set_up(&request).expect("set up");
+    let Some(MountSource::Host(path)) = volumes.get("v") else { panic!("{volumes:?}") };
+    assert!(path.ends_with(format!("pods/{}/volumes/kubernetes.io~empty-dir/v", pod.uid)));
+    assert_eq!(fs::metadata(path).expect("it is there").permissions().mode() & 0o7777, 0o777);
+    fs::write(path.join("kept"), "x").expect("written");
+    set_up(&request).expect("set up again");
+    assert!(path.join("kept").exists());
+    assert_eq!(known(&request), volumes);
+    tear_down(&paths.pod(&pod.uid.0)).expect("torn down");
+    assert!(!paths.pod(&pod.uid.0).exists());
+    tear_down(&paths.pod(&pod.uid.0)).expect("what is gone is torn down");
+}
+
+#[test]
+fn an_empty_dir_belongs_to_the_group_of_the_pod() {
+    let scratch = Scratch::new("group");
+    let pod = pod("{securityContext: {fsGroup: 2000}, containers: [{name: c, image: i}], volumes: [{name: v, emptyDir: {}}]}");
+    let volumes = set_up(&Request::new(&pod, &Paths::new(&scratch.0))).expect("set up");
+    let Some(MountSource::Host(path)) = volumes.get("v") else { panic!("{volumes:?}") };
+    let metadata = fs::metadata(path).expect("it is there");
+    assert_eq!((metadata.gid(), metadata.mode() & 0o7777), (2000, 0o2777));
+}
+
+#[test]
+fn a_memory_volume_is_as_large_as_the_least_limit_says() {
+    for (limits, size_limit, expected) in [
+        ("", "", None),
+        ("", "sizeLimit: 1Mi", Some(1 << 20)),
+        ("resources: {limits: {memory: 512Ki}}", "sizeLimit: 1Mi", Some(512 << 10)),
+        ("resources: {limits: {memory: 4Mi}}", "", Some(4 << 20)),
+    ] {
+        let pod = pod(&format!(
+            "{{containers: [{{name: c, image: i, {limits}}}], volumes: [{{name: v, emptyDir: {{medium: Memory, {size_limit}}}}}]}}"
+        ));
+        assert_eq!(memory_volumes(&pod)[0].size, expected, "{limits} {size_limit}");
+    }
+}
+
+#[test]
+fn a_host_path_is_held_against_its_type() {
+    let scratch = Scratch::new("host");
+    let at = |name: &str| scratch.0.join(name).display().to_string();
+    fs::create_dir(scratch.0.join("dir")).expect("made");
+    fs::write(scratch.0.join("file"), "").expect("made");
+    let _socket = std::os::unix::net::UnixListener::bind(scratch.0.join("socket")).expect("bound");
+    for (path, kind, wrong) in [
+        (at("nothing"), "", None),
+        (at("dir"), "Directory", None),
+        (at("file"), "Directory", Some("a directory")),
+        (at("nothing"), "Directory", Some("a directory")),
+        (at("file"), "File", None),
+        (at("dir"), "File", Some("a file")),
+        (at("socket"), "Socket", None),
+        (at("file"), "Socket", Some("a socket file")),
+        ("/dev/null".into(), "CharDevice", None),
+        (at("file"), "CharDevice", Some("a character device")),
+        (at("file"), "BlockDevice", Some("a block device")),
+        (at("new/deep"), "DirectoryOrCreate", None),
+        (at("file"), "DirectoryOrCreate", Some("a directory")),
+        (at("fresh"), "FileOrCreate", None),
+        (at("dir"), "FileOrCreate", Some("a file")),
+    ] {
+        let pod = pod(&format!(
+            "{{containers: [{{name: c, image: i}}], volumes: [{{name: v, hostPath: {{path: {path}, type: \"{kind}\"}}}}]}}"
+        ));
+        let result = set_up(&Request::new(&pod, &Paths::new(&scratch.0)));
+        let expected = wrong.map(|wanted| {
+            format!("MountVolume.SetUp failed for volume \"v\" : hostPath type check failed: {path} is not {wanted}")
+        });
+        assert_eq!(result.err(), expected, "{path} {kind}");
+    }
+    let mode = |name: &str| fs::metadata(scratch.0.join(name)).expect("it was made").mode() & 0o7777;
+    assert_eq!((mode("new/deep"), mode("fresh")), (0o755, 0o644));
+    let pod = pod(&format!(
+        "{{containers: [{{name: c, image: i}}], volumes: [{{name: v, hostPath: {{path: {}, type: FileOrCreate}}}}]}}",
+        at("no/parent")
+    ));
+    let error = set_up(&Request::new(&pod, &Paths::new(&scratch.0))).expect_err("the parent must exist");
+    assert!(error.contains("No such file"), "{error}");
+}
+
+#[test]
+fn removing_follows_no_link_and_knows_no_depth() {
+    let scratch = Scratch::new("remove");
+    let outside = scratch.0.join("outside");
+    fs::create_dir(&outside).expect("made");
+    fs::write(outside.join("precious"), "x").expect("written");
+    let doomed = scratch.0.join("doomed");
+    fs::create_dir(&doomed).expect("made");
+    symlink(&outside, doomed.join("link")).expect("linked");
+    symlink("/", doomed.join("root")).expect("linked");
+    let mut deep = doomed.clone();
+    for _ in 0..400 {
+        deep = deep.join("d");
+    }
+    fs::create_dir_all(&deep).expect("made");
+    for index in 0..3000 {
+        fs::write(doomed.join(format!("f{index}")), "").expect("written");
+    }
+    tear_down(&doomed).expect("removed");
+    assert!(!doomed.exists());
+    assert!(outside.join("precious").exists());
+    assert_eq!(fs::read_dir(&scratch.0).expect("read").count(), 1, "something was moved up and left");
+}
