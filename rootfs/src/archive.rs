@@ -424,6 +424,3 @@ fn bounded(planned: Vec<Planned>) -> Result<Vec<Planned>, ArchiveError> {
     }
     Ok(planned)
 }
-
-#[cfg(test)]
-mod tests;

@@ -285,7 +285,8 @@ impl<'a> Loading<'a> {
         for layer in planned.iter().flat_map(|image| &image.layers) {
             if self.store.layer_path(&layer.diff_id).is_some() {
                 (self.progress)(Progress::Present { layer: layer.diff_id });
-            } else if missing.insert(layer.diff_id, layer.clone()).is_none() {
+            } else if !missing.contains_key(&layer.diff_id) {
+                missing.insert(layer.diff_id, layer.clone());
                 order.push(layer.diff_id);
             }
         }
@@ -299,15 +300,14 @@ impl<'a> Loading<'a> {
             let path = self.store.writable.directory.clone();
             return Err(LoadError::NotEnoughSpace { path, needed, free });
         }
-        let mut blobs = HashMap::new();
         for diff_id in order {
             let layer = &missing[&diff_id];
             let (mut stream, size) = archive.open(&layer.member)?.ok_or_else(|| absent(layer))?;
             let met = self.convert(&layer.member, &mut stream, size)?;
             verify(layer, met)?;
-            blobs.insert(diff_id, met.blob);
+            self.known.insert(met.blob, diff_id);
         }
-        self.commit(planned, &|layer| Ok(blobs.get(&layer.diff_id).copied().or(layer.blob)))
+        self.commit(planned)
     }
 
     /// Reads all once, and finds out at the end what it was for.
@@ -349,21 +349,23 @@ impl<'a> Loading<'a> {
         // To the end, so that whoever writes into the pipe is not cut off.
         io::copy(&mut members.into_inner(), &mut io::sink()).map_err(ArchiveError::Read)?;
         let planned = plan(&mut passed, &self.wanted())?;
-        let mut blobs = HashMap::new();
         for layer in planned.iter().flat_map(|image| &image.layers) {
-            let name = passed.resolve(&layer.member);
-            match name.and_then(|name| met.remove(&name)) {
-                Some(result) => {
-                    let met = result?;
-                    verify(layer, met)?;
-                    blobs.insert(layer.diff_id, met.blob);
+            match passed.resolve(&layer.member).and_then(|name| met.get_mut(&name)) {
+                Some(Ok(met)) => {
+                    verify(layer, *met)?;
+                    self.known.insert(met.blob, met.diff_id);
                 }
-                None if blobs.contains_key(&layer.diff_id)
-                    || self.store.layer_path(&layer.diff_id).is_some() => {}
+                Some(failed) => {
+                    return match std::mem::replace(failed, Err(absent(layer))) {
+                        Err(error) => Err(error),
+                        Ok(_) => Err(absent(layer)),
+                    };
+                }
+                None if self.store.layer_path(&layer.diff_id).is_some() => {}
                 None => return Err(absent(layer)),
             }
         }
-        self.commit(planned, &|layer| Ok(blobs.get(&layer.diff_id).copied().or(layer.blob)))
+        self.commit(planned)
     }
 
     /// The blob and the layer of the store that a member's name promises.
@@ -416,11 +418,7 @@ impl<'a> Loading<'a> {
     }
 
     /// Puts what is wanted in its place, and makes it exist with one rename.
-    fn commit(
-        &mut self,
-        planned: Vec<Planned>,
-        blob_of: &dyn Fn(&PlannedLayer) -> Result<Option<Digest>, LoadError>,
-    ) -> Result<Vec<Loaded>, LoadError> {
+    fn commit(&mut self, planned: Vec<Planned>) -> Result<Vec<Loaded>, LoadError> {
         let (store, area) = (self.store, &self.store.writable);
         let mut index = area.index()?;
         let before = index.clone();
@@ -439,7 +437,11 @@ impl<'a> Loading<'a> {
             let in_writable = area.record(&image.id)?.is_some();
             let in_baked = store.baked.record(&image.id)?.is_some();
             if !in_writable && !in_baked {
-                let blobs = image.layers.iter().map(blob_of).collect::<Result<Vec<_>, _>>()?;
+                // Only what has been seen to be true: a manifest may say anything.
+                let seen = |layer: &PlannedLayer| {
+                    layer.blob.filter(|blob| self.known.get(blob) == Some(&layer.diff_id))
+                };
+                let blobs = image.layers.iter().map(seen).collect();
                 let layers = image.layers.iter().map(|layer| layer.diff_id).collect();
                 let record = Record::new(image.config.clone(), image.manifest, layers, blobs);
                 records.push((image.id, record.encode()));

@@ -1,1 +1,323 @@
+//! Loading: archives of all makes, what is refused, and what a failing disk or
+//! a power cut leaves of it.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+
+use super::*;
+use crate::testing::{Scratch, TarBuilder, TestImage, docker_archive, oci_archive, run};
+
+mod faults;
+mod memory;
+
+fn amd64() -> LoadOptions {
+    LoadOptions { platform: Some(Platform::parse("linux/amd64").unwrap()), ..LoadOptions::default() }
+}
+
+fn on(platform: &str) -> LoadOptions {
+    LoadOptions { platform: Some(Platform::parse(platform).unwrap()), ..LoadOptions::default() }
+}
+
+fn layer(text: &str) -> Vec<u8> {
+    TarBuilder::new().directory("etc").file("etc/text", text).finish()
+}
+
+/// Every image with its names, as one line each.
+fn listed(store: &Store) -> Vec<String> {
+    let images = store.images().unwrap();
+    images
+        .iter()
+        .map(|image| format!("{} {} {}", image.platform, image.names.join(","), image.layers.len()))
+        .collect()
+}
+
+/// Loads an archive as a file and as a stream, into a store each.
+fn load_both(archive: &[u8], options: &LoadOptions) -> [Result<Vec<String>, String>; 2] {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("archive.tar");
+    fs::write(&file, archive).unwrap();
+    let outcome = |store: &Store, result: Result<Vec<Loaded>, LoadError>| match result {
+        Ok(loaded) => {
+            assert!(loaded.iter().all(|loaded| loaded.new && loaded.bytes_written > 0), "{loaded:?}");
+            Ok(listed(store))
+        }
+        Err(error) => {
+            assert_eq!(listed(store), Vec::<String>::new());
+            Err(error.to_string())
+        }
+    };
+    let by_file = Store::open(&scratch.path().join("file")).unwrap();
+    let by_stream = Store::open(&scratch.path().join("stream")).unwrap();
+    let loaded = by_file.load_path(&file, options, &mut |_| {});
+    let streamed = by_stream.load(&mut &archive[..], options, &mut |_| {});
+    [outcome(&by_file, loaded), outcome(&by_stream, streamed)]
+}
+
+#[track_caller]
+fn check(archive: TarBuilder, options: &LoadOptions, expected: &[&str]) {
+    let expected: Vec<String> = expected.iter().map(|line| line.to_string()).collect();
+    for (outcome, how) in load_both(&archive.finish(), options).into_iter().zip(["file", "stream"]) {
+        assert_eq!(outcome.as_ref(), Ok(&expected), "as a {how}");
+    }
+}
+
+#[track_caller]
+fn refused(archive: TarBuilder, options: &LoadOptions, expected: &str) {
+    for (outcome, how) in load_both(&archive.finish(), options).into_iter().zip(["file", "stream"]) {
+        assert_eq!(outcome, Err(expected.to_owned()), "as a {how}");
+    }
+}
+
+#[test]
+fn oci_layouts_and_docker_archives_give_the_same_image() {
+    let image = || TestImage::new("app:1", vec![layer("one"), layer("two")]);
+    let expected = ["linux/amd64 docker.io/library/app:1 2"];
+    check(oci_archive(&[image()]), &amd64(), &expected);
+    check(oci_archive(&[image().gzipped()]), &amd64(), &expected);
+    check(docker_archive(&[image()]), &amd64(), &expected);
+
+    let scratch = Scratch::new();
+    let layout = scratch.path().join("layout");
+    fs::create_dir(&layout).unwrap();
+    let archive = scratch.path().join("archive.tar");
+    fs::write(&archive, oci_archive(&[image()]).finish()).unwrap();
+    run(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&layout));
+    let store = Store::open(&scratch.path().join("root")).unwrap();
+    store.load_path(&layout, &amd64(), &mut |_| {}).unwrap();
+    assert_eq!(listed(&store), expected);
+    run(Command::new("gzip").arg(&archive));
+    let store = Store::open(&scratch.path().join("gzipped")).unwrap();
+    store.load_path(&scratch.path().join("archive.tar.gz"), &amd64(), &mut |_| {}).unwrap();
+    assert_eq!(listed(&store), expected);
+}
+
+#[test]
+fn an_archive_may_hold_several_images_that_share_layers() {
+    let images = || {
+        [
+            TestImage::new("quay.io/a/one:1", vec![layer("base"), layer("one")]),
+            TestImage::new("quay.io/a/two:2", vec![layer("base"), layer("two"), layer("base")]),
+        ]
+    };
+    let expected = ["linux/amd64 quay.io/a/one:1 2", "linux/amd64 quay.io/a/two:2 3"];
+    for archive in [oci_archive(&images()), docker_archive(&images())] {
+        for outcome in load_both(&archive.finish(), &amd64()) {
+            let outcome = outcome.map(|lines| lines.into_iter().collect::<BTreeSet<_>>());
+            assert_eq!(outcome, Ok(expected.iter().map(|line| line.to_string()).collect()));
+        }
+    }
+}
+
+#[test]
+fn an_index_picks_the_platform() {
+    let images = || {
+        ["linux/amd64", "linux/arm64", "linux/arm/v6", "linux/arm/v7"]
+            .map(|platform| TestImage::new("app:1", vec![layer(platform)]).on(platform))
+    };
+    for (asked, expected) in [
+        ("linux/amd64", "linux/amd64 docker.io/library/app:1 1"),
+        ("linux/arm64/v8", "linux/arm64 docker.io/library/app:1 1"),
+        ("linux/arm/v7", "linux/arm/v7 docker.io/library/app:1 1"),
+        ("linux/arm/v8", "linux/arm/v7 docker.io/library/app:1 1"),
+        ("linux/arm/v6", "linux/arm/v6 docker.io/library/app:1 1"),
+    ] {
+        check(oci_archive(&images()), &on(asked), &[expected]);
+    }
+    let has =
+        "the archive has linux/amd64, linux/arm64, linux/arm/v6, linux/arm/v7; choose one with --platform";
+    refused(oci_archive(&images()), &on("linux/riscv64"), &format!("find an image for linux/riscv64: {has}"));
+    refused(oci_archive(&images()), &on("linux/arm/v5"), &format!("find an image for linux/arm/v5: {has}"));
+    refused(
+        docker_archive(&[TestImage::new("app:1", vec![layer("x")])]),
+        &on("linux/arm64"),
+        "find an image for linux/arm64: the archive has linux/amd64; choose one with --platform",
+    );
+}
+
+#[test]
+fn an_image_without_a_name_takes_the_one_that_is_asked_for() {
+    let image = || TestImage { name: None, ..TestImage::new("", vec![layer("x")]) };
+    check(oci_archive(&[image()]), &amd64(), &["linux/amd64  1"]);
+    let named = LoadOptions { name: Some(Reference::parse("mine").unwrap()), ..amd64() };
+    check(docker_archive(&[image()]), &named, &["linux/amd64 docker.io/library/mine:latest 1"]);
+}
+
+#[test]
+fn damaged_and_foreign_archives_are_refused() {
+    let image = || TestImage::new("app:1", vec![layer("one")]);
+    let blob = |image: &TestImage| format!("blobs/sha256/{}", Digest::of(&image.layers[0]).hex());
+    refused(
+        TarBuilder::new().file("readme", "text"),
+        &amd64(),
+        "read the archive: it has neither index.json (an OCI image layout) nor manifest.json (a docker archive); \
+         make one with podman save, docker save, buildah push or skopeo copy",
+    );
+    let other = layer("other");
+    let replaced = |name: &str, bytes: &[u8]| oci_archive(&[image()]).bytes(name, bytes);
+    refused(
+        replaced(&blob(&image()), &other),
+        &amd64(),
+        &format!(
+            "load layer {}: its content has digest {} and should have {}; the archive is damaged",
+            blob(&image()),
+            Digest::of(&other),
+            Digest::of(&image().layers[0])
+        ),
+    );
+    let config = format!("blobs/sha256/{}", image().id().hex());
+    refused(
+        replaced(&config, b"{}"),
+        &amd64(),
+        &format!(
+            "read {config} in the archive: its content has digest {}: the archive is damaged",
+            Digest::of(b"{}")
+        ),
+    );
+    let wrong_diff_id = TestImage::new("app:1", vec![layer("one")]);
+    let archive = docker_archive(&[wrong_diff_id]).bytes("image0-0/layer.tar", &other);
+    refused(
+        archive,
+        &amd64(),
+        &format!(
+            "load layer image0-0/layer.tar: its content has digest {} and should have {}; the archive is damaged",
+            Digest::of(&other),
+            Digest::of(&layer("one"))
+        ),
+    );
+    let sha512 = format!(r#"{{"manifests":[{{"digest":"sha512:{}"}}]}}"#, "0".repeat(128));
+    refused(TarBuilder::new().file("index.json", &sha512), &amd64(), "read index.json in the archive");
+    refused(
+        TarBuilder::new().file("index.json", r#"{"manifests":1}"#),
+        &amd64(),
+        "read index.json in the archive: invalid type: integer `1`, expected a sequence at line 1 column 14",
+    );
+    refused(
+        oci_archive(&[TestImage::new("app:1", vec![])]),
+        &amd64(),
+        &format!(
+            "read blobs/sha256/{} in the archive: an image of 0 layers: must be 1 to 127",
+            TestImage::new("app:1", vec![]).id().hex()
+        ),
+    );
+    let hostile = TarBuilder::new().file("../../etc/passwd", "root").finish();
+    let hostile = TestImage::new("app:1", vec![hostile]);
+    let member = blob(&hostile);
+    refused(
+        oci_archive(&[hostile]),
+        &amd64(),
+        &format!("load layer {member}: unpack ../../etc/passwd: would lie outside of the root file system"),
+    );
+}
+
+#[test]
+fn a_layer_that_is_missing_is_named() {
+    let image = TestImage::new("app:1", vec![layer("one")]);
+    let archive = TarBuilder::new().file(&format!("{}.json", image.id().hex()), &image.configuration()).file(
+        "manifest.json",
+        &format!(r#"[{{"Config":"{}.json","RepoTags":["app:1"],"Layers":["a.tar"]}}]"#, image.id().hex()),
+    );
+    refused(archive, &amd64(), "read a.tar: it is not in the archive, though its manifest names it");
+}
+
+#[test]
+fn a_truncated_archive_is_refused() {
+    let image = || TestImage::new("app:1", vec![layer(&"x".repeat(5000))]);
+    let named_by = oci_archive(&[image()]).finish().len() - 1024 - 2 * 1024;
+    let whole = oci_archive(&[image()]).finish();
+    for end in (0..named_by).step_by(509) {
+        for outcome in load_both(&whole[..end], &amd64()) {
+            assert!(outcome.is_err(), "cut to {end} of {} bytes: {outcome:?}", whole.len());
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_the_disk_is_refused_before_it_is_written() {
+    let scratch = Scratch::new();
+    // As large as its header says, and never read.
+    let huge = 1u64 << 60;
+    let image = TestImage::new("app:1", vec![layer("x")]);
+    let archive = docker_archive(&[image]).finish();
+    let path = scratch.path().join("archive.tar");
+    fs::write(&path, &archive[..archive.len() - 1024]).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    let store = Store::open(&scratch.path().join("root")).unwrap();
+    let free = nix::sys::statvfs::statvfs(scratch.path()).unwrap();
+    let free = free.blocks_available() * free.fragment_size();
+    let size = (free + (1 << 30)).min(huge);
+    let mut header = tar::Header::new_gnu();
+    header.set_path("image0-0/layer.tar").unwrap();
+    header.set_size(size);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_cksum();
+    let end = archive.len() as u64 - 1024;
+    std::os::unix::fs::FileExt::write_all_at(&file, header.as_bytes(), end).unwrap();
+    if file.set_len((end + 512 + size).next_multiple_of(512)).is_err() {
+        // The file system takes no file as large as its free space.
+        return;
+    }
+    match store.load_path(&path, &amd64(), &mut |_| {}) {
+        Err(LoadError::NotEnoughSpace { needed, .. }) => assert_eq!(needed, size),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(fs::read_dir(scratch.path().join("root/var/lib/nodlet/images/staging")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_name_moves_to_the_image_that_was_loaded_last() {
+    let scratch = Scratch::new();
+    let store = Store::open(scratch.path()).unwrap();
+    let load = |text: &str| {
+        let archive = oci_archive(&[TestImage::new("app:latest", vec![layer(text)])]).finish();
+        store.load(&mut &archive[..], &amd64(), &mut |_| {}).unwrap().remove(0)
+    };
+    let (old, new) = (load("old"), load("new"));
+    let name = Reference::parse("app").unwrap();
+    assert_eq!(store.find(&name).unwrap().unwrap().id, new.image.id);
+    let lines: BTreeSet<String> = listed(&store).into_iter().collect();
+    assert_eq!(
+        lines,
+        ["linux/amd64  1", "linux/amd64 docker.io/library/app:latest 1"].map(str::to_owned).into()
+    );
+    let by_digest = format!("app@{}", old.image.manifest_digest.unwrap());
+    assert_eq!(store.find(&Reference::parse(&by_digest).unwrap()).unwrap().unwrap().id, old.image.id);
+    let by_id = Reference::parse(&old.image.id.to_string()).unwrap();
+    assert_eq!(store.find(&by_id).unwrap().unwrap().id, old.image.id);
+}
+
+#[test]
+fn a_baked_image_is_used_and_never_copied() {
+    let scratch = Scratch::new();
+    let root = scratch.path();
+    let archive = oci_archive(&[TestImage::new("app:1", vec![layer("base"), layer("app")])]).finish();
+    Store::open(root).unwrap().load(&mut &archive[..], &amd64(), &mut |_| {}).unwrap();
+    fs::create_dir_all(root.join("usr/lib/nodlet")).unwrap();
+    fs::rename(root.join("var/lib/nodlet/images"), root.join("usr/lib/nodlet/images")).unwrap();
+
+    let store = Store::open(root).unwrap();
+    let baked = store.find(&Reference::parse("app:1").unwrap()).unwrap().expect("baked in");
+    assert!(store.layer_path(&baked.layers[0]).unwrap().starts_with(root.join("usr")));
+    let loaded = store.load(&mut &archive[..], &amd64(), &mut |_| {}).unwrap().remove(0);
+    assert_eq!((loaded.new, loaded.bytes_written), (false, 0));
+
+    let more = oci_archive(&[TestImage::new("app:1", vec![layer("base"), layer("newer")])]).finish();
+    let newer = store.load(&mut &more[..], &amd64(), &mut |_| {}).unwrap().remove(0);
+    assert_eq!(
+        fs::read_dir(root.join("var/lib/nodlet/images/layers")).unwrap().count(),
+        1,
+        "the base is there"
+    );
+    assert_eq!(store.find(&Reference::parse("app:1").unwrap()).unwrap().unwrap().id, newer.image.id);
+    store.remove("app:1").unwrap();
+    assert_eq!(store.find(&Reference::parse("app:1").unwrap()).unwrap().unwrap().id, baked.id);
+    let error = store.remove("app:1").unwrap_err().to_string();
+    let expected = format!(
+        "remove image app:1: it is part of the device image, in {}",
+        root.join("usr/lib/nodlet/images").display()
+    );
+    assert_eq!(error, expected);
+}

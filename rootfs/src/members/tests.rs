@@ -1,1 +1,129 @@
+use super::*;
+use crate::testing::TarBuilder;
 
+/// Every member, with its size, and what it reads as.
+fn walk(archive: &[u8]) -> Result<Vec<String>, String> {
+    let mut members = Members::new(archive);
+    let mut lines = Vec::new();
+    while let Some(member) = members.next().map_err(|error| error.to_string())? {
+        let mut content = Vec::new();
+        members.read_to_end(&mut content).map_err(|error| error.to_string())?;
+        assert_eq!(content.len() as u64, member.size, "{}", shown(&member.path));
+        lines.push(format!("{} {}", shown(&member.path), shown(&content)));
+    }
+    Ok(lines)
+}
+
+/// A member preceded by these PAX records.
+fn with_pax(records: &[(&str, &str)], data: &[u8]) -> TarBuilder {
+    let mut bytes = String::new();
+    for (key, value) in records {
+        let rest = format!(" {key}={value}\n");
+        let length =
+            (1..).find(|digits| (rest.len() + digits).to_string().len() == *digits).unwrap() + rest.len();
+        bytes += &format!("{length}{rest}");
+    }
+    TarBuilder::new().entry(EntryType::XHeader, "PaxHeaders/a", "", 0, bytes.as_bytes()).bytes("a", data)
+}
+
+fn first(archive: TarBuilder) -> Result<Member, String> {
+    let archive = archive.finish();
+    let mut members = Members::new(&archive[..]);
+    members.next().map(|member| member.expect("a member")).map_err(|error| error.to_string())
+}
+
+#[test]
+fn pax_records_override_the_header() {
+    let records = [
+        ("path", "b\nc"),
+        ("uid", "3000000000"),
+        ("gid", "70000"),
+        ("mtime", "-1.25"),
+        ("SCHILY.xattr.user.a", "x=y"),
+        ("LIBARCHIVE.xattr.user.a%3d", "AAEC/w"),
+        ("comment", "ignored"),
+    ];
+    let member = first(with_pax(&records, b"")).unwrap();
+    assert_eq!((shown(&member.path), member.uid, member.gid), ("b\\nc".to_owned(), 3_000_000_000, 70_000));
+    assert_eq!(member.mtime, Timestamp { seconds: -2, nanoseconds: 750_000_000 });
+    let xattrs = [(&b"user.a"[..], &b"x=y"[..]), (b"user.a=", &[0, 1, 2, 255])];
+    assert_eq!(member.xattrs, xattrs.map(|(name, value)| (name.to_vec(), value.to_vec())));
+}
+
+#[test]
+fn a_size_in_a_pax_record_is_the_size() {
+    let archive = with_pax(&[("size", "3")], b"abcdef").file("next", "1").finish();
+    assert_eq!(walk(&archive), Ok(vec!["a abc".to_owned(), "next 1".to_owned()]));
+}
+
+#[test]
+fn what_is_wrong_with_a_pax_record_is_said() {
+    for (records, expected) in [
+        (("uid", "x"), "read the tar header at byte 512: PAX record uid: must be a decimal number"),
+        (("uid", "4294967296"), "read tar member a: uid 4294967296: larger than Linux takes"),
+        (("mtime", "now"), "read the tar header at byte 512: PAX record mtime: must be a decimal"),
+        (
+            ("GNU.sparse.major", "2"),
+            "read the tar header at byte 512: sparse files of version 2 are not supported",
+        ),
+        (
+            ("LIBARCHIVE.xattr.user.a", "%"),
+            "read the tar header at byte 512: PAX record LIBARCHIVE.xattr.user.a: must be base64",
+        ),
+    ] {
+        assert_eq!(first(with_pax(&[records], b"")).expect_err(expected), expected);
+    }
+    let rubbish = TarBuilder::new().entry(EntryType::XHeader, "p", "", 0, b"99 a=b\n").file("a", "");
+    let expected =
+        "read the tar header at byte 512: PAX record: must be \"<length> <key>=<value>\" and a line feed";
+    assert_eq!(first(rubbish).expect_err("rubbish"), expected);
+}
+
+#[test]
+fn what_describes_a_member_is_bounded() {
+    let long = vec![b'n'; EXTENSION_MAX as usize + 1];
+    for kind in [EntryType::XHeader, EntryType::GNULongName, EntryType::GNULongLink] {
+        let error =
+            first(TarBuilder::new().entry(kind, "x", "", 0, &long).file("a", "")).expect_err("too long");
+        let expected = "read the tar header at byte 512: a long name or PAX header of 262145 bytes: at most 262144 are taken";
+        assert_eq!(error, expected);
+    }
+    let alone = TarBuilder::new().entry(EntryType::GNULongName, "x", "", 0, b"name\0").finish();
+    assert!(walk(&alone).expect_err("alone").contains("without the member it describes"));
+}
+
+#[test]
+fn sparse_maps_that_do_not_add_up_are_refused() {
+    let sparse = |map: &str, size: &str, data: &[u8]| {
+        with_pax(&[("GNU.sparse.map", map), ("GNU.sparse.size", size), ("GNU.sparse.name", "s")], data)
+            .finish()
+    };
+    assert_eq!(walk(&sparse("2,3,8,1", "10", b"abcd")), Ok(vec!["s \\0\\0abc\\0\\0\\0d\\0".to_owned()]));
+    assert_eq!(walk(&sparse("", "3", b"")), Ok(vec!["s \\0\\0\\0".to_owned()]));
+    for (map, size, data) in [
+        ("2,3", "4", &b"abc"[..]),
+        ("2,3", "10", b"ab"),
+        ("4,2,2,2", "10", b"abcd"),
+        ("18446744073709551615,2", "10", b"ab"),
+    ] {
+        assert!(walk(&sparse(map, size, data)).expect_err(map).contains("sparse map: "), "{map}");
+    }
+    assert!(walk(&sparse("1", "10", b"")).expect_err("odd").contains("must be pairs"));
+}
+
+#[test]
+fn members_that_no_layer_can_have_are_refused() {
+    let odd = TarBuilder::new().entry(EntryType::new(b'V'), "volume", "", 0, &[]).finish();
+    assert_eq!(walk(&odd), Err("read tar member volume: type 'V' is none that a layer can have".to_owned()));
+}
+
+#[test]
+fn a_damaged_header_is_refused() {
+    let mut archive = TarBuilder::new().file("a", "1").file("b", "2").finish();
+    archive[1024] ^= 1;
+    let expected = "read the tar header at byte 1536: checksum mismatch: not a tar archive, or damaged";
+    assert_eq!(walk(&archive), Err(expected.to_owned()));
+    let whole = TarBuilder::new().file("a", "1").finish();
+    assert!(walk(&whole[..513]).is_err());
+    assert_eq!(walk(&whole[..1024]), Ok(vec!["a 1".to_owned()]), "Go takes an archive without its end, too");
+}

@@ -1,1 +1,104 @@
+use super::*;
+use crate::load::LoadOptions;
+use crate::testing::{Scratch, TarBuilder, TestImage, oci_archive};
 
+fn layer(text: &str) -> Vec<u8> {
+    TarBuilder::new().file("text", text).finish()
+}
+
+/// A store with these images, each of a base that they share and a layer of its own.
+fn store_of(root: &Path, names: &[&'static str]) -> Store {
+    let images: Vec<TestImage> =
+        names.iter().map(|name| TestImage::new(name, vec![layer("base"), layer(name)])).collect();
+    let store = Store::open(root).unwrap();
+    let options = LoadOptions { platform: Platform::parse("linux/amd64").ok(), ..LoadOptions::default() };
+    store.load(&mut &oci_archive(&images).finish()[..], &options, &mut |_| {}).unwrap();
+    store
+}
+
+fn find(store: &Store, name: &str) -> Option<Image> {
+    store.find(&Reference::parse(name).unwrap()).unwrap()
+}
+
+#[test]
+fn opening_creates_nothing() {
+    let scratch = Scratch::new();
+    let store = Store::open(scratch.path()).unwrap();
+    assert!(store.images().unwrap().is_empty());
+    assert!(find(&store, "app").is_none());
+    store.release("pod").unwrap();
+    assert_eq!(store.remove("app").unwrap_err().to_string(), "remove image app: no such image");
+    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn the_last_name_takes_the_image_and_its_own_layers_along() {
+    let scratch = Scratch::new();
+    let store = store_of(scratch.path(), &["app:1", "tool:1"]);
+    let (app, tool) = (find(&store, "app:1").unwrap(), find(&store, "tool:1").unwrap());
+    assert_eq!(app.config.user, "www");
+    let removed = store.remove("app:1").unwrap();
+    let names = vec!["docker.io/library/app:1".to_owned()];
+    assert_eq!(removed, Removed { names, image: Some(app.id), layers: vec![app.layers[1]] });
+    assert!(find(&store, "app:1").is_none());
+    assert!(store.layer_path(&app.layers[1]).is_none());
+    assert_eq!(find(&store, "tool:1").unwrap().id, tool.id, "and the base is still there");
+    store.remove("tool:1").unwrap();
+    for directory in ["layers", "images", "staging"] {
+        let directory = scratch.path().join("var/lib/nodlet/images").join(directory);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 0, "{}", directory.display());
+    }
+}
+
+#[test]
+fn an_image_is_removed_by_its_id_or_the_beginning_of_it() {
+    let scratch = Scratch::new();
+    let store = store_of(scratch.path(), &["app:1", "tool:1"]);
+    let (app, tool) = (find(&store, "app:1").unwrap(), find(&store, "tool:1").unwrap());
+    for name in ["app", "app:2", &app.id.hex()[..3], "0000000000", "not a name"] {
+        assert!(matches!(store.remove(name), Err(RemoveError::NotFound { .. })), "{name}");
+    }
+    assert_eq!(store.remove(&app.id.hex()[..12]).unwrap().image, Some(app.id));
+    assert_eq!(store.remove(&tool.id.to_string()).unwrap().names, ["docker.io/library/tool:1"]);
+}
+
+#[test]
+fn an_image_in_use_is_not_removed_until_its_pods_are_gone() {
+    let scratch = Scratch::new();
+    let store = store_of(scratch.path(), &["app:1"]);
+    let image = find(&store, "app:1").unwrap();
+    store.lease(&image.id, "default_web").unwrap();
+    store.lease(&image.id, "default_web").unwrap();
+    store.lease(&image.id, "default_db").unwrap();
+    let expected = "remove image app:1: in use by default_db, default_web; delete the pods first";
+    assert_eq!(store.remove("app:1").unwrap_err().to_string(), expected);
+    assert!(find(&store, "app:1").is_some());
+    store.release("default_db").unwrap();
+    assert!(matches!(store.remove(&image.id.hex()), Err(RemoveError::InUse { .. })));
+    store.release("default_web").unwrap();
+    store.remove("app:1").unwrap();
+    let error = store.lease(&image.id, "default_web").unwrap_err();
+    assert_eq!(error.to_string(), format!("use image {}: it is not on this board", image.id));
+    for holder in ["", ".", "..", "a/b"] {
+        assert!(matches!(store.lease(&image.id, holder), Err(StoreError::BadHolder { .. })), "{holder}");
+    }
+}
+
+#[test]
+fn a_damaged_file_is_named_and_a_missing_layer_makes_its_image_absent() {
+    let scratch = Scratch::new();
+    let store = store_of(scratch.path(), &["app:1", "tool:1"]);
+    let app = find(&store, "app:1").unwrap();
+    fs::remove_file(store.layer_path(&app.layers[1]).unwrap()).unwrap();
+    assert!(find(&store, "app:1").is_none());
+    let tool = find(&store, "tool:1").unwrap();
+    let record = store.writable.record_path(&tool.id);
+    let flipped = fs::read_to_string(&record).unwrap().replace("/bin/app", "/bin/apq");
+    fs::write(&record, flipped).unwrap();
+    let error = store.images().unwrap_err().to_string();
+    let problem = "its content does not match its digest; remove the file and load its images again";
+    assert_eq!(error, format!("read {}: {problem}", record.display()));
+    fs::write(store.writable.index_path(), r#"{"version":2,"images":{}}"#).unwrap();
+    let error = Store::open(scratch.path()).unwrap_err().to_string();
+    assert!(error.contains("index.json: version 2 was written by a newer nodlet"), "{error}");
+}

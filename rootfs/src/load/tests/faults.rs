@@ -1,0 +1,241 @@
+//! A disk that fails at the n-th operation, and a plug that is pulled there:
+//! for every n the store is as it was or complete, and the next load heals it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use nix::errno::Errno;
+
+use super::*;
+use crate::content::{Content, Operation, Verdict};
+
+/// How a disk fails.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    /// One operation gives EIO; all others work.
+    Once,
+    /// From then on no space is left for writes.
+    Full,
+    /// A write is cut short, and then the disk is full.
+    Short,
+    /// The power goes: unsynced data is rubbish, all renames have happened.
+    PowerCut,
+    /// The power goes: unsynced data is rubbish, no unsynced rename or file has happened.
+    PowerCutBeforeRenames,
+}
+
+const FAULTS: [Fault; 5] =
+    [Fault::Once, Fault::Full, Fault::Short, Fault::PowerCut, Fault::PowerCutBeforeRenames];
+
+#[derive(Default)]
+struct Disk {
+    operations: usize,
+    /// Files with data that a power cut loses.
+    unsynced: BTreeSet<PathBuf>,
+    /// Renames and creations that a power cut may lose, with what was there before.
+    entries: Vec<(Option<PathBuf>, PathBuf, Option<Vec<u8>>)>,
+}
+
+impl Disk {
+    fn note(&mut self, operation: &Operation<'_>) {
+        match operation {
+            Operation::CreateDirectory(path) => assert!(!path.exists(), "{} is made twice", path.display()),
+            Operation::Create(path) => {
+                self.unsynced.insert(path.to_path_buf());
+                self.entries.push((None, path.to_path_buf(), None));
+            }
+            Operation::Write { path, bytes } => {
+                assert!(*bytes > 0, "an empty write to {}", path.display());
+                self.unsynced.insert(path.to_path_buf());
+            }
+            Operation::SetLength(path) => {
+                self.unsynced.insert(path.to_path_buf());
+            }
+            Operation::Sync(path) => {
+                self.unsynced.remove(*path);
+            }
+            Operation::SyncDirectory(path) => self.entries.retain(|(_, to, _)| to.parent() != Some(path)),
+            Operation::Rename { from, to } => {
+                if self.unsynced.remove(*from) {
+                    self.unsynced.insert(to.to_path_buf());
+                }
+                self.entries.retain(|(_, created, _)| created != from);
+                self.entries.push((Some(from.to_path_buf()), to.to_path_buf(), fs::read(to).ok()));
+            }
+            Operation::Remove(path) => {
+                self.unsynced.remove(*path);
+                self.entries.retain(|(_, to, _)| to != path);
+            }
+        }
+    }
+
+    fn cut(&mut self, fault: Fault) {
+        for path in &self.unsynced {
+            if let Ok(bytes) = fs::read(path) {
+                fs::write(path, vec![0xa5; bytes.len() / 2]).unwrap();
+            }
+        }
+        if fault != Fault::PowerCutBeforeRenames {
+            return;
+        }
+        for (from, to, before) in self.entries.drain(..).rev() {
+            match (from, before) {
+                (Some(from), None) => fs::rename(&to, &from).unwrap(),
+                (Some(from), Some(before)) => {
+                    fs::rename(&to, &from).unwrap();
+                    fs::write(&to, before).unwrap();
+                }
+                (None, _) => drop(fs::remove_file(&to)),
+            }
+        }
+    }
+}
+
+/// A store whose disk fails at operation `at`.
+fn failing(root: &Path, fault: Fault, at: usize) -> (Store, Arc<Mutex<Disk>>) {
+    let disk = Arc::new(Mutex::new(Disk::default()));
+    let observed = Arc::clone(&disk);
+    let content = Content::observed(Arc::new(move |operation| {
+        let mut disk = observed.lock().unwrap();
+        disk.operations += 1;
+        let failed = disk.operations >= at;
+        let writes = matches!(
+            operation,
+            Operation::Create(_) | Operation::Write { .. } | Operation::CreateDirectory(_)
+        );
+        let verdict = match fault {
+            Fault::Once if disk.operations == at => Verdict::Fail(Errno::EIO),
+            Fault::Full if failed && writes => Verdict::Fail(Errno::ENOSPC),
+            Fault::Short if disk.operations == at && writes => Verdict::Short(7, Errno::ENOSPC),
+            Fault::Short if failed && writes => Verdict::Fail(Errno::ENOSPC),
+            Fault::PowerCut | Fault::PowerCutBeforeRenames if failed => Verdict::Fail(Errno::EIO),
+            _ => Verdict::Proceed,
+        };
+        if matches!(verdict, Verdict::Proceed) {
+            disk.note(operation);
+        }
+        verdict
+    }));
+    (Store::with_content(root, content), disk)
+}
+
+/// All that the store has, with what its layers contain.
+fn state(root: &Path) -> Vec<String> {
+    let store = Store::open(root).unwrap();
+    let described = |image: Image| {
+        let layers = image.layers.iter().map(|layer| fs::read(store.layer_path(layer).unwrap()).unwrap());
+        let layers: Vec<Digest> = layers.map(|bytes| Digest::of(&bytes)).collect();
+        format!("{} {:?} {:?} {layers:?}", image.id, image.names, image.repo_digests)
+    };
+    store.images().unwrap().into_iter().map(described).collect()
+}
+
+/// All files below the store, but for directories.
+fn files(root: &Path) -> BTreeSet<PathBuf> {
+    let mut files = BTreeSet::new();
+    let mut todo = vec![root.join("var")];
+    while let Some(directory) = todo.pop() {
+        let Ok(entries) = fs::read_dir(&directory) else { continue };
+        for entry in entries.map(Result::unwrap) {
+            match entry.file_type().unwrap().is_dir() {
+                true => todo.push(entry.path()),
+                false => drop(files.insert(entry.path().strip_prefix(root).unwrap().to_owned())),
+            }
+        }
+    }
+    files
+}
+
+/// Tries `change` on stores that `prepare` made, failing at every operation in turn.
+fn check_every_fault(prepare: &dyn Fn(&Store), change: &dyn Fn(&Store) -> bool) {
+    let scratch = Scratch::new();
+    let prepared = |name: &str| {
+        let root = scratch.path().join(name);
+        prepare(&Store::open(&root).unwrap());
+        root
+    };
+    let root = prepared("before");
+    let before = state(&root);
+    let (store, disk) = failing(&root, Fault::Once, usize::MAX);
+    assert!(change(&store));
+    let (after, files_after, operations) = (state(&root), files(&root), disk.lock().unwrap().operations);
+    assert_ne!(before, after);
+    assert!(operations > 5, "{operations} operations");
+    let nothing = oci_archive(&[TestImage::new("x", vec![layer("x")])]).finish();
+    for fault in FAULTS {
+        for at in 1..=operations {
+            let root = prepared(&format!("{fault:?}-{at}"));
+            let (store, disk) = failing(&root, fault, at);
+            let succeeded = change(&store);
+            if matches!(fault, Fault::PowerCut | Fault::PowerCutBeforeRenames) {
+                disk.lock().unwrap().cut(fault);
+            }
+            let now = state(&root);
+            assert!(now == before || now == after, "{fault:?} at {at} of {operations}: {now:#?}");
+            assert!(!succeeded || now == after, "{fault:?} at {at}: reported as done, and is not");
+            // Of what may be left half done, nothing is in the way of the next.
+            let store = Store::open(&root).unwrap();
+            change(&store);
+            assert_eq!(state(&root), after, "{fault:?} at {at}, done again");
+            store.load(&mut &nothing[..], &on("linux/riscv64"), &mut |_| {}).unwrap_err();
+            assert_eq!(files(&root), files_after, "{fault:?} at {at}, done again");
+            fs::remove_dir_all(&root).unwrap();
+        }
+    }
+}
+
+fn old() -> Vec<u8> {
+    oci_archive(&[TestImage::new("app:1", vec![layer("base"), layer("old")])]).finish()
+}
+
+fn new() -> Vec<u8> {
+    let app = TestImage::new("app:1", vec![layer("base"), layer(&"new".repeat(3000))]).gzipped();
+    oci_archive(&[app, TestImage::new("tool:1", vec![layer("base"), layer("tool")]).gzipped()]).finish()
+}
+
+#[test]
+fn an_interrupted_load_leaves_the_store_as_it_was_or_complete() {
+    let load = |store: &Store, archive: &[u8]| store.load(&mut &*archive, &amd64(), &mut |_| {}).is_ok();
+    check_every_fault(&|store| assert!(load(store, &old())), &|store| load(store, &new()));
+}
+
+#[test]
+fn an_interrupted_load_of_a_file_leaves_the_store_as_it_was_or_complete() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("archive.tar");
+    fs::write(&path, new()).unwrap();
+    check_every_fault(&|_| {}, &|store| store.load_path(&path, &amd64(), &mut |_| {}).is_ok());
+}
+
+#[test]
+fn an_interrupted_removal_leaves_the_store_as_it_was_or_complete() {
+    let prepare = |store: &Store| {
+        store.load(&mut &old()[..], &amd64(), &mut |_| {}).unwrap();
+        store.load(&mut &new()[..], &amd64(), &mut |_| {}).unwrap();
+    };
+    check_every_fault(&prepare, &|store| store.remove("tool:1").is_ok());
+}
+
+#[test]
+fn loading_again_writes_nothing() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("archive.tar");
+    let docker = scratch.path().join("docker.tar");
+    let twice = TestImage::new("old:1", vec![layer("base"), layer("base")]);
+    fs::write(&path, new()).unwrap();
+    fs::write(&docker, docker_archive(&[twice]).finish()).unwrap();
+    let (store, disk) = failing(&scratch.path().join("root"), Fault::Once, usize::MAX);
+    store.load_path(&path, &amd64(), &mut |_| {}).unwrap();
+    store.load_path(&docker, &amd64(), &mut |_| {}).unwrap();
+    let first = disk.lock().unwrap().operations;
+    assert!(first > 0);
+    let mut loaded = store.load_path(&path, &amd64(), &mut |_| {}).unwrap();
+    loaded.extend(store.load(&mut &new()[..], &amd64(), &mut |_| {}).unwrap());
+    loaded.extend(store.load_path(&docker, &amd64(), &mut |_| {}).unwrap());
+    assert_eq!(loaded.len(), 5);
+    for loaded in loaded {
+        assert_eq!((loaded.new, loaded.bytes_written), (false, 0));
+    }
+    assert_eq!(disk.lock().unwrap().operations, first, "operations on the disk");
+}

@@ -1,0 +1,77 @@
+//! Memory does not grow with the image: a load in a process of its own, whose
+//! high-water mark is read before and after.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::Command;
+
+use super::*;
+
+const MEBIBYTE: u64 = 1024 * 1024;
+const LAYER: u64 = 200 * MEBIBYTE;
+const GROWTH_MAX: u64 = 16 * MEBIBYTE;
+/// Tells the test binary to be the child.
+const CHILD: &str = "NODLET_TEST_LOAD";
+
+fn high_water_mark() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// An image of one layer with one large file, mostly zeros, gzipped.
+fn write_archive(path: &Path) {
+    let layer = path.with_extension("layer");
+    let mut header = tar::Header::new_gnu();
+    header.set_path("large").unwrap();
+    header.set_size(LAYER);
+    header.set_mode(0o644);
+    header.set_mtime(0);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_cksum();
+    let file = File::create(&layer).unwrap();
+    file.write_all_at(header.as_bytes(), 0).unwrap();
+    for offset in (0..LAYER).step_by(MEBIBYTE as usize) {
+        file.write_all_at(&offset.to_le_bytes().repeat(1000), 512 + offset).unwrap();
+    }
+    file.set_len(512 + LAYER + 1024).unwrap();
+    let sum = String::from_utf8(Command::new("sha256sum").arg(&layer).output().unwrap().stdout).unwrap();
+    let diff_id = sum.split(' ').next().unwrap();
+    run(Command::new("gzip").args(["-1", "-k"]).arg(&layer));
+    let blob = fs::read(path.with_extension("layer.gz")).unwrap();
+    let config = format!(
+        r#"{{"os":"linux","architecture":"amd64","rootfs":{{"type":"layers","diff_ids":["sha256:{diff_id}"]}}}}"#
+    );
+    let manifest = r#"[{"Config":"config.json","RepoTags":["large:1"],"Layers":["layer.tar"]}]"#;
+    let archive = TarBuilder::new().bytes("layer.tar", &blob);
+    let archive = archive.file("config.json", &config).file("manifest.json", manifest);
+    File::create(path).unwrap().write_all(&archive.finish()).unwrap();
+}
+
+#[test]
+fn memory_does_not_grow_with_the_image() {
+    if let Ok(scratch) = std::env::var(CHILD) {
+        let scratch = Path::new(&scratch);
+        let store = Store::open(&scratch.join("root")).unwrap();
+        let mut input = File::open(scratch.join("archive.tar")).unwrap();
+        let before = high_water_mark();
+        store.load(&mut input, &amd64(), &mut |_| {}).unwrap();
+        let grown = high_water_mark() - before;
+        assert!(grown < GROWTH_MAX, "grown by {grown} bytes");
+        return;
+    }
+    let scratch = Scratch::new();
+    write_archive(&scratch.path().join("archive.tar"));
+    run(Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "load::tests::memory::memory_does_not_grow_with_the_image"])
+        .env(CHILD, scratch.path()));
+    let store = Store::open(&scratch.path().join("root")).unwrap();
+    let image = store.images().unwrap().remove(0);
+    assert!(image.size >= LAYER);
+    let file = fs::metadata(store.layer_path(&image.layers[0]).unwrap()).unwrap();
+    let on_disk = file.blocks() * 512;
+    assert!(on_disk < LAYER / 10, "holes take no space: {on_disk} bytes on disk");
+}
