@@ -208,7 +208,7 @@ impl Writer {
     /// Appends one block of data to the run that is being written.
     fn data_block(&mut self, block: &[u8; BLOCK]) -> Result<(), ErofsError> {
         self.allocate(1)?;
-        if block.iter().all(|b| *b == 0) {
+        if *block == [0; BLOCK] {
             self.zeros += 1;
             return Ok(());
         }

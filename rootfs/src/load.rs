@@ -11,6 +11,7 @@
 //! are wanted.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,7 +24,7 @@ use crate::layer::{LayerBounds, LayerError, convert};
 use crate::members::{Kind, Members};
 use crate::platform::Platform;
 use crate::reference::{Digest, Reference};
-use crate::store::{Image, Lock, Record, Store, StoreError, lock};
+use crate::store::{Area, Image, Lock, Record, Store, StoreError, lock};
 
 /// How to load.
 #[derive(Clone, Debug, Default)]
@@ -244,7 +245,7 @@ impl<'a> Loading<'a> {
         let mut known = HashMap::new();
         for area in [&store.baked, &store.writable] {
             for id in area.index()?.images.keys() {
-                let Some(record) = area.record(id)? else { continue };
+                let Some(record) = whole(area, id)? else { continue };
                 let blobs = record.blobs.iter().zip(&record.layers);
                 known.extend(blobs.filter_map(|(blob, layer)| Some(((*blob)?, *layer))));
             }
@@ -285,8 +286,8 @@ impl<'a> Loading<'a> {
         for layer in planned.iter().flat_map(|image| &image.layers) {
             if self.store.layer_path(&layer.diff_id).is_some() {
                 (self.progress)(Progress::Present { layer: layer.diff_id });
-            } else if !missing.contains_key(&layer.diff_id) {
-                missing.insert(layer.diff_id, layer.clone());
+            } else if let Entry::Vacant(vacant) = missing.entry(layer.diff_id) {
+                vacant.insert(layer.clone());
                 order.push(layer.diff_id);
             }
         }
@@ -434,8 +435,8 @@ impl<'a> Loading<'a> {
                     moved_layers = true;
                 }
             }
-            let in_writable = area.record(&image.id)?.is_some();
-            let in_baked = store.baked.record(&image.id)?.is_some();
+            let in_writable = whole(area, &image.id)?.is_some();
+            let in_baked = whole(&store.baked, &image.id)?.is_some();
             if !in_writable && !in_baked {
                 // Only what has been seen to be true: a manifest may say anything.
                 let seen = |layer: &PlannedLayer| {
@@ -505,6 +506,14 @@ impl<'a> Loading<'a> {
             loaded.push(Loaded { image, new, bytes_written: self.bytes_written });
         }
         Ok(loaded)
+    }
+}
+
+/// An image's record, unless it is missing or damaged: then it is written anew.
+fn whole(area: &Area, id: &Digest) -> Result<Option<Record>, StoreError> {
+    match area.record(id) {
+        Err(StoreError::Damaged { .. }) => Ok(None),
+        result => result,
     }
 }
 

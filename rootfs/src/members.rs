@@ -121,6 +121,8 @@ pub(crate) struct Members<R> {
     reader: R,
     skip: Skip<R>,
     position: u64,
+    /// Where the present header stands.
+    at: u64,
     /// Where the next header stands.
     next: u64,
     /// What of the present member is still to be read, in order.
@@ -140,7 +142,7 @@ impl<R: Read> Members<R> {
 
     /// A walk that passes over data in a way of its own, such as a seek.
     pub(crate) fn with_skip(reader: R, skip: Skip<R>) -> Members<R> {
-        Members { reader, skip, position: 0, next: 0, segments: Default::default() }
+        Members { reader, skip, position: 0, at: 0, next: 0, segments: Default::default() }
     }
 
     /// Goes on to the next member, whatever of the present one is unread.
@@ -186,6 +188,7 @@ impl<R: Read> Members<R> {
 
     fn header(&mut self) -> Result<Option<Header>, TarError> {
         let mut header = Header::new_old();
+        self.at = self.next;
         if !self.read_block(header.as_mut_bytes())? {
             return Ok(None);
         }
@@ -357,7 +360,7 @@ impl<R: Read> Members<R> {
     }
 
     fn wrong(&self, problem: &str) -> TarError {
-        TarError::Header { offset: self.next, problem: problem.to_owned() }
+        TarError::Header { offset: self.at, problem: problem.to_owned() }
     }
 }
 

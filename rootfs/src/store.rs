@@ -21,18 +21,17 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
-use serde::{Deserialize, Serialize};
-
 use crate::config::{Document, ImageConfig};
 use crate::content::{Content, ContentError};
 use crate::platform::Platform;
 use crate::reference::{Digest, Reference};
+use nix::fcntl::{Flock, FlockArg};
 
-/// A record or index larger than this was not written by us.
-const RECORD_MAX: u64 = 16 * 1024 * 1024;
-/// The form of index and records that this program writes.
-const VERSION: u32 = 1;
+mod area;
+
+use area::Entry;
+pub(crate) use area::{Area, Record};
+
 /// The fewest digits that name an image by the beginning of its ID.
 const ID_PREFIX_MIN: usize = 4;
 
@@ -108,7 +107,7 @@ impl fmt::Display for StoreError {
         match self {
             StoreError::Content(error) => error.fmt(f),
             StoreError::Damaged { path, problem } => {
-                write!(f, "read {}: {problem}; remove the file and load its images again", path.display())
+                write!(f, "read {}: {problem}; load its images again", path.display())
             }
             StoreError::NoSuchImage { image } => write!(f, "use image {image}: it is not on this board"),
             StoreError::BadHolder { holder } => {
@@ -205,139 +204,6 @@ impl<E: Into<StoreError>> From<E> for RemoveError {
     }
 }
 
-/// `index.json`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Index {
-    version: u32,
-    pub(crate) images: BTreeMap<Digest, Entry>,
-}
-
-/// One image's part of the index: what may change about it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Entry {
-    pub(crate) names: BTreeSet<String>,
-    pub(crate) repo_digests: BTreeSet<String>,
-}
-
-impl Default for Index {
-    fn default() -> Index {
-        Index { version: VERSION, images: BTreeMap::new() }
-    }
-}
-
-impl Index {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("strings and digests are always JSON")
-    }
-}
-
-/// `images/<config digest>.json`
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Record {
-    pub(crate) version: u32,
-    /// The configuration document, byte for byte.
-    pub(crate) config: String,
-    pub(crate) manifest: Option<Digest>,
-    pub(crate) layers: Vec<Digest>,
-    /// The digest of each layer's blob as it came, by which a stream that
-    /// brings it again is recognised.
-    pub(crate) blobs: Vec<Option<Digest>>,
-}
-
-impl Record {
-    pub(crate) fn new(
-        config: String,
-        manifest: Option<Digest>,
-        layers: Vec<Digest>,
-        blobs: Vec<Option<Digest>>,
-    ) -> Record {
-        Record { version: VERSION, config, manifest, layers, blobs }
-    }
-
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("strings and digests are always JSON")
-    }
-}
-
-/// One directory of images, writable or not.
-#[derive(Debug)]
-pub(crate) struct Area {
-    pub(crate) directory: PathBuf,
-}
-
-impl Area {
-    pub(crate) fn index_path(&self) -> PathBuf {
-        self.directory.join("index.json")
-    }
-
-    pub(crate) fn layers(&self) -> PathBuf {
-        self.directory.join("layers")
-    }
-
-    pub(crate) fn records(&self) -> PathBuf {
-        self.directory.join("images")
-    }
-
-    pub(crate) fn staging(&self) -> PathBuf {
-        self.directory.join("staging")
-    }
-
-    pub(crate) fn layer_path(&self, layer: &Digest) -> PathBuf {
-        self.layers().join(format!("{}.erofs", layer.hex()))
-    }
-
-    pub(crate) fn record_path(&self, image: &Digest) -> PathBuf {
-        self.records().join(format!("{}.json", image.hex()))
-    }
-
-    pub(crate) fn index(&self) -> Result<Index, StoreError> {
-        let path = self.index_path();
-        let Some(bytes) = read(&path)? else { return Ok(Index::default()) };
-        let damaged = |problem: String| StoreError::Damaged { path: path.clone(), problem };
-        let index: Index = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
-        match index.version {
-            VERSION => Ok(index),
-            version => Err(damaged(format!("version {version} was written by a newer nodlet"))),
-        }
-    }
-
-    /// An image's record; its configuration is checked against its digest.
-    pub(crate) fn record(&self, image: &Digest) -> Result<Option<Record>, StoreError> {
-        let path = self.record_path(image);
-        let Some(bytes) = read(&path)? else { return Ok(None) };
-        let damaged = |problem: String| StoreError::Damaged { path: path.clone(), problem };
-        let record: Record = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
-        if record.version != VERSION {
-            return Err(damaged(format!("version {} was written by a newer nodlet", record.version)));
-        }
-        match Digest::of(record.config.as_bytes()) == *image {
-            true => Ok(Some(record)),
-            false => Err(damaged("its content does not match its digest".to_owned())),
-        }
-    }
-
-    /// Bytes of the layer, if it is here.
-    fn layer_size(&self, layer: &Digest) -> Option<u64> {
-        fs::metadata(self.layer_path(layer)).ok().filter(fs::Metadata::is_file).map(|m| m.len())
-    }
-}
-
-/// None if there is no such file.
-fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
-    let result = fs::metadata(path).and_then(|metadata| match metadata.len() <= RECORD_MAX {
-        true => fs::read(path),
-        false => Err(io::ErrorKind::FileTooLarge.into()),
-    });
-    match result {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            Ok(None)
-        }
-        Err(error) => Err(ContentError::new("read", path, error).into()),
-    }
-}
-
 /// Held while something is changed that others must not change at once.
 pub(crate) type Lock = Flock<fs::File>;
 
@@ -365,32 +231,59 @@ impl Store {
         }
     }
 
-    /// All images, by ID.
+    /// All images that are whole, by ID.
     pub fn images(&self) -> Result<Vec<Image>, StoreError> {
-        let (writable, baked) = (self.writable.index()?, self.baked.index()?);
-        let taken: BTreeSet<&String> = writable.images.values().flat_map(|entry| &entry.names).collect();
-        let ids: BTreeSet<&Digest> = writable.images.keys().chain(baked.images.keys()).collect();
-        let mut images = Vec::new();
-        for id in ids {
-            let mut entry = baked.images.get(id).cloned().unwrap_or_default();
-            entry.names.retain(|name| !taken.contains(name));
-            if let Some(own) = writable.images.get(id) {
-                entry.names.extend(own.names.iter().cloned());
-                entry.repo_digests.extend(own.repo_digests.iter().cloned());
-            }
-            images.extend(self.image(id, entry)?);
+        let entries = self.entries()?.into_iter();
+        let images = entries.filter_map(|(id, entry)| match self.image(&id, entry) {
+            // One damaged image must not hide the others; whoever asks for it is told.
+            Err(StoreError::Damaged { .. }) => None,
+            result => result.transpose(),
+        });
+        images.collect()
+    }
+
+    /// The image that a Pod's `image` names: by name and tag, by name and
+    /// digest of its manifest, or by its ID.
+    pub fn find(&self, reference: &Reference) -> Result<Option<Image>, StoreError> {
+        let id = reference.as_image_id();
+        let name = reference.to_string();
+        let by_digest = reference.digest().map(|digest| format!("{}@{digest}", reference.name()));
+        let found = self.entries()?.into_iter().find(|(image, entry)| match &by_digest {
+            Some(by_digest) => entry.repo_digests.contains(by_digest),
+            None => entry.names.contains(&name) || Some(*image) == id,
+        });
+        match found {
+            Some((id, entry)) => self.image(&id, entry),
+            None => Ok(None),
         }
-        Ok(images)
+    }
+
+    /// What both indexes say, the writable one first.
+    fn entries(&self) -> Result<BTreeMap<Digest, Entry>, StoreError> {
+        let (writable, mut entries) = (self.writable.index()?, self.baked.index()?.images);
+        let taken: BTreeSet<&String> = writable.images.values().flat_map(|entry| &entry.names).collect();
+        entries.values_mut().for_each(|entry| entry.names.retain(|name| !taken.contains(name)));
+        for (id, own) in &writable.images {
+            let entry = entries.entry(*id).or_default();
+            entry.names.extend(own.names.iter().cloned());
+            entry.repo_digests.extend(own.repo_digests.iter().cloned());
+        }
+        Ok(entries)
+    }
+
+    /// An image's record, from wherever it is whole.
+    fn record(&self, id: &Digest) -> Result<Option<Record>, StoreError> {
+        match self.writable.record(id) {
+            Ok(Some(record)) => Ok(Some(record)),
+            Ok(None) => self.baked.record(id),
+            Err(error) => self.baked.record(id)?.map(Some).ok_or(error),
+        }
     }
 
     /// An image whose files are all there; none otherwise, so that a layer lost
-    /// to a bad card makes its image absent, to be loaded anew, and no other.
+    /// to a bad card makes its image absent, to be loaded anew.
     fn image(&self, id: &Digest, entry: Entry) -> Result<Option<Image>, StoreError> {
-        let record = match self.writable.record(id)? {
-            Some(record) => Some(record),
-            None => self.baked.record(id)?,
-        };
-        let Some(record) = record else { return Ok(None) };
+        let Some(record) = self.record(id)? else { return Ok(None) };
         let sizes = record
             .layers
             .iter()
@@ -410,18 +303,6 @@ impl Store {
             size: size + record.config.len() as u64,
             created: document.created,
             config: document.config,
-        }))
-    }
-
-    /// The image that a Pod's `image` names: by name and tag, by name and
-    /// digest of its manifest, or by its ID.
-    pub fn find(&self, reference: &Reference) -> Result<Option<Image>, StoreError> {
-        let id = reference.as_image_id();
-        let name = reference.to_string();
-        let by_digest = reference.digest().map(|digest| format!("{}@{digest}", reference.name()));
-        Ok(self.images()?.into_iter().find(|image| match &by_digest {
-            Some(by_digest) => image.repo_digests.contains(by_digest),
-            None => image.names.contains(&name) || Some(image.id) == id,
         }))
     }
 
@@ -447,7 +328,7 @@ impl Store {
             return Err(StoreError::BadHolder { holder: holder.to_owned() });
         }
         let _lock = self.lock_leases()?;
-        if !self.images()?.iter().any(|present| present.id == *image) {
+        if !self.entries()?.contains_key(image) {
             return Err(StoreError::NoSuchImage { image: *image });
         }
         let directory = self.leases.join(image.hex());
@@ -549,23 +430,24 @@ impl Store {
     }
 
     fn named(&self, name_or_id: &str) -> Result<Option<Named>, RemoveError> {
-        let images = self.images()?;
+        let entries = self.entries()?;
         if let Ok(reference) = Reference::parse(name_or_id) {
             let name = reference.to_string();
-            let by_name = images.iter().find(|image| image.names.contains(&name));
-            if let Some(image) = by_name {
-                return Ok(Some(Named::ByName(image.id, name)));
+            if let Some((id, _)) = entries.iter().find(|(_, entry)| entry.names.contains(&name)) {
+                return Ok(Some(Named::ByName(*id, name)));
             }
-            if let Some(image) = self.find(&reference)? {
-                return Ok(Some(Named::ById(image.id)));
+            let name = reference.digest().map(|digest| format!("{}@{digest}", reference.name()));
+            let by_digest =
+                |entry: &Entry| name.as_ref().is_some_and(|name| entry.repo_digests.contains(name));
+            if let Some((id, _)) = entries.iter().find(|(_, entry)| by_digest(entry)) {
+                return Ok(Some(Named::ById(*id)));
             }
         }
         let prefix = name_or_id.strip_prefix("sha256:").unwrap_or(name_or_id);
         if prefix.len() < ID_PREFIX_MIN {
             return Ok(None);
         }
-        let matching: Vec<Digest> =
-            images.iter().map(|image| image.id).filter(|id| id.hex().starts_with(prefix)).collect();
+        let matching: Vec<Digest> = entries.into_keys().filter(|id| id.hex().starts_with(prefix)).collect();
         match matching.as_slice() {
             [] => Ok(None),
             [id] => Ok(Some(Named::ById(*id))),
@@ -578,20 +460,24 @@ impl Store {
     pub(crate) fn sweep(&self) -> Result<Vec<Digest>, StoreError> {
         let index = self.writable.index()?;
         let mut keep: BTreeSet<PathBuf> = BTreeSet::new();
+        let mut unknown = false;
         for id in index.images.keys() {
             keep.insert(self.writable.record_path(id));
-            let record = match self.writable.record(id)? {
-                Some(record) => Some(record),
-                None => self.baked.record(id)?,
-            };
-            let layers = record.map(|record| record.layers).unwrap_or_default();
-            keep.extend(layers.iter().map(|layer| self.writable.layer_path(layer)));
+            match self.record(id) {
+                Ok(record) => {
+                    let layers = record.map(|record| record.layers).unwrap_or_default();
+                    keep.extend(layers.iter().map(|layer| self.writable.layer_path(layer)));
+                }
+                Err(StoreError::Damaged { .. }) => unknown = true,
+                Err(error) => return Err(error),
+            }
         }
         let mut layers = Vec::new();
         for directory in [self.writable.staging(), self.writable.records(), self.writable.layers()] {
             for name in names_in(&directory)? {
                 let path = directory.join(&name);
-                if keep.contains(&path) {
+                // Any layer may be a damaged image's; loading it again tells.
+                if keep.contains(&path) || (unknown && directory == self.writable.layers()) {
                     continue;
                 }
                 self.content.remove(&path)?;

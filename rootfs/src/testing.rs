@@ -20,11 +20,20 @@ pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new() -> Scratch {
+        Scratch::below(&std::env::temp_dir())
+    }
+
+    fn below(directory: &Path) -> Scratch {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("nodlet-rootfs-{}-{number}", std::process::id()));
+        let path = directory.join(format!("nodlet-rootfs-{}-{number}", std::process::id()));
         fs::create_dir(&path).unwrap();
         Scratch(path)
+    }
+
+    /// In memory, for tests that sync a great deal and lose power by other means.
+    pub(crate) fn in_memory() -> Scratch {
+        Scratch::below(Path::new("/dev/shm"))
     }
 
     pub(crate) fn path(&self) -> &Path {

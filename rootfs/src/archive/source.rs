@@ -16,10 +16,13 @@ const LINKS_MAX: usize = 8;
 /// Documents of a stream are kept until the manifests are known.
 const DOCUMENTS_MAX: u64 = 8 * 1024 * 1024;
 
+/// A member's stream and its length.
+pub(crate) type Opened<'a> = (Box<dyn Read + 'a>, u64);
+
 /// An archive of which any member can be read at any time.
 pub(crate) trait Seekable: Documents {
-    /// A member's stream and its length.
-    fn open(&mut self, member: &str) -> Result<Option<(Box<dyn Read + '_>, u64)>, ArchiveError>;
+    /// None if there is no such member.
+    fn open(&mut self, member: &str) -> Result<Option<Opened<'_>>, ArchiveError>;
 }
 
 /// An OCI image layout that is a directory.
@@ -34,7 +37,7 @@ impl Directory {
 }
 
 impl Seekable for Directory {
-    fn open(&mut self, member: &str) -> Result<Option<(Box<dyn Read + '_>, u64)>, ArchiveError> {
+    fn open(&mut self, member: &str) -> Result<Option<Opened<'_>>, ArchiveError> {
         let Some(member) = cleaned(member.as_bytes()) else { return Ok(None) };
         let opened = File::open(self.path.join(member)).and_then(|file| {
             let metadata = file.metadata()?;
@@ -99,7 +102,7 @@ impl TarFile {
 }
 
 impl Seekable for TarFile {
-    fn open(&mut self, member: &str) -> Result<Option<(Box<dyn Read + '_>, u64)>, ArchiveError> {
+    fn open(&mut self, member: &str) -> Result<Option<Opened<'_>>, ArchiveError> {
         let follow = |name: &str| match self.members.get(name)? {
             Location::Link(target) => Some(target.clone()),
             Location::File { .. } => None,

@@ -59,10 +59,9 @@ impl Writer {
         let mut places = vec![Placed::default(); tree.directories.len()];
         let (mut cursor, mut data_blocks) = (start, 0);
         for index in order.iter().copied() {
-            let size = blocks_of(tree, index).map(|block| block.used as u64).fold(0, |sum, used| {
-                // All blocks but the last count whole.
-                (sum as u64).next_multiple_of(BLOCK as u64) + used
-            });
+            // All blocks but the last count whole.
+            let size = blocks_of(tree, index)
+                .fold(0u64, |size, block| size.next_multiple_of(BLOCK as u64) + block.used as u64);
             let head = INODE + attributes(tree, index)?.xattrs.size();
             let tail = (size % BLOCK as u64) as usize;
             let room = if index == ROOT { BLOCK - ROOT_INODE } else { BLOCK };

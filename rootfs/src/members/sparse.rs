@@ -67,7 +67,7 @@ impl Map {
                     b"" => Vec::new(),
                     value => value.split(|b| *b == b',').map(number).collect::<Result<_, _>>()?,
                 };
-                if numbers.len() % 2 != 0 {
+                if !numbers.len().is_multiple_of(2) {
                     return Err("PAX record GNU.sparse.map: must be pairs of offset and length".to_owned());
                 }
                 self.pieces = numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();

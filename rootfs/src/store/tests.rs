@@ -85,7 +85,7 @@ fn an_image_in_use_is_not_removed_until_its_pods_are_gone() {
 }
 
 #[test]
-fn a_damaged_file_is_named_and_a_missing_layer_makes_its_image_absent() {
+fn what_a_bad_card_loses_is_named_and_loaded_again() {
     let scratch = Scratch::new();
     let store = store_of(scratch.path(), &["app:1", "tool:1"]);
     let app = find(&store, "app:1").unwrap();
@@ -95,9 +95,13 @@ fn a_damaged_file_is_named_and_a_missing_layer_makes_its_image_absent() {
     let record = store.writable.record_path(&tool.id);
     let flipped = fs::read_to_string(&record).unwrap().replace("/bin/app", "/bin/apq");
     fs::write(&record, flipped).unwrap();
-    let error = store.images().unwrap_err().to_string();
-    let problem = "its content does not match its digest; remove the file and load its images again";
+    let error = store.find(&Reference::parse("tool:1").unwrap()).unwrap_err().to_string();
+    let problem = "its content does not match its digest; load its images again";
     assert_eq!(error, format!("read {}: {problem}", record.display()));
+    assert!(store.images().unwrap().is_empty());
+    store_of(scratch.path(), &["app:1", "tool:1"]);
+    assert_eq!(find(&store, "app:1").unwrap().id, app.id);
+    assert_eq!(find(&store, "tool:1").unwrap().id, tool.id);
     fs::write(store.writable.index_path(), r#"{"version":2,"images":{}}"#).unwrap();
     let error = Store::open(scratch.path()).unwrap_err().to_string();
     assert!(error.contains("index.json: version 2 was written by a newer nodlet"), "{error}");

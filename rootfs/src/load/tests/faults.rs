@@ -149,7 +149,7 @@ fn files(root: &Path) -> BTreeSet<PathBuf> {
 
 /// Tries `change` on stores that `prepare` made, failing at every operation in turn.
 fn check_every_fault(prepare: &dyn Fn(&Store), change: &dyn Fn(&Store) -> bool) {
-    let scratch = Scratch::new();
+    let scratch = Scratch::in_memory();
     let prepared = |name: &str| {
         let root = scratch.path().join(name);
         prepare(&Store::open(&root).unwrap());

@@ -1,0 +1,150 @@
+//! One directory of images: the files in it and how they are read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::StoreError;
+use crate::content::ContentError;
+use crate::reference::Digest;
+
+/// A record or index larger than this was not written by us.
+const RECORD_MAX: u64 = 16 * 1024 * 1024;
+/// The form of index and records that this program writes.
+const VERSION: u32 = 1;
+
+/// `index.json`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Index {
+    version: u32,
+    pub(crate) images: BTreeMap<Digest, Entry>,
+}
+
+/// One image's part of the index: what may change about it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Entry {
+    pub(crate) names: BTreeSet<String>,
+    pub(crate) repo_digests: BTreeSet<String>,
+}
+
+impl Default for Index {
+    fn default() -> Index {
+        Index { version: VERSION, images: BTreeMap::new() }
+    }
+}
+
+impl Index {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("strings and digests are always JSON")
+    }
+}
+
+/// `images/<config digest>.json`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Record {
+    version: u32,
+    /// The configuration document, byte for byte.
+    pub(crate) config: String,
+    pub(crate) manifest: Option<Digest>,
+    pub(crate) layers: Vec<Digest>,
+    /// The digest of each layer's blob as it came, by which a stream that
+    /// brings it again is recognised.
+    pub(crate) blobs: Vec<Option<Digest>>,
+}
+
+impl Record {
+    pub(crate) fn new(
+        config: String,
+        manifest: Option<Digest>,
+        layers: Vec<Digest>,
+        blobs: Vec<Option<Digest>>,
+    ) -> Record {
+        Record { version: VERSION, config, manifest, layers, blobs }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("strings and digests are always JSON")
+    }
+}
+
+/// One directory of images, writable or not.
+#[derive(Debug)]
+pub(crate) struct Area {
+    pub(crate) directory: PathBuf,
+}
+
+impl Area {
+    pub(crate) fn index_path(&self) -> PathBuf {
+        self.directory.join("index.json")
+    }
+
+    pub(crate) fn layers(&self) -> PathBuf {
+        self.directory.join("layers")
+    }
+
+    pub(crate) fn records(&self) -> PathBuf {
+        self.directory.join("images")
+    }
+
+    pub(crate) fn staging(&self) -> PathBuf {
+        self.directory.join("staging")
+    }
+
+    pub(crate) fn layer_path(&self, layer: &Digest) -> PathBuf {
+        self.layers().join(format!("{}.erofs", layer.hex()))
+    }
+
+    pub(crate) fn record_path(&self, image: &Digest) -> PathBuf {
+        self.records().join(format!("{}.json", image.hex()))
+    }
+
+    pub(crate) fn index(&self) -> Result<Index, StoreError> {
+        let path = self.index_path();
+        let Some(bytes) = read(&path)? else { return Ok(Index::default()) };
+        let damaged = |problem: String| StoreError::Damaged { path: path.clone(), problem };
+        let index: Index = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        match index.version {
+            VERSION => Ok(index),
+            version => Err(damaged(format!("version {version} was written by a newer nodlet"))),
+        }
+    }
+
+    /// An image's record; its configuration is checked against its digest.
+    pub(crate) fn record(&self, image: &Digest) -> Result<Option<Record>, StoreError> {
+        let path = self.record_path(image);
+        let Some(bytes) = read(&path)? else { return Ok(None) };
+        let damaged = |problem: String| StoreError::Damaged { path: path.clone(), problem };
+        let record: Record = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        if record.version != VERSION {
+            return Err(damaged(format!("version {} was written by a newer nodlet", record.version)));
+        }
+        match Digest::of(record.config.as_bytes()) == *image {
+            true => Ok(Some(record)),
+            false => Err(damaged("its content does not match its digest".to_owned())),
+        }
+    }
+
+    /// Bytes of the layer, if it is here.
+    pub(super) fn layer_size(&self, layer: &Digest) -> Option<u64> {
+        fs::metadata(self.layer_path(layer)).ok().filter(fs::Metadata::is_file).map(|m| m.len())
+    }
+}
+
+/// None if there is no such file.
+fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
+    let result = fs::metadata(path).and_then(|metadata| match metadata.len() <= RECORD_MAX {
+        true => fs::read(path),
+        false => Err(io::ErrorKind::FileTooLarge.into()),
+    });
+    match result {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        Err(error) => Err(ContentError::new("read", path, error).into()),
+    }
+}
