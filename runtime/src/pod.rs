@@ -21,8 +21,14 @@ mod condition;
 mod container;
 mod probe;
 mod record;
+#[cfg(test)]
+mod seeds;
+#[cfg(test)]
+mod sim;
 mod start;
 mod termination;
+#[cfg(test)]
+mod timelines;
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -421,7 +427,7 @@ impl PodState {
             PodObservation::SandboxRemoved => {
                 if matches!(self.sandbox, Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. }) {
                     self.sandbox = Sandbox::Absent;
-                    self.touch();
+                    self.changed = true;
                 }
             }
             PodObservation::SandboxRemoveFailed { message } => {
@@ -439,9 +445,7 @@ impl PodState {
                 self.stop_failed(now, attempt, &message, events)
             }
             PodObservation::Saved { generation } => {
-                if self.journal.saved(now, generation) {
-                    self.touch();
-                }
+                self.changed |= self.journal.saved(now, generation);
             }
             PodObservation::SaveFailed { message } => {
                 if self.journal.failed(now) {
@@ -479,8 +483,9 @@ impl PodState {
         }
         self.plan_kills(now, draft, events);
         self.plan_probes(now, draft);
-        self.plan_going(now, draft, around.shutdown);
+        self.pass_stop(around.shutdown);
         self.plan_save(now, draft, around.shutdown);
+        self.plan_going(now, draft, around.shutdown);
         self.settle(now);
     }
 
@@ -676,7 +681,7 @@ impl PodState {
         };
         if let (true, Some(verdict)) = (stopped, &self.verdict) {
             let may_be_shown =
-                self.journal.has_terminal() || (self.wish == Wish::Unwanted && self.journal.has_failed());
+                self.journal.has_terminal() || (self.wish == Wish::Unwanted && self.journal.gave_up());
             return if may_be_shown { verdict.phase } else { self.phase };
         }
         match self.stage {

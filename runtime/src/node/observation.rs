@@ -57,6 +57,7 @@ pub enum PodObservation {
         message: Box<str>,
     },
     /// The supervisor died, and its containers with it; every process is gone.
+    /// Told only of a sandbox that was ready; one that dies before that has failed.
     SandboxLost,
     /// Supervisor, namespaces, network and cgroups are gone.
     SandboxRemoved,

@@ -326,16 +326,17 @@ impl ContainerState {
 
     /// The present run, of which nobody saw the end.
     pub(crate) fn ended_unseen(&self, now: Instant) -> Ended {
-        let started_at = match self.is_running() {
-            true => self.started.as_ref().map(|started| Moment::ThisBoot(started.at)),
-            false => None,
+        let started_at = match (self.is_running(), &self.started) {
+            (true, Some(started)) => started.at,
+            // Whether it began at all, nobody knows.
+            (true, None) | (false, _) => now,
         };
         Ended {
             number: self.number,
             code: 137,
             reason: STATUS_UNKNOWN.into(),
             message: LOST_WHILE_RUNNING.into(),
-            started_at,
+            started_at: Some(Moment::ThisBoot(started_at)),
             finished_at: Some(Moment::ThisBoot(now)),
             id: self.run_id(),
         }

@@ -10,7 +10,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::node::{Action, ContainerRecord, Draft, FoundAttempt, FoundSandbox, Record, RecordedExit, Wake};
+use crate::node::{Action, ContainerRecord, Draft, FoundAttempt, FoundSandbox, PodPhase, Record, RecordedExit, Wake};
 use crate::spec::{ContainerIndex, RestartPolicy};
 use crate::time::{Instant, Moment};
 
@@ -85,14 +85,14 @@ impl Journal {
         awaited
     }
 
-    /// A terminal phase is on flash.
+    /// A terminal phase is on flash, with everything else that is known.
     pub(super) fn has_terminal(&self) -> bool {
-        self.on_flash.as_ref().is_some_and(|record| record.phase.is_terminal())
+        self.is_clean() && self.on_flash.as_ref().is_some_and(|record| record.phase.is_terminal())
     }
 
-    /// The last try to write it failed.
-    pub(super) fn has_failed(&self) -> bool {
-        self.failed.is_some()
+    /// The last try to write it failed, and no other is under way.
+    pub(super) fn gave_up(&self) -> bool {
+        self.failed.is_some() && self.in_flight.is_none()
     }
 
     /// Nothing is left to write.
@@ -200,8 +200,9 @@ impl PodState {
             start_time: Some(self.start_time),
             containers: self.containers.iter().map(container_record).collect(),
             deletion_grace_period_seconds: match (self.wish, self.stage) {
+                (Wish::Wanted | Wish::Unknown, _) => None,
                 (Wish::Unwanted, Stage::Stopping { grace, .. }) => Some(grace.as_secs()),
-                (Wish::Unwanted | Wish::Wanted | Wish::Unknown, _) => None,
+                (Wish::Unwanted, _) => Some(self.pod.spec.termination_grace_period.as_secs()),
             },
         }
     }
@@ -234,8 +235,10 @@ impl PodState {
         self.journal.on_flash = Some(record);
         if terminal {
             self.stopped(true);
+            self.phase = self.verdict.as_ref().map_or(PodPhase::Failed, |verdict| verdict.phase);
             self.journal.need = Need::Clean;
-        } else if let Some(grace) = deletion_grace {
+        }
+        if let Some(grace) = deletion_grace {
             // It was being deleted: that is finished first, with the whole grace again.
             if self.wish == Wish::Wanted {
                 self.again = Some(self.pod.clone());
@@ -272,6 +275,10 @@ impl PodState {
             }
             if first {
                 container.discarded = found.attempt.number;
+                // The record could not know how this run would end.
+                if container.ended.as_ref().is_some_and(|ended| ended.number >= found.attempt.number) {
+                    container.ended = container.previous.take();
+                }
             }
             container.number = found.attempt.number;
             let started_at = found.container.at;
@@ -294,6 +301,7 @@ impl PodState {
             // It was decided that the pod is over, but not all of it is.
             Stage::Stopped if self.any_alive() => {
                 self.stage = Stage::Active;
+                self.phase = PodPhase::Running;
                 self.stop(now, None);
             }
             Stage::Stopping { .. } => {

@@ -124,16 +124,24 @@ impl PodState {
         }
     }
 
-    /// Takes down what is not needed any more, and leaves when nothing is left.
-    pub(super) fn plan_going(&mut self, now: Instant, draft: &mut Draft, shutdown: bool) {
-        // What is to run again after `nodlet down` keeps its record and its volumes.
-        let kept = shutdown && self.wish != Wish::Unwanted;
+    /// What is to run again after `nodlet down` keeps its record and its volumes.
+    fn is_kept(&self, shutdown: bool) -> bool {
+        shutdown && self.wish != Wish::Unwanted
+    }
+
+    /// Notices that the last process is gone.
+    pub(super) fn pass_stop(&mut self, shutdown: bool) {
         if let Stage::Stopping { .. } = self.stage
             && !self.any_alive()
             && !matches!(self.sandbox, Sandbox::Creating)
         {
-            self.stopped(!kept || self.verdict.is_some());
+            self.stopped(!self.is_kept(shutdown) || self.verdict.is_some());
         }
+    }
+
+    /// Takes down what is not needed any more, and leaves when nothing is left.
+    pub(super) fn plan_going(&mut self, now: Instant, draft: &mut Draft, shutdown: bool) {
+        let kept = self.is_kept(shutdown);
         let earlier = match self.sandbox {
             Sandbox::Lost => Some(None),
             Sandbox::RemoveFailed { retry } if retry.at <= now => Some(Some(retry)),
@@ -149,15 +157,15 @@ impl PodState {
             && draft.push(self.index, Action::RemoveSandbox)
         {
             self.sandbox = Sandbox::Removing { earlier };
-            self.touch();
+            self.changed = true;
         }
         if matches!(self.stage, Stage::Stopped) && self.is_gone() {
             // A full disk does not keep what is to be forgotten anyway.
-            let gave_up = self.wish == Wish::Unwanted && self.journal.has_failed();
+            let gave_up = self.wish == Wish::Unwanted && self.journal.gave_up();
             if self.journal.has_terminal() || gave_up {
                 self.stage = Stage::Finished;
-                self.touch();
-            } else if kept && self.verdict.is_none() && (self.journal.is_clean() || self.journal.has_failed())
+                self.changed = true;
+            } else if kept && self.verdict.is_none() && (self.journal.is_clean() || self.journal.gave_up())
             {
                 self.dropped = true;
             }

@@ -1,0 +1,208 @@
+//! Chance writes the timelines; the world of `sim.rs` watches.
+//!
+//! A failure prints its seed: `SEED=42 cargo test -p nodlet-runtime seeds` runs that one alone.
+
+use std::panic::catch_unwind;
+use std::time::Duration;
+
+use super::sim::*;
+use crate::node::*;
+use crate::spec::*;
+
+/// Enough to meet each break that was tried, in some seconds.
+const RUNS: u64 = 1_000;
+
+/// Runs one story for each seed.
+fn for_each_seed(story: fn(u64)) {
+    if let Some(seed) = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
+        return story(seed);
+    }
+    for seed in 0..RUNS {
+        if catch_unwind(|| story(seed)).is_err() {
+            panic!("the seed was {seed}");
+        }
+    }
+}
+
+fn fate_of(seed: u64, name: &str, number: u32) -> Fate {
+    let salt = name.bytes().fold(u64::from(number), |salt, byte| salt * 31 + u64::from(byte));
+    let mut chance = Chance(seed.wrapping_mul(1_000_003) ^ salt);
+    let after = Duration::from_millis(chance.below(90_000));
+    match chance.below(12) {
+        0..3 => Fate::Runs,
+        3 => Fate::IgnoresTerm,
+        4..6 => Fate::Exits(0, after),
+        6..8 => Fate::Exits(1, after),
+        8 => Fate::OutOfMemory(after),
+        9 => Fate::FailsToStart(StartFailureReason::CreateContainerError),
+        10 => Fate::FailsToStart(StartFailureReason::ErrImagePull),
+        _ => Fate::FailsToStart(StartFailureReason::RunContainerError),
+    }
+}
+
+fn some_probe(chance: &mut Chance) -> Option<Probe> {
+    let mut probe = exec_probe();
+    probe.period = secs(1 + chance.below(30));
+    probe.initial_delay = secs(chance.below(5));
+    probe.failure_threshold = 1 + chance.below(3) as u32;
+    probe.termination_grace_period = chance.percent(30).then_some(secs(1 + chance.below(10)));
+    if chance.percent(40) {
+        probe.action = ProbeAction::TcpSocket { host: None, port: crate::spec::probe::PortOrName::Port(80) };
+    }
+    chance.percent(30).then_some(probe)
+}
+
+fn some_pod(chance: &mut Chance, uid: &str) -> Pod {
+    let policy = match chance.below(3) {
+        0 => RestartPolicy::Always,
+        1 => RestartPolicy::OnFailure,
+        _ => RestartPolicy::Never,
+    };
+    let containers = (0..1 + chance.below(3)).map(|number| {
+        let mut container = container(&format!("c{number}"));
+        container.liveness_probe = some_probe(chance);
+        container.readiness_probe = some_probe(chance);
+        container.startup_probe = some_probe(chance);
+        container
+    });
+    let mut pod = pod(policy).uid(uid).with(containers.collect::<Vec<_>>());
+    pod.name = if chance.percent(50) { "web".into() } else { uid.into() };
+    pod.spec.termination_grace_period = secs(1 + chance.below(40));
+    pod.spec.active_deadline = chance.percent(10).then(|| secs(20 + chance.below(200)));
+    pod
+}
+
+/// A life of a node: pods come and go, things fail, the agent and the power too.
+fn a_life(seed: u64, failures: u64, interruptions: bool) {
+    let mut chance = Chance(seed);
+    let mut sim =
+        Sim::empty(move |name, number| fate_of(seed, name, number)).probes(move |name, kind, age| {
+            let salt = name.len() as u64 + kind as u64 * 7 + age.as_secs() / 20;
+            match Chance(seed ^ (salt << 20)).below(10) {
+                0..7 => ProbeResult::Success,
+                7 => ProbeResult::Error("no".into()),
+                _ => ProbeResult::Failure("no".into()),
+            }
+        });
+    sim.chance = Chance(seed ^ 0xabcd);
+    let latency = Duration::from_millis([0, 10, 2_000][chance.below(3) as usize]);
+    sim.weather = Weather { latency, failures, repeats: 20 };
+    let uids: Vec<Uid> =
+        (0..1 + chance.below(4)).map(|number| Uid::from(format!("u{number}").as_str())).collect();
+    let pods: Vec<Pod> = uids.iter().map(|uid| some_pod(&mut chance, &uid.0)).collect();
+    sim.want(pods[0].clone());
+    let mut now = Duration::ZERO;
+    for _ in 0..chance.below(14) {
+        now += Duration::from_millis(chance.below(60_000));
+        sim.run_until(now);
+        let which = chance.below(uids.len() as u64) as usize;
+        let known = sim.pods.iter().find(|world| world.pod.uid == uids[which]).map(|world| world.wanted);
+        match chance.below(10) {
+            0..4 if known != Some(true) => {
+                sim.want(pods[which].clone());
+            }
+            0..4 => {
+                let grace = chance.percent(50).then(|| secs(chance.below(40)));
+                sim.unwant(&uids[which], grace);
+            }
+            4 if known == Some(false) => sim.unwant(&uids[which], Some(secs(chance.below(5)))),
+            5 if known.is_some() => sim.lose_sandbox(&uids[which]),
+            6 => sim.later(secs(0), Observation::ImagesChanged),
+            7 if interruptions => sim.restart_agent(),
+            8 if interruptions => sim.reboot(),
+            9 => sim.later(secs(1), stale_news(&mut chance)),
+            _ => {}
+        }
+    }
+    // The world heals, and what is wanted has to run in the end.
+    sim.weather = Weather::default();
+    sim.fates(|_, _| Fate::Runs);
+    let mut sim = sim.probes(|_, _, _| ProbeResult::Success);
+    sim.run_until(now + secs(100));
+    sim.later(secs(0), Observation::ImagesChanged);
+    sim.run_until(now + secs(1_000));
+    for uid in uids {
+        in_the_end(&mut sim, &uid);
+    }
+}
+
+fn stale_news(chance: &mut Chance) -> Observation {
+    let attempt = Attempt { container: ContainerIndex(chance.below(4) as u8), number: 900 };
+    let index = PodIndex(chance.below(6) as u32);
+    let exit = Exit {
+        code: 1,
+        oom_killed: false,
+        reason: None,
+        message: "".into(),
+        started_at: crate::time::Moment::ThisBoot(at(0)),
+        finished_at: crate::time::Moment::ThisBoot(at(0)),
+    };
+    let seen = match chance.below(3) {
+        0 => PodObservation::Exited { attempt, exit: Box::new(exit) },
+        1 => PodObservation::Saved { generation: 900 },
+        _ => PodObservation::Probed {
+            attempt,
+            kind: ProbeKind::Liveness,
+            result: ProbeResult::Failure("".into()),
+        },
+    };
+    Observation::Of(if chance.percent(50) { index } else { PodIndex(900) }, seen)
+}
+
+fn in_the_end(sim: &mut Sim, uid: &Uid) {
+    let Some(world) = sim.pods.iter().find(|world| world.pod.uid == *uid).cloned() else { return };
+    if !world.wanted {
+        assert!(sim.is_gone(uid), "{uid} is not gone\n{}", sim.log);
+        return;
+    }
+    let rivals = sim.pods.iter().filter(|other| other.wanted && other.pod.name == world.pod.name).count();
+    let status = sim.status(uid);
+    let phase = status["phase"].as_str().unwrap_or_default();
+    let over = phase == "Succeeded" || phase == "Failed";
+    assert_eq!(over, world.shown_terminal.is_some(), "{uid} is {phase}");
+    for (index, spec) in world.pod.spec.containers.iter().enumerate() {
+        let shown = status["containerStatuses"]
+            .as_array()
+            .and_then(|all| all.iter().find(|status| status["name"] == spec.name.as_str()))
+            .expect("a status for each container");
+        match sim.alive(uid, index as u8) {
+            Some(number) => {
+                assert!(shown["state"]["running"].is_object(), "{uid} runs and shows {shown}");
+                assert_eq!(shown["restartCount"], number, "{uid}");
+                assert_eq!(shown["ready"], true, "{uid}: {shown}");
+            }
+            None => {
+                assert!(shown["state"]["running"].is_null(), "{uid} does not run and shows {shown}");
+                let code = shown["state"]["terminated"]["exitCode"].as_i64();
+                let may_be_still = over
+                    || rivals > 1
+                    || match world.pod.spec.restart_policy {
+                        RestartPolicy::Always => false,
+                        RestartPolicy::OnFailure => code == Some(0),
+                        RestartPolicy::Never => code.is_some(),
+                    };
+                assert!(may_be_still, "{uid}/{} is stuck: {shown}\n{}", spec.name, sim.log);
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_happens_in_a_quiet_world_no_rule_is_broken() {
+    for_each_seed(|seed| a_life(seed, 0, false));
+}
+
+#[test]
+fn whatever_fails_no_rule_is_broken() {
+    for_each_seed(|seed| a_life(seed, 15, false));
+}
+
+#[test]
+fn whenever_the_agent_dies_or_the_power_is_cut_no_rule_is_broken() {
+    for_each_seed(|seed| a_life(seed, 5, true));
+}
+
+#[test]
+fn an_agent_that_dies_in_a_quiet_world_leaves_everything_in_order() {
+    for_each_seed(|seed| a_life(seed, 0, true));
+}
