@@ -332,6 +332,10 @@ impl Sim {
             pod.index = None;
             pod.save_in_flight = false;
             pod.gone_by = None;
+            if pod.shown_terminal.is_some() && !pod.record.as_ref().is_some_and(|record| record.phase.is_terminal()) {
+                // Its record could not be written, and it was on its way out.
+                pod.shown_terminal = None;
+            }
             if !pod.wanted {
                 // It goes as an orphan, or with the whole grace that was asked for.
                 pod.gone_by = Some(self.now + pod.pod.spec.termination_grace_period.max(secs(40)) + slack);
