@@ -447,3 +447,6 @@ fn placed(object: &Value, node: &str, errors: &mut Vec<FieldError>) {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod hostile;

@@ -238,3 +238,173 @@ fn escaped(c: char, out: &mut String) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::to_yaml;
+
+    /// Strings, and how sigs.k8s.io/yaml 1.6 prints them behind `k: `.
+    #[rustfmt::skip]
+    const STRINGS: &[(&str, &str)] = &[
+        ("", "\"\"\n"),
+        ("a", "a\n"),
+        ("yes", "\"yes\"\n"),
+        ("1", "\"1\"\n"),
+        ("0644", "\"0644\"\n"),
+        ("1.5", "\"1.5\"\n"),
+        ("~", "\"~\"\n"),
+        ("null", "\"null\"\n"),
+        ("2001-01-01", "\"2001-01-01\"\n"),
+        ("1:30", "\"1:30\"\n"),
+        ("190:20:30", "\"190:20:30\"\n"),
+        ("1:60", "1:60\n"),
+        ("a: b", "'a: b'\n"),
+        ("a:", "'a:'\n"),
+        ("a #b", "'a #b'\n"),
+        ("#a", "'#a'\n"),
+        ("- a", "'- a'\n"),
+        ("-", "'-'\n"),
+        ("-a", "-a\n"),
+        ("--- a", "'--- a'\n"),
+        ("... b", "'... b'\n"),
+        ("? a", "'? a'\n"),
+        (": a", "': a'\n"),
+        ("?a", "?a\n"),
+        (":a", ":a\n"),
+        ("a\nb", "|-\n  a\n  b\n"),
+        ("a\nb\n", "|\n  a\n  b\n"),
+        ("a\n\n", "|+\n  a\n\n"),
+        ("\n", "|2+\n\n"),
+        (" a\nb", "|2-\n   a\n  b\n"),
+        ("\na\nb", "|2-\n\n  a\n  b\n"),
+        ("a \nb", "\"a \\nb\"\n"),
+        ("a\nb ", "\"a\\nb \"\n"),
+        ("a\tb", "\"a\\tb\"\n"),
+        ("it's", "it's\n"),
+        ("\"q\"", "'\"q\"'\n"),
+        ("'q'", "'''q'''\n"),
+        ("é", "é\n"),
+        ("😀", "\"\\U0001F600\"\n"),
+        ("\u{1}", "\"\\x01\"\n"),
+        ("\u{a0}", "\u{a0}\n"),
+        ("[a", "'[a'\n"),
+        ("{a", "'{a'\n"),
+        ("a,b", "a,b\n"),
+        ("a]b", "a]b\n"),
+        ("*a", "'*a'\n"),
+        ("&a", "'&a'\n"),
+        ("!a", "'!a'\n"),
+        ("|a", "'|a'\n"),
+        (">a", "'>a'\n"),
+        ("%a", "'%a'\n"),
+        ("@a", "'@a'\n"),
+        ("`a", "'`a'\n"),
+        ("a%b", "a%b\n"),
+        ("=", "=\n"),
+        ("<<", "<<\n"),
+        (".", ".\n"),
+        ("..", "..\n"),
+        (".5", "\".5\"\n"),
+        ("1e3", "\"1e3\"\n"),
+        ("0x1f", "\"0x1f\"\n"),
+        ("0b1", "\"0b1\"\n"),
+        ("1_000", "\"1_000\"\n"),
+        ("+1", "\"+1\"\n"),
+        ("-1", "\"-1\"\n"),
+        ("y", "\"y\"\n"),
+        ("n", "\"n\"\n"),
+        ("on", "\"on\"\n"),
+        ("Off", "\"Off\"\n"),
+        ("TRUE", "\"TRUE\"\n"),
+        (" a", "' a'\n"),
+        ("a ", "'a '\n"),
+        ("a\n ", "\"a\\n \"\n"),
+        ("a\n  b\n", "|\n  a\n    b\n"),
+        ("  a\n", "|2\n    a\n"),
+        ("\u{feff}", "\"\\uFEFF\"\n"),
+        ("1e999", "1e999\n"),
+        (".inf", "\".inf\"\n"),
+        ("-.INF", "\"-.INF\"\n"),
+        ("0o7", "\"0o7\"\n"),
+        ("08", "\"08\"\n"),
+        ("12h", "12h\n"),
+        ("10.0.0.1", "10.0.0.1\n"),
+        ("::1", "::1\n"),
+        ("a'b: c", "'a''b: c'\n"),
+        ("\\", "\\\n"),
+        ("a\\b", "a\\b\n"),
+        ("\r\n", "\"\\r\\n\"\n"),
+        ("a\rb", "\"a\\rb\"\n"),
+        ("2001-12-14T21:59:43Z", "\"2001-12-14T21:59:43Z\"\n"),
+        ("2001-1-1", "\"2001-1-1\"\n"),
+        ("123456789012345678901234567890", "\"123456789012345678901234567890\"\n"),
+    ];
+
+    #[test]
+    fn strings_are_printed_as_kubectl_prints_them_and_read_again_as_what_they_are() {
+        for (text, printed) in STRINGS {
+            check(&json!({"k": text}), &format!("k: {printed}"));
+        }
+    }
+
+    /// Keys, and how their line is printed.
+    #[rustfmt::skip]
+    const KEYS: &[(&str, &str)] = &[
+        ("", "\"\": v\n"),
+        ("yes", "\"yes\": v\n"),
+        ("1", "\"1\": v\n"),
+        ("a b", "a b: v\n"),
+        ("a: b", "'a: b': v\n"),
+        ("é", "é: v\n"),
+        ("y", "\"y\": v\n"),
+        (" x", "' x': v\n"),
+        ("#", "'#': v\n"),
+        ("null", "\"null\": v\n"),
+        ("a:", "'a:': v\n"),
+    ];
+
+    #[test]
+    fn keys_are_printed_as_kubectl_prints_them() {
+        for (key, printed) in KEYS {
+            check(&json!({*key: "v"}), printed);
+        }
+    }
+
+    #[test]
+    fn lists_and_objects_are_nested_as_kubectl_nests_them() {
+        check(&json!([]), "[]\n");
+        check(&json!({}), "{}\n");
+        check(
+            &json!({
+                "a": [], "b": {}, "c": null, "d": [[1, 2], [{"x": 1, "z": [3]}], []], "e": 1.5, "f": true,
+                "j": {"k": {"l": "m\nn\n"}}, "n": ["a\nb\n", {"p": "q\nr"}],
+            }),
+            "a: []\nb: {}\nc: null\nd:\n- - 1\n  - 2\n- - x: 1\n    z:\n    - 3\n- []\ne: 1.5\nf: true\n\
+             j:\n  k:\n    l: |\n      m\n      n\n\"n\":\n- |\n  a\n  b\n- p: |-\n    q\n    r\n",
+        );
+    }
+
+    #[test]
+    fn long_lines_are_folded_at_spaces() {
+        let words = "word ".repeat(40) + "end";
+        let line = |count: usize| vec!["word"; count].join(" ");
+        check(&json!({"k": words}), &format!("k: {}\n  {}\n  {} end\n", line(16), line(16), line(8)));
+        for text in [words.clone(), format!("{words}: x"), format!("{words}\t  y  {words}"), "x".repeat(200)]
+        {
+            let value = json!({"a": [{"k": text}]});
+            assert_eq!(read(&to_yaml(&value)), value);
+        }
+    }
+
+    #[track_caller]
+    fn check(value: &Value, printed: &str) {
+        assert_eq!(to_yaml(value), printed);
+        assert_eq!(read(printed), *value);
+    }
+
+    fn read(text: &str) -> Value {
+        crate::manifest::yaml::read(text).unwrap().remove(0).value
+    }
+}

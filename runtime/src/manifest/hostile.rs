@@ -1,0 +1,120 @@
+//! Manifests that nobody would write: text and objects changed at random. Nothing may
+//! panic, and what is taken must be taken again from its own YAML.
+
+use serde_json::{Value, json};
+
+use super::{Manifest, Validation, admit, parse, to_yaml};
+
+const FULL: &str = include_str!("golden/full.yaml");
+
+/// A small generator; the seed is in every message.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+
+    fn of<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())].clone()
+    }
+}
+
+fn rounds() -> u64 {
+    std::env::var("NODLET_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(500)
+}
+
+#[test]
+fn text_changed_at_random_is_taken_or_refused() {
+    const PIECES: [&str; 22] = [
+        "\n", " ", "  ", "\t", ":", ": ", "- ", "{", "}", "[", "]", ",", "#", "&a ", "*a", "|", "'", "\"",
+        "!!int ", "---\n", "<<: ", "\u{0}",
+    ];
+    for seed in 1..=rounds() {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut text = FULL.to_owned();
+        for _ in 0..=random.below(4) {
+            let at = random.below(text.len());
+            let end = (at + random.below(12)).min(text.len());
+            if text.is_char_boundary(at) && text.is_char_boundary(end) {
+                text.replace_range(at..end, random.of(&PIECES));
+            }
+        }
+        let read = std::panic::catch_unwind(|| parse("f", text.as_bytes(), Validation::Ignore, "board"));
+        let Ok(read) = read else { panic!("seed {seed}:\n{text}") };
+        for manifest in read.into_iter().flatten() {
+            again(&manifest, seed);
+        }
+    }
+}
+
+#[test]
+fn objects_changed_at_random_are_taken_or_refused() {
+    let whole = parse("f", FULL.as_bytes(), Validation::Strict, "board").unwrap().remove(0).object;
+    let values = [
+        Value::Null,
+        json!(true),
+        json!(0),
+        json!(-1),
+        json!(i64::MAX),
+        json!(u64::MAX),
+        json!(1e300),
+        json!(0.5),
+        json!(""),
+        json!("x"),
+        json!("1Ki"),
+        json!("../.."),
+        json!("\u{0}\n\u{85}😀"),
+        json!([]),
+        json!([null]),
+        json!([[]]),
+        json!({}),
+        json!({"": null}),
+        json!({"name": {}}),
+    ];
+    for seed in 1..=rounds() {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut object = whole.clone();
+        for _ in 0..=random.below(3) {
+            let value = random.of(&values);
+            *place(&mut object, &mut random) = value;
+        }
+        let text = object.to_string();
+        let taken = std::panic::catch_unwind(|| admit(object, Validation::Strict, "board"));
+        match taken {
+            Ok(Ok(manifest)) => again(&manifest, seed),
+            Ok(Err(error)) => assert!(error.status()["code"].is_number() && !error.to_string().is_empty()),
+            Err(_) => panic!("seed {seed}:\n{text}"),
+        }
+    }
+}
+
+/// Some place in an object, deep ones as likely as flat ones.
+fn place<'a>(value: &'a mut Value, random: &mut Random) -> &'a mut Value {
+    let below = match value {
+        Value::Object(map) => map.len(),
+        Value::Array(list) => list.len(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    };
+    if below == 0 || random.below(6) == 0 {
+        return value;
+    }
+    let index = random.below(below);
+    let child = match value {
+        Value::Object(map) => map.values_mut().nth(index),
+        Value::Array(list) => list.get_mut(index),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    };
+    place(child.expect("the index is below the length"), random)
+}
+
+/// What was taken says of itself what it is.
+fn again(manifest: &Manifest, seed: u64) {
+    let text = to_yaml(&manifest.object);
+    let again = parse("f", text.as_bytes(), Validation::Strict, "board")
+        .unwrap_or_else(|error| panic!("seed {seed}: {error}\n{text}"));
+    assert_eq!(again[0].pod, manifest.pod, "seed {seed}:\n{text}");
+}
