@@ -19,6 +19,7 @@ mod field;
 mod identity;
 mod json;
 mod kind;
+mod locate;
 mod qos;
 mod rules;
 mod validate;
@@ -71,10 +72,12 @@ pub struct ManifestError {
     pub file: String,
     /// The document's place among several, from 1.
     pub document: Option<usize>,
-    /// From 1, where it is known.
-    pub line: Option<usize>,
+    /// The lines of what is wrong, from 1, as far as they are known.
+    pub lines: Vec<usize>,
     /// What is wrong.
     pub cause: ManifestCause,
+    /// The fields that are wrong, for finding their lines.
+    paths: Vec<String>,
 }
 
 /// What is wrong with a manifest.
@@ -104,9 +107,35 @@ pub enum ManifestCause {
     },
 }
 
+/// Lines that a message names; more are no help.
+const LINES: usize = 8;
+
 impl ManifestError {
+    /// Puts the error into the text that it came from; `at`: where its object stands.
+    fn placed(mut self, text: &Text<'_>, document: &Document, at: &str) -> Self {
+        self.file = text.name.to_owned();
+        self.document = text.several.then_some(document.number);
+        if self.lines.is_empty() {
+            let dot = if at.is_empty() { "" } else { "." };
+            let found = self.paths.iter().take(LINES);
+            self.lines = found
+                .filter_map(|path| locate::line(text.text, document.number - 1, &format!("{at}{dot}{path}")))
+                .collect();
+            self.lines.sort_unstable();
+            self.lines.dedup();
+        }
+        if self.lines.is_empty() && text.several {
+            self.lines.push(document.line);
+        }
+        self
+    }
+
     fn new(cause: ManifestCause) -> Self {
-        ManifestError { file: String::new(), document: None, line: None, cause }
+        ManifestError { file: String::new(), document: None, lines: Vec::new(), cause, paths: Vec::new() }
+    }
+
+    fn kind(message: String) -> Self {
+        ManifestError::new(ManifestCause::Kind(message))
     }
 
     /// The answer of the API: a `Status` of Kubernetes, with its HTTP code in `code`.
@@ -139,7 +168,12 @@ impl fmt::Display for ManifestError {
             place.push(self.file.clone());
         }
         place.extend(self.document.map(|document| format!("document {document}")));
-        place.extend(self.line.map(|line| format!("line {line}")));
+        let lines: Vec<String> = self.lines.iter().map(ToString::to_string).collect();
+        match &lines[..] {
+            [] => {}
+            [line] => place.push(format!("line {line}")),
+            lines => place.push(format!("lines {}", lines.join(", "))),
+        }
         if !place.is_empty() {
             write!(f, "{}: ", place.join(", "))?;
         }
@@ -180,37 +214,30 @@ pub fn parse(
     validation: Validation,
     node: &str,
 ) -> Result<Vec<Manifest>, ManifestError> {
-    let in_file = |error: ManifestError| ManifestError { file: name.to_owned(), ..error };
-    let documents = read(bytes).map_err(in_file)?;
-    let several = documents.len() > 1;
+    let (text, documents) = read(name, bytes)?;
     let mut manifests: Vec<Manifest> = Vec::new();
-    for (index, document) in documents.into_iter().enumerate() {
-        let place = |error: ManifestError| ManifestError {
-            file: name.to_owned(),
-            document: several.then_some(index + 1),
-            line: error.line.or(several.then_some(document.line)),
-            cause: error.cause,
-        };
-        let warnings = duplicates(&document.duplicates, validation).map_err(place)?;
-        for object in kind::pods(document.value)
-            .map_err(|message| place(ManifestError::new(ManifestCause::Kind(message))))?
-        {
-            let mut manifest = take(object, validation, node, Some(name)).map_err(place)?;
-            if manifests.is_empty() || several {
-                manifest.warnings.splice(0..0, warnings.iter().cloned());
-            }
+    for mut document in documents {
+        let value = document.value.take();
+        let place = |error: ManifestError, at: &str| error.placed(&text, &document, at);
+        let mut repeated = duplicates(&document.duplicates, validation).map_err(|error| place(error, ""))?;
+        for found in kind::pods(value).map_err(|message| place(ManifestError::kind(message), ""))? {
+            let mut manifest =
+                take(found.object, validation, node, Some(name)).map_err(|error| place(error, &found.at))?;
+            manifest.warnings.splice(0..0, repeated.drain(..));
             let same = |other: &Manifest| {
                 (&other.pod.namespace, &other.pod.name) == (&manifest.pod.namespace, &manifest.pod.name)
             };
             if manifests.iter().any(same) {
                 let name = format!("{}/{}", manifest.pod.namespace, manifest.pod.name);
-                return Err(place(ManifestError::new(ManifestCause::Repeated { name })));
+                let error = ManifestError::new(ManifestCause::Repeated { name });
+                let paths = vec!["metadata.name".to_owned()];
+                return Err(place(ManifestError { paths, ..error }, &found.at));
             }
             manifests.push(manifest);
         }
     }
     if manifests.is_empty() {
-        return Err(in_file(ManifestError::new(ManifestCause::Empty)));
+        return Err(text.empty());
     }
     Ok(manifests)
 }
@@ -227,75 +254,91 @@ pub struct Written {
 /// Reads the Pods of a file without judging them: that is for the agent which is to
 /// run them. Only what an object no longer shows is refused here, fields given twice.
 pub fn written(name: &str, bytes: &[u8], validation: Validation) -> Result<Vec<Written>, ManifestError> {
-    let in_file = |error: ManifestError| ManifestError { file: name.to_owned(), ..error };
-    let documents = read(bytes).map_err(in_file)?;
-    let several = documents.len() > 1;
+    let (text, documents) = read(name, bytes)?;
     let mut objects = Vec::new();
-    for (index, document) in documents.into_iter().enumerate() {
-        let number = several.then_some(index + 1);
-        let place = |error: ManifestError| ManifestError {
-            document: number,
-            line: several.then_some(document.line),
-            ..in_file(error)
-        };
+    for mut document in documents {
+        let value = document.value.take();
+        let place = |error: ManifestError| error.placed(&text, &document, "");
         duplicates(&document.duplicates, validation).map_err(place)?;
-        let pods = kind::pods(document.value)
-            .map_err(|message| place(ManifestError::new(ManifestCause::Kind(message))))?;
-        objects.extend(pods.into_iter().map(|object| Written { object, document: number }));
+        let pods = kind::pods(value).map_err(|message| place(ManifestError::kind(message)))?;
+        let number = text.several.then_some(document.number);
+        objects.extend(pods.into_iter().map(|found| Written { object: found.object, document: number }));
     }
     if objects.is_empty() {
-        return Err(in_file(ManifestError::new(ManifestCause::Empty)));
+        return Err(text.empty());
     }
     Ok(objects)
 }
 
 /// Takes one Pod from the API. The caller has set `metadata.uid`.
 pub fn admit(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
-    let [object] = <[Value; 1]>::try_from(
-        kind::pods(object).map_err(|message| ManifestError::new(ManifestCause::Kind(message)))?,
-    )
-    .map_err(|_| {
-        ManifestError::new(ManifestCause::Kind("one Pod is created at a time, not a List".to_owned()))
-    })?;
-    take(object, validation, node, None)
+    let pods = kind::pods(object).map_err(ManifestError::kind)?;
+    let [found] = <[kind::Found; 1]>::try_from(pods)
+        .map_err(|_| ManifestError::kind("one Pod is created at a time, not a List".to_owned()))?;
+    take(found.object, validation, node, None)
+}
+
+/// The text of a file.
+struct Text<'a> {
+    name: &'a str,
+    text: &'a str,
+    /// It has more than one document.
+    several: bool,
+}
+
+impl Text<'_> {
+    fn empty(&self) -> ManifestError {
+        ManifestError { file: self.name.to_owned(), ..ManifestError::new(ManifestCause::Empty) }
+    }
 }
 
 /// One object of a file, before anything is known of it.
 struct Document {
     value: Value,
+    /// Its place among the others, from 1.
+    number: usize,
+    /// The line it begins in, from 1.
     line: usize,
+    /// What is said of fields that are there twice.
     duplicates: Vec<String>,
 }
 
-fn read(bytes: &[u8]) -> Result<Vec<Document>, ManifestError> {
-    let syntax = |line: Option<usize>, message: String| ManifestError {
-        line,
-        ..ManifestError::new(ManifestCause::Syntax(message))
+fn read<'a>(name: &'a str, bytes: &'a [u8]) -> Result<(Text<'a>, Vec<Document>), ManifestError> {
+    let refused = |cause: ManifestCause, lines: Vec<usize>| ManifestError {
+        file: name.to_owned(),
+        lines,
+        ..ManifestError::new(cause)
     };
     if bytes.len() > SIZE_LIMIT {
-        return Err(ManifestError::new(ManifestCause::TooLong));
+        return Err(refused(ManifestCause::TooLong, vec![]));
     }
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-        return Err(syntax(None, "the text is in UTF-16: save it in UTF-8".to_owned()));
+        let cause = ManifestCause::Syntax("the text is in UTF-16: save it in UTF-8".to_owned());
+        return Err(refused(cause, vec![]));
     }
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-        syntax(Some(line), "the text is not UTF-8".to_owned())
+        refused(ManifestCause::Syntax("the text is not UTF-8".to_owned()), vec![line])
     })?;
+    let documents =
+        documents(text).map_err(|(line, message)| refused(ManifestCause::Syntax(message), vec![line]))?;
+    Ok((Text { name, text, several: documents.len() > 1 }, documents))
+}
+
+/// The objects of a text, or the line and what is wrong there.
+fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
     let json_error =
         if text.trim_start_matches(|c: char| c == '\u{feff}' || c.is_whitespace()).starts_with('{') {
             match json::read(text) {
                 Ok(documents) => {
-                    return Ok(documents
-                        .into_iter()
-                        .map(|document| Document {
-                            value: document.value,
-                            line: document.line,
-                            duplicates: document
-                                .duplicates
-                                .iter()
-                                .map(|path| format!("duplicate field \"{path}\""))
-                                .collect(),
+                    let told = |path: &String| format!("duplicate field \"{path}\"");
+                    return Ok((1..)
+                        .zip(documents)
+                        .map(|(number, json::Document { value, line, duplicates })| Document {
+                            value,
+                            number,
+                            line,
+                            duplicates: duplicates.iter().map(told).collect(),
                         })
                         .collect());
                 }
@@ -306,26 +349,26 @@ fn read(bytes: &[u8]) -> Result<Vec<Document>, ManifestError> {
         };
     // What begins as JSON and is none may be YAML in flow style.
     match (yaml::read(text), json_error) {
-        (Ok(documents), _) => Ok(documents
-            .into_iter()
-            .map(|document| Document {
-                value: document.value,
-                line: document.line,
-                duplicates: document
-                    .duplicates
-                    .iter()
-                    .map(|(key, line)| format!("line {line}: key {} already set in map", field::quoted(key)))
-                    .collect(),
-            })
-            .collect()),
+        (Ok(documents), _) => {
+            let told = |(key, line): &(String, usize)| {
+                format!("line {line}: key {} already set in map", field::quoted(key))
+            };
+            Ok((1..)
+                .zip(documents)
+                .map(|(number, yaml::Document { value, line, duplicates })| Document {
+                    value,
+                    number,
+                    line,
+                    duplicates: duplicates.iter().map(told).collect(),
+                })
+                .collect())
+        }
         (Err(_), Some(error)) => {
             let message = error.to_string();
             let message = message.split(" at line ").next().unwrap_or_default();
-            Err(syntax(Some(error.line()), format!("error converting JSON: {message}")))
+            Err((error.line(), format!("error converting JSON: {message}")))
         }
-        (Err(error), None) => {
-            Err(syntax(Some(error.line), format!("error converting YAML to JSON: {}", error.message)))
-        }
+        (Err(error), None) => Err((error.line, format!("error converting YAML to JSON: {}", error.message))),
     }
 }
 
@@ -347,8 +390,9 @@ fn take(
     file: Option<&str>,
 ) -> Result<Manifest, ManifestError> {
     let written_name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let invalid = |errors: Vec<FieldError>| {
-        ManifestError::new(ManifestCause::Invalid { name: written_name.clone(), errors })
+    let invalid = |errors: Vec<FieldError>| ManifestError {
+        paths: errors.iter().map(|error| error.path.clone()).collect(),
+        ..ManifestError::new(ManifestCause::Invalid { name: written_name.clone(), errors })
     };
 
     let findings = match schema::find("Pod") {
@@ -357,9 +401,13 @@ fn take(
     };
     let mut warnings = match validation {
         Validation::Strict if !findings.unknown.is_empty() => {
-            return Err(ManifestError::new(ManifestCause::Strict(findings.unknown)));
+            let messages = findings.unknown.iter().map(ToString::to_string).collect();
+            return Err(ManifestError {
+                paths: findings.unknown.into_iter().map(|unknown| unknown.path).collect(),
+                ..ManifestError::new(ManifestCause::Strict(messages))
+            });
         }
-        Validation::Warn => findings.unknown,
+        Validation::Warn => findings.unknown.iter().map(ToString::to_string).collect(),
         Validation::Strict | Validation::Ignore => Vec::new(),
     };
     if !findings.errors.is_empty() {

@@ -5,14 +5,20 @@ use serde_json::Value;
 /// How deep a `List` may hold `List`s.
 const LISTS: usize = 4;
 
+/// A Pod, and where in its document it stands: empty, or `items[0]`.
+pub(super) struct Found {
+    pub(super) object: Value,
+    pub(super) at: String,
+}
+
 /// The Pods that an object is: itself, or the items of a `List` or `PodList`.
-pub(super) fn pods(object: Value) -> Result<Vec<Value>, String> {
+pub(super) fn pods(object: Value) -> Result<Vec<Found>, String> {
     let mut pods = Vec::new();
-    flatten(object, LISTS, &mut pods)?;
+    flatten(object, String::new(), LISTS, &mut pods)?;
     Ok(pods)
 }
 
-fn flatten(mut object: Value, depth: usize, pods: &mut Vec<Value>) -> Result<(), String> {
+fn flatten(mut object: Value, at: String, depth: usize, pods: &mut Vec<Found>) -> Result<(), String> {
     if !object.is_object() {
         return Err("not an object: a Pod has apiVersion, kind, metadata and spec".to_owned());
     }
@@ -25,7 +31,7 @@ fn flatten(mut object: Value, depth: usize, pods: &mut Vec<Value>) -> Result<(),
             version_of(&kind).unwrap_or("v1")
         )),
         ("Pod", "v1") => {
-            pods.push(object);
+            pods.push(Found { object, at });
             Ok(())
         }
         ("List" | "PodList", "v1") => {
@@ -45,7 +51,8 @@ fn flatten(mut object: Value, depth: usize, pods: &mut Vec<Value>) -> Result<(),
                     item.entry("apiVersion").or_insert_with(|| "v1".into());
                     item.entry("kind").or_insert_with(|| "Pod".into());
                 }
-                flatten(item, depth - 1, pods).map_err(|error| format!("items[{index}]: {error}"))?;
+                let at = format!("{at}{}items[{index}]", if at.is_empty() { "" } else { "." });
+                flatten(item, at, depth - 1, pods).map_err(|error| format!("items[{index}]: {error}"))?;
             }
             Ok(())
         }

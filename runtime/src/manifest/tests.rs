@@ -244,7 +244,7 @@ fn what_would_change_what_runs_is_refused_by_name() {
     }
     assert_eq!(
         refused(&pod("initContainers: [{name: a, image: b}]", "")).to_string(),
-        "web.yaml: The Pod \"web\" is invalid: spec.initContainers: Forbidden: nodlet 0.1 does not run init containers yet"
+        "web.yaml, line 4: The Pod \"web\" is invalid: spec.initContainers: Forbidden: nodlet 0.1 does not run init containers yet"
     );
 }
 
@@ -310,7 +310,7 @@ fn unknown_and_repeated_fields_are_errors_warnings_or_nothing() {
     let text = POD.replace("image:", "imag: x, comand: [], image:");
     assert_eq!(
         refused(&text).to_string(),
-        "web.yaml: Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: \
+        "web.yaml, line 4: Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: \
          unknown field \"spec.containers[0].comand\" (did you mean \"command\"?), \
          unknown field \"spec.containers[0].imag\" (did you mean \"image\"?)"
     );
@@ -356,7 +356,7 @@ fn one_file_may_hold_documents_and_lists() {
     assert!(
         error
             .to_string()
-            .starts_with("web.yaml, document 2, line 6: The Pod \"B\" is invalid: metadata.name: "),
+            .starts_with("web.yaml, document 2, line 8: The Pod \"B\" is invalid: metadata.name: "),
         "{error}"
     );
     let error = refused(&format!("{}---\n{}", named("a"), named("a")));
@@ -367,6 +367,16 @@ fn one_file_may_hold_documents_and_lists() {
     );
     let other = named("a").replace("{name: a}", "{name: a, namespace: other}");
     assert_eq!(read(&format!("{}---\n{other}", named("a"))).len(), 2);
+}
+
+#[test]
+fn lines_are_told_as_far_as_they_are_known() {
+    let list = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata:\n    name: A\n  spec:\n    \
+                containers:\n    - name: c\n      image: i\n    - image: i\n    restartPolicy: x\n";
+    assert_eq!(refused(list).lines, [7, 12, 13]);
+    let json = "{\"apiVersion\": \"v1\", \"kind\": \"Pod\",\n \"metadata\": {\"name\": \"a\"},\n \"spec\": {\n  \"kontainers\": []}}";
+    assert_eq!(refused(json).lines, [4]);
+    assert_eq!(refused(&format!("{POD}{}", "---\nkind: Pod\n")).lines, [6]);
 }
 
 #[test]
@@ -471,7 +481,7 @@ fn a_pod_for_another_node_is_not_taken() {
     assert_eq!(one(&pod("nodeName: board", "")).pod.spec.containers.len(), 1);
     assert_eq!(
         refused(&pod("nodeName: other", "")).to_string(),
-        "web.yaml: The Pod \"web\" is invalid: spec.nodeName: Invalid value: \"other\": this node is \"board\": leave the field out"
+        "web.yaml, line 4: The Pod \"web\" is invalid: spec.nodeName: Invalid value: \"other\": this node is \"board\": leave the field out"
     );
 }
 
@@ -480,7 +490,7 @@ fn errors_are_answered_as_the_api_answers_them() {
     let error = refused(&pod("restartPolicy: always", "imagePullPolicy: never"));
     assert_eq!(
         error.to_string(),
-        "web.yaml: The Pod \"web\" is invalid: \n\
+        "web.yaml, line 4: The Pod \"web\" is invalid: \n\
          * spec.containers[0].imagePullPolicy: Unsupported value: \"never\": supported values: \"Always\", \"IfNotPresent\", \"Never\"\n\
          * spec.restartPolicy: Unsupported value: \"always\": supported values: \"Always\", \"OnFailure\", \"Never\""
     );

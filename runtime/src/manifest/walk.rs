@@ -2,6 +2,8 @@
 //! all of them, with their paths. Afterwards the object has only known fields, no
 //! nulls, and every value is of its field's type.
 
+use std::fmt;
+
 use serde_json::Value as Json;
 
 use super::field::{FieldError, Path};
@@ -11,10 +13,28 @@ use crate::spec::Quantity;
 /// What a walk found.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// `unknown field "spec.foo"`, with the field that may have been meant.
-    pub(super) unknown: Vec<String>,
+    /// Fields that the schema does not have.
+    pub(super) unknown: Vec<Unknown>,
     /// Values of the wrong type.
     pub(super) errors: Vec<FieldError>,
+}
+
+/// A field that its type does not have.
+#[derive(Debug)]
+pub(super) struct Unknown {
+    pub(super) path: String,
+    /// The field that may have been meant.
+    near: Option<&'static str>,
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown field \"{}\"", self.path)?;
+        match self.near {
+            Some(near) => write!(f, " (did you mean \"{near}\"?)"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Walks `object`, which is of the type `owner`.
@@ -159,18 +179,14 @@ fn number_text(number: &serde_json::Number) -> String {
     }
 }
 
-fn unknown(path: &Path<'_>, name: &str, owner: &Type) -> String {
-    let text = format!("unknown field \"{path}\"");
+fn unknown(path: &Path<'_>, name: &str, owner: &Type) -> Unknown {
     let near = owner
         .fields
         .iter()
         .map(|field| (distance(name, field.name), field.name))
         .min()
         .filter(|(distance, near)| *distance <= 2 && *distance < near.len() / 2);
-    match near {
-        Some((_, near)) => format!("{text} (did you mean \"{near}\"?)"),
-        None => text,
-    }
+    Unknown { path: path.to_string(), near: near.map(|(_, near)| near) }
 }
 
 /// The letters to change, add, leave out or swap to get from one name to the other;
@@ -208,7 +224,7 @@ mod tests {
     fn walk(mut object: Json) -> (Json, Vec<String>) {
         let findings = check(&mut object, schema::find("Pod").unwrap());
         let errors = findings.errors.iter().map(ToString::to_string);
-        (object, findings.unknown.into_iter().chain(errors).collect())
+        (object, findings.unknown.iter().map(ToString::to_string).chain(errors).collect())
     }
 
     #[test]

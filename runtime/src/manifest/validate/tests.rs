@@ -2,7 +2,7 @@
 //! printed by Kubernetes 1.36.3 itself (`ValidatePodCreate` after its own defaults).
 
 use super::pod;
-use crate::manifest::{defaults, own, read, walk};
+use crate::manifest::{defaults, documents, own, walk};
 use crate::schema;
 
 /// Long texts of rules, by the name that the tables below give them.
@@ -456,7 +456,7 @@ const BOTH: &[((&str, &str), &[&str])] = &[
 ];
 
 fn check(text: &str, expected: &[&str]) {
-    let mut object = read(text.as_bytes()).unwrap().remove(0).value;
+    let mut object = documents(text).unwrap().remove(0).value;
     let findings = walk::check(&mut object, schema::find("Pod").unwrap());
     assert!(findings.unknown.is_empty() && findings.errors.is_empty(), "{text}: {findings:?}");
     own(&mut object, "board", None);
@@ -526,7 +526,7 @@ fn what_is_too_long_is_said_without_being_printed() {
     let text = format!(
         "metadata: {{name: p}}\nspec: {{dnsConfig: {{searches: [{searches}]}}, containers: [{{name: c, image: i}}]}}\n"
     );
-    let mut object = read(text.as_bytes()).unwrap().remove(0).value;
+    let mut object = documents(&text).unwrap().remove(0).value;
     own(&mut object, "board", None);
     defaults::apply(&mut object);
     let errors = pod(&object);
