@@ -38,6 +38,10 @@ struct Verb {
 const VERBS: &[Verb] = &[apply::VERB, get::VERB, delete::VERB, image::VERB, down::VERB, version::VERB];
 
 fn main() -> ExitCode {
+    // Not a verb: what the agent executes for each pod, before anything is allocated.
+    if std::env::args_os().nth(1).is_some_and(|verb| verb == "supervisor") {
+        nodlet_runtime::supervisor::run(std::env::args_os().skip(2));
+    }
     match run() {
         Ok(code) => code,
         Err(failure) => {

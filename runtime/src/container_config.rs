@@ -51,6 +51,8 @@ pub struct Facts<'a> {
     pub cgroup: CgroupPaths,
     /// What the containers may mount.
     pub volumes: &'a Volumes,
+    /// Names of the image's layers, lowest first.
+    pub layers: Vec<String>,
 }
 
 fn config_error(message: impl Into<String>) -> StartFailure {
@@ -66,7 +68,6 @@ pub fn sandbox_config(
     node_name: &str,
     network: Option<NetworkConfig>,
     pause_cgroup: CgroupPaths,
-    supervisor_cgroup: &[PathBuf],
 ) -> SandboxConfig {
     SandboxConfig {
         hostname: pod_files::hostname(pod, node_name),
@@ -76,7 +77,6 @@ pub fn sandbox_config(
         share_process_namespace: pod.spec.share_process_namespace,
         shm_size: SHM_SIZE,
         memory_volumes: volume::memory_volumes(pod),
-        supervisor_cgroup: supervisor_cgroup.to_vec(),
         pause_cgroup,
     }
 }
@@ -107,6 +107,7 @@ pub fn container_config(
             capabilities: identity::capabilities(&container.security_context),
             no_new_privileges: container.security_context.no_new_privileges,
         },
+        layers: facts.layers.clone(),
         upper_dir: run.join("upper"),
         work_dir: run.join("work"),
         read_only_root: container.security_context.read_only_root_filesystem,

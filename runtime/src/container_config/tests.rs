@@ -35,6 +35,7 @@ fn config_of(container: &str, spec: &str, image: &ImageConfig) -> Result<Contain
         memory: 1 << 30,
         cgroup: CgroupPaths::default(),
         volumes: &volumes,
+        layers: Vec::new(),
     };
     let attempt = Attempt { container: ContainerIndex(0), number: 3 };
     container_config(&pod(container, spec), attempt, image, &Paths::new(Path::new("/r")), &facts)

@@ -25,8 +25,6 @@ pub struct SandboxConfig {
     /// Volumes on tmpfs (`emptyDir` with `medium: Memory`): held by the
     /// supervisor as detached mounts, for as long as the pod lives.
     pub memory_volumes: Vec<MemoryVolume>,
-    /// Directory of the supervisors' own cgroup, outside of the pod's and of the agent's service.
-    pub supervisor_cgroup: Vec<PathBuf>,
     /// Cgroup of the pod's `pause` process, if there is one.
     pub pause_cgroup: CgroupPaths,
 }
@@ -75,6 +73,9 @@ pub struct ContainerConfig {
     pub name: String,
     /// The process.
     pub process: ProcessConfig,
+    /// What its layers are called, lowest first; their descriptors come with
+    /// the request in the same order.
+    pub layers: Vec<String>,
     /// Writable layer: `upperdir` of the overlay.
     pub upper_dir: PathBuf,
     /// `workdir` of the overlay.
@@ -91,7 +92,7 @@ pub struct ContainerConfig {
     pub oom_score_adj: i32,
     /// Where stdout and stderr go.
     pub log: LogConfig,
-    /// The file mounted at `terminationMessagePath`, if any.
+    /// The file at `terminationMessagePath`, if any; mounted unless one of `mounts` is there.
     pub termination_message: Option<TerminationMessage>,
 }
 

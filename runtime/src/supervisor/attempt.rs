@@ -1,0 +1,179 @@
+//! One run of one container, from the fork of its start helper to the moment
+//! its cgroup is empty.
+//!
+//! ```text
+//! Starting ──► Running ──► Exited ──► Over        news: Started, Exited
+//!     └──────► Failing ──────────────► Failed     news: StartFailed
+//! ```
+//! `Exited` and `Failing` wait for the cgroup: an attempt is over when its last
+//! process is gone, not its first. The order of an exit is: see it, drain the
+//! log, write the exit record, reap.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use super::config::TerminationMessage;
+use super::log::{Log, Stream};
+use super::protocol::{MAX_GROUPS, Message, Name};
+use super::sys;
+use crate::time::Instant;
+
+/// Who a container's process is, and its home.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct User {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) groups: heapless::Vec<u32, MAX_GROUPS>,
+    pub(super) home: String,
+}
+
+/// Where an attempt is. See the module.
+#[derive(Debug)]
+pub(super) enum State {
+    Starting { helper: Option<Pid>, status: OwnedFd, init: Option<Pid>, deadline: Instant },
+    Running { init: Pid, pidfd: OwnedFd, at: Instant },
+    Exited { init: Pid, at: Instant },
+    Over { init: Pid, at: Instant },
+    Failing { run: bool, message: Message },
+    Failed { run: bool, message: Message },
+}
+
+/// What the connected agent knows of an attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) started: bool,
+    pub(super) ended: bool,
+}
+
+/// One run of one container.
+pub(super) struct Attempt {
+    pub(super) container: Name,
+    pub(super) number: u32,
+    /// A `ContainerConfig`, for the processes that are executed beside the first.
+    pub(super) config: OwnedFd,
+    pub(super) leaf: PathBuf,
+    /// `cgroup.events` of the leaf.
+    pub(super) events: Option<File>,
+    pub(super) user: User,
+    pub(super) state: State,
+    pub(super) log: Log,
+    pub(super) stdout: Option<OwnedFd>,
+    pub(super) stderr: Option<OwnedFd>,
+    pub(super) termination_message: Option<TerminationMessage>,
+    /// Names of the layers it runs on.
+    pub(super) layers: Vec<String>,
+    pub(super) told: Told,
+}
+
+impl Attempt {
+    pub(super) fn is(&self, container: &str, number: u32) -> bool {
+        self.container == container && self.number == number
+    }
+
+    /// No process of it is left.
+    pub(super) fn is_over(&self) -> bool {
+        match &self.state {
+            State::Over { .. } | State::Failed { .. } => true,
+            State::Starting { .. } | State::Running { .. } | State::Exited { .. } | State::Failing { .. } => false,
+        }
+    }
+
+    /// Waits for its cgroup to become empty.
+    pub(super) fn is_emptying(&self) -> bool {
+        match &self.state {
+            State::Exited { .. } | State::Failing { .. } => true,
+            State::Starting { .. } | State::Running { .. } | State::Over { .. } | State::Failed { .. } => false,
+        }
+    }
+
+    /// Ends what a start has left; it is over when the cgroup is empty.
+    pub(super) fn fail(&mut self, run: bool, message: Message) {
+        self.state = State::Failing { run, message };
+        self.kill();
+    }
+
+    /// SIGKILL to all that is left of it.
+    pub(super) fn kill(&self) {
+        // A cgroup that is gone has nobody in it.
+        let _ = sys::kill_cgroup(&self.leaf);
+    }
+
+    /// Whether its cgroup holds a process. Reading also arms the next POLLPRI.
+    pub(super) fn is_populated(&mut self) -> bool {
+        if self.events.is_none() {
+            self.events = File::open(self.leaf.join("cgroup.events")).ok();
+        }
+        let Some(events) = &self.events else { return false };
+        let mut text = [0; 128];
+        // A cgroup that was removed reads as ENODEV.
+        let length = events.read_at(&mut text, 0).unwrap_or(0);
+        text[..length].windows(11).any(|window| window == b"populated 1")
+    }
+
+    /// Reads what the container has written, to the last byte that is there.
+    pub(super) fn drain(&mut self, buffer: &mut [u8]) {
+        self.read(Stream::Stdout, buffer, true);
+        self.read(Stream::Stderr, buffer, true);
+    }
+
+    /// Reads from one of its outputs: once, or until there is no more.
+    pub(super) fn read(&mut self, stream: Stream, buffer: &mut [u8], all: bool) {
+        loop {
+            let pipe = match stream {
+                Stream::Stdout => &mut self.stdout,
+                Stream::Stderr => &mut self.stderr,
+            };
+            let Some(fd) = pipe else { return };
+            match read(fd.as_fd(), buffer) {
+                Ok(0) => {
+                    *pipe = None;
+                    return;
+                }
+                Ok(length) => self.log.write(stream, &buffer[..length]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    *pipe = None;
+                    return;
+                }
+            }
+            if !all {
+                return;
+            }
+        }
+    }
+
+    /// The cgroup is empty: nobody writes any more, so what is there is all.
+    pub(super) fn end(&mut self, buffer: &mut [u8]) {
+        self.drain(buffer);
+        self.log.finish();
+        (self.stdout, self.stderr, self.events) = (None, None, None);
+        self.layers.clear();
+        let state = match &self.state {
+            State::Exited { init, at } => State::Over { init: *init, at: *at },
+            State::Failing { run, message } => State::Failed { run: *run, message: message.clone() },
+            State::Starting { .. } | State::Running { .. } | State::Over { .. } | State::Failed { .. } => {
+                unreachable!("only an attempt that is emptying ends")
+            }
+        };
+        self.state = state;
+    }
+}
+
+fn read(fd: BorrowedFd, buffer: &mut [u8]) -> io::Result<usize> {
+    Ok(nix::unistd::read(fd.as_raw_fd(), buffer)?)
+}
+
+/// A pipe whose reading end does not block, and whose writing end does.
+pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    fcntl(reader.as_raw_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok((reader, writer))
+}

@@ -1,0 +1,77 @@
+//! How an attempt ended, on a file that outlives the supervisor: written before
+//! the process is reaped, so that whoever looks finds a process or a record.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::config::TerminationMessage;
+use super::log::Log;
+use crate::time::Instant;
+
+/// Bytes of a termination message.
+const MAX_MESSAGE: u64 = 4096;
+
+/// The exit record of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitRecord {
+    /// The exit code, or 128 + the signal.
+    pub code: i32,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// When its process was executed.
+    pub started_at: Instant,
+    /// When its process ended, as far as the supervisor was there to see it.
+    pub finished_at: Instant,
+    /// The termination message.
+    pub message: String,
+}
+
+impl ExitRecord {
+    /// Reads the record of an attempt from a supervisor's directory.
+    pub fn read(dir: &Path, container: &str, number: u32) -> io::Result<ExitRecord> {
+        Ok(serde_json::from_slice(&fs::read(path(dir, container, number))?)?)
+    }
+
+    /// Replaces the record as a whole. The directory is on tmpfs: nothing to sync.
+    pub(super) fn write(&self, dir: &Path, container: &str, number: u32) -> io::Result<()> {
+        let path = path(dir, container, number);
+        let new = path.with_extension("new");
+        fs::create_dir_all(dir.join(EXITS))?;
+        File::create(&new)?.write_all(&serde_json::to_vec(self)?)?;
+        fs::rename(new, path)
+    }
+}
+
+const EXITS: &str = "exits";
+
+fn path(dir: &Path, container: &str, number: u32) -> PathBuf {
+    dir.join(EXITS).join(format!("{container}_{number}"))
+}
+
+pub(super) fn remove(dir: &Path, container: &str, number: u32) {
+    let _ = fs::remove_file(path(dir, container, number));
+}
+
+/// The message of an attempt that ended with `code`: the end of its file, or of
+/// its log if that is empty, it failed and the pod asks for it.
+pub(super) fn termination_message(wanted: Option<&TerminationMessage>, code: i32, log: &Log) -> String {
+    let Some(wanted) = wanted else { return String::new() };
+    let text = match tail_of_file(&wanted.file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return format!("Error on reading termination log {}: {error}", wanted.file.display()),
+    };
+    if text.is_empty() && code != 0 && wanted.fallback_to_logs { log.tail() } else { text }
+}
+
+fn tail_of_file(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(MAX_MESSAGE)))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_MESSAGE).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,319 @@
+//! A container's log: lines of stdout and stderr in CRI format, in a file that
+//! is rotated by size.
+//!
+//! A line is written whole or not at all, and none is lost in silence: if the
+//! file takes no more (a full disk), the container is drained all the same, as
+//! under containerd, so that it does not hang on its own output; what is lost is
+//! counted, and the count is the next line that can be written.
+//!
+//! Rotated files are named as the kubelet names them, and not compressed: a
+//! supervisor is to stay small, and a board's log is small already.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::config::LogConfig;
+use crate::time::Timestamp;
+
+/// Content of one line of the file; what is longer is continued on the next, as
+/// containerd does.
+const MAX_LINE: usize = 16 * 1024;
+
+/// Which of its outputs a container wrote to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stream {
+    /// `stdout`.
+    Stdout,
+    /// `stderr`.
+    Stderr,
+}
+
+impl Stream {
+    fn name(self) -> &'static str {
+        match self {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        }
+    }
+}
+
+/// What was read of a line that has not ended, of each stream. It outlives the
+/// supervisor's replacement by a newer one.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Partial {
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+}
+
+/// The log of one attempt.
+pub(super) struct Log {
+    config: LogConfig,
+    file: Option<File>,
+    size: u64,
+    /// Times in the names of the rotated files, oldest first.
+    rotated: VecDeque<String>,
+    partial: Partial,
+    lost: Option<Lost>,
+}
+
+/// What could not be written since the last line that could.
+struct Lost {
+    lines: u64,
+    bytes: u64,
+    error: io::Error,
+}
+
+impl Log {
+    /// Opens the log and makes the link to it. A file that cannot be opened is
+    /// tried again with every line.
+    pub(super) fn open(config: LogConfig, partial: Partial) -> Log {
+        let rotated = rotated_files(&config.path);
+        let mut log = Log { config, file: None, size: 0, rotated, partial, lost: None };
+        log.file = log.open_file().ok();
+        // A link that cannot be made keeps nobody from running: only log shippers look there.
+        if let Some(parent) = log.config.link.parent() {
+            let _ = std::fs::create_dir_all(parent);
+        }
+        let _ = std::fs::remove_file(&log.config.link);
+        let _ = std::os::unix::fs::symlink(&log.config.path, &log.config.link);
+        log
+    }
+
+    fn open_file(&mut self) -> io::Result<File> {
+        if let Some(parent) = self.config.path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        let file = OpenOptions::new().append(true).create(true).open(&self.config.path)?;
+        self.size = file.metadata()?.len();
+        Ok(file)
+    }
+
+    /// Takes what was read from a stream.
+    pub(super) fn write(&mut self, stream: Stream, mut bytes: &[u8]) {
+        let mut lines = Vec::with_capacity(bytes.len() + bytes.len() / 4 + 64);
+        let mut count = 0;
+        let now = Timestamp::now();
+        while !bytes.is_empty() {
+            let partial = match stream {
+                Stream::Stdout => &mut self.partial.stdout,
+                Stream::Stderr => &mut self.partial.stderr,
+            };
+            let room = MAX_LINE - partial.len();
+            let newline = bytes.iter().take(room + 1).position(|byte| *byte == b'\n');
+            match newline {
+                Some(end) => {
+                    append(&mut lines, now, stream, "F", &[partial, &bytes[..end]]);
+                    partial.clear();
+                    bytes = &bytes[end + 1..];
+                }
+                None if bytes.len() > room => {
+                    append(&mut lines, now, stream, "P", &[partial, &bytes[..room]]);
+                    partial.clear();
+                    bytes = &bytes[room..];
+                }
+                None => {
+                    partial.extend_from_slice(bytes);
+                    break;
+                }
+            }
+            count += 1;
+            // One batch is one write; a batch that would pass the size is its own.
+            if lines.len() >= MAX_LINE {
+                self.store(&lines, count);
+                (lines, count) = (Vec::with_capacity(bytes.len() + 64), 0);
+            }
+            let partial = match stream {
+                Stream::Stdout => &mut self.partial.stdout,
+                Stream::Stderr => &mut self.partial.stderr,
+            };
+            // An idle supervisor keeps no room for a long line that is over.
+            if partial.capacity() > 1024 && partial.is_empty() {
+                *partial = Vec::new();
+            }
+        }
+        if count > 0 {
+            self.store(&lines, count);
+        }
+    }
+
+    /// The streams have ended: a line without a newline is one.
+    pub(super) fn finish(&mut self) {
+        let now = Timestamp::now();
+        let partial = std::mem::take(&mut self.partial);
+        for (stream, rest) in [(Stream::Stdout, partial.stdout), (Stream::Stderr, partial.stderr)] {
+            if !rest.is_empty() {
+                let mut line = Vec::with_capacity(rest.len() + 64);
+                append(&mut line, now, stream, "F", &[&rest]);
+                self.store(&line, 1);
+            }
+        }
+    }
+
+    /// What is left of the lines begun.
+    pub(super) fn partial(&self) -> &Partial {
+        &self.partial
+    }
+
+    /// How the log is kept.
+    pub(super) fn config(&self) -> &LogConfig {
+        &self.config
+    }
+
+    /// The content of the last lines: at most 80 of them and 2048 bytes
+    /// (`FallbackToLogsOnError`).
+    pub(super) fn tail(&self) -> String {
+        const LINES: usize = 80;
+        const BYTES: usize = 2048;
+        // A line of nothing but its prefix has some 50 bytes.
+        const WINDOW: u64 = 8192;
+        let read = || -> io::Result<Vec<u8>> {
+            let mut file = File::open(&self.config.path)?;
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(length.saturating_sub(WINDOW)))?;
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes)?;
+            if length > WINDOW {
+                let first = bytes.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+                bytes.drain(..first);
+            }
+            Ok(bytes)
+        };
+        let bytes = read().unwrap_or_default();
+        let lines: Vec<&[u8]> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
+        let mut text = Vec::new();
+        for line in &lines[lines.len().saturating_sub(LINES)..] {
+            let mut fields = line.splitn(4, |byte| *byte == b' ');
+            let partial = fields.nth(2) == Some(b"P");
+            if let Some(content) = fields.next() {
+                let content = if partial { content.strip_suffix(b"\n").unwrap_or(content) } else { content };
+                text.extend_from_slice(content);
+            }
+        }
+        let start = text.len().saturating_sub(BYTES);
+        String::from_utf8_lossy(&text[start..]).into_owned()
+    }
+
+    /// Writes whole lines, or counts them as lost.
+    fn store(&mut self, lines: &[u8], count: u64) {
+        if let Err(error) = self.try_store(lines) {
+            let lost = self.lost.get_or_insert(Lost { lines: 0, bytes: 0, error });
+            lost.lines += count;
+            lost.bytes += lines.len() as u64;
+        }
+    }
+
+    fn try_store(&mut self, lines: &[u8]) -> io::Result<()> {
+        if self.file.is_none() {
+            self.file = Some(self.open_file()?);
+        }
+        if self.config.max_size > 0 && self.size > 0 && self.size + lines.len() as u64 > self.config.max_size {
+            self.rotate()?;
+        }
+        if let Some(lost) = &self.lost {
+            let text = format!("nodlet: {} lines ({} bytes) were lost here: {}", lost.lines, lost.bytes, lost.error);
+            let mut line = Vec::new();
+            append(&mut line, Timestamp::now(), Stream::Stderr, "F", &[text.as_bytes()]);
+            self.append_whole(&line)?;
+            self.lost = None;
+        }
+        self.append_whole(lines)
+    }
+
+    /// Appends all of it, or leaves the file as it was.
+    fn append_whole(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let file = self.file.as_mut().expect("it was opened by the caller");
+        match file.write_all(bytes) {
+            Ok(()) => {
+                self.size += bytes.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                // Part of it may be there: a torn line is worse than a lost one.
+                let _ = file.set_len(self.size);
+                Err(error)
+            }
+        }
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        // Names must sort as the files are old, also when the clock is set back
+        // or a second is too long for one file.
+        let mut second = Timestamp::now();
+        let mut time = stamp(second);
+        while self.rotated.back().is_some_and(|newest| *newest >= time) {
+            let newest = self.rotated.back().and_then(|newest| parse_stamp(newest)).unwrap_or(second);
+            second = Timestamp(newest.0 + 1_000_000_000);
+            time = stamp(second);
+        }
+        std::fs::rename(&self.config.path, rotated_path(&self.config.path, &time))?;
+        self.rotated.push_back(time);
+        self.file = Some(self.open_file()?);
+        while self.rotated.len() as u64 + 1 > u64::from(self.config.max_files.max(1)) {
+            let Some(oldest) = self.rotated.pop_front() else { break };
+            let _ = std::fs::remove_file(rotated_path(&self.config.path, &oldest));
+        }
+        Ok(())
+    }
+}
+
+fn append(to: &mut Vec<u8>, time: Timestamp, stream: Stream, tag: &str, content: &[&[u8]]) {
+    let mut prefix = heapless::String::<64>::new();
+    write!(prefix, "{} {} {tag} ", time.nanos(), stream.name()).expect("a time, a stream and a tag have 46 bytes");
+    to.extend_from_slice(prefix.as_bytes());
+    for part in content {
+        to.extend_from_slice(part);
+    }
+    to.push(b'\n');
+}
+
+/// `20060102-150405`, as the kubelet names rotated files.
+fn stamp(time: Timestamp) -> String {
+    time.to_string().chars().filter_map(|c| if c == 'T' { Some('-') } else { c.is_ascii_digit().then_some(c) }).collect()
+}
+
+fn parse_stamp(stamp: &str) -> Option<Timestamp> {
+    let part = |range| stamp.get(range);
+    Timestamp::parse(&format!(
+        "{}-{}-{}T{}:{}:{}Z",
+        part(0..4)?,
+        part(4..6)?,
+        part(6..8)?,
+        part(9..11)?,
+        part(11..13)?,
+        part(13..15)?
+    ))
+}
+
+fn rotated_path(path: &Path, time: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(time);
+    name.into()
+}
+
+/// The times of the rotated files of a log, oldest first.
+fn rotated_files(path: &Path) -> VecDeque<String> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return VecDeque::new();
+    };
+    let mut times: Vec<String> = std::fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let entry = entry.file_name();
+            let time = entry.to_str()?.strip_prefix(name)?.strip_prefix('.')?;
+            parse_stamp(time).map(|_| time.to_owned())
+        })
+        .collect();
+    times.sort_unstable();
+    times.into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+use super::*;
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("nodlet-log-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn log(&self, max_size: u64, max_files: u32) -> Log {
+        let config =
+            LogConfig { path: self.0.join("app/0.log"), link: self.0.join("containers/app.log"), max_size, max_files };
+        Log::open(config, Partial::default())
+    }
+
+    /// Stream, tag and content of each line of the current file.
+    fn lines(&self) -> Vec<String> {
+        lines(&std::fs::read_to_string(self.0.join("app/0.log")).unwrap())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn lines(text: &str) -> Vec<String> {
+    assert!(text.is_empty() || text.ends_with('\n'), "the last line is torn");
+    text.lines()
+        .map(|line| {
+            let (time, rest) = line.split_once(' ').unwrap();
+            assert!(Timestamp::parse(time).is_some() && time.len() == 30, "{time}");
+            rest.to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn lines_of_both_streams_are_joined_from_whatever_pieces_they_come_in() {
+    let scratch = Scratch::new("pieces");
+    let mut log = scratch.log(0, 5);
+    for (stream, piece) in [
+        (Stream::Stdout, "one\ntw"),
+        (Stream::Stderr, "err"),
+        (Stream::Stdout, "o\n\nfour "),
+        (Stream::Stderr, "or\n"),
+        (Stream::Stdout, "words"),
+    ] {
+        log.write(stream, piece.as_bytes());
+    }
+    assert_eq!(scratch.lines(), ["stdout F one", "stdout F two", "stdout F ", "stderr F error"]);
+    log.finish();
+    assert_eq!(scratch.lines().last().unwrap(), "stdout F four words");
+    assert_eq!(std::fs::read_link(scratch.0.join("containers/app.log")).unwrap(), scratch.0.join("app/0.log"));
+}
+
+#[test]
+fn a_long_line_is_continued_every_16_kib() {
+    for (length, expected) in [
+        (MAX_LINE - 1, vec![("F", MAX_LINE - 1)]),
+        (MAX_LINE, vec![("F", MAX_LINE)]),
+        (MAX_LINE + 1, vec![("P", MAX_LINE), ("F", 1)]),
+        (2 * MAX_LINE, vec![("P", MAX_LINE), ("F", MAX_LINE)]),
+        (40_000, vec![("P", MAX_LINE), ("P", MAX_LINE), ("F", 40_000 - 2 * MAX_LINE)]),
+    ] {
+        for step in [100_000, 4096, 1000] {
+            let scratch = Scratch::new("long");
+            let mut log = scratch.log(0, 5);
+            let mut line = vec![b'x'; length];
+            line.push(b'\n');
+            line.chunks(step).for_each(|piece| log.write(Stream::Stdout, piece));
+            let found: Vec<(String, usize)> = scratch
+                .lines()
+                .iter()
+                .map(|line| (line["stdout ".len()..][..1].to_owned(), line.len() - "stdout F ".len()))
+                .collect();
+            let expected: Vec<(String, usize)> = expected.iter().map(|(tag, n)| ((*tag).to_owned(), *n)).collect();
+            assert_eq!(found, expected, "{length} bytes in steps of {step}");
+        }
+    }
+}
+
+#[test]
+fn rotation_keeps_the_newest_lines_in_order_and_tears_none() {
+    let scratch = Scratch::new("rotate");
+    let mut log = scratch.log(2000, 3);
+    for n in 0..1000 {
+        log.write(Stream::Stdout, format!("line {n}\n").as_bytes());
+    }
+    let mut names: Vec<PathBuf> =
+        std::fs::read_dir(scratch.0.join("app")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    assert_eq!(names.len(), 3);
+    // The current file sorts first.
+    names.rotate_left(1);
+    let mut found = Vec::new();
+    for name in &names {
+        let text = std::fs::read_to_string(name).unwrap();
+        assert!(text.len() <= 2000);
+        found.extend(lines(&text));
+    }
+    let first = 1000 - found.len();
+    assert!(found.len() > 60);
+    for (n, line) in found.iter().enumerate() {
+        assert_eq!(*line, format!("stdout F line {}", first + n));
+    }
+    let stamp = names[0].file_name().unwrap().to_str().unwrap().strip_prefix("0.log.").unwrap();
+    assert!(parse_stamp(stamp).is_some() && stamp.len() == 15, "{stamp}");
+}
+
+#[test]
+fn a_log_that_is_opened_again_goes_on_where_it_was() {
+    let scratch = Scratch::new("again");
+    let mut log = scratch.log(500, 3);
+    (0..30).for_each(|n| log.write(Stream::Stdout, format!("line {n}\n").as_bytes()));
+    log.write(Stream::Stdout, b"beg");
+    let partial = log.partial().clone();
+    let mut again = Log::open(log.config().clone(), partial);
+    assert_eq!(again.rotated, log.rotated);
+    assert_eq!(again.size, log.size);
+    again.write(Stream::Stdout, b"un\n");
+    assert_eq!(scratch.lines().last().unwrap(), "stdout F begun");
+}
+
+#[test]
+fn what_a_full_disk_swallows_is_counted_and_said() {
+    let scratch = Scratch::new("full");
+    let mut log = scratch.log(0, 5);
+    log.write(Stream::Stdout, b"before\n");
+    let kept = std::mem::replace(&mut log.file, Some(OpenOptions::new().write(true).open("/dev/full").unwrap()));
+    log.write(Stream::Stdout, b"lost\nlost\n");
+    log.write(Stream::Stdout, b"lost\n");
+    log.file = kept;
+    log.write(Stream::Stdout, b"after\n");
+    let lines = scratch.lines();
+    assert_eq!(lines[0], "stdout F before");
+    assert!(lines[1].starts_with("stderr F nodlet: 3 lines ("), "{}", lines[1]);
+    assert!(lines[1].contains("No space left on device"), "{}", lines[1]);
+    assert_eq!(lines[2..], ["stdout F after"]);
+}
+
+#[test]
+fn the_tail_is_the_content_of_the_last_80_lines_and_2048_bytes() {
+    let scratch = Scratch::new("tail");
+    let mut log = scratch.log(0, 5);
+    assert_eq!(log.tail(), "");
+    (0..100).for_each(|n| log.write(Stream::Stderr, format!("line {n}\n").as_bytes()));
+    let tail = log.tail();
+    assert!(tail.starts_with("line 20\n") && tail.ends_with("line 99\n"), "{tail}");
+    log.write(Stream::Stdout, &[b'x'; 20_000]);
+    log.finish();
+    assert_eq!(log.tail(), "x".repeat(2047) + "\n");
+}

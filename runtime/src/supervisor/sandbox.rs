@@ -1,0 +1,301 @@
+//! What all containers of a pod share: a forked helper makes the namespaces,
+//! the link, /dev/shm and the memory volumes, and sends their descriptors.
+//!
+//! The supervisor holds them and enters none of them. The mount namespace is of
+//! tmpfs only: start helpers copy /dev/shm and memory volumes out of it, and the
+//! pause process of a shared PID namespace sits in it with nothing else to see.
+//! If a step fails the helper undoes what the kernel does not undo by itself.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use super::config::{NetworkConfig, SandboxConfig};
+use super::protocol::{self, Message, cut};
+use super::start::lacking;
+use super::sys::{self, Parent};
+use crate::network::netlink::{Netlink, link_index};
+
+/// /dev/shm, in the pod's mount namespace.
+pub(super) const SHM: &str = "/shm";
+
+/// Memory volumes by their names, in the pod's mount namespace.
+pub(super) const MEMORY_VOLUMES: &str = "/volumes";
+
+/// The pod's end of the veth pair.
+const POD_LINK: &str = "eth0";
+
+/// What a pod's containers join. `None` is the host's, or with `pid` one for each container.
+pub(super) struct Namespaces {
+    pub(super) mnt: OwnedFd,
+    pub(super) net: Option<OwnedFd>,
+    pub(super) ipc: Option<OwnedFd>,
+    pub(super) uts: Option<OwnedFd>,
+    pub(super) pid: Option<OwnedFd>,
+    pub(super) host_pid: bool,
+    pub(super) host_ipc: bool,
+}
+
+impl Namespaces {
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = &OwnedFd> {
+        [Some(&self.mnt), self.net.as_ref(), self.ipc.as_ref(), self.uts.as_ref(), self.pid.as_ref()]
+            .into_iter()
+            .flatten()
+    }
+}
+
+/// The helper's one answer.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Made {
+    /// With it: mnt, then those of net, ipc, uts and pid that were made.
+    Namespaces { pause: Option<i32> },
+    /// Nothing is left of it.
+    Failed { message: Message },
+}
+
+/// A step that failed.
+#[derive(Debug)]
+enum SandboxError {
+    ReadConfig(io::Error),
+    Netlink(io::Error),
+    Unshare(io::Error),
+    Hostname(io::Error),
+    Bridge { name: String, source: io::Error },
+    Link { name: String, source: io::Error },
+    Address(io::Error),
+    Sysctl { name: &'static str, source: io::Error },
+    Mounts(io::Error),
+    Pause(io::Error),
+    Namespace(io::Error),
+}
+
+impl fmt::Display for SandboxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SandboxError::ReadConfig(source) => write!(f, "read the sandbox's configuration: {source}"),
+            SandboxError::Netlink(source) => write!(f, "open a netlink socket: {source}"),
+            SandboxError::Unshare(source) => write!(f, "make namespaces: {source}"),
+            SandboxError::Hostname(source) => write!(f, "set the host name: {source}"),
+            SandboxError::Bridge { name, source } => write!(f, "find the bridge {name}: {source}"),
+            SandboxError::Link { name, source } => write!(f, "make the link {name}: {source}"),
+            SandboxError::Address(source) => write!(f, "set the pod's address and route: {source}"),
+            SandboxError::Sysctl { name, source } => write!(f, "set {name}: {source}"),
+            SandboxError::Mounts(source) => write!(f, "mount /dev/shm and memory volumes: {source}"),
+            SandboxError::Pause(source) => write!(f, "start the pause process: {source}"),
+            SandboxError::Namespace(source) => write!(f, "open the new namespaces: {source}"),
+        }
+    }
+}
+
+/// The helper: never returns. `scratch` is a directory on which a mount
+/// namespace's root is built.
+pub(super) fn run(config: BorrowedFd, answer: OwnedFd, scratch: &Path) -> ! {
+    sys::set_name(c"nodlet:sandbox");
+    sys::close_all_but(&[config.as_raw_fd(), answer.as_raw_fd()]);
+    let failed = match make(config, answer.as_fd(), scratch) {
+        Ok(()) => sys::exit_now(0),
+        Err(error) => Made::Failed { message: cut(&error.to_string()) },
+    };
+    let _ = protocol::send(answer.as_fd(), &failed, &[]);
+    sys::exit_now(1)
+}
+
+fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), SandboxError> {
+    let config: SandboxConfig = protocol::read_memfd(config).map_err(SandboxError::ReadConfig)?;
+    let mut host = Netlink::open().map_err(SandboxError::Netlink)?;
+    let bridge = config.network.as_ref().map(|network| {
+        let found = link_index(&network.bridge);
+        found.map_err(|source| SandboxError::Bridge { name: network.bridge.clone(), source })
+    });
+    let bridge = bridge.transpose()?;
+
+    let mut flags = CloneFlags::CLONE_NEWNS;
+    if config.network.is_some() {
+        flags |= CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWUTS;
+    }
+    if !config.host_ipc {
+        flags |= CloneFlags::CLONE_NEWIPC;
+    }
+    if config.share_process_namespace {
+        flags |= CloneFlags::CLONE_NEWPID;
+    }
+    unshare(flags)
+        .map_err(|error| lacking(error, libc::EINVAL, "CONFIG_NAMESPACES, NET_NS, IPC_NS, UTS_NS or PID_NS"))
+        .map_err(SandboxError::Unshare)?;
+
+    if let (Some(network), Some(bridge)) = (&config.network, bridge) {
+        nix::unistd::sethostname(&config.hostname).map_err(|error| SandboxError::Hostname(error.into()))?;
+        let made = connect(&mut host, network, bridge).and_then(|()| finish(&config, answer, scratch));
+        if made.is_err() {
+            let _ = host.remove_link(&network.host_link);
+        }
+        made
+    } else {
+        finish(&config, answer, scratch)
+    }
+}
+
+/// Links the new network namespace to the bridge.
+fn connect(host: &mut Netlink, network: &NetworkConfig, bridge: u32) -> Result<(), SandboxError> {
+    let link = |source: io::Error| SandboxError::Link { name: network.host_link.clone(), source };
+    let namespace = File::open("/proc/self/ns/net").map_err(SandboxError::Namespace)?;
+    let mut add = || host.add_veth(&network.host_link, bridge, POD_LINK, namespace.as_raw_fd());
+    match add() {
+        // The name is this pod's: the kernel has not finished with a sandbox of before.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let _ = host.remove_link(&network.host_link);
+            host.add_veth(&network.host_link, bridge, POD_LINK, namespace.as_raw_fd())
+        }
+        other => other,
+    }
+    .map_err(|error| match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => {
+            io::Error::new(io::ErrorKind::Unsupported, "this kernel is built without CONFIG_VETH")
+        }
+        Some(_) | None => error,
+    })
+    .map_err(link)?;
+    let mut pod = Netlink::open().map_err(SandboxError::Netlink)?;
+    let mut set = || -> io::Result<()> {
+        pod.set_up(link_index("lo")?)?;
+        let link = link_index(POD_LINK)?;
+        pod.add_address(link, network.address, network.prefix)?;
+        pod.set_up(link)?;
+        pod.add_default_route(link, network.gateway)
+    };
+    set().map_err(SandboxError::Address)?;
+    // As containerd 2: a pod has a network of its own, so no port and no ping in it is a privilege.
+    for (name, value) in
+        [("net/ipv4/ip_unprivileged_port_start", "0"), ("net/ipv4/ping_group_range", "0 2147483647")]
+    {
+        match fs::write(Path::new("/proc/sys").join(name), value) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(SandboxError::Sysctl { name, source: error });
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Mounts and the pause process; tells the supervisor.
+fn finish(config: &SandboxConfig, answer: BorrowedFd, scratch: &Path) -> Result<(), SandboxError> {
+    let open = |kind: &str, wanted: bool| -> Result<Option<OwnedFd>, SandboxError> {
+        let path = format!("/proc/self/ns/{kind}");
+        wanted.then(|| File::open(path).map(OwnedFd::from)).transpose().map_err(SandboxError::Namespace)
+    };
+    let mnt = open("mnt", true)?;
+    let net = open("net", config.network.is_some())?;
+    let ipc = open("ipc", !config.host_ipc)?;
+    let uts = open("uts", config.network.is_some())?;
+    let pause_cgroup = config
+        .share_process_namespace
+        .then(|| File::open(&config.pause_cgroup.unified))
+        .transpose()
+        .map_err(SandboxError::Pause)?;
+    // The kernel shows the new PID namespace only once it has a process, and there is no /proc by then.
+    let own_namespaces = File::open("/proc/self/ns").map_err(SandboxError::Namespace)?;
+    let tasks = open_tasks(&config.pause_cgroup.v1_tasks).map_err(SandboxError::Pause)?;
+    mount_memory(config, scratch).map_err(SandboxError::Mounts)?;
+
+    let mut pause_pid = None;
+    let mut pid = None;
+    if let Some(cgroup) = pause_cgroup {
+        // SAFETY: the helper was forked from a process with one thread, and has one.
+        match unsafe { sys::fork(Parent::CallersParent, Some(cgroup.as_fd())) }.map_err(SandboxError::Pause)? {
+            None => pause(&tasks),
+            Some(child) => pause_pid = Some(child),
+        }
+        pid = Some(open_at(&own_namespaces, c"pid_for_children").map_err(SandboxError::Namespace)?);
+    }
+    let descriptors = [mnt, net, ipc, uts, pid];
+    let descriptors: Vec<BorrowedFd> = descriptors.iter().flatten().map(|fd| fd.as_fd()).collect();
+    let made = Made::Namespaces { pause: pause_pid.map(Pid::as_raw) };
+    protocol::send(answer, &made, &descriptors).map_err(SandboxError::Namespace)
+}
+
+fn open_at(directory: &File, name: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: a C string that outlives the call.
+    let fd = unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call returned a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn open_tasks(files: &[std::path::PathBuf]) -> io::Result<Vec<File>> {
+    files.iter().map(|file| fs::OpenOptions::new().write(true).open(file)).collect()
+}
+
+/// Makes a root of tmpfs alone, with /dev/shm and the memory volumes in it, and enters it.
+fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
+    let tmpfs = |target: &Path, options: &str| {
+        mount(Some("nodlet"), target, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some(options))
+            .map_err(|error| lacking(error, libc::ENODEV, "CONFIG_TMPFS"))
+    };
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
+    tmpfs(scratch, "mode=0755,size=64k")?;
+    std::env::set_current_dir(scratch)?;
+    nix::unistd::pivot_root(".", ".")?;
+    umount2(".", MntFlags::MNT_DETACH)?;
+    std::env::set_current_dir("/")?;
+    fs::create_dir(SHM)?;
+    tmpfs(Path::new(SHM), &format!("mode=1777,size={}", config.shm_size))?;
+    fs::create_dir(MEMORY_VOLUMES)?;
+    for volume in &config.memory_volumes {
+        let path = Path::new(MEMORY_VOLUMES).join(&volume.name);
+        fs::create_dir(&path)?;
+        let size = volume.size.map_or(String::new(), |size| format!(",size={size}"));
+        // As an emptyDir on disk: everybody's; with fsGroup, new files belong to the group.
+        tmpfs(&path, &format!("mode=0777{size}"))?;
+        if let Some(group) = volume.fs_group {
+            std::os::unix::fs::chown(&path, None, Some(group))?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o2777))?;
+        }
+    }
+    let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+    mount(None::<&str>, "/", None::<&str>, read_only | MsFlags::MS_NOSUID | MsFlags::MS_NODEV, None::<&str>)?;
+    Ok(())
+}
+
+/// PID 1 of a shared PID namespace: takes orphans and does nothing, for ever.
+/// Every container of the pod can see it, so it has nothing to be had: no
+/// capability, no descriptor, an empty root.
+fn pause(tasks: &[File]) -> ! {
+    use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
+    const NOBODY: u32 = 65535;
+    for mut file in tasks {
+        let _ = io::Write::write_all(&mut file, b"0");
+    }
+    sys::set_name(c"pause");
+    let _ = nix::unistd::setsid();
+    sys::close_all_but(&[]);
+    // SAFETY: ignoring runs no code of ours. The kernel then reaps orphans by itself.
+    let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) };
+    let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
+    let _ = nix::unistd::setgroups(&[]);
+    let id = (nix::unistd::Gid::from_raw(NOBODY), nix::unistd::Uid::from_raw(NOBODY));
+    let dropped = nix::unistd::setresgid(id.0, id.0, id.0).and_then(|()| nix::unistd::setresuid(id.1, id.1, id.1));
+    if dropped.is_err() {
+        sys::exit_now(1);
+    }
+    // SAFETY: no pointers. It goes with the supervisor, whatever takes that.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+    }
+    loop {
+        nix::unistd::pause();
+    }
+}

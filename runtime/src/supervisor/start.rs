@@ -1,0 +1,351 @@
+//! Starts a container: the short-lived helper that the supervisor forks for
+//! each start, and the only file that names libcontainer.
+//!
+//! The helper is born in the container's cgroup, takes a mount namespace of its
+//! own and builds everything below a private tmpfs there: root, volumes, bundle,
+//! libcontainer's state. So nothing of it is ever seen on the host, and all of
+//! it is gone with the container, whatever dies. libcontainer leaves zombies,
+//! descriptors and settings behind in its caller; here its caller exits.
+//!
+//! It reports on a socket that closes by itself when the container's process is
+//! executed: [`Status`] frames, then the end. Read next: `volume.rs` and
+//! `spec.rs` for what is built, `execute.rs` for the last step in the container.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::oci_spec::runtime::Spec;
+use libcontainer::syscall::syscall::SyscallType;
+use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+use nodlet_rootfs::assemble::{self, AssembleError, UserError};
+use serde::{Deserialize, Serialize};
+
+use super::config::{ContainerConfig, UserConfig};
+use super::execute::Execute;
+use super::protocol::{self, MAX_GROUPS, Message, cut};
+use super::sandbox::Namespaces;
+use super::sys::{self, Resolve};
+
+mod spec;
+mod volume;
+
+/// What the helper and the container's process tell the supervisor.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Status {
+    /// Who the process will be.
+    User { uid: u32, gid: u32, groups: heapless::Vec<u32, MAX_GROUPS>, home: heapless::String<512> },
+    /// The container's process, which waits to be told to execute.
+    Created { pid: i32 },
+    /// It ends here.
+    Failed {
+        /// The container is made, its process cannot be executed.
+        run: bool,
+        message: Message,
+    },
+}
+
+/// What a helper is given. Everything is inherited.
+pub(super) struct Start<'a> {
+    /// A [`ContainerConfig`].
+    pub(super) config: BorrowedFd<'a>,
+    /// Lowest first.
+    pub(super) layers: Vec<BorrowedFd<'a>>,
+    pub(super) namespaces: &'a Namespaces,
+    pub(super) status: OwnedFd,
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
+    /// A directory of the host on which the private tmpfs is mounted.
+    pub(super) scratch: &'a Path,
+}
+
+/// A step of a start that failed.
+#[derive(Debug)]
+pub(super) enum StartError {
+    ReadConfig(io::Error),
+    JoinCgroup(io::Error),
+    NewNamespace(nix::Error),
+    Scratch(io::Error),
+    Volume { destination: PathBuf, source: io::Error },
+    SubPath { destination: PathBuf, sub_path: PathBuf, source: io::Error },
+    Root(io::Error),
+    Image(AssembleError),
+    User(UserError),
+    TooManyGroups(usize),
+    WorkingDirectory { path: PathBuf, source: io::Error },
+    Bundle(io::Error),
+    Create(String),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::ReadConfig(source) => write!(f, "read the container's configuration: {source}"),
+            StartError::JoinCgroup(source) => write!(f, "join the container's cgroup: {source}"),
+            StartError::NewNamespace(source) => write!(f, "make a mount namespace: {}", source.desc()),
+            StartError::Scratch(source) => write!(f, "mount a private tmpfs: {source}"),
+            StartError::Volume { destination, source } => {
+                write!(f, "mount the volume at {}: {source}", destination.display())
+            }
+            StartError::SubPath { destination, sub_path, source } => write!(
+                f,
+                "mount the volume at {}: subPath {}: {source}",
+                destination.display(),
+                sub_path.display()
+            ),
+            StartError::Root(source) => write!(f, "mount the root file system: {source}"),
+            StartError::Image(source) => f.write_str(&crate::error::chain(source)),
+            StartError::User(source) => f.write_str(&crate::error::chain(source)),
+            StartError::TooManyGroups(count) => {
+                write!(f, "set {count} supplemental groups: at most {MAX_GROUPS} are possible")
+            }
+            StartError::WorkingDirectory { path, source } => {
+                write!(f, "make the working directory {}: {source}", path.display())
+            }
+            StartError::Bundle(source) => write!(f, "write the bundle: {source}"),
+            StartError::Create(message) => write!(f, "create the container: {message}"),
+        }
+    }
+}
+
+impl Start<'_> {
+    /// The helper: never returns.
+    pub(super) fn run(self) -> ! {
+        sys::set_name(c"nodlet:start");
+        let mut keep = vec![
+            self.config.as_raw_fd(),
+            self.status.as_raw_fd(),
+            self.stdout.as_raw_fd(),
+            self.stderr.as_raw_fd(),
+        ];
+        keep.extend(self.layers.iter().map(|layer| layer.as_raw_fd()));
+        keep.extend(self.namespaces.descriptors().map(|fd| fd.as_raw_fd()));
+        sys::close_all_but(&keep);
+        let (status, code) = (self.status.as_raw_fd(), self.start());
+        if let Err(error) = code {
+            // SAFETY: the descriptor stays open until this process ends.
+            let status = unsafe { BorrowedFd::borrow_raw(status) };
+            let failed = Status::Failed { run: false, message: cut(&error.to_string()) };
+            let _ = protocol::send(status, &failed, &[]);
+            sys::exit_now(1);
+        }
+        sys::exit_now(0)
+    }
+
+    fn start(self) -> Result<(), StartError> {
+        let config: ContainerConfig = protocol::read_memfd(self.config).map_err(StartError::ReadConfig)?;
+        sys::join_tasks(&config.cgroup.v1_tasks).map_err(StartError::JoinCgroup)?;
+        // libcontainer keeps the caller's groups where a container has none.
+        let _ = nix::unistd::setgroups(&[]);
+        let volumes = volume::resolve(&config, self.namespaces)?;
+        let layers: Vec<OwnedFd> = self.layers.iter().map(|layer| copy_layer(*layer)).collect::<Result<_, _>>()?;
+
+        let scratch = self.private_tmpfs()?;
+        let root = scratch.join("root");
+        let directory = |name: &str| -> Result<PathBuf, StartError> {
+            let path = scratch.join(name);
+            fs::create_dir(&path).map_err(StartError::Scratch)?;
+            Ok(path)
+        };
+        directory("root")?;
+        let layers: Vec<BorrowedFd> = layers.iter().map(|layer| layer.as_fd()).collect();
+        // Never read-only: libcontainer makes mount points in it first.
+        assemble::mount_root(&layers, &config.upper_dir, &config.work_dir, &root, false).map_err(StartError::Image)?;
+        // libcontainer makes links in /dev by joining paths on the host's side: with
+        // a link there, an image could have them made anywhere (CVE-2026-41579's kind).
+        assemble::check_dev(&root).map_err(StartError::Image)?;
+        let root_fd = open_path(&root).map_err(StartError::Root)?;
+
+        let user = find_user(&config.process.user, &root)?;
+        if user.groups.len() > MAX_GROUPS {
+            return Err(StartError::TooManyGroups(user.groups.len()));
+        }
+        let status = self.status.as_fd();
+        let told = Status::User {
+            uid: user.uid,
+            gid: user.gid,
+            groups: user.groups.iter().copied().collect(),
+            home: cut(&user.home),
+        };
+        protocol::send(status, &told, &[]).map_err(StartError::Bundle)?;
+        // A process that is not root could not open its own /dev/stdout again.
+        for stream in [&self.stdout, &self.stderr] {
+            let (uid, gid) = (nix::unistd::Uid::from_raw(user.uid), nix::unistd::Gid::from_raw(user.gid));
+            let _ = nix::unistd::fchown(stream.as_raw_fd(), Some(uid), Some(gid));
+        }
+
+        let mounted = volume::attach(&volumes, &directory("volumes")?)?;
+        volume::make_working_directory(&config, root_fd.as_fd(), &mounted)
+            .map_err(|source| StartError::WorkingDirectory { path: config.process.cwd.clone(), source })?;
+        let cgroup = hide_cgroups(&config, &directory("cgroup")?).map_err(StartError::JoinCgroup)?;
+
+        let (bundle, state) = (directory("bundle")?, directory("state")?);
+        let spec = spec::make(&config, &spec::Made {
+            root: &root,
+            namespaces: self.namespaces,
+            user: &user,
+            volumes: &mounted,
+            cgroup: cgroup.as_deref(),
+        });
+        let bytes = serde_json::to_vec(&spec).map_err(|error| StartError::Bundle(error.into()))?;
+        fs::write(bundle.join("config.json"), bytes).map_err(StartError::Bundle)?;
+        set_oom_score(config.oom_score_adj);
+        let execute = Execute::new(&config.process, &user.home);
+        drop((root_fd, volumes, layers));
+        self.create(&config, &bundle, &state, execute)
+    }
+
+    /// Leaves the host's mounts: from here on nothing that is mounted is seen there.
+    fn private_tmpfs(&self) -> Result<PathBuf, StartError> {
+        unshare(CloneFlags::CLONE_NEWNS).map_err(StartError::NewNamespace)?;
+        // Slave, not private: what the host mounts later reaches `HostToContainer` volumes.
+        let made = mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
+            .and_then(|()| {
+                let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+                mount(Some("nodlet"), self.scratch, Some("tmpfs"), flags, Some("mode=0700,size=4m"))
+            });
+        made.map_err(|error| StartError::Scratch(lacking(error, libc::ENODEV, "CONFIG_TMPFS")))?;
+        Ok(self.scratch.to_owned())
+    }
+
+    fn create(
+        self,
+        config: &ContainerConfig,
+        bundle: &Path,
+        state: &Path,
+        execute: Execute,
+    ) -> Result<(), StartError> {
+        let failed = |error: &dyn std::error::Error| StartError::Create(crate::error::chain(error));
+        let executor = ReportingExecutor { execute, status: self.status.as_raw_fd() };
+        let mut container = ContainerBuilder::new(config.id.clone(), SyscallType::Linux)
+            .with_executor(executor)
+            .with_stdout(self.stdout)
+            .with_stderr(self.stderr)
+            .with_root_path(state)
+            .map_err(|error| failed(&error))?
+            .as_init(bundle)
+            .with_systemd(false)
+            .as_sibling(true)
+            .build()
+            .map_err(|error| failed(&error))?;
+        let pid = container.pid().map_or(0, |pid| pid.as_raw());
+        protocol::send(self.status.as_fd(), &Status::Created { pid }, &[]).map_err(StartError::Bundle)?;
+        container.start().map_err(|error| failed(&error))
+    }
+}
+
+/// Runs in the container, in place of libcontainer's own executor, which looks
+/// for files with the wrong `PATH` and whose errors nobody hears.
+#[derive(Clone)]
+struct ReportingExecutor {
+    execute: Execute,
+    /// Closed by the kernel when the process is executed.
+    status: std::os::fd::RawFd,
+}
+
+impl Executor for ReportingExecutor {
+    fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
+        let message = self.execute.run();
+        // SAFETY: libcontainer marks it close-on-exec and leaves it open.
+        let status = unsafe { BorrowedFd::borrow_raw(self.status) };
+        let _ = protocol::send(status, &Status::Failed { run: true, message: cut(&message) }, &[]);
+        sys::exit_now(128)
+    }
+
+    fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
+        Ok(())
+    }
+
+    fn setup_envs(&self, _: std::collections::HashMap<String, String>) -> Result<(), ExecutorSetEnvsError> {
+        Ok(())
+    }
+}
+
+/// A layer that lies in the host's mount namespace cannot be used from another
+/// one; a copy belongs to none. One that is detached already is used as it is.
+fn copy_layer(layer: BorrowedFd) -> Result<OwnedFd, StartError> {
+    sys::clone_mount(Some(layer), c"", false)
+        .or_else(|_| layer.try_clone_to_owned())
+        .map_err(StartError::Root)
+}
+
+/// Who a process is.
+struct User {
+    uid: u32,
+    gid: u32,
+    /// The primary one first, as containerd has it.
+    groups: Vec<u32>,
+    home: String,
+}
+
+/// The manifest's numbers before the image's user; groups of both.
+fn find_user(wanted: &UserConfig, root: &Path) -> Result<User, StartError> {
+    let name = wanted.run_as_user.map_or_else(|| wanted.image_user.clone(), |uid| uid.to_string());
+    let found = assemble::user(root, &name).map_err(StartError::User)?;
+    let gid = wanted.run_as_group.unwrap_or(found.gid);
+    let mut groups = vec![gid];
+    for group in found.additional_gids.into_iter().chain(wanted.additional_gids.iter().copied()) {
+        if !groups.contains(&group) {
+            groups.push(group);
+        }
+    }
+    Ok(User { uid: found.uid, gid, groups, home: found.home })
+}
+
+/// libcontainer works on every cgroup that it finds, so it finds none. On a
+/// host with v2 alone, a view of the container's own is made for its
+/// /sys/fs/cgroup; the path of it.
+fn hide_cgroups(config: &ContainerConfig, view: &Path) -> io::Result<Option<PathBuf>> {
+    const CGROUPS: &str = "/sys/fs/cgroup";
+    let unified = nix::sys::statfs::statfs(CGROUPS)?.filesystem_type() == nix::sys::statfs::CGROUP2_SUPER_MAGIC;
+    let mut own = None;
+    if unified && config.cgroup.v1_tasks.is_empty() {
+        // The helper is in the container's leaf, which thus becomes the root of the view.
+        unshare(CloneFlags::CLONE_NEWCGROUP)?;
+        mount(Some("cgroup"), view, Some("cgroup2"), MsFlags::empty(), None::<&str>)?;
+        own = Some(view.to_owned());
+    }
+    umount2(CGROUPS, MntFlags::MNT_DETACH)?;
+    mount(Some("nodlet"), CGROUPS, Some("tmpfs"), MsFlags::MS_RDONLY, Some("size=0"))?;
+    Ok(own)
+}
+
+/// Inherited by the container. Without CAP_SYS_RESOURCE it cannot be lowered;
+/// a container that is killed earlier than it should is better than none.
+fn set_oom_score(score: i32) {
+    let _ = fs::write("/proc/self/oom_score_adj", score.to_string());
+}
+
+/// In the mount namespace `other`, and back.
+fn within<T>(other: BorrowedFd, act: impl FnOnce() -> T) -> io::Result<T> {
+    let own = File::open("/proc/self/ns/mnt")?;
+    setns(other, CloneFlags::CLONE_NEWNS)?;
+    let result = act();
+    setns(own, CloneFlags::CLONE_NEWNS)?;
+    Ok(result)
+}
+
+fn open_path(path: &Path) -> io::Result<File> {
+    fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path)
+}
+
+fn open_in_root(root: BorrowedFd, path: &Path, flags: i32) -> io::Result<File> {
+    let relative = path.strip_prefix("/").unwrap_or(path);
+    let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+    sys::open_in(root, relative, flags, Resolve::InRoot)
+}
+
+/// An error that says so if it means that the kernel was built without something.
+pub(super) fn lacking(error: nix::Error, means: i32, option: &str) -> io::Error {
+    if error as i32 == means {
+        io::Error::new(io::ErrorKind::Unsupported, format!("this kernel is built without {option}"))
+    } else {
+        error.into()
+    }
+}

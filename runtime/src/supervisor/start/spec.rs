@@ -1,0 +1,176 @@
+//! The bundle's config.json: what containerd would write for the same container.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::User;
+use super::volume::Mounted;
+use crate::supervisor::config::ContainerConfig;
+use crate::supervisor::execute;
+use crate::supervisor::sandbox::Namespaces;
+
+/// Hidden from a container that is not privileged.
+const MASKED_PATHS: &[&str] = &[
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+
+/// Read-only in a container that is not privileged.
+const READ_ONLY_PATHS: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// Devices of a host that a privileged container is given; a bound for a /dev full of them.
+const MAX_DEVICES: usize = 1024;
+
+/// What the helper has made for the container.
+pub(super) struct Made<'a> {
+    pub(super) root: &'a Path,
+    pub(super) namespaces: &'a Namespaces,
+    pub(super) user: &'a User,
+    pub(super) volumes: &'a [Mounted],
+    pub(super) cgroup: Option<&'a Path>,
+}
+
+pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
+    let capabilities = execute::possible_capabilities(&config.process.capabilities);
+    json!({
+        "ociVersion": "1.2.0",
+        "process": {
+            "terminal": false,
+            "user": {
+                "uid": made.user.uid,
+                "gid": made.user.gid,
+                "umask": 0o022,
+                "additionalGids": made.user.groups,
+            },
+            "args": config.process.args,
+            "cwd": config.process.cwd,
+            "capabilities": {
+                "bounding": capabilities,
+                "effective": capabilities,
+                "permitted": capabilities,
+                "inheritable": [],
+                "ambient": [],
+            },
+            "noNewPrivileges": config.process.no_new_privileges,
+        },
+        "root": { "path": made.root, "readonly": config.read_only_root },
+        "mounts": mounts(config, made),
+        "linux": {
+            "namespaces": namespaces(made.namespaces),
+            "maskedPaths": if config.privileged { Vec::new() } else { masked_paths() },
+            "readonlyPaths": if config.privileged { &[] } else { READ_ONLY_PATHS },
+            "rootfsPropagation": if made.volumes.iter().any(|volume| volume.shared) { "shared" } else { "slave" },
+            "devices": if config.privileged { host_devices() } else { Vec::new() },
+        },
+    })
+}
+
+fn mounts(config: &ContainerConfig, made: &Made) -> Vec<Value> {
+    let mount = |kind: &str, destination: &str, options: &[&str]| {
+        json!({ "type": kind, "source": kind, "destination": destination, "options": options })
+    };
+    let sys = if config.privileged { "rw" } else { "ro" };
+    let mut mounts = vec![
+        mount("proc", "/proc", &["nosuid", "noexec", "nodev"]),
+        mount("tmpfs", "/dev", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        mount("devpts", "/dev/pts", &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]),
+        mount("mqueue", "/dev/mqueue", &["nosuid", "noexec", "nodev"]),
+        mount("sysfs", "/sys", &["nosuid", "noexec", "nodev", sys]),
+    ];
+    if let Some(cgroup) = made.cgroup {
+        mounts.push(json!({
+            "type": "bind",
+            "source": cgroup,
+            "destination": "/sys/fs/cgroup",
+            "options": ["rbind", "nosuid", "noexec", "nodev", sys],
+        }));
+    }
+    for volume in made.volumes {
+        let access = if volume.read_only { "ro" } else { "rw" };
+        let mut options = vec!["rbind", access];
+        if volume.destination == Path::new("/dev/shm") {
+            options.extend(["nosuid", "noexec", "nodev"]);
+        }
+        mounts.push(json!({
+            "type": "bind",
+            "source": volume.source,
+            "destination": volume.destination,
+            "options": options,
+        }));
+    }
+    mounts
+}
+
+fn namespaces(of: &Namespaces) -> Vec<Value> {
+    let mut namespaces = vec![json!({ "type": "mount" })];
+    // A path below /proc/<pid of the supervisor> would be refused with a user namespace.
+    let mut join = |kind: &str, fd: &Option<OwnedFd>| {
+        if let Some(fd) = fd {
+            namespaces.push(json!({ "type": kind, "path": format!("/proc/self/fd/{}", fd.as_raw_fd()) }));
+        }
+    };
+    join("network", &of.net);
+    join("ipc", &of.ipc);
+    join("uts", &of.uts);
+    join("pid", &of.pid);
+    if of.pid.is_none() && !of.host_pid {
+        namespaces.push(json!({ "type": "pid" }));
+    }
+    namespaces
+}
+
+/// The fixed paths, and those of this machine's processors.
+fn masked_paths() -> Vec<String> {
+    let cpus = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    let throttles = cpus.map(|cpu| cpu.path().join("thermal_throttle")).filter(|path| path.exists());
+    let fixed = MASKED_PATHS.iter().map(|path| (*path).to_owned());
+    fixed.chain(throttles.map(|path| path.to_string_lossy().into_owned())).collect()
+}
+
+/// Every device node of the host's /dev.
+fn host_devices() -> Vec<Value> {
+    let mut devices = Vec::new();
+    let mut directories = vec![std::path::PathBuf::from("/dev")];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let Ok(metadata) = entry.metadata() else { continue };
+            let kind = metadata.file_type();
+            if kind.is_dir() {
+                // These are the container's own.
+                if !["/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/fd"].iter().any(|own| path == Path::new(own)) {
+                    directories.push(path);
+                }
+            } else if (kind.is_char_device() || kind.is_block_device())
+                && devices.len() < MAX_DEVICES
+                && path != Path::new("/dev/ptmx")
+                && path != Path::new("/dev/console")
+            {
+                let number = metadata.rdev();
+                devices.push(json!({
+                    "path": path,
+                    "type": if kind.is_char_device() { "c" } else { "b" },
+                    "major": libc::major(number),
+                    "minor": libc::minor(number),
+                    "fileMode": metadata.mode() & 0o7777,
+                    "uid": metadata.uid(),
+                    "gid": metadata.gid(),
+                }));
+            }
+        }
+    }
+    devices
+}

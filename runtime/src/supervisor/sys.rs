@@ -1,0 +1,237 @@
+//! System calls that `nix` does not have: processes made inside a cgroup,
+//! mounts without a path, paths resolved without leaving a directory.
+//!
+//! Each function is one call, with the error of the kernel and nothing else;
+//! who calls names the step. Read next: `start.rs` and `sandbox.rs`, which use them.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::unistd::Pid;
+
+/// A path as the kernel takes it.
+pub(super) fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
+    let fd = check(result)?;
+    // SAFETY: the call returned a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// `struct clone_args` of clone3(2).
+#[repr(C)]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// Whose child a new process is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parent {
+    /// The caller's.
+    Caller,
+    /// The caller's parent's.
+    CallersParent,
+}
+
+/// Forks; `None` in the child. With `cgroup`, the child is born in it: moving
+/// there afterwards waits for a grace period of the kernel, some 5 ms.
+///
+/// # Safety
+/// The process must have one thread: the child has only the calling one, with
+/// every lock of the others held for ever.
+pub(super) unsafe fn fork(parent: Parent, cgroup: Option<BorrowedFd>) -> io::Result<Option<Pid>> {
+    let mut args = CloneArgs::default();
+    match parent {
+        Parent::Caller => args.exit_signal = libc::SIGCHLD as u64,
+        Parent::CallersParent => args.flags |= libc::CLONE_PARENT as u64,
+    }
+    if let Some(cgroup) = cgroup {
+        args.flags |= 0x2_0000_0000; // CLONE_INTO_CGROUP
+        args.cgroup = cgroup.as_raw_fd() as u64;
+    }
+    // SAFETY: without CLONE_VM this is a fork: the child runs on a copy of the stack.
+    let pid = check(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) })?;
+    Ok((pid != 0).then(|| Pid::from_raw(pid as i32)))
+}
+
+/// Ends the calling process at once, without destructors: for forked children.
+pub(super) fn exit_now(code: i32) -> ! {
+    // SAFETY: always allowed.
+    unsafe { libc::_exit(code) }
+}
+
+/// Closes every descriptor above the standard three but those of `keep`.
+pub(super) fn close_all_but(keep: &[RawFd]) {
+    let mut keep: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(*fd).ok()).filter(|fd| *fd > 2).collect();
+    keep.sort_unstable();
+    let mut first = 3;
+    for fd in keep {
+        if fd > first {
+            close_range(first, fd - 1);
+        }
+        first = fd + 1;
+    }
+    close_range(first, u32::MAX);
+}
+
+fn close_range(first: u32, last: u32) {
+    // SAFETY: only forked children and a process that has just begun call this;
+    // what they close is owned by nobody who will use it.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+}
+
+/// `open_tree(2)`: a detached copy of the mount at `path`, with what lies below it if `recursive`.
+pub(super) fn clone_mount(directory: Option<BorrowedFd>, path: &CStr, recursive: bool) -> io::Result<OwnedFd> {
+    let mut flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_EMPTY_PATH as libc::c_uint;
+    if recursive {
+        flags |= libc::AT_RECURSIVE as libc::c_uint;
+    }
+    let directory = directory.map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd());
+    // SAFETY: the path is a C string, and outlives the call.
+    owned(unsafe { libc::syscall(libc::SYS_open_tree, directory, path.as_ptr(), flags) })
+}
+
+/// `move_mount(2)`: attaches a detached mount at `target`.
+pub(super) fn attach_mount(mount: BorrowedFd, target: &Path) -> io::Result<()> {
+    let target = c_path(target)?;
+    let flags = libc::MOVE_MOUNT_F_EMPTY_PATH;
+    // SAFETY: both paths are C strings, and outlive the call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            flags,
+        )
+    })
+    .map(drop)
+}
+
+/// `struct mount_attr` of mount_setattr(2).
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct MountAttributes {
+    pub(super) set: u64,
+    pub(super) clear: u64,
+    pub(super) propagation: u64,
+    pub(super) userns: u64,
+}
+
+/// `mount_setattr(2)` on a mount descriptor.
+pub(super) fn set_mount_attributes(
+    mount: BorrowedFd,
+    attributes: &MountAttributes,
+    recursive: bool,
+) -> io::Result<()> {
+    let mut flags = libc::AT_EMPTY_PATH;
+    if recursive {
+        flags |= libc::AT_RECURSIVE;
+    }
+    // SAFETY: the structure is the kernel's own, with its size given.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const *attributes,
+            size_of::<MountAttributes>(),
+        )
+    })
+    .map(drop)
+}
+
+/// What [`open_in`] may follow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Resolve {
+    /// `RESOLVE_BENEATH`: a path that would leave the directory is EXDEV.
+    Beneath,
+    /// `RESOLVE_IN_ROOT`: the directory is `/` for every link.
+    InRoot,
+}
+
+/// `openat2(2)`: opens `path` without leaving `directory`.
+pub(super) fn open_in(directory: BorrowedFd, path: &Path, flags: i32, resolve: Resolve) -> io::Result<File> {
+    #[repr(C)]
+    struct OpenHow {
+        flags: u64,
+        mode: u64,
+        resolve: u64,
+    }
+    const RESOLVE_NO_MAGICLINKS: u64 = 0x02;
+    const RESOLVE_BENEATH: u64 = 0x08;
+    const RESOLVE_IN_ROOT: u64 = 0x10;
+    let how = OpenHow {
+        flags: (flags | libc::O_CLOEXEC) as u64,
+        mode: 0,
+        resolve: RESOLVE_NO_MAGICLINKS
+            | match resolve {
+                Resolve::Beneath => RESOLVE_BENEATH,
+                Resolve::InRoot => RESOLVE_IN_ROOT,
+            },
+    };
+    let path = c_path(path)?;
+    // SAFETY: the structure is the kernel's own, with its size given; the path is a C string.
+    let fd = owned(unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            directory.as_raw_fd(),
+            path.as_ptr(),
+            &raw const how,
+            size_of::<OpenHow>(),
+        )
+    })?;
+    Ok(File::from(fd))
+}
+
+/// `pidfd_open(2)`.
+pub(super) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })
+}
+
+/// `prctl(PR_SET_NAME)`: what `ps` calls the process.
+pub(super) fn set_name(name: &CStr) {
+    // SAFETY: a C string; the kernel copies at most 16 bytes of it.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// SIGKILL to every process of a cgroup of the v2 hierarchy and of those below it.
+pub(super) fn kill_cgroup(directory: &Path) -> io::Result<()> {
+    std::fs::write(directory.join("cgroup.kill"), "1")
+}
+
+/// Puts the calling process into each v1 `tasks` file. Never `cgroup.procs`:
+/// it waits for a grace period of the kernel, and one task is all there is.
+pub(super) fn join_tasks(tasks: &[std::path::PathBuf]) -> io::Result<()> {
+    tasks.iter().try_for_each(|file| {
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(file)
+            .and_then(|mut file| io::Write::write_all(&mut file, b"0"))
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
+    })
+}

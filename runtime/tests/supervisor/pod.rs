@@ -1,0 +1,265 @@
+//! A pod in a scratch root, with cgroups of its own, and a supervisor that the
+//! test plays the agent of.
+
+use std::cell::{Cell, RefCell};
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nodlet_runtime::supervisor::client::{Supervisor, SupervisorEvent, SupervisorState};
+use nodlet_runtime::supervisor::config::{
+    CgroupPaths, ContainerConfig, LogConfig, NetworkConfig, ProcessConfig, SandboxConfig, TerminationMessage,
+    UserConfig,
+};
+use nodlet_runtime::supervisor::{ExitRecord, client::StartedProcess};
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The unified hierarchy of this machine.
+pub(crate) fn unified() -> &'static Path {
+    let hybrid = Path::new("/sys/fs/cgroup/unified");
+    if hybrid.exists() { hybrid } else { Path::new("/sys/fs/cgroup") }
+}
+
+pub(crate) struct Pod {
+    pub(crate) root: PathBuf,
+    pub(crate) dir: PathBuf,
+    pub(crate) cgroup: PathBuf,
+    name: String,
+    supervisor: RefCell<Option<Supervisor>>,
+    next_leaf: Cell<u32>,
+}
+
+impl Pod {
+    /// A root, an image and a supervisor, without a sandbox.
+    pub(crate) fn bare(name: &str) -> Pod {
+        let name = format!("{name}-{}", std::process::id());
+        let root = PathBuf::from(format!("/tmp/nodlet-test-{name}"));
+        let dir = root.join("run/nodlet/pods/uid");
+        let cgroup = unified().join(format!("nodlet-test-{name}"));
+        for path in [&dir, &root.join("layer/etc"), &root.join("layer/bin"), &cgroup, &cgroup.join("supervisors")] {
+            fs::create_dir_all(path).expect("these tests need root");
+        }
+        let program = root.join("layer/bin/program");
+        fs::copy("/proc/self/exe", &program).expect("there is space in /tmp");
+        fs::write(root.join("layer/etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nweb:x:1000:1001::/srv:/bin/sh\n")
+            .unwrap();
+        fs::write(root.join("layer/etc/group"), "web:x:1001:\nlogs:x:4:web\n").unwrap();
+        let pod =
+            Pod { root, dir, cgroup, name, supervisor: RefCell::default(), next_leaf: Cell::default() };
+        let supervisors = [pod.cgroup.join("supervisors")];
+        let supervisor = Supervisor::spawn(&pod.dir, &pod.lock_name(), &supervisors).expect("it starts");
+        pod.supervisor.replace(Some(supervisor));
+        pod.hello();
+        pod
+    }
+
+    /// With a sandbox that has no link.
+    pub(crate) fn new(name: &str) -> Pod {
+        Pod::with(name, |_| {})
+    }
+
+    pub(crate) fn with(name: &str, change: impl FnOnce(&mut SandboxConfig)) -> Pod {
+        let pod = Pod::bare(name);
+        let mut config = pod.sandbox();
+        change(&mut config);
+        pod.client(|supervisor| supervisor.create_sandbox(&config)).unwrap();
+        match pod.next() {
+            SupervisorEvent::SandboxReady { .. } => pod,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn sandbox(&self) -> SandboxConfig {
+        let pause = self.cgroup.join("pause");
+        fs::create_dir_all(&pause).unwrap();
+        SandboxConfig {
+            hostname: "web-0".to_owned(),
+            network: None,
+            host_ipc: false,
+            host_pid: false,
+            share_process_namespace: false,
+            shm_size: 1 << 20,
+            memory_volumes: Vec::new(),
+            pause_cgroup: CgroupPaths { unified: pause, v1_tasks: Vec::new() },
+        }
+    }
+
+    pub(crate) fn lock_name(&self) -> String {
+        format!("default_{}", self.name)
+    }
+
+    pub(crate) fn client<T>(&self, act: impl FnOnce(&Supervisor) -> T) -> T {
+        act(self.supervisor.borrow().as_ref().expect("it is connected"))
+    }
+
+    pub(crate) fn hello(&self) -> SupervisorState {
+        self.client(|supervisor| patiently("an answer to hello", supervisor.hello())).expect("it answers")
+    }
+
+    /// The agent is killed.
+    pub(crate) fn disconnect(&self) {
+        self.supervisor.replace(None);
+    }
+
+    /// A new agent comes.
+    pub(crate) fn reconnect(&self) -> SupervisorState {
+        let supervisor = Supervisor::connect(&self.dir).unwrap().expect("it lives");
+        self.supervisor.replace(Some(supervisor));
+        self.hello()
+    }
+
+    pub(crate) fn next(&self) -> SupervisorEvent {
+        self.client(|supervisor| patiently("news", supervisor.next())).expect("it lives")
+    }
+
+    /// A container with `program` run by root, in a leaf of its own.
+    pub(crate) fn container(&self, name: &str, program: &[&str]) -> ContainerConfig {
+        let number = self.next_leaf.replace(self.next_leaf.get() + 1);
+        let leaf = self.cgroup.join(format!("{name}-{number}"));
+        let (upper_dir, work_dir) =
+            (self.root.join(format!("upper/{number}")), self.root.join(format!("work/{number}")));
+        for path in [&leaf, &upper_dir, &work_dir] {
+            fs::create_dir_all(path).unwrap();
+        }
+        let mut args = vec!["/bin/program".to_owned(), "program".to_owned()];
+        args.extend(program.iter().map(|op| (*op).to_owned()));
+        ContainerConfig {
+            id: format!("{number:064x}"),
+            name: name.to_owned(),
+            process: ProcessConfig {
+                args,
+                env: vec!["PATH=/bin".to_owned(), "GREETING=hello".to_owned()],
+                cwd: "/".into(),
+                user: UserConfig::default(),
+                capabilities: ["CAP_CHOWN", "CAP_KILL", "CAP_NET_RAW", "CAP_DAC_OVERRIDE", "CAP_MKNOD"]
+                    .map(str::to_owned)
+                    .to_vec(),
+                no_new_privileges: false,
+            },
+            layers: vec!["sha256:0".to_owned()],
+            upper_dir,
+            work_dir,
+            read_only_root: false,
+            mounts: Vec::new(),
+            privileged: false,
+            cgroup: CgroupPaths { unified: leaf, v1_tasks: Vec::new() },
+            oom_score_adj: 500,
+            log: LogConfig {
+                path: self.root.join(format!("var/log/pods/{name}/{number}.log")),
+                link: self.root.join(format!("var/log/containers/{name}-{number}.log")),
+                max_size: 0,
+                max_files: 5,
+            },
+            termination_message: None,
+        }
+    }
+
+    pub(crate) fn ask_to_start(&self, number: u32, config: &ContainerConfig) {
+        let layer: OwnedFd = fs::File::open(self.root.join("layer")).unwrap().into();
+        let layers: [BorrowedFd; 1] = [layer.as_fd()];
+        self.client(|supervisor| supervisor.start(&config.name, number, config, &layers)).unwrap();
+    }
+
+    pub(crate) fn start(&self, number: u32, config: &ContainerConfig) -> StartedProcess {
+        self.ask_to_start(number, config);
+        match self.next() {
+            SupervisorEvent::Started { container, number: started, process } => {
+                assert_eq!((container.as_str(), started), (config.name.as_str(), number));
+                process
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn exited(&self) -> ExitRecord {
+        match self.next() {
+            SupervisorEvent::Exited { exit, .. } => exit.expect("there is a record"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Runs `program` to its end: how it ended, and what it wrote.
+    pub(crate) fn run(&self, config: &ContainerConfig) -> (ExitRecord, String) {
+        self.start(config_number(config), config);
+        let exit = self.exited();
+        (exit, self.output(config))
+    }
+
+    /// Content of a container's log, both streams.
+    pub(crate) fn output(&self, config: &ContainerConfig) -> String {
+        let log = fs::read_to_string(&config.log.path).unwrap_or_default();
+        log.lines().map(|line| line.splitn(4, ' ').nth(3).expect("CRI format").to_owned() + "\n").collect()
+    }
+
+    /// Waits until a container has written `text`.
+    pub(crate) fn wait_for_output(&self, config: &ContainerConfig, text: &str) {
+        wait_until(&format!("{text:?} in the log"), || self.output(config).contains(text));
+    }
+}
+
+/// The number of an attempt in tests that do not care: that of its leaf.
+fn config_number(config: &ContainerConfig) -> u32 {
+    u32::from_str_radix(&config.id[56..], 16).unwrap()
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        let procs = |group: &Path| fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        let _ = fs::write(self.cgroup.join("cgroup.kill"), "1");
+        let groups: Vec<PathBuf> =
+            fs::read_dir(&self.cgroup).into_iter().flatten().flatten().map(|e| e.path()).filter(|p| p.is_dir()).collect();
+        for group in &groups {
+            for _ in 0..1000 {
+                if procs(group).is_empty() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            for below in fs::read_dir(group).into_iter().flatten().flatten() {
+                let _ = fs::remove_dir(below.path());
+            }
+            let _ = fs::remove_dir(group);
+        }
+        let _ = fs::remove_dir(&self.cgroup);
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+/// Waits for a future, but not for ever.
+pub(crate) fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let timeout = async {
+        smol::Timer::after(PATIENCE).await;
+        panic!("no {what} in {PATIENCE:?}");
+    };
+    smol::block_on(smol::future::or(future, timeout))
+}
+
+/// Waits for a condition, but not for ever.
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(std::time::Instant::now() < end, "no {what} in {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A config of a link for a sandbox.
+pub(crate) fn link(bridge: &str, number: u8) -> NetworkConfig {
+    NetworkConfig {
+        bridge: bridge.to_owned(),
+        host_link: format!("ndtest{}{number}", std::process::id() % 10_000),
+        address: std::net::Ipv4Addr::new(10, 211, 7, number),
+        prefix: 24,
+        gateway: std::net::Ipv4Addr::new(10, 211, 7, 1),
+    }
+}
+
+/// A termination message file of a container.
+pub(crate) fn termination_message(pod: &Pod, fallback_to_logs: bool) -> TerminationMessage {
+    let file = pod.root.join("message");
+    fs::write(&file, "").unwrap();
+    TerminationMessage { file, path: "/dev/termination-log".into(), fallback_to_logs }
+}

@@ -1,0 +1,153 @@
+//! What runs in the tests' containers: this same static binary, told by its
+//! arguments what to do, one after the other.
+
+use std::io::{Read, Write};
+
+/// Carries out `op` or `op=value` in order; ends with 0 after the last.
+pub(crate) fn run(args: impl Iterator<Item = String>) -> ! {
+    for arg in args {
+        let (op, value) = arg.split_once('=').unwrap_or((&arg, ""));
+        perform(op, value);
+    }
+    std::process::exit(0)
+}
+
+fn perform(op: &str, value: &str) {
+    match op {
+        "out" => println!("{value}"),
+        "err" => eprintln!("{value}"),
+        "part" => {
+            print!("{value}");
+            std::io::stdout().flush().expect("stdout is a pipe");
+        }
+        "cat" => match std::fs::read_to_string(value) {
+            Ok(text) => print!("{text}"),
+            Err(error) => println!("{value}: {error}"),
+        },
+        "link" => match std::fs::read_link(value) {
+            Ok(target) => println!("{}", target.display()),
+            Err(error) => println!("{value}: {error}"),
+        },
+        "ls" => {
+            let mut names: Vec<String> = std::fs::read_dir(value)
+                .map(|entries| entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+                .unwrap_or_else(|error| vec![error.to_string()]);
+            names.sort();
+            println!("{}", names.join(" "));
+        }
+        "write" => {
+            let (path, text) = value.split_once(':').expect("write=path:text");
+            match std::fs::OpenOptions::new().append(true).create(true).open(path) {
+                Ok(mut file) => match file.write_all(text.as_bytes()) {
+                    Ok(()) => println!("wrote {path}"),
+                    Err(error) => println!("{path}: {error}"),
+                },
+                Err(error) => println!("{path}: {error}"),
+            }
+        }
+        "overwrite" => match std::fs::OpenOptions::new().write(true).open(value) {
+            Ok(_) => println!("opened {value} for writing"),
+            Err(error) => println!("{value}: {error}"),
+        },
+        "echo" => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).expect("stdin is readable");
+            print!("{text}");
+        }
+        "line" => {
+            let mut text = String::new();
+            std::io::stdin().read_line(&mut text).expect("stdin is readable");
+            print!("{text}");
+        }
+        "flood" => {
+            let (lines, length) = value.split_once('x').expect("flood=lines x length");
+            let fill = "x".repeat(length.parse().expect("a length"));
+            let mut out = std::io::stdout().lock();
+            for number in 0..lines.parse::<u64>().expect("a number of lines") {
+                writeln!(out, "{number} {fill}").expect("stdout is a pipe");
+            }
+        }
+        "env" => println!("{}", std::env::var(value).unwrap_or_else(|_| format!("no {value}"))),
+        "cwd" => println!("{}", std::env::current_dir().expect("there is one").display()),
+        "hostname" => println!("{}", nix::unistd::gethostname().expect("there is one").to_string_lossy()),
+        "tty" => println!("{}", std::io::IsTerminal::is_terminal(&std::io::stdin())),
+        "fds" => {
+            let mut fds: Vec<i32> = std::fs::read_dir("/proc/self/fd")
+                .expect("/proc is there")
+                .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+                .collect();
+            fds.sort_unstable();
+            // The last one is that of the directory.
+            fds.pop();
+            println!("{fds:?}");
+        }
+        "term" => {
+            // SAFETY: the handler makes one system call and does not return.
+            unsafe {
+                let handler = nix::sys::signal::SigHandler::Handler(on_term);
+                nix::sys::signal::signal(nix::sys::signal::Signal::SIGTERM, handler).expect("SIGTERM can be handled");
+            }
+        }
+        "raise" => {
+            let signal: i32 = value.parse().expect("a number");
+            // SAFETY: no pointers.
+            unsafe { libc::raise(signal) };
+        }
+        // SAFETY: the child has one thread and executes nothing that another one held.
+        "fork" => match unsafe { nix::unistd::fork() }.expect("one more process") {
+            nix::unistd::ForkResult::Child => {
+                if value == "setsid" {
+                    nix::unistd::setsid().expect("a new process leads no group");
+                }
+                loop {
+                    nix::unistd::pause();
+                }
+            }
+            nix::unistd::ForkResult::Parent { .. } => {}
+        },
+        "listen" => {
+            let listener = std::net::TcpListener::bind(("0.0.0.0", value.parse().expect("a port"))).expect("it is free");
+            println!("listening");
+            std::thread::spawn(move || {
+                for connection in listener.incoming().flatten() {
+                    let _ = (&connection).write_all(b"hello");
+                }
+            });
+        }
+        "connect" => {
+            let text = std::net::TcpStream::connect(value).and_then(|mut stream| {
+                let mut text = String::new();
+                stream.read_to_string(&mut text)?;
+                Ok(text)
+            });
+            println!("{}", text.unwrap_or_else(|error| error.to_string()));
+        }
+        "msgget" => {
+            // SAFETY: no pointers.
+            let found = unsafe { libc::msgget(value.parse().expect("a key"), 0) };
+            println!("{}", if found < 0 { "no queue" } else { "queue" });
+        }
+        "msgmake" => {
+            // SAFETY: no pointers.
+            unsafe { libc::msgget(value.parse().expect("a key"), libc::IPC_CREAT | 0o666) };
+        }
+        "wait" => loop {
+            nix::unistd::pause();
+        },
+        "until" => {
+            while std::fs::metadata(value).is_err() {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+        "exit" => std::process::exit(value.parse().expect("a code")),
+        other => {
+            eprintln!("unknown: {other}");
+            std::process::exit(99);
+        }
+    }
+}
+
+extern "C" fn on_term(_: i32) {
+    // SAFETY: always allowed.
+    unsafe { libc::_exit(42) }
+}
