@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use lexopt::{Parser, ValueExt};
 use nodlet_runtime::manifest::Validation;
 
-use crate::arguments::{Context, Flag, switch};
+use crate::arguments::{Context, Flag};
 use crate::client::{Client, encode};
 use crate::files::{self, Object};
 use crate::{Failure, Outcome, Verb};
@@ -148,6 +148,7 @@ fn validation(parser: &mut Parser) -> Result<Validation, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::switch;
 
     #[test]
     fn arguments_of_apply() {

@@ -32,6 +32,8 @@ use crate::objects::Objects;
 
 mod body;
 mod discovery;
+mod exec;
+mod log;
 mod read;
 mod request;
 mod route;
@@ -39,6 +41,7 @@ mod select;
 mod status;
 mod table;
 mod watch;
+pub mod websocket;
 mod write;
 
 use body::Body;
@@ -111,7 +114,7 @@ pub async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result<()> {
                     Ok(accepted) => accepted,
                     // The client is gone already, or there are no descriptors left: someone will close one.
                     Err(error) => {
-                        log::warn!("api: failed to accept a connection: {error}");
+                        ::log::warn!("api: failed to accept a connection: {error}");
                         smol::Timer::after(Duration::from_millis(100)).await;
                         continue;
                     }
@@ -146,7 +149,7 @@ async fn connection(api: Rc<Api>, stream: Async<UnixStream>) {
         .await;
     if let Err(error) = served {
         // A client that hangs up or talks nonsense is its own business.
-        log::debug!("api: {error}");
+        ::log::debug!("api: {error}");
     }
     let afterwards = afterwards.borrow_mut().take();
     if let Some(afterwards) = afterwards {
@@ -164,7 +167,7 @@ async fn respond(
     match answer(api, request, afterwards).await {
         Ok(response) => response,
         Err(status) => {
-            log::debug!("api: {method} {uri}: {} {status}", status.code);
+            ::log::debug!("api: {method} {uri}: {} {status}", status.code);
             body::refuse(&status)
         }
     }
@@ -173,7 +176,7 @@ async fn respond(
 async fn answer(
     api: &Rc<Api>,
     request: hyper::Request<Incoming>,
-    _afterwards: &Afterwards,
+    afterwards: &Afterwards,
 ) -> Result<Response<Body>, Status> {
     let target = route::parse(request.uri().path())?;
     let query = Query::parse(request.uri().query().unwrap_or(""))?;
@@ -217,6 +220,11 @@ async fn answer(
             let key = route::key(resource, namespace.as_deref(), &name)?;
             match (resource.name, subresource, &method) {
                 ("pods", "status", &Method::GET) => read::get(api, resource, &key, &query, request.headers()),
+                ("pods", "log", &Method::GET) => log::log(api, &key, &query),
+                ("pods", "exec", &(Method::GET | Method::POST)) => {
+                    exec::exec(api, &key, &query, request, afterwards).await
+                }
+                ("pods", "log" | "exec" | "status", _) => Err(not_allowed(&method)),
                 _ => Err(Status::no_such_path()),
             }
         }

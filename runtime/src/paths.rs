@@ -147,7 +147,13 @@ mod tests {
         let mut all = paths.manifest_directories();
         all.extend(paths.directories().into_iter().map(|(path, _)| path));
         all.extend(paths.removed_by_down());
-        all.extend([paths.pod("u"), paths.run_pod("u"), paths.api_socket(), paths.agent_lock(), paths.pod_cidr()]);
+        all.extend([
+            paths.pod("u"),
+            paths.run_pod("u"),
+            paths.api_socket(),
+            paths.agent_lock(),
+            paths.pod_cidr(),
+        ]);
         assert!(all.iter().all(|path| path.starts_with("/tmp/a")), "{all:?}");
         assert_eq!(paths.hash().len(), 8);
         assert_ne!(paths.hash(), Paths::new(Path::new("/tmp/b")).hash());

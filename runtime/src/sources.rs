@@ -88,7 +88,8 @@ impl Sources {
     /// If the kernel gives no inotify instance (`fs.inotify.max_user_instances`).
     pub fn open(directories: Vec<PathBuf>, node: &str) -> io::Result<Sources> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        let directories = directories.into_iter().map(|path| Directory { path, files: BTreeMap::new() }).collect();
+        let directories =
+            directories.into_iter().map(|path| Directory { path, files: BTreeMap::new() }).collect();
         Ok(Sources { inotify, watches: BTreeMap::new(), directories, node: node.to_owned() })
     }
 
@@ -207,7 +208,11 @@ impl Sources {
             entries.flatten().map(|entry| entry.file_name()).filter(|name| is_manifest_name(name)).collect();
         names.sort();
         if names.len() > MAX_FILES {
-            log::warn!("{} holds {} files; only the first {MAX_FILES} are read", directory.display(), names.len());
+            log::warn!(
+                "{} holds {} files; only the first {MAX_FILES} are read",
+                directory.display(),
+                names.len()
+            );
             names.truncate(MAX_FILES);
         }
         for name in names {
@@ -233,7 +238,10 @@ impl Sources {
     /// `None` if it is not a file, or gone.
     fn read_file(&self, path: &Path, mut file: ReadFile) -> Option<ReadFile> {
         let refuse = |file: ReadFile, message: String| {
-            let pod = file.wanted.first().map(|wanted| (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
+            let pod = file
+                .wanted
+                .first()
+                .map(|wanted| (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
             let refusal = Refusal { source: path.to_owned(), pod, message };
             if file.refusal.as_ref() != Some(&refusal) {
                 log::error!("{}", refusal.message);
@@ -252,7 +260,10 @@ impl Sources {
         }
         file.stamp = Some(stamp);
         if stamp.size > MAX_BYTES {
-            return refuse(file, format!("{}: is larger than 10 MiB, which no manifest needs", path.display()));
+            return refuse(
+                file,
+                format!("{}: is larger than 10 MiB, which no manifest needs", path.display()),
+            );
         }
         let bytes = match fs::read(path) {
             Ok(bytes) => bytes,
@@ -261,7 +272,8 @@ impl Sources {
         match manifest::parse(&path.to_string_lossy(), &bytes, Validation::Strict, &self.node) {
             Ok(manifests) => {
                 file.refusal = None;
-                file.wanted = manifests.into_iter().map(|manifest| Rc::new(Wanted::new(manifest, path))).collect();
+                file.wanted =
+                    manifests.into_iter().map(|manifest| Rc::new(Wanted::new(manifest, path))).collect();
                 for warning in file.wanted.iter().flat_map(|wanted| &wanted.warnings) {
                     log::warn!("{}: {warning}", path.display());
                 }

@@ -315,7 +315,9 @@ mod tests {
 
     impl Fault for CutAt {
         fn step(&self, _: Step, _: &Path) -> io::Result<()> {
-            let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| Some(left.saturating_sub(1)));
+            let left = self
+                .left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| Some(left.saturating_sub(1)));
             match left {
                 Ok(0) | Err(0) => Err(io::Error::from_raw_os_error(libc::EIO)),
                 Ok(_) | Err(_) => Ok(()),
@@ -382,7 +384,11 @@ mod tests {
         let record = Record {
             phase: PodPhase::Running,
             start_time: Some(Moment::ThisBoot(Instant(4))),
-            containers: vec![ContainerRecord { attempts: 3, last_exit: Some(exit), ..ContainerRecord::default() }],
+            containers: vec![ContainerRecord {
+                attempts: 3,
+                last_exit: Some(exit),
+                ..ContainerRecord::default()
+            }],
             ..Record::default()
         };
         let mut records = Records { directory: directory.clone(), boot_id: "one".into() };
@@ -395,7 +401,10 @@ mod tests {
         let later = records.load("uid").expect("still there");
         assert_eq!(later.start_time, Some(Moment::Earlier(Timestamp(1004))));
         let exit = later.containers[0].last_exit.as_ref().expect("the exit is kept");
-        assert_eq!((exit.started_at, exit.finished_at), (Moment::Earlier(Timestamp(1005)), Moment::Earlier(Timestamp(7))));
+        assert_eq!(
+            (exit.started_at, exit.finished_at),
+            (Moment::Earlier(Timestamp(1005)), Moment::Earlier(Timestamp(7)))
+        );
         fs::write(&path, b"{").expect("torn");
         assert_eq!(records.load("uid"), None);
         fs::remove_dir_all(directory).expect("the scratch directory goes");

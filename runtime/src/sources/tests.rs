@@ -21,12 +21,17 @@ impl Drop for Scratch {
 }
 
 fn manifest(name: &str, image: &str) -> String {
-    format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: c, image: {image}}}]}}\n")
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: c, image: {image}}}]}}\n"
+    )
 }
 
 fn images(sources: &Sources) -> Vec<String> {
     let (wanted, _) = sources.wanted();
-    wanted.values().map(|wanted| format!("{}={}", wanted.pod.name, wanted.pod.spec.containers[0].image)).collect()
+    wanted
+        .values()
+        .map(|wanted| format!("{}={}", wanted.pod.name, wanted.pod.spec.containers[0].image))
+        .collect()
 }
 
 /// Waits for the kernel to say that something changed, and reads it.
@@ -149,9 +154,7 @@ fn a_link_is_followed_and_its_target_watched() {
 fn a_later_directory_overrides_an_earlier_one_and_a_second_file_of_one_does_not() {
     let scratch = Scratch::new("order");
     let (vendor, site) = (scratch.0.join("vendor"), scratch.0.join("site"));
-    for (directory, file, image) in
-        [(&vendor, "a", "vendor"), (&site, "x", "site"), (&site, "y", "late")]
-    {
+    for (directory, file, image) in [(&vendor, "a", "vendor"), (&site, "x", "site"), (&site, "y", "late")] {
         fs::create_dir_all(directory).expect("made");
         fs::write(directory.join(file), manifest("a", image)).expect("written");
     }

@@ -1,0 +1,415 @@
+//! `pods/exec`: a command in a running container, its streams over one WebSocket.
+//!
+//! The engine starts the process with pipes or a terminal of ours; here bytes
+//! go to and fro. Nothing is buffered beyond one piece of each stream: a client
+//! that does not read stops the process at its next write, as a pipe does. A
+//! client that goes away drops the [`ExecSession`], which ends the process.
+//! Read next: `api/websocket.rs`, the frames.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_lite::{AsyncReadExt, AsyncWriteExt};
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
+use smol::Async;
+use smol_hyper::rt::FuturesIo;
+
+use super::body::Body;
+use super::read::parse;
+use super::request::{ExecExit, ExecSession};
+use super::websocket::{self, Decoder, Message, Opcode, PROTOCOLS, Role};
+use super::{Afterwards, Api, Query, Request, Status, log, write};
+use crate::objects::Key;
+
+/// Read at a time from a stream, and sent as one message.
+const PIECE: usize = 32 * 1024;
+
+/// Frames that wait for the client to read: one of each stream and a `Pong`.
+const FRAMES: usize = 3;
+
+/// After the process has ended its output is in the pipe already, unless a
+/// child of it holds on to that; nobody waits for those.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// Arguments of a command, as Linux would refuse still more of them.
+const MAX_ARGUMENTS: usize = 256;
+
+pub(super) async fn exec(
+    api: &Rc<Api>,
+    key: &Key,
+    query: &Query,
+    request: hyper::Request<Incoming>,
+    afterwards: &Afterwards,
+) -> Result<Response<Body>, Status> {
+    let handshake = Handshake::of(&request)?;
+    let asked = Asked::parse(query)?;
+    let object = api.objects.get(key).ok_or_else(|| Status::not_found("pods", &key.name))?;
+    let pod = parse(&object.json);
+    let container = log::container(&pod, asked.container.as_deref())?;
+    if !log::container_status(&pod, &container).is_some_and(|status| status["state"]["running"].is_object()) {
+        return Err(Status::bad_request(format!(
+            "container \"{container}\" in pod \"{}\" is not running: see `nodlet get pod {}`",
+            key.name, key.name
+        )));
+    }
+    let failed = |error: &dyn std::fmt::Display| Status::internal(format!("failed to make a pipe: {error}"));
+    let Pipes { ours, theirs } = Pipes::new(&asked).map_err(|error| failed(&error))?;
+    let session = write::ask(api, |reply| Request::Exec {
+        namespace: key.namespace.to_string(),
+        pod: key.name.to_string(),
+        container,
+        command: asked.command.clone(),
+        tty: asked.tty,
+        stdio: theirs,
+        reply,
+    })
+    .await?;
+    let streams = Streams::new(&asked, ours, session.terminal.as_ref()).map_err(|error| failed(&error))?;
+    let response = handshake.response();
+    let upgrade = hyper::upgrade::on(request);
+    *afterwards.borrow_mut() = Some(Box::pin(async move {
+        let connection = match upgrade.await {
+            Ok(connection) => connection,
+            Err(error) => return ::log::debug!("api: exec: {error}"),
+        };
+        // What was read behind the request are the client's first frames.
+        if let Ok(parts) = connection.downcast::<FuturesIo<Async<UnixStream>>>() {
+            let mut decoder = Decoder::new(Role::Server);
+            decoder.push(&parts.read_buf);
+            talk(parts.io.into_inner(), decoder, streams, session).await;
+        }
+    }));
+    Ok(response)
+}
+
+/// The client's side of the upgrade.
+struct Handshake {
+    accept: String,
+    protocol: &'static str,
+}
+
+impl Handshake {
+    fn of(request: &hyper::Request<Incoming>) -> Result<Handshake, Status> {
+        let text = |name| {
+            request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or("")
+        };
+        let upgrade = text(header::UPGRADE);
+        if upgrade.to_ascii_lowercase().starts_with("spdy/") {
+            return Err(Status::bad_request(
+                "nodlet speaks WebSocket and not SPDY: use kubectl 1.31 or later, and leave KUBECTL_REMOTE_COMMAND_WEBSOCKETS alone",
+            ));
+        }
+        if !upgrade.eq_ignore_ascii_case("websocket") {
+            return Err(Status::bad_request("Upgrade request required"));
+        }
+        let key = text(header::SEC_WEBSOCKET_KEY);
+        if key.is_empty() || text(header::SEC_WEBSOCKET_VERSION) != "13" {
+            return Err(Status::bad_request("a WebSocket of version 13 with a key is required"));
+        }
+        let offered = text(header::SEC_WEBSOCKET_PROTOCOL);
+        let protocol = PROTOCOLS
+            .into_iter()
+            .find(|known| offered.split(',').any(|offered| offered.trim() == *known))
+            .ok_or_else(|| {
+                Status::bad_request(format!(
+                    "none of the subprotocols {offered:?} is known: {}",
+                    PROTOCOLS.join(", ")
+                ))
+            })?;
+        Ok(Handshake { accept: websocket::accept_key(key), protocol })
+    }
+
+    fn response(&self) -> Response<Body> {
+        let mut response = Response::new(Body::Whole(None));
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = response.headers_mut();
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(self.protocol));
+        if let Ok(accept) = HeaderValue::from_str(&self.accept) {
+            headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+        }
+        response
+    }
+}
+
+/// `PodExecOptions`.
+struct Asked {
+    container: Option<String>,
+    command: Vec<String>,
+    stdin: bool,
+    stdout: bool,
+    stderr: bool,
+    tty: bool,
+}
+
+impl Asked {
+    fn parse(query: &Query) -> Result<Asked, Status> {
+        let asked = Asked {
+            container: query.get("container").filter(|name| !name.is_empty()).map(Into::into),
+            command: query.all("command").map(Into::into).collect(),
+            stdin: query.flag("stdin"),
+            stdout: query.flag("stdout"),
+            // A terminal has one output.
+            stderr: query.flag("stderr") && !query.flag("tty"),
+            tty: query.flag("tty"),
+        };
+        if asked.command.first().is_none_or(String::is_empty) {
+            return Err(Status::bad_request("command: Required value: what is to be executed"));
+        }
+        if asked.command.len() > MAX_ARGUMENTS || asked.command.iter().any(|argument| argument.contains('\0'))
+        {
+            return Err(Status::bad_request(format!(
+                "command: Invalid value: must have at most {MAX_ARGUMENTS} arguments, none with a NUL byte"
+            )));
+        }
+        if !asked.stdin && !asked.stdout && !asked.stderr {
+            return Err(Status::bad_request("you must specify at least one of stdin, stdout, stderr"));
+        }
+        Ok(asked)
+    }
+}
+
+/// stdin, stdout and stderr: our ends and the process's.
+struct Pipes {
+    ours: [Option<OwnedFd>; 3],
+    theirs: [Option<OwnedFd>; 3],
+}
+
+impl Pipes {
+    fn new(asked: &Asked) -> io::Result<Pipes> {
+        let mut pipes = Pipes { ours: [None, None, None], theirs: [None, None, None] };
+        if asked.tty {
+            return Ok(pipes);
+        }
+        for (index, wanted) in [asked.stdin, asked.stdout, asked.stderr].into_iter().enumerate() {
+            if wanted {
+                let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+                let (ours, theirs) = if index == 0 { (write, read) } else { (read, write) };
+                pipes.ours[index] = Some(ours);
+                pipes.theirs[index] = Some(theirs);
+            }
+        }
+        Ok(pipes)
+    }
+}
+
+/// What is written to, read from and resized.
+struct Streams {
+    stdin: Option<Async<File>>,
+    stdout: Option<Async<File>>,
+    stderr: Option<Async<File>>,
+    terminal: Option<File>,
+}
+
+impl Streams {
+    fn new(asked: &Asked, ours: [Option<OwnedFd>; 3], terminal: Option<&OwnedFd>) -> io::Result<Streams> {
+        let open = |end: Option<OwnedFd>| end.map(|end| Async::new(File::from(end))).transpose();
+        let another = |wanted: bool| match terminal {
+            Some(terminal) if wanted => terminal.try_clone().map(Some),
+            _ => Ok(None),
+        };
+        let [stdin, stdout, stderr] = ours;
+        Ok(Streams {
+            stdin: open(stdin.or(another(asked.stdin)?))?,
+            stdout: open(stdout.or(another(asked.stdout)?))?,
+            stderr: open(stderr)?,
+            terminal: another(true)?.map(File::from),
+        })
+    }
+}
+
+async fn talk(
+    connection: Async<UnixStream>,
+    decoder: Decoder,
+    Streams { stdin, stdout, stderr, terminal }: Streams,
+    session: ExecSession,
+) {
+    let (reader, mut writer) = (&connection, &connection);
+    let (frames, to_send) = async_channel::bounded::<Vec<u8>>(FRAMES);
+    let (over, is_over) = async_channel::bounded::<()>(1);
+
+    let send = async {
+        while let Ok(frame) = to_send.recv().await {
+            if writer.write_all(&frame).await.is_err() {
+                return;
+            }
+        }
+    };
+    let run = async {
+        // By this clients see that the channels are there.
+        let first = if stdout.is_some() { websocket::STDOUT } else { websocket::ERROR };
+        let _ = frames.send(websocket::encode(Opcode::Binary, &[&[first]], None)).await;
+        let outputs = smol::future::zip(
+            pump(stdout, websocket::STDOUT, &frames, &is_over),
+            pump(stderr, websocket::STDERR, &frames, &is_over),
+        );
+        let ended = async {
+            let exit = session.exit.recv().await;
+            over.close();
+            exit.unwrap_or_else(|_| ExecExit::Failed("the process was lost".into()))
+        };
+        let (_, exit) = smol::future::zip(outputs, ended).await;
+        let status = status(&exit).to_string();
+        let status = websocket::encode(Opcode::Binary, &[&[websocket::ERROR], status.as_bytes()], None);
+        let normal = websocket::encode(Opcode::Close, &[&1000u16.to_be_bytes()], None);
+        for frame in [status, normal] {
+            let _ = frames.send(frame).await;
+        }
+        frames.close();
+    };
+    let receive = receive(reader, decoder, stdin, terminal, frames.clone());
+    // Over when everything is said, or when the client is gone.
+    smol::future::or(
+        async {
+            smol::future::zip(send, run).await;
+        },
+        receive,
+    )
+    .await;
+}
+
+/// From the process to the client, until the end of it.
+async fn pump(
+    from: Option<Async<File>>,
+    channel: u8,
+    frames: &async_channel::Sender<Vec<u8>>,
+    is_over: &async_channel::Receiver<()>,
+) {
+    let Some(from) = from else { return };
+    let mut piece = vec![0; PIECE];
+    loop {
+        match from.get_ref().read(&mut piece) {
+            // EIO is how a terminal says that nobody has it open any more.
+            Ok(0) => return,
+            Ok(read) => {
+                let frame = websocket::encode(Opcode::Binary, &[&[channel], &piece[..read]], None);
+                if frames.send(frame).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let readable = async { from.readable().await.is_ok() };
+                let more = if is_over.is_closed() {
+                    smol::future::or(readable, async {
+                        smol::Timer::after(QUIET).await;
+                        false
+                    })
+                    .await
+                } else {
+                    smol::future::or(readable, async {
+                        let _ = is_over.recv().await;
+                        true
+                    })
+                    .await
+                };
+                if !more {
+                    return;
+                }
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+/// From the client to the process, until the client is gone.
+async fn receive(
+    mut reader: &Async<UnixStream>,
+    mut decoder: Decoder,
+    mut stdin: Option<Async<File>>,
+    terminal: Option<File>,
+    frames: async_channel::Sender<Vec<u8>>,
+) {
+    let mut piece = vec![0; PIECE];
+    loop {
+        loop {
+            let message = match decoder.message() {
+                Ok(Some(message)) => message,
+                Ok(None) => break,
+                Err(error) => return ::log::debug!("api: exec: failed to {error}"),
+            };
+            let Message { opcode, payload } = message;
+            match (opcode, payload.split_first()) {
+                (Opcode::Close, _) => return,
+                (Opcode::Ping, _) => {
+                    let _ = frames.send(websocket::encode(Opcode::Pong, &[&payload], None)).await;
+                }
+                (Opcode::Binary, Some((&websocket::STDIN, bytes))) => {
+                    if let Some(to) = &stdin
+                        && write_all(to, bytes).await.is_err()
+                    {
+                        // The process closed it: what is still to come is lost, as in a pipe.
+                        stdin = None;
+                    }
+                }
+                (Opcode::Binary, Some((&websocket::RESIZE, size))) => {
+                    if let Some(terminal) = &terminal {
+                        resize(terminal, size);
+                    }
+                }
+                (Opcode::Binary, Some((&websocket::CLOSE, [websocket::STDIN]))) => {
+                    // Dropping a terminal would not end its input; Ctrl-D does.
+                    match (&terminal, stdin.take()) {
+                        (Some(_), Some(to)) => drop(write_all(&to, b"\x04").await),
+                        (_, closed) => drop(closed),
+                    }
+                }
+                (Opcode::Binary | Opcode::Text | Opcode::Pong, _) => {}
+            }
+        }
+        match reader.read(&mut piece).await {
+            Ok(0) | Err(_) => return,
+            Ok(read) => decoder.push(&piece[..read]),
+        }
+    }
+}
+
+async fn write_all(to: &Async<File>, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match to.get_ref().write(bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => to.writable().await?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// `{"Width":80,"Height":24}`
+fn resize(terminal: &File, size: &[u8]) {
+    let size: Value = serde_json::from_slice(size).unwrap_or_default();
+    let cells = |field: &str| size[field].as_u64().and_then(|cells| u16::try_from(cells).ok());
+    let (Some(ws_col), Some(ws_row)) = (cells("Width"), cells("Height")) else { return };
+    let size = libc::winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: TIOCSWINSZ reads one winsize, which lives until the call is over;
+    // the descriptor is open for as long as `terminal` is borrowed.
+    unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &size) };
+}
+
+/// What the error channel says in the end.
+fn status(exit: &ExecExit) -> Value {
+    match exit {
+        ExecExit::Code(0) => json!({"metadata": {}, "status": "Success"}),
+        ExecExit::Code(code) => json!({
+            "metadata": {}, "status": "Failure", "reason": "NonZeroExitCode",
+            "message": format!("command terminated with non-zero exit code: exit status {code}"),
+            "details": {"causes": [{"reason": "ExitCode", "message": code.to_string()}]},
+        }),
+        ExecExit::Failed(why) => json!({
+            "metadata": {}, "status": "Failure", "reason": "InternalError", "code": 500,
+            "message": format!("Internal error occurred: error executing command in container: {why}"),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use crate::api::tests::{Root, call, key, pod, with_api};
+use crate::api::websocket::{self, Decoder, Opcode, Role};
+use crate::api::{ExecExit, ExecSession, Request};
+use crate::objects::Objects;
+
+/// Executes on this machine what was to be executed in a container.
+fn engine(request: Request) {
+    let Request::Exec { command, tty, stdio, reply, .. } = request else { panic!("{request:?}") };
+    if command[0] == "refused" {
+        let _ = reply.try_send(Err(crate::api::Status::internal("no such process")));
+        return;
+    }
+    let (ended, exit) = async_channel::bounded(1);
+    let mut process = Command::new(&command[0]);
+    process.args(&command[1..]);
+    let mut terminal = None;
+    if tty {
+        let pty = nix::pty::openpty(None, None).expect("a terminal");
+        for set in [Command::stdin, Command::stdout, Command::stderr] {
+            set(&mut process, pty.slave.try_clone().expect("a descriptor"));
+        }
+        terminal = Some(pty.master);
+    } else {
+        let [stdin, stdout, stderr] = stdio.map(|end| end.map_or_else(Stdio::null, Stdio::from));
+        process.stdin(stdin).stdout(stdout).stderr(stderr);
+    }
+    let mut child: Child = process.spawn().expect("it can be executed");
+    drop(process);
+    std::thread::spawn(move || {
+        // Polled, for a test may not block on a child that it is to kill.
+        loop {
+            if ended.is_closed() {
+                let _ = child.kill();
+            }
+            if let Some(status) = child.try_wait().expect("a child") {
+                let _ = ended.try_send(ExecExit::Code(status.code().unwrap_or(137)));
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    });
+    let _ = reply.try_send(Ok(ExecSession { terminal, exit }));
+}
+
+fn objects() -> Rc<Objects> {
+    let mut web = pod("web", "Running");
+    web["status"]["containerStatuses"] = json!([{"name": "app", "state": {"running": {}}}]);
+    let objects = Rc::new(Objects::new(0));
+    objects.put(key("web"), web);
+    objects.put(key("idle"), pod("idle", "Pending"));
+    objects
+}
+
+const EXEC: &str = "/api/v1/namespaces/default/pods/web/exec";
+
+struct Client {
+    stream: UnixStream,
+    decoder: Decoder,
+}
+
+impl Client {
+    fn start(socket: &Path, query: &str) -> Client {
+        let mut stream = UnixStream::connect(socket).expect("the API listens");
+        write!(
+            stream,
+            "GET {EXEC}?{query} HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+             sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+             sec-websocket-protocol: v5.channel.k8s.io\r\n\r\n"
+        )
+        .expect("sent");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            assert_eq!(stream.read(&mut byte).expect("a response"), 1, "{}", String::from_utf8_lossy(&head));
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8_lossy(&head).to_lowercase();
+        assert!(head.starts_with("http/1.1 101"), "{head}");
+        assert!(head.contains("sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo="), "{head}");
+        assert!(head.contains("sec-websocket-protocol: v5.channel.k8s.io"), "{head}");
+        Client { stream, decoder: Decoder::new(Role::Client) }
+    }
+
+    fn send(&mut self, channel: u8, bytes: &[u8]) {
+        let frame = websocket::encode(Opcode::Binary, &[&[channel], bytes], Some([9, 8, 7, 6]));
+        self.stream.write_all(&frame).expect("sent");
+    }
+
+    fn next(&mut self) -> Option<(Opcode, Vec<u8>)> {
+        loop {
+            if let Some(message) = self.decoder.message().expect("well-formed") {
+                return Some((message.opcode, message.payload));
+            }
+            let mut bytes = [0; 4096];
+            match self.stream.read(&mut bytes) {
+                Ok(0) | Err(_) => return None,
+                Ok(read) => self.decoder.push(&bytes[..read]),
+            }
+        }
+    }
+
+    /// stdout, stderr and the status, to the end.
+    fn finish(mut self) -> (String, String, Value) {
+        let (mut out, mut err, mut status) = (Vec::new(), Vec::new(), Value::Null);
+        while let Some((opcode, payload)) = self.next() {
+            match (opcode, payload.split_first()) {
+                (Opcode::Binary, Some((1, bytes))) => out.extend_from_slice(bytes),
+                (Opcode::Binary, Some((2, bytes))) => err.extend_from_slice(bytes),
+                (Opcode::Binary, Some((3, bytes))) => {
+                    status = serde_json::from_slice(bytes).expect("a Status")
+                }
+                (Opcode::Close, _) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        (text(out), text(err), status)
+    }
+}
+
+#[test]
+fn output_and_exit_code_come_back() {
+    let root = Root::new();
+    with_api(&root, objects(), engine, |socket| {
+        let script = "command=sh&command=-c&command=echo+out%3B+echo+err+%3E%262%3B+exit+3";
+        let (out, err, status) = Client::start(&socket, &format!("{script}&stdout=1&stderr=1")).finish();
+        assert_eq!((out.as_str(), err.as_str()), ("out\n", "err\n"));
+        assert_eq!(status["reason"], "NonZeroExitCode");
+        assert_eq!(status["details"]["causes"][0], json!({"reason": "ExitCode", "message": "3"}));
+        let (_, _, status) = Client::start(&socket, "command=true&stdout=1").finish();
+        assert_eq!(status, json!({"metadata": {}, "status": "Success"}));
+        // More than a pipe holds, to a client that reads at the end.
+        let large = "command=sh&command=-c&command=head+-c+1000000+/dev/zero";
+        let (out, _, _) = Client::start(&socket, &format!("{large}&stdout=1")).finish();
+        assert_eq!(out.len(), 1_000_000);
+        // A grandchild that keeps the pipe is not waited for.
+        let daemon = "command=sh&command=-c&command=sleep+1000+%26+echo+started+$!";
+        let (out, _, _) = Client::start(&socket, &format!("{daemon}&stdout=1")).finish();
+        let pid = out.trim().strip_prefix("started ").and_then(|pid| pid.parse().ok()).expect("its number");
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)
+            .expect("it runs");
+    });
+}
+
+#[test]
+fn input_reaches_the_process_and_ends_when_the_client_says_so() {
+    let root = Root::new();
+    with_api(&root, objects(), engine, |socket| {
+        let mut cat = Client::start(&socket, "command=cat&stdin=1&stdout=1");
+        let text = "x".repeat(100_000);
+        // Both ways at once: neither side may wait for the other.
+        let mut writing = cat.stream.try_clone().expect("a descriptor");
+        let sent = text.clone();
+        let writer = std::thread::spawn(move || {
+            for part in sent.as_bytes().chunks(30_000) {
+                let frame = websocket::encode(Opcode::Binary, &[&[0], part], Some([1, 2, 3, 4]));
+                writing.write_all(&frame).expect("sent");
+            }
+        });
+        let ping = websocket::encode(Opcode::Ping, &[b"hi"], Some([1, 2, 3, 4]));
+        writer.join().expect("no panic");
+        cat.stream.write_all(&ping).expect("sent");
+        let (mut out, mut pong) = (Vec::new(), false);
+        while out.len() < text.len() || !pong {
+            match cat.next().expect("more") {
+                (Opcode::Pong, payload) => pong = payload == b"hi",
+                (_, payload) => out.extend_from_slice(&payload[1..]),
+            }
+        }
+        cat.send(websocket::CLOSE, &[websocket::STDIN]);
+        let (_, _, status) = cat.finish();
+        assert_eq!(status["status"], "Success");
+    });
+}
+
+#[test]
+fn a_terminal_has_a_size() {
+    let root = Root::new();
+    with_api(&root, objects(), engine, |socket| {
+        let mut shell = Client::start(
+            &socket,
+            "command=sh&command=-c&command=read+x%3B+stty+size&stdin=1&stdout=1&stderr=1&tty=1",
+        );
+        shell.send(websocket::RESIZE, br#"{"Width":123,"Height":45}"#);
+        shell.send(websocket::RESIZE, b"nonsense");
+        shell.send(websocket::STDIN, b"go\n");
+        let (out, _, status) = shell.finish();
+        assert!(out.contains("45 123"), "{out}");
+        assert_eq!(status["status"], "Success");
+    });
+}
+
+#[test]
+fn a_client_that_goes_away_ends_the_process() {
+    let root = Root::new();
+    with_api(&root, objects(), engine, |socket| {
+        let mut client =
+            Client::start(&socket, "command=sh&command=-c&command=echo+$$%3B+exec+sleep+1000&stdout=1");
+        let mut out = Vec::new();
+        while !out.ends_with(b"\n") {
+            out.extend_from_slice(&client.next().expect("more").1[1..]);
+        }
+        let pid: i32 = String::from_utf8_lossy(&out).trim().parse().expect("a number");
+        drop(client);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok() {
+            assert!(std::time::Instant::now() < deadline, "it still runs");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_executed_is_refused_before_the_upgrade() {
+    let root = Root::new();
+    with_api(&root, objects(), engine, |socket| {
+        let websocket = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+                         sec-websocket-key: eA==\r\nsec-websocket-protocol: v5.channel.k8s.io\r\n";
+        let old = websocket.replace("v5.", "v1.");
+        let other = EXEC.replace("web", "idle");
+        for (target, query, headers, code, expected) in [
+            (EXEC, "command=sh&stdout=1", "", 400, "Upgrade request required"),
+            (
+                EXEC,
+                "command=sh&stdout=1",
+                "connection: Upgrade\r\nupgrade: SPDY/3.1\r\n",
+                400,
+                "WebSocket and not SPDY",
+            ),
+            (EXEC, "command=sh&stdout=1", &old, 400, "none of the subprotocols"),
+            (EXEC, "stdout=1", websocket, 400, "command: Required value"),
+            (EXEC, "command=sh", websocket, 400, "at least one of stdin, stdout, stderr"),
+            (
+                EXEC,
+                "command=sh&stdout=1&container=db",
+                websocket,
+                400,
+                "container db is not valid for pod web",
+            ),
+            (EXEC, "command=a%00b&stdout=1", websocket, 400, "none with a NUL byte"),
+            (EXEC, "command=refused&stdout=1", websocket, 500, "no such process"),
+            (&other, "command=sh&stdout=1", websocket, 400, "is not running"),
+        ] {
+            let (answered, body) = call(&socket, "GET", &format!("{target}?{query}"), headers, "");
+            assert_eq!(answered, code, "{query}: {body}");
+            assert!(body.contains(expected), "{query}: {body}");
+        }
+    });
+}

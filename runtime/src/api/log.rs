@@ -1,0 +1,337 @@
+//! `pods/log`: the log of one run of a container, from the files that its
+//! supervisor writes.
+//!
+//! Reading is here, writing is not: the supervisor outlives the agent, and so
+//! do its logs. A reader holds one block of a file and asks for the next when
+//! the client has taken it. Read next: `api/log/line.rs`, what a line looks like.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use hyper::Response;
+use hyper::body::Bytes;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use serde_json::Value;
+use smol::Async;
+
+use super::body::{self, Body};
+use super::read::parse;
+use super::{Api, Query, Status};
+use crate::objects::{Key, Objects};
+use crate::time::Timestamp;
+
+mod line;
+
+use line::{Printer, Streams};
+
+/// Read from a file at a time, and so what a client who reads slowly has us hold.
+const BLOCK: usize = 32 * 1024;
+
+pub(super) fn log(api: &Api, key: &Key, query: &Query) -> Result<Response<Body>, Status> {
+    let options = Options::parse(query)?;
+    let object = api.objects.get(key).ok_or_else(|| Status::not_found("pods", &key.name))?;
+    let pod = parse(&object.json);
+    let container = container(&pod, options.container.as_deref())?;
+    let run = choose_run(&pod, &container, options.previous)?;
+    let uid = pod["metadata"]["uid"].as_str().unwrap_or("");
+    let directory =
+        api.root.join("var/log/pods").join(format!("{}_{}_{uid}", key.namespace, key.name)).join(&container);
+    let reader = Reader::open(api, key, container, run, directory, &options)?;
+    let pieces = futures_lite::stream::unfold(reader, |mut reader| async {
+        let piece = reader.next().await?;
+        Some((Bytes::from(piece), reader))
+    });
+    Ok(body::text(Body::stream(pieces)))
+}
+
+/// `PodLogOptions`.
+#[derive(Debug, Default)]
+struct Options {
+    container: Option<String>,
+    follow: bool,
+    previous: bool,
+    since: Option<Timestamp>,
+    timestamps: bool,
+    tail: Option<u64>,
+    limit: Option<u64>,
+    streams: Streams,
+}
+
+impl Options {
+    fn parse(query: &Query) -> Result<Options, Status> {
+        let since_seconds = query.number("sinceSeconds", 1)?;
+        let since_time = query.get("sinceTime").filter(|text| !text.is_empty());
+        let since = match (since_seconds, since_time) {
+            (Some(_), Some(_)) => {
+                return Err(Status::bad_request("at most one of sinceTime or sinceSeconds may be specified"));
+            }
+            (Some(seconds), None) => {
+                let nanos = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000_000);
+                Some(Timestamp(Timestamp::now().0.saturating_sub(nanos)))
+            }
+            (None, Some(text)) => {
+                let time = Some(text).filter(|text| text.is_ascii()).and_then(Timestamp::parse);
+                Some(time.ok_or_else(|| {
+                    Status::bad_request(format!(
+                        "sinceTime: Invalid value: {text:?}: must be a time as in RFC 3339"
+                    ))
+                })?)
+            }
+            (None, None) => None,
+        };
+        let streams = match query.get("stream") {
+            None | Some("" | "All") => Streams::All,
+            Some("Stdout") => Streams::Stdout,
+            Some("Stderr") => Streams::Stderr,
+            Some(other) => {
+                return Err(Status::bad_request(format!(
+                    "stream: Unsupported value: {other:?}: supported values: \"All\", \"Stderr\", \"Stdout\""
+                )));
+            }
+        };
+        let tail = query.number("tailLines", 0)?;
+        if tail.is_some() && streams != Streams::All {
+            return Err(Status::bad_request(
+                "`tailLines` and specific `stream` are mutually exclusive for now",
+            ));
+        }
+        Ok(Options {
+            container: query.get("container").filter(|name| !name.is_empty()).map(Into::into),
+            follow: query.flag("follow"),
+            previous: query.flag("previous"),
+            since,
+            timestamps: query.flag("timestamps"),
+            tail,
+            limit: query.number("limitBytes", 1)?,
+            streams,
+        })
+    }
+}
+
+/// The container that is meant: with several, it must be said which.
+pub(super) fn container(pod: &Value, named: Option<&str>) -> Result<String, Status> {
+    let name = pod["metadata"]["name"].as_str().unwrap_or("");
+    let names = |field: &str| -> Vec<&str> {
+        let containers = pod["spec"][field].as_array().into_iter().flatten();
+        containers.filter_map(|container| container["name"].as_str()).collect()
+    };
+    let regular = names("containers");
+    let all = [names("initContainers"), regular.clone(), names("ephemeralContainers")].concat();
+    match named {
+        Some(named) if all.contains(&named) => Ok(named.into()),
+        Some(named) => Err(Status::bad_request(format!("container {named} is not valid for pod {name}"))),
+        None => match regular[..] {
+            [only] => Ok(only.into()),
+            _ => Err(Status::bad_request(format!(
+                "a container name must be specified for pod {name}, choose one of: [{}]",
+                all.join(" ")
+            ))),
+        },
+    }
+}
+
+/// The container's entry in the pod's status.
+pub(super) fn container_status<'a>(pod: &'a Value, container: &str) -> Option<&'a Value> {
+    ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"]
+        .iter()
+        .filter_map(|field| pod["status"][field].as_array())
+        .flatten()
+        .find(|status| status["name"] == container)
+}
+
+/// Which run of the container has the log that is asked for.
+fn choose_run(pod: &Value, container: &str, previous: bool) -> Result<u64, Status> {
+    let name = pod["metadata"]["name"].as_str().unwrap_or("");
+    let refuse =
+        |why: &str| Status::bad_request(format!("container \"{container}\" in pod \"{name}\" {why}"));
+    let status = container_status(pod, container).ok_or_else(|| refuse("is not available"))?;
+    let newest = status["restartCount"].as_u64().unwrap_or(0);
+    let (state, last) = (&status["state"], &status["lastState"]["terminated"]);
+    let waiting = !state["running"].is_object() && !state["terminated"].is_object();
+    // While it waits, the newest run is the one that ended last.
+    let ended = last.is_object().then(|| if waiting { newest } else { newest.saturating_sub(1) });
+    if previous {
+        return ended.ok_or_else(|| {
+            Status::bad_request(format!(
+                "previous terminated container \"{container}\" in pod \"{name}\" not found"
+            ))
+        });
+    }
+    if !waiting {
+        return Ok(newest);
+    }
+    ended.ok_or_else(|| match state["waiting"]["reason"].as_str().unwrap_or("ContainerCreating") {
+        "ErrImagePull" => refuse("is waiting to start: image can't be pulled"),
+        "ImagePullBackOff" => refuse("is waiting to start: trying and failing to pull image"),
+        reason => refuse(&format!("is waiting to start: {reason}")),
+    })
+}
+
+/// Whether run `run` is over: nothing will be added to its log.
+fn is_over(objects: &Objects, key: &Key, uid: &str, container: &str, run: u64) -> bool {
+    let Some(object) = objects.get(key) else { return true };
+    let pod = parse(&object.json);
+    if pod["metadata"]["uid"].as_str() != Some(uid) {
+        return true;
+    }
+    let Some(status) = container_status(&pod, container) else { return true };
+    !status["state"]["running"].is_object() || status["restartCount"].as_u64().unwrap_or(0) != run
+}
+
+struct Reader {
+    path: PathBuf,
+    file: File,
+    block: Vec<u8>,
+    printer: Printer,
+    follow: Option<Follow>,
+    ended: bool,
+}
+
+/// What tells that there may be more.
+struct Follow {
+    inotify: Async<Inotify>,
+    objects: Rc<Objects>,
+    key: Key,
+    uid: String,
+    container: String,
+    run: u64,
+}
+
+impl Reader {
+    fn open(
+        api: &Api,
+        key: &Key,
+        container: String,
+        run: u64,
+        directory: PathBuf,
+        options: &Options,
+    ) -> Result<Reader, Status> {
+        let path = directory.join(format!("{run}.log"));
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
+            Status::internal(format!("failed to {what} {}: {error}", path.display()))
+        };
+        // Before the file is read, so that nothing falls between.
+        let follow = if options.follow {
+            let inotify = watch(&directory).map_err(|error| failed("watch", &error))?;
+            let object = api.objects.get(key).map(|object| parse(&object.json)).unwrap_or_default();
+            let uid = object["metadata"]["uid"].as_str().unwrap_or("").to_owned();
+            Some(Follow { inotify, objects: api.objects.clone(), key: key.clone(), uid, container, run })
+        } else {
+            None
+        };
+        let mut file = File::open(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound if options.previous => Status::bad_request(format!(
+                "previous terminated container in pod \"{}\" not found: its log is gone",
+                key.name
+            )),
+            _ => failed("open", &error),
+        })?;
+        if let Some(lines) = options.tail {
+            seek_to_tail(&mut file, lines).map_err(|error| failed("read", &error))?;
+        }
+        let printer = Printer::new(options.since, options.timestamps, options.streams, options.limit);
+        Ok(Reader { path, file, block: vec![0; BLOCK], printer, follow, ended: false })
+    }
+
+    async fn next(&mut self) -> Option<Vec<u8>> {
+        let mut printed = Vec::new();
+        while !self.ended {
+            // Asked before the file is read: what was written before the end is in the file by then.
+            let over = self.follow.as_ref().is_none_or(|follow| {
+                is_over(&follow.objects, &follow.key, &follow.uid, &follow.container, follow.run)
+            });
+            match self.file.read(&mut self.block) {
+                Ok(0) if self.rotated() => {}
+                Ok(0) if over => {
+                    self.ended = true;
+                    self.printer.end(&mut printed);
+                }
+                Ok(0) => self.wait().await,
+                Ok(read) => {
+                    self.ended = !self.printer.print(&self.block[..read], &mut printed);
+                }
+                Err(error) => {
+                    ::log::warn!("api: failed to read {}: {error}", self.path.display());
+                    self.ended = true;
+                }
+            }
+            if !printed.is_empty() {
+                return Some(printed);
+            }
+        }
+        None
+    }
+
+    /// Goes on with the new file if the supervisor began one; at the end of the old one.
+    fn rotated(&mut self) -> bool {
+        if self.follow.is_none() {
+            return false;
+        }
+        let (Ok(ours), Ok(new)) = (self.file.metadata(), File::open(&self.path)) else { return false };
+        if new.metadata().is_ok_and(|new| (new.dev(), new.ino()) == (ours.dev(), ours.ino())) {
+            return false;
+        }
+        // Between our last read and the rotation more may have been written to the old file.
+        match self.file.stream_position() {
+            Ok(position) if self.file.metadata().is_ok_and(|old| old.len() > position) => {}
+            _ => self.file = new,
+        }
+        true
+    }
+
+    async fn wait(&self) {
+        let Some(follow) = &self.follow else { return };
+        let version = follow.objects.version();
+        smol::future::or(follow.objects.changed_since(version), async {
+            // An error means that there are no events yet, or too many: both are worth a look.
+            let _ = follow.inotify.readable().await;
+            while follow.inotify.get_ref().read_events().is_ok_and(|events| !events.is_empty()) {}
+        })
+        .await;
+    }
+}
+
+fn watch(directory: &Path) -> nix::Result<Async<Inotify>> {
+    let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+    let changes = AddWatchFlags::IN_MODIFY
+        | AddWatchFlags::IN_CREATE
+        | AddWatchFlags::IN_MOVED_TO
+        | AddWatchFlags::IN_MOVED_FROM
+        | AddWatchFlags::IN_DELETE_SELF;
+    inotify.add_watch(directory, changes)?;
+    Async::new_nonblocking(inotify)
+        .map_err(|error| nix::errno::Errno::from_raw(error.raw_os_error().unwrap_or(0)))
+}
+
+/// To where the last `lines` lines begin, read backwards block by block.
+fn seek_to_tail(file: &mut File, lines: u64) -> io::Result<()> {
+    let mut position = file.seek(SeekFrom::End(0))?;
+    if lines == 0 {
+        return Ok(());
+    }
+    let mut block = vec![0; BLOCK];
+    // The line feed that ends the last line does not begin one.
+    let mut to_see = lines.saturating_add(1);
+    while position > 0 {
+        let size = position.min(BLOCK as u64);
+        position -= size;
+        file.seek(SeekFrom::Start(position))?;
+        let block = &mut block[..size as usize];
+        file.read_exact(block)?;
+        for (index, _) in block.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
+            to_see -= 1;
+            if to_see == 0 {
+                file.seek(SeekFrom::Start(position + index as u64 + 1))?;
+                return Ok(());
+            }
+        }
+    }
+    file.seek(SeekFrom::Start(0))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! Lines of a CRI log, as they are kept and as they are shown:
+//! `2026-01-31T12:00:00.123456789Z stdout F message`. Pure.
+
+use crate::time::Timestamp;
+
+/// A line as the supervisor writes it has 16 KiB and a few words before it.
+/// What is longer was not written by one, and is left out.
+const LINE_BYTES: usize = 64 * 1024;
+
+/// Which of a container's streams are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Streams {
+    #[default]
+    All,
+    Stdout,
+    Stderr,
+}
+
+/// Turns what is in the file into what people see, block by block.
+pub(super) struct Printer {
+    since: Option<Timestamp>,
+    timestamps: bool,
+    streams: Streams,
+    /// Bytes that may still be shown.
+    left: Option<u64>,
+    /// The beginning of a line whose end is in the next block.
+    begun: Vec<u8>,
+    /// The line is too long: to the next line feed nothing counts.
+    skipping: bool,
+    /// The last piece that was shown was not the end of its line.
+    in_line: bool,
+}
+
+impl Printer {
+    pub(super) fn new(
+        since: Option<Timestamp>,
+        timestamps: bool,
+        streams: Streams,
+        limit: Option<u64>,
+    ) -> Printer {
+        Printer {
+            since,
+            timestamps,
+            streams,
+            left: limit,
+            begun: Vec::new(),
+            skipping: false,
+            in_line: false,
+        }
+    }
+
+    /// False when as much as is wanted has been shown.
+    pub(super) fn print(&mut self, mut block: &[u8], out: &mut Vec<u8>) -> bool {
+        while let Some(end) = block.iter().position(|byte| *byte == b'\n') {
+            let (line, rest) = block.split_at(end);
+            block = &rest[1..];
+            if std::mem::take(&mut self.skipping) {
+                continue;
+            }
+            let more = if self.begun.is_empty() {
+                self.line(line, out)
+            } else {
+                self.begun.extend_from_slice(line);
+                let line = std::mem::take(&mut self.begun);
+                self.line(&line, out)
+            };
+            if !more {
+                return false;
+            }
+        }
+        if self.begun.len() + block.len() > LINE_BYTES {
+            self.begun.clear();
+            self.skipping = true;
+        }
+        if !self.skipping {
+            self.begun.extend_from_slice(block);
+        }
+        true
+    }
+
+    /// The file ends here, maybe in the middle of a line that a power cut left.
+    pub(super) fn end(&mut self, out: &mut Vec<u8>) {
+        if self.in_line {
+            self.in_line = false;
+            self.show(&[b"\n"], out);
+        }
+    }
+
+    fn line(&mut self, line: &[u8], out: &mut Vec<u8>) -> bool {
+        // What is damaged is passed over, as the kubelet does.
+        let Some(Line { time, stream, partial, message }) = parse(line) else { return true };
+        let wanted = match self.streams {
+            Streams::All => true,
+            Streams::Stdout => stream == b"stdout",
+            Streams::Stderr => stream == b"stderr",
+        };
+        if !wanted || self.since.is_some_and(|since| time_of(time).is_none_or(|time| time < since)) {
+            return true;
+        }
+        let prefix: &[&[u8]] = if self.timestamps && !self.in_line { &[time, b" "] } else { &[] };
+        self.in_line = partial;
+        let end: &[u8] = if partial { b"" } else { b"\n" };
+        self.show(prefix, out) && self.show(&[message, end], out)
+    }
+
+    fn show(&mut self, parts: &[&[u8]], out: &mut Vec<u8>) -> bool {
+        for part in parts {
+            let shown = match &mut self.left {
+                None => part,
+                Some(left) => {
+                    let shown = usize::try_from(*left).unwrap_or(usize::MAX).min(part.len());
+                    *left -= shown as u64;
+                    &part[..shown]
+                }
+            };
+            out.extend_from_slice(shown);
+        }
+        self.left != Some(0)
+    }
+}
+
+struct Line<'a> {
+    time: &'a [u8],
+    stream: &'a [u8],
+    partial: bool,
+    message: &'a [u8],
+}
+
+fn parse(line: &[u8]) -> Option<Line<'_>> {
+    let mut words = line.splitn(4, |byte| *byte == b' ');
+    let (time, stream, tags) = (words.next()?, words.next()?, words.next()?);
+    let partial = match tags.split(|byte| *byte == b':').next()? {
+        b"P" => true,
+        b"F" => false,
+        _ => return None,
+    };
+    matches!(stream, b"stdout" | b"stderr").then_some(Line {
+        time,
+        stream,
+        partial,
+        message: words.next().unwrap_or(b""),
+    })
+}
+
+fn time_of(text: &[u8]) -> Option<Timestamp> {
+    std::str::from_utf8(text).ok().filter(|text| text.is_ascii()).and_then(Timestamp::parse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "\
+2026-01-31T12:00:00.000000001Z stdout F one
+2026-01-31T12:00:01.000000001Z stderr F two
+damaged
+2026-01-31T12:00:02.000000001Z stdout P thr
+2026-01-31T12:00:02.000000002Z stdout F ee
+2026-01-31T12:00:03.000000001Z stdout F
+2026-01-31T12:00:04.000000001Z stdout F:x a b
+";
+
+    fn print(printer: impl Fn() -> Printer) -> String {
+        let mut results = Vec::new();
+        for piece in [1, 3, 10, LOG.len()] {
+            let (mut printer, mut out) = (printer(), Vec::new());
+            let all = LOG.as_bytes().chunks(piece).all(|block| printer.print(block, &mut out));
+            if all {
+                printer.end(&mut out);
+            }
+            results.push(String::from_utf8_lossy(&out).into_owned());
+        }
+        assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{results:?}");
+        results.remove(0)
+    }
+
+    #[test]
+    fn lines_are_shown_as_they_were_written() {
+        let all = || Printer::new(None, false, Streams::All, None);
+        assert_eq!(print(all), "one\ntwo\nthree\n\na b\n");
+        let stderr = || Printer::new(None, false, Streams::Stderr, None);
+        assert_eq!(print(stderr), "two\n");
+        let stdout = || Printer::new(None, false, Streams::Stdout, None);
+        assert_eq!(print(stdout), "one\nthree\n\na b\n");
+        let since = || Printer::new(Timestamp::parse("2026-01-31T12:00:02Z"), false, Streams::All, None);
+        assert_eq!(print(since), "three\n\na b\n");
+        let limited = || Printer::new(None, false, Streams::All, Some(6));
+        assert_eq!(print(limited), "one\ntw");
+        let timed = || Printer::new(Timestamp::parse("2026-01-31T12:00:02Z"), true, Streams::All, None);
+        assert_eq!(
+            print(timed),
+            "2026-01-31T12:00:02.000000001Z three\n2026-01-31T12:00:03.000000001Z \n2026-01-31T12:00:04.000000001Z a b\n"
+        );
+    }
+
+    #[test]
+    fn a_line_without_end_is_left_out_and_takes_no_memory() {
+        let (mut printer, mut out) = (Printer::new(None, false, Streams::All, None), Vec::new());
+        for _ in 0..100 {
+            assert!(printer.print(&[b'x'; 10_000], &mut out));
+            assert!(printer.begun.len() <= LINE_BYTES);
+        }
+        assert!(printer.print(b"\n2026-01-31T12:00:00Z stdout F next\n", &mut out));
+        assert_eq!(out, b"next\n");
+    }
+
+    #[test]
+    fn half_a_line_at_the_end_of_a_log_is_ended() {
+        let (mut printer, mut out) = (Printer::new(None, false, Streams::All, None), Vec::new());
+        printer.print(b"2026-01-31T12:00:00Z stdout P half\n2026-01-31T12:00", &mut out);
+        printer.end(&mut out);
+        assert_eq!(out, b"half\n");
+    }
+}

@@ -1,0 +1,175 @@
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use crate::api::Request;
+use crate::api::tests::{Root, call, key, pod, with_api};
+use crate::objects::Objects;
+
+fn web(count: u64, state: Value, last: Value) -> Value {
+    let mut web = pod("web", "Running");
+    web["status"]["containerStatuses"] =
+        json!([{"name": "app", "restartCount": count, "state": state, "lastState": last}]);
+    web
+}
+
+fn running(count: u64) -> Value {
+    web(count, json!({"running": {}}), json!({}))
+}
+
+fn directory(root: &Root) -> std::path::PathBuf {
+    let directory = root.0.join("var/log/pods/default_web_uid-web/app");
+    std::fs::create_dir_all(&directory).expect("a directory");
+    directory
+}
+
+fn line(text: &str) -> String {
+    format!("2026-01-31T12:00:00.000000001Z stdout F {text}\n")
+}
+
+fn append(path: &Path, text: &str) {
+    let mut file = std::fs::File::options().create(true).append(true).open(path).expect("a log");
+    file.write_all(line(text).as_bytes()).expect("written");
+}
+
+#[test]
+fn the_run_that_is_asked_for_is_shown() {
+    let root = Root::new();
+    let directory = directory(&root);
+    for run in 0..3 {
+        append(&directory.join(format!("{run}.log")), &format!("run {run}"));
+    }
+    let ended = || json!({"terminated": {"exitCode": 1}});
+    let waits = |reason: &str| json!({"waiting": {"reason": reason}});
+    for (status, query, code, expected) in [
+        (web(2, json!({"running": {}}), ended()), "", 200, "run 2\n"),
+        (web(2, json!({"running": {}}), ended()), "previous=true", 200, "run 1\n"),
+        (web(2, ended(), ended()), "", 200, "run 2\n"),
+        (web(2, waits("CrashLoopBackOff"), ended()), "", 200, "run 2\n"),
+        (web(2, waits("CrashLoopBackOff"), ended()), "previous=true", 200, "run 2\n"),
+        (web(0, json!({"running": {}}), json!({})), "container=app", 200, "run 0\n"),
+        (web(0, json!({"running": {}}), json!({})), "previous=true", 400, "previous terminated container"),
+        (web(0, waits("ContainerCreating"), json!({})), "", 400, "is waiting to start: ContainerCreating"),
+        (
+            web(0, waits("ImagePullBackOff"), json!({})),
+            "",
+            400,
+            "is waiting to start: trying and failing to pull image",
+        ),
+        (
+            web(0, json!({"running": {}}), json!({})),
+            "container=db",
+            400,
+            "container db is not valid for pod web",
+        ),
+        (pod("web", "Pending"), "", 400, "is not available"),
+    ] {
+        let objects = Rc::new(Objects::new(0));
+        objects.put(key("web"), status);
+        let answer = with_api(
+            &root,
+            objects,
+            |_| {},
+            move |socket| {
+                call(&socket, "GET", &format!("/api/v1/namespaces/default/pods/web/log?{query}"), "", "")
+            },
+        );
+        assert_eq!(answer.0, code, "{query}: {}", answer.1);
+        assert!(answer.1.contains(expected), "{query}: {}", answer.1);
+    }
+}
+
+#[test]
+fn options_narrow_what_is_shown() {
+    let root = Root::new();
+    let path = directory(&root).join("0.log");
+    for number in 0..3000 {
+        append(&path, &format!("line {number} {}", "x".repeat(30)));
+    }
+    append(&path, "last");
+    let objects = Rc::new(Objects::new(0));
+    objects.put(key("web"), running(0));
+    with_api(
+        &root,
+        objects,
+        |_| {},
+        |socket| {
+            let log = |query: &str| {
+                let (code, body) =
+                    call(&socket, "GET", &format!("/api/v1/namespaces/default/pods/web/log?{query}"), "", "");
+                (code, body)
+            };
+            // Chunks of the transfer encoding are in the text, so only parts of it are looked at.
+            assert!(log("tailLines=1").1.contains("\r\nlast\n\r\n"), "{:?}", log("tailLines=1"));
+            assert!(!log("tailLines=1").1.contains("line"));
+            assert!(log("tailLines=2000").1.contains("\r\nline 1001 "));
+            assert!(!log("tailLines=2000").1.contains("line 1000 "));
+            assert!(log("tailLines=9999").1.contains("line 0 "));
+            assert!(!log("tailLines=0").1.contains("line"));
+            assert!(log("limitBytes=4").1.contains("\r\nline\r\n"));
+            assert!(log("timestamps=true&tailLines=1").1.contains("2026-01-31T12:00:00.000000001Z last"));
+            assert!(!log("sinceTime=2026-02-01T00:00:00Z").1.contains("line"));
+            for (query, expected) in [
+                ("sinceTime=2026-02-01T00:00:00Z&sinceSeconds=3", "at most one of sinceTime or sinceSeconds"),
+                ("sinceSeconds=0", "must be a number greater than or equal to 1"),
+                ("sinceTime=yesterday%C3%A9", "must be a time"),
+                ("tailLines=-1", "tailLines: Invalid value"),
+                ("stream=Stdout&tailLines=1", "mutually exclusive"),
+            ] {
+                let (code, body) = log(query);
+                assert_eq!(code, 400, "{query}");
+                assert!(body.contains(expected), "{query}: {body}");
+            }
+        },
+    );
+}
+
+#[test]
+fn following_goes_on_over_rotations_and_ends_with_the_container() {
+    let root = Root::new();
+    let directory = directory(&root);
+    let path = directory.join("0.log");
+    append(&path, "before");
+    let objects = Rc::new(Objects::new(0));
+    objects.put(key("web"), running(0));
+    let changing = objects.clone();
+    // The client's sign that the container has ended.
+    let engine = move |request| {
+        if let Request::Delete { reply, .. } = request {
+            changing.put(key("web"), web(0, json!({"terminated": {"exitCode": 0}}), json!({})));
+            let _ = reply.try_send(Ok(Value::Null));
+        }
+    };
+    with_api(&root, objects, engine, move |socket| {
+        let mut stream = UnixStream::connect(&socket).expect("the API listens");
+        write!(stream, "GET /api/v1/namespaces/default/pods/web/log?follow=true HTTP/1.0\r\n\r\n")
+            .expect("sent");
+        let mut reader = BufReader::new(stream);
+        let mut next = || loop {
+            let mut text = String::new();
+            assert!(reader.read_line(&mut text).expect("more") > 0, "the log ended early");
+            if !text.contains(':') && text.trim() != "" && !text.starts_with("HTTP") {
+                return text.trim().to_owned();
+            }
+        };
+        assert_eq!(next(), "before");
+        append(&path, "live");
+        assert_eq!(next(), "live");
+        for rotation in 0..3 {
+            append(&path, &format!("last of {rotation}"));
+            std::fs::rename(&path, directory.join(format!("0.log.{rotation}"))).expect("renamed");
+            append(&path, &format!("first after {rotation}"));
+            assert_eq!(next(), format!("last of {rotation}"));
+            assert_eq!(next(), format!("first after {rotation}"));
+        }
+        append(&path, "words");
+        call(&socket, "DELETE", "/api/v1/namespaces/default/pods/web", "", "");
+        assert_eq!(next(), "words");
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).expect("the end");
+        assert_eq!(rest, "");
+    });
+}

@@ -1,0 +1,321 @@
+//! WebSocket (RFC 6455) as exec speaks it: frames in, messages out, and back.
+//! Pure: whoever uses this reads and writes the bytes, on the agent's loop or,
+//! blocking, in `nodlet exec`.
+
+use std::fmt;
+
+use base64::Engine;
+use sha1::{Digest, Sha1};
+
+/// The subprotocols by which kubectl and nodlet talk, the best first. Each
+/// binary message begins with the number of its channel; since v5, channel 255
+/// closes another.
+pub const PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
+
+/// Input of the process.
+pub const STDIN: u8 = 0;
+/// Its output.
+pub const STDOUT: u8 = 1;
+/// Its other output.
+pub const STDERR: u8 = 2;
+/// How it ended: one `Status`.
+pub const ERROR: u8 = 3;
+/// `{"Width":80,"Height":24}`.
+pub const RESIZE: u8 = 4;
+/// The channel in the payload gets no more (v5).
+pub const CLOSE: u8 = 255;
+
+/// Bytes of one message. kubectl sends 32 KiB at a time.
+const MESSAGE_BYTES: usize = 256 * 1024;
+
+/// What a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opcode {
+    /// Text, which exec does not use.
+    Text,
+    /// A channel and its bytes.
+    Binary,
+    /// The end.
+    Close,
+    /// "Are you there?"
+    Ping,
+    /// "I am."
+    Pong,
+}
+
+/// What came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// What it is for.
+    pub opcode: Opcode,
+    /// Unmasked and whole.
+    pub payload: Vec<u8>,
+}
+
+/// Why the peer is no WebSocket, or none that is to be talked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameError {
+    /// A bit or opcode that no extension gave a meaning.
+    Reserved,
+    /// A client masks its frames, and a server does not.
+    Mask,
+    /// A control frame that is long or in pieces.
+    Control,
+    /// A piece that continues nothing, or a message inside of another.
+    Fragment,
+    /// Longer than is read.
+    TooLong,
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FrameError::Reserved => "read a frame: it uses reserved bits",
+            FrameError::Mask => "read a frame: it is masked as the other side's are",
+            FrameError::Control => "read a frame: a control frame is long or in pieces",
+            FrameError::Fragment => "read a frame: it does not fit the one before",
+            FrameError::TooLong => "read a frame: it is too long",
+        })
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+/// Which end this is: clients mask what they send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Sends masked frames.
+    Client,
+    /// Takes masked frames.
+    Server,
+}
+
+/// Turns bytes into messages.
+#[derive(Debug)]
+pub struct Decoder {
+    role: Role,
+    bytes: Vec<u8>,
+    /// The beginning of a message whose end is to come.
+    begun: Option<Message>,
+}
+
+impl Decoder {
+    /// For what `role` receives.
+    pub fn new(role: Role) -> Self {
+        Decoder { role, bytes: Vec::new(), begun: None }
+    }
+
+    /// More bytes arrived.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next message, if all of it is there. Fits the shape of an iterator,
+    /// but goes on after `None` when there is more to read.
+    pub fn message(&mut self) -> Result<Option<Message>, FrameError> {
+        while let Some(frame) = self.frame()? {
+            let Frame { end, opcode, payload } = frame;
+            match (opcode, &mut self.begun) {
+                (Some(opcode @ (Opcode::Close | Opcode::Ping | Opcode::Pong)), _) => {
+                    return Ok(Some(Message { opcode, payload }));
+                }
+                (Some(opcode), None) if end => return Ok(Some(Message { opcode, payload })),
+                (Some(opcode), begun @ None) => *begun = Some(Message { opcode, payload }),
+                (None, Some(begun)) => {
+                    if begun.payload.len() + payload.len() > MESSAGE_BYTES {
+                        return Err(FrameError::TooLong);
+                    }
+                    begun.payload.extend_from_slice(&payload);
+                    if end {
+                        return Ok(self.begun.take());
+                    }
+                }
+                (Some(_), Some(_)) | (None, None) => return Err(FrameError::Fragment),
+            }
+        }
+        Ok(None)
+    }
+
+    fn frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let [first, second, ..] = self.bytes[..] else { return Ok(None) };
+        if first & 0x70 != 0 {
+            return Err(FrameError::Reserved);
+        }
+        let end = first & 0x80 != 0;
+        let opcode = match first & 0x0f {
+            0 => None,
+            1 => Some(Opcode::Text),
+            2 => Some(Opcode::Binary),
+            8 => Some(Opcode::Close),
+            9 => Some(Opcode::Ping),
+            10 => Some(Opcode::Pong),
+            _ => return Err(FrameError::Reserved),
+        };
+        let masked = second & 0x80 != 0;
+        if masked != (self.role == Role::Server) {
+            return Err(FrameError::Mask);
+        }
+        let (length, mut at) = match second & 0x7f {
+            126 => match self.bytes.get(2..4) {
+                Some(&[a, b]) => (u64::from(u16::from_be_bytes([a, b])), 4),
+                _ => return Ok(None),
+            },
+            127 => match self.bytes.get(2..10).and_then(|bytes| bytes.try_into().ok()) {
+                Some(bytes) => (u64::from_be_bytes(bytes), 10),
+                None => return Ok(None),
+            },
+            short => (u64::from(short), 2),
+        };
+        let control = matches!(opcode, Some(Opcode::Close | Opcode::Ping | Opcode::Pong));
+        if control && (!end || length > 125) {
+            return Err(FrameError::Control);
+        }
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        if length > MESSAGE_BYTES {
+            return Err(FrameError::TooLong);
+        }
+        let mut mask = [0; 4];
+        if masked {
+            match self.bytes.get(at..at + 4) {
+                Some(bytes) => mask.copy_from_slice(bytes),
+                None => return Ok(None),
+            }
+            at += 4;
+        }
+        let Some(payload) = self.bytes.get(at..at + length) else { return Ok(None) };
+        let payload = payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect();
+        self.bytes.drain(..at + length);
+        Ok(Some(Frame { end, opcode, payload }))
+    }
+}
+
+struct Frame {
+    end: bool,
+    /// `None` continues the message before.
+    opcode: Option<Opcode>,
+    payload: Vec<u8>,
+}
+
+/// One message as one frame. A client gives a mask; that it is random guards
+/// proxies, of which there is none on a unix socket, so any will do.
+pub fn encode(opcode: Opcode, parts: &[&[u8]], mask: Option<[u8; 4]>) -> Vec<u8> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let mut frame = Vec::with_capacity(length + 14);
+    frame.push(
+        0x80 | match opcode {
+            Opcode::Text => 1,
+            Opcode::Binary => 2,
+            Opcode::Close => 8,
+            Opcode::Ping => 9,
+            Opcode::Pong => 10,
+        },
+    );
+    let bit = if mask.is_some() { 0x80 } else { 0 };
+    match length {
+        0..=125 => frame.push(bit | length as u8),
+        126..=0xffff => {
+            frame.push(bit | 126);
+            frame.extend_from_slice(&(length as u16).to_be_bytes());
+        }
+        _ => {
+            frame.push(bit | 127);
+            frame.extend_from_slice(&(length as u64).to_be_bytes());
+        }
+    }
+    let mask = mask.inspect(|mask| frame.extend_from_slice(mask)).unwrap_or_default();
+    let payload = parts.iter().copied().flatten().zip(mask.iter().cycle());
+    frame.extend(payload.map(|(byte, mask)| byte ^ mask));
+    frame
+}
+
+/// `Sec-WebSocket-Accept` for a client's `Sec-WebSocket-Key`.
+pub fn accept_key(key: &str) -> String {
+    let mut hash = Sha1::new();
+    hash.update(key.as_bytes());
+    hash.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    base64::engine::general_purpose::STANDARD.encode(hash.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All messages in `bytes`, fed in pieces of every size.
+    fn decode(role: Role, bytes: &[u8]) -> Result<Vec<Message>, FrameError> {
+        let mut results = Vec::new();
+        for piece in [1, 2, 7, bytes.len().max(1)] {
+            let mut decoder = Decoder::new(role);
+            let mut messages = Vec::new();
+            let result = (|| {
+                for bytes in bytes.chunks(piece) {
+                    decoder.push(bytes);
+                    while let Some(message) = decoder.message()? {
+                        messages.push(message);
+                    }
+                }
+                Ok(messages)
+            })();
+            results.push(result);
+        }
+        assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{results:?}");
+        results.remove(0)
+    }
+
+    fn binary(payload: &[u8]) -> Message {
+        Message { opcode: Opcode::Binary, payload: payload.to_vec() }
+    }
+
+    #[test]
+    fn messages_survive_the_way_there_and_back() {
+        for length in [0, 1, 125, 126, 1000, 65_535, 65_536, 100_000] {
+            let payload: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
+            let masked = encode(Opcode::Binary, &[&payload], Some([1, 2, 3, 4]));
+            let plain = encode(Opcode::Binary, &[&payload[..length / 2], &payload[length / 2..]], None);
+            let mut decoder = Decoder::new(Role::Server);
+            decoder.push(&masked);
+            assert_eq!(decoder.message(), Ok(Some(binary(&payload))), "{length}");
+            let mut decoder = Decoder::new(Role::Client);
+            decoder.push(&plain);
+            assert_eq!(decoder.message(), Ok(Some(binary(&payload))), "{length}");
+        }
+    }
+
+    #[test]
+    fn the_examples_of_the_rfc_are_read() {
+        let hello = Message { opcode: Opcode::Text, payload: b"Hello".to_vec() };
+        let masked = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
+        assert_eq!(decode(Role::Server, &masked), Ok(vec![hello.clone()]));
+        let fragmented = [0x01, 0x03, 0x48, 0x65, 0x6c, 0x89, 0x00, 0x80, 0x02, 0x6c, 0x6f];
+        let ping = Message { opcode: Opcode::Ping, payload: Vec::new() };
+        assert_eq!(decode(Role::Client, &fragmented), Ok(vec![ping, hello]));
+        assert_eq!(accept_key("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+
+    #[test]
+    fn what_breaks_the_rules_is_refused() {
+        for (bytes, expected) in [
+            (&[0xc2, 0x00][..], FrameError::Reserved),
+            (&[0x83, 0x00], FrameError::Reserved),
+            (&[0x82, 0x80, 0, 0, 0, 0], FrameError::Mask),
+            (&[0x09, 0x00], FrameError::Control),
+            (&[0x89, 126, 0, 200], FrameError::Control),
+            (&[0x80, 0x00], FrameError::Fragment),
+            (&[0x02, 0x00, 0x82, 0x00], FrameError::Fragment),
+            (&[0x82, 127, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], FrameError::TooLong),
+        ] {
+            assert_eq!(decode(Role::Client, bytes), Err(expected), "{bytes:x?}");
+        }
+        assert_eq!(decode(Role::Server, &[0x82, 0x00]), Err(FrameError::Mask));
+        // Small pieces without an end.
+        let mut decoder = Decoder::new(Role::Client);
+        decoder.push(&[0x02, 0x00]);
+        let mut piece = vec![0x00, 127];
+        piece.extend_from_slice(&100_000u64.to_be_bytes());
+        piece.extend_from_slice(&vec![0; 100_000]);
+        let refused = (0..10).find_map(|_| {
+            decoder.push(&piece);
+            decoder.message().err()
+        });
+        assert_eq!(refused, Some(FrameError::TooLong));
+    }
+}
