@@ -76,8 +76,6 @@ pub struct ManifestError {
     pub lines: Vec<usize>,
     /// What is wrong.
     pub cause: ManifestCause,
-    /// The fields that are wrong, for finding their lines.
-    paths: Vec<String>,
 }
 
 /// What is wrong with a manifest.
@@ -92,7 +90,12 @@ pub enum ManifestCause {
     /// It is an object, but none that nodlet runs.
     Kind(String),
     /// It has unknown or repeated fields.
-    Strict(Vec<String>),
+    Strict {
+        /// What is said of each.
+        messages: Vec<String>,
+        /// Their paths, as far as they are known.
+        paths: Vec<String>,
+    },
     /// The object breaks rules.
     Invalid {
         /// `metadata.name`, as far as it is known.
@@ -117,8 +120,11 @@ impl ManifestError {
         self.document = text.several.then_some(document.number);
         if self.lines.is_empty() {
             let dot = if at.is_empty() { "" } else { "." };
-            let found = self.paths.iter().take(LINES);
-            self.lines = found
+            self.lines = self
+                .cause
+                .paths()
+                .iter()
+                .take(LINES)
                 .filter_map(|path| locate::line(text.text, document.number - 1, &format!("{at}{dot}{path}")))
                 .collect();
             self.lines.sort_unstable();
@@ -131,7 +137,7 @@ impl ManifestError {
     }
 
     fn new(cause: ManifestCause) -> Self {
-        ManifestError { file: String::new(), document: None, lines: Vec::new(), cause, paths: Vec::new() }
+        ManifestError { file: String::new(), document: None, lines: Vec::new(), cause }
     }
 
     fn kind(message: String) -> Self {
@@ -146,7 +152,7 @@ impl ManifestError {
             ManifestCause::Syntax(_)
             | ManifestCause::Empty
             | ManifestCause::Kind(_)
-            | ManifestCause::Strict(_)
+            | ManifestCause::Strict { .. }
             | ManifestCause::Repeated { .. } => (400, "BadRequest"),
         };
         json!({
@@ -183,6 +189,21 @@ impl fmt::Display for ManifestError {
 
 impl std::error::Error for ManifestError {}
 
+impl ManifestCause {
+    /// The fields that are wrong.
+    fn paths(&self) -> Vec<&str> {
+        match self {
+            ManifestCause::Strict { paths, .. } => paths.iter().map(String::as_str).collect(),
+            ManifestCause::Invalid { errors, .. } => errors.iter().map(|error| error.path.as_str()).collect(),
+            ManifestCause::Repeated { .. } => vec!["metadata.name"],
+            ManifestCause::TooLong
+            | ManifestCause::Syntax(_)
+            | ManifestCause::Empty
+            | ManifestCause::Kind(_) => Vec::new(),
+        }
+    }
+}
+
 impl fmt::Display for ManifestCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -191,7 +212,7 @@ impl fmt::Display for ManifestCause {
             ManifestCause::Empty => {
                 f.write_str("there is no object in it: a Pod has apiVersion, kind, metadata and spec")
             }
-            ManifestCause::Strict(messages) => {
+            ManifestCause::Strict { messages, .. } => {
                 write!(
                     f,
                     "Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: {}",
@@ -229,9 +250,7 @@ pub fn parse(
             };
             if manifests.iter().any(same) {
                 let name = format!("{}/{}", manifest.pod.namespace, manifest.pod.name);
-                let error = ManifestError::new(ManifestCause::Repeated { name });
-                let paths = vec!["metadata.name".to_owned()];
-                return Err(place(ManifestError { paths, ..error }, &found.at));
+                return Err(place(ManifestError::new(ManifestCause::Repeated { name }), &found.at));
             }
             manifests.push(manifest);
         }
@@ -375,7 +394,8 @@ fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
 fn duplicates(duplicates: &[String], validation: Validation) -> Result<Vec<String>, ManifestError> {
     match validation {
         Validation::Strict if !duplicates.is_empty() => {
-            Err(ManifestError::new(ManifestCause::Strict(duplicates.to_vec())))
+            let messages = duplicates.to_vec();
+            Err(ManifestError::new(ManifestCause::Strict { messages, paths: Vec::new() }))
         }
         Validation::Warn => Ok(duplicates.to_vec()),
         Validation::Strict | Validation::Ignore => Ok(Vec::new()),
@@ -390,9 +410,8 @@ fn take(
     file: Option<&str>,
 ) -> Result<Manifest, ManifestError> {
     let written_name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let invalid = |errors: Vec<FieldError>| ManifestError {
-        paths: errors.iter().map(|error| error.path.clone()).collect(),
-        ..ManifestError::new(ManifestCause::Invalid { name: written_name.clone(), errors })
+    let invalid = |errors: Vec<FieldError>| {
+        ManifestError::new(ManifestCause::Invalid { name: written_name.clone(), errors })
     };
 
     let findings = match schema::find("Pod") {
@@ -402,10 +421,8 @@ fn take(
     let mut warnings = match validation {
         Validation::Strict if !findings.unknown.is_empty() => {
             let messages = findings.unknown.iter().map(ToString::to_string).collect();
-            return Err(ManifestError {
-                paths: findings.unknown.into_iter().map(|unknown| unknown.path).collect(),
-                ..ManifestError::new(ManifestCause::Strict(messages))
-            });
+            let paths = findings.unknown.into_iter().map(|unknown| unknown.path).collect();
+            return Err(ManifestError::new(ManifestCause::Strict { messages, paths }));
         }
         Validation::Warn => findings.unknown.iter().map(ToString::to_string).collect(),
         Validation::Strict | Validation::Ignore => Vec::new(),

@@ -16,8 +16,8 @@ use serde_json::{Map, Value};
 const DEPTH: usize = 64;
 
 /// Values in one file, those that aliases repeat counted each time. A Pod has some
-/// hundred; ten such files are all that a small board has memory for.
-const VALUES: usize = 500_000;
+/// hundred, and a small board has memory for ten such files at most.
+const VALUES: usize = 100_000;
 
 /// Bytes of text in one file, those that aliases repeat counted each time.
 const TEXT: usize = super::SIZE_LIMIT;

@@ -218,6 +218,6 @@ fn hostile_documents_are_refused_in_bounded_time_and_memory() {
     assert!(refused(&"{a: ".repeat(5_000)).0 == 1);
     assert!(refused(&"? ".repeat(5_000)).0 == 1);
 
-    let many = "- 1\n".repeat(600_000);
-    assert!(refused(&many).1.contains("more than 500000 values"));
+    let many = "- 1\n".repeat(200_000);
+    assert!(refused(&many).1.contains("more than 100000 values"));
 }
