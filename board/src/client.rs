@@ -240,6 +240,14 @@ impl Response {
     }
 }
 
+impl Body {
+    /// The connection, once it is something else than HTTP, and what was read of that already.
+    pub(crate) fn into_stream(self) -> (UnixStream, Vec<u8>) {
+        let read_ahead = self.reader.buffer().to_vec();
+        (self.reader.into_inner(), read_ahead)
+    }
+}
+
 /// A response's body, its chunks joined.
 pub(crate) struct Body {
     reader: BufReader<UnixStream>,

@@ -96,9 +96,9 @@ impl Get {
                 continue;
             }
             match Flag::from(argument) {
-                Flag::Short('A') => get.all_namespaces = switch(parser)?,
+                Flag::Short('A') => get.all_namespaces = true,
                 Flag::Short('l') => get.labels = parser.value()?.string()?,
-                Flag::Short('w') => get.watch = switch(parser)?,
+                Flag::Short('w') => get.watch = true,
                 Flag::Short('o') => get.format = format(&parser.value()?.string()?)?,
                 Flag::Long(name) => match name.as_str() {
                     "all-namespaces" => get.all_namespaces = switch(parser)?,

@@ -10,12 +10,15 @@ use std::process::ExitCode;
 mod apply;
 mod arguments;
 mod client;
+mod containers;
 mod delete;
 mod down;
+mod exec;
 mod failure;
 mod files;
 mod get;
 mod image;
+mod logs;
 mod output;
 mod version;
 
@@ -35,7 +38,8 @@ struct Verb {
     run: fn(Context, lexopt::Parser) -> Outcome,
 }
 
-const VERBS: &[Verb] = &[apply::VERB, get::VERB, delete::VERB, image::VERB, down::VERB, version::VERB];
+const VERBS: &[Verb] =
+    &[apply::VERB, get::VERB, logs::VERB, exec::VERB, delete::VERB, image::VERB, down::VERB, version::VERB];
 
 fn main() -> ExitCode {
     // Not a verb: what the agent executes for each pod, before anything is allocated.

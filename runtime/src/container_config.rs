@@ -20,8 +20,8 @@ use crate::pod_files;
 use crate::spec::volume::MountPropagation;
 use crate::spec::{Container, Pod, QosClass};
 use crate::supervisor::config::{
-    CgroupPaths, ContainerConfig, LogConfig, MountConfig, MountSource, NetworkConfig, ProcessConfig, Propagation,
-    SandboxConfig, TerminationMessage, UserConfig,
+    CgroupPaths, ContainerConfig, LogConfig, MountConfig, MountSource, NetworkConfig, ProcessConfig,
+    Propagation, SandboxConfig, TerminationMessage, UserConfig,
 };
 use crate::volume::{self, Volumes};
 
@@ -187,7 +187,10 @@ fn mounts(
     let mut mounts = Vec::new();
     for mount in &container.volume_mounts {
         let source = facts.volumes.get(&mount.name).ok_or_else(|| {
-            config_error(format!("cannot find volume \"{}\" to mount into container \"{}\"", mount.name, container.name))
+            config_error(format!(
+                "cannot find volume \"{}\" to mount into container \"{}\"",
+                mount.name, container.name
+            ))
         })?;
         mounts.push(MountConfig {
             source: source.clone(),
@@ -202,7 +205,9 @@ fn mounts(
         });
     }
     let run = paths.run_pod(&pod.uid.0);
-    for (file, destination) in [("etc-hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf"), ("hostname", "/etc/hostname")] {
+    for (file, destination) in
+        [("etc-hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf"), ("hostname", "/etc/hostname")]
+    {
         if !mounts.iter().any(|mount| mount.destination == Path::new(destination)) {
             mounts.push(MountConfig {
                 source: MountSource::Host(run.join(file)),
@@ -234,7 +239,12 @@ fn link_name(namespace: &str, pod: &str, container: &str, id: &str) -> String {
     name + ".log"
 }
 
-fn termination_message(pod: &Pod, container: &Container, number: u32, paths: &Paths) -> Option<TerminationMessage> {
+fn termination_message(
+    pod: &Pod,
+    container: &Container,
+    number: u32,
+    paths: &Paths,
+) -> Option<TerminationMessage> {
     if container.termination_message_path.is_empty() {
         return None;
     }
@@ -306,7 +316,9 @@ pub fn remove_run(
     number: u32,
 ) -> io::Result<()> {
     volume::tear_down(&run_directory(paths, uid, container, number))?;
-    ignore_missing(fs::remove_file(paths.run_pod(uid).join("termination").join(format!("{container}_{number}"))))?;
+    ignore_missing(fs::remove_file(
+        paths.run_pod(uid).join("termination").join(format!("{container}_{number}")),
+    ))?;
     let directory = paths.pod_logs(namespace, pod, uid).join(container);
     let Some(oldest_kept) = number.checked_sub(1) else { return Ok(()) };
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {

@@ -74,7 +74,9 @@ fn domain(pod: &Pod) -> Option<String> {
 /// falls back to the node's (kubelet: `MissingClusterDNS`).
 pub fn resolv_conf(spec: &PodSpec, node: &str) -> String {
     let base = match spec.dns_policy {
-        DnsPolicy::ClusterFirst | DnsPolicy::ClusterFirstWithHostNet | DnsPolicy::Default => parse_resolv_conf(node),
+        DnsPolicy::ClusterFirst | DnsPolicy::ClusterFirstWithHostNet | DnsPolicy::Default => {
+            parse_resolv_conf(node)
+        }
         DnsPolicy::None => DnsConfig::default(),
     };
     let mut config = merge(base, &spec.dns_config);
@@ -101,7 +103,9 @@ fn parse_resolv_conf(text: &str) -> DnsConfig {
         match words.next() {
             Some("nameserver") => config.nameservers.extend(words.next().map(str::to_owned)),
             Some("search") => {
-                config.searches = words.map(|word| if word == "." { word } else { word.trim_end_matches('.') }.to_owned()).collect();
+                config.searches = words
+                    .map(|word| if word == "." { word } else { word.trim_end_matches('.') }.to_owned())
+                    .collect();
             }
             Some("options") => {
                 for option in words {

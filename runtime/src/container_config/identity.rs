@@ -10,17 +10,64 @@ use super::config_error;
 
 /// What a container has when nothing else is said (containerd's and CRI-O's default).
 const DEFAULT: [&str; 14] = [
-    "CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "MKNOD", "NET_RAW", "SETGID", "SETUID", "SETFCAP", "SETPCAP",
-    "NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FSETID",
+    "FOWNER",
+    "MKNOD",
+    "NET_RAW",
+    "SETGID",
+    "SETUID",
+    "SETFCAP",
+    "SETPCAP",
+    "NET_BIND_SERVICE",
+    "SYS_CHROOT",
+    "KILL",
+    "AUDIT_WRITE",
 ];
 
 /// All that Linux has, in the order of their numbers.
 const ALL: [&str; 41] = [
-    "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
-    "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
-    "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE",
-    "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP",
-    "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "LINUX_IMMUTABLE",
+    "NET_BIND_SERVICE",
+    "NET_BROADCAST",
+    "NET_ADMIN",
+    "NET_RAW",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "SYS_MODULE",
+    "SYS_RAWIO",
+    "SYS_CHROOT",
+    "SYS_PTRACE",
+    "SYS_PACCT",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_NICE",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "MKNOD",
+    "LEASE",
+    "AUDIT_WRITE",
+    "AUDIT_CONTROL",
+    "SETFCAP",
+    "MAC_OVERRIDE",
+    "MAC_ADMIN",
+    "SYSLOG",
+    "WAKE_ALARM",
+    "BLOCK_SUSPEND",
+    "AUDIT_READ",
+    "PERFMON",
+    "BPF",
     "CHECKPOINT_RESTORE",
 ];
 
@@ -50,19 +97,26 @@ pub(super) fn capabilities(context: &SecurityContext) -> Vec<String> {
 }
 
 /// `runAsNonRoot` (kubelet: `verifyRunAsNonRoot`).
-pub(super) fn check_non_root(pod: &Pod, container: &Container, image: &ImageConfig) -> Result<(), StartFailure> {
+pub(super) fn check_non_root(
+    pod: &Pod,
+    container: &Container,
+    image: &ImageConfig,
+) -> Result<(), StartFailure> {
     let (of_pod, own) = (&pod.spec.security_context, &container.security_context);
     if own.run_as_non_root.or(of_pod.run_as_non_root) != Some(true) {
         return Ok(());
     }
-    let about = format!(" (pod: \"{}_{}({})\", container: {})", pod.name, pod.namespace, pod.uid, container.name);
+    let about =
+        format!(" (pod: \"{}_{}({})\", container: {})", pod.name, pod.namespace, pod.uid, container.name);
     match own.run_as_user.or(of_pod.run_as_user) {
         Some(0) => Err(config_error(format!("container's runAsUser breaks non-root policy{about}"))),
         Some(_) => Ok(()),
         None => {
             let user = image.user.split(':').next().unwrap_or_default();
             match user.parse::<u32>() {
-                Ok(0) => Err(config_error(format!("container has runAsNonRoot and image will run as root{about}"))),
+                Ok(0) => {
+                    Err(config_error(format!("container has runAsNonRoot and image will run as root{about}")))
+                }
                 Ok(_) => Ok(()),
                 Err(_) if user.is_empty() => {
                     Err(config_error(format!("container has runAsNonRoot and image will run as root{about}")))

@@ -52,8 +52,10 @@ fn command_and_args_replace_what_the_image_says() {
         ("args: [x]", &["/entry", "x"]),
         ("command: [a]", &["a"]),
         ("command: [a], args: [x, z]", &["a", "x", "z"]),
-        ("env: [{name: V, value: v}], command: [\"$(V)\", \"$$(V)\", \"$(W)\", \"$(A)\", \"$V\", \"$(V\"]",
-         &["v", "$(V)", "$(W)", "$(A)", "$V", "$(V"]),
+        (
+            "env: [{name: V, value: v}], command: [\"$(V)\", \"$$(V)\", \"$(W)\", \"$(A)\", \"$V\", \"$(V\"]",
+            &["v", "$(V)", "$(W)", "$(A)", "$V", "$(V"],
+        ),
     ] {
         assert_eq!(made(container, "").process.args, expected, "{container}");
     }
@@ -105,11 +107,28 @@ fn capabilities_begin_with_all_then_add_then_drop() {
 #[test]
 fn run_as_non_root_is_refused_in_the_kubelets_words() {
     for (container, user, expected) in [
-        ("securityContext: {runAsNonRoot: true, runAsUser: 0}", "", Some("container's runAsUser breaks non-root policy")),
-        ("securityContext: {runAsNonRoot: true}", "", Some("container has runAsNonRoot and image will run as root")),
-        ("securityContext: {runAsNonRoot: true}", "0:5", Some("container has runAsNonRoot and image will run as root")),
-        ("securityContext: {runAsNonRoot: true}", "web",
-         Some("container has runAsNonRoot and image has non-numeric user (web), cannot verify user is non-root")),
+        (
+            "securityContext: {runAsNonRoot: true, runAsUser: 0}",
+            "",
+            Some("container's runAsUser breaks non-root policy"),
+        ),
+        (
+            "securityContext: {runAsNonRoot: true}",
+            "",
+            Some("container has runAsNonRoot and image will run as root"),
+        ),
+        (
+            "securityContext: {runAsNonRoot: true}",
+            "0:5",
+            Some("container has runAsNonRoot and image will run as root"),
+        ),
+        (
+            "securityContext: {runAsNonRoot: true}",
+            "web",
+            Some(
+                "container has runAsNonRoot and image has non-numeric user (web), cannot verify user is non-root",
+            ),
+        ),
         ("securityContext: {runAsNonRoot: true}", "7", None),
         ("securityContext: {runAsNonRoot: true, runAsUser: 7}", "web", None),
         ("securityContext: {runAsNonRoot: false}", "", None),
@@ -136,10 +155,14 @@ fn mounts_come_in_the_order_of_their_paths_and_a_volume_hides_the_agents_file() 
           {name: data, mountPath: /etc/hosts, subPath: h}]",
         volumes,
     );
-    let destinations: Vec<&str> = config.mounts.iter().filter_map(|mount| mount.destination.to_str()).collect();
+    let destinations: Vec<&str> =
+        config.mounts.iter().filter_map(|mount| mount.destination.to_str()).collect();
     assert_eq!(destinations, ["/b", "/b/c", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"]);
     assert_eq!(config.mounts[0].sub_path.as_deref(), Some(Path::new("s")));
-    assert_eq!((&config.mounts[1].source, config.mounts[1].read_only), (&MountSource::Memory("mem".into()), true));
+    assert_eq!(
+        (&config.mounts[1].source, config.mounts[1].read_only),
+        (&MountSource::Memory("mem".into()), true)
+    );
     assert_eq!(config.mounts[3].source, MountSource::Host("/data".into()));
 }
 
@@ -150,7 +173,10 @@ fn who_it_runs_as_is_the_containers_word_over_the_pods() {
         "securityContext: {runAsUser: 1, runAsGroup: 2, fsGroup: 3, supplementalGroups: [4]}",
     );
     let user = &config.process.user;
-    assert_eq!((user.run_as_user, user.run_as_group, &user.additional_gids[..]), (Some(5), Some(2), &[4, 3][..]));
+    assert_eq!(
+        (user.run_as_user, user.run_as_group, &user.additional_gids[..]),
+        (Some(5), Some(2), &[4, 3][..])
+    );
 }
 
 #[test]
@@ -205,7 +231,8 @@ fn discarding_a_run_keeps_the_newest_two_logs() {
     }
     fs::create_dir_all(run_directory(&paths, "u", "c", 2).join("upper/x")).expect("made");
     remove_run(&paths, ("n", "p"), "u", "c", 3).expect("discarded");
-    let mut left: Vec<_> = fs::read_dir(&directory).expect("read").flatten().map(|entry| entry.file_name()).collect();
+    let mut left: Vec<_> =
+        fs::read_dir(&directory).expect("read").flatten().map(|entry| entry.file_name()).collect();
     left.sort();
     assert_eq!(left, ["2.log", "3.log"]);
     remove_logs(&paths, "n", "p", "u").expect("removed");

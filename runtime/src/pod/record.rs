@@ -10,7 +10,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::node::{Action, ContainerRecord, Draft, FoundAttempt, FoundSandbox, PodPhase, Record, RecordedExit, Wake};
+use crate::node::{
+    Action, ContainerRecord, Draft, FoundAttempt, FoundSandbox, PodPhase, Record, RecordedExit, Wake,
+};
 use crate::spec::{ContainerIndex, RestartPolicy};
 use crate::time::{Instant, Moment};
 

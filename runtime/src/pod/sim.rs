@@ -332,7 +332,9 @@ impl Sim {
             pod.index = None;
             pod.save_in_flight = false;
             pod.gone_by = None;
-            if pod.shown_terminal.is_some() && !pod.record.as_ref().is_some_and(|record| record.phase.is_terminal()) {
+            if pod.shown_terminal.is_some()
+                && !pod.record.as_ref().is_some_and(|record| record.phase.is_terminal())
+            {
                 // Its record could not be written, and it was on its way out.
                 pod.shown_terminal = None;
             }
@@ -659,7 +661,8 @@ impl Sim {
             let world = self.pods.iter_mut().find(|world| world.pod.uid == uid).expect("a pod of this world");
             // `lastState` and `user` do not outlive a reboot.
             let containers = status["containerStatuses"].as_array().into_iter().flatten();
-            let containers = containers.map(|one| json!([one["name"], one["state"], one["restartCount"]])).collect();
+            let containers =
+                containers.map(|one| json!([one["name"], one["state"], one["restartCount"]])).collect();
             match &world.shown_terminal {
                 Some((shown, before)) => {
                     assert_eq!(*shown, phase, "{uid} was over\n{}", self.log);
@@ -676,7 +679,12 @@ impl Sim {
         }
         for world in &self.pods {
             if let Some(gone_by) = world.gone_by {
-                assert!(now <= gone_by || world.alive.is_empty(), "{} outlives its grace\n{}", world.pod.uid, self.log);
+                assert!(
+                    now <= gone_by || world.alive.is_empty(),
+                    "{} outlives its grace\n{}",
+                    world.pod.uid,
+                    self.log
+                );
             }
         }
         let limit = self.node.pods().map(PodState::exec_probes_in_flight).sum::<usize>();

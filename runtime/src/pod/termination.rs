@@ -165,8 +165,7 @@ impl PodState {
             if self.journal.has_terminal() || gave_up {
                 self.stage = Stage::Finished;
                 self.changed = true;
-            } else if kept && self.verdict.is_none() && (self.journal.is_clean() || self.journal.gave_up())
-            {
+            } else if kept && self.verdict.is_none() && (self.journal.is_clean() || self.journal.gave_up()) {
                 self.dropped = true;
             }
         }

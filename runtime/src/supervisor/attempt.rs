@@ -80,7 +80,9 @@ impl Attempt {
     pub(super) fn is_over(&self) -> bool {
         match &self.state {
             State::Over { .. } | State::Failed { .. } => true,
-            State::Starting { .. } | State::Running { .. } | State::Exited { .. } | State::Failing { .. } => false,
+            State::Starting { .. } | State::Running { .. } | State::Exited { .. } | State::Failing { .. } => {
+                false
+            }
         }
     }
 
@@ -88,7 +90,9 @@ impl Attempt {
     pub(super) fn is_emptying(&self) -> bool {
         match &self.state {
             State::Exited { .. } | State::Failing { .. } => true,
-            State::Starting { .. } | State::Running { .. } | State::Over { .. } | State::Failed { .. } => false,
+            State::Starting { .. } | State::Running { .. } | State::Over { .. } | State::Failed { .. } => {
+                false
+            }
         }
     }
 

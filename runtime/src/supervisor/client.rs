@@ -64,7 +64,9 @@ pub enum SupervisorError {
 impl fmt::Display for SupervisorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SupervisorError::Locked { name } => write!(f, "lock {name}: a supervisor of a pod of that name lives"),
+            SupervisorError::Locked { name } => {
+                write!(f, "lock {name}: a supervisor of a pod of that name lives")
+            }
             SupervisorError::Lock(_) => write!(f, "open the pod's lock"),
             SupervisorError::Socket(_) => write!(f, "make or reach the supervisor's socket"),
             SupervisorError::Execute(_) => write!(f, "execute the supervisor"),
@@ -210,7 +212,11 @@ impl Supervisor {
     /// Makes a supervisor with its files in `dir`, which exists, is its own and
     /// lies at `<root>/run/nodlet/pods/<uid>`. `lock_name` is `<namespace>_<name>`;
     /// the supervisor moves itself into `cgroup_dirs`.
-    pub fn spawn(dir: &Path, lock_name: &str, cgroup_dirs: &[PathBuf]) -> Result<Supervisor, SupervisorError> {
+    pub fn spawn(
+        dir: &Path,
+        lock_name: &str,
+        cgroup_dirs: &[PathBuf],
+    ) -> Result<Supervisor, SupervisorError> {
         let lock = lock(dir, lock_name)?;
         let listener = listen(dir).map_err(SupervisorError::Socket)?;
         execute(dir, &listener, &lock, cgroup_dirs).map_err(SupervisorError::Execute)?;
@@ -286,8 +292,12 @@ impl Supervisor {
         config: &ExecConfig,
         stdio: [Option<BorrowedFd>; 3],
     ) -> Result<(), SupervisorError> {
-        let request =
-            Request::Exec { id, container: cut(container), number, stdio: stdio.map(|stream| stream.is_some()) };
+        let request = Request::Exec {
+            id,
+            container: cut(container),
+            number,
+            stdio: stdio.map(|stream| stream.is_some()),
+        };
         let given: Vec<BorrowedFd> = stdio.into_iter().flatten().collect();
         self.send_with(&request, config, &given)
     }
@@ -369,7 +379,9 @@ impl Supervisor {
             News::ExecFailed { id, message } => SupervisorEvent::ExecFailed { id, message: text(message) },
             News::ExecExited { id, code } => SupervisorEvent::ExecExited { id, code },
             // Answers to what nobody waits for any more.
-            News::Hello { .. } | News::HelloEnd | News::Layer { .. } | News::ReexecFailed { .. } => return None,
+            News::Hello { .. } | News::HelloEnd | News::Layer { .. } | News::ReexecFailed { .. } => {
+                return None;
+            }
         })
     }
 }
@@ -423,7 +435,8 @@ fn listen(dir: &Path) -> io::Result<OwnedFd> {
 }
 
 fn connect(dir: &Path) -> nix::Result<OwnedFd> {
-    let directory = open_directory(dir).map_err(|error| nix::Error::from_raw(error.raw_os_error().unwrap_or(0)))?;
+    let directory =
+        open_directory(dir).map_err(|error| nix::Error::from_raw(error.raw_os_error().unwrap_or(0)))?;
     let socket = socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
     socket::connect(socket.as_raw_fd(), &socket_address(&directory)?)?;
     Ok(socket)

@@ -94,7 +94,8 @@ impl Execute {
 
     /// Other arguments in the environment of `process`.
     pub(super) fn with_args(process: &ProcessConfig, args: &[String], home: &str) -> Execute {
-        let value = |name: &str| process.env.iter().rev().find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+        let value =
+            |name: &str| process.env.iter().rev().find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
         let path = value("PATH").unwrap_or(DEFAULT_PATH).to_owned();
         let mut env = process.env.clone();
         if value("PATH").is_none() {
@@ -104,7 +105,8 @@ impl Execute {
             env.push(format!("HOME={home}"));
         }
         // A NUL cannot be passed on; admission refuses it, and what is left of it here is nothing.
-        let strings = |list: &[String]| list.iter().filter_map(|text| CString::new(text.as_bytes()).ok()).collect();
+        let strings =
+            |list: &[String]| list.iter().filter_map(|text| CString::new(text.as_bytes()).ok()).collect();
         Execute { args: strings(args), env: strings(&env), path }
     }
 

@@ -211,11 +211,13 @@ impl Log {
         if self.file.is_none() {
             self.file = Some(self.open_file()?);
         }
-        if self.config.max_size > 0 && self.size > 0 && self.size + lines.len() as u64 > self.config.max_size {
+        if self.config.max_size > 0 && self.size > 0 && self.size + lines.len() as u64 > self.config.max_size
+        {
             self.rotate()?;
         }
         if let Some(lost) = &self.lost {
-            let text = format!("nodlet: {} lines ({} bytes) were lost here: {}", lost.lines, lost.bytes, lost.error);
+            let text =
+                format!("nodlet: {} lines ({} bytes) were lost here: {}", lost.lines, lost.bytes, lost.error);
             let mut line = Vec::new();
             append(&mut line, Timestamp::now(), Stream::Stderr, "F", &[text.as_bytes()]);
             self.append_whole(&line)?;
@@ -263,7 +265,8 @@ impl Log {
 
 fn append(to: &mut Vec<u8>, time: Timestamp, stream: Stream, tag: &str, content: &[&[u8]]) {
     let mut prefix = heapless::String::<64>::new();
-    write!(prefix, "{} {} {tag} ", time.nanos(), stream.name()).expect("a time, a stream and a tag have 46 bytes");
+    write!(prefix, "{} {} {tag} ", time.nanos(), stream.name())
+        .expect("a time, a stream and a tag have 46 bytes");
     to.extend_from_slice(prefix.as_bytes());
     for part in content {
         to.extend_from_slice(part);
@@ -273,7 +276,10 @@ fn append(to: &mut Vec<u8>, time: Timestamp, stream: Stream, tag: &str, content:
 
 /// `20060102-150405`, as the kubelet names rotated files.
 fn stamp(time: Timestamp) -> String {
-    time.to_string().chars().filter_map(|c| if c == 'T' { Some('-') } else { c.is_ascii_digit().then_some(c) }).collect()
+    time.to_string()
+        .chars()
+        .filter_map(|c| if c == 'T' { Some('-') } else { c.is_ascii_digit().then_some(c) })
+        .collect()
 }
 
 fn parse_stamp(stamp: &str) -> Option<Timestamp> {
@@ -298,7 +304,8 @@ fn rotated_path(path: &Path, time: &str) -> PathBuf {
 
 /// The times of the rotated files of a log, oldest first.
 fn rotated_files(path: &Path) -> VecDeque<String> {
-    let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
+    else {
         return VecDeque::new();
     };
     let mut times: Vec<String> = std::fs::read_dir(directory)

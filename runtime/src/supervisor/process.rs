@@ -226,7 +226,9 @@ impl Process {
         match source {
             Source::Listener => self.accept(),
             Source::Signals => while let Ok(Some(_)) = self.signals.read_signal() {},
-            Source::Agent if events.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) => {
+            Source::Agent
+                if events.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) =>
+            {
                 self.hear();
             }
             // Something can be told again, which the loop does.
@@ -331,7 +333,9 @@ impl Process {
 
     fn has_news(&self) -> bool {
         let sandbox = match &self.sandbox {
-            Sandbox::Ready { .. } | Sandbox::Failed { .. } => self.agent.as_ref().is_some_and(|a| !a.sandbox_told),
+            Sandbox::Ready { .. } | Sandbox::Failed { .. } => {
+                self.agent.as_ref().is_some_and(|a| !a.sandbox_told)
+            }
             Sandbox::Absent | Sandbox::Making { .. } => false,
         };
         sandbox || self.attempts.iter().any(|attempt| news_of(attempt).is_some())
@@ -531,7 +535,9 @@ impl Process {
                     // Every copy is closed: the process was executed, or all of them are dead.
                     let pidfd = init.and_then(|init| Some((init, sys::pidfd_open(init).ok()?)));
                     match pidfd {
-                        Some((init, pidfd)) => attempt.state = State::Running { init, pidfd, at: Instant::now() },
+                        Some((init, pidfd)) => {
+                            attempt.state = State::Running { init, pidfd, at: Instant::now() }
+                        }
                         None => attempt.fail(false, cut("create the container: the start helper died")),
                     }
                 }
@@ -558,7 +564,9 @@ impl Process {
             let owner = self.attempts.iter_mut().find(|attempt| match &attempt.state {
                 State::Starting { helper, init, .. } => *helper == Some(pid) || *init == Some(pid),
                 State::Running { init, .. } => *init == pid,
-                State::Exited { .. } | State::Over { .. } | State::Failing { .. } | State::Failed { .. } => false,
+                State::Exited { .. } | State::Over { .. } | State::Failing { .. } | State::Failed { .. } => {
+                    false
+                }
             });
             if let Some(attempt) = owner {
                 let failed = !matches!(status, WaitStatus::Exited(_, 0));
@@ -579,7 +587,10 @@ impl Process {
                         record(&self.dir, attempt, status, at);
                         attempt.state = State::Exited { init, at };
                     }
-                    State::Exited { .. } | State::Over { .. } | State::Failing { .. } | State::Failed { .. } => {}
+                    State::Exited { .. }
+                    | State::Over { .. }
+                    | State::Failing { .. }
+                    | State::Failed { .. } => {}
                 }
             }
             let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG);

@@ -107,7 +107,11 @@ pub(super) fn cut<const N: usize>(text: &str) -> heapless::String<N> {
 }
 
 /// Sends one frame with descriptors. `WouldBlock` if the socket is full.
-pub(super) fn send<T: Serialize>(socket: BorrowedFd, frame: &T, descriptors: &[BorrowedFd]) -> io::Result<()> {
+pub(super) fn send<T: Serialize>(
+    socket: BorrowedFd,
+    frame: &T,
+    descriptors: &[BorrowedFd],
+) -> io::Result<()> {
     let mut bytes = [0; MAX_FRAME];
     let length = serde_json_core::to_slice(frame, &mut bytes)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the frame is too long"))?;
@@ -148,7 +152,8 @@ pub(super) fn receive<T: DeserializeOwned>(socket: BorrowedFd) -> io::Result<Opt
 /// A sealed memfd with `value` as JSON.
 pub(super) fn memfd<T: Serialize>(value: &T) -> io::Result<OwnedFd> {
     let bytes = serde_json::to_vec(value)?;
-    let flags = nix::sys::memfd::MemFdCreateFlag::MFD_CLOEXEC | nix::sys::memfd::MemFdCreateFlag::MFD_ALLOW_SEALING;
+    let flags =
+        nix::sys::memfd::MemFdCreateFlag::MFD_CLOEXEC | nix::sys::memfd::MemFdCreateFlag::MFD_ALLOW_SEALING;
     let mut file = std::fs::File::from(nix::sys::memfd::memfd_create(c"nodlet", flags)?);
     file.write_all(&bytes)?;
     let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;

@@ -211,7 +211,9 @@ fn finish(config: &SandboxConfig, answer: BorrowedFd, scratch: &Path) -> Result<
     let mut pid = None;
     if let Some(cgroup) = pause_cgroup {
         // SAFETY: the helper was forked from a process with one thread, and has one.
-        match unsafe { sys::fork(Parent::CallersParent, Some(cgroup.as_fd())) }.map_err(SandboxError::Pause)? {
+        match unsafe { sys::fork(Parent::CallersParent, Some(cgroup.as_fd())) }
+            .map_err(SandboxError::Pause)?
+        {
             None => pause(&tasks),
             Some(child) => pause_pid = Some(child),
         }
@@ -285,7 +287,8 @@ fn pause(tasks: &[File]) -> ! {
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
     let _ = nix::unistd::setgroups(&[]);
     let id = (nix::unistd::Gid::from_raw(NOBODY), nix::unistd::Uid::from_raw(NOBODY));
-    let dropped = nix::unistd::setresgid(id.0, id.0, id.0).and_then(|()| nix::unistd::setresuid(id.1, id.1, id.1));
+    let dropped =
+        nix::unistd::setresgid(id.0, id.0, id.0).and_then(|()| nix::unistd::setresuid(id.1, id.1, id.1));
     if dropped.is_err() {
         sys::exit_now(1);
     }

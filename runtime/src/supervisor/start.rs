@@ -144,7 +144,8 @@ impl Start<'_> {
         // libcontainer keeps the caller's groups where a container has none.
         let _ = nix::unistd::setgroups(&[]);
         let volumes = volume::resolve(&config, self.namespaces)?;
-        let layers: Vec<OwnedFd> = self.layers.iter().map(|layer| copy_layer(*layer)).collect::<Result<_, _>>()?;
+        let layers: Vec<OwnedFd> =
+            self.layers.iter().map(|layer| copy_layer(*layer)).collect::<Result<_, _>>()?;
 
         let scratch = self.private_tmpfs()?;
         let root = scratch.join("root");
@@ -156,7 +157,8 @@ impl Start<'_> {
         directory("root")?;
         let layers: Vec<BorrowedFd> = layers.iter().map(|layer| layer.as_fd()).collect();
         // Never read-only: libcontainer makes mount points in it first.
-        assemble::mount_root(&layers, &config.upper_dir, &config.work_dir, &root, false).map_err(StartError::Image)?;
+        assemble::mount_root(&layers, &config.upper_dir, &config.work_dir, &root, false)
+            .map_err(StartError::Image)?;
         // libcontainer makes links in /dev by joining paths on the host's side: with
         // a link there, an image could have them made anywhere (CVE-2026-41579's kind).
         assemble::check_dev(&root).map_err(StartError::Image)?;
@@ -186,13 +188,16 @@ impl Start<'_> {
         let cgroup = hide_cgroups(&config, &directory("cgroup")?).map_err(StartError::JoinCgroup)?;
 
         let (bundle, state) = (directory("bundle")?, directory("state")?);
-        let spec = spec::make(&config, &spec::Made {
-            root: &root,
-            namespaces: self.namespaces,
-            user: &user,
-            volumes: &mounted,
-            cgroup: cgroup.as_deref(),
-        });
+        let spec = spec::make(
+            &config,
+            &spec::Made {
+                root: &root,
+                namespaces: self.namespaces,
+                user: &user,
+                volumes: &mounted,
+                cgroup: cgroup.as_deref(),
+            },
+        );
         let bytes = serde_json::to_vec(&spec).map_err(|error| StartError::Bundle(error.into()))?;
         fs::write(bundle.join("config.json"), bytes).map_err(StartError::Bundle)?;
         set_oom_score(config.oom_score_adj);
@@ -303,7 +308,8 @@ fn find_user(wanted: &UserConfig, root: &Path) -> Result<User, StartError> {
 /// /sys/fs/cgroup; the path of it.
 fn hide_cgroups(config: &ContainerConfig, view: &Path) -> io::Result<Option<PathBuf>> {
     const CGROUPS: &str = "/sys/fs/cgroup";
-    let unified = nix::sys::statfs::statfs(CGROUPS)?.filesystem_type() == nix::sys::statfs::CGROUP2_SUPER_MAGIC;
+    let unified =
+        nix::sys::statfs::statfs(CGROUPS)?.filesystem_type() == nix::sys::statfs::CGROUP2_SUPER_MAGIC;
     let mut own = None;
     if unified && config.cgroup.v1_tasks.is_empty() {
         // The helper is in the container's leaf, which thus becomes the root of the view.

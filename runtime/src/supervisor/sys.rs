@@ -83,7 +83,8 @@ pub(super) fn exit_now(code: i32) -> ! {
 
 /// Closes every descriptor above the standard three but those of `keep`.
 pub(super) fn close_all_but(keep: &[RawFd]) {
-    let mut keep: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(*fd).ok()).filter(|fd| *fd > 2).collect();
+    let mut keep: Vec<u32> =
+        keep.iter().filter_map(|fd| u32::try_from(*fd).ok()).filter(|fd| *fd > 2).collect();
     keep.sort_unstable();
     let mut first = 3;
     for fd in keep {
@@ -102,7 +103,11 @@ fn close_range(first: u32, last: u32) {
 }
 
 /// `open_tree(2)`: a detached copy of the mount at `path`, with what lies below it if `recursive`.
-pub(super) fn clone_mount(directory: Option<BorrowedFd>, path: &CStr, recursive: bool) -> io::Result<OwnedFd> {
+pub(super) fn clone_mount(
+    directory: Option<BorrowedFd>,
+    path: &CStr,
+    recursive: bool,
+) -> io::Result<OwnedFd> {
     let mut flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_EMPTY_PATH as libc::c_uint;
     if recursive {
         flags |= libc::AT_RECURSIVE as libc::c_uint;

@@ -36,7 +36,11 @@ pub(super) fn check(path: &Path, kind: HostPathType) -> Result<(), VolumeError> 
         HostPathType::Directory => right(found.is_some_and(|found| found.is_dir()), "a directory"),
         HostPathType::File => right(found.is_some_and(|found| found.is_file()), "a file"),
         HostPathType::Socket => right(found.is_some_and(|found| found.is_socket()), "a socket file"),
-        HostPathType::CharDevice => right(found.is_some_and(|found| found.is_char_device()), "a character device"),
-        HostPathType::BlockDevice => right(found.is_some_and(|found| found.is_block_device()), "a block device"),
+        HostPathType::CharDevice => {
+            right(found.is_some_and(|found| found.is_char_device()), "a character device")
+        }
+        HostPathType::BlockDevice => {
+            right(found.is_some_and(|found| found.is_block_device()), "a block device")
+        }
     }
 }

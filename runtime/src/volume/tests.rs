@@ -49,7 +49,9 @@ fn an_empty_dir_is_for_everybody_and_stays_as_it_is() {
 #[test]
 fn an_empty_dir_belongs_to_the_group_of_the_pod() {
     let scratch = Scratch::new("group");
-    let pod = pod("{securityContext: {fsGroup: 2000}, containers: [{name: c, image: i}], volumes: [{name: v, emptyDir: {}}]}");
+    let pod = pod(
+        "{securityContext: {fsGroup: 2000}, containers: [{name: c, image: i}], volumes: [{name: v, emptyDir: {}}]}",
+    );
     let volumes = set_up(&Request::new(&pod, &Paths::new(&scratch.0))).expect("set up");
     let Some(MountSource::Host(path)) = volumes.get("v") else { panic!("{volumes:?}") };
     let metadata = fs::metadata(path).expect("it is there");

@@ -6,9 +6,8 @@ mod program;
 
 use pod::Pod;
 
-const TESTS: &[(&str, fn())] = &[
-    ("a_container_starts_and_its_exit_is_told", a_container_starts_and_its_exit_is_told),
-];
+const TESTS: &[(&str, fn())] =
+    &[("a_container_starts_and_its_exit_is_told", a_container_starts_and_its_exit_is_told)];
 
 fn main() {
     let mut args = std::env::args();

@@ -39,16 +39,20 @@ impl Pod {
         let root = PathBuf::from(format!("/tmp/nodlet-test-{name}"));
         let dir = root.join("run/nodlet/pods/uid");
         let cgroup = unified().join(format!("nodlet-test-{name}"));
-        for path in [&dir, &root.join("layer/etc"), &root.join("layer/bin"), &cgroup, &cgroup.join("supervisors")] {
+        for path in
+            [&dir, &root.join("layer/etc"), &root.join("layer/bin"), &cgroup, &cgroup.join("supervisors")]
+        {
             fs::create_dir_all(path).expect("these tests need root");
         }
         let program = root.join("layer/bin/program");
         fs::copy("/proc/self/exe", &program).expect("there is space in /tmp");
-        fs::write(root.join("layer/etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nweb:x:1000:1001::/srv:/bin/sh\n")
-            .unwrap();
+        fs::write(
+            root.join("layer/etc/passwd"),
+            "root:x:0:0:root:/root:/bin/sh\nweb:x:1000:1001::/srv:/bin/sh\n",
+        )
+        .unwrap();
         fs::write(root.join("layer/etc/group"), "web:x:1001:\nlogs:x:4:web\n").unwrap();
-        let pod =
-            Pod { root, dir, cgroup, name, supervisor: RefCell::default(), next_leaf: Cell::default() };
+        let pod = Pod { root, dir, cgroup, name, supervisor: RefCell::default(), next_leaf: Cell::default() };
         let supervisors = [pod.cgroup.join("supervisors")];
         let supervisor = Supervisor::spawn(&pod.dir, &pod.lock_name(), &supervisors).expect("it starts");
         pod.supervisor.replace(Some(supervisor));
@@ -209,8 +213,13 @@ impl Drop for Pod {
     fn drop(&mut self) {
         let procs = |group: &Path| fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
         let _ = fs::write(self.cgroup.join("cgroup.kill"), "1");
-        let groups: Vec<PathBuf> =
-            fs::read_dir(&self.cgroup).into_iter().flatten().flatten().map(|e| e.path()).filter(|p| p.is_dir()).collect();
+        let groups: Vec<PathBuf> = fs::read_dir(&self.cgroup)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|e| e.path())
+            .filter(|p| p.is_dir())
+            .collect();
         for group in &groups {
             for _ in 0..1000 {
                 if procs(group).is_empty() {

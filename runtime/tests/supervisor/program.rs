@@ -30,7 +30,9 @@ fn perform(op: &str, value: &str) {
         },
         "ls" => {
             let mut names: Vec<String> = std::fs::read_dir(value)
-                .map(|entries| entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+                .map(|entries| {
+                    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+                })
                 .unwrap_or_else(|error| vec![error.to_string()]);
             names.sort();
             println!("{}", names.join(" "));
@@ -85,7 +87,8 @@ fn perform(op: &str, value: &str) {
             // SAFETY: the handler makes one system call and does not return.
             unsafe {
                 let handler = nix::sys::signal::SigHandler::Handler(on_term);
-                nix::sys::signal::signal(nix::sys::signal::Signal::SIGTERM, handler).expect("SIGTERM can be handled");
+                nix::sys::signal::signal(nix::sys::signal::Signal::SIGTERM, handler)
+                    .expect("SIGTERM can be handled");
             }
         }
         "raise" => {
@@ -106,7 +109,8 @@ fn perform(op: &str, value: &str) {
             nix::unistd::ForkResult::Parent { .. } => {}
         },
         "listen" => {
-            let listener = std::net::TcpListener::bind(("0.0.0.0", value.parse().expect("a port"))).expect("it is free");
+            let listener =
+                std::net::TcpListener::bind(("0.0.0.0", value.parse().expect("a port"))).expect("it is free");
             println!("listening");
             std::thread::spawn(move || {
                 for connection in listener.incoming().flatten() {

@@ -11,8 +11,12 @@ impl Scratch {
     }
 
     fn log(&self, max_size: u64, max_files: u32) -> Log {
-        let config =
-            LogConfig { path: self.0.join("app/0.log"), link: self.0.join("containers/app.log"), max_size, max_files };
+        let config = LogConfig {
+            path: self.0.join("app/0.log"),
+            link: self.0.join("containers/app.log"),
+            max_size,
+            max_files,
+        };
         Log::open(config, Partial::default())
     }
 
@@ -55,7 +59,10 @@ fn lines_of_both_streams_are_joined_from_whatever_pieces_they_come_in() {
     assert_eq!(scratch.lines(), ["stdout F one", "stdout F two", "stdout F ", "stderr F error"]);
     log.finish();
     assert_eq!(scratch.lines().last().unwrap(), "stdout F four words");
-    assert_eq!(std::fs::read_link(scratch.0.join("containers/app.log")).unwrap(), scratch.0.join("app/0.log"));
+    assert_eq!(
+        std::fs::read_link(scratch.0.join("containers/app.log")).unwrap(),
+        scratch.0.join("app/0.log")
+    );
 }
 
 #[test]
@@ -78,7 +85,8 @@ fn a_long_line_is_continued_every_16_kib() {
                 .iter()
                 .map(|line| (line["stdout ".len()..][..1].to_owned(), line.len() - "stdout F ".len()))
                 .collect();
-            let expected: Vec<(String, usize)> = expected.iter().map(|(tag, n)| ((*tag).to_owned(), *n)).collect();
+            let expected: Vec<(String, usize)> =
+                expected.iter().map(|(tag, n)| ((*tag).to_owned(), *n)).collect();
             assert_eq!(found, expected, "{length} bytes in steps of {step}");
         }
     }
@@ -131,7 +139,8 @@ fn what_a_full_disk_swallows_is_counted_and_said() {
     let scratch = Scratch::new("full");
     let mut log = scratch.log(0, 5);
     log.write(Stream::Stdout, b"before\n");
-    let kept = std::mem::replace(&mut log.file, Some(OpenOptions::new().write(true).open("/dev/full").unwrap()));
+    let kept =
+        std::mem::replace(&mut log.file, Some(OpenOptions::new().write(true).open("/dev/full").unwrap()));
     log.write(Stream::Stdout, b"lost\nlost\n");
     log.write(Stream::Stdout, b"lost\n");
     log.file = kept;

@@ -79,14 +79,16 @@ pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
 }
 
 fn mounts(config: &ContainerConfig, made: &Made) -> Vec<Value> {
-    let mount = |kind: &str, destination: &str, options: &[&str]| {
-        json!({ "type": kind, "source": kind, "destination": destination, "options": options })
-    };
+    let mount = |kind: &str, destination: &str, options: &[&str]| json!({ "type": kind, "source": kind, "destination": destination, "options": options });
     let sys = if config.privileged { "rw" } else { "ro" };
     let mut mounts = vec![
         mount("proc", "/proc", &["nosuid", "noexec", "nodev"]),
         mount("tmpfs", "/dev", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
-        mount("devpts", "/dev/pts", &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]),
+        mount(
+            "devpts",
+            "/dev/pts",
+            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+        ),
         mount("mqueue", "/dev/mqueue", &["nosuid", "noexec", "nodev"]),
         mount("sysfs", "/sys", &["nosuid", "noexec", "nodev", sys]),
     ];
@@ -151,7 +153,10 @@ fn host_devices() -> Vec<Value> {
             let kind = metadata.file_type();
             if kind.is_dir() {
                 // These are the container's own.
-                if !["/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/fd"].iter().any(|own| path == Path::new(own)) {
+                if !["/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/fd"]
+                    .iter()
+                    .any(|own| path == Path::new(own))
+                {
                     directories.push(path);
                 }
             } else if (kind.is_char_device() || kind.is_block_device())

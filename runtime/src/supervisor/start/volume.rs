@@ -71,7 +71,9 @@ fn volume(mount: &MountConfig, memory: Option<&Path>, pod: BorrowedFd) -> Result
         Some(path) => within(pod, || copy(mount, path)).map_err(failed)?,
         None => match &mount.source {
             MountSource::Host(path) => copy(mount, path),
-            MountSource::Memory(name) => unreachable!("the volume {name} has a path in the pod's mount namespace"),
+            MountSource::Memory(name) => {
+                unreachable!("the volume {name} has a path in the pod's mount namespace")
+            }
         },
     }
 }
@@ -124,7 +126,10 @@ fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File> {
             Component::Normal(name) => reached.push(name),
             Component::CurDir => continue,
             Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "it must be relative, without \"..\""));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "it must be relative, without \"..\"",
+                ));
             }
         }
         // Always from the volume's root: a link may go up, as long as it stays inside.
@@ -141,7 +146,10 @@ fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File> {
                 }
                 let made = sys::open_in(volume, &reached, libc::O_PATH, Resolve::Beneath).map_err(leaves)?;
                 // The umask is not the volume's.
-                fs::set_permissions(format!("/proc/self/fd/{}", made.as_raw_fd()), fs::Permissions::from_mode(mode))?;
+                fs::set_permissions(
+                    format!("/proc/self/fd/{}", made.as_raw_fd()),
+                    fs::Permissions::from_mode(mode),
+                )?;
                 made
             }
             other => other?,
@@ -156,7 +164,8 @@ pub(super) fn attach(volumes: &[Volume], directory: &Path) -> Result<Vec<Mounted
     let mut mounted = Vec::new();
     for (number, volume) in volumes.iter().enumerate() {
         let source = directory.join(number.to_string());
-        let made = if volume.is_directory { fs::create_dir(&source) } else { File::create(&source).map(drop) };
+        let made =
+            if volume.is_directory { fs::create_dir(&source) } else { File::create(&source).map(drop) };
         made.and_then(|()| sys::attach_mount(volume.mount.as_fd(), &source))
             .map_err(|error| StartError::Volume { destination: volume.destination.clone(), source: error })?;
         mounted.push(Mounted {
@@ -171,7 +180,11 @@ pub(super) fn attach(volumes: &[Volume], directory: &Path) -> Result<Vec<Mounted
 }
 
 /// Makes the working directory where it is missing: in the volume it lies in, or in the root.
-pub(super) fn make_working_directory(config: &ContainerConfig, root: BorrowedFd, mounted: &[Mounted]) -> io::Result<()> {
+pub(super) fn make_working_directory(
+    config: &ContainerConfig,
+    root: BorrowedFd,
+    mounted: &[Mounted],
+) -> io::Result<()> {
     let cwd = &config.process.cwd;
     let volume = mounted
         .iter()

@@ -1,0 +1,47 @@
+//! Which container of a pod is meant when none is named.
+
+use crate::arguments::Context;
+use crate::client::{Client, encode};
+use crate::{Failure, get};
+
+/// The name in `web` or `pod/web`.
+pub(crate) fn pod_name(text: &str) -> Result<String, Failure> {
+    match text.split_once('/') {
+        None => Ok(text.into()),
+        Some((kind, name)) => match get::resource(kind)?.0 {
+            "pods" => Ok(name.into()),
+            other => Err(Failure::new(format!("{other} have no containers, only pods"))),
+        },
+    }
+}
+
+/// The one that an annotation names, else the first: with several, the user is
+/// told. `None` if there is but one.
+pub(crate) fn default(context: &Context, client: &Client, pod: &str) -> Result<Option<String>, Failure> {
+    let target = format!("/api/v1/namespaces/{}/pods/{}", encode(&context.namespace), encode(pod));
+    let object = client.json("GET", &target, None)?;
+    let names: Vec<&str> = ["containers", "initContainers"]
+        .iter()
+        .flat_map(|field| object["spec"][field].as_array().into_iter().flatten())
+        .filter_map(|container| container["name"].as_str())
+        .collect();
+    let annotated = object["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"].as_str();
+    if let Some(annotated) = annotated.filter(|annotated| names.contains(annotated)) {
+        return Ok(Some(annotated.into()));
+    }
+    let regular = object["spec"]["containers"].as_array().map_or(0, Vec::len);
+    if regular > 1 {
+        eprintln!("Defaulted container {:?} out of: {}", names[0], shown(&object));
+        return Ok(Some(names[0].into()));
+    }
+    Ok(None)
+}
+
+/// `app, proxy (init)`
+fn shown(object: &serde_json::Value) -> String {
+    let names = |field: &str, note: &'static str| {
+        let containers = object["spec"][field].as_array().into_iter().flatten();
+        containers.filter_map(|container| container["name"].as_str()).map(move |name| format!("{name}{note}"))
+    };
+    names("containers", "").chain(names("initContainers", " (init)")).collect::<Vec<_>>().join(", ")
+}
