@@ -199,6 +199,7 @@ impl PodState {
             message: Some(format!("Pod was rejected: {message}").into()),
         });
         state.stage = Stage::Stopped;
+        state.touch();
         state.settle(now);
         state
     }
@@ -478,7 +479,8 @@ impl PodState {
         }
         self.pass_deadline(now, events);
         self.plan_discards(draft);
-        if self.is_active() {
+        // What was found and nobody has asked for yet keeps running, and that is all.
+        if self.is_active() && self.wish == Wish::Wanted {
             self.plan_active(now, draft, events, around.name_is_free);
         }
         self.plan_kills(now, draft, events);
@@ -492,8 +494,8 @@ impl PodState {
     /// When the next rule of time is due.
     pub(crate) fn wake(&self, wake: &mut Wake, around: Surroundings) {
         match self.stage {
-            Stage::Active => self.wake_active(wake, around.name_is_free),
-            Stage::Stopping { .. } | Stage::Stopped | Stage::Finished | Stage::Forgetting { .. } => {}
+            Stage::Active if self.wish == Wish::Wanted => self.wake_active(wake, around.name_is_free),
+            Stage::Active | Stage::Stopping { .. } | Stage::Stopped | Stage::Finished | Stage::Forgetting { .. } => {}
             Stage::ForgetFailed { retry } => wake.note(retry.at),
         }
         match self.sandbox {

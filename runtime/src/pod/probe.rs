@@ -269,3 +269,6 @@ fn spread(uid: &str, container: ContainerIndex, kind: ProbeKind) -> u64 {
     hasher.write_u8(kind as u8);
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests;

@@ -792,7 +792,8 @@ fn of_an_earlier_boot(record: &mut Record) {
     }
 }
 
-fn started(at: Instant, attempt: Attempt) -> StartedContainer {
+/// What is known of a run that started.
+pub(crate) fn started(at: Instant, attempt: Attempt) -> StartedContainer {
     StartedContainer {
         at,
         id: format!("{:060}{:04}", attempt.container.0, attempt.number).into(),

@@ -1,0 +1,236 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::super::sim::*;
+use crate::node::*;
+use crate::spec::*;
+use crate::time::Instant;
+
+/// A pod whose one container has these probes.
+fn probed(liveness: Option<Probe>, readiness: Option<Probe>, startup: Option<Probe>) -> Pod {
+    let mut app = container("app");
+    app.liveness_probe = liveness;
+    app.readiness_probe = readiness;
+    app.startup_probe = startup;
+    pod(RestartPolicy::Always).with([app])
+}
+
+fn failure() -> ProbeResult {
+    ProbeResult::Failure("no".into())
+}
+
+fn ready(sim: &Sim) -> bool {
+    let status = sim.status(&"u1".into());
+    let shown = status["containerStatuses"][0]["ready"] == true;
+    let conditions = status["conditions"].as_array().expect("conditions");
+    let condition = conditions.iter().find(|one| one["type"] == "Ready").expect("it is one of them");
+    assert_eq!(condition["status"] == "True", shown, "one container makes the pod ready");
+    shown
+}
+
+/// What is asked, as `second kind`.
+fn asked_by(sim: Sim, answer: impl Fn(ProbeKind, u64) -> ProbeResult + 'static) -> (Sim, Rc<RefCell<Vec<String>>>) {
+    let asked = Rc::new(RefCell::new(Vec::new()));
+    let noted = asked.clone();
+    let sim = sim.probes(move |_, kind, age| {
+        noted.borrow_mut().push(format!("{}s {kind:?}", age.as_secs()));
+        answer(kind, age.as_secs())
+    });
+    (sim, asked)
+}
+
+#[test]
+fn a_container_that_fails_its_liveness_probe_is_killed_and_restarted_with_back_off() {
+    let mut sim =
+        Sim::new(probed(Some(exec_probe()), None, None), |_, _| Fate::Runs).probes(|_, _, _| failure());
+    sim.run_until(secs(55));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n  20s app#0 Term\n  20s app#0 exits 143\n  20s app#1 start\n  \
+         40s app#1 Term\n  40s app#1 exits 143\n  50s app#2 start\n"
+    );
+    assert!(sim.events.contains(&"Unhealthy: Liveness probe failed: no".to_owned()));
+    assert!(sim.events.contains(&"Killing: Container app failed liveness probe, will be restarted".to_owned()));
+}
+
+#[test]
+fn a_failed_liveness_probe_restarts_whatever_the_exit_code_unless_the_policy_is_never() {
+    let mut on_failure = probed(Some(exec_probe()), None, None);
+    on_failure.spec.restart_policy = RestartPolicy::OnFailure;
+    let mut never = on_failure.clone();
+    never.spec.restart_policy = RestartPolicy::Never;
+    let mut sim = Sim::new(on_failure, |_, _| Fate::Runs).probes(|_, _, _| failure());
+    sim.run_until(secs(21));
+    assert!(sim.trace.ends_with("app#1 start\n"));
+    let mut sim = Sim::new(never, |_, _| Fate::Runs).probes(|_, _, _| failure());
+    sim.run_until(secs(100));
+    assert_eq!(sim.trace, "   0s app#0 start\n  20s app#0 Term\n  20s app#0 exits 143\n");
+    assert_eq!(sim.status(&"u1".into())["phase"], "Failed");
+    assert!(sim.events.contains(&"Killing: Container app failed liveness probe".to_owned()));
+}
+
+#[test]
+fn the_grace_of_a_probe_goes_before_that_of_the_pod_and_the_probe_is_not_asked_again() {
+    let mut probe = exec_probe();
+    probe.termination_grace_period = Some(secs(25));
+    let sim = Sim::new(probed(Some(probe), None, None), |_, _| Fate::IgnoresTerm);
+    let (mut sim, asked) = asked_by(sim, |_, _| failure());
+    sim.run_until(secs(44));
+    assert_eq!(*asked.borrow(), ["0s Liveness", "10s Liveness", "20s Liveness"].map(String::from));
+    sim.run_until(secs(46));
+    assert!(sim.trace.contains("  20s app#0 Term\n  45s app#0 Kill\n  45s app#0 exits 137\n"), "{}", sim.trace);
+}
+
+#[test]
+fn until_the_startup_probe_succeeds_nothing_else_is_asked() {
+    let mut patient = exec_probe();
+    patient.failure_threshold = 30;
+    let sim = Sim::new(probed(Some(exec_probe()), Some(exec_probe()), Some(patient)), |_, _| Fate::Runs);
+    let (mut sim, asked) = asked_by(sim, |kind, age| match (kind, age) {
+        (ProbeKind::Startup, 0..30) => failure(),
+        _ => ProbeResult::Success,
+    });
+    sim.run_until(secs(29));
+    assert_eq!(sim.status(&"u1".into())["containerStatuses"][0]["started"], false);
+    sim.run_until(secs(45));
+    assert_eq!(sim.status(&"u1".into())["containerStatuses"][0]["started"], true);
+    let expected = [
+        "0s Startup", "10s Startup", "20s Startup", "30s Startup", "30s Liveness", "30s Readiness", "40s Liveness",
+        "40s Readiness",
+    ];
+    assert_eq!(*asked.borrow(), expected.map(String::from));
+    assert_eq!(sim.trace, "   0s app#0 start\n");
+}
+
+#[test]
+fn a_container_that_never_gets_started_is_killed_by_its_startup_probe() {
+    let mut sim =
+        Sim::new(probed(None, None, Some(exec_probe())), |_, _| Fate::Runs).probes(|_, _, _| failure());
+    sim.run_until(secs(21));
+    assert!(sim.trace.starts_with("   0s app#0 start\n  20s app#0 Term\n"));
+    assert!(sim.events.contains(&"Killing: Container app failed startup probe, will be restarted".to_owned()));
+}
+
+#[test]
+fn readiness_comes_and_goes_by_its_thresholds_and_kills_nothing() {
+    let mut probe = exec_probe();
+    probe.success_threshold = 2;
+    let mut sim = Sim::new(probed(None, Some(probe), None), |_, _| Fate::Runs).probes(|_, _, age| {
+        match age.as_secs() {
+            0..40 => ProbeResult::Success,
+            40..80 => failure(),
+            _ => ProbeResult::Success,
+        }
+    });
+    let mut story = Vec::new();
+    for second in (5..120).step_by(10) {
+        sim.run_until(secs(second));
+        story.push(u8::from(ready(&sim)));
+    }
+    //               0  10 20 30 40 50 60 70 80 90
+    assert_eq!(story, [0, 1, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1]);
+    assert_eq!(sim.trace, "   0s app#0 start\n");
+}
+
+#[test]
+fn a_probe_that_cannot_be_made_changes_nothing_and_is_told_after_three_tries() {
+    let sim = Sim::new(probed(Some(exec_probe()), None, None), |_, _| Fate::Runs);
+    let (mut sim, asked) = asked_by(sim, |_, _| ProbeResult::Error("no memory".into()));
+    sim.run_until(secs(105));
+    assert_eq!(asked.borrow().len(), 33);
+    assert_eq!(sim.trace, "   0s app#0 start\n");
+    let text = "Unhealthy: Liveness probe errored and resulted in success state: no memory";
+    assert_eq!(sim.events.iter().filter(|event| *event == text).count(), 11);
+}
+
+#[test]
+fn a_probe_waits_for_its_delay_and_keeps_to_its_period() {
+    let mut probe = exec_probe();
+    probe.initial_delay = secs(7);
+    probe.period = secs(3);
+    let sim = Sim::new(probed(Some(probe), None, None), |_, _| Fate::Runs);
+    let (mut sim, asked) = asked_by(sim, |_, _| ProbeResult::Success);
+    sim.run_until(secs(6));
+    assert_eq!(sim.node.plan(at(6)).wake_at, Some(at(7)));
+    sim.run_until(secs(14));
+    assert_eq!(*asked.borrow(), ["7s Liveness", "10s Liveness", "13s Liveness"].map(String::from));
+}
+
+#[test]
+fn while_a_pod_is_stopped_only_readiness_is_asked() {
+    let probes = (Some(exec_probe()), Some(exec_probe()));
+    let sim = Sim::new(probed(probes.0, probes.1, None), |_, _| Fate::IgnoresTerm);
+    let (mut sim, asked) = asked_by(sim, |kind, age| match (kind, age) {
+        (ProbeKind::Readiness, _) | (_, 0..5) => ProbeResult::Success,
+        _ => failure(),
+    });
+    sim.run_until(secs(5));
+    sim.unwant(&"u1".into(), None);
+    asked.borrow_mut().clear();
+    sim.run_until(secs(34));
+    assert_eq!(*asked.borrow(), ["10s Readiness", "20s Readiness", "30s Readiness"].map(String::from));
+    assert!(ready(&sim), "a pod that is stopped stays ready while it says so");
+}
+
+#[test]
+fn only_so_many_exec_probes_run_at_once_and_every_one_has_its_turn() {
+    let asked = Rc::new(RefCell::new(Vec::<String>::new()));
+    let noted = asked.clone();
+    let mut sim = Sim::empty(|_, _| Fate::Runs).probes(move |name, _, _| {
+        noted.borrow_mut().push(name.to_owned());
+        ProbeResult::Success
+    });
+    for number in 0..12 {
+        let mut app = container(&format!("app{number}"));
+        app.liveness_probe = Some(Probe { period: secs(1), ..exec_probe() });
+        sim.want(pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")).with([app]));
+    }
+    // Answers take up to two seconds: four places serve some four probes a second, twelve are due.
+    sim.weather.latency = secs(2);
+    sim.run_until(secs(120));
+    let in_flight: usize = sim.node.pods().map(PodState::exec_probes_in_flight).sum();
+    assert_eq!(in_flight, EXEC_PROBES_AT_ONCE);
+    let turns = |number: usize| asked.borrow().iter().filter(|name| **name == format!("app{number}")).count();
+    let all: Vec<usize> = (0..12).map(turns).collect();
+    let (least, most) = (all.iter().min().expect("twelve"), all.iter().max().expect("twelve"));
+    assert!(*least > 20 && most - least <= least / 4, "{all:?}");
+}
+
+#[test]
+fn an_adopted_container_stays_ready_until_a_probe_says_otherwise() {
+    let pod = Rc::new(probed(None, Some(exec_probe()), None));
+    for (before, ready) in [(true, true), (false, false)] {
+        let attempt = Attempt { container: ContainerIndex(0), number: 0 };
+        let found = Found {
+            pod: pod.clone(),
+            record: None,
+            sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
+            attempts: vec![FoundAttempt {
+                attempt,
+                container: started(at(2), attempt),
+                exit: None,
+                health: Health { started: true, ready: before },
+            }],
+        };
+        let mut node = Node::new();
+        node.observe(at(100), Observation::Found(found));
+        node.observe(at(100), Observation::Wanted { pod: pod.clone(), record: None });
+        let index = node.index_of(&pod.uid).expect("it is here");
+        let health = |node: &Node| node.pod(index).map(|pod| pod.health(ContainerIndex(0)).ready);
+        assert_eq!(health(&node), Some(ready));
+        // Its first probe is spread over a period, the same each time.
+        let plan = node.plan(at(100));
+        let first = plan.wake_at.expect("a probe is due");
+        assert!(first > at(100) && first < at(110), "{first:?}");
+        let asks = |(_, action): &(PodIndex, Action)| matches!(action, Action::Probe(..));
+        assert!(plan.actions.iter().all(|action| !asks(action)));
+        assert!(node.plan(first).actions.iter().any(asks));
+        for round in 0..3 {
+            let now = Instant(first.0 + round * 10_000_000_000);
+            let _ = node.plan(now);
+            let seen = PodObservation::Probed { attempt, kind: ProbeKind::Readiness, result: failure() };
+            node.observe(now, Observation::Of(index, seen));
+        }
+        assert_eq!(health(&node), Some(false));
+    }
+}
