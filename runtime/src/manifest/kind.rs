@@ -81,6 +81,12 @@ const NOT_YET: [&str; 9] = [
 ];
 
 fn other(kind: &str, version: &str) -> String {
+    if kind.eq_ignore_ascii_case("pod") || kind.eq_ignore_ascii_case("pods") {
+        return format!("no matches for kind \"{kind}\" in version \"{version}\": write kind: Pod");
+    }
+    if kind == "Namespace" {
+        return format!("{kind} {version}: namespaces need no object; write metadata.namespace into the Pod");
+    }
     if kind == "CronJob" {
         return format!(
             "{kind} {version}: nodlet runs Pods; put spec.jobTemplate.spec.template into a Pod manifest"

@@ -264,6 +264,14 @@ fn values_that_ask_for_nothing_are_taken_without_a_word() {
 }
 
 #[test]
+fn what_kubectl_run_prints_is_taken_without_a_word() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata:\n  creationTimestamp: null\n  labels:\n    run: web\n  name: web\nspec:\n  \
+                containers:\n  - image: nginx\n    name: web\n    resources: {}\n  dnsPolicy: ClusterFirst\n  \
+                restartPolicy: Always\nstatus: {}\n";
+    assert_eq!(one(text).warnings, Vec::<String>::new());
+}
+
+#[test]
 fn what_only_matters_elsewhere_is_warned_about_by_name() {
     for (spec, container, path) in [
         ("affinity: {nodeAffinity: {}}", "", "spec.affinity"),
@@ -389,6 +397,11 @@ fn other_kinds_are_refused_by_name_with_the_way_on() {
         (
             "apiVersion: batch/v1\nkind: CronJob\n",
             "CronJob batch/v1: nodlet runs Pods; put spec.jobTemplate.spec.template into a Pod manifest",
+        ),
+        ("apiVersion: v1\nkind: pod\n", "no matches for kind \"pod\" in version \"v1\": write kind: Pod"),
+        (
+            "apiVersion: v1\nkind: Namespace\n",
+            "Namespace v1: namespaces need no object; write metadata.namespace into the Pod",
         ),
         ("apiVersion: v1\nkind: ConfigMap\n", "ConfigMap v1: not yet; nodlet takes Pods and Lists of them"),
         ("apiVersion: v1\nkind: Secret\n", "Secret v1: not yet; nodlet takes Pods and Lists of them"),

@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 /// How deep objects and lists may lie in each other. The deepest Pod has 12.
 const DEPTH: usize = 64;
 
-/// Values in one file, those that aliases repeat counted each time. A Pod has some
-/// hundred, and a small board has memory for ten such files at most.
+/// Values in one file, those that aliases repeat counted each time: a thousand Pods,
+/// and some 10 MiB of memory, which a small board can spare for a moment.
 const VALUES: usize = 100_000;
 
 /// Bytes of text in one file, those that aliases repeat counted each time.

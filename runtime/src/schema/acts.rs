@@ -71,7 +71,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("nodeSelector", Warns(NO_SCHEDULER, &["{}"])),
         ("os", Acts),
         ("overhead", Refuses("has no runtime classes, whose overhead this would be", &["{}"])),
-        ("preemptionPolicy", Warns(NO_PRIORITY, &[])),
+        ("preemptionPolicy", Warns(NO_PRIORITY, &["\"PreemptLowerPriority\""])),
         ("priority", Warns(NO_PRIORITY, &["0"])),
         ("priorityClassName", Warns(NO_PRIORITY, &["\"\""])),
         ("readinessGates", Refuses("does not wait for readiness gates yet", &["[]"])),
