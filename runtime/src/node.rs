@@ -12,6 +12,7 @@ mod action;
 mod draft;
 mod observation;
 mod record;
+mod ring;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub use observation::{
     SandboxFailure, StartFailure, StartFailureReason, StartedContainer, User,
 };
 pub use record::{ContainerRecord, PodPhase, Record, RecordedExit};
+pub use ring::{Answer, Asked, Entry, RING_ENTRIES, Ring, Seen};
 
 pub use crate::pod::PodState;
 use crate::pod::{Surroundings, Wish};

@@ -10,7 +10,7 @@ use crate::node::*;
 use crate::spec::*;
 
 /// Enough to meet each break that was tried, in some seconds.
-const RUNS: u64 = 600;
+const RUNS: u64 = 500;
 
 /// Runs one story for each seed.
 fn for_each_seed(story: fn(u64)) {
@@ -42,7 +42,7 @@ fn fate_of(seed: u64, name: &str, number: u32) -> Fate {
 
 fn some_probe(chance: &mut Chance) -> Option<Probe> {
     let mut probe = exec_probe();
-    probe.period = secs(1 + chance.below(30));
+    probe.period = secs(2 + chance.below(40));
     probe.initial_delay = secs(chance.below(5));
     probe.failure_threshold = 1 + chance.below(3) as u32;
     probe.termination_grace_period = chance.percent(30).then_some(secs(1 + chance.below(10)));
@@ -120,7 +120,7 @@ fn a_life(seed: u64, failures: u64, interruptions: bool) {
     let mut sim = sim.probes(|_, _, _| ProbeResult::Success);
     sim.run_until(now + secs(100));
     sim.later(secs(0), Observation::ImagesChanged);
-    sim.run_until(now + secs(1_000));
+    sim.run_until(now + secs(700));
     for uid in uids {
         in_the_end(&mut sim, &uid);
     }
