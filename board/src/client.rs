@@ -285,8 +285,12 @@ impl Read for Body {
             };
         };
         let most = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
+        if most == 0 {
+            // Not a byte more is asked of a connection that stays open.
+            return Ok(0);
+        }
         let read = self.reader.read(&mut buffer[..most])?;
-        if read == 0 && most > 0 {
+        if read == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
                 "the agent ended in the middle of its answer",
@@ -336,6 +340,16 @@ mod tests {
         ] {
             assert_eq!(read(response).expect("well-formed"), (200, expected.to_vec()));
         }
+    }
+
+    #[test]
+    fn a_body_ends_though_the_connection_stays_open() {
+        let (mut server, client) = UnixStream::pair().expect("a pair");
+        server.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\nno").expect("written");
+        let mut text = String::new();
+        Response::read(client).expect("a head").body.read_to_string(&mut text).expect("a body");
+        assert_eq!(text, "no");
+        drop(server);
     }
 
     #[test]

@@ -198,12 +198,9 @@ impl Delete {
             if let Some(failure) = failures.into_iter().next() {
                 return Err(failure);
             }
-            let named = objects.iter().map(|object| {
-                let name = object.name().ok_or_else(|| {
-                    Failure::new(format!("{}: metadata.name: Required value", object.place))
-                })?;
-                Ok((context.namespace_of(&object.value)?, name.to_owned()))
-            });
+            let named = objects
+                .iter()
+                .map(|object| Ok((context.namespace_of(&object.value)?, object.required_name()?.to_owned())));
             return named.collect();
         }
         if !self.names.is_empty() {

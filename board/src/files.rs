@@ -19,6 +19,11 @@ impl Object {
     pub(crate) fn name(&self) -> Option<&str> {
         self.value["metadata"]["name"].as_str().filter(|name| !name.is_empty())
     }
+
+    /// For verbs that can do nothing without.
+    pub(crate) fn required_name(&self) -> Result<&str, Failure> {
+        self.name().ok_or_else(|| Failure::new(format!("{}: metadata.name: Required value", self.place)))
+    }
 }
 
 /// All objects of all files, in order; and what is wrong with the files that gave none.

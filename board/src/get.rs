@@ -2,15 +2,17 @@
 //! `-w`, every change of them.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
+use nodlet_runtime::manifest::Validation;
 use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, Watched, encode};
 use crate::output::{self, Columns};
-use crate::{Failure, Outcome, Verb};
+use crate::{Failure, Outcome, Verb, files};
 
 pub(crate) const VERB: Verb = Verb {
     name: "get",
@@ -18,7 +20,7 @@ pub(crate) const VERB: Verb = Verb {
     help: "\
 Show objects.
 
-Usage: nodlet get TYPE [NAME...] [flags]
+Usage: nodlet get (TYPE [NAME...] | -f FILE|DIR|-) [flags]
 
 TYPE is pods (po), events (ev), nodes (no) or namespaces (ns); TYPE/NAME works too.
 
@@ -33,6 +35,7 @@ Examples:
   nodlet get pod web -o yaml
 
 Flags:
+  -f, --filename FILE|DIR|-   the pods of these manifests
   -n, --namespace NAME        of this namespace instead of default
   -A, --all-namespaces        of all namespaces
   -l, --selector LABELS       only with these labels: app=web,tier!=back
@@ -66,7 +69,9 @@ enum Format {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Get {
     resource: &'static str,
-    names: Vec<String>,
+    /// Namespace and name, where objects are named.
+    names: Vec<(String, String)>,
+    files: Vec<PathBuf>,
     namespaced: bool,
     all_namespaces: bool,
     labels: String,
@@ -99,9 +104,11 @@ impl Get {
                 Flag::Short('A') => get.all_namespaces = true,
                 Flag::Short('l') => get.labels = parser.value()?.string()?,
                 Flag::Short('w') => get.watch = true,
+                Flag::Short('f') => get.files.push(parser.value()?.into()),
                 Flag::Short('o') => get.format = format(&parser.value()?.string()?)?,
                 Flag::Long(name) => match name.as_str() {
                     "all-namespaces" => get.all_namespaces = switch(parser)?,
+                    "filename" => get.files.push(parser.value()?.into()),
                     "selector" => get.labels = parser.value()?.string()?,
                     "field-selector" => get.fields = parser.value()?.string()?,
                     "output" => get.format = format(&parser.value()?.string()?)?,
@@ -112,23 +119,7 @@ impl Get {
                 other => context.namespaced(&other, parser)?,
             }
         }
-        let mut values = values.into_iter();
-        let first = values
-            .next()
-            .ok_or_else(|| context.wrong_use("You must specify the type of resource to get."))?;
-        let (kind, name) = match first.split_once('/') {
-            Some((kind, name)) => (kind, Some(name.to_owned())),
-            None => (first.as_str(), None),
-        };
-        (get.resource, get.namespaced) = resource(kind)?;
-        get.names.extend(name);
-        for value in values {
-            match value.split_once('/') {
-                None => get.names.push(value),
-                Some((kind, name)) if resource(kind)?.0 == get.resource => get.names.push(name.into()),
-                Some(_) => return Err(Failure::new("there is only one type of resource in a call")),
-            }
-        }
+        get.what(context, values)?;
         if !get.names.is_empty() {
             if get.all_namespaces {
                 return Err(Failure::new("a resource cannot be retrieved by name across all namespaces"));
@@ -145,9 +136,46 @@ impl Get {
         Ok(get)
     }
 
-    fn collection(&self, context: &Context) -> String {
+    /// The type and the names, from what was given without a flag or from files.
+    fn what(&mut self, context: &Context, values: Vec<String>) -> Result<(), Failure> {
+        let mut values = values.into_iter();
+        let Some(first) = values.next() else {
+            if self.files.is_empty() {
+                return Err(context.wrong_use("You must specify the type of resource to get."));
+            }
+            (self.resource, self.namespaced) = ("pods", true);
+            let (objects, failures) = files::read(&self.files, Validation::Ignore)?;
+            if let Some(failure) = failures.into_iter().next() {
+                return Err(failure);
+            }
+            for object in &objects {
+                self.names.push((context.namespace_of(&object.value)?, object.required_name()?.into()));
+            }
+            return Ok(());
+        };
+        if !self.files.is_empty() {
+            return Err(context.wrong_use("give a type and names, or -f FILE"));
+        }
+        let (kind, name) = match first.split_once('/') {
+            Some((kind, name)) => (kind, Some(name.to_owned())),
+            None => (first.as_str(), None),
+        };
+        (self.resource, self.namespaced) = resource(kind)?;
+        let mut names: Vec<String> = name.into_iter().collect();
+        for value in values {
+            match value.split_once('/') {
+                None => names.push(value),
+                Some((kind, name)) if resource(kind)?.0 == self.resource => names.push(name.into()),
+                Some(_) => return Err(Failure::new("there is only one type of resource in a call")),
+            }
+        }
+        self.names = names.into_iter().map(|name| (context.namespace.clone(), name)).collect();
+        Ok(())
+    }
+
+    fn collection(&self, namespace: &str) -> String {
         if self.namespaced && !self.all_namespaces {
-            format!("/api/v1/namespaces/{}/{}", encode(&context.namespace), self.resource)
+            format!("/api/v1/namespaces/{}/{}", encode(namespace), self.resource)
         } else {
             format!("/api/v1/{}", self.resource)
         }
@@ -155,11 +183,12 @@ impl Get {
 
     /// What is shown first: the named objects, or all.
     fn targets(&self, context: &Context) -> Vec<String> {
-        let collection = self.collection(context);
         if self.names.is_empty() {
-            return vec![format!("{collection}?{}", self.selectors())];
+            return vec![format!("{}?{}", self.collection(&context.namespace), self.selectors())];
         }
-        self.names.iter().map(|name| format!("{collection}/{}", encode(name))).collect()
+        let target =
+            |(namespace, name): &(String, String)| format!("{}/{}", self.collection(namespace), encode(name));
+        self.names.iter().map(target).collect()
     }
 
     fn selectors(&self) -> String {
@@ -213,8 +242,8 @@ impl Get {
         for target in self.targets(context) {
             let mut object = client.json("GET", &target, None)?;
             version = object["metadata"]["resourceVersion"].as_str().unwrap_or("").to_owned();
-            match object["items"].take() {
-                Value::Array(items) => found.extend(items),
+            match object.get_mut("items").map(Value::take) {
+                Some(Value::Array(items)) => found.extend(items),
                 _ => found.push(object),
             }
         }
@@ -261,11 +290,14 @@ impl Get {
         version: &str,
         mut show: impl FnMut(&Value) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let selectors = match self.names.first() {
-            Some(name) => format!("fieldSelector={}", encode(&format!("metadata.name={name}"))),
-            None => self.selectors(),
+        let (namespace, selectors) = match self.names.first() {
+            Some((namespace, name)) => {
+                (namespace, format!("fieldSelector={}", encode(&format!("metadata.name={name}"))))
+            }
+            None => (&context.namespace, self.selectors()),
         };
-        let target = format!("{}?watch=true&resourceVersion={version}&{selectors}", self.collection(context));
+        let target =
+            format!("{}?watch=true&resourceVersion={version}&{selectors}", self.collection(namespace));
         client.watch(&target, accept, |_, object| {
             show(object)?;
             Ok(Watched::More)
@@ -320,7 +352,7 @@ mod tests {
 
     #[test]
     fn arguments_mean_what_they_mean_to_kubectl() {
-        let web = || vec!["web".to_owned()];
+        let web = || vec![("default".to_owned(), "web".to_owned())];
         for (line, expected, namespace) in [
             ("pods", pods(), "default"),
             ("po web", Get { names: web(), ..pods() }, "default"),
@@ -344,6 +376,8 @@ mod tests {
         for (line, expected) in [
             ("", "error: You must specify the type of resource to get."),
             ("services", "error: the server doesn't have a resource type \"services\""),
+            ("pods -f a.yaml", "error: give a type and names, or -f FILE"),
+            ("-f /none.yaml", "error: the path \"/none.yaml\" does not exist"),
             ("pods --nope", "error: unknown flag: --nope"),
             ("pods -x", "error: unknown flag: -x"),
             ("pods -o tree", "error: unable to match a printer suitable for the output format \"tree\""),

@@ -19,6 +19,8 @@ pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
         }),
         Target::Groups => json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": []}),
         Target::Resources => resources(),
+        Target::OpenApi => json!({"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"}}}),
+        Target::OpenApiPods => openapi(),
         Target::Healthy => return Ok(body::text(Body::Whole(Some("ok".into())))),
         Target::Shutdown | Target::Objects(_) => {
             return Err(Status::method_not_allowed(
@@ -63,4 +65,19 @@ fn resources() -> Value {
         );
     }
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": list})
+}
+
+/// So much of OpenAPI that kubectl leaves validation to us: that a Pod can be
+/// sent with `fieldValidation`.
+fn openapi() -> Value {
+    let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
+    json!({
+        "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": KUBERNETES},
+        "paths": {"/api/v1/namespaces/{namespace}/pods/{name}": {"patch": {
+            "operationId": "patchCoreV1NamespacedPod", "responses": {},
+            "parameters": [parameter("dryRun"), parameter("fieldValidation")],
+            "x-kubernetes-action": "patch",
+            "x-kubernetes-group-version-kind": {"group": "", "version": "v1", "kind": "Pod"},
+        }}},
+    })
 }

@@ -38,6 +38,9 @@ const FRAMES: usize = 3;
 /// child of it holds on to that; nobody waits for those.
 const QUIET: Duration = Duration::from_millis(200);
 
+/// For the client to answer our last frame, so that it does not find the line cut.
+const GOODBYE: Duration = Duration::from_secs(1);
+
 /// Arguments of a command, as Linux would refuse still more of them.
 const MAX_ARGUMENTS: usize = 256;
 
@@ -266,10 +269,11 @@ async fn talk(
         frames.close();
     };
     let receive = receive(reader, decoder, stdin, terminal, frames.clone());
-    // Over when everything is said, or when the client is gone.
+    // Over when the client is gone; and it should go when everything is said.
     smol::future::or(
         async {
             smol::future::zip(send, run).await;
+            smol::Timer::after(GOODBYE).await;
         },
         receive,
     )

@@ -93,6 +93,10 @@ pub(super) enum Target {
     Groups,
     /// `/api/v1`
     Resources,
+    /// `/openapi/v3`
+    OpenApi,
+    /// `/openapi/v3/api/v1`
+    OpenApiPods,
     /// `/shutdown`: not Kubernetes', which knows no end of a node.
     Shutdown,
     Objects(Objects),
@@ -119,6 +123,8 @@ pub(super) fn parse(path: &str) -> Result<Target, Status> {
         ["healthz" | "livez" | "readyz", ..] => Target::Healthy,
         ["api"] => Target::Versions,
         ["apis"] => Target::Groups,
+        ["openapi", "v3"] => Target::OpenApi,
+        ["openapi", "v3", "api", "v1"] => Target::OpenApiPods,
         ["shutdown"] => Target::Shutdown,
         ["api", "v1"] => Target::Resources,
         // A namespace is an object and a place for others.

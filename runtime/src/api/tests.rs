@@ -159,7 +159,11 @@ fn discovery_leads_a_client_to_the_pods() {
         assert_eq!(resources["resources"][0]["shortNames"], json!(["po"]));
         assert_eq!(get(&socket, "/version").1["major"], json!("1"));
         assert_eq!(get(&socket, "/readyz"), (200, json!("ok")));
-        assert_eq!(get(&socket, "/openapi/v3").0, 404);
+        assert_eq!(get(&socket, "/openapi/v2").0, 404);
+        let (_, openapi) = get(&socket, "/openapi/v3");
+        let (code, openapi) =
+            get(&socket, openapi["paths"]["api/v1"]["serverRelativeURL"].as_str().unwrap_or(""));
+        assert_eq!((code, openapi["paths"].as_object().map(serde_json::Map::len)), (200, Some(1)));
         let (_, namespaces) = get(&socket, "/api/v1/namespaces");
         assert_eq!(namespaces["items"][0]["metadata"]["name"], "default");
         assert_eq!(get(&socket, "/api/v1/namespaces/default").1["status"]["phase"], "Active");
