@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod container_config;
+pub mod cgroup;
 pub mod error;
 pub mod manifest;
 pub mod network;

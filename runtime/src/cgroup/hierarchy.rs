@@ -1,0 +1,190 @@
+//! Where this machine's cgroup hierarchies are mounted and which of them limits
+//! what. Found once, in /proc/self/mountinfo. Read next: `limits.rs`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::CgroupError;
+
+/// A controller that nodlet uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Controller {
+    Cpu,
+    Memory,
+    Pids,
+    Devices,
+}
+
+impl Controller {
+    pub(super) const ALL: [Controller; 4] =
+        [Controller::Cpu, Controller::Memory, Controller::Pids, Controller::Devices];
+
+    /// Its name in mount options and in `cgroup.controllers`.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Controller::Cpu => "cpu",
+            Controller::Memory => "memory",
+            Controller::Pids => "pids",
+            Controller::Devices => "devices",
+        }
+    }
+
+    /// What a kernel needs to have it.
+    pub(super) fn kernel_option(self) -> &'static str {
+        match self {
+            Controller::Cpu => "CONFIG_CGROUP_SCHED",
+            Controller::Memory => "CONFIG_MEMCG",
+            Controller::Pids => "CONFIG_CGROUP_PIDS",
+            Controller::Devices => "CONFIG_CGROUP_DEVICE",
+        }
+    }
+}
+
+/// Which hierarchy has a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Home<'a> {
+    /// The v1 hierarchy mounted here.
+    V1(&'a Path),
+    /// The v2 hierarchy.
+    V2,
+    /// Neither.
+    Missing,
+}
+
+/// The mounted hierarchies that nodlet uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hierarchies {
+    /// The v2 hierarchy, with or without controllers.
+    pub(super) unified: PathBuf,
+    /// Those of our controllers that the v2 hierarchy has.
+    v2: Vec<Controller>,
+    /// Those that v1 hierarchies have. Several may share one hierarchy.
+    v1: Vec<(Controller, PathBuf)>,
+}
+
+impl Hierarchies {
+    /// Those of this mount namespace.
+    pub(super) fn find() -> Result<Hierarchies, CgroupError> {
+        let path = Path::new("/proc/self/mountinfo");
+        let text = fs::read_to_string(path).map_err(CgroupError::file("read", path))?;
+        let (unified, v1) = parse(&text);
+        let unified = unified.ok_or(CgroupError::NoUnified)?;
+        let path = unified.join("cgroup.controllers");
+        let offered = fs::read_to_string(&path).map_err(CgroupError::file("read", &path))?;
+        let v2 = Controller::ALL
+            .into_iter()
+            .filter(|controller| offered.split_whitespace().any(|name| name == controller.name()))
+            .collect();
+        Ok(Hierarchies { unified, v2, v1 })
+    }
+
+    #[cfg(test)]
+    pub(super) fn v2_at(unified: &Path, controllers: &[Controller]) -> Hierarchies {
+        Hierarchies { unified: unified.to_owned(), v2: controllers.to_vec(), v1: Vec::new() }
+    }
+
+    pub(super) fn home(&self, controller: Controller) -> Home<'_> {
+        match self.v1.iter().find(|(known, _)| *known == controller) {
+            Some((_, mount)) => Home::V1(mount),
+            None if self.v2.contains(&controller) => Home::V2,
+            None => Home::Missing,
+        }
+    }
+
+    /// Names of the v2 hierarchy's controllers that nodlet uses.
+    pub(super) fn v2_controllers(&self) -> impl Iterator<Item = &'static str> {
+        self.v2.iter().map(|controller| controller.name())
+    }
+
+    /// Mount points of the v1 hierarchies that limit, each once.
+    pub(super) fn v1_mounts(&self) -> Vec<&Path> {
+        let mut mounts: Vec<&Path> = Vec::new();
+        for (_, mount) in &self.v1 {
+            if !mounts.contains(&mount.as_path()) {
+                mounts.push(mount);
+            }
+        }
+        mounts
+    }
+
+    /// All mount points, the v2 one first.
+    pub(super) fn mounts(&self) -> Vec<&Path> {
+        let mut mounts = vec![self.unified.as_path()];
+        mounts.extend(self.v1_mounts());
+        mounts
+    }
+}
+
+/// The first v2 mount and the first v1 mount of each of our controllers.
+fn parse(mountinfo: &str) -> (Option<PathBuf>, Vec<(Controller, PathBuf)>) {
+    let mut unified = None;
+    let mut v1: Vec<(Controller, PathBuf)> = Vec::new();
+    for line in mountinfo.lines() {
+        // id parent major:minor root mount-point options [optional…] - type source super-options
+        let Some((left, right)) = line.split_once(" - ") else { continue };
+        let Some(mount_point) = left.split(' ').nth(4) else { continue };
+        let mut right = right.split(' ');
+        let (kind, options) = (right.next(), right.nth(1).unwrap_or_default());
+        let mount_point = || PathBuf::from(unescape(mount_point));
+        match kind {
+            Some("cgroup2") if unified.is_none() => unified = Some(mount_point()),
+            Some("cgroup") => {
+                for controller in Controller::ALL {
+                    let has = options.split(',').any(|option| option == controller.name());
+                    if has && v1.iter().all(|(known, _)| *known != controller) {
+                        v1.push((controller, mount_point()));
+                    }
+                }
+            }
+            Some(_) | None => {}
+        }
+    }
+    (unified, v1)
+}
+
+/// mountinfo writes space, tab, newline and backslash as three octal digits.
+fn unescape(text: &str) -> String {
+    text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hierarchies_are_found_however_the_machine_mounts_them() {
+        let v2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+        assert_eq!(parse(v2), (Some("/sys/fs/cgroup".into()), vec![]));
+
+        let hybrid = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
+            32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 master:2 - cgroup cgroup rw,cpu,cpuacct\n\
+            35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+            36 31 0:32 / /mnt/again rw - cgroup cgroup rw,memory\n\
+            40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd\n\
+            41 31 0:38 / /sys/fs/cgroup/a\\040b rw - cgroup2 cgroup2 rw\n";
+        let (unified, v1) = parse(hybrid);
+        assert_eq!(unified, Some("/sys/fs/cgroup/a b".into()));
+        assert_eq!(
+            v1,
+            [
+                (Controller::Cpu, "/sys/fs/cgroup/cpu,cpuacct".into()),
+                (Controller::Memory, "/sys/fs/cgroup/memory".into())
+            ]
+        );
+        assert_eq!(parse("garbage\n1 2 - cgroup2\n - \n"), (None, vec![]));
+    }
+
+    #[test]
+    fn a_hierarchy_with_two_controllers_is_one_directory() {
+        let both = PathBuf::from("/c/both");
+        let hierarchies = Hierarchies {
+            unified: "/c/u".into(),
+            v2: vec![Controller::Pids],
+            v1: vec![(Controller::Cpu, both.clone()), (Controller::Memory, both.clone())],
+        };
+        assert_eq!(hierarchies.mounts(), [Path::new("/c/u"), &both]);
+        assert_eq!(hierarchies.home(Controller::Memory), Home::V1(&both));
+        assert_eq!(hierarchies.home(Controller::Pids), Home::V2);
+        assert_eq!(hierarchies.home(Controller::Devices), Home::Missing);
+    }
+}

@@ -1,0 +1,277 @@
+//! Against the kernel of the machine, below a cgroup named after this process;
+//! pure conversions as tables.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::hierarchy::Hierarchies;
+use super::*;
+use crate::manifest::{self, Validation};
+use crate::spec::ContainerIndex;
+
+/// Cgroups that nobody else has, gone with all their processes at the end of the test.
+struct Scratch(Cgroups);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("t{:x}-{number}", std::process::id());
+        Scratch(Cgroups::open(&name).expect("these tests need root and cgroups"))
+    }
+
+    fn kernel(&self) -> &Hierarchies {
+        &self.0.hierarchies
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let parent = self.0.parent.clone();
+        let _ = tree::kill_all(&self.kernel().unified.join(&parent));
+        let all = PodCgroup::new(&self.0.hierarchies, parent);
+        smol::block_on(all.emptied());
+        self.0.remove_all().unwrap();
+    }
+}
+
+/// A pod with one container for each of `resources`.
+fn pod(uid: &str, resources: &[&str]) -> Pod {
+    let mut yaml =
+        format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: p, uid: \"{uid}\"}}\nspec:\n  containers:\n");
+    for (index, resources) in resources.iter().enumerate() {
+        yaml += &format!("  - {{name: c{index}, image: i, resources: {resources}}}\n");
+    }
+    let mut manifests =
+        manifest::parse("p.yaml", yaml.as_bytes(), Validation::Strict, "node").expect("a valid manifest");
+    Rc::unwrap_or_clone(manifests.remove(0).pod)
+}
+
+/// Runs `script` in a shell that joins the leaf first.
+fn spawn(leaf: &Leaf, script: &str) -> Child {
+    let paths = leaf.paths();
+    let mut joined = format!("echo $$ > {}/cgroup.procs || exit 99; ", paths.unified.display());
+    for tasks in paths.v1_tasks {
+        joined += &format!("echo $$ > {} || exit 99; ", tasks.display());
+    }
+    let script = format!("{joined}{script}");
+    Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The leaf's file in the hierarchy of `controller`.
+fn read(leaf: &Path, kernel: &Hierarchies, controller: Controller, v1: &str, v2: &str) -> String {
+    let path = match kernel.home(controller) {
+        Home::V1(mount) => mount.join(leaf).join(v1),
+        Home::V2 => kernel.unified.join(leaf).join(v2),
+        Home::Missing => panic!("this machine has no {controller:?} controller"),
+    };
+    fs::read_to_string(path).unwrap().trim().to_owned()
+}
+
+#[test]
+fn requests_and_limits_become_shares_quotas_and_bytes_as_the_kubelets() {
+    let of = |resources| ContainerLimits::of(&pod("u", &[resources]), ContainerIndex(0));
+    let limits = |cpu_shares, cpu_quota_us, memory| ContainerLimits {
+        cpu_shares,
+        cpu_quota_us,
+        memory,
+        pids: None,
+        all_devices: false,
+    };
+    assert_eq!(of("{}"), limits(2, None, None));
+    assert_eq!(of("{requests: {cpu: 250m, memory: 1Mi}}"), limits(256, None, None));
+    assert_eq!(of("{requests: {cpu: 1m}}"), limits(2, None, None));
+    assert_eq!(of("{requests: {cpu: 1k}}"), limits(262_144, None, None));
+    assert_eq!(of("{limits: {cpu: 1500m, memory: 64Mi}}"), limits(1536, Some(150_000), Some(64 << 20)));
+    assert_eq!(of("{limits: {cpu: 5m}}"), limits(5, Some(1000), None));
+    assert_eq!(of("{limits: {cpu: 0, memory: 0}}"), limits(2, None, None));
+
+    let of_pod = |resources: &[&str]| ContainerLimits::of_pod(&pod("u", resources));
+    let (both, memory) = ("{limits: {cpu: 200m, memory: 8Mi}}", "{limits: {memory: 8Mi}}");
+    assert_eq!(of_pod(&["{}", "{}"]), limits(2, None, None));
+    assert_eq!(of_pod(&[both, both]), limits(409, Some(40_000), Some(16 << 20)));
+    assert_eq!(of_pod(&[both, memory]), limits(204, None, Some(16 << 20)));
+    assert_eq!(of_pod(&[both, "{}"]), limits(204, None, None));
+}
+
+#[test]
+fn a_leaf_has_the_limits_of_its_container_and_the_pod_their_sum() {
+    let scratch = Scratch::new();
+    let burstable = pod(
+        "b",
+        &["{requests: {cpu: 500m}, limits: {cpu: 1, memory: 32Mi}}", "{limits: {cpu: 250m, memory: 8Mi}}"],
+    );
+    let cgroup = scratch.0.pod(&burstable).unwrap();
+    assert_eq!(cgroup.name(), "podb");
+    assert!(cgroup.relative.ends_with("kubepods/burstable/podb"));
+    let leaf = cgroup
+        .leaf(
+            "c0",
+            3,
+            &ContainerLimits { pids: Some(7), ..ContainerLimits::of(&burstable, ContainerIndex(0)) },
+        )
+        .unwrap();
+    assert!(leaf.relative.ends_with("podb/c0-3"));
+    let read = |relative: &Path, controller, v1, v2| read(relative, scratch.kernel(), controller, v1, v2);
+    assert_eq!(read(&leaf.relative, Controller::Pids, "pids.max", "pids.max"), "7");
+    assert_eq!(
+        read(&leaf.relative, Controller::Memory, "memory.limit_in_bytes", "memory.max"),
+        (32 << 20).to_string()
+    );
+    assert_eq!(
+        read(&cgroup.relative, Controller::Memory, "memory.limit_in_bytes", "memory.max"),
+        (40 << 20).to_string()
+    );
+    for (relative, quota, shares) in [(&leaf.relative, 100_000, 512), (&cgroup.relative, 125_000, 768)] {
+        let target = Target::new(scratch.kernel(), relative);
+        assert!(
+            read(relative, Controller::Cpu, "cpu.cfs_quota_us", "cpu.max").starts_with(&quota.to_string())
+        );
+        assert!(target.shares().unwrap().abs_diff(shares) < 27, "{:?}", target.shares());
+    }
+    // The class weighs as much as its pods together.
+    scratch.0.pod(&pod("c", &["{requests: {cpu: 1}}"])).unwrap();
+    let class = Target::new(scratch.kernel(), &scratch.0.class(QosClass::Burstable)).shares().unwrap();
+    assert!(class.abs_diff(768 + 1024) < 60, "{class}");
+}
+
+#[test]
+fn pods_are_found_by_class_and_removed_with_all_their_leaves() {
+    let scratch = Scratch::new();
+    let guaranteed = pod("g", &["{limits: {cpu: 1, memory: 8Mi}}"]);
+    for pod in [&guaranteed, &pod("b", &["{requests: {cpu: 1}}"]), &pod("e", &["{}"])] {
+        let cgroup = scratch.0.pod(pod).unwrap();
+        let leaf = cgroup.leaf("c0", 0, &ContainerLimits::of(pod, ContainerIndex(0))).unwrap();
+        fs::create_dir(leaf.paths().unified.join("exec-1")).unwrap();
+        assert!(cgroup.pause_paths().unwrap().unified.ends_with("pause"));
+    }
+    let mut uids: Vec<String> = scratch.0.pods().into_iter().map(|(uid, _)| uid).collect();
+    uids.sort();
+    assert_eq!(uids, ["b", "e", "g"]);
+    for (_, cgroup) in scratch.0.pods() {
+        cgroup.remove().unwrap();
+        cgroup.remove().unwrap();
+    }
+    assert!(scratch.0.pods().is_empty());
+    assert!(scratch.0.supervisors().iter().all(|directory| directory.is_dir()));
+}
+
+#[test]
+fn a_uid_that_is_a_path_names_no_cgroup() {
+    let scratch = Scratch::new();
+    let mut hostile = pod("u", &["{}"]);
+    for uid in ["", "../../x", "a/b"] {
+        hostile.uid = uid.into();
+        assert!(scratch.0.pod(&hostile).unwrap_err().to_string().contains("metadata.uid"));
+    }
+}
+
+#[test]
+fn killing_a_pod_takes_every_process_and_emptied_tells() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("k", &["{}"])).unwrap();
+    let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
+    assert!(!leaf.populated().unwrap());
+    smol::block_on(cgroup.emptied());
+    let mut child = spawn(&leaf, "setsid sleep 1000 & sleep 1000");
+    let pid = child.id() as i32;
+    until("the process is in its leaf", || leaf.contains(pid));
+    assert!(leaf.populated().unwrap());
+    assert!(!cgroup.known_leaf("c0", 1).contains(pid));
+    assert!(cgroup.leaf("c0", 0, &ContainerLimits::none()).is_err(), "two runs in one cgroup");
+    assert!(leaf.contains(pid) && leaf.remove().is_err());
+
+    leaf.freeze(true).unwrap();
+    cgroup.kill().unwrap();
+    smol::block_on(cgroup.emptied());
+    assert!(!child.wait().unwrap().success());
+    cgroup.remove().unwrap();
+    // What is gone is empty, and may be killed and removed again.
+    smol::block_on(cgroup.emptied());
+    (leaf.kill().unwrap(), leaf.kill_exec(1).unwrap(), leaf.remove().unwrap());
+    assert_eq!((leaf.populated().unwrap(), leaf.oom_kills().unwrap()), (false, 0));
+}
+
+#[test]
+fn a_kernel_without_cgroup_kill_kills_by_signals() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("s", &["{}"])).unwrap();
+    let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
+    let mut child = spawn(&leaf, "while :; do sleep 1000 & done");
+    until("it forks", || {
+        tree::walk(&leaf.unified()).len() == 1
+            && fs::read_to_string(leaf.unified().join("cgroup.procs")).unwrap().lines().count() > 8
+    });
+    tree::kill_each(&leaf.unified()).unwrap();
+    smol::block_on(cgroup.emptied());
+    assert!(!child.wait().unwrap().success());
+}
+
+#[test]
+fn an_exec_is_killed_alone() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("x", &["{}"])).unwrap();
+    let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
+    let mut container = spawn(&leaf, "sleep 1000");
+    let exec = leaf.unified().join("exec-7");
+    fs::create_dir(&exec).unwrap();
+    let mut child = Command::new("sh")
+        .args(["-c", &format!("echo $$ > {}/cgroup.procs; setsid sleep 1000 & sleep 1000", exec.display())])
+        .spawn()
+        .unwrap();
+    until("both run", || leaf.contains(container.id() as i32) && tree::populated(&exec).unwrap());
+    assert!(leaf.contains(child.id() as i32), "an exec is of the container");
+    leaf.kill_exec(7).unwrap();
+    child.wait().unwrap();
+    until("all that the exec started is gone", || !tree::populated(&exec).unwrap());
+    assert!(container.try_wait().unwrap().is_none() && leaf.populated().unwrap());
+    leaf.kill().unwrap();
+    container.wait().unwrap();
+    smol::block_on(cgroup.emptied());
+    leaf.remove().unwrap();
+    assert!(!exec.exists());
+}
+
+#[test]
+fn want_of_memory_is_counted_at_the_leaf() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("o", &["{}"])).unwrap();
+    let leaf =
+        cgroup.leaf("c0", 0, &ContainerLimits { memory: Some(8 << 20), ..ContainerLimits::none() }).unwrap();
+    assert_eq!(leaf.oom_kills().unwrap(), 0);
+    let mut child = spawn(&leaf, "exec dd if=/dev/zero of=/dev/null bs=64M count=1");
+    child.wait().unwrap();
+    smol::block_on(cgroup.emptied());
+    assert_eq!(leaf.oom_kills().unwrap(), 1);
+}
+
+/// What a shell in the leaf can do with devices, on either kind of filter.
+fn check_devices(leaf: &Leaf, expected: &str) {
+    let script = "t() { \"$@\" 2>/dev/null && printf y || printf n; }; d=$(mktemp -d); \
+        t sh -c 'head -c1 /dev/zero > /dev/null'; t sh -c 'head -c1 /dev/urandom >/dev/null'; t sh -c ': < /dev/kmsg'; \
+        t mknod $d/null c 1 3; t sh -c \": > $d/null\"; t mknod $d/kmsg c 1 11; t sh -c \": < $d/kmsg\"; \
+        t mknod $d/loop b 7 0; t sh -c \": < $d/loop\"; rm -r $d";
+    let output = spawn(leaf, script).wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+}
+
+#[test]
+fn a_container_opens_only_the_devices_that_every_container_has() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("d", &["{}"])).unwrap();
+    let open = ContainerLimits { all_devices: true, ..ContainerLimits::none() };
+    check_devices(&cgroup.leaf("c0", 0, &open).unwrap(), "yyyyyyyyy");
+    check_devices(&cgroup.leaf("c1", 0, &ContainerLimits::none()).unwrap(), "yynyyynyn");
+    // The same rules as a program, whatever this machine has for v1.
+    let leaf = cgroup.leaf("c2", 0, &open).unwrap();
+    devices::filter_v2(&leaf.unified()).unwrap();
+    check_devices(&leaf, "yynyyynyn");
+}
