@@ -13,6 +13,7 @@ pub mod client;
 pub mod config;
 
 mod attempt;
+mod enter;
 mod execute;
 mod exit;
 mod log;

@@ -12,7 +12,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use nix::unistd::Pid;
@@ -108,16 +107,9 @@ impl Attempt {
         let _ = sys::kill_cgroup(&self.leaf);
     }
 
-    /// Whether its cgroup holds a process. Reading also arms the next POLLPRI.
+    /// Whether its cgroup holds a process.
     pub(super) fn is_populated(&mut self) -> bool {
-        if self.events.is_none() {
-            self.events = File::open(self.leaf.join("cgroup.events")).ok();
-        }
-        let Some(events) = &self.events else { return false };
-        let mut text = [0; 128];
-        // A cgroup that was removed reads as ENODEV.
-        let length = events.read_at(&mut text, 0).unwrap_or(0);
-        text[..length].windows(11).any(|window| window == b"populated 1")
+        sys::is_populated(&self.leaf, &mut self.events)
     }
 
     /// Reads what the container has written, to the last byte that is there.
@@ -159,6 +151,12 @@ impl Attempt {
         self.log.finish();
         (self.stdout, self.stderr, self.events) = (None, None, None);
         self.layers.clear();
+        // Those of executed processes would keep the agent from removing the leaf.
+        for entry in std::fs::read_dir(&self.leaf).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(super::enter::PREFIX) {
+                let _ = std::fs::remove_dir(entry.path());
+            }
+        }
         let state = match &self.state {
             State::Exited { init, at } => State::Over { init: *init, at: *at },
             State::Failing { run, message } => State::Failed { run: *run, message: message.clone() },

@@ -386,6 +386,12 @@ impl Supervisor {
     }
 }
 
+/// The cgroup of a process that was executed in the container whose leaf this is:
+/// one `cgroup.kill` ends it with all that it started.
+pub fn exec_cgroup(leaf: &Path, id: u32) -> PathBuf {
+    super::enter::cgroup(leaf, id)
+}
+
 /// The name of the socket in a supervisor's directory.
 const SOCKET: &str = "sock";
 

@@ -172,12 +172,24 @@ fn words(error: Errno) -> String {
     text
 }
 
-/// Rust ignores SIGPIPE and the supervisor blocks SIGCHLD; both would be inherited.
+/// Rust ignores SIGPIPE and the supervisor blocks SIGCHLD; both would be
+/// inherited, as would what whoever started the agent ignores.
 fn reset_signals() {
-    use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
-    for number in Signal::iterator() {
-        // SAFETY: the default action runs no code of ours.
-        let _ = unsafe { signal(number, SigHandler::SigDfl) };
+    const SET_SIZE: usize = 8;
+    // The kernel's `struct sigaction` of any architecture: SIG_DFL, no flags, no mask.
+    let default = [0u64; 4];
+    for number in 1..=64 {
+        // SAFETY: the default action runs no code. The C library keeps some of
+        // these numbers for itself, and refuses; they are inherited all the same.
+        unsafe {
+            let old = std::ptr::null_mut::<libc::c_void>();
+            libc::syscall(libc::SYS_rt_sigaction, number, default.as_ptr(), old, SET_SIZE);
+        }
     }
-    let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
+    let empty = 0u64;
+    // SAFETY: the kernel reads one signal set.
+    unsafe {
+        let old = std::ptr::null_mut::<libc::c_void>();
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const empty, old, SET_SIZE);
+    }
 }

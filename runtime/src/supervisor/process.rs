@@ -20,6 +20,7 @@ use nix::unistd::Pid;
 
 use super::attempt::{Attempt, State, Told, User, pipe};
 use super::config::{ContainerConfig, SandboxConfig};
+use super::enter::{self, Enter, Exec, ExecState};
 use super::exit::{self, ExitRecord};
 use super::log::{Log, Partial, Stream};
 use super::protocol::{self, Message, Name, News, Request, VERSION, cut};
@@ -31,6 +32,10 @@ use crate::time::Instant;
 /// Attempts that are remembered until the agent forgets them: a pod's containers,
 /// each with some runs that an absent agent has not asked for yet.
 const MAX_ATTEMPTS: usize = 256;
+
+/// Processes that may be executed at once beside the containers' own, those of
+/// which an absent agent has not heard the end included.
+const MAX_EXECS: usize = 64;
 
 /// How long a start may take before it is given up: the kubelet's runtimeRequestTimeout.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
@@ -64,6 +69,8 @@ struct Process {
     agent: Option<Agent>,
     sandbox: Sandbox,
     attempts: Vec<Attempt>,
+    /// Processes beside the containers' own.
+    execs: Vec<Exec>,
     /// EROFS layers by name, for as long as a container runs on them.
     layers: BTreeMap<String, OwnedFd>,
     /// `End` was asked for.
@@ -127,6 +134,7 @@ enum Source {
     Agent,
     Sandbox,
     Status(usize),
+    ExecStatus(usize),
     Output(usize, Stream),
     Events,
 }
@@ -146,6 +154,7 @@ impl Process {
             agent: None,
             sandbox: Sandbox::Absent,
             attempts: Vec::new(),
+            execs: Vec::new(),
             layers: BTreeMap::new(),
             ending: false,
             buffer: vec![0; BUFFER],
@@ -157,6 +166,8 @@ impl Process {
             self.reap();
             self.settle();
             self.tell();
+            // What has been told of need not be kept.
+            self.settle();
             if self.ending && self.attempts.iter().all(Attempt::is_over) {
                 self.take_down();
                 return Ok(());
@@ -204,6 +215,14 @@ impl Process {
                 add(Source::Events, events.as_fd(), PollFlags::POLLPRI);
             }
         }
+        for (at, exec) in self.execs.iter().enumerate() {
+            if let ExecState::Starting { status, .. } = &exec.state {
+                add(Source::ExecStatus(at), status.as_fd(), PollFlags::POLLIN);
+            }
+            if let (true, Some(events)) = (exec.has_ended(), &exec.events) {
+                add(Source::Events, events.as_fd(), PollFlags::POLLPRI);
+            }
+        }
         let timeout = match deadline {
             Some(deadline) => {
                 let left = deadline.since(Instant::now()).as_millis() + 1;
@@ -235,6 +254,7 @@ impl Process {
             Source::Agent => {}
             Source::Sandbox => self.sandbox_answered(),
             Source::Status(at) => self.status(at),
+            Source::ExecStatus(at) => self.exec_status(at),
             Source::Output(at, stream) => self.attempts[at].read(stream, &mut self.buffer, false),
             // The loop looks at every cgroup that is emptying.
             Source::Events => {}
@@ -282,7 +302,10 @@ impl Process {
                     self.start(container, number, config, descriptors);
                 }
             }
-            Request::Exec { .. } | Request::Reexec => {}
+            Request::Exec { id, container, number, stdio } => {
+                self.exec(id, &container, number, stdio, descriptors)
+            }
+            Request::Reexec => {}
             Request::Forget { container, number } => {
                 if let Some(at) = self.attempts.iter().position(|attempt| attempt.is(&container, number))
                     && self.attempts[at].is_over()
@@ -306,6 +329,9 @@ impl Process {
         }
         for attempt in &mut self.attempts {
             attempt.told = Told::default();
+        }
+        for exec in &mut self.execs {
+            (exec.started_told, exec.ended_told) = (false, false);
         }
         let layers: Vec<String> = self.layers.keys().cloned().collect();
         for name in layers {
@@ -338,7 +364,9 @@ impl Process {
             }
             Sandbox::Absent | Sandbox::Making { .. } => false,
         };
-        sandbox || self.attempts.iter().any(|attempt| news_of(attempt).is_some())
+        sandbox
+            || self.attempts.iter().any(|attempt| news_of(attempt).is_some())
+            || self.execs.iter().any(|exec| news_of_exec(exec).is_some())
     }
 
     /// Tells the agent what it does not know, as far as it takes it.
@@ -375,6 +403,32 @@ impl Process {
                 match news {
                     News::Started { .. } => told.started = true,
                     _ => told.ended = true,
+                }
+            }
+        }
+        self.tell_of_execs();
+    }
+
+    /// Tells of executed processes.
+    fn tell_of_execs(&mut self) {
+        for at in 0..self.execs.len() {
+            while let Some(news) = news_of_exec(&self.execs[at]) {
+                let terminal = match &self.execs[at].state {
+                    ExecState::Running { terminal: Some(terminal), .. } => terminal.try_clone().ok(),
+                    _ => None,
+                };
+                let descriptors: Vec<BorrowedFd> = terminal.iter().map(|fd| fd.as_fd()).collect();
+                if !self.say(&news, &descriptors) {
+                    return;
+                }
+                let exec = &mut self.execs[at];
+                match news {
+                    News::ExecStarted { .. } => exec.started_told = true,
+                    _ => exec.ended_told = true,
+                }
+                if let ExecState::Running { terminal, .. } = &mut exec.state {
+                    // It is the agent's now: whoever has a copy keeps the terminal from hanging up.
+                    *terminal = None;
                 }
             }
         }
@@ -493,7 +547,7 @@ impl Process {
                 config: memfd.as_fd(),
                 layers: layers.iter().map(|layer| layer.as_fd()).collect(),
                 namespaces,
-                status: their_status,
+                status: their_status.as_fd(),
                 stdout: their_stdout,
                 stderr: their_stderr,
                 scratch: &self.scratch(),
@@ -547,6 +601,94 @@ impl Process {
         }
     }
 
+    fn exec(&mut self, id: u32, container: &Name, number: u32, given: [bool; 3], descriptors: Vec<OwnedFd>) {
+        let exec = self.fork_exec(id, container, number, given, descriptors).unwrap_or_else(|message| Exec {
+            id,
+            cgroup: PathBuf::new(),
+            events: None,
+            state: ExecState::Failed { message: cut(&message) },
+            started_told: false,
+            ended_told: false,
+        });
+        self.execs.push(exec);
+    }
+
+    fn fork_exec(
+        &self,
+        id: u32,
+        container: &Name,
+        number: u32,
+        given: [bool; 3],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Exec, String> {
+        if self.execs.len() >= MAX_EXECS {
+            return Err(format!("exec: {MAX_EXECS} processes are being executed in this pod"));
+        }
+        let attempt = self.attempts.iter().find(|attempt| attempt.is(container, number));
+        let Some((attempt, State::Running { pidfd, .. })) = attempt.map(|attempt| (attempt, &attempt.state))
+        else {
+            return Err(format!("exec: container {container} is not running"));
+        };
+        let mut descriptors = descriptors.iter().map(|fd| fd.as_fd());
+        let config = descriptors.next().ok_or("exec: its configuration did not come")?;
+        let stdio = given.map(|given| if given { descriptors.next() } else { None });
+        let text = |step: &'static str| move |error: io::Error| format!("exec: {step}: {error}");
+        let cgroup = enter::cgroup(&attempt.leaf, id);
+        fs::create_dir(&cgroup).map_err(text("make its cgroup"))?;
+        let forked = (|| -> io::Result<(Pid, OwnedFd)> {
+            let directory = File::open(&cgroup)?;
+            let (status, theirs) = status_pair()?;
+            // SAFETY: the supervisor has one thread.
+            match unsafe { sys::fork(Parent::Caller, Some(directory.as_fd())) }? {
+                Some(helper) => Ok((helper, status)),
+                None => Enter {
+                    container: attempt.config.as_fd(),
+                    config,
+                    pidfd: pidfd.as_fd(),
+                    user: &attempt.user,
+                    status: theirs.as_fd(),
+                    stdio,
+                }
+                .run(),
+            }
+        })();
+        match forked {
+            Ok((helper, status)) => Ok(Exec {
+                id,
+                cgroup,
+                events: None,
+                state: ExecState::Starting { helper: Some(helper), status, pid: None, terminal: None },
+                started_told: false,
+                ended_told: false,
+            }),
+            Err(error) => {
+                let _ = fs::remove_dir(&cgroup);
+                Err(format!("exec: start its helper: {error}"))
+            }
+        }
+    }
+
+    /// Hears an exec helper, or the process it made.
+    fn exec_status(&mut self, at: usize) {
+        let exec = &mut self.execs[at];
+        while let ExecState::Starting { status, pid, terminal, .. } = &mut exec.state {
+            match protocol::receive::<Status>(status.as_fd()) {
+                Ok(Some((Status::Created { pid: created }, descriptors))) => {
+                    *pid = Some(Pid::from_raw(created));
+                    *terminal = descriptors.into_iter().next();
+                }
+                Ok(Some((Status::Failed { message, .. }, _))) => exec.fail(message),
+                Ok(Some((Status::User { .. }, _))) => {}
+                Ok(None) => match *pid {
+                    Some(pid) => exec.state = ExecState::Running { pid, terminal: terminal.take() },
+                    None => exec.fail(cut("exec: its helper died")),
+                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => exec.fail(cut(&format!("exec: hear its helper: {error}"))),
+            }
+        }
+    }
+
     /// Looks at every child that has ended. Each is seen before it is reaped, so
     /// that a container's record is written while its process can still be found.
     fn reap(&mut self) {
@@ -560,6 +702,12 @@ impl Process {
             // What a helper said before it ended, or before its child did.
             for at in 0..self.attempts.len() {
                 self.status(at);
+            }
+            for at in 0..self.execs.len() {
+                self.exec_status(at);
+            }
+            if !self.exec_ended(pid, &status) {
+                return;
             }
             let owner = self.attempts.iter_mut().find(|attempt| match &attempt.state {
                 State::Starting { helper, init, .. } => *helper == Some(pid) || *init == Some(pid),
@@ -597,6 +745,36 @@ impl Process {
         }
     }
 
+    /// A child ended that may be an executed process; `false` if it must wait.
+    fn exec_ended(&mut self, ended: Pid, status: &WaitStatus) -> bool {
+        for exec in &mut self.execs {
+            match &mut exec.state {
+                ExecState::Starting { helper, .. } if *helper == Some(ended) => {
+                    *helper = None;
+                    if !matches!(status, WaitStatus::Exited(_, 0)) {
+                        exec.fail(cut("exec: its helper was killed"));
+                    }
+                }
+                // Its helper still holds the socket: it ends at once, and this child is next then.
+                ExecState::Starting { helper: Some(_), pid, .. } if *pid == Some(ended) => return false,
+                ExecState::Running { pid, .. } if *pid == ended => {
+                    let code = match status {
+                        WaitStatus::Exited(_, code) => *code,
+                        WaitStatus::Signaled(_, signal, _) => 128 + *signal as i32,
+                        // Not asked for.
+                        _ => 255,
+                    };
+                    exec.state = ExecState::Ended { pid: ended, code };
+                }
+                ExecState::Starting { .. }
+                | ExecState::Running { .. }
+                | ExecState::Ended { .. }
+                | ExecState::Failed { .. } => {}
+            }
+        }
+        true
+    }
+
     /// Ends attempts whose last process is gone, and gives up starts that hang.
     fn settle(&mut self) {
         let now = Instant::now();
@@ -616,6 +794,14 @@ impl Process {
                 }
             }
         }
+        self.execs.retain_mut(|exec| {
+            if !exec.has_ended() || sys::is_populated(&exec.cgroup, &mut exec.events) {
+                return true;
+            }
+            let _ = fs::remove_dir(&exec.cgroup);
+            exec.events = None;
+            !exec.ended_told
+        });
         let attempts = &self.attempts;
         self.layers.retain(|name, _| attempts.iter().any(|attempt| attempt.layers.contains(name)));
     }
@@ -658,6 +844,22 @@ fn news_of(attempt: &Attempt) -> Option<News> {
         State::Failed { run, message } => {
             let message = message.clone();
             (!attempt.told.ended).then_some(News::StartFailed { container, number, run: *run, message })
+        }
+    }
+}
+
+/// The next thing that the agent does not know of an executed process.
+fn news_of_exec(exec: &Exec) -> Option<News> {
+    let id = exec.id;
+    match &exec.state {
+        ExecState::Starting { .. } => None,
+        ExecState::Running { pid, .. } | ExecState::Ended { pid, .. } if !exec.started_told => {
+            Some(News::ExecStarted { id, pid: pid.as_raw() })
+        }
+        ExecState::Running { .. } => None,
+        ExecState::Ended { code, .. } => (!exec.ended_told).then_some(News::ExecExited { id, code: *code }),
+        ExecState::Failed { message } => {
+            (!exec.ended_told).then(|| News::ExecFailed { id, message: message.clone() })
         }
     }
 }

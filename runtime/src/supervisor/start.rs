@@ -58,7 +58,7 @@ pub(super) struct Start<'a> {
     /// Lowest first.
     pub(super) layers: Vec<BorrowedFd<'a>>,
     pub(super) namespaces: &'a Namespaces,
-    pub(super) status: OwnedFd,
+    pub(super) status: BorrowedFd<'a>,
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
     /// A directory of the host on which the private tmpfs is mounted.
@@ -127,10 +127,8 @@ impl Start<'_> {
         keep.extend(self.layers.iter().map(|layer| layer.as_raw_fd()));
         keep.extend(self.namespaces.descriptors().map(|fd| fd.as_raw_fd()));
         sys::close_all_but(&keep);
-        let (status, code) = (self.status.as_raw_fd(), self.start());
-        if let Err(error) = code {
-            // SAFETY: the descriptor stays open until this process ends.
-            let status = unsafe { BorrowedFd::borrow_raw(status) };
+        let status = self.status;
+        if let Err(error) = self.start() {
             let failed = Status::Failed { run: false, message: cut(&error.to_string()) };
             let _ = protocol::send(status, &failed, &[]);
             sys::exit_now(1);
@@ -168,14 +166,13 @@ impl Start<'_> {
         if user.groups.len() > MAX_GROUPS {
             return Err(StartError::TooManyGroups(user.groups.len()));
         }
-        let status = self.status.as_fd();
         let told = Status::User {
             uid: user.uid,
             gid: user.gid,
             groups: user.groups.iter().copied().collect(),
             home: cut(&user.home),
         };
-        protocol::send(status, &told, &[]).map_err(StartError::Bundle)?;
+        protocol::send(self.status, &told, &[]).map_err(StartError::Bundle)?;
         // A process that is not root could not open its own /dev/stdout again.
         for stream in [&self.stdout, &self.stderr] {
             let (uid, gid) = (nix::unistd::Uid::from_raw(user.uid), nix::unistd::Gid::from_raw(user.gid));
@@ -240,7 +237,7 @@ impl Start<'_> {
             .build()
             .map_err(|error| failed(&error))?;
         let pid = container.pid().map_or(0, |pid| pid.as_raw());
-        protocol::send(self.status.as_fd(), &Status::Created { pid }, &[]).map_err(StartError::Bundle)?;
+        protocol::send(self.status, &Status::Created { pid }, &[]).map_err(StartError::Bundle)?;
         container.start().map_err(|error| failed(&error))
     }
 }

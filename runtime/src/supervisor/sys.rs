@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::unistd::Pid;
@@ -216,6 +217,41 @@ pub(super) fn open_in(directory: BorrowedFd, path: &Path, flags: i32, resolve: R
 pub(super) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })
+}
+
+/// Sets the permitted and effective capabilities to `wanted`, by their bits, and
+/// the inheritable ones to none.
+pub(super) fn set_capabilities(wanted: u64) -> io::Result<()> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    #[repr(C)]
+    struct Data {
+        effective: u32,
+        permitted: u32,
+        inheritable: u32,
+    }
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = Header { version: VERSION_3, pid: 0 };
+    let half = |bits: u64| Data { effective: bits as u32, permitted: bits as u32, inheritable: 0 };
+    let data = [half(wanted), half(wanted >> 32)];
+    // SAFETY: the kernel's own structures: version 3 has two halves.
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }).map(drop)
+}
+
+/// Whether a cgroup holds a process. `events` is its `cgroup.events`, opened when
+/// first needed; reading it also arms the next POLLPRI.
+pub(super) fn is_populated(directory: &Path, events: &mut Option<File>) -> bool {
+    if events.is_none() {
+        *events = File::open(directory.join("cgroup.events")).ok();
+    }
+    let Some(events) = events else { return false };
+    let mut text = [0; 128];
+    // A cgroup that was removed reads as ENODEV.
+    let length = events.read_at(&mut text, 0).unwrap_or(0);
+    text[..length].windows(11).any(|window| window == b"populated 1")
 }
 
 /// `prctl(PR_SET_NAME)`: what `ps` calls the process.

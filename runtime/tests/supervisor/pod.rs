@@ -3,14 +3,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs;
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nodlet_runtime::supervisor::client::{Supervisor, SupervisorEvent, SupervisorState};
 use nodlet_runtime::supervisor::config::{
-    CgroupPaths, ContainerConfig, LogConfig, NetworkConfig, ProcessConfig, SandboxConfig, TerminationMessage,
-    UserConfig,
+    CgroupPaths, ContainerConfig, ExecConfig, LogConfig, NetworkConfig, ProcessConfig, SandboxConfig,
+    TerminationMessage, UserConfig,
 };
 use nodlet_runtime::supervisor::{ExitRecord, client::StartedProcess};
 
@@ -192,6 +193,47 @@ impl Pod {
         (exit, self.output(config))
     }
 
+    /// Executes a program beside a container's own.
+    pub(crate) fn ask_to_exec(
+        &self,
+        id: u32,
+        config: &ContainerConfig,
+        args: &[&str],
+        tty: bool,
+        stdio: [Option<BorrowedFd>; 3],
+    ) {
+        let exec = ExecConfig { args: args.iter().map(|arg| (*arg).to_owned()).collect(), tty };
+        let number = config_number(config);
+        self.client(|supervisor| supervisor.exec(id, &config.name, number, &exec, stdio)).unwrap();
+    }
+
+    /// Executes a program to its end: its exit code, and what it wrote to stdout.
+    pub(crate) fn exec(&self, id: u32, config: &ContainerConfig, program: &[&str]) -> (i32, String) {
+        let mut args = vec!["/bin/program", "program"];
+        args.extend(program);
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        self.ask_to_exec(id, config, &args, false, [None, Some(writer.as_fd()), None]);
+        drop(writer);
+        match self.next() {
+            SupervisorEvent::ExecStarted { id: started, .. } => assert_eq!(started, id),
+            other => panic!("{other:?}"),
+        }
+        let mut output = String::new();
+        reader.read_to_string(&mut output).unwrap();
+        match self.next() {
+            SupervisorEvent::ExecExited { id: exited, code } => {
+                assert_eq!(exited, id);
+                (code, output)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Pid of the supervisor.
+    pub(crate) fn pid(&self) -> i32 {
+        self.hello().pid
+    }
+
     /// Content of a container's log, both streams.
     pub(crate) fn output(&self, config: &ContainerConfig) -> String {
         let log = fs::read_to_string(&config.log.path).unwrap_or_default();
@@ -205,36 +247,58 @@ impl Pod {
 }
 
 /// The number of an attempt in tests that do not care: that of its leaf.
-fn config_number(config: &ContainerConfig) -> u32 {
+pub(crate) fn config_number(config: &ContainerConfig) -> u32 {
     u32::from_str_radix(&config.id[56..], 16).unwrap()
 }
 
 impl Drop for Pod {
     fn drop(&mut self) {
-        let procs = |group: &Path| fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-        let _ = fs::write(self.cgroup.join("cgroup.kill"), "1");
-        let groups: Vec<PathBuf> = fs::read_dir(&self.cgroup)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|e| e.path())
-            .filter(|p| p.is_dir())
-            .collect();
-        for group in &groups {
-            for _ in 0..1000 {
-                if procs(group).is_empty() {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            for below in fs::read_dir(group).into_iter().flatten().flatten() {
-                let _ = fs::remove_dir(below.path());
-            }
-            let _ = fs::remove_dir(group);
-        }
-        let _ = fs::remove_dir(&self.cgroup);
-        let _ = fs::remove_dir_all(&self.root);
+        remove(&self.cgroup, &self.root);
     }
+}
+
+/// Removes what a test has left that ended with `pid`.
+pub(crate) fn clean_up(pid: u32) {
+    let suffix = format!("-{pid}");
+    for entry in fs::read_dir(unified()).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("nodlet-test-") && name.ends_with(&suffix) {
+            remove(&entry.path(), &Path::new("/tmp").join(name));
+        }
+    }
+}
+
+fn remove(cgroup: &Path, root: &Path) {
+    let directories = |path: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    };
+    let _ = fs::write(cgroup.join("cgroup.kill"), "1");
+    wait_until("empty cgroup", || {
+        fs::read_to_string(cgroup.join("cgroup.events")).unwrap_or_default().lines().next()
+            != Some("populated 1")
+    });
+    for group in directories(cgroup) {
+        directories(&group).iter().for_each(|below| drop(fs::remove_dir(below)));
+        let _ = fs::remove_dir(group);
+    }
+    let _ = fs::remove_dir(cgroup);
+    let _ = fs::remove_dir_all(root);
+}
+
+/// What a process has open, and its children, the dead ones included.
+pub(crate) fn possessions(pid: i32) -> (Vec<String>, String) {
+    let mut open: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .filter_map(|entry| Some(fs::read_link(entry.ok()?.path()).ok()?.to_string_lossy().into_owned()))
+        .collect();
+    open.sort();
+    (open, fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap())
+}
+
+/// Makes a file in the root of a process.
+pub(crate) fn touch(process: &StartedProcess, file: &str) {
+    fs::write(format!("/proc/{}/root/{file}", process.pid), "").unwrap();
 }
 
 /// Waits for a future, but not for ever.

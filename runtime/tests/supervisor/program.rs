@@ -47,8 +47,9 @@ fn perform(op: &str, value: &str) {
                 Err(error) => println!("{path}: {error}"),
             }
         }
-        "overwrite" => match std::fs::OpenOptions::new().write(true).open(value) {
-            Ok(_) => println!("opened {value} for writing"),
+        // With truncation the kernel looks at the mount before it looks whether the file is executed.
+        "overwrite" => match std::fs::OpenOptions::new().write(true).truncate(true).open(value) {
+            Ok(_) => println!("overwrote {value}"),
             Err(error) => println!("{value}: {error}"),
         },
         "echo" => {

@@ -1,0 +1,269 @@
+//! Executes a process beside a container's own: the same user, groups,
+//! capabilities, environment and working directory, in the same namespaces, in a
+//! cgroup of its own below the container's.
+//!
+//! A helper enters the namespaces by the container's pidfd, and forks the process
+//! as the supervisor's child, since who enters a PID namespace is not in it, only
+//! its children. What hangs or overruns is one `cgroup.kill` of that cgroup, with
+//! all that it started.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::sched::{CloneFlags, setns};
+use nix::unistd::{Gid, Uid};
+
+use super::attempt::User;
+use super::config::{ContainerConfig, ExecConfig, ProcessConfig};
+use super::execute::{CAPABILITIES, Execute, own_capabilities};
+use super::protocol::{self, cut};
+use super::start::Status;
+use super::sys::{self, Parent};
+
+/// The cgroup of a process that is executed: below the container's leaf.
+pub(super) fn cgroup(leaf: &Path, id: u32) -> PathBuf {
+    leaf.join(format!("{PREFIX}{id}"))
+}
+
+/// What cgroups of executed processes begin with.
+pub(super) const PREFIX: &str = "exec-";
+
+/// What the helper is given. Everything is inherited.
+pub(super) struct Enter<'a> {
+    /// A [`ContainerConfig`].
+    pub(super) container: BorrowedFd<'a>,
+    /// An [`ExecConfig`].
+    pub(super) config: BorrowedFd<'a>,
+    /// Of the container's first process.
+    pub(super) pidfd: BorrowedFd<'a>,
+    pub(super) user: &'a User,
+    pub(super) status: BorrowedFd<'a>,
+    pub(super) stdio: [Option<BorrowedFd<'a>>; 3],
+}
+
+impl Enter<'_> {
+    /// The helper: never returns.
+    pub(super) fn run(self) -> ! {
+        sys::set_name(c"nodlet:exec");
+        let mut keep = vec![
+            self.container.as_raw_fd(),
+            self.config.as_raw_fd(),
+            self.pidfd.as_raw_fd(),
+            self.status.as_raw_fd(),
+        ];
+        keep.extend(self.stdio.iter().flatten().map(|stream| stream.as_raw_fd()));
+        sys::close_all_but(&keep);
+        let message = match self.enter() {
+            Ok(()) => sys::exit_now(0),
+            Err(message) => message,
+        };
+        self.fail(&message)
+    }
+
+    fn fail(&self, message: &str) -> ! {
+        let _ = protocol::send(self.status, &Status::Failed { run: true, message: cut(message) }, &[]);
+        sys::exit_now(1)
+    }
+
+    fn enter(&self) -> Result<(), String> {
+        let step = |step: &'static str| move |error: io::Error| format!("exec: {step}: {error}");
+        let container: ContainerConfig =
+            protocol::read_memfd(self.container).map_err(step("read the container's configuration"))?;
+        let config: ExecConfig = protocol::read_memfd(self.config).map_err(step("read the configuration"))?;
+        sys::join_tasks(&container.cgroup.v1_tasks).map_err(step("join the container's cgroup"))?;
+        let _ = fs::write("/proc/self/oom_score_adj", container.oom_score_adj.to_string());
+        let own = own_capabilities();
+        // Before anything of the container can see this process: it has all of the
+        // supervisor's rights.
+        // SAFETY: no pointers.
+        unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+        let all = CloneFlags::CLONE_NEWNS
+            | CloneFlags::CLONE_NEWNET
+            | CloneFlags::CLONE_NEWIPC
+            | CloneFlags::CLONE_NEWUTS
+            | CloneFlags::CLONE_NEWPID
+            | CloneFlags::CLONE_NEWCGROUP;
+        setns(self.pidfd, all).map_err(io::Error::from).map_err(step("enter the container"))?;
+        let terminal =
+            if config.tty { Some(open_terminal(self.user).map_err(step("open a terminal"))?) } else { None };
+
+        // SAFETY: the helper was forked from a process with one thread, and has one.
+        match unsafe { sys::fork(Parent::CallersParent, None) }.map_err(step("fork"))? {
+            Some(pid) => {
+                let master: Vec<BorrowedFd> = terminal.iter().map(|(master, _)| master.as_fd()).collect();
+                protocol::send(self.status, &Status::Created { pid: pid.as_raw() }, &master)
+                    .map_err(step("report the process"))
+            }
+            None => {
+                let slave = terminal.as_ref().map(|(_, slave)| slave.as_fd());
+                let message = self.become_process(&container.process, &config, own, slave);
+                self.fail(&message)
+            }
+        }
+    }
+
+    /// In the child: takes the container's identity and executes. Returns only
+    /// with what went wrong.
+    fn become_process(
+        &self,
+        process: &ProcessConfig,
+        config: &ExecConfig,
+        own: u64,
+        slave: Option<BorrowedFd>,
+    ) -> String {
+        let mut process = process.clone();
+        if config.tty && !process.env.iter().any(|pair| pair.starts_with("TERM=")) {
+            process.env.push("TERM=xterm".to_owned());
+        }
+        let execute = Execute::with_args(&process, &config.args, &self.user.home);
+        let _ = nix::unistd::setsid();
+        let streams = match slave {
+            Some(slave) => [Some(slave); 3],
+            None => self.stdio,
+        };
+        for (number, stream) in (0..).zip(streams) {
+            if let Some(stream) = stream
+                && let Err(error) = nix::unistd::dup2(stream.as_raw_fd(), number)
+            {
+                return format!("exec: pass on stdio: {}", error.desc());
+            }
+        }
+        if slave.is_some() {
+            // SAFETY: no pointers. The process leads a session that has no terminal.
+            unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) };
+        }
+        if let Err(error) = std::env::set_current_dir(&process.cwd) {
+            return format!("exec: chdir to {}: {error}", process.cwd.display());
+        }
+        if let Err(error) = self.take_identity(&process, own) {
+            return format!("exec: become the container's user: {error}");
+        }
+        close_on_exec();
+        execute.run()
+    }
+
+    fn take_identity(&self, process: &ProcessConfig, own: u64) -> io::Result<()> {
+        let mut wanted = 0;
+        for (number, name) in CAPABILITIES.iter().enumerate() {
+            if process.capabilities.iter().any(|wanted| wanted == name) {
+                wanted |= 1u64 << number;
+            }
+        }
+        wanted &= own;
+        for number in 0..64u64 {
+            // SAFETY: no pointers. A capability that the kernel does not know is EINVAL.
+            if wanted & (1 << number) == 0
+                && unsafe { libc::prctl(libc::PR_CAPBSET_DROP, number, 0, 0, 0) } < 0
+            {
+                let error = io::Error::last_os_error();
+                if error.raw_os_error() != Some(libc::EINVAL) {
+                    return Err(error);
+                }
+            }
+        }
+        let groups: Vec<Gid> = self.user.groups.iter().copied().map(Gid::from_raw).collect();
+        nix::unistd::setgroups(&groups)?;
+        // SAFETY: no pointers.
+        unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) };
+        let (uid, gid) = (Uid::from_raw(self.user.uid), Gid::from_raw(self.user.gid));
+        nix::unistd::setresgid(gid, gid, gid)?;
+        nix::unistd::setresuid(uid, uid, uid)?;
+        sys::set_capabilities(wanted)?;
+        if process.no_new_privileges {
+            // SAFETY: no pointers.
+            unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+        }
+        Ok(())
+    }
+}
+
+/// A terminal of the container's own /dev/pts: master and slave.
+fn open_terminal(user: &User) -> io::Result<(OwnedFd, OwnedFd)> {
+    // What the container has put there in its stead must not make this wait.
+    let flags = libc::O_NOCTTY | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let master = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/pts/ptmx")?;
+    let magic = nix::sys::statfs::fstatfs(&master)?.filesystem_type();
+    if magic != nix::sys::statfs::FsType(DEVPTS) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the container's /dev/pts is not a devpts"));
+    }
+    let unlock: libc::c_int = 0;
+    // SAFETY: the kernel reads one int.
+    if unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlock) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: no pointers; the call returns a new descriptor that nobody else owns.
+    let slave = unsafe {
+        let fd = libc::ioctl(
+            master.as_raw_fd(),
+            libc::TIOCGPTPEER,
+            libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC,
+        );
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        OwnedFd::from_raw_fd(fd)
+    };
+    nix::unistd::fchown(slave.as_raw_fd(), Some(Uid::from_raw(user.uid)), None)?;
+    Ok((master.into(), slave))
+}
+
+const DEVPTS: libc::c_ulong = 0x1cd1;
+
+fn close_on_exec() {
+    const CLOSE_RANGE_CLOEXEC: u32 = 4;
+    // SAFETY: no pointers; it only marks.
+    unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, CLOSE_RANGE_CLOEXEC) };
+}
+
+/// A process that was executed beside a container's, as the supervisor knows it.
+pub(super) struct Exec {
+    pub(super) id: u32,
+    pub(super) cgroup: PathBuf,
+    /// `cgroup.events` of it.
+    pub(super) events: Option<File>,
+    pub(super) state: ExecState,
+    /// The connected agent knows that it runs.
+    pub(super) started_told: bool,
+    /// The connected agent knows how it ended.
+    pub(super) ended_told: bool,
+}
+
+/// Where it is.
+pub(super) enum ExecState {
+    Starting {
+        helper: Option<nix::unistd::Pid>,
+        status: OwnedFd,
+        pid: Option<nix::unistd::Pid>,
+        terminal: Option<OwnedFd>,
+    },
+    Running {
+        pid: nix::unistd::Pid,
+        terminal: Option<OwnedFd>,
+    },
+    Ended {
+        pid: nix::unistd::Pid,
+        code: i32,
+    },
+    Failed {
+        message: protocol::Message,
+    },
+}
+
+impl Exec {
+    /// Its process is gone; what it left behind in its cgroup may not be.
+    pub(super) fn has_ended(&self) -> bool {
+        match &self.state {
+            ExecState::Starting { .. } | ExecState::Running { .. } => false,
+            ExecState::Ended { .. } | ExecState::Failed { .. } => true,
+        }
+    }
+
+    /// Ends what a start has left.
+    pub(super) fn fail(&mut self, message: protocol::Message) {
+        let _ = sys::kill_cgroup(&self.cgroup);
+        self.state = ExecState::Failed { message };
+    }
+}

@@ -1,0 +1,261 @@
+//! The life of a container, and what outlives the agent.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use nodlet_runtime::supervisor::client::{StartFailedAt, Supervisor, SupervisorError, SupervisorEvent};
+
+use crate::pod::{Pod, config_number, possessions, termination_message, touch, wait_until};
+
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("a_container_starts_and_its_exit_is_told", a_container_starts_and_its_exit_is_told),
+    ("exit_codes_and_signals_are_told_as_they_are", exit_codes_and_signals_are_told_as_they_are),
+    (
+        "a_container_outlives_its_agent_and_the_next_one_finds_all",
+        a_container_outlives_its_agent_and_the_next_one_finds_all,
+    ),
+    ("two_supervisors_of_one_name_cannot_be", two_supervisors_of_one_name_cannot_be),
+    ("a_dead_supervisor_is_seen_to_be_dead", a_dead_supervisor_is_seen_to_be_dead),
+    ("two_attempts_of_one_container_cannot_be", two_attempts_of_one_container_cannot_be),
+    ("a_hundred_starts_leave_nothing_behind", a_hundred_starts_leave_nothing_behind),
+    ("no_line_of_a_flooded_log_is_lost_or_torn", no_line_of_a_flooded_log_is_lost_or_torn),
+    ("the_termination_message_is_the_file_or_the_log", the_termination_message_is_the_file_or_the_log),
+    ("the_supervisor_has_nothing_of_its_agent", the_supervisor_has_nothing_of_its_agent),
+];
+
+fn kill(pidfd: impl AsFd, signal: i32) {
+    // SAFETY: no pointers but a null.
+    let sent = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            std::os::fd::AsRawFd::as_raw_fd(&pidfd.as_fd()),
+            signal,
+            std::ptr::null::<libc::c_void>(),
+            0,
+        )
+    };
+    assert_eq!(sent, 0);
+}
+
+fn a_container_starts_and_its_exit_is_told() {
+    let pod = Pod::new("line");
+    let config = pod.container("app", &["out=to stdout", "err=to stderr", "env=GREETING", "fds", "exit=7"]);
+    let (exit, output) = pod.run(&config);
+    assert_eq!((exit.code, exit.signal), (7, None));
+    assert!(exit.started_at <= exit.finished_at);
+    for line in ["to stdout\n", "to stderr\n", "hello\n", "[0, 1, 2]\n"] {
+        assert!(output.contains(line), "{output}");
+    }
+    assert_eq!(fs::read_link(&config.log.link).unwrap(), config.log.path);
+    pod.client(|supervisor| supervisor.end()).unwrap();
+    wait_until("end of the supervisor", || Supervisor::connect(&pod.dir).unwrap().is_none());
+}
+
+fn exit_codes_and_signals_are_told_as_they_are() {
+    let pod = Pod::new("codes");
+    for code in [0, 1, 42, 255] {
+        let (exit, _) = pod.run(&pod.container("app", &[&format!("exit={code}")]));
+        assert_eq!((exit.code, exit.signal), (code, None));
+    }
+    for (program, signal, expected) in [
+        (&["out=up", "wait"][..], libc::SIGKILL, (137, Some(9))),
+        (&["term", "out=up", "wait"], libc::SIGTERM, (42, None)),
+    ] {
+        let config = pod.container("app", program);
+        let process = pod.start(config_number(&config), &config);
+        pod.wait_for_output(&config, "up");
+        kill(process.pidfd.unwrap(), signal);
+        let exit = pod.exited();
+        assert_eq!((exit.code, exit.signal), expected);
+    }
+}
+
+fn a_container_outlives_its_agent_and_the_next_one_finds_all() {
+    let pod = Pod::new("outlive");
+    let stays = pod.container("stays", &["out=first", "until=/go", "out=second", "wait"]);
+    let leaves = pod.container("leaves", &["until=/go", "out=bye", "exit=3"]);
+    let fails = pod.container("fails", &["wait"]);
+    let before = pod.start(config_number(&stays), &stays);
+    let leaving = pod.start(config_number(&leaves), &leaves);
+    pod.disconnect();
+    touch(&before, "go");
+    touch(&leaving, "go");
+    pod.wait_for_output(&stays, "second");
+    wait_until("exit record", || {
+        pod.dir.join("exits").join(format!("leaves_{}", config_number(&leaves))).exists()
+    });
+    let state = pod.reconnect();
+    let mut seen = Vec::new();
+    for event in state.events {
+        match event {
+            SupervisorEvent::SandboxReady { .. } => seen.push("ready".to_owned()),
+            SupervisorEvent::Started { container, process, .. } => {
+                if container == "stays" {
+                    assert_eq!((process.pid, process.at), (before.pid, before.at));
+                    assert!(process.pidfd.is_some());
+                }
+                seen.push(format!("{container} started"));
+            }
+            SupervisorEvent::Exited { container, exit, .. } => {
+                seen.push(format!("{container} exited {}", exit.unwrap().code));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(seen, ["ready", "stays started", "leaves started", "leaves exited 3"]);
+    assert_eq!(state.layers.len(), 1, "the layer is still in use");
+    assert_eq!(pod.output(&leaves), "bye\n");
+
+    // What is forgotten is not told again; what is not, is.
+    pod.client(|supervisor| supervisor.forget("leaves", config_number(&leaves))).unwrap();
+    pod.ask_to_start(config_number(&fails), &{
+        let mut config = fails.clone();
+        config.process.args = vec!["/nowhere".to_owned()];
+        config
+    });
+    assert!(matches!(pod.next(), SupervisorEvent::StartFailed { at: StartFailedAt::Run, .. }));
+    pod.disconnect();
+    let seen: Vec<&str> = pod
+        .reconnect()
+        .events
+        .iter()
+        .map(|event| match event {
+            SupervisorEvent::SandboxReady { .. } => "ready",
+            SupervisorEvent::Started { container, .. } if container == "stays" => "started",
+            SupervisorEvent::StartFailed { .. } => "failed",
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(seen, ["ready", "started", "failed"]);
+}
+
+fn two_supervisors_of_one_name_cannot_be() {
+    let pod = Pod::new("lock");
+    let other = pod.dir.with_file_name("other");
+    fs::create_dir_all(&other).unwrap();
+    match Supervisor::spawn(&other, &pod.lock_name(), &[]) {
+        Err(SupervisorError::Locked { name }) => assert_eq!(name, pod.lock_name()),
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("there are two"),
+    }
+    pod.client(|supervisor| supervisor.end()).unwrap();
+    wait_until("end of the supervisor", || Supervisor::connect(&pod.dir).unwrap().is_none());
+    let second = Supervisor::spawn(&other, &pod.lock_name(), &[]).expect("the name is free");
+    second.end().unwrap();
+    wait_until("end of the second", || Supervisor::connect(&other).unwrap().is_none());
+}
+
+fn a_dead_supervisor_is_seen_to_be_dead() {
+    let pod = Pod::new("dead");
+    let config = pod.container("app", &["wait"]);
+    pod.start(0, &config);
+    let pid = pod.pid();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+    let died = pod.client(|supervisor| crate::pod::patiently("end", supervisor.next()));
+    assert!(matches!(died, Err(SupervisorError::Died)), "{died:?}");
+    wait_until("a free lock", || Supervisor::connect(&pod.dir).unwrap().is_none());
+}
+
+fn two_attempts_of_one_container_cannot_be() {
+    let pod = Pod::new("twice");
+    let first = pod.container("app", &["wait"]);
+    pod.start(0, &first);
+    let second = pod.container("app", &["wait"]);
+    pod.ask_to_start(1, &second);
+    match pod.next() {
+        SupervisorEvent::StartFailed { number: 1, message, .. } => {
+            assert_eq!(message, "start it: the attempt before is not over");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn a_hundred_starts_leave_nothing_behind() {
+    let pod = Pod::new("hundred");
+    let pid = pod.pid();
+    let mounts = || fs::read_to_string("/proc/self/mountinfo").unwrap();
+    wait_until("end of the sandbox helper", || possessions(pid).1.is_empty());
+    let (before, mounts_before) = (possessions(pid), mounts());
+    for number in 0..100 {
+        let config = pod.container("app", &["exit=0"]);
+        pod.start(number, &config);
+        assert_eq!(pod.exited().code, 0);
+        pod.client(|supervisor| supervisor.forget("app", number)).unwrap();
+        fs::remove_dir(&config.cgroup.unified).expect("nobody is left in the cgroup");
+        for path in [&config.upper_dir, &config.work_dir] {
+            fs::remove_dir_all(path).unwrap();
+        }
+    }
+    assert_eq!(mounts(), mounts_before);
+    wait_until(&format!("{before:?} but {:?}", possessions(pid)), || possessions(pid) == before);
+    assert_eq!(fs::read_dir(pod.dir.join("exits")).unwrap().count(), 0);
+}
+
+fn no_line_of_a_flooded_log_is_lost_or_torn() {
+    let pod = Pod::new("flood");
+    let mut config = pod.container("app", &["flood=30000x120"]);
+    config.log.max_size = 200_000;
+    config.log.max_files = 1000;
+    let (exit, _) = pod.run(&config);
+    assert_eq!(exit.code, 0);
+    let directory = config.log.path.parent().unwrap();
+    let mut files: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    // The current file sorts first.
+    files.rotate_left(1);
+    assert!(files.len() > 10, "{files:?}");
+    let mut next = 0;
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.len() <= 200_000 && text.ends_with('\n'));
+        for line in text.lines() {
+            let content = line.splitn(4, ' ').nth(3).unwrap();
+            assert_eq!(content, format!("{next} {}", "x".repeat(120)));
+            next += 1;
+        }
+    }
+    assert_eq!(next, 30_000);
+}
+
+fn the_termination_message_is_the_file_or_the_log() {
+    let pod = Pod::new("message");
+    for (program, fallback, expected) in [
+        (&["write=/dev/termination-log:goodbye", "exit=1"][..], false, "goodbye"),
+        (&["write=/dev/termination-log:goodbye", "exit=1"], true, "goodbye"),
+        (&["out=in the log", "exit=1"], false, ""),
+        (&["out=in the log", "exit=1"], true, "in the log\n"),
+        (&["out=in the log", "exit=0"], true, ""),
+    ] {
+        let mut config = pod.container("app", program);
+        config.termination_message = Some(termination_message(&pod, fallback));
+        let (exit, _) = pod.run(&config);
+        assert_eq!(exit.message, expected, "{program:?} {fallback}");
+    }
+}
+
+fn the_supervisor_has_nothing_of_its_agent() {
+    let pod = Pod::new("nothing");
+    let pid = pod.pid();
+    let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    let status = read("status");
+    let field =
+        |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    assert_ne!(field("PPid:"), std::process::id().to_string(), "it is nobody's child");
+    assert_eq!(field("Threads:"), "1");
+    assert!(read("environ").is_empty());
+    assert!(read("cgroup").contains("/supervisors"));
+    assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), Path::new("/"));
+    for stream in 0..3 {
+        assert_eq!(fs::read_link(format!("/proc/{pid}/fd/{stream}")).unwrap(), Path::new("/dev/null"));
+    }
+    let session = read("stat").rsplit(')').next().unwrap().split_whitespace().nth(3).unwrap().to_owned();
+    assert_ne!(session, nix::unistd::getsid(None).unwrap().to_string());
+    // Listening socket, connection, lock, signals, and the mount, ipc and (no link, so none) net namespaces.
+    let fds: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .map(|entry| fs::read_link(entry.unwrap().path()).unwrap().to_string_lossy().into_owned())
+        .filter(|target| target != "/dev/null")
+        .collect();
+    assert_eq!(fds.len(), 6, "{fds:?}");
+}
