@@ -170,8 +170,10 @@ pub(crate) fn plan(documents: &mut dyn Documents, wanted: &Wanted) -> Result<Vec
         let config = documents.document(&image.config)?;
         let Some(id) = config.map(|bytes| Digest::of(&bytes)) else { continue };
         for planned in planned.iter_mut().filter(|planned| planned.id == id) {
-            let names =
-                image.names().into_iter().filter(|name| !planned.names.contains(name)).collect::<Vec<_>>();
+            let names = docker_names(&image)?
+                .into_iter()
+                .filter(|name| !planned.names.contains(name))
+                .collect::<Vec<_>>();
             planned.names.extend(names);
         }
     }
@@ -368,6 +370,13 @@ fn choose(found: Vec<Found>, wanted: &Wanted) -> Result<Vec<Planned>, ArchiveErr
     }
 }
 
+fn docker_names(image: &DockerImage) -> Result<Vec<Reference>, ArchiveError> {
+    image.names().map_err(|error| ArchiveError::Document {
+        member: "manifest.json".to_owned(),
+        problem: format!("RepoTags: {error}"),
+    })
+}
+
 fn docker_images(
     documents: &mut dyn Documents,
     images: Vec<DockerImage>,
@@ -396,12 +405,12 @@ fn docker_images(
         let planned = Planned {
             id,
             config: text,
-            names: image.names(),
+            names: docker_names(&image)?,
             manifest: None,
             digests: Vec::new(),
             layers: layers.collect(),
         };
-        let group = Group { number, names: image.names() };
+        let group = Group { number, names: planned.names.clone() };
         found.push(Found { group, platform: document.platform, image: Some(planned) });
     }
     choose(found, wanted)

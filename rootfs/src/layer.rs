@@ -140,8 +140,8 @@ impl Layer {
         let (parent, name) = match place {
             Place::In(parent, name) => (parent, name),
             Place::Root if member.kind == Kind::Directory => {
-                self.tree.directories[ROOT].attributes = attributes(member, warn)?;
-                return Ok(());
+                let attributes = attributes(member, warn)?;
+                return self.tree.set_attributes(ROOT, attributes).map_err(ErofsError::Refused);
             }
             Place::Root => return Err(ErofsError::Refused("the root can only be a directory".to_owned())),
             Place::Whiteout(parent, name) => {

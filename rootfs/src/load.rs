@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::archive::source::{Directory, Passed, Seekable, TarFile, cleaned, label};
+use crate::archive::source::{Directory, Passed, Seekable, TarFile, bounded, cleaned, label};
 use crate::archive::{ArchiveError, DOCUMENT_MAX, Planned, PlannedLayer, Wanted, plan};
 use crate::compression::{Digesting, Format, peek};
 use crate::layer::{LayerBounds, LayerError, convert};
@@ -338,6 +338,7 @@ impl<'a> Loading<'a> {
                         Err(error @ LoadError::Store(_)) => return Err(error),
                         result => met.insert(name, result),
                     };
+                    bounded(met.len())?;
                 }
                 Format::Other if member.size <= DOCUMENT_MAX => {
                     let mut bytes = Vec::with_capacity(member.size as usize);

@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::io::{self, Read};
+use std::ops::Range;
 
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
@@ -21,6 +22,15 @@ const BLOCK: u64 = 512;
 const EXTENSION_MAX: u64 = 256 * 1024;
 /// Holes and pieces of one sparse file.
 const SEGMENTS_MAX: usize = 16 * 1024;
+
+// Where numbers stand in a header.
+const MODE: Range<usize> = 100..108;
+const UID: Range<usize> = 108..116;
+const GID: Range<usize> = 116..124;
+const SIZE: Range<usize> = 124..136;
+const MTIME: Range<usize> = 136..148;
+const MAJOR: Range<usize> = 329..337;
+const MINOR: Range<usize> = 337..345;
 
 /// What a member is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +170,8 @@ impl<R: Read> Members<R> {
                     true => Err(self.wrong("a long name or PAX header without the member it describes")),
                 };
             };
-            let size = header.entry_size().map_err(|e| self.wrong(&format!("size: {e}")))?;
+            let size = number(&header.as_bytes()[SIZE]).and_then(|size| u64::try_from(size).ok());
+            let size = size.ok_or_else(|| self.wrong("size: must be an octal number"))?;
             let kind = header.entry_type();
             let bytes = match kind {
                 EntryType::GNULongName | EntryType::GNULongLink | EntryType::XHeader => {
@@ -247,11 +258,14 @@ impl<R: Read> Members<R> {
     fn member(&mut self, header: &Header, extensions: Extensions) -> Result<Member, TarError> {
         let path = extensions.path.unwrap_or_else(|| header.path_bytes().into_owned());
         let refuse = |problem: String| TarError::Member { path: shown(&path), problem };
-        let field =
-            |name: &str, value: io::Result<u64>| value.map_err(|error| refuse(format!("{name}: {error}")));
-        let id = |name: &str, pax: Option<u64>, value: io::Result<u64>| {
-            let value = pax.map_or_else(|| field(name, value), Ok)?;
-            u32::try_from(value).map_err(|_| refuse(format!("{name} {value}: larger than Linux takes")))
+        let field = |name: &str, range: Range<usize>| {
+            let value = number(&header.as_bytes()[range]);
+            value.ok_or_else(|| refuse(format!("{name}: must be an octal number")))
+        };
+        let id = |name: &str, pax: Option<u64>, range: Range<usize>| {
+            let value =
+                pax.map_or_else(|| field(name, range), |pax| Ok(i64::try_from(pax).unwrap_or(i64::MAX)))?;
+            u32::try_from(value).map_err(|_| refuse(format!("{name} {value}: none that Linux takes")))
         };
         let kind = match header.entry_type() {
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => match path.ends_with(b"/") {
@@ -271,33 +285,30 @@ impl<R: Read> Members<R> {
                 return Err(refuse(problem));
             }
         };
-        let size = match extensions.size {
-            Some(size) => size,
-            None => field("size", header.entry_size())?,
-        };
         // Only files have data; other members' sizes are noise of old tools.
-        let size = if kind == Kind::File { size } else { 0 };
-        let device = |name: &str, value: io::Result<Option<u32>>| match (kind, value) {
-            (Kind::CharacterDevice | Kind::BlockDevice, Ok(value)) => Ok(value.unwrap_or(0)),
-            (Kind::CharacterDevice | Kind::BlockDevice, Err(error)) => {
-                Err(refuse(format!("{name}: {error}")))
+        let size = match (kind, extensions.size) {
+            (Kind::File, Some(size)) => size,
+            (Kind::File, None) => {
+                field("size", SIZE)?.try_into().map_err(|_| refuse("size: below zero".to_owned()))?
             }
-            (_, _) => Ok(0),
+            (_, _) => 0,
+        };
+        let is_device = matches!(kind, Kind::CharacterDevice | Kind::BlockDevice);
+        let device = |name: &str, range: Range<usize>| match is_device {
+            true => id(name, None, range),
+            false => Ok(0),
         };
         let mtime = match extensions.mtime {
             Some(mtime) => mtime,
-            None => Timestamp { seconds: field("mtime", header.mtime())?.cast_signed(), nanoseconds: 0 },
+            None => Timestamp { seconds: field("mtime", MTIME)?, nanoseconds: 0 },
         };
         let mut member = Member {
             kind,
-            mode: header.mode().map_err(|error| refuse(format!("mode: {error}")))?,
-            uid: id("uid", extensions.uid, header.uid())?,
-            gid: id("gid", extensions.gid, header.gid())?,
+            mode: (field("mode", MODE)? & 0o7777) as u32,
+            uid: id("uid", extensions.uid, UID)?,
+            gid: id("gid", extensions.gid, GID)?,
             mtime,
-            device: (
-                device("device major number", header.device_major())?,
-                device("device minor number", header.device_minor())?,
-            ),
+            device: (device("device major number", MAJOR)?, device("device minor number", MINOR)?),
             size,
             xattrs: extensions.xattrs,
             link: extensions
@@ -464,6 +475,25 @@ fn pax_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let record = bytes.get(space + 1..length)?.strip_suffix(b"\n")?;
     let equals = record.iter().position(|b| *b == b'=')?;
     Some((&record[..equals], &record[equals + 1..], &bytes[length..]))
+}
+
+/// A number in a header, as Go reads it: octal digits, GNU's base 256, and
+/// nothing at all for zero.
+fn number(field: &[u8]) -> Option<i64> {
+    if let [first @ 0x80..=0xff, rest @ ..] = field {
+        // The second bit is the sign, and the number is a two's complement.
+        let negative = first & 0x40 != 0;
+        let first = i128::from(first & 0x3f) - if negative { 0x40 } else { 0 };
+        let value = rest
+            .iter()
+            .try_fold(first, |value, byte| value.checked_mul(256)?.checked_add(i128::from(*byte)))?;
+        return i64::try_from(value).ok();
+    }
+    let text = std::str::from_utf8(field).ok()?.trim_matches([' ', '\0']);
+    match text {
+        "" => Some(0),
+        text => i64::from_str_radix(text.split('\0').next()?, 8).ok(),
+    }
 }
 
 /// Old tools summed signed bytes.

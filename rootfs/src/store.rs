@@ -223,6 +223,8 @@ impl Store {
     }
 
     pub(crate) fn with_content(root: &Path, content: Content) -> Store {
+        // Whoever changes directory later must not take the store along.
+        let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
         Store {
             writable: Area { directory: root.join("var/lib/nodlet/images") },
             baked: Area { directory: root.join("usr/lib/nodlet/images") },

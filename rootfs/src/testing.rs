@@ -154,13 +154,21 @@ impl TarBuilder {
     }
 }
 
+/// How the layers of a [`TestImage`] are compressed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Compression {
+    None,
+    Gzip,
+    Zstd,
+}
+
 /// An image to be written as an archive.
 pub(crate) struct TestImage {
     pub(crate) name: Option<&'static str>,
     pub(crate) platform: &'static str,
     /// Tar streams, lowest first.
     pub(crate) layers: Vec<Vec<u8>>,
-    pub(crate) gzip: bool,
+    pub(crate) compression: Compression,
     /// More of the configuration's `config`, as JSON.
     pub(crate) config: &'static str,
 }
@@ -168,15 +176,21 @@ pub(crate) struct TestImage {
 impl TestImage {
     pub(crate) fn new(name: &'static str, layers: Vec<Vec<u8>>) -> TestImage {
         let config = r#"{"Entrypoint":["/bin/app"],"User":"www"}"#;
-        TestImage { name: Some(name), platform: "linux/amd64", layers, gzip: false, config }
+        TestImage {
+            name: Some(name),
+            platform: "linux/amd64",
+            layers,
+            compression: Compression::None,
+            config,
+        }
     }
 
     pub(crate) fn on(self, platform: &'static str) -> TestImage {
         TestImage { platform, ..self }
     }
 
-    pub(crate) fn gzipped(self) -> TestImage {
-        TestImage { gzip: true, ..self }
+    pub(crate) fn compressed(self, compression: Compression) -> TestImage {
+        TestImage { compression, ..self }
     }
 
     pub(crate) fn configuration(&self) -> String {
@@ -198,15 +212,18 @@ impl TestImage {
     }
 
     fn blobs(&self) -> Vec<Vec<u8>> {
-        let compressed = |layer: &Vec<u8>| {
-            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-            encoder.write_all(layer).unwrap();
-            encoder.finish().unwrap()
+        let compressed = |layer: &Vec<u8>| match self.compression {
+            Compression::None => layer.clone(),
+            Compression::Gzip => {
+                let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                encoder.write_all(layer).unwrap();
+                encoder.finish().unwrap()
+            }
+            Compression::Zstd => {
+                ruzstd::encoding::compress_to_vec(&layer[..], ruzstd::encoding::CompressionLevel::Fastest)
+            }
         };
-        match self.gzip {
-            true => self.layers.iter().map(compressed).collect(),
-            false => self.layers.clone(),
-        }
+        self.layers.iter().map(compressed).collect()
     }
 
     pub(crate) fn manifest(&self) -> String {

@@ -125,6 +125,16 @@ impl Tree {
         attributes: Attributes,
     ) -> Result<(), String> {
         let index = self.directory(parent, &name)?;
+        self.set_attributes(index, attributes)
+    }
+
+    /// Changes what a directory says of itself; it is kept until all is written.
+    pub(crate) fn set_attributes(
+        &mut self,
+        index: DirectoryIndex,
+        attributes: Attributes,
+    ) -> Result<(), String> {
+        self.count_bytes(attributes.xattrs.size())?;
         self.directories[index].attributes = attributes;
         Ok(())
     }
@@ -277,14 +287,21 @@ impl Tree {
 
     fn count(&mut self, bytes: usize) -> Result<(), String> {
         self.entries += 1;
-        self.name_bytes += bytes;
         if self.entries > self.bounds.entries {
             return Err(format!("more than {} names in one layer", self.bounds.entries));
         }
-        if self.name_bytes > self.bounds.name_bytes {
-            return Err(format!("more than {} bytes of names in one layer", self.bounds.name_bytes));
+        self.count_bytes(bytes)
+    }
+
+    fn count_bytes(&mut self, bytes: usize) -> Result<(), String> {
+        self.name_bytes += bytes;
+        match self.name_bytes > self.bounds.name_bytes {
+            true => Err(format!(
+                "more than {} bytes of names and of directories' attributes in one layer",
+                self.bounds.name_bytes
+            )),
+            false => Ok(()),
         }
-        Ok(())
     }
 }
 

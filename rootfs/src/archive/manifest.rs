@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::reference::Reference;
+use crate::reference::{Reference, ReferenceError};
 
 /// The name that containerd and Docker give.
 const ANNOTATION_NAME: &str = "io.containerd.image.name";
@@ -80,7 +80,7 @@ pub(super) struct DockerImage {
 }
 
 impl DockerImage {
-    pub(super) fn names(&self) -> Vec<Reference> {
-        self.repo_tags.iter().flatten().filter_map(|name| Reference::parse(name).ok()).collect()
+    pub(super) fn names(&self) -> Result<Vec<Reference>, ReferenceError> {
+        self.repo_tags.iter().flatten().map(|name| Reference::parse(name)).collect()
     }
 }

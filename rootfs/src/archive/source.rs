@@ -10,7 +10,9 @@ use super::{ArchiveError, DOCUMENT_MAX, Documents};
 use crate::members::{Kind, Member, Members, shown};
 
 /// Members of one archive.
-const MEMBERS_MAX: usize = 64 * 1024;
+const MEMBERS_MAX: usize = 8 * 1024;
+/// Longest name of a member that means anything here.
+const NAME_MAX: usize = 1024;
 /// Links followed from one member to the next.
 const LINKS_MAX: usize = 8;
 /// Documents of a stream are kept until the manifests are known.
@@ -175,7 +177,8 @@ impl Documents for Passed {
     }
 }
 
-fn bounded(members: usize) -> Result<(), ArchiveError> {
+/// Refuses an archive of more members than are kept in mind.
+pub(crate) fn bounded(members: usize) -> Result<(), ArchiveError> {
     match members > MEMBERS_MAX {
         true => Err(ArchiveError::Document {
             member: "the list of members".to_owned(),
@@ -188,7 +191,7 @@ fn bounded(members: usize) -> Result<(), ArchiveError> {
 /// The one spelling of a member's name; none for a name outside of the archive.
 pub(crate) fn cleaned(name: &[u8]) -> Option<String> {
     let mut components: Vec<&str> = Vec::new();
-    let name = std::str::from_utf8(name).ok()?;
+    let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= NAME_MAX)?;
     for component in name.split('/') {
         match component {
             "" | "." => {}

@@ -97,6 +97,23 @@ fn layers_become_one_root_on_kernels_that_want_them_attached() {
 }
 
 #[test]
+fn as_many_layers_as_an_image_may_have_become_one_root() {
+    in_own_namespace(|scratch| {
+        let layers = (0..127).map(|number| format!("{number}"));
+        let layers = layers.map(|name| TarBuilder::new().file(&name, "").file("top", &name).finish());
+        let archive = oci_archive(&[TestImage::new("test/app:1", layers.collect())]).finish();
+        let store = Store::open(&scratch.join("root")).unwrap();
+        let loaded = store.load(&mut &archive[..], &LoadOptions::default(), &mut |_| {}).unwrap();
+        let mounts = mounted_layers(&store, &loaded[0].image.layers);
+        let mounts: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
+        let target = scratch.join("target");
+        mount_root(&mounts, &scratch.join("upper"), &scratch.join("work"), &target, false).unwrap();
+        assert_eq!(fs::read_to_string(target.join("top")).unwrap(), "126");
+        assert_eq!(fs::read_dir(&target).unwrap().count(), 128);
+    });
+}
+
+#[test]
 fn a_read_only_root_cannot_be_written() {
     in_own_namespace(|scratch| {
         let (store, layers) = loaded(&scratch.join("root"));

@@ -326,6 +326,9 @@ fn what_is_larger_than_its_bound_is_refused_by_name() {
     let few = LayerBounds { names: Bounds { entries: 2, name_bytes: 100 }, ..LayerBounds::default() };
     let error = convert_within("entries", few, TarBuilder::new().file("a", "").file("b", "").file("c", ""));
     assert_eq!(error, "unpack c: more than 2 names in one layer");
+    let names = LayerBounds { names: Bounds { entries: 9, name_bytes: 3 }, ..LayerBounds::default() };
+    let error = convert_within("names", names, TarBuilder::new().symlink("a", "xyz"));
+    assert_eq!(error, "unpack a: more than 3 bytes of names and of directories' attributes in one layer");
     let small = LayerBounds { bytes: 64 * 1024, ..LayerBounds::default() };
     let error = convert_within("bytes", small, TarBuilder::new().file("a", &"x".repeat(70_000)));
     assert_eq!(error, "unpack a: the layer unpacks to more than 65536 bytes");

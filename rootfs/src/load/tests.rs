@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 use super::*;
-use crate::testing::{Scratch, TarBuilder, TestImage, docker_archive, oci_archive, run};
+use crate::testing::{Compression, Scratch, TarBuilder, TestImage, docker_archive, oci_archive, run};
 
 mod faults;
 mod memory;
@@ -74,7 +74,8 @@ fn oci_layouts_and_docker_archives_give_the_same_image() {
     let image = || TestImage::new("app:1", vec![layer("one"), layer("two")]);
     let expected = ["linux/amd64 docker.io/library/app:1 2"];
     check(oci_archive(&[image()]), &amd64(), &expected);
-    check(oci_archive(&[image().gzipped()]), &amd64(), &expected);
+    check(oci_archive(&[image().compressed(Compression::Gzip)]), &amd64(), &expected);
+    check(oci_archive(&[image().compressed(Compression::Zstd)]), &amd64(), &expected);
     check(docker_archive(&[image()]), &amd64(), &expected);
 
     let scratch = Scratch::new();
@@ -218,6 +219,48 @@ fn a_layer_that_is_missing_is_named() {
         &format!(r#"[{{"Config":"{}.json","RepoTags":["app:1"],"Layers":["a.tar"]}}]"#, image.id().hex()),
     );
     refused(archive, &amd64(), "read a.tar: it is not in the archive, though its manifest names it");
+}
+
+#[test]
+fn a_name_that_is_none_is_refused() {
+    let archive = docker_archive(&[TestImage::new("App", vec![layer("x")])]);
+    refused(
+        archive,
+        &amd64(),
+        "read manifest.json in the archive: RepoTags: couldn't parse image name \"App\": invalid reference format: \
+         repository name (library/App) must be lowercase",
+    );
+}
+
+#[test]
+fn an_ordinary_user_bakes_the_same_bytes_as_root() {
+    const NOBODY: u32 = 65534;
+    let scratch = Scratch::new();
+    let device =
+        TarBuilder::new().entry(tar::EntryType::Char, "dev/null", "", 0o4666, &[]).file("a", "1").finish();
+    let archive = oci_archive(&[TestImage::new("app:1", vec![device]).on("linux/arm64")]).finish();
+    let load = |root: &Path| {
+        let store = Store::open(root).unwrap();
+        let loaded = store.load(&mut &archive[..], &on("linux/arm64"), &mut |_| {}).unwrap().remove(0);
+        store.layer_path(&loaded.image.layers[0]).unwrap()
+    };
+    let by_root = load(&scratch.path().join("root"));
+    let home = scratch.path().join("nobody");
+    fs::create_dir(&home).unwrap();
+    std::os::unix::fs::chown(&home, Some(NOBODY), Some(NOBODY)).expect("this test needs root");
+    let by_nobody = std::thread::scope(|scope| {
+        let bake = || {
+            // SAFETY: numbers only. The bare call changes this thread and no other.
+            let result = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+            assert_eq!(result, 0);
+            load(&home)
+        };
+        scope.spawn(bake).join().unwrap()
+    });
+    let owner =
+        fs::metadata(&by_nobody).map(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata)).unwrap();
+    assert_eq!(owner, NOBODY);
+    assert!(fs::read(by_root).unwrap() == fs::read(by_nobody).unwrap());
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn a_size_in_a_pax_record_is_the_size() {
 fn what_is_wrong_with_a_pax_record_is_said() {
     for (records, expected) in [
         (("uid", "x"), "read the tar header at byte 0: PAX record uid: must be a decimal number"),
-        (("uid", "4294967296"), "read tar member a: uid 4294967296: larger than Linux takes"),
+        (("uid", "4294967296"), "read tar member a: uid 4294967296: none that Linux takes"),
         (("mtime", "now"), "read the tar header at byte 0: PAX record mtime: must be a decimal"),
         (
             ("GNU.sparse.major", "2"),
@@ -126,4 +126,23 @@ fn a_damaged_header_is_refused() {
     let whole = TarBuilder::new().file("a", "1").finish();
     assert!(walk(&whole[..513]).is_err());
     assert_eq!(walk(&whole[..1024]), Ok(vec!["a 1".to_owned()]), "Go takes an archive without its end, too");
+}
+
+#[test]
+fn numbers_in_headers_are_read_as_go_reads_them() {
+    for (field, expected) in [
+        (&b"0000644\0"[..], Some(0o644)),
+        (b"   644 \0", Some(0o644)),
+        (b"644\0 junk", Some(0o644)),
+        (b"\0\0\0\0\0\0\0\0", Some(0)),
+        (b"        ", Some(0)),
+        (b"7777777", Some(0o7777777)),
+        (b"\x80\0\0\0\xff\0\0\0", Some(0xff00_0000)),
+        (b"\xff\xff\xff\xff\xff\xff\xff\xfe", Some(-2)),
+        (b"\x80\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", None),
+        (b"12x", None),
+        (b"8", None),
+    ] {
+        assert_eq!(number(field), expected, "{}", shown(field));
+    }
 }

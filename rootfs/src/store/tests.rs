@@ -29,6 +29,8 @@ fn opening_creates_nothing() {
     store.release("pod").unwrap();
     assert_eq!(store.remove("app").unwrap_err().to_string(), "remove image app: no such image");
     assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
+    let relative = Store::open(Path::new("relative")).unwrap();
+    assert!(relative.watch_paths().iter().all(|path| path.is_absolute()));
 }
 
 #[test]

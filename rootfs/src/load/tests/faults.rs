@@ -190,8 +190,13 @@ fn old() -> Vec<u8> {
 }
 
 fn new() -> Vec<u8> {
-    let app = TestImage::new("app:1", vec![layer("base"), layer(&"new".repeat(3000))]).gzipped();
-    oci_archive(&[app, TestImage::new("tool:1", vec![layer("base"), layer("tool")]).gzipped()]).finish()
+    let app = TestImage::new("app:1", vec![layer("base"), layer(&"new".repeat(3000))])
+        .compressed(Compression::Gzip);
+    oci_archive(&[
+        app,
+        TestImage::new("tool:1", vec![layer("base"), layer("tool")]).compressed(Compression::Gzip),
+    ])
+    .finish()
 }
 
 #[test]
