@@ -8,7 +8,9 @@
 //! A load that ends before the last step leaves files that nothing names; the
 //! next one removes them. A file is read in the order that suits us; a stream
 //! passes once, so that its layers are staged before it is known whether they
-//! are wanted.
+//! are wanted. Of layers that the store has, a stream's are known by the digest
+//! in their names; docker archives of old name them by nothing that can be
+//! known beforehand, so that those are staged again and then dropped.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
