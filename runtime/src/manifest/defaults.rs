@@ -106,6 +106,9 @@ fn http_get(handler: &mut Map<String, Value>) {
     if let Some(Value::Object(http)) = handler.get_mut("httpGet") {
         default(http, "path", || json!("/"));
         default(http, "scheme", || json!("HTTP"));
+        for header in children(http, "httpHeaders") {
+            absent(header, "value", || json!(""));
+        }
     }
 }
 

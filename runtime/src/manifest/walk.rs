@@ -58,8 +58,7 @@ fn fields(
             findings.unknown.push(unknown(&path, name, owner));
             return false;
         };
-        // Kubernetes reads a null, or a list or map without entries, as if the field were not there.
-        if value.is_null() || field.shape != Shape::One && is_empty(value) {
+        if says_nothing(value, field, owner) {
             return false;
         }
         shape(value, field, &path, findings);
@@ -67,11 +66,39 @@ fn fields(
     });
 }
 
-fn is_empty(json: &Json) -> bool {
-    match json {
-        Json::Array(list) => list.is_empty(),
-        Json::Object(map) => map.is_empty(),
-        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => false,
+/// Scalars whose zero Kubernetes cannot tell from their absence, by type. The others
+/// are pointers in its types, where `false` or `0` is said by someone.
+const ZERO_IS_ABSENT: [(&str, &[&str]); 10] = [
+    ("Container", &["stdin", "stdinOnce", "tty", "workingDir"]),
+    ("ContainerPort", &["hostIP", "hostPort", "name"]),
+    ("EmptyDirVolumeSource", &["medium"]),
+    ("EnvVar", &["value"]),
+    ("HTTPGetAction", &["host"]),
+    ("ObjectMeta", &["generateName", "name", "namespace", "resourceVersion", "uid"]),
+    (
+        "PodSpec",
+        &["hostIPC", "hostNetwork", "hostPID", "hostname", "nodeName", "priorityClassName", "subdomain"],
+    ),
+    ("Probe", &["initialDelaySeconds"]),
+    ("TCPSocketAction", &["host"]),
+    ("VolumeMount", &["readOnly", "subPath", "subPathExpr"]),
+];
+
+/// Kubernetes reads the value as if the field were not there, and shows it so: a null,
+/// a list or map without entries, some zeros.
+fn says_nothing(json: &Json, field: &Field, owner: &Type) -> bool {
+    let zero =
+        || ZERO_IS_ABSENT.iter().any(|(name, fields)| *name == owner.name && fields.contains(&field.name));
+    match (field.shape, json) {
+        (_, Json::Null) => true,
+        (Shape::List(_), Json::Array(list)) => list.is_empty(),
+        (Shape::Map, Json::Object(map)) => map.is_empty(),
+        (Shape::One, Json::Bool(false)) => field.value == Value::Bool && zero(),
+        (Shape::One, Json::Number(number)) => {
+            number.as_i64() == Some(0) && field.value == Value::Int32 && zero()
+        }
+        (Shape::One, Json::String(text)) => text.is_empty() && field.value == Value::String && zero(),
+        _ => false,
     }
 }
 
@@ -307,9 +334,9 @@ mod tests {
     }
 
     #[test]
-    fn nulls_are_as_if_the_field_were_not_there() {
+    fn fields_that_say_nothing_are_as_if_they_were_not_there() {
         let (after, found) = walk(json!({
-            "spec": {"hostname": null, "volumes": [], "containers": [null, {"env": null, "args": [null]}], "nodeSelector": {"a": null}},
+            "spec": {"hostname": null, "subdomain": "", "hostPID": false, "volumes": [], "containers": [null, {"env": null, "args": [null]}], "nodeSelector": {"a": null}},
             "metadata": {"creationTimestamp": null}, "status": null,
         }));
         assert!(found.is_empty(), "{found:?}");
@@ -317,6 +344,15 @@ mod tests {
             after,
             json!({"spec": {"containers": [{}, {"args": [""]}], "nodeSelector": {"a": ""}}, "metadata": {}})
         );
+    }
+
+    #[test]
+    fn fields_whose_zero_is_their_absence_are_fields() {
+        for (owner, fields) in super::ZERO_IS_ABSENT {
+            for field in fields {
+                assert!(schema::find(owner).unwrap().field(field).is_some(), "{owner}.{field}");
+            }
+        }
     }
 
     #[test]
