@@ -31,7 +31,9 @@ impl Client {
                     let option =
                         if root.to_string() == "/" { String::new() } else { format!(" --root {root}") };
                     Failure::disconnected(format!(
-                        "nodlet agent is not running under {root}: start it with `nodlet{option} agent`"
+                        "nodlet agent is not running under {root}: start it with `nodlet{option} agent` \
+                         (nothing answers on {})",
+                        path.display()
                     ))
                 }
                 io::ErrorKind::PermissionDenied => Failure::disconnected(format!(

@@ -46,27 +46,34 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         }
     }
     let version = concat!("v", env!("CARGO_PKG_VERSION"));
-    let server = || Client::new(&context.root).json("GET", "/version", None);
+    // Without an agent there is still this program, whose version may be why somebody asks.
+    let server = match client_only {
+        true => None,
+        false => match Client::new(&context.root).json("GET", "/version", None) {
+            Ok(server) => Some(server),
+            Err(failure) if failure.is_disconnected() => {
+                eprintln!("{}", failure.to_string().replacen("error: ", "", 1));
+                None
+            }
+            Err(failure) => return Err(failure),
+        },
+    };
     match format.as_deref() {
         None => {
             println!("Client Version: {version}");
-            if !client_only {
-                println!("Server Version: {}", server()?["gitVersion"].as_str().unwrap_or("unknown"));
+            if let Some(server) = &server {
+                println!("Server Version: {}", server["gitVersion"].as_str().unwrap_or("unknown"));
             }
         }
         Some(format @ ("json" | "yaml")) => {
             let mut versions = json!({"clientVersion": {
                 "gitVersion": version, "platform": format!("linux/{}", std::env::consts::ARCH)}});
-            let server = if client_only { None } else { Some(server()) };
-            if let Some(Ok(server)) = &server {
-                versions["serverVersion"] = server.clone();
+            if let Some(server) = server {
+                versions["serverVersion"] = server;
             }
             match format {
                 "json" => println!("{}", output::json(&versions)),
                 _ => print!("{}", output::yaml(&versions)),
-            }
-            if let Some(Err(failure)) = server {
-                return Err(failure);
             }
         }
         Some(_) => return Err(Failure::new("--output must be 'yaml' or 'json'")),

@@ -225,6 +225,9 @@ async fn answer(
                     exec::exec(api, &key, &query, request, afterwards).await
                 }
                 ("pods", "log" | "exec" | "status", _) => Err(not_allowed(&method)),
+                ("pods", "attach" | "portforward", _) => Err(Status::forbidden(
+                    "nodlet has neither attach nor port-forward yet: use logs -f and exec",
+                )),
                 _ => Err(Status::no_such_path()),
             }
         }

@@ -495,7 +495,11 @@ impl PodState {
     pub(crate) fn wake(&self, wake: &mut Wake, around: Surroundings) {
         match self.stage {
             Stage::Active if self.wish == Wish::Wanted => self.wake_active(wake, around.name_is_free),
-            Stage::Active | Stage::Stopping { .. } | Stage::Stopped | Stage::Finished | Stage::Forgetting { .. } => {}
+            Stage::Active
+            | Stage::Stopping { .. }
+            | Stage::Stopped
+            | Stage::Finished
+            | Stage::Forgetting { .. } => {}
             Stage::ForgetFailed { retry } => wake.note(retry.at),
         }
         match self.sandbox {

@@ -11,8 +11,8 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use super::{
-    Action, Attempt, Node, Observation, Plan, PodIndex, PodObservation, PodPhase, ProbeResult, SandboxFailure,
-    StartFailureReason,
+    Action, Attempt, Node, Observation, Plan, PodIndex, PodObservation, PodPhase, ProbeResult,
+    SandboxFailure, StartFailureReason,
 };
 use crate::spec::{ProbeKind, Uid};
 use crate::time::{Instant, Moment};

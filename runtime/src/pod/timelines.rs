@@ -36,10 +36,7 @@ fn a_container_that_cannot_start_does_not_hold_up_the_next() {
         _ => Fate::Runs,
     });
     sim.run_until(secs(25));
-    assert_eq!(
-        sim.trace,
-        "   0s bad#0 start\n   0s good#0 start\n  10s bad#0 start\n  20s bad#0 start\n"
-    );
+    assert_eq!(sim.trace, "   0s bad#0 start\n   0s good#0 start\n  10s bad#0 start\n  20s bad#0 start\n");
     assert_eq!(phase(&sim), "Pending");
     assert_eq!(first(&sim)["state"]["waiting"]["reason"], "CreateContainerConfigError");
     assert_eq!(first(&sim)["restartCount"], 0);
@@ -238,7 +235,8 @@ fn a_pod_wanted_again_while_it_goes_starts_afresh_when_it_is_forgotten() {
 
 #[test]
 fn a_pod_that_waits_for_an_image_starts_the_moment_it_is_there() {
-    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::FailsToStart(StartFailureReason::ErrImagePull));
+    let mut sim =
+        Sim::new(pod(RestartPolicy::Always), |_, _| Fate::FailsToStart(StartFailureReason::ErrImagePull));
     sim.run_until(secs(9));
     assert_eq!(first(&sim)["state"]["waiting"]["reason"], "ErrImagePull");
     sim.run_until(secs(5000));
@@ -262,7 +260,9 @@ fn a_pod_that_waits_for_an_image_starts_the_moment_it_is_there() {
 
 #[test]
 fn an_image_that_comes_while_a_start_looks_for_it_is_not_missed() {
-    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::FailsToStart(StartFailureReason::ErrImageNeverPull));
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| {
+        Fate::FailsToStart(StartFailureReason::ErrImageNeverPull)
+    });
     sim.weather.latency = secs(2);
     sim.run_until(secs(0));
     while sim.trace.is_empty() {
@@ -313,7 +313,9 @@ fn a_lost_sandbox_takes_its_runs_with_it_and_is_made_anew() {
     let last = &app["lastState"]["terminated"];
     assert_eq!((&last["exitCode"], &last["reason"]), (&137.into(), &"ContainerStatusUnknown".into()));
     assert_eq!(app["restartCount"], 1);
-    assert!(sim.log.find("remove sandbox").expect("remains go") < sim.log.rfind("create").expect("it is made"));
+    assert!(
+        sim.log.find("remove sandbox").expect("remains go") < sim.log.rfind("create").expect("it is made")
+    );
 }
 
 #[test]

@@ -29,7 +29,10 @@ fn ready(sim: &Sim) -> bool {
 }
 
 /// What is asked, as `second kind`.
-fn asked_by(sim: Sim, answer: impl Fn(ProbeKind, u64) -> ProbeResult + 'static) -> (Sim, Rc<RefCell<Vec<String>>>) {
+fn asked_by(
+    sim: Sim,
+    answer: impl Fn(ProbeKind, u64) -> ProbeResult + 'static,
+) -> (Sim, Rc<RefCell<Vec<String>>>) {
     let asked = Rc::new(RefCell::new(Vec::new()));
     let noted = asked.clone();
     let sim = sim.probes(move |_, kind, age| {
@@ -50,7 +53,9 @@ fn a_container_that_fails_its_liveness_probe_is_killed_and_restarted_with_back_o
          40s app#1 Term\n  40s app#1 exits 143\n  50s app#2 start\n"
     );
     assert!(sim.events.contains(&"Unhealthy: Liveness probe failed: no".to_owned()));
-    assert!(sim.events.contains(&"Killing: Container app failed liveness probe, will be restarted".to_owned()));
+    assert!(
+        sim.events.contains(&"Killing: Container app failed liveness probe, will be restarted".to_owned())
+    );
 }
 
 #[test]
@@ -78,7 +83,11 @@ fn the_grace_of_a_probe_goes_before_that_of_the_pod_and_the_probe_is_not_asked_a
     sim.run_until(secs(44));
     assert_eq!(*asked.borrow(), ["0s Liveness", "10s Liveness", "20s Liveness"].map(String::from));
     sim.run_until(secs(46));
-    assert!(sim.trace.contains("  20s app#0 Term\n  45s app#0 Kill\n  45s app#0 exits 137\n"), "{}", sim.trace);
+    assert!(
+        sim.trace.contains("  20s app#0 Term\n  45s app#0 Kill\n  45s app#0 exits 137\n"),
+        "{}",
+        sim.trace
+    );
 }
 
 #[test]
@@ -95,7 +104,13 @@ fn until_the_startup_probe_succeeds_nothing_else_is_asked() {
     sim.run_until(secs(45));
     assert_eq!(sim.status(&"u1".into())["containerStatuses"][0]["started"], true);
     let expected = [
-        "0s Startup", "10s Startup", "20s Startup", "30s Startup", "30s Liveness", "30s Readiness", "40s Liveness",
+        "0s Startup",
+        "10s Startup",
+        "20s Startup",
+        "30s Startup",
+        "30s Liveness",
+        "30s Readiness",
+        "40s Liveness",
         "40s Readiness",
     ];
     assert_eq!(*asked.borrow(), expected.map(String::from));
@@ -108,19 +123,21 @@ fn a_container_that_never_gets_started_is_killed_by_its_startup_probe() {
         Sim::new(probed(None, None, Some(exec_probe())), |_, _| Fate::Runs).probes(|_, _, _| failure());
     sim.run_until(secs(21));
     assert!(sim.trace.starts_with("   0s app#0 start\n  20s app#0 Term\n"));
-    assert!(sim.events.contains(&"Killing: Container app failed startup probe, will be restarted".to_owned()));
+    assert!(
+        sim.events.contains(&"Killing: Container app failed startup probe, will be restarted".to_owned())
+    );
 }
 
 #[test]
 fn readiness_comes_and_goes_by_its_thresholds_and_kills_nothing() {
     let mut probe = exec_probe();
     probe.success_threshold = 2;
-    let mut sim = Sim::new(probed(None, Some(probe), None), |_, _| Fate::Runs).probes(|_, _, age| {
-        match age.as_secs() {
-            0..40 => ProbeResult::Success,
-            40..80 => failure(),
-            _ => ProbeResult::Success,
-        }
+    let mut sim = Sim::new(probed(None, Some(probe), None), |_, _| Fate::Runs).probes(|_, _, age| match age
+        .as_secs()
+    {
+        0..40 => ProbeResult::Success,
+        40..80 => failure(),
+        _ => ProbeResult::Success,
     });
     let mut story = Vec::new();
     for second in (5..120).step_by(10) {
@@ -183,7 +200,9 @@ fn only_so_many_exec_probes_run_at_once_and_every_one_has_its_turn() {
     for number in 0..12 {
         let mut app = container(&format!("app{number}"));
         app.liveness_probe = Some(Probe { period: secs(1), ..exec_probe() });
-        sim.want(pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")).with([app]));
+        sim.want(
+            pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")).with([app]),
+        );
     }
     // Answers take up to two seconds: four places serve some four probes a second, twelve are due.
     sim.weather.latency = secs(2);
