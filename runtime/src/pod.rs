@@ -13,18 +13,21 @@
 //!
 //! Stages are never left backwards; what is wanted again while it goes starts
 //! as another pod when this one is forgotten. `container.rs` has the life of a
-//! container, [`Sandbox`] below that of what containers share, `termination.rs`
-//! how both end, `record.rs` what is kept on flash of it and when.
+//! container, `stage.rs` that of the sandbox, `start.rs` and `termination.rs` how
+//! both begin and end, `probe.rs` when a container is asked how it is, `record.rs`
+//! what is kept on flash of it all and when.
 
 mod backoff;
 mod condition;
 mod container;
+mod phase;
 mod probe;
 mod record;
 #[cfg(test)]
 mod seeds;
 #[cfg(test)]
-mod sim;
+pub(crate) mod sim;
+mod stage;
 mod start;
 mod termination;
 #[cfg(test)]
@@ -35,113 +38,21 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::node::{
-    Action, Attempt, Draft, Events, Exit, Found, Health, PodIndex, PodObservation, PodPhase, ProbeResult,
-    Record, SandboxFailure, StartedContainer, Wake,
+    Action, Attempt, Draft, Events, Exit, Found, Health, PodIndex, PodObservation, PodPhase, Record,
+    SandboxFailure, StartedContainer, Wake,
 };
-use crate::spec::{ContainerIndex, Pod, ProbeKind, RestartPolicy};
+use crate::spec::{ContainerIndex, Pod, RestartPolicy};
 use crate::time::{Instant, Moment};
 
-use backoff::Retry;
 pub(crate) use condition::{Condition, Conditions};
+use container::Run;
 pub(crate) use container::{ContainerState, Ended, Shown};
-use container::{LOST_AT_THE_END, Run, STATUS_UNKNOWN};
-use probe::{Meaning, word};
 use record::Journal;
+pub(crate) use stage::{Sandbox, Stage, Surroundings, Verdict, Wish};
 
 /// Between two tries of what is likely to work soon: a sandbox, a container. The
 /// kubelet's fixed interval too; a disk or a link that was missing may come at any time.
 const SYNC_RETRY: Duration = Duration::from_secs(10);
-
-/// What the containers of a pod share.
-///
-/// ```text
-///  Absent ──► Creating ──► Ready ──► Removing ──► Absent
-///    ▲           │           │         ▲    │
-///    │ retry     ▼           ▼         │    ▼ retry
-///    └──────── Failed      Lost ───────┴─ RemoveFailed
-/// ```
-#[derive(Clone, Debug)]
-pub(crate) enum Sandbox {
-    /// There is none, nor anything of it.
-    Absent,
-    /// `CreateSandbox` is in flight.
-    Creating,
-    /// It could not be made, and nothing of it is left.
-    Failed {
-        /// When to try again.
-        retry_at: Instant,
-    },
-    /// Containers can run in it.
-    Ready,
-    /// Its supervisor died, and every process with it; the rest of it is still there.
-    Lost,
-    /// `RemoveSandbox` is in flight.
-    Removing {
-        /// The retry that this is.
-        earlier: Option<Retry>,
-    },
-    /// Part of it is still there.
-    RemoveFailed {
-        /// When to try again.
-        retry: Retry,
-    },
-}
-
-/// Whether any source wants the pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
-    /// It was found; not every source has been heard.
-    Unknown,
-    /// One does.
-    Wanted,
-    /// None does.
-    Unwanted,
-}
-
-/// Where the pod is in its life: the worker states of a kubelet.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Stage {
-    /// Its containers are started and restarted.
-    Active,
-    /// Nothing starts any more; what runs is made to end.
-    Stopping {
-        /// Seconds between asking and killing.
-        grace: Duration,
-        /// When what runs is killed.
-        deadline: Instant,
-    },
-    /// Every process is gone for good.
-    Stopped,
-    /// Nothing of it is left but what is on disk.
-    Finished,
-    /// `Forget` is in flight.
-    Forgetting {
-        /// The retry that this is.
-        earlier: Option<Retry>,
-    },
-    /// Something is still on disk.
-    ForgetFailed {
-        /// When to try again.
-        retry: Retry,
-    },
-}
-
-/// The terminal phase that was decided, and why.
-#[derive(Clone, Debug)]
-pub(crate) struct Verdict {
-    pub(crate) phase: PodPhase,
-    pub(crate) reason: Option<Box<str>>,
-    pub(crate) message: Option<Box<str>>,
-}
-
-/// What the whole node adds to one pod's decisions.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Surroundings {
-    /// Every other pod of this name is gone.
-    pub(crate) name_is_free: bool,
-    /// The agent is taking everything down.
-    pub(crate) shutdown: bool,
-}
 
 /// A pod and all that is known of it.
 #[derive(Debug)]
@@ -330,11 +241,9 @@ impl PodState {
         matches!(self.stage, Stage::Active)
     }
 
-    /// Nothing was done for it yet.
+    /// Nothing was made for it by this agent.
     pub(crate) fn is_new(&self) -> bool {
-        self.is_active()
-            && matches!(self.sandbox, Sandbox::Absent)
-            && self.containers.iter().all(|container| matches!(container.run, Run::Waiting))
+        self.is_active() && matches!(self.sandbox, Sandbox::Absent) && !self.any_alive()
     }
 
     pub(crate) fn is_dropped(&self) -> bool {
@@ -530,42 +439,6 @@ impl PodState {
         self.journal.wake(wake);
     }
 
-    /// The exec probe of this pod that has been due for longest.
-    pub(crate) fn oldest_exec_probe(&self) -> Option<(Instant, ContainerIndex, ProbeKind)> {
-        let of = |(index, container): (ContainerIndex, &ContainerState)| {
-            let due = container.probes.due().filter(|(_, exec, _)| *exec);
-            due.map(move |(kind, _, due)| (due, index, kind)).min()
-        };
-        self.containers().filter(|(_, container)| asks_probes(container)).filter_map(of).min()
-    }
-
-    /// Puts that probe into the plan.
-    pub(crate) fn plan_exec_probe(&mut self, container: ContainerIndex, kind: ProbeKind, draft: &mut Draft) {
-        let state = &mut self.containers[usize::from(container.0)];
-        if draft.push(self.index, Action::Probe(state.attempt(container), kind)) {
-            state.probes.asked(kind);
-        }
-    }
-
-    fn plan_probes(&mut self, now: Instant, draft: &mut Draft) {
-        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
-            if !asks_probes(container) {
-                continue;
-            }
-            let due: heapless::Vec<ProbeKind, 3> = container
-                .probes
-                .due()
-                .filter_map(|(kind, exec, due)| (!exec && due <= now).then_some(kind))
-                .collect();
-            for kind in due {
-                if !draft.push(self.index, Action::Probe(container.attempt(index), kind)) {
-                    return;
-                }
-                container.probes.asked(kind);
-            }
-        }
-    }
-
     fn plan_discards(&mut self, draft: &mut Draft) {
         for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
             let over = match container.run {
@@ -594,55 +467,6 @@ impl PodState {
         }
     }
 
-    fn probed(
-        &mut self,
-        now: Instant,
-        attempt: Attempt,
-        kind: ProbeKind,
-        result: &ProbeResult,
-        events: &mut Events,
-    ) {
-        let pod = self.pod.clone();
-        let index = self.index;
-        let Some(container) = self.container_of(attempt) else { return };
-        if !container.is_running() {
-            return;
-        }
-        let spec = pod.spec.container(attempt.container);
-        let at = Some(attempt.container);
-        let meaning = container.probes.answered(spec, now, kind, result);
-        match result {
-            ProbeResult::Success => {}
-            ProbeResult::Warning(text) => {
-                events.warn(
-                    index,
-                    at,
-                    "ProbeWarning",
-                    format!("{} probe warning: {text}", word(kind)).into(),
-                );
-            }
-            ProbeResult::Failure(text) => {
-                events.warn(index, at, "Unhealthy", format!("{} probe failed: {text}", word(kind)).into());
-            }
-            ProbeResult::Error(text) => {
-                if container.probes.gave_up(kind) {
-                    let state = container.probes.state_word(kind);
-                    let text =
-                        format!("{} probe errored and resulted in {state} state: {text}", word(kind)).into();
-                    events.warn(index, at, "Unhealthy", text);
-                }
-            }
-        }
-        match meaning {
-            Meaning::Nothing => {}
-            Meaning::HealthChanged => self.touch(),
-            Meaning::Fatal => {
-                container.failed_probe = Some(kind);
-                self.touch();
-            }
-        }
-    }
-
     /// The container of `attempt`, if that is its present run.
     fn container_of(&mut self, attempt: Attempt) -> Option<&mut ContainerState> {
         self.containers
@@ -662,91 +486,5 @@ impl PodState {
     fn touch(&mut self) {
         self.changed = true;
         self.journal.stale();
-    }
-
-    /// Derives phase and conditions anew.
-    fn settle(&mut self, now: Instant) {
-        if !self.changed {
-            return;
-        }
-        self.phase = self.derive_phase();
-        let ready = !self.was_refused()
-            && !self.phase.is_terminal()
-            && self.containers.iter().all(|container| container.health().ready);
-        let sandbox = matches!(self.sandbox, Sandbox::Ready);
-        self.conditions.settle(now, sandbox, ready);
-    }
-
-    fn derive_phase(&self) -> PodPhase {
-        if self.phase.is_terminal() {
-            return self.phase;
-        }
-        let stopped = match self.stage {
-            Stage::Active | Stage::Stopping { .. } => false,
-            Stage::Stopped | Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => true,
-        };
-        if let (true, Some(verdict)) = (stopped, &self.verdict) {
-            let may_be_shown =
-                self.journal.has_terminal() || (self.wish == Wish::Unwanted && self.journal.gave_up());
-            return if may_be_shown { verdict.phase } else { self.phase };
-        }
-        match self.stage {
-            Stage::Active => {}
-            Stage::Stopping { .. } | Stage::Stopped => return self.phase,
-            Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return self.phase,
-        }
-        let (mut waiting, mut seen) = (false, false);
-        for container in &self.containers {
-            match container.shown() {
-                (Shown::Running { .. } | Shown::Terminated(_), _) => seen = true,
-                (Shown::Waiting { .. }, Some(_)) => seen = true,
-                (Shown::Waiting { .. }, None) => waiting = true,
-            }
-        }
-        if seen && !waiting { PodPhase::Running } else { PodPhase::Pending }
-    }
-
-    /// The terminal phase that the exits add up to. A container without one counts as lost.
-    fn verdict_of_exits(&self) -> Verdict {
-        let succeeded = self
-            .containers
-            .iter()
-            .all(|container| container.ended.as_ref().is_some_and(|ended| ended.code == 0));
-        let phase = if succeeded { PodPhase::Succeeded } else { PodPhase::Failed };
-        Verdict { phase, reason: None, message: None }
-    }
-
-    /// Every process is gone and none will follow.
-    fn stopped(&mut self, with_verdict: bool) {
-        self.stage = Stage::Stopped;
-        if with_verdict {
-            if self.verdict.is_none() {
-                self.verdict = Some(self.verdict_of_exits());
-            }
-            for container in &mut self.containers {
-                container.waiting = None;
-                if container.ended.is_none() {
-                    container.ended = Some(Box::new(Ended {
-                        number: 0,
-                        code: 137,
-                        reason: STATUS_UNKNOWN.into(),
-                        message: LOST_AT_THE_END.into(),
-                        started_at: None,
-                        finished_at: None,
-                        id: None,
-                    }));
-                }
-            }
-        }
-        self.touch();
-    }
-}
-
-/// Its probes are asked: it runs, and nobody has lost patience with it.
-fn asks_probes(container: &ContainerState) -> bool {
-    match container.run {
-        Run::Running | Run::Terminating { .. } => true,
-        Run::Waiting | Run::Recording | Run::Starting { .. } => false,
-        Run::StartFailed { .. } | Run::Killing { .. } | Run::Exited => false,
     }
 }

@@ -231,3 +231,136 @@ fn time(moment: Moment, anchor: Anchor) -> Value {
 fn instant(instant: Instant, anchor: Anchor) -> Value {
     anchor.timestamp(instant).to_string().into()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::pod::sim::*;
+    use crate::spec::*;
+
+    #[test]
+    fn a_running_pod_is_shown_as_a_kubelet_shows_it() {
+        let mut b = container("b");
+        b.volume_mounts = vec![VolumeMount {
+            name: "data".into(),
+            mount_path: "/data".into(),
+            sub_path: None,
+            read_only: true,
+            propagation: Default::default(),
+        }];
+        let mut a = container("a");
+        a.readiness_probe = Some(exec_probe());
+        let mut sim = Sim::new(pod(RestartPolicy::Always).with([b, a]), |name, _| match name {
+            "a" => Fate::Runs,
+            _ => Fate::Exits(2, secs(5)),
+        })
+        .probes(|_, _, _| crate::node::ProbeResult::Failure("no".into()));
+        sim.run_until(secs(8));
+        let transition = "1970-01-01T00:00:00Z";
+        let unready = "containers with unready status: [b a]";
+        sim.run_until(secs(12));
+        let condition = |kind: &str, status: &str| {
+            json!({
+                "type": kind, "status": status, "observedGeneration": 1, "lastProbeTime": null,
+                "lastTransitionTime": transition,
+            })
+        };
+        let not_ready = |kind: &str| {
+            let mut condition = condition(kind, "False");
+            condition["reason"] = "ContainersNotReady".into();
+            condition["message"] = unready.into();
+            condition
+        };
+        let id = |container: u8, number: u8| format!("nodlet://{container:060}{number:04}");
+        let user = json!({ "linux": { "uid": 1000, "gid": 1000, "supplementalGroups": [1000] } });
+        let expected = json!({
+            "phase": "Running",
+            "observedGeneration": 1,
+            "startTime": "1970-01-01T00:00:00Z",
+            "qosClass": "BestEffort",
+            "hostIP": "192.168.1.7",
+            "hostIPs": [{ "ip": "192.168.1.7" }],
+            "podIP": "10.85.0.2",
+            "podIPs": [{ "ip": "10.85.0.2" }],
+            "conditions": [
+                condition("PodReadyToStartContainers", "True"),
+                condition("Initialized", "True"),
+                not_ready("Ready"),
+                not_ready("ContainersReady"),
+                condition("PodScheduled", "True"),
+            ],
+            "containerStatuses": [
+                {
+                    "name": "a", "image": "docker.io/library/app:1", "imageID": "docker.io/library/app@sha256:00",
+                    "containerID": id(1, 0), "restartCount": 0, "ready": false, "started": true,
+                    "state": { "running": { "startedAt": "1970-01-01T00:00:00Z" } }, "lastState": {},
+                    "user": user,
+                },
+                {
+                    "name": "b", "image": "docker.io/library/app:1", "imageID": "docker.io/library/app@sha256:00",
+                    "containerID": id(0, 1), "restartCount": 1, "ready": false, "started": false,
+                    "state": { "waiting": {
+                        "reason": "CrashLoopBackOff",
+                        "message": "back-off 10s restarting failed container=b pod=web_default(u1)",
+                    }},
+                    "lastState": { "terminated": {
+                        "exitCode": 2, "reason": "Error", "containerID": id(0, 1),
+                        "startedAt": "1970-01-01T00:00:05Z", "finishedAt": "1970-01-01T00:00:10Z",
+                    }},
+                    "user": user,
+                    "volumeMounts": [{
+                        "name": "data", "mountPath": "/data", "readOnly": true, "recursiveReadOnly": "Disabled",
+                    }],
+                },
+            ],
+        });
+        let status = sim.status(&"u1".into());
+        for (key, value) in expected.as_object().expect("an object") {
+            assert_eq!(&status[key], value, "{key}");
+        }
+        assert_eq!(status, expected);
+    }
+
+    #[test]
+    fn a_pod_without_a_process_waits_for_its_containers_to_be_created() {
+        let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
+        sim.weather.latency = secs(5);
+        sim.run_until(secs(0));
+        let status = sim.status(&"u1".into());
+        assert_eq!(status["phase"], "Pending");
+        let app = &status["containerStatuses"][0];
+        assert_eq!(app["state"], json!({ "waiting": { "reason": "ContainerCreating" } }));
+        assert_eq!((&app["image"], &app["imageID"]), (&"app:1".into(), &"".into()));
+        assert!(app.get("containerID").is_none() && status.get("podIP").is_none());
+    }
+
+    #[test]
+    fn long_messages_are_cut_to_their_share_at_a_character() {
+        assert_eq!(super::cut("häuser", 2), "h");
+        assert_eq!(super::cut("short", 2000), "short");
+    }
+
+    #[test]
+    fn quality_of_service_follows_requests_and_limits() {
+        let milli = |milli| Some(Quantity::from_milli(milli));
+        let none = ResourceRequirements::default();
+        let limits =
+            ResourceRequirements { cpu_limit: milli(500), memory_limit: milli(1000), ..none.clone() };
+        let equal =
+            ResourceRequirements { cpu_request: milli(500), memory_request: milli(1000), ..limits.clone() };
+        let less = ResourceRequirements { cpu_request: milli(100), ..equal.clone() };
+        let zero = ResourceRequirements { cpu_request: milli(0), ..none.clone() };
+        for (resources, class) in [
+            (vec![none.clone()], QosClass::BestEffort),
+            (vec![zero], QosClass::BestEffort),
+            (vec![limits.clone()], QosClass::Guaranteed),
+            (vec![equal.clone(), limits.clone()], QosClass::Guaranteed),
+            (vec![less], QosClass::Burstable),
+            (vec![equal, none], QosClass::Burstable),
+        ] {
+            let containers = resources.into_iter().map(|resources| Container { resources, ..container("c") });
+            assert_eq!(pod(RestartPolicy::Always).with(containers).spec.qos_class(), class);
+        }
+    }
+}

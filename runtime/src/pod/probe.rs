@@ -12,9 +12,12 @@
 use std::hash::Hasher;
 use std::time::Duration;
 
-use crate::node::{Health, ProbeResult};
+use crate::node::{Action, Attempt, Draft, Events, Health, ProbeResult};
 use crate::spec::{Container, ContainerIndex, Pod, ProbeAction, ProbeKind};
 use crate::time::Instant;
+
+use super::container::Run;
+use super::{ContainerState, PodState};
 
 /// Tries of one probe, at once, where the probe itself could not be made.
 const TRIES: u8 = 3;
@@ -268,6 +271,102 @@ fn spread(uid: &str, container: ContainerIndex, kind: ProbeKind) -> u64 {
     hasher.write_u8(container.0);
     hasher.write_u8(kind as u8);
     hasher.finish()
+}
+
+impl PodState {
+    /// The exec probe of this pod that has been due for longest.
+    pub(crate) fn oldest_exec_probe(&self) -> Option<(Instant, ContainerIndex, ProbeKind)> {
+        let of = |(index, container): (ContainerIndex, &ContainerState)| {
+            let due = container.probes.due().filter(|(_, exec, _)| *exec);
+            due.map(move |(kind, _, due)| (due, index, kind)).min()
+        };
+        self.containers().filter(|(_, container)| asks_probes(container)).filter_map(of).min()
+    }
+
+    /// Puts that probe into the plan.
+    pub(crate) fn plan_exec_probe(&mut self, container: ContainerIndex, kind: ProbeKind, draft: &mut Draft) {
+        let state = &mut self.containers[usize::from(container.0)];
+        if draft.push(self.index, Action::Probe(state.attempt(container), kind)) {
+            state.probes.asked(kind);
+        }
+    }
+
+    pub(super) fn plan_probes(&mut self, now: Instant, draft: &mut Draft) {
+        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+            if !asks_probes(container) {
+                continue;
+            }
+            let due: heapless::Vec<ProbeKind, 3> = container
+                .probes
+                .due()
+                .filter_map(|(kind, exec, due)| (!exec && due <= now).then_some(kind))
+                .collect();
+            for kind in due {
+                if !draft.push(self.index, Action::Probe(container.attempt(index), kind)) {
+                    return;
+                }
+                container.probes.asked(kind);
+            }
+        }
+    }
+
+    pub(super) fn probed(
+        &mut self,
+        now: Instant,
+        attempt: Attempt,
+        kind: ProbeKind,
+        result: &ProbeResult,
+        events: &mut Events,
+    ) {
+        let pod = self.pod.clone();
+        let index = self.index;
+        let Some(container) = self.container_of(attempt) else { return };
+        if !container.is_running() {
+            return;
+        }
+        let spec = pod.spec.container(attempt.container);
+        let at = Some(attempt.container);
+        let meaning = container.probes.answered(spec, now, kind, result);
+        match result {
+            ProbeResult::Success => {}
+            ProbeResult::Warning(text) => {
+                events.warn(
+                    index,
+                    at,
+                    "ProbeWarning",
+                    format!("{} probe warning: {text}", word(kind)).into(),
+                );
+            }
+            ProbeResult::Failure(text) => {
+                events.warn(index, at, "Unhealthy", format!("{} probe failed: {text}", word(kind)).into());
+            }
+            ProbeResult::Error(text) => {
+                if container.probes.gave_up(kind) {
+                    let state = container.probes.state_word(kind);
+                    let text =
+                        format!("{} probe errored and resulted in {state} state: {text}", word(kind)).into();
+                    events.warn(index, at, "Unhealthy", text);
+                }
+            }
+        }
+        match meaning {
+            Meaning::Nothing => {}
+            Meaning::HealthChanged => self.touch(),
+            Meaning::Fatal => {
+                container.failed_probe = Some(kind);
+                self.touch();
+            }
+        }
+    }
+}
+
+/// Its probes are asked: it runs, and nobody has lost patience with it.
+fn asks_probes(container: &ContainerState) -> bool {
+    match container.run {
+        Run::Running | Run::Terminating { .. } => true,
+        Run::Waiting | Run::Recording | Run::Starting { .. } => false,
+        Run::StartFailed { .. } | Run::Killing { .. } | Run::Exited => false,
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,9 @@
 //! one name, a start that is not on flash, a plan that spins. `timelines.rs`
 //! reads what took place as sentences, `seeds.rs` lets chance write them.
 
+mod disaster;
+mod sample;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::rc::Rc;
@@ -14,10 +17,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::node::*;
-use crate::spec::container::{PullPolicy, SecurityContext};
-use crate::spec::pod::{DnsConfig, DnsPolicy, PodSecurityContext};
 use crate::spec::*;
-use crate::time::{Anchor, Instant, Moment, Timestamp};
+use crate::time::{Anchor, Instant, Moment};
+
+pub(crate) use sample::*;
 
 /// What becomes of a run.
 #[derive(Clone, Debug)]
@@ -239,135 +242,6 @@ impl Sim {
     /// Told to the node after this time.
     pub(crate) fn later(&mut self, after: Duration, seen: Observation) {
         self.after(after, Happening::Told(seen));
-    }
-
-    /// The supervisor of a pod dies.
-    pub(crate) fn lose_sandbox(&mut self, uid: &Uid) {
-        let Some(index) = self.node.index_of(uid) else { return };
-        let pod = self.of(uid);
-        if pod.sandbox != WorldSandbox::Made {
-            return;
-        }
-        let is_being_made = |happening: &Happening| match happening {
-            Happening::SandboxMade(of, _) | Happening::SandboxGone(of, _) => of == uid,
-            _ => false,
-        };
-        if self.queue.values().any(is_being_made) {
-            return;
-        }
-        let pod = self.of(uid);
-        pod.sandbox = WorldSandbox::Remains;
-        pod.alive.clear();
-        self.note_log(&format!("{uid} loses its sandbox"));
-        self.queue.retain(|_, happening| {
-            !matches!(happening, Happening::Executed(of, _, _) | Happening::Ended(of, _, _, _) if of == uid)
-        });
-        self.tell_of(index, PodObservation::SandboxLost);
-    }
-
-    /// The agent is killed and starts again; nothing else is disturbed.
-    pub(crate) fn restart_agent(&mut self) {
-        self.note_log("agent starts anew");
-        let pending = std::mem::take(&mut self.queue);
-        let mut survive = BTreeMap::new();
-        for (key, happening) in pending {
-            match happening {
-                // A supervisor finishes what it was told to start, or was never told.
-                Happening::Executed(uid, index, attempt) => {
-                    if self.chance.percent(50) {
-                        self.happen(Happening::Executed(uid, index, attempt));
-                    } else {
-                        self.of(&uid).alive.remove(&attempt);
-                    }
-                }
-                Happening::SandboxMade(uid, _) => {
-                    let made = self.chance.percent(50);
-                    self.of(&uid).sandbox = if made { WorldSandbox::Made } else { WorldSandbox::None };
-                }
-                Happening::SandboxGone(uid, _) => {
-                    let gone = self.chance.percent(50);
-                    self.of(&uid).sandbox = if gone { WorldSandbox::None } else { WorldSandbox::Remains };
-                }
-                Happening::Written(uid, _, _, record) => {
-                    if self.chance.percent(50) {
-                        self.of(&uid).record = Some(record);
-                    }
-                }
-                Happening::Erased(uid, _) => {
-                    if self.chance.percent(50) {
-                        self.erase(&uid);
-                    }
-                }
-                Happening::Ended(..) => drop(survive.insert(key, happening)),
-                Happening::Told(_) | Happening::ToldOf(..) => {}
-            }
-        }
-        // What `happen` queued for the old agent is lost with it, but ends are not.
-        self.queue.retain(|_, happening| matches!(happening, Happening::Ended(..)));
-        self.queue.extend(survive);
-        self.begin_agent(true);
-    }
-
-    /// Power is cut and comes back.
-    pub(crate) fn reboot(&mut self) {
-        self.note_log("power is cut");
-        self.queue.clear();
-        for pod in &mut self.pods {
-            pod.alive.clear();
-            pod.over.clear();
-            pod.sandbox = WorldSandbox::None;
-            if let Some(record) = &mut pod.record {
-                of_an_earlier_boot(record);
-            }
-        }
-        self.begin_agent(false);
-    }
-
-    fn begin_agent(&mut self, same_boot: bool) {
-        self.node = Node::new();
-        self.probes_in_flight.clear();
-        let slack = self.slack();
-        for place in 0..self.pods.len() {
-            let pod = &mut self.pods[place];
-            pod.index = None;
-            pod.save_in_flight = false;
-            pod.gone_by = None;
-            if pod.shown_terminal.is_some()
-                && !pod.record.as_ref().is_some_and(|record| record.phase.is_terminal())
-            {
-                // Its record could not be written, and it was on its way out.
-                pod.shown_terminal = None;
-            }
-            if !pod.wanted {
-                // It goes as an orphan, or with the whole grace that was asked for.
-                pod.gone_by = Some(self.now + pod.pod.spec.termination_grace_period.max(secs(40)) + slack);
-            }
-            if pod.sandbox == WorldSandbox::None && (pod.wanted || pod.record.is_none()) {
-                pod.gone_by = None;
-                continue;
-            }
-            assert!(same_boot || pod.sandbox == WorldSandbox::None);
-            let alive = pod.alive.iter().map(|(attempt, process)| FoundAttempt {
-                attempt: *attempt,
-                container: started(process.started.expect("it runs"), *attempt),
-                exit: None,
-                health: Health::default(),
-            });
-            let found = Found {
-                pod: pod.pod.clone(),
-                record: pod.record.clone(),
-                sandbox: (pod.sandbox == WorldSandbox::Made)
-                    .then_some(FoundSandbox { ip: None, at: self.now }),
-                attempts: pod.over.iter().cloned().chain(alive).collect(),
-            };
-            self.node.observe(self.now, Observation::Found(found));
-        }
-        for pod in self.pods.iter().filter(|pod| pod.wanted) {
-            let seen = Observation::Wanted { pod: pod.pod.clone(), record: pod.record.clone() };
-            self.node.observe(self.now, seen);
-        }
-        self.node.observe(self.now, Observation::SourcesSeen);
-        self.settle();
     }
 
     /// Lets time pass.
@@ -779,19 +653,6 @@ impl Sim {
     }
 }
 
-fn of_an_earlier_boot(record: &mut Record) {
-    let earlier = |moment: &mut Moment| {
-        if let Moment::ThisBoot(at) = moment {
-            *moment = Moment::Earlier(Timestamp(at.0 as i64));
-        }
-    };
-    record.start_time.iter_mut().for_each(earlier);
-    for exit in record.containers.iter_mut().filter_map(|container| container.last_exit.as_mut()) {
-        earlier(&mut exit.started_at);
-        earlier(&mut exit.finished_at);
-    }
-}
-
 /// What is known of a run that started.
 pub(crate) fn started(at: Instant, attempt: Attempt) -> StartedContainer {
     StartedContainer {
@@ -801,88 +662,5 @@ pub(crate) fn started(at: Instant, attempt: Attempt) -> StartedContainer {
         image_id: "docker.io/library/app@sha256:00".into(),
         user: User { uid: 1000, gid: 1000, supplemental_groups: vec![1000] },
         stop_signal: 15,
-    }
-}
-
-/// A pod `web` with one container `app`.
-pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
-    Pod {
-        name: "web".into(),
-        namespace: "default".into(),
-        uid: "u1".into(),
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
-        spec: PodSpec {
-            containers: vec![container("app")],
-            volumes: Vec::new(),
-            restart_policy,
-            termination_grace_period: secs(30),
-            active_deadline: None,
-            host_network: false,
-            host_pid: false,
-            host_ipc: false,
-            share_process_namespace: false,
-            hostname: None,
-            subdomain: None,
-            host_aliases: Vec::new(),
-            dns_policy: DnsPolicy::default(),
-            dns_config: DnsConfig::default(),
-            security_context: PodSecurityContext::default(),
-        },
-    }
-}
-
-impl Pod {
-    /// The same under another uid.
-    pub(crate) fn uid(mut self, uid: &str) -> Self {
-        self.uid = uid.into();
-        self
-    }
-
-    /// The same under another name.
-    pub(crate) fn named(mut self, name: &str) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    /// The same with these containers.
-    pub(crate) fn with(mut self, containers: impl IntoIterator<Item = Container>) -> Self {
-        self.spec.containers = containers.into_iter().collect();
-        self
-    }
-}
-
-/// A container without anything special.
-pub(crate) fn container(name: &str) -> Container {
-    Container {
-        name: name.into(),
-        image: "app:1".into(),
-        image_pull_policy: PullPolicy::IfNotPresent,
-        command: None,
-        args: None,
-        working_dir: None,
-        env: Vec::new(),
-        ports: Vec::new(),
-        resources: ResourceRequirements::default(),
-        volume_mounts: Vec::new(),
-        liveness_probe: None,
-        readiness_probe: None,
-        startup_probe: None,
-        termination_message_path: "/dev/termination-log".into(),
-        termination_message_fallback_to_logs: false,
-        security_context: SecurityContext::default(),
-    }
-}
-
-/// An exec probe every ten seconds that fails at the third failure in a row.
-pub(crate) fn exec_probe() -> Probe {
-    Probe {
-        action: ProbeAction::Exec(vec!["true".into()]),
-        initial_delay: secs(0),
-        timeout: secs(1),
-        period: secs(10),
-        success_threshold: 1,
-        failure_threshold: 3,
-        termination_grace_period: None,
     }
 }

@@ -175,6 +175,8 @@ fn a_grace_can_only_shrink_and_is_never_below_the_minimum_window() {
         sim.unwant(&uid(), Some(secs(asked)));
         sim.run_until(secs(6));
         sim.unwant(&uid(), Some(secs(then)));
+        let shown = sim.node.pods().next().and_then(PodState::termination_grace);
+        assert_eq!(shown, Some(secs(asked.min(then).max(1))));
         sim.run_until(secs(60));
         let kill = format!("{killed:>4}s app#0 Kill\n");
         assert!(sim.trace.contains(&kill), "{asked} then {then}:\n{}", sim.trace);
@@ -494,4 +496,18 @@ fn a_sandbox_that_cannot_be_taken_down_is_tried_again() {
     sim.unwant(&uid(), None);
     sim.run_until(secs(401));
     assert!(sim.is_gone(&uid()));
+}
+
+#[test]
+fn what_the_core_keeps_of_a_pod_is_small() {
+    use super::container::{ContainerState, Ended, Identity};
+    let text = 2 * (64 + 64 + 128);
+    let record = size_of::<Record>() + size_of::<ContainerRecord>() + text;
+    let container = size_of::<ContainerState>()
+        + 2 * size_of::<Ended>()
+        + size_of::<Identity>()
+        + size_of::<StartedContainer>()
+        + text;
+    let all = size_of::<PodState>() + container + 2 * record;
+    assert!(all < 4096, "{all} bytes");
 }

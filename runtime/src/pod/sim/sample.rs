@@ -1,0 +1,91 @@
+//! Pods to tell stories about.
+
+use std::collections::BTreeMap;
+
+use super::secs;
+use crate::spec::container::{PullPolicy, SecurityContext};
+use crate::spec::pod::{DnsConfig, DnsPolicy, PodSecurityContext};
+use crate::spec::*;
+
+/// A pod `web` with one container `app`.
+pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
+    Pod {
+        name: "web".into(),
+        namespace: "default".into(),
+        uid: "u1".into(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        spec: PodSpec {
+            containers: vec![container("app")],
+            volumes: Vec::new(),
+            restart_policy,
+            termination_grace_period: secs(30),
+            active_deadline: None,
+            host_network: false,
+            host_pid: false,
+            host_ipc: false,
+            share_process_namespace: false,
+            hostname: None,
+            subdomain: None,
+            host_aliases: Vec::new(),
+            dns_policy: DnsPolicy::default(),
+            dns_config: DnsConfig::default(),
+            security_context: PodSecurityContext::default(),
+        },
+    }
+}
+
+impl Pod {
+    /// The same under another uid.
+    pub(crate) fn uid(mut self, uid: &str) -> Self {
+        self.uid = uid.into();
+        self
+    }
+
+    /// The same under another name.
+    pub(crate) fn named(mut self, name: &str) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// The same with these containers.
+    pub(crate) fn with(mut self, containers: impl IntoIterator<Item = Container>) -> Self {
+        self.spec.containers = containers.into_iter().collect();
+        self
+    }
+}
+
+/// A container without anything special.
+pub(crate) fn container(name: &str) -> Container {
+    Container {
+        name: name.into(),
+        image: "app:1".into(),
+        image_pull_policy: PullPolicy::IfNotPresent,
+        command: None,
+        args: None,
+        working_dir: None,
+        env: Vec::new(),
+        ports: Vec::new(),
+        resources: ResourceRequirements::default(),
+        volume_mounts: Vec::new(),
+        liveness_probe: None,
+        readiness_probe: None,
+        startup_probe: None,
+        termination_message_path: "/dev/termination-log".into(),
+        termination_message_fallback_to_logs: false,
+        security_context: SecurityContext::default(),
+    }
+}
+
+/// An exec probe every ten seconds that fails at the third failure in a row.
+pub(crate) fn exec_probe() -> Probe {
+    Probe {
+        action: ProbeAction::Exec(vec!["true".into()]),
+        initial_delay: secs(0),
+        timeout: secs(1),
+        period: secs(10),
+        success_threshold: 1,
+        failure_threshold: 3,
+        termination_grace_period: None,
+    }
+}
