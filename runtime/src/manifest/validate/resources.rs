@@ -78,10 +78,7 @@ fn name(resource: &str, path: &Path<'_>, errors: &mut Errors) {
     let qualified = details.is_empty();
     invalid(path, resource, details, errors);
     if resource.contains('/') {
-        if !is_native(resource)
-            && (resource.starts_with("requests.")
-                || !rules::qualified_name(&format!("requests.{resource}")).is_empty())
-        {
+        if !is_native(resource) && !is_extended(resource) {
             errors.push(FieldError::invalid(
                 path,
                 resource,
@@ -110,8 +107,15 @@ fn amount(resource: &str, value: &Value, path: &Path<'_>, errors: &mut Errors) {
     if quantity.is_negative() {
         errors.push(FieldError::invalid(path, &quantity.to_string(), "must be greater than or equal to 0"));
     }
-    if !is_native(resource) && !quantity.is_whole() {
+    if is_extended(resource) && !quantity.is_whole() {
         errors.push(FieldError::invalid(path, &quantity.to_string(), "must be an integer"));
+    }
+    if let Some(size) = resource.strip_prefix("hugepages-") {
+        let pages = Quantity::parse(size).ok().filter(|size| size.is_whole()).map(|size| size.value());
+        if pages.is_none_or(|size| size <= 0 || quantity.value() % size != 0) {
+            let detail = format!("{quantity} is not positive integer multiple of {resource}");
+            errors.push(FieldError::invalid(path, &quantity.to_string(), detail));
+        }
     }
 }
 
@@ -121,6 +125,13 @@ fn quantity(value: &Value) -> Option<Quantity> {
 
 fn is_native(resource: &str) -> bool {
     !resource.contains('/') || resource.contains("kubernetes.io/")
+}
+
+/// A resource that someone else than Kubernetes names.
+fn is_extended(resource: &str) -> bool {
+    !is_native(resource)
+        && !resource.starts_with("requests.")
+        && rules::qualified_name(&format!("requests.{resource}")).is_empty()
 }
 
 fn is_huge_pages(resource: &str) -> bool {

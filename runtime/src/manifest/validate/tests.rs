@@ -349,6 +349,10 @@ const CONTAINER: &[(&str, &[&str])] = &[
         r#"spec.containers[0].resources.requests[requests.example.com/gpu]: Invalid value: "requests.example.com/gpu": doesn't follow extended resource name standard"#,
     ]),
     ("resources: {limits: {kubernetes.io/x: 1}}", &[]),
+    ("resources: {limits: {hugepages-2Mi: 3Mi, cpu: 1}}", &[
+        r#"spec.containers[0].resources.limits[hugepages-2Mi]: Invalid value: "3Mi": 3Mi is not positive integer multiple of hugepages-2Mi"#,
+        r#"spec.containers[0].resources.requests[hugepages-2Mi]: Invalid value: "3Mi": 3Mi is not positive integer multiple of hugepages-2Mi"#,
+    ]),
     ("resources: {limits: {hugepages-2Mi: 2Mi}}",
         &["spec.containers[0].resources: Forbidden: HugePages require cpu or memory"]),
     ("resources: {limits: {requests.cpu: 1}}", &[
