@@ -240,6 +240,8 @@ impl Supervisor {
     /// Greets it. Nothing is told to an agent that has not.
     pub async fn hello(&self) -> Result<SupervisorState, SupervisorError> {
         self.send(&Request::Hello { version: VERSION }, &[])?;
+        // All of it is told again.
+        self.early.borrow_mut().clear();
         let mut state = SupervisorState::default();
         let mut greeted = false;
         loop {
@@ -310,6 +312,22 @@ impl Supervisor {
     /// It ends when no container is left, and takes the sandbox down.
     pub fn end(&self) -> Result<(), SupervisorError> {
         self.send(&Request::End, &[])
+    }
+
+    /// Has it replace itself with the binary `exe`; `hello` follows. Its
+    /// containers, its pid and its lock stay. After an error it is what it was.
+    pub async fn reexec(&self, exe: BorrowedFd<'_>) -> Result<(), SupervisorError> {
+        self.send(&Request::Reexec, &[exe])?;
+        loop {
+            let (news, descriptors) = self.receive().await?;
+            match news {
+                News::Hello { .. } => return Ok(()),
+                News::ReexecFailed { message } => {
+                    return Err(SupervisorError::Reexec { message: message.as_str().to_owned() });
+                }
+                news => self.early.borrow_mut().extend(self.event(news, descriptors)),
+            }
+        }
     }
 
     /// The next news. `Died` if there will be none.

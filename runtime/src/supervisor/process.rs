@@ -2,32 +2,38 @@
 //!
 //! All it knows is in [`Process`]; what an agent has not been told yet is seen
 //! from that, so there is no queue of news. Whatever is slow or may die is done
-//! in a forked helper.
+//! in a forked helper. Read next: `process/children.rs`, `process/tell.rs`, and
+//! `process/handover.rs` for how it replaces itself.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
 use super::attempt::{Attempt, State, Told, User, pipe};
 use super::config::{ContainerConfig, SandboxConfig};
 use super::enter::{self, Enter, Exec, ExecState};
-use super::exit::{self, ExitRecord};
+use super::exit;
 use super::log::{Log, Partial, Stream};
-use super::protocol::{self, Message, Name, News, Request, VERSION, cut};
+use super::protocol::{self, Message, Name, News, Request, cut};
 use super::sandbox::{self, Made, Namespaces};
-use super::start::{Start, Status};
+use super::start::Start;
 use super::sys::{self, Parent};
 use crate::time::Instant;
+
+mod children;
+mod handover;
+mod tell;
 
 /// Attempts that are remembered until the agent forgets them: a pod's containers,
 /// each with some runs that an absent agent has not asked for yet.
@@ -42,6 +48,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Read from a container at once.
 const BUFFER: usize = 16 * 1024;
+
+/// Where helpers mount, in the pod's directory.
+const SCRATCH: &str = "mnt";
 
 /// What the pod's containers share.
 enum Sandbox {
@@ -64,7 +73,7 @@ struct Process {
     dir: PathBuf,
     listener: OwnedFd,
     /// Locked: no other supervisor has a pod of this name for as long as it is open.
-    _lock: OwnedFd,
+    lock: OwnedFd,
     signals: SignalFd,
     agent: Option<Agent>,
     sandbox: Sandbox,
@@ -80,38 +89,45 @@ struct Process {
 
 /// The main function of `nodlet supervisor DIR LISTENER LOCK [CGROUP...]`: the
 /// pod's directory, descriptors of the listening socket and of the locked file,
-/// and the cgroups that are the supervisors' own.
-pub fn run(args: impl Iterator<Item = std::ffi::OsString>) -> ! {
-    let mut args = args;
-    let dir = args.next().map(PathBuf::from);
-    let mut descriptor = || args.next()?.to_str()?.parse::<RawFd>().ok().filter(|fd| *fd > 2);
-    let (Some(dir), Some(listener), Some(lock)) = (dir, descriptor(), descriptor()) else {
+/// and the cgroups that are the supervisors' own. What follows `nodlet supervisor`
+/// otherwise is said in `handover.rs`.
+pub fn run(mut args: impl Iterator<Item = OsString>) -> ! {
+    sys::set_name(c"nodlet:super");
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    let descriptor =
+        |arg: Option<OsString>| arg?.to_str()?.parse::<RawFd>().ok().filter(|fd| *fd > 2 && is_open(*fd));
+    let first = args.next().unwrap_or_default();
+    let process = if first == handover::PARSE {
+        descriptor(args.next()).map(|memfd| handover::parse(memfd))
+    } else if first == handover::RESUME {
+        // SAFETY: it was just seen to be open, and nobody else owns it.
+        descriptor(args.next()).map(|memfd| Process::resume(unsafe { OwnedFd::from_raw_fd(memfd) }))
+    } else {
+        let inherited = descriptor(args.next()).zip(descriptor(args.next()));
+        inherited
+            .map(|(listener, lock)| Process::begin(first.into(), listener, lock, args.map(PathBuf::from)))
+    };
+    let Some(process) = process else {
         eprintln!("nodlet supervisor: it is started by the agent, for one pod");
         std::process::exit(2);
     };
-    sys::set_name(c"nodlet:super");
-    for cgroup in args.map(PathBuf::from) {
-        // One thread: `tasks` does what `cgroup.procs` does, without waiting.
-        let tasks = cgroup.join("tasks");
-        let file = if tasks.exists() { tasks } else { cgroup.join("cgroup.procs") };
-        let _ = fs::write(file, "0");
-    }
-    sys::close_all_but(&[listener, lock]);
-    hush_panics(dir.clone());
-    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
-    for fd in [listener, lock] {
-        let flags = nix::fcntl::FdFlag::FD_CLOEXEC;
-        if nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(flags)).is_err() {
-            eprintln!("nodlet supervisor: it is started by the agent, which passes a socket and a lock");
-            std::process::exit(2);
-        }
-    }
-    // SAFETY: they were just seen to be open, and nobody else owns them.
-    let (listener, lock) = unsafe { (OwnedFd::from_raw_fd(listener), OwnedFd::from_raw_fd(lock)) };
-    match Process::new(dir, listener, lock).and_then(|mut process| process.serve()) {
+    match process.and_then(|mut process| process.serve()) {
         Ok(()) => std::process::exit(0),
         Err(_) => std::process::exit(1),
     }
+}
+
+fn is_open(fd: RawFd) -> bool {
+    let flags = nix::fcntl::FdFlag::FD_CLOEXEC;
+    nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(flags)).is_ok()
+}
+
+/// SIGCHLD, as a descriptor.
+fn blocked_signals() -> io::Result<SignalFd> {
+    let mut mask = SigSet::empty();
+    mask.add(Signal::SIGCHLD);
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
+    Ok(SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }
 
 /// A helper that panics must not abort: the C library would send SIGABRT to the
@@ -140,17 +156,27 @@ enum Source {
 }
 
 impl Process {
-    fn new(dir: PathBuf, listener: OwnedFd, lock: OwnedFd) -> io::Result<Process> {
-        let mut mask = SigSet::empty();
-        mask.add(Signal::SIGCHLD);
-        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
-        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        fs::create_dir_all(dir.join("mnt"))?;
+    fn begin(
+        dir: PathBuf,
+        listener: RawFd,
+        lock: RawFd,
+        cgroups: impl Iterator<Item = PathBuf>,
+    ) -> io::Result<Process> {
+        for cgroup in cgroups {
+            // One thread: `tasks` does what `cgroup.procs` does, without waiting.
+            let tasks = cgroup.join("tasks");
+            let file = if tasks.exists() { tasks } else { cgroup.join("cgroup.procs") };
+            let _ = fs::write(file, "0");
+        }
+        sys::close_all_but(&[listener, lock]);
+        fs::create_dir_all(dir.join(SCRATCH))?;
+        // SAFETY: they were seen to be open, and nobody else owns them.
+        let (listener, lock) = unsafe { (OwnedFd::from_raw_fd(listener), OwnedFd::from_raw_fd(lock)) };
         Ok(Process {
             dir,
             listener,
-            _lock: lock,
-            signals,
+            lock,
+            signals: blocked_signals()?,
             agent: None,
             sandbox: Sandbox::Absent,
             attempts: Vec::new(),
@@ -162,6 +188,7 @@ impl Process {
     }
 
     fn serve(&mut self) -> io::Result<()> {
+        hush_panics(self.dir.clone());
         loop {
             self.reap();
             self.settle();
@@ -305,7 +332,11 @@ impl Process {
             Request::Exec { id, container, number, stdio } => {
                 self.exec(id, &container, number, stdio, descriptors)
             }
-            Request::Reexec => {}
+            Request::Reexec => {
+                if let Some(binary) = descriptors.pop() {
+                    self.reexec(&binary);
+                }
+            }
             Request::Forget { container, number } => {
                 if let Some(at) = self.attempts.iter().position(|attempt| attempt.is(&container, number))
                     && self.attempts[at].is_over()
@@ -315,122 +346,6 @@ impl Process {
                 }
             }
             Request::End => self.ending = true,
-        }
-    }
-
-    /// Forgets what the last agent was told, so that this one is told all.
-    fn greet(&mut self, version: u32) {
-        let pid = std::process::id() as i32;
-        if let Some(agent) = &mut self.agent {
-            (agent.greeted, agent.sandbox_told) = (version == VERSION, false);
-        }
-        if !self.say(&News::Hello { version: VERSION, pid }, &[]) || version != VERSION {
-            return;
-        }
-        for attempt in &mut self.attempts {
-            attempt.told = Told::default();
-        }
-        for exec in &mut self.execs {
-            (exec.started_told, exec.ended_told) = (false, false);
-        }
-        let layers: Vec<String> = self.layers.keys().cloned().collect();
-        for name in layers {
-            let layer = self.layers[&name].try_clone();
-            if let Ok(layer) = layer {
-                self.say(&News::Layer { name: cut(&name) }, &[layer.as_fd()]);
-            }
-        }
-        self.tell();
-        self.say(&News::HelloEnd, &[]);
-    }
-
-    /// Sends one frame; `false` if the agent cannot take it now.
-    fn say(&mut self, news: &News, descriptors: &[BorrowedFd]) -> bool {
-        let Some(agent) = &self.agent else { return false };
-        match protocol::send(agent.socket.as_fd(), news, descriptors) {
-            Ok(()) => true,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
-            Err(_) => {
-                self.agent = None;
-                false
-            }
-        }
-    }
-
-    fn has_news(&self) -> bool {
-        let sandbox = match &self.sandbox {
-            Sandbox::Ready { .. } | Sandbox::Failed { .. } => {
-                self.agent.as_ref().is_some_and(|a| !a.sandbox_told)
-            }
-            Sandbox::Absent | Sandbox::Making { .. } => false,
-        };
-        sandbox
-            || self.attempts.iter().any(|attempt| news_of(attempt).is_some())
-            || self.execs.iter().any(|exec| news_of_exec(exec).is_some())
-    }
-
-    /// Tells the agent what it does not know, as far as it takes it.
-    fn tell(&mut self) {
-        if !self.agent.as_ref().is_some_and(|agent| agent.greeted) {
-            return;
-        }
-        if self.agent.as_ref().is_some_and(|agent| !agent.sandbox_told) {
-            let news = match &self.sandbox {
-                Sandbox::Ready { at, .. } => Some(News::SandboxReady { at: *at }),
-                Sandbox::Failed { message } => Some(News::SandboxFailed { message: message.clone() }),
-                Sandbox::Absent | Sandbox::Making { .. } => None,
-            };
-            if let Some(news) = news {
-                if !self.say(&news, &[]) {
-                    return;
-                }
-                if let Some(agent) = &mut self.agent {
-                    agent.sandbox_told = true;
-                }
-            }
-        }
-        for at in 0..self.attempts.len() {
-            while let Some(news) = news_of(&self.attempts[at]) {
-                let pidfd = match (&news, &self.attempts[at].state) {
-                    (News::Started { .. }, State::Running { pidfd, .. }) => pidfd.try_clone().ok(),
-                    _ => None,
-                };
-                let descriptors: Vec<BorrowedFd> = pidfd.iter().map(|fd| fd.as_fd()).collect();
-                if !self.say(&news, &descriptors) {
-                    return;
-                }
-                let told = &mut self.attempts[at].told;
-                match news {
-                    News::Started { .. } => told.started = true,
-                    _ => told.ended = true,
-                }
-            }
-        }
-        self.tell_of_execs();
-    }
-
-    /// Tells of executed processes.
-    fn tell_of_execs(&mut self) {
-        for at in 0..self.execs.len() {
-            while let Some(news) = news_of_exec(&self.execs[at]) {
-                let terminal = match &self.execs[at].state {
-                    ExecState::Running { terminal: Some(terminal), .. } => terminal.try_clone().ok(),
-                    _ => None,
-                };
-                let descriptors: Vec<BorrowedFd> = terminal.iter().map(|fd| fd.as_fd()).collect();
-                if !self.say(&news, &descriptors) {
-                    return;
-                }
-                let exec = &mut self.execs[at];
-                match news {
-                    News::ExecStarted { .. } => exec.started_told = true,
-                    _ => exec.ended_told = true,
-                }
-                if let ExecState::Running { terminal, .. } = &mut exec.state {
-                    // It is the agent's now: whoever has a copy keeps the terminal from hanging up.
-                    *terminal = None;
-                }
-            }
         }
     }
 
@@ -460,7 +375,7 @@ impl Process {
 
     /// Where helpers mount, each in a mount namespace of its own.
     fn scratch(&self) -> PathBuf {
-        self.dir.join("mnt")
+        self.dir.join(SCRATCH)
     }
 
     fn sandbox_answered(&mut self) {
@@ -575,32 +490,6 @@ impl Process {
         })
     }
 
-    /// Hears a start helper, or the process it made.
-    fn status(&mut self, at: usize) {
-        let attempt = &mut self.attempts[at];
-        while let State::Starting { status, init, .. } = &mut attempt.state {
-            match protocol::receive::<Status>(status.as_fd()) {
-                Ok(Some((Status::User { uid, gid, groups, home }, _))) => {
-                    attempt.user = User { uid, gid, groups, home: home.as_str().to_owned() };
-                }
-                Ok(Some((Status::Created { pid }, _))) => *init = Some(Pid::from_raw(pid)),
-                Ok(Some((Status::Failed { run, message }, _))) => attempt.fail(run, message),
-                Ok(None) => {
-                    // Every copy is closed: the process was executed, or all of them are dead.
-                    let pidfd = init.and_then(|init| Some((init, sys::pidfd_open(init).ok()?)));
-                    match pidfd {
-                        Some((init, pidfd)) => {
-                            attempt.state = State::Running { init, pidfd, at: Instant::now() }
-                        }
-                        None => attempt.fail(false, cut("create the container: the start helper died")),
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => attempt.fail(false, cut(&format!("hear the start helper: {error}"))),
-            }
-        }
-    }
-
     fn exec(&mut self, id: u32, container: &Name, number: u32, given: [bool; 3], descriptors: Vec<OwnedFd>) {
         let exec = self.fork_exec(id, container, number, given, descriptors).unwrap_or_else(|message| Exec {
             id,
@@ -668,144 +557,6 @@ impl Process {
         }
     }
 
-    /// Hears an exec helper, or the process it made.
-    fn exec_status(&mut self, at: usize) {
-        let exec = &mut self.execs[at];
-        while let ExecState::Starting { status, pid, terminal, .. } = &mut exec.state {
-            match protocol::receive::<Status>(status.as_fd()) {
-                Ok(Some((Status::Created { pid: created }, descriptors))) => {
-                    *pid = Some(Pid::from_raw(created));
-                    *terminal = descriptors.into_iter().next();
-                }
-                Ok(Some((Status::Failed { message, .. }, _))) => exec.fail(message),
-                Ok(Some((Status::User { .. }, _))) => {}
-                Ok(None) => match *pid {
-                    Some(pid) => exec.state = ExecState::Running { pid, terminal: terminal.take() },
-                    None => exec.fail(cut("exec: its helper died")),
-                },
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => exec.fail(cut(&format!("exec: hear its helper: {error}"))),
-            }
-        }
-    }
-
-    /// Looks at every child that has ended. Each is seen before it is reaped, so
-    /// that a container's record is written while its process can still be found.
-    fn reap(&mut self) {
-        loop {
-            let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-            let status = match waitid(Id::All, flags) {
-                Ok(WaitStatus::StillAlive) | Err(_) => return,
-                Ok(status) => status,
-            };
-            let Some(pid) = status.pid() else { return };
-            // What a helper said before it ended, or before its child did.
-            for at in 0..self.attempts.len() {
-                self.status(at);
-            }
-            for at in 0..self.execs.len() {
-                self.exec_status(at);
-            }
-            if !self.exec_ended(pid, &status) {
-                return;
-            }
-            let owner = self.attempts.iter_mut().find(|attempt| match &attempt.state {
-                State::Starting { helper, init, .. } => *helper == Some(pid) || *init == Some(pid),
-                State::Running { init, .. } => *init == pid,
-                State::Exited { .. } | State::Over { .. } | State::Failing { .. } | State::Failed { .. } => {
-                    false
-                }
-            });
-            if let Some(attempt) = owner {
-                let failed = !matches!(status, WaitStatus::Exited(_, 0));
-                match &mut attempt.state {
-                    State::Starting { helper, .. } if *helper == Some(pid) => {
-                        *helper = None;
-                        if failed {
-                            // Its container waits for ever to be told to execute.
-                            attempt.fail(false, cut("create the container: the start helper was killed"));
-                        }
-                    }
-                    // The helper still holds the socket: it ends at once, and this child is next then.
-                    State::Starting { helper: Some(_), .. } => return,
-                    State::Starting { .. } => {}
-                    State::Running { init, at, .. } => {
-                        let (init, at) = (*init, *at);
-                        attempt.drain(&mut self.buffer);
-                        record(&self.dir, attempt, status, at);
-                        attempt.state = State::Exited { init, at };
-                    }
-                    State::Exited { .. }
-                    | State::Over { .. }
-                    | State::Failing { .. }
-                    | State::Failed { .. } => {}
-                }
-            }
-            let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG);
-        }
-    }
-
-    /// A child ended that may be an executed process; `false` if it must wait.
-    fn exec_ended(&mut self, ended: Pid, status: &WaitStatus) -> bool {
-        for exec in &mut self.execs {
-            match &mut exec.state {
-                ExecState::Starting { helper, .. } if *helper == Some(ended) => {
-                    *helper = None;
-                    if !matches!(status, WaitStatus::Exited(_, 0)) {
-                        exec.fail(cut("exec: its helper was killed"));
-                    }
-                }
-                // Its helper still holds the socket: it ends at once, and this child is next then.
-                ExecState::Starting { helper: Some(_), pid, .. } if *pid == Some(ended) => return false,
-                ExecState::Running { pid, .. } if *pid == ended => {
-                    let code = match status {
-                        WaitStatus::Exited(_, code) => *code,
-                        WaitStatus::Signaled(_, signal, _) => 128 + *signal as i32,
-                        // Not asked for.
-                        _ => 255,
-                    };
-                    exec.state = ExecState::Ended { pid: ended, code };
-                }
-                ExecState::Starting { .. }
-                | ExecState::Running { .. }
-                | ExecState::Ended { .. }
-                | ExecState::Failed { .. } => {}
-            }
-        }
-        true
-    }
-
-    /// Ends attempts whose last process is gone, and gives up starts that hang.
-    fn settle(&mut self) {
-        let now = Instant::now();
-        for attempt in &mut self.attempts {
-            if let State::Starting { deadline, .. } = &attempt.state
-                && *deadline <= now
-            {
-                attempt.fail(false, cut("create the container: it took longer than two minutes"));
-            }
-            if attempt.is_emptying() {
-                // With a PID namespace of its own, nobody outlives the first process.
-                if attempt.is_populated() {
-                    attempt.kill();
-                }
-                if !attempt.is_populated() {
-                    attempt.end(&mut self.buffer);
-                }
-            }
-        }
-        self.execs.retain_mut(|exec| {
-            if !exec.has_ended() || sys::is_populated(&exec.cgroup, &mut exec.events) {
-                return true;
-            }
-            let _ = fs::remove_dir(&exec.cgroup);
-            exec.events = None;
-            !exec.ended_told
-        });
-        let attempts = &self.attempts;
-        self.layers.retain(|name, _| attempts.iter().any(|attempt| attempt.layers.contains(name)));
-    }
-
     /// The last thing done. What the kernel undoes later is undone now, so that
     /// who follows finds the names free.
     fn take_down(&mut self) {
@@ -820,62 +571,6 @@ impl Process {
         }
         self.sandbox = Sandbox::Absent;
     }
-}
-
-/// The next thing that the agent does not know of an attempt.
-fn news_of(attempt: &Attempt) -> Option<News> {
-    let (container, number) = (attempt.container.clone(), attempt.number);
-    let started = |init: &Pid, at: &Instant| News::Started {
-        container: container.clone(),
-        number,
-        pid: init.as_raw(),
-        at: *at,
-        uid: attempt.user.uid,
-        gid: attempt.user.gid,
-        groups: attempt.user.groups.clone(),
-    };
-    match &attempt.state {
-        State::Starting { .. } | State::Failing { .. } => None,
-        State::Running { init, at, .. } | State::Exited { init, at } => {
-            (!attempt.told.started).then(|| started(init, at))
-        }
-        State::Over { init, at } if !attempt.told.started => Some(started(init, at)),
-        State::Over { .. } => (!attempt.told.ended).then_some(News::Exited { container, number }),
-        State::Failed { run, message } => {
-            let message = message.clone();
-            (!attempt.told.ended).then_some(News::StartFailed { container, number, run: *run, message })
-        }
-    }
-}
-
-/// The next thing that the agent does not know of an executed process.
-fn news_of_exec(exec: &Exec) -> Option<News> {
-    let id = exec.id;
-    match &exec.state {
-        ExecState::Starting { .. } => None,
-        ExecState::Running { pid, .. } | ExecState::Ended { pid, .. } if !exec.started_told => {
-            Some(News::ExecStarted { id, pid: pid.as_raw() })
-        }
-        ExecState::Running { .. } => None,
-        ExecState::Ended { code, .. } => (!exec.ended_told).then_some(News::ExecExited { id, code: *code }),
-        ExecState::Failed { message } => {
-            (!exec.ended_told).then(|| News::ExecFailed { id, message: message.clone() })
-        }
-    }
-}
-
-/// Writes the exit record of an attempt whose first process has ended.
-fn record(dir: &Path, attempt: &Attempt, status: WaitStatus, started_at: Instant) {
-    let (code, signal) = match status {
-        WaitStatus::Exited(_, code) => (code, None),
-        WaitStatus::Signaled(_, signal, _) => (128 + signal as i32, Some(signal as i32)),
-        // Not asked for.
-        _ => (255, None),
-    };
-    let message = exit::termination_message(attempt.termination_message.as_ref(), code, &attempt.log);
-    let record = ExitRecord { code, signal, started_at, finished_at: Instant::now(), message };
-    // On tmpfs; the agent calls an exit without a record unknown.
-    let _ = record.write(dir, &attempt.container, attempt.number);
 }
 
 fn namespaces(config: &SandboxConfig, descriptors: Vec<OwnedFd>) -> Option<Namespaces> {

@@ -22,6 +22,11 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("no_line_of_a_flooded_log_is_lost_or_torn", no_line_of_a_flooded_log_is_lost_or_torn),
     ("the_termination_message_is_the_file_or_the_log", the_termination_message_is_the_file_or_the_log),
     ("the_supervisor_has_nothing_of_its_agent", the_supervisor_has_nothing_of_its_agent),
+    (
+        "a_supervisor_replaces_itself_and_no_container_notices",
+        a_supervisor_replaces_itself_and_no_container_notices,
+    ),
+    ("a_binary_that_cannot_take_over_changes_nothing", a_binary_that_cannot_take_over_changes_nothing),
 ];
 
 fn kill(pidfd: impl AsFd, signal: i32) {
@@ -258,4 +263,96 @@ fn the_supervisor_has_nothing_of_its_agent() {
         .filter(|target| target != "/dev/null")
         .collect();
     assert_eq!(fds.len(), 6, "{fds:?}");
+}
+
+fn a_supervisor_replaces_itself_and_no_container_notices() {
+    let pod = Pod::new("reexec");
+    let stays = pod.container("stays", &["part=half ", "until=/go", "out=whole", "exit=4"]);
+    let floods = pod.container("floods", &["flood=20000x50"]);
+    let gone = pod.container("gone", &["exit=6"]);
+    pod.run(&gone);
+    let process = pod.start(config_number(&stays), &stays);
+    pod.start(config_number(&floods), &floods);
+    pod.ask_to_exec(9, &stays, &["program", "program", "until=/go", "exit=8"], false, [None; 3]);
+    assert!(matches!(pod.next(), SupervisorEvent::ExecStarted { id: 9, .. }));
+    let pid = pod.pid();
+    let exe = || {
+        fs::metadata(format!("/proc/{pid}/exe"))
+            .map(|file| std::os::unix::fs::MetadataExt::ino(&file))
+            .unwrap()
+    };
+    let before = exe();
+    // A newer binary: another file.
+    let newer = pod.root.join("newer");
+    fs::copy("/proc/self/exe", &newer).unwrap();
+    let newer = fs::File::open(newer).unwrap();
+    for _ in 0..3 {
+        pod.client(|supervisor| crate::pod::patiently("handover", supervisor.reexec(newer.as_fd()))).unwrap();
+    }
+    assert_ne!(exe(), before);
+    let state = pod.hello();
+    assert_eq!(state.pid, pid);
+    let known = |name: &str, number: u32| {
+        state.events.iter().any(|event| match event {
+            SupervisorEvent::Started { container, number: n, .. } => container == name && *n == number,
+            _ => false,
+        })
+    };
+    for config in [&stays, &floods, &gone] {
+        assert!(known(&config.name, config_number(config)), "{:?}", state.events);
+    }
+    assert!(state.events.iter().any(|event| matches!(event, SupervisorEvent::ExecStarted { id: 9, .. })));
+    touch(&process, "go");
+    let (mut left, mut executed) = (2, false);
+    let flood_is_over = state
+        .events
+        .iter()
+        .any(|event| matches!(event, SupervisorEvent::Exited { container, .. } if container == "floods"));
+    if flood_is_over {
+        left = 1;
+    }
+    while left > 0 || !executed {
+        match pod.next() {
+            SupervisorEvent::Exited { container, exit, .. } => {
+                assert_eq!(exit.unwrap().code, if container == "stays" { 4 } else { 0 });
+                left -= 1;
+            }
+            SupervisorEvent::ExecExited { id: 9, code } => {
+                // The container may have ended first, and taken it along.
+                assert!(code == 8 || code == 137, "{code}");
+                executed = true;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(pod.output(&stays), "half whole\n");
+    let lines = pod.output(&floods);
+    for (number, line) in lines.lines().enumerate() {
+        assert_eq!(line, format!("{number} {}", "x".repeat(50)));
+    }
+    assert_eq!(lines.lines().count(), 20_000);
+    // It can do all that it could.
+    let after = pod.container("after", &["out=runs"]);
+    assert_eq!(pod.run(&after).1, "runs\n");
+    wait_until("no child", || possessions(pid).1.is_empty());
+}
+
+fn a_binary_that_cannot_take_over_changes_nothing() {
+    let pod = Pod::new("cannot");
+    let config = pod.container("app", &["wait"]);
+    let process = pod.start(config_number(&config), &config);
+    let pid = pod.pid();
+    let before = possessions(pid);
+    for (name, text) in [("script", "#!/bin/true\n"), ("nonsense", "nonsense")] {
+        let file = pod.root.join(name);
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let file = fs::File::open(file).unwrap();
+        let answer =
+            pod.client(|supervisor| crate::pod::patiently("answer", supervisor.reexec(file.as_fd())));
+        assert!(matches!(answer, Err(SupervisorError::Reexec { .. })), "{answer:?}");
+    }
+    wait_until("the same descriptors as before", || possessions(pid) == before);
+    kill(process.pidfd.unwrap(), libc::SIGKILL);
+    assert_eq!(pod.exited().code, 137);
 }

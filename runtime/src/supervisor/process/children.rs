@@ -1,0 +1,198 @@
+//! What helpers say, how children end, and what follows from it.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+use super::Process;
+use crate::supervisor::attempt::{Attempt, State, User};
+use crate::supervisor::enter::ExecState;
+use crate::supervisor::exit::{self, ExitRecord};
+use crate::supervisor::protocol::{self, cut};
+use crate::supervisor::start::Status;
+use crate::supervisor::sys;
+use crate::time::Instant;
+
+impl Process {
+    /// Looks at every child that has ended. Each is seen before it is reaped, so
+    /// that a container's record is written while its process can still be found.
+    pub(super) fn reap(&mut self) {
+        loop {
+            let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+            let status = match waitid(Id::All, flags) {
+                Ok(WaitStatus::StillAlive) | Err(_) => return,
+                Ok(status) => status,
+            };
+            let Some(pid) = status.pid() else { return };
+            // What a helper said before it ended, or before its child did.
+            for at in 0..self.attempts.len() {
+                self.status(at);
+            }
+            for at in 0..self.execs.len() {
+                self.exec_status(at);
+            }
+            if !self.exec_ended(pid, &status) {
+                return;
+            }
+            let owner = self.attempts.iter_mut().find(|attempt| match &attempt.state {
+                State::Starting { helper, init, .. } => *helper == Some(pid) || *init == Some(pid),
+                State::Running { init, .. } => *init == pid,
+                State::Exited { .. } | State::Over { .. } | State::Failing { .. } | State::Failed { .. } => {
+                    false
+                }
+            });
+            if let Some(attempt) = owner {
+                let failed = !matches!(status, WaitStatus::Exited(_, 0));
+                match &mut attempt.state {
+                    State::Starting { helper, .. } if *helper == Some(pid) => {
+                        *helper = None;
+                        if failed {
+                            // Its container waits for ever to be told to execute.
+                            attempt.fail(false, cut("create the container: the start helper was killed"));
+                        }
+                    }
+                    // The helper still holds the socket: it ends at once, and this child is next then.
+                    State::Starting { helper: Some(_), .. } => return,
+                    State::Starting { .. } => {}
+                    State::Running { init, at, .. } => {
+                        let (init, at) = (*init, *at);
+                        attempt.drain(&mut self.buffer);
+                        record(&self.dir, attempt, status, at);
+                        attempt.state = State::Exited { init, at };
+                    }
+                    State::Exited { .. }
+                    | State::Over { .. }
+                    | State::Failing { .. }
+                    | State::Failed { .. } => {}
+                }
+            }
+            let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG);
+        }
+    }
+
+    /// A child ended that may be an executed process; `false` if it must wait.
+    pub(super) fn exec_ended(&mut self, ended: Pid, status: &WaitStatus) -> bool {
+        for exec in &mut self.execs {
+            match &mut exec.state {
+                ExecState::Starting { helper, .. } if *helper == Some(ended) => {
+                    *helper = None;
+                    if !matches!(status, WaitStatus::Exited(_, 0)) {
+                        exec.fail(cut("exec: its helper was killed"));
+                    }
+                }
+                // Its helper still holds the socket: it ends at once, and this child is next then.
+                ExecState::Starting { helper: Some(_), pid, .. } if *pid == Some(ended) => return false,
+                ExecState::Running { pid, .. } if *pid == ended => {
+                    let code = match status {
+                        WaitStatus::Exited(_, code) => *code,
+                        WaitStatus::Signaled(_, signal, _) => 128 + *signal as i32,
+                        // Not asked for.
+                        _ => 255,
+                    };
+                    exec.state = ExecState::Ended { pid: ended, code };
+                }
+                ExecState::Starting { .. }
+                | ExecState::Running { .. }
+                | ExecState::Ended { .. }
+                | ExecState::Failed { .. } => {}
+            }
+        }
+        true
+    }
+
+    /// Hears a start helper, or the process it made.
+    pub(super) fn status(&mut self, at: usize) {
+        let attempt = &mut self.attempts[at];
+        while let State::Starting { status, init, .. } = &mut attempt.state {
+            match protocol::receive::<Status>(status.as_fd()) {
+                Ok(Some((Status::User { uid, gid, groups, home }, _))) => {
+                    attempt.user = User { uid, gid, groups, home: home.as_str().to_owned() };
+                }
+                Ok(Some((Status::Created { pid }, _))) => *init = Some(Pid::from_raw(pid)),
+                Ok(Some((Status::Failed { run, message }, _))) => attempt.fail(run, message),
+                Ok(None) => {
+                    // Every copy is closed: the process was executed, or all of them are dead.
+                    let pidfd = init.and_then(|init| Some((init, sys::pidfd_open(init).ok()?)));
+                    match pidfd {
+                        Some((init, pidfd)) => {
+                            attempt.state = State::Running { init, pidfd, at: Instant::now() }
+                        }
+                        None => attempt.fail(false, cut("create the container: the start helper died")),
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => attempt.fail(false, cut(&format!("hear the start helper: {error}"))),
+            }
+        }
+    }
+
+    /// Hears an exec helper, or the process it made.
+    pub(super) fn exec_status(&mut self, at: usize) {
+        let exec = &mut self.execs[at];
+        while let ExecState::Starting { status, pid, terminal, .. } = &mut exec.state {
+            match protocol::receive::<Status>(status.as_fd()) {
+                Ok(Some((Status::Created { pid: created }, descriptors))) => {
+                    *pid = Some(Pid::from_raw(created));
+                    *terminal = descriptors.into_iter().next();
+                }
+                Ok(Some((Status::Failed { message, .. }, _))) => exec.fail(message),
+                Ok(Some((Status::User { .. }, _))) => {}
+                Ok(None) => match *pid {
+                    Some(pid) => exec.state = ExecState::Running { pid, terminal: terminal.take() },
+                    None => exec.fail(cut("exec: its helper died")),
+                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => exec.fail(cut(&format!("exec: hear its helper: {error}"))),
+            }
+        }
+    }
+
+    /// Ends attempts whose last process is gone, and gives up starts that hang.
+    pub(super) fn settle(&mut self) {
+        let now = Instant::now();
+        for attempt in &mut self.attempts {
+            if let State::Starting { deadline, .. } = &attempt.state
+                && *deadline <= now
+            {
+                attempt.fail(false, cut("create the container: it took longer than two minutes"));
+            }
+            if attempt.is_emptying() {
+                // With a PID namespace of its own, nobody outlives the first process.
+                if attempt.is_populated() {
+                    attempt.kill();
+                }
+                if !attempt.is_populated() {
+                    attempt.end(&mut self.buffer);
+                }
+            }
+        }
+        self.execs.retain_mut(|exec| {
+            if !exec.has_ended() || sys::is_populated(&exec.cgroup, &mut exec.events) {
+                return true;
+            }
+            let _ = fs::remove_dir(&exec.cgroup);
+            exec.events = None;
+            !exec.ended_told
+        });
+        let attempts = &self.attempts;
+        self.layers.retain(|name, _| attempts.iter().any(|attempt| attempt.layers.contains(name)));
+    }
+}
+
+/// Writes the exit record of an attempt whose first process has ended.
+fn record(dir: &Path, attempt: &Attempt, status: WaitStatus, started_at: Instant) {
+    let (code, signal) = match status {
+        WaitStatus::Exited(_, code) => (code, None),
+        WaitStatus::Signaled(_, signal, _) => (128 + signal as i32, Some(signal as i32)),
+        // Not asked for.
+        _ => (255, None),
+    };
+    let message = exit::termination_message(attempt.termination_message.as_ref(), code, &attempt.log);
+    let record = ExitRecord { code, signal, started_at, finished_at: Instant::now(), message };
+    // On tmpfs; the agent calls an exit without a record unknown.
+    let _ = record.write(dir, &attempt.container, attempt.number);
+}

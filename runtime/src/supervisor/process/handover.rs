@@ -1,0 +1,364 @@
+//! A supervisor that replaces itself with a newer binary: in place, so that pid,
+//! children, locks and descriptors stay.
+//!
+//! All that it knows goes into a memfd. The new binary parses that on trial, in a
+//! child; only then does the supervisor execute it. A binary that cannot leaves
+//! everything as it was.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use super::{Agent, Process, Sandbox, blocked_signals};
+use crate::supervisor::attempt::{Attempt, State, Told, User};
+use crate::supervisor::client::seal;
+use crate::supervisor::config::{LogConfig, TerminationMessage};
+use crate::supervisor::enter::{Exec, ExecState};
+use crate::supervisor::log::{Log, Partial};
+use crate::supervisor::protocol::{self, Message, Name, News, VERSION, cut};
+use crate::supervisor::sandbox::Namespaces;
+use crate::supervisor::sys::{self, Parent};
+use crate::time::Instant;
+
+/// `nodlet supervisor --parse FD`: can you take this over?
+pub(super) const PARSE: &str = "--parse";
+
+/// `nodlet supervisor --resume FD`: take it over.
+pub(super) const RESUME: &str = "--resume";
+
+/// What a binary that can ends its trial with. Not 0, which every program can.
+const CAN: i32 = 113;
+
+/// How long a trial may take. It reads a few kilobytes.
+const TRIAL: Duration = Duration::from_secs(10);
+
+/// All that a supervisor knows. Descriptors are numbers: they stay open.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Saved {
+    dir: PathBuf,
+    listener: RawFd,
+    lock: RawFd,
+    agent: Option<RawFd>,
+    sandbox: SavedSandbox,
+    attempts: Vec<SavedAttempt>,
+    execs: Vec<SavedExec>,
+    layers: BTreeMap<String, RawFd>,
+    ending: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+enum SavedSandbox {
+    Absent,
+    Ready {
+        mnt: RawFd,
+        net: Option<RawFd>,
+        ipc: Option<RawFd>,
+        uts: Option<RawFd>,
+        pid: Option<RawFd>,
+        host_pid: bool,
+        host_ipc: bool,
+        at: Instant,
+        pause: Option<i32>,
+        host_link: Option<String>,
+    },
+    Failed {
+        message: Message,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedAttempt {
+    container: Name,
+    number: u32,
+    config: RawFd,
+    leaf: PathBuf,
+    user: User,
+    state: SavedState,
+    log: LogConfig,
+    partial: Partial,
+    stdout: Option<RawFd>,
+    stderr: Option<RawFd>,
+    termination_message: Option<TerminationMessage>,
+    layers: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum SavedState {
+    Running { init: i32, at: Instant },
+    Exited { init: i32, at: Instant },
+    Over { init: i32, at: Instant },
+    Failing { run: bool, message: Message },
+    Failed { run: bool, message: Message },
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedExec {
+    id: u32,
+    cgroup: PathBuf,
+    state: SavedExecState,
+}
+
+#[derive(Serialize, Deserialize)]
+enum SavedExecState {
+    Running { pid: i32 },
+    Ended { pid: i32, code: i32 },
+    Failed { message: Message },
+}
+
+/// The trial: never returns.
+pub(super) fn parse(memfd: RawFd) -> ! {
+    // SAFETY: whoever executes this passes it.
+    let memfd = unsafe { std::os::fd::BorrowedFd::borrow_raw(memfd) };
+    std::process::exit(match protocol::read_memfd::<Saved>(memfd) {
+        Ok(_) => CAN,
+        Err(_) => 1,
+    })
+}
+
+impl Process {
+    /// Replaces itself with `binary`, or tells why not.
+    pub(super) fn reexec(&mut self, binary: &OwnedFd) {
+        let message = match self.try_reexec(binary) {
+            Ok(never) => match never {},
+            Err(error) => cut(&error.to_string()),
+        };
+        self.say(&News::ReexecFailed { message }, &[]);
+    }
+
+    fn try_reexec(&self, binary: &OwnedFd) -> io::Result<std::convert::Infallible> {
+        let saved = self.save().ok_or_else(|| io::Error::other("something is being started; ask again"))?;
+        let mut open = saved.descriptors();
+        let memfd = protocol::memfd(&saved)?;
+        open.push(memfd.as_raw_fd());
+        let sealed = seal(&CString::new(format!("/proc/self/fd/{}", binary.as_raw_fd()))?)?;
+        let path = CString::new(format!("/proc/self/fd/{}", sealed.as_raw_fd()))?;
+        let args = |verb: &str| -> io::Result<Vec<CString>> {
+            let number = memfd.as_raw_fd().to_string();
+            ["nodlet", "supervisor", verb, &number].into_iter().map(|arg| Ok(CString::new(arg)?)).collect()
+        };
+        let environment: [CString; 0] = [];
+        let (parse, resume) = (args(PARSE)?, args(RESUME)?);
+
+        // SAFETY: the supervisor has one thread.
+        match unsafe { sys::fork(Parent::Caller, None) }? {
+            None => {
+                let _ = close_on_exec(&[memfd.as_raw_fd()], false);
+                let _ = nix::unistd::execve(&path, &parse, &environment);
+                sys::exit_now(1)
+            }
+            Some(child) => wait_for_trial(child)?,
+        }
+        close_on_exec(&open, false)?;
+        let Err(error) = nix::unistd::execve(&path, &resume, &environment);
+        close_on_exec(&open, true)?;
+        Err(error.into())
+    }
+
+    /// Everything; `None` while something is being started.
+    fn save(&self) -> Option<Saved> {
+        let raw = |fd: &OwnedFd| fd.as_raw_fd();
+        let sandbox = match &self.sandbox {
+            Sandbox::Absent => SavedSandbox::Absent,
+            Sandbox::Making { .. } => return None,
+            Sandbox::Ready { namespaces, at, pause, host_link } => SavedSandbox::Ready {
+                mnt: raw(&namespaces.mnt),
+                net: namespaces.net.as_ref().map(raw),
+                ipc: namespaces.ipc.as_ref().map(raw),
+                uts: namespaces.uts.as_ref().map(raw),
+                pid: namespaces.pid.as_ref().map(raw),
+                host_pid: namespaces.host_pid,
+                host_ipc: namespaces.host_ipc,
+                at: *at,
+                pause: pause.map(Pid::as_raw),
+                host_link: host_link.clone(),
+            },
+            Sandbox::Failed { message } => SavedSandbox::Failed { message: message.clone() },
+        };
+        Some(Saved {
+            dir: self.dir.clone(),
+            listener: raw(&self.listener),
+            lock: raw(&self.lock),
+            agent: self.agent.as_ref().map(|agent| raw(&agent.socket)),
+            sandbox,
+            attempts: self.attempts.iter().map(save_attempt).collect::<Option<_>>()?,
+            execs: self.execs.iter().map(save_exec).collect::<Option<_>>()?,
+            layers: self.layers.iter().map(|(name, fd)| (name.clone(), raw(fd))).collect(),
+            ending: self.ending,
+        })
+    }
+
+    /// Takes over what a supervisor has left in `memfd` when it executed this one.
+    pub(super) fn resume(memfd: OwnedFd) -> io::Result<Process> {
+        let saved: Saved = protocol::read_memfd(memfd.as_fd())?;
+        drop(memfd);
+        let open = saved.descriptors();
+        sys::close_all_but(&open);
+        close_on_exec(&open, true)?;
+        // SAFETY: they were left open for this, each number is in the record once,
+        // and nobody else owns them.
+        let own = |fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) };
+        let sandbox = match saved.sandbox {
+            SavedSandbox::Absent => Sandbox::Absent,
+            SavedSandbox::Failed { message } => Sandbox::Failed { message },
+            SavedSandbox::Ready { mnt, net, ipc, uts, pid, host_pid, host_ipc, at, pause, host_link } => {
+                let namespaces = Namespaces {
+                    mnt: own(mnt),
+                    net: net.map(own),
+                    ipc: ipc.map(own),
+                    uts: uts.map(own),
+                    pid: pid.map(own),
+                    host_pid,
+                    host_ipc,
+                };
+                Sandbox::Ready {
+                    namespaces: Box::new(namespaces),
+                    at,
+                    pause: pause.map(Pid::from_raw),
+                    host_link,
+                }
+            }
+        };
+        let attempts: Vec<Attempt> = saved
+            .attempts
+            .into_iter()
+            .map(|attempt| restore_attempt(attempt, own))
+            .collect::<Result<_, _>>()?;
+        let mut process = Process {
+            dir: saved.dir,
+            listener: own(saved.listener),
+            lock: own(saved.lock),
+            signals: blocked_signals()?,
+            agent: saved.agent.map(|fd| Agent { socket: own(fd), greeted: false, sandbox_told: false }),
+            sandbox,
+            attempts,
+            execs: saved.execs.into_iter().map(restore_exec).collect(),
+            layers: saved.layers.into_iter().map(|(name, fd)| (name, own(fd))).collect(),
+            ending: saved.ending,
+            buffer: vec![0; super::BUFFER],
+        };
+        process.say(&News::Hello { version: VERSION, pid: std::process::id() as i32 }, &[]);
+        Ok(process)
+    }
+}
+
+impl Saved {
+    fn descriptors(&self) -> Vec<RawFd> {
+        let mut open = vec![self.listener, self.lock];
+        open.extend(self.agent);
+        if let SavedSandbox::Ready { mnt, net, ipc, uts, pid, .. } = &self.sandbox {
+            open.push(*mnt);
+            open.extend([net, ipc, uts, pid].into_iter().flatten());
+        }
+        for attempt in &self.attempts {
+            open.push(attempt.config);
+            open.extend([attempt.stdout, attempt.stderr].into_iter().flatten());
+        }
+        open.extend(self.layers.values());
+        open
+    }
+}
+
+fn save_attempt(attempt: &Attempt) -> Option<SavedAttempt> {
+    let state = match &attempt.state {
+        State::Starting { .. } => return None,
+        State::Running { init, at, .. } => SavedState::Running { init: init.as_raw(), at: *at },
+        State::Exited { init, at } => SavedState::Exited { init: init.as_raw(), at: *at },
+        State::Over { init, at } => SavedState::Over { init: init.as_raw(), at: *at },
+        State::Failing { run, message } => SavedState::Failing { run: *run, message: message.clone() },
+        State::Failed { run, message } => SavedState::Failed { run: *run, message: message.clone() },
+    };
+    Some(SavedAttempt {
+        container: attempt.container.clone(),
+        number: attempt.number,
+        config: attempt.config.as_raw_fd(),
+        leaf: attempt.leaf.clone(),
+        user: attempt.user.clone(),
+        state,
+        log: attempt.log.config().clone(),
+        partial: attempt.log.partial().clone(),
+        stdout: attempt.stdout.as_ref().map(AsRawFd::as_raw_fd),
+        stderr: attempt.stderr.as_ref().map(AsRawFd::as_raw_fd),
+        termination_message: attempt.termination_message.clone(),
+        layers: attempt.layers.clone(),
+    })
+}
+
+fn restore_attempt(saved: SavedAttempt, own: impl Fn(RawFd) -> OwnedFd) -> io::Result<Attempt> {
+    let state = match saved.state {
+        // It is a child that was not reaped: its number is still its own.
+        SavedState::Running { init, at } => {
+            let init = Pid::from_raw(init);
+            State::Running { init, pidfd: sys::pidfd_open(init)?, at }
+        }
+        SavedState::Exited { init, at } => State::Exited { init: Pid::from_raw(init), at },
+        SavedState::Over { init, at } => State::Over { init: Pid::from_raw(init), at },
+        SavedState::Failing { run, message } => State::Failing { run, message },
+        SavedState::Failed { run, message } => State::Failed { run, message },
+    };
+    Ok(Attempt {
+        container: saved.container,
+        number: saved.number,
+        config: own(saved.config),
+        leaf: saved.leaf,
+        events: None,
+        user: saved.user,
+        state,
+        log: Log::open(saved.log, saved.partial),
+        stdout: saved.stdout.map(&own),
+        stderr: saved.stderr.map(&own),
+        termination_message: saved.termination_message,
+        layers: saved.layers,
+        told: Told::default(),
+    })
+}
+
+fn save_exec(exec: &Exec) -> Option<SavedExec> {
+    let state = match &exec.state {
+        // Its terminal has not been handed on yet, either.
+        ExecState::Starting { .. } | ExecState::Running { terminal: Some(_), .. } => return None,
+        ExecState::Running { pid, terminal: None } => SavedExecState::Running { pid: pid.as_raw() },
+        ExecState::Ended { pid, code } => SavedExecState::Ended { pid: pid.as_raw(), code: *code },
+        ExecState::Failed { message } => SavedExecState::Failed { message: message.clone() },
+    };
+    Some(SavedExec { id: exec.id, cgroup: exec.cgroup.clone(), state })
+}
+
+fn restore_exec(saved: SavedExec) -> Exec {
+    let state = match saved.state {
+        SavedExecState::Running { pid } => ExecState::Running { pid: Pid::from_raw(pid), terminal: None },
+        SavedExecState::Ended { pid, code } => ExecState::Ended { pid: Pid::from_raw(pid), code },
+        SavedExecState::Failed { message } => ExecState::Failed { message },
+    };
+    Exec { id: saved.id, cgroup: saved.cgroup, events: None, state, started_told: false, ended_told: false }
+}
+
+fn wait_for_trial(child: Pid) -> io::Result<()> {
+    let pidfd = sys::pidfd_open(child)?;
+    let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+    let timeout = PollTimeout::try_from(TRIAL).unwrap_or(PollTimeout::MAX);
+    if !matches!(poll(&mut fds, timeout), Ok(1)) {
+        let _ = kill(child, Signal::SIGKILL);
+    }
+    match waitid(Id::Pid(child), WaitPidFlag::WEXITED)? {
+        WaitStatus::Exited(_, CAN) => Ok(()),
+        _ => Err(io::Error::other("the new binary cannot take over from this one")),
+    }
+}
+
+fn close_on_exec(descriptors: &[RawFd], close: bool) -> io::Result<()> {
+    let flags = if close { FdFlag::FD_CLOEXEC } else { FdFlag::empty() };
+    for fd in descriptors {
+        fcntl(*fd, FcntlArg::F_SETFD(flags))?;
+    }
+    Ok(())
+}
