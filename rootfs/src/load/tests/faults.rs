@@ -23,10 +23,27 @@ enum Fault {
     PowerCut,
     /// The power goes: unsynced data is rubbish, no unsynced rename or file has happened.
     PowerCutBeforeRenames,
+    /// The power goes: the index was renamed, and what was renamed before it was not.
+    PowerCutReordered,
 }
 
-const FAULTS: [Fault; 5] =
-    [Fault::Once, Fault::Full, Fault::Short, Fault::PowerCut, Fault::PowerCutBeforeRenames];
+impl Fault {
+    fn is_power_cut(self) -> bool {
+        match self {
+            Fault::PowerCut | Fault::PowerCutBeforeRenames | Fault::PowerCutReordered => true,
+            Fault::Once | Fault::Full | Fault::Short => false,
+        }
+    }
+}
+
+const FAULTS: [Fault; 6] = [
+    Fault::Once,
+    Fault::Full,
+    Fault::Short,
+    Fault::PowerCut,
+    Fault::PowerCutBeforeRenames,
+    Fault::PowerCutReordered,
+];
 
 #[derive(Default)]
 struct Disk {
@@ -76,10 +93,12 @@ impl Disk {
                 fs::write(path, vec![0xa5; bytes.len() / 2]).unwrap();
             }
         }
-        if fault != Fault::PowerCutBeforeRenames {
-            return;
-        }
-        for (from, to, before) in self.entries.drain(..).rev() {
+        let lost = |to: &Path| match fault {
+            Fault::PowerCutBeforeRenames => true,
+            Fault::PowerCutReordered => !to.ends_with("images/index.json"),
+            Fault::Once | Fault::Full | Fault::Short | Fault::PowerCut => false,
+        };
+        for (from, to, before) in self.entries.drain(..).rev().filter(|(_, to, _)| lost(to)) {
             match (from, before) {
                 (Some(from), None) => fs::rename(&to, &from).unwrap(),
                 (Some(from), Some(before)) => {
@@ -109,7 +128,7 @@ fn failing(root: &Path, fault: Fault, at: usize) -> (Store, Arc<Mutex<Disk>>) {
             Fault::Full if failed && writes => Verdict::Fail(Errno::ENOSPC),
             Fault::Short if disk.operations == at && writes => Verdict::Short(7, Errno::ENOSPC),
             Fault::Short if failed && writes => Verdict::Fail(Errno::ENOSPC),
-            Fault::PowerCut | Fault::PowerCutBeforeRenames if failed => Verdict::Fail(Errno::EIO),
+            fault if fault.is_power_cut() && failed => Verdict::Fail(Errno::EIO),
             _ => Verdict::Proceed,
         };
         if matches!(verdict, Verdict::Proceed) {
@@ -164,11 +183,12 @@ fn check_every_fault(prepare: &dyn Fn(&Store), change: &dyn Fn(&Store) -> bool) 
     assert!(operations > 5, "{operations} operations");
     let nothing = oci_archive(&[TestImage::new("x", vec![layer("x")])]).finish();
     for fault in FAULTS {
-        for at in 1..=operations {
+        // One more: the power goes when all has been reported as done.
+        for at in 1..=operations + 1 {
             let root = prepared(&format!("{fault:?}-{at}"));
             let (store, disk) = failing(&root, fault, at);
             let succeeded = change(&store);
-            if matches!(fault, Fault::PowerCut | Fault::PowerCutBeforeRenames) {
+            if fault.is_power_cut() {
                 disk.lock().unwrap().cut(fault);
             }
             let now = state(&root);
