@@ -125,7 +125,13 @@ impl Content {
     pub(crate) fn create(&self, path: &Path) -> Result<File, ContentError> {
         self.allow(&Operation::Create(path))
             .and_then(|()| fs::File::options().read(true).write(true).create_new(true).open(path))
-            .map(|file| File { file, path: path.to_owned(), content: self.clone(), written: 0 })
+            .map(|file| File {
+                file,
+                path: path.to_owned(),
+                content: self.clone(),
+                written: 0,
+                limit: u64::MAX,
+            })
             .map_err(|source| ContentError::new("create", path, source))
     }
 
@@ -176,6 +182,8 @@ pub(crate) struct File {
     path: PathBuf,
     content: Content,
     written: u64,
+    /// Bytes that may be written to it.
+    limit: u64,
 }
 
 impl File {
@@ -184,7 +192,16 @@ impl File {
         self.written
     }
 
+    /// Lets no more be written than `bytes`: a compressed stream does not say how
+    /// much it is, and the rest of the disk is for others.
+    pub(crate) fn limit(&mut self, bytes: u64) {
+        self.limit = bytes;
+    }
+
     pub(crate) fn write_at(&mut self, bytes: &[u8], offset: u64) -> Result<(), ContentError> {
+        if self.written.saturating_add(bytes.len() as u64) > self.limit {
+            return Err(ContentError::new("write", &self.path, Errno::ENOSPC.into()));
+        }
         let operation = Operation::Write { path: &self.path, bytes: bytes.len() };
         let result = match self.content.verdict(&operation) {
             Verdict::Proceed => self.file.write_all_at(bytes, offset),
@@ -216,5 +233,34 @@ impl File {
         // Only advice: a file system that cannot follow it loses nothing.
         let _ = nix::fcntl::posix_fadvise(std::os::fd::AsRawFd::as_raw_fd(&self.file.as_fd()), 0, 0, advice);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Scratch;
+
+    #[test]
+    fn a_file_takes_no_more_than_its_limit() {
+        let scratch = Scratch::new();
+        let mut file = Content::default().create(&scratch.path().join("file")).unwrap();
+        file.limit(10);
+        file.write_at(b"12345", 0).unwrap();
+        file.write_at(b"12345", 100).unwrap();
+        let error = file.write_at(b"1", 0).unwrap_err();
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert_eq!(source, "No space left on device (os error 28)");
+    }
+
+    #[test]
+    fn a_file_is_never_created_over_another() {
+        let scratch = Scratch::new();
+        let path = scratch.path().join("file");
+        Content::default().create(&path).unwrap();
+        assert_eq!(
+            Content::default().create(&path).unwrap_err().to_string(),
+            format!("create {}", path.display())
+        );
     }
 }

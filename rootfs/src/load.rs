@@ -384,7 +384,9 @@ impl<'a> Loading<'a> {
     fn convert(&mut self, label: &str, stream: &mut dyn Read, total: u64) -> Result<Met, LoadError> {
         let path = self.store.writable.staging().join(format!("{}.erofs", self.files));
         self.files += 1;
-        let file = self.store.content.create(&path)?;
+        let mut file = self.store.content.create(&path)?;
+        let free = self.store.content.free_space(&self.store.writable.directory)?;
+        file.limit(free - free / RESERVED);
         let progress = std::cell::RefCell::new(&mut *self.progress);
         let told = Told {
             stream,
@@ -555,6 +557,9 @@ struct Told<'a> {
     told: u64,
     tell: &'a mut dyn FnMut(u64),
 }
+
+/// The part of the free space that no layer may take: pods write, too.
+const RESERVED: u64 = 16;
 
 /// Bytes between two reports.
 const TELL_EVERY: u64 = 1024 * 1024;
