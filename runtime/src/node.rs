@@ -76,6 +76,8 @@ pub enum Change {
         index: PodIndex,
         /// As it was admitted.
         pod: Rc<Pod>,
+        /// It was wanted again while it went, and is a new pod with this index now.
+        again: Option<PodIndex>,
     },
 }
 
@@ -91,7 +93,7 @@ pub struct Node {
     /// Where the next plan begins, so that no pod is always the last one.
     first: usize,
     events: Events,
-    gone: Vec<(PodIndex, Rc<Pod>)>,
+    gone: Vec<Change>,
 }
 
 impl Node {
@@ -113,8 +115,9 @@ impl Node {
             }
             Observation::SourcesSeen => {
                 self.sources_seen = true;
+                // What is taken down by `nodlet down` has its whole grace.
                 for pod in &mut self.pods {
-                    if pod.wish() == Wish::Unknown {
+                    if pod.wish() == Wish::Unknown && !self.shutdown {
                         pod.unwant(now, Some(ORPHAN_GRACE));
                     }
                 }
@@ -188,7 +191,7 @@ impl Node {
 
     /// What to show anew since this was last asked; what is gone comes first.
     pub fn take_changed(&mut self) -> Vec<Change> {
-        let gone = self.gone.drain(..).map(|(index, pod)| Change::Gone { index, pod });
+        let gone = self.gone.drain(..);
         let changed = self.pods.iter_mut().filter_map(|pod| {
             let index = pod.index();
             pod.take_changed().then_some(Change::Status(index))
@@ -223,7 +226,8 @@ impl Node {
     }
 
     fn find(&mut self, now: Instant, found: Found) {
-        let mut wish = if self.sources_seen { Wish::Unwanted } else { Wish::Unknown };
+        let orphan = self.sources_seen && !self.shutdown;
+        let mut wish = if orphan { Wish::Unwanted } else { Wish::Unknown };
         if let Some(known) = self.index_of(&found.pod.uid) {
             let Ok(place) = self.place(known) else { return };
             if !self.pods[place].is_new() {
@@ -263,22 +267,21 @@ impl Node {
 
     /// Drops what is gone; whether there was any.
     fn drop_gone(&mut self, now: Instant) -> bool {
-        let before = self.pods.len();
-        let mut again = Vec::new();
-        let gone = &mut self.gone;
-        self.pods.retain_mut(|pod| {
-            if pod.is_dropped() {
-                gone.push((pod.index(), pod.pod().clone()));
-                again.extend(pod.take_again());
-            }
-            !pod.is_dropped()
-        });
-        self.first = if self.pods.is_empty() { 0 } else { self.first % self.pods.len() };
-        let left = self.pods.len() < before;
-        for pod in again {
-            self.want(now, pod, None);
+        if !self.pods.iter().any(PodState::is_dropped) {
+            return false;
         }
-        left
+        let (dropped, kept): (Vec<_>, Vec<_>) = self.pods.drain(..).partition(PodState::is_dropped);
+        self.pods = kept;
+        self.first = if self.pods.is_empty() { 0 } else { self.first % self.pods.len() };
+        let any = !dropped.is_empty();
+        for mut pod in dropped {
+            let again = pod.take_again().and_then(|again| {
+                self.want(now, again, None);
+                self.index_of(&pod.pod().uid)
+            });
+            self.gone.push(Change::Gone { index: pod.index(), pod: pod.pod().clone(), again });
+        }
+        any
     }
 
     /// What the node adds to the decisions on the pod at `place`.

@@ -77,7 +77,7 @@ impl QosClass {
 
 fn conditions(pod: &PodState, anchor: Anchor) -> Value {
     let conditions = pod.conditions();
-    let accepted = Condition { status: true, since: conditions.accepted };
+    let accepted = Condition { status: true, since: pod.start_time() };
     let over = match pod.phase() {
         PodPhase::Pending | PodPhase::Running => None,
         PodPhase::Succeeded => Some("PodCompleted"),
@@ -112,7 +112,7 @@ fn condition(kind: &str, condition: Condition, why: Option<(&str, Option<String>
         "status": if condition.status { "True" } else { "False" },
         "observedGeneration": GENERATION,
         "lastProbeTime": null,
-        "lastTransitionTime": instant(condition.since, anchor),
+        "lastTransitionTime": time(condition.since, anchor),
     });
     if let Some((reason, message)) = why {
         value["reason"] = reason.into();

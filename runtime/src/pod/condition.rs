@@ -1,6 +1,6 @@
 //! The conditions of a pod that change, and since when they are as they are.
 
-use crate::time::Instant;
+use crate::time::{Instant, Moment};
 
 /// One condition: its status and when that last flipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,25 +8,23 @@ pub(crate) struct Condition {
     /// `status` is `True`.
     pub(crate) status: bool,
     /// `lastTransitionTime`.
-    pub(crate) since: Instant,
+    pub(crate) since: Moment,
 }
 
-/// All of them. `PodScheduled` and `Initialized` are true from the start.
+/// All of them. `PodScheduled` and `Initialized` are true from `startTime` on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conditions {
     /// `PodReadyToStartContainers`.
     pub(crate) ready_to_start_containers: Condition,
     /// `ContainersReady`, and without readiness gates `Ready` too.
     pub(crate) containers_ready: Condition,
-    /// When the others became true.
-    pub(crate) accepted: Instant,
 }
 
 impl Conditions {
     /// Of a pod that is taken now.
     pub(crate) fn new(now: Instant) -> Self {
-        let not_yet = Condition { status: false, since: now };
-        Conditions { ready_to_start_containers: not_yet, containers_ready: not_yet, accepted: now }
+        let not_yet = Condition { status: false, since: Moment::ThisBoot(now) };
+        Conditions { ready_to_start_containers: not_yet, containers_ready: not_yet }
     }
 
     /// Their present status.
@@ -39,7 +37,7 @@ impl Conditions {
 impl Condition {
     fn set(&mut self, now: Instant, status: bool) {
         if self.status != status {
-            *self = Condition { status, since: now };
+            *self = Condition { status, since: Moment::ThisBoot(now) };
         }
     }
 }

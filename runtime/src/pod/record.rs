@@ -257,7 +257,7 @@ impl PodState {
                 self.sandbox = Sandbox::Ready;
                 self.ip = sandbox.ip;
                 self.conditions.ready_to_start_containers =
-                    super::Condition { status: true, since: sandbox.at.min(now) };
+                    super::Condition { status: true, since: Moment::ThisBoot(sandbox.at.min(now)) };
                 if self.policy() == RestartPolicy::Never && self.verdict.is_none() {
                     // The record may be ahead: the supervisor knows what really began.
                     for container in &mut self.containers {

@@ -185,6 +185,17 @@ fn a_grace_can_only_shrink_and_is_never_below_the_minimum_window() {
 }
 
 #[test]
+fn a_shorter_grace_that_comes_late_does_not_postpone_the_kill() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(5));
+    sim.unwant(&uid(), Some(secs(20)));
+    sim.run_until(secs(20));
+    sim.unwant(&uid(), Some(secs(15)));
+    sim.run_until(secs(60));
+    assert!(sim.trace.contains("  25s app#0 Kill\n"), "{}", sim.trace);
+}
+
+#[test]
 fn what_cannot_be_killed_is_killed_again_ever_more_rarely() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
     sim.run_until(secs(5));
@@ -228,7 +239,9 @@ fn a_pod_wanted_again_while_it_goes_starts_afresh_when_it_is_forgotten() {
     sim.unwant(&uid(), Some(secs(10)));
     sim.run_until(secs(6));
     sim.want(pod(RestartPolicy::Always));
+    let old = sim.node.index_of(&uid());
     sim.run_until(secs(60));
+    assert_ne!(sim.node.index_of(&uid()), old);
     assert_eq!(
         sim.trace,
         "   0s app#0 start\n   5s app#0 Term\n  15s app#0 Kill\n  15s app#0 exits 137\n  15s app#0 start\n"
@@ -481,6 +494,23 @@ fn a_shutdown_ends_every_process_and_keeps_what_is_to_run_again() {
     sim.reboot();
     sim.run_until(secs(10));
     assert_eq!(sim.alive(&uid(), 0), Some(1));
+}
+
+#[test]
+fn what_is_found_by_an_agent_that_takes_everything_down_has_its_whole_grace() {
+    let pod = std::rc::Rc::new(pod(RestartPolicy::Always));
+    let attempt = Attempt { container: ContainerIndex(0), number: 0 };
+    let run =
+        FoundAttempt { attempt, container: started(at(2), attempt), exit: None, health: Health::default() };
+    let found =
+        Found { pod, record: None, sandbox: Some(FoundSandbox { ip: None, at: at(1) }), attempts: vec![run] };
+    let mut node = Node::new();
+    for seen in [Observation::Found(found), Observation::Shutdown, Observation::SourcesSeen] {
+        node.observe(at(10), seen);
+    }
+    let plan = node.plan(at(10));
+    assert!(plan.actions.iter().any(|(_, action)| matches!(action, Action::Terminate(_))));
+    assert_eq!(plan.wake_at, Some(at(40)));
 }
 
 #[test]
