@@ -8,7 +8,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{Response, StatusCode};
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use serde_json::{Value, json};
 use smol::Async;
 use smol_hyper::rt::FuturesIo;
@@ -40,6 +41,9 @@ const QUIET: Duration = Duration::from_millis(200);
 
 /// For the client to answer our last frame, so that it does not find the line cut.
 const GOODBYE: Duration = Duration::from_secs(1);
+
+/// How often a client whose input is held up is looked after.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Arguments of a command, as Linux would refuse still more of them.
 const MAX_ARGUMENTS: usize = 256;
@@ -242,9 +246,11 @@ async fn talk(
     let send = async {
         while let Ok(frame) = to_send.recv().await {
             if writer.write_all(&frame).await.is_err() {
-                return;
+                break;
             }
         }
+        // Nobody waits for a place in a queue that is not read any more.
+        to_send.close();
     };
     let run = async {
         // By this clients see that the channels are there.
@@ -347,11 +353,12 @@ async fn receive(
                     let _ = frames.send(websocket::encode(Opcode::Pong, &[&payload], None)).await;
                 }
                 (Opcode::Binary, Some((&websocket::STDIN, bytes))) => {
-                    if let Some(to) = &stdin
-                        && write_all(to, bytes).await.is_err()
-                    {
+                    let Some(to) = &stdin else { continue };
+                    match smol::future::or(write_all(to, bytes), gone(reader)).await {
+                        Ok(()) => {}
+                        Err(error) if error.kind() == io::ErrorKind::NotConnected => return,
                         // The process closed it: what is still to come is lost, as in a pipe.
-                        stdin = None;
+                        Err(_) => stdin = None,
                     }
                 }
                 (Opcode::Binary, Some((&websocket::RESIZE, size))) => {
@@ -362,7 +369,9 @@ async fn receive(
                 (Opcode::Binary, Some((&websocket::CLOSE, [websocket::STDIN]))) => {
                     // Dropping a terminal would not end its input; Ctrl-D does.
                     match (&terminal, stdin.take()) {
-                        (Some(_), Some(to)) => drop(write_all(&to, b"\x04").await),
+                        (Some(_), Some(to)) => {
+                            let _ = smol::future::or(write_all(&to, b"\x04"), gone(reader)).await;
+                        }
                         (_, closed) => drop(closed),
                     }
                 }
@@ -372,6 +381,18 @@ async fn receive(
         match reader.read(&mut piece).await {
             Ok(0) | Err(_) => return,
             Ok(read) => decoder.push(&piece[..read]),
+        }
+    }
+}
+
+/// Ends with `NotConnected` when the client is gone. Only while its input is
+/// held up, for what it has sent cannot be read then to find out.
+async fn gone(client: &Async<UnixStream>) -> io::Result<()> {
+    loop {
+        smol::Timer::after(LOOK_AGAIN).await;
+        let mut poll = [PollFd::new(client.as_fd(), PollFlags::from_bits_retain(libc::POLLRDHUP))];
+        if nix::poll::poll(&mut poll, PollTimeout::ZERO)? > 0 {
+            return Err(io::ErrorKind::NotConnected.into());
         }
     }
 }

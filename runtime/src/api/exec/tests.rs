@@ -210,12 +210,43 @@ fn a_client_that_goes_away_ends_the_process() {
         }
         let pid: i32 = String::from_utf8_lossy(&out).trim().parse().expect("a number");
         drop(client);
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-        while nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok() {
-            assert!(std::time::Instant::now() < deadline, "it still runs");
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+        wait_until_gone(pid);
     });
+}
+
+#[test]
+fn a_client_that_goes_away_while_its_input_is_held_up_ends_the_process() {
+    let root = Root::new();
+    with_api(&root, objects(), engine, |socket| {
+        let mut client = Client::start(
+            &socket,
+            "command=sh&command=-c&command=echo+$$%3B+exec+sleep+1000&stdin=1&stdout=1",
+        );
+        let mut out = Vec::new();
+        while !out.ends_with(b"\n") {
+            out.extend_from_slice(&client.next().expect("more").1[1..]);
+        }
+        let pid: i32 = String::from_utf8_lossy(&out).trim().parse().expect("a number");
+        // More than a pipe holds, and asked for an answer that will not come.
+        client.stream.set_nonblocking(true).expect("it is open");
+        let part = websocket::encode(Opcode::Binary, &[&[0], &[b'x'; 30_000]], Some([1, 2, 3, 4]));
+        let ping = websocket::encode(Opcode::Ping, &[b"hi"], Some([1, 2, 3, 4]));
+        while client
+            .stream
+            .write(&[part.as_slice(), &ping].concat())
+            .is_ok_and(|written| written > part.len())
+        {}
+        drop(client);
+        wait_until_gone(pid);
+    });
+}
+
+fn wait_until_gone(pid: i32) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok() {
+        assert!(std::time::Instant::now() < deadline, "it still runs");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
 }
 
 #[test]
