@@ -2,14 +2,19 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
+use lexopt::{Parser, ValueExt};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_runtime::engine::{Config, Engine, EngineError};
 use nodlet_runtime::error::chain;
 use nodlet_runtime::paths::Paths;
+
+use crate::arguments::{Context, Flag, switch};
+use crate::{Failure, Outcome, Verb};
 
 /// Lines to standard error, which is the console or the journal.
 struct Console;
@@ -29,62 +34,118 @@ impl log::Log for Console {
     fn flush(&self) {}
 }
 
+pub(crate) const VERB: Verb = Verb {
+    name: "agent",
+    summary: "Run the pods of this machine",
+    help: "\
+Run the pods of this machine: those of the manifest directories and those that are
+applied. Ends on SIGTERM and leaves the pods running; the next agent finds them.
+
+Manifests are read from usr/lib/nodlet/manifests, etc/nodlet/manifests,
+var/lib/nodlet/manifests and run/nodlet/manifests below the root, later ones
+overriding earlier ones, and again whenever they change.
+
+Usage: nodlet agent [flags]
+
+Examples:
+  # On a board
+  nodlet agent
+
+  # Beside others on one machine, in a directory of its own
+  nodlet agent --root /tmp/node1 --pod-cidr 10.86.1.0/24
+
+Flags:
+      --node-name NAME   spec.nodeName of its pods; the host's name by default
+      --pod-cidr CIDR    addresses of its pods; without it, what etc/nodlet/pod-cidr
+                         below the root says, else 10.85.0.0/24
+      --quiet            log only warnings and errors
+      --root DIR         all of its files lie below this directory
+      --stop-after N     for tests: end as by SIGKILL when it has begun N actions
+",
+    run,
+};
+
+/// `nodlet down`.
+pub(crate) const DOWN: Verb = Verb {
+    name: "down",
+    summary: "Stop all pods and the agent",
+    help: "\
+End the agent, stop all pods in order and remove what is left of them: no process,
+mount, cgroup or link stays. Images and manifests do, so that the pods start again
+with the next agent. Works without a running agent, too.
+
+Usage: nodlet down [flags]
+
+Examples:
+  # Before nodlet is removed from a machine
+  nodlet down
+
+Flags:
+      --root DIR   of the agent of this root
+",
+    run: down,
+};
+
 /// What the user said.
-pub struct Options {
-    /// `--root`.
-    pub root: PathBuf,
-    /// `--node-name`; the host's name in lower case by default.
-    pub node_name: Option<String>,
-    /// `--pod-cidr`.
-    pub pod_cidr: Option<String>,
-    /// `--stop-after`.
-    pub stop_after: Option<u64>,
-    /// `--quiet`: only warnings and errors.
-    pub quiet: bool,
+#[derive(Default)]
+struct Options {
+    node_name: Option<String>,
+    pod_cidr: Option<String>,
+    stop_after: Option<u64>,
+    quiet: bool,
 }
 
-/// Runs the agent until SIGTERM.
-///
-/// # Errors
-/// A sentence that says what is missing and what to do.
-pub fn run(options: Options) -> Result<(), String> {
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let mut options = Options::default();
+    while let Some(argument) = parser.next()? {
+        if let lexopt::Arg::Value(value) = argument {
+            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
+        }
+        match Flag::from(argument) {
+            Flag::Long(name) if name == "node-name" => options.node_name = Some(parser.value()?.string()?),
+            Flag::Long(name) if name == "pod-cidr" => options.pod_cidr = Some(parser.value()?.string()?),
+            Flag::Long(name) if name == "stop-after" => options.stop_after = Some(parser.value()?.parse()?),
+            Flag::Long(name) if name == "quiet" => options.quiet = switch(&mut parser)?,
+            other => context.global(&other, &mut parser)?,
+        }
+    }
     begin(options.quiet)?;
-    let config = config(options, false)?;
-    start(config)
+    start(config(&context.root, options, false)?)
 }
 
-/// Ends the agent of this root, then stops every pod and removes what is left of them.
-///
-/// # Errors
-/// A sentence that says what is in the way.
-pub fn down(options: Options) -> Result<(), String> {
+fn down(mut context: Context, mut parser: Parser) -> Outcome {
+    while let Some(argument) = parser.next()? {
+        if let lexopt::Arg::Value(value) = argument {
+            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
+        }
+        let flag = Flag::from(argument);
+        context.global(&flag, &mut parser)?;
+    }
     begin(true)?;
-    let root = options.root.clone();
-    let config = config(options, true)?;
-    end_agent(&Paths::new(&root))?;
+    let config = config(&context.root, Options::default(), true)?;
+    end_agent(&Paths::new(&config.root))?;
     start(config)
 }
 
-fn begin(quiet: bool) -> Result<(), String> {
+fn begin(quiet: bool) -> Result<(), Failure> {
     if !nix::unistd::geteuid().is_root() {
-        return Err("pods need root: namespaces, mounts and cgroups are its own. Run it again as root (sudo nodlet ...)".into());
+        let why = "pods need root: namespaces, mounts and cgroups are its own. Run it again as root (sudo nodlet ...)";
+        return Err(Failure::new(why));
     }
     log::set_max_level(if quiet { log::LevelFilter::Warn } else { log::LevelFilter::Info });
-    log::set_logger(&Console).map_err(|error| error.to_string())
+    log::set_logger(&Console).map_err(|error| Failure::new(error.to_string()))
 }
 
-fn start(config: Config) -> Result<(), String> {
-    let engine = Engine::start(config).map_err(|error| explain(&error))?;
-    engine.run().map_err(|error| explain(&error))
+fn start(config: Config) -> Outcome {
+    let explain = |error: EngineError| Failure::new(format!("failed to {}", chain(&error)));
+    Engine::start(config).map_err(explain)?.run().map_err(explain)?;
+    Ok(ExitCode::SUCCESS)
 }
 
-fn explain(error: &EngineError) -> String {
-    format!("failed to {}", chain(error))
-}
-
-fn config(options: Options, down: bool) -> Result<Config, String> {
-    let root = fs::canonicalize(&options.root)
-        .map_err(|error| format!("--root {}: {error}; make the directory first", options.root.display()))?;
+fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> {
+    let root = fs::canonicalize(root).map_err(|error| {
+        Failure::new(format!("failed to use --root {}: {error}; make the directory first", root.display()))
+    })?;
     let node_name = match options.node_name {
         Some(name) => name,
         None => host_name()?,
@@ -92,8 +153,9 @@ fn config(options: Options, down: bool) -> Result<Config, String> {
     Ok(Config { root, node_name, pod_cidr: options.pod_cidr, stop_after: options.stop_after, down })
 }
 
-fn host_name() -> Result<String, String> {
-    let name = nix::unistd::gethostname().map_err(|errno| format!("failed to read the host's name: {errno}"))?;
+fn host_name() -> Result<String, Failure> {
+    let name = nix::unistd::gethostname()
+        .map_err(|errno| Failure::new(format!("failed to read the host's name: {errno}; say --node-name NAME")))?;
     Ok(name.to_string_lossy().to_lowercase())
 }
 
@@ -101,17 +163,17 @@ fn host_name() -> Result<String, String> {
 const AGENT_END: Duration = Duration::from_secs(10);
 
 /// Ends the agent that holds this root, if there is one, and waits until it has.
-fn end_agent(paths: &Paths) -> Result<(), String> {
+fn end_agent(paths: &Paths) -> Result<(), Failure> {
     let Some(pid) = holder(&paths.agent_lock()) else { return Ok(()) };
-    let process = pidfd(pid).map_err(|error| format!("failed to find the agent (pid {pid}): {error}"))?;
-    let Some(process) = process else { return Ok(()) };
-    kill(pid, Signal::SIGTERM).map_err(|errno| format!("failed to end the agent (pid {pid}): {errno}"))?;
+    let failed = |what: &str, why: &dyn std::fmt::Display| Failure::new(format!("failed to {what} the agent (pid {pid}): {why}"));
+    let Some(process) = pidfd(pid).map_err(|error| failed("find", &error))? else { return Ok(()) };
+    kill(pid, Signal::SIGTERM).map_err(|errno| failed("end", &errno))?;
     let mut poll = [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(&process), nix::poll::PollFlags::POLLIN)];
     let timeout = u16::try_from(AGENT_END.as_millis()).unwrap_or(u16::MAX);
     match nix::poll::poll(&mut poll, timeout) {
-        Ok(0) => Err(format!("the agent (pid {pid}) does not end; kill it and try again")),
+        Ok(0) => Err(failed("end", &"it does not answer; kill it and try again")),
         Ok(_) => Ok(()),
-        Err(errno) => Err(format!("failed to wait for the agent (pid {pid}): {errno}")),
+        Err(errno) => Err(failed("wait for", &errno)),
     }
 }
 

@@ -7,12 +7,12 @@
 
 use std::process::ExitCode;
 
+mod agent;
 mod apply;
 mod arguments;
 mod client;
 mod containers;
 mod delete;
-mod down;
 mod exec;
 mod failure;
 mod files;
@@ -38,8 +38,17 @@ struct Verb {
     run: fn(Context, lexopt::Parser) -> Outcome,
 }
 
-const VERBS: &[Verb] =
-    &[apply::VERB, get::VERB, logs::VERB, exec::VERB, delete::VERB, image::VERB, down::VERB, version::VERB];
+const VERBS: &[Verb] = &[
+    agent::VERB,
+    apply::VERB,
+    get::VERB,
+    logs::VERB,
+    exec::VERB,
+    delete::VERB,
+    image::VERB,
+    agent::DOWN,
+    version::VERB,
+];
 
 fn main() -> ExitCode {
     // Not a verb: what the agent executes for each pod, before anything is allocated.

@@ -182,7 +182,6 @@ async fn answer(
     let query = Query::parse(request.uri().query().unwrap_or(""))?;
     let method = request.method().clone();
     let target = match target {
-        Target::Shutdown if method == Method::POST => return write::shutdown(api).await,
         Target::Objects(target) => target,
         fixed if method == Method::GET || method == Method::HEAD => return discovery::show(&fixed),
         _ => return Err(not_allowed(&method)),

@@ -32,8 +32,7 @@ use smol::LocalExecutor;
 use crate::api::{self, Request};
 use crate::cgroup::Cgroups;
 use crate::network::Network;
-use crate::node::ring::{Entry, Ring};
-use crate::node::{Action, Attempt, Node, Observation, PodIndex, PodObservation};
+use crate::node::{Action, Attempt, Change, Node, Observation, PodIndex, PodObservation};
 use crate::objects::Objects;
 use crate::paths::Paths;
 use crate::sources::{Sources, Wanted};
@@ -150,6 +149,8 @@ enum News {
 struct Shell {
     config: Config,
     paths: Paths,
+    /// Bytes of memory that the machine has.
+    memory: u64,
     executor: LocalExecutor<'static>,
     news: Sender<News>,
     storage: Storage,
@@ -171,13 +172,20 @@ struct Shell {
 struct PodShell {
     wanted: Rc<Wanted>,
     created: Moment,
+    deletion: Option<Deletion>,
     sandbox: Option<Rc<Sandbox>>,
+}
+
+/// `deletionTimestamp` and `deletionGracePeriodSeconds`.
+#[derive(Clone, Copy)]
+struct Deletion {
+    at: Instant,
+    grace: Duration,
 }
 
 /// The agent.
 pub struct Engine {
     node: Node,
-    ring: Ring,
     shell: Rc<Shell>,
     inbox: Receiver<News>,
     requests: Receiver<Request>,
@@ -205,10 +213,12 @@ impl Engine {
             .map_err(|source| EngineError::Kernel { what: "inotify", source })?;
         let (news, inbox) = async_channel::bounded(NEWS);
         let (request_sender, requests) = async_channel::bounded(REQUESTS);
-        let objects = Rc::new(Objects::new());
+        // Versions never go back while the boot lasts: the clock ticks faster than objects change.
+        let objects = Rc::new(Objects::new(Instant::now().0 / 1000));
         let shell = Rc::new(Shell {
             records: Arc::new(Records::new(paths.records())),
             paths,
+            memory: recover::memory_of_the_machine(),
             executor: LocalExecutor::new(),
             news,
             storage,
@@ -227,12 +237,15 @@ impl Engine {
         });
         if !shell.config.down {
             let listener = recover::listen(&shell.paths)?;
-            let api = api::Api::new(objects, request_sender, shell.paths.clone());
-            shell.executor.spawn(api::serve(api, listener)).detach();
+            let api = api::Api { objects, requests: request_sender, root: shell.config.root.clone() };
+            shell.spawn(async move {
+                if let Err(error) = api::serve(api, listener).await {
+                    log::error!("the API has ended: {error}");
+                }
+            });
         }
         Ok(Engine {
             node: Node::new(),
-            ring: Ring::default(),
             shell,
             inbox,
             requests,
@@ -282,7 +295,6 @@ impl Engine {
             let now = Instant::now();
             let plan = self.node.plan(now);
             for (pod, action) in plan.actions {
-                self.ring.push(Entry::action(now, pod, &action));
                 self.perform(pod, action);
             }
             self.publish_changed();
@@ -337,7 +349,6 @@ impl Engine {
 
     fn observe(&mut self, seen: Observation) {
         let now = Instant::now();
-        self.ring.push(Entry::observation(now, &seen));
         if let Observation::Of(pod, seen) = &seen {
             self.shell.forget_what_ended(*pod, seen);
         }
@@ -403,8 +414,8 @@ impl Engine {
         let created = self.shell.created(record.as_deref());
         self.observe(Observation::Wanted { pod: wanted.pod.clone(), record });
         let index = self.node.index_of(&wanted.pod.uid)?;
-        let mut pods = self.shell.pods.borrow_mut();
-        pods.entry(index).or_insert(PodShell { wanted: wanted.clone(), created, sandbox: None }).wanted = wanted;
+        let new = PodShell { wanted: wanted.clone(), created, deletion: None, sandbox: None };
+        self.shell.pods.borrow_mut().entry(index).or_insert(new).wanted = wanted;
         Some(index)
     }
 
@@ -418,7 +429,8 @@ impl Engine {
             let name = (found.wanted.pod.namespace.clone(), found.wanted.pod.name.clone());
             self.told.insert(name, found.wanted.clone());
         }
-        let pod = PodShell { wanted: found.wanted, created: found.created, sandbox: found.sandbox.map(Rc::new) };
+        let sandbox = found.sandbox.map(Rc::new);
+        let pod = PodShell { wanted: found.wanted, created: found.created, deletion: None, sandbox };
         if let Some(sandbox) = &pod.sandbox {
             self.shell.spawn(sandbox::listen(self.shell.clone(), index, sandbox.clone()));
         }
@@ -426,8 +438,11 @@ impl Engine {
     }
 
     fn publish_changed(&mut self) {
-        for pod in self.node.take_changed() {
-            self.publish(pod);
+        for change in self.node.take_changed() {
+            match change {
+                Change::Status(pod) => self.publish(pod),
+                Change::Gone { index, .. } => self.withdraw(index),
+            }
         }
     }
 

@@ -1,8 +1,9 @@
 //! The pod engine: knows pods, knows no board.
 
 pub mod api;
-pub mod container_config;
 pub mod cgroup;
+pub mod container_config;
+pub mod engine;
 pub mod error;
 pub mod manifest;
 pub mod network;
@@ -11,6 +12,7 @@ pub mod objects;
 pub mod paths;
 pub mod pod;
 pub mod pod_files;
+pub mod prober;
 pub mod schema;
 pub mod sources;
 pub mod spec;

@@ -70,11 +70,6 @@ pub enum Request {
         /// The process, started.
         reply: Reply<ExecSession>,
     },
-    /// Stop every pod in order and end (`nodlet down`). Answered when nothing is left.
-    Down {
-        /// Nothing but that it is so.
-        reply: Reply<()>,
-    },
 }
 
 /// `fieldValidation` of a request.

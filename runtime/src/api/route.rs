@@ -97,8 +97,6 @@ pub(super) enum Target {
     OpenApi,
     /// `/openapi/v3/api/v1`
     OpenApiPods,
-    /// `/shutdown`: not Kubernetes', which knows no end of a node.
-    Shutdown,
     Objects(Objects),
 }
 
@@ -125,7 +123,6 @@ pub(super) fn parse(path: &str) -> Result<Target, Status> {
         ["apis"] => Target::Groups,
         ["openapi", "v3"] => Target::OpenApi,
         ["openapi", "v3", "api", "v1"] => Target::OpenApiPods,
-        ["shutdown"] => Target::Shutdown,
         ["api", "v1"] => Target::Resources,
         // A namespace is an object and a place for others.
         ["api", "v1", "namespaces", namespace, resource, ref rest @ ..] if rest.len() <= 2 => {

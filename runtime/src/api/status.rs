@@ -134,11 +134,3 @@ impl fmt::Display for Status {
 }
 
 impl std::error::Error for Status {}
-
-/// What a deletion answers when there is no object left to show.
-pub(super) fn success(resource: &str, name: &str, uid: &str) -> Value {
-    json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
-        "details": {"name": name, "kind": resource, "uid": uid},
-    })
-}

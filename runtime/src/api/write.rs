@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::body::{self, Body};
 use super::request::ANSWER_WITHIN;
-use super::status::success;
 use super::{Accepted, Api, Applied, FieldValidation, Query, Reply, Request, Resource, Status, read};
 use crate::objects::Key;
 
@@ -88,14 +87,6 @@ pub(super) async fn delete_collection(
         "metadata": {"resourceVersion": version.to_string()}, "items": deleted,
     });
     Ok(body::value(StatusCode::OK, &list))
-}
-
-pub(super) async fn shutdown(api: &Rc<Api>) -> Result<Response<Body>, Status> {
-    // As long as the pods take: each has a grace of its own.
-    let (reply, answer) = async_channel::bounded(1);
-    send(api, Request::Down { reply })?;
-    answer.recv().await.map_err(|_| Status::internal("the agent ended without an answer"))??;
-    Ok(body::value(StatusCode::OK, &success("nodes", "", "")))
 }
 
 /// Sends a request and waits for its answer.

@@ -8,34 +8,27 @@ use crate::sources::Wanted;
 use crate::status;
 use crate::time::{Instant, Moment};
 
-use super::{Engine, Shell};
+use super::{Deletion, Engine, Shell};
 
 impl Engine {
-    /// Shows a pod as it is now, or takes away one that is gone.
+    /// Shows a pod as it is now.
     pub(super) fn publish(&mut self, pod: PodIndex) {
-        let object = self.object(pod);
-        match object {
-            Some(object) => {
-                if let Some(wanted) = self.shell.wanted(pod)
-                    && !self.has_predecessor(pod, &wanted)
-                {
-                    self.shell.objects.put(key(&wanted), object);
-                }
-            }
-            None => {
-                let Some(gone) = self.shell.pods.borrow_mut().remove(&pod) else { return };
-                // A successor of the same name is another object, and may be there already.
-                let key = key(&gone.wanted);
-                let shown = self.shell.objects.get(&key);
-                let ours = |json: &str| {
-                    serde_json::from_str::<Value>(json)
-                        .is_ok_and(|shown| shown["metadata"]["uid"] == *gone.wanted.pod.uid.0)
-                };
-                if shown.is_some_and(|shown| ours(&shown.json)) {
-                    self.shell.objects.delete(&key);
-                }
-                self.show_successor(&gone.wanted);
-            }
+        let (Some(object), Some(wanted)) = (self.object(pod), self.shell.wanted(pod)) else { return };
+        if !self.has_predecessor(pod, &wanted) {
+            self.shell.objects.put(key(&wanted), object);
+        }
+    }
+
+    /// Takes away a pod that is gone, and shows the one that waited for its end.
+    pub(super) fn withdraw(&mut self, pod: PodIndex) {
+        let Some(gone) = self.shell.pods.borrow_mut().remove(&pod) else { return };
+        self.shell.objects.delete(&key(&gone.wanted));
+        let successor = {
+            let pods = self.shell.pods.borrow();
+            pods.iter().find(|(_, other)| key(&other.wanted) == key(&gone.wanted)).map(|(index, _)| *index)
+        };
+        if let Some(successor) = successor {
+            self.publish(successor);
         }
     }
 
@@ -45,24 +38,18 @@ impl Engine {
         pods.range(..pod).any(|(_, older)| key(&older.wanted) == key(wanted))
     }
 
-    /// A pod that waited for the end of another of its name was not shown until now.
-    fn show_successor(&mut self, gone: &Wanted) {
-        let name = (gone.pod.namespace.clone(), gone.pod.name.clone());
-        let successor = self.told.get(&name).and_then(|wanted| self.node.index_of(&wanted.pod.uid));
-        if let Some(successor) = successor
-            && let (Some(object), Some(wanted)) = (self.object(successor), self.shell.wanted(successor))
-        {
-            self.shell.objects.put(key(&wanted), object);
-        }
-    }
-
     /// The object of a pod; `None` if the core has dropped it.
     pub(super) fn object(&self, pod: PodIndex) -> Option<Value> {
         let state = self.node.pod(pod)?;
-        let (wanted, created) = {
-            let pods = self.shell.pods.borrow();
-            let entry = pods.get(&pod)?;
-            (entry.wanted.clone(), entry.created)
+        let (wanted, created, deletion) = {
+            let mut pods = self.shell.pods.borrow_mut();
+            let entry = pods.get_mut(&pod)?;
+            if let Some(grace) = state.termination_grace()
+                && entry.deletion.is_none_or(|deletion| deletion.grace != grace)
+            {
+                entry.deletion = Some(Deletion { at: Instant::now() + grace, grace });
+            }
+            (entry.wanted.clone(), entry.created, entry.deletion)
         };
         let anchor = self.shell.anchor.get();
         let mut object: Value = serde_json::from_slice(&wanted.object).ok()?;
@@ -71,9 +58,9 @@ impl Engine {
             metadata["creationTimestamp"] = created.timestamp(anchor).to_string().into();
         }
         metadata["generation"] = 1.into();
-        if let Some((at, grace)) = state.deletion() {
-            metadata["deletionTimestamp"] = anchor.timestamp(at + grace).to_string().into();
-            metadata["deletionGracePeriodSeconds"] = grace.as_secs().into();
+        if let Some(deletion) = deletion.filter(|_| state.is_unwanted()) {
+            metadata["deletionTimestamp"] = anchor.timestamp(deletion.at).to_string().into();
+            metadata["deletionGracePeriodSeconds"] = deletion.grace.as_secs().into();
         }
         object["spec"]["nodeName"] = self.shell.config.node_name.as_str().into();
         let host_ip = self.shell.network.borrow().host_ip();

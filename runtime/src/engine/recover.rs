@@ -2,6 +2,7 @@
 //! behind, at the kernel's news channels. And the end of `nodlet down`, when
 //! nothing of it may stay.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::net::Ipv4Addr;
@@ -22,11 +23,12 @@ use smol::Async;
 
 use crate::cgroup::PodCgroup;
 use crate::manifest::{self, Validation};
-use crate::node::{Exit, Found, FoundAttempt, FoundSandbox, Attempt};
+use crate::node::{Attempt, Found, FoundAttempt, FoundSandbox, Health};
 use crate::paths::Paths;
 use crate::sources::Wanted;
 use crate::spec::ContainerIndex;
-use crate::supervisor::client::{Supervisor, SupervisorState};
+use crate::supervisor::client::{StartedProcess, Supervisor, SupervisorEvent, SupervisorState};
+use crate::supervisor::ExitRecord;
 use crate::time::{Instant, Moment};
 use crate::volume;
 
@@ -82,9 +84,8 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
 }
 
 /// Opens the API's socket in the place of one that an earlier agent left.
-pub(super) fn listen(paths: &Paths) -> Result<UnixListener, EngineError> {
-    let path = paths.api_socket();
-    crate::api::listen(&path).map_err(|source| EngineError::Prepare { path, source })
+pub(super) fn listen(paths: &Paths) -> Result<Async<UnixListener>, EngineError> {
+    crate::api::listen(paths.root()).map_err(|source| EngineError::Prepare { path: paths.api_socket(), source })
 }
 
 /// Writes down what a later agent must know of the pod.
@@ -119,10 +120,7 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Vec<FoundPod> {
     // Cgroups whose pod has no directory: the agent died between the two.
     for (uid, cgroup) in shell.cgroups.pods() {
         if !found.iter().any(|pod: &FoundPod| *pod.wanted.pod.uid.0 == *uid) {
-            kill_remains(&cgroup).await;
-            if let Err(error) = cgroup.remove() {
-                log::error!("failed to remove the cgroup of {uid}: {error}");
-            }
+            shell.empty(&uid, &[cgroup]).await;
         }
     }
     found
@@ -147,37 +145,32 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
             Ok(state) => Some((supervisor, state)),
             Err(error) => {
                 log::error!("the supervisor of {uid} does not answer: {error}; killing it");
-                supervisor.kill();
                 None
             }
         },
         Ok(None) => None,
         Err(error) => return Err(error.to_string()),
     };
-    let ready = living.as_ref().and_then(|(_, state)| state.ready_at);
-    let mut attempts = Vec::new();
-    let mut runs = Vec::new();
-    if let Some((_, state)) = &living {
-        adopt_runs(shell, &wanted, &cgroup, state, &mut attempts, &mut runs);
+    let (mut attempts, mut ready, mut sandbox) = (Vec::new(), None, None);
+    if let Some((supervisor, state)) = living {
+        let known = Known::of(state);
+        ready = known.ready_at;
+        let volumes = volume::known(&volume::Request::new(&wanted.pod, &shell.paths));
+        let mut made = Sandbox::new(supervisor, cgroup, on_tmpfs.ip, volumes);
+        attempts = adopt_runs(shell, &wanted, &made, known.runs);
+        for (digest, mount) in known.layers {
+            let mount = Rc::new(mount);
+            shell.layers.borrow_mut().put(&digest, &mount);
+            made.layers.push(mount);
+        }
+        sandbox = Some(made);
     }
-    let sandbox = match (living, ready) {
-        (Some((supervisor, state)), Some(_)) => {
-            adopt_layers(shell, &supervisor, &state);
-            let volumes = volume::known(&volume::Request::new(&wanted.pod, &shell.paths));
-            let sandbox = Sandbox::new(supervisor, cgroup, on_tmpfs.ip, volumes);
-            sandbox.runs.borrow_mut().extend(runs);
-            Some(sandbox)
-        }
-        (living, _) => {
-            // The agent died while it was being made, or the supervisor did:
-            // what is left of it goes, and the core begins again.
-            if let Some((supervisor, _)) = living {
-                supervisor.kill();
-            }
-            kill_remains(&cgroup).await;
-            None
-        }
-    };
+    if ready.is_none() {
+        // The agent died while it was being made, or the supervisor did: what is
+        // left of it goes, and the core begins again.
+        sandbox = None;
+        shell.remove_remains(&wanted).await;
+    }
     let found = Found {
         pod: wanted.pod.clone(),
         record,
@@ -187,56 +180,85 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
     Ok(FoundPod { found, wanted, created, sandbox })
 }
 
-/// What the supervisor knows of its runs, for the core and for the shell.
-fn adopt_runs(
-    shell: &Shell,
-    wanted: &Wanted,
-    cgroup: &PodCgroup,
-    state: &SupervisorState,
-    attempts: &mut Vec<FoundAttempt>,
-    runs: &mut Vec<((String, u32), Run)>,
-) {
-    for known in &state.runs {
-        let position = wanted.pod.spec.containers.iter().position(|container| container.name == known.container);
-        let Some(index) = position.and_then(|index| u8::try_from(index).ok()) else { continue };
-        let Some(at) = known.started_at else { continue };
-        let facts: ImageFacts = fs::read(run::facts_path(shell, wanted, &known.container, known.number))
-            .ok()
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-            .unwrap_or_default();
-        let container = run::started_container(&facts, at, known.user.clone());
-        let leaf = cgroup.known_leaf(&known.container, known.number);
-        let exit = known.exit.as_ref().map(|exit| Exit {
-            code: exit.code,
-            oom_killed: run::oom_killed(&leaf),
-            reason: None,
-            message: exit.message.as_str().into(),
-            started_at: Moment::ThisBoot(exit.started_at),
-            finished_at: Moment::ThisBoot(exit.finished_at),
-        });
-        let attempt = Attempt { container: ContainerIndex(index), number: known.number };
-        if exit.is_some() {
-            // Its exit is told to the core here, and never again.
-            let _ = leaf.remove();
-        } else {
-            let process = run::process(known.pid, &leaf);
-            let run = Run { leaf, process, started: Some(container.clone()), image: facts, layers: Vec::new() };
-            runs.push(((known.container.clone(), known.number), run));
+/// What a supervisor has told, by run.
+#[derive(Default)]
+struct Known {
+    ready_at: Option<Instant>,
+    runs: BTreeMap<(String, u32), KnownRun>,
+    layers: Vec<(String, OwnedFd)>,
+}
+
+struct KnownRun {
+    process: StartedProcess,
+    /// Over, with its record if there is one.
+    exit: Option<Option<ExitRecord>>,
+}
+
+impl Known {
+    fn of(state: SupervisorState) -> Known {
+        let mut known = Known { layers: state.layers, ..Known::default() };
+        for event in state.events {
+            match event {
+                SupervisorEvent::SandboxReady { at } => known.ready_at = Some(at),
+                SupervisorEvent::Started { container, number, process } => {
+                    known.runs.insert((container, number), KnownRun { process, exit: None });
+                }
+                SupervisorEvent::Exited { container, number, exit } => {
+                    if let Some(run) = known.runs.get_mut(&(container, number)) {
+                        run.exit = Some(exit);
+                    }
+                }
+                // A start that failed while no agent looked is planned again; processes
+                // that an earlier agent asked for have nobody who waits for them.
+                SupervisorEvent::SandboxFailed { .. }
+                | SupervisorEvent::StartFailed { .. }
+                | SupervisorEvent::ExecStarted { .. }
+                | SupervisorEvent::ExecFailed { .. }
+                | SupervisorEvent::ExecExited { .. } => {}
+            }
         }
-        attempts.push(FoundAttempt { attempt, container, exit });
+        known
     }
 }
 
-/// Layers that a supervisor still has mounted are shared again, not mounted twice.
-fn adopt_layers(shell: &Shell, supervisor: &Supervisor, _state: &SupervisorState) {
-    match supervisor.layers() {
-        Ok(layers) => {
-            for (digest, mount) in layers {
-                shell.layers.borrow_mut().put(&digest, &Rc::new(mount));
+/// What the supervisor knows of its runs: those that live go to the shell, all to the core.
+fn adopt_runs(
+    shell: &Shell,
+    wanted: &Wanted,
+    sandbox: &Sandbox,
+    runs: BTreeMap<(String, u32), KnownRun>,
+) -> Vec<FoundAttempt> {
+    let mut attempts = Vec::new();
+    for ((name, number), known) in runs {
+        let position = wanted.pod.spec.containers.iter().position(|container| container.name == name);
+        let Some(index) = position.and_then(|index| u8::try_from(index).ok()) else { continue };
+        let facts: ImageFacts = fs::read(run::facts_path(shell, wanted, &name, number))
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .unwrap_or_default();
+        let at = known.process.at;
+        let container = run::started_container(&facts, at, known.process.user);
+        let leaf = sandbox.cgroup.known_leaf(&name, number);
+        let exit = known.exit.map(|record| run::exit_of(record, at, run::oom_killed(&leaf)));
+        let attempt = Attempt { container: ContainerIndex(index), number };
+        if exit.is_some() {
+            // Its end is told to the core here, and never again.
+            if let Err(error) = leaf.remove() {
+                log::error!("failed to remove the cgroup of {name}#{number}: {error}");
             }
+        } else {
+            let run = Run {
+                leaf,
+                process: known.process.pidfd,
+                started: Some(container.clone()),
+                image: facts,
+                layers: Vec::new(),
+            };
+            sandbox.runs.borrow_mut().insert((name, number), run);
         }
-        Err(error) => log::warn!("failed to share the layers of a pod: {error}"),
+        attempts.push(FoundAttempt { attempt, container, exit, health: Health::default() });
     }
+    attempts
 }
 
 /// Kills every process of the pod and waits until the last is gone.
@@ -259,6 +281,13 @@ pub(super) async fn kill_remains(cgroup: &PodCgroup) {
         }
         log::error!("processes of {} do not die; killing them again", cgroup.name());
     }
+}
+
+/// `MemTotal`; zero if the kernel does not say, which counts as very little.
+pub(super) fn memory_of_the_machine() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
 }
 
 /// Tasks that turn the kernel's news into ours.
@@ -347,32 +376,30 @@ fn watch_one(
 }
 
 impl Shell {
-    /// What a pod without a supervisor has left: cgroup and processes.
+    /// Ends what a pod has left, its supervisor too, and removes its cgroups.
     pub(super) async fn remove_remains(&self, wanted: &Wanted) {
-        match self.cgroups.pod(&wanted.pod) {
-            Ok(cgroup) => {
-                kill_remains(&cgroup).await;
-                if let Err(error) = cgroup.remove() {
-                    log::error!("failed to remove the cgroup of {}: {error}", wanted.pod.uid);
-                }
+        let uid = &wanted.pod.uid.0;
+        let found = self.cgroups.supervisor(uid).and_then(|own| Ok([own, self.cgroups.pod(&wanted.pod)?]));
+        match found {
+            Ok(cgroups) => self.empty(uid, &cgroups).await,
+            Err(error) => log::error!("failed to look for processes of {uid}: {error}"),
+        }
+    }
+
+    async fn empty(&self, uid: &str, cgroups: &[PodCgroup]) {
+        for cgroup in cgroups {
+            kill_remains(cgroup).await;
+            if let Err(error) = cgroup.remove() {
+                log::error!("failed to remove a cgroup of {uid}: {error}");
             }
-            Err(error) => log::error!("failed to look for processes of {}: {error}", wanted.pod.uid),
         }
     }
 
     /// A pod whose run-time files cannot be read: nobody can say what it is, so it ends.
     async fn end_unreadable(&self, uid: &str, directory: &Path) {
-        if let Ok(Some(supervisor)) = Supervisor::connect(directory) {
-            supervisor.kill();
-        }
-        for (known, cgroup) in self.cgroups.pods() {
-            if known == uid {
-                kill_remains(&cgroup).await;
-                if let Err(error) = cgroup.remove() {
-                    log::error!("failed to remove the cgroup of {uid}: {error}");
-                }
-            }
-        }
+        let mut cgroups: Vec<PodCgroup> = self.cgroups.supervisor(uid).into_iter().collect();
+        cgroups.extend(self.cgroups.pods().into_iter().filter(|(known, _)| known == uid).map(|(_, cgroup)| cgroup));
+        self.empty(uid, &cgroups).await;
         if let Err(error) = fs::remove_dir_all(directory) {
             log::error!("failed to remove {}: {error}", directory.display());
         }

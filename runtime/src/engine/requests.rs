@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::api::{Accepted, Applied, ExecExit, ExecSession, FieldValidation, Reply, Request, Status};
-use crate::manifest::{self, Manifest, Validation};
+use crate::manifest::{self, Manifest, ManifestError, Validation};
 use crate::node::{Observation, PodIndex};
 use crate::sources::Wanted;
 use crate::supervisor::config::ExecConfig;
@@ -99,7 +99,7 @@ impl Engine {
             fields.remove("status");
         }
         let manifest =
-            manifest::admit(object, validation, &self.shell.config.node_name).map_err(|error| Status::from_json(error.status()))?;
+            manifest::admit(object, validation, &self.shell.config.node_name).map_err(|error| refused(&error))?;
         let name = (manifest.pod.namespace.clone(), manifest.pod.name.clone());
         let old = self.told.get(&name);
         let shown = self.shell.objects.get(&crate::objects::Key::new("pods", &name.0, &name.1));
@@ -280,6 +280,20 @@ async fn session(shell: Rc<Shell>, exec: Exec, reply: Reply<ExecSession>) {
     match smol::future::or(ended, abandoned).await {
         Some(end) => drop(exit.try_send(end)),
         None => shell.kill_exec(&exec),
+    }
+}
+
+/// The answer to an object that is not admitted.
+fn refused(error: &ManifestError) -> Status {
+    let mut status = error.status();
+    let message = status["message"].as_str().unwrap_or_default().to_owned();
+    match status["code"].as_u64() {
+        Some(422) => {
+            let mut invalid = Status::invalid("Pod", "", message, Vec::new());
+            invalid.details = Some(status["details"].take());
+            invalid
+        }
+        Some(_) | None => Status::bad_request(message),
     }
 }
 

@@ -2,13 +2,13 @@
 //! and what the supervisor says of it.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 
 use nodlet_rootfs::{Digest, Image, Reference, assemble};
 
-use crate::cgroup::Leaf;
+use crate::cgroup::{ContainerLimits, Leaf};
 use crate::container_config::{self, Facts};
 use crate::node::{
     Attempt, Exit, PodIndex, PodObservation, Record, StartFailure, StartFailureReason, StartedContainer, User,
@@ -16,8 +16,9 @@ use crate::node::{
 use crate::sources::Wanted;
 use crate::spec::ContainerIndex;
 use crate::spec::container::PullPolicy;
-use crate::supervisor::client::{StartStep, SupervisorEvent};
-use crate::time::{Anchor, Moment};
+use crate::supervisor::ExitRecord;
+use crate::supervisor::client::{StartFailedAt, SupervisorEvent};
+use crate::time::{Anchor, Instant, Moment};
 
 use super::sandbox::Sandbox;
 use super::{Shell, log_name};
@@ -82,14 +83,16 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
     let layers = mount_layers(shell, &image).await?;
 
     let create = |error: &dyn std::error::Error| failure(StartFailureReason::CreateContainerError, crate::error::chain(error));
-    let limits = container_config::limits(&wanted.pod, attempt.container);
+    let limits = ContainerLimits::of(&wanted.pod, attempt.container);
     let leaf = sandbox.cgroup.leaf(&container.name, attempt.number, &limits).map_err(|error| create(&error))?;
     let facts = Facts {
         ip: sandbox.ip,
         host_ip: shell.network.borrow().host_ip(),
         node_name: &shell.config.node_name,
+        memory: shell.memory,
         cgroup: leaf.paths(),
         volumes: &sandbox.volumes,
+        layers: image.layers.iter().map(Digest::to_string).collect(),
     };
     let made = container_config::container_config(&wanted.pod, attempt, &image.config, &shell.paths, &facts);
     let config = match made {
@@ -214,28 +217,28 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
         Some(Attempt { container: ContainerIndex(u8::try_from(index).ok()?), number })
     };
     match event {
-        SupervisorEvent::Started { container, number, pid, at, user } => {
+        SupervisorEvent::Started { container, number, process } => {
             let Some(attempt) = attempt(&container, number) else { return };
             let started = {
                 let mut runs = sandbox.runs.borrow_mut();
                 let Some(run) = runs.get_mut(&(container, number)) else { return };
-                run.process = process(pid, &run.leaf);
-                let started = started_container(&run.image, at, user);
+                let started = started_container(&run.image, process.at, process.user);
+                run.process = process.pidfd;
                 run.started = Some(started.clone());
                 started
             };
             log::info!("started {}", log_name(&wanted, attempt));
             shell.tell(pod, PodObservation::Started { attempt, container: Box::new(started) }).await;
         }
-        SupervisorEvent::StartFailed { container, number, step, message } => {
+        SupervisorEvent::StartFailed { container, number, at, message } => {
             let Some(attempt) = attempt(&container, number) else { return };
             if let Some(run) = sandbox.runs.borrow_mut().remove(&(container.clone(), number)) {
                 let _ = run.leaf.remove();
             }
-            sandbox.supervisor.forget(&container, number);
-            let reason = match step {
-                StartStep::Create => StartFailureReason::CreateContainerError,
-                StartStep::Run => StartFailureReason::RunContainerError,
+            forget(sandbox, &container, number);
+            let (reason, message) = match at {
+                StartFailedAt::Create => (StartFailureReason::CreateContainerError, format!("failed to {message}")),
+                StartFailedAt::Run => (StartFailureReason::RunContainerError, message),
             };
             log::warn!("failed to start {}: {message}", log_name(&wanted, attempt));
             shell.tell(pod, PodObservation::StartFailed { attempt, failure: failure(reason, message) }).await;
@@ -244,19 +247,13 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
             let Some(attempt) = attempt(&container, number) else { return };
             let key = (container, number);
             let oom_killed = sandbox.runs.borrow().get(&key).is_some_and(|run| oom_killed(&run.leaf));
-            let exit = Exit {
-                code: exit.code,
-                oom_killed,
-                reason: None,
-                message: exit.message.into(),
-                started_at: Moment::ThisBoot(exit.started_at),
-                finished_at: Moment::ThisBoot(exit.finished_at),
-            };
+            let started_at = sandbox.runs.borrow().get(&key).and_then(|run| Some(run.started.as_ref()?.at));
+            let exit = exit_of(exit, started_at.unwrap_or_else(Instant::now), oom_killed);
             log::info!("{} exited with {}", log_name(&wanted, attempt), exit.code);
             shell.tell(pod, PodObservation::Exited { attempt, exit: Box::new(exit) }).await;
         }
         SupervisorEvent::SandboxReady { .. } | SupervisorEvent::SandboxFailed { .. } => {}
-        SupervisorEvent::ExecStarted { id, pid, terminal } => shell.execs.borrow_mut().started(pod, id, pid, terminal),
+        SupervisorEvent::ExecStarted { id, pid: _, terminal } => shell.execs.borrow_mut().started(pod, id, terminal),
         SupervisorEvent::ExecFailed { id, message } => shell.execs.borrow_mut().failed(pod, id, message),
         SupervisorEvent::ExecExited { id, code } => shell.execs.borrow_mut().exited(pod, id, code),
     }
@@ -269,7 +266,7 @@ pub(super) fn oom_killed(leaf: &Leaf) -> bool {
     }) > 0
 }
 
-pub(super) fn started_container(image: &ImageFacts, at: crate::time::Instant, user: User) -> StartedContainer {
+pub(super) fn started_container(image: &ImageFacts, at: Instant, user: User) -> StartedContainer {
     StartedContainer {
         at,
         id: image.container_id.as_str().into(),
@@ -280,15 +277,34 @@ pub(super) fn started_container(image: &ImageFacts, at: crate::time::Instant, us
     }
 }
 
-/// A descriptor of the run's first process, if it is still there: a number that
-/// another process has taken since is told by its cgroup.
-pub(super) fn process(pid: i32, leaf: &Leaf) -> Option<OwnedFd> {
-    // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
-    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let descriptor = i32::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0)?;
-    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
-    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-    leaf.contains(pid).then_some(descriptor)
+/// How a run ended, as the core is told. A run without a record was lost with its supervisor's memory of it.
+pub(super) fn exit_of(record: Option<ExitRecord>, started_at: Instant, oom_killed: bool) -> Exit {
+    match record {
+        Some(record) => Exit {
+            code: record.code,
+            oom_killed,
+            reason: None,
+            message: record.message.into(),
+            started_at: Moment::ThisBoot(record.started_at),
+            finished_at: Moment::ThisBoot(record.finished_at),
+        },
+        None => Exit {
+            code: 137,
+            oom_killed,
+            reason: Some("ContainerStatusUnknown"),
+            message: "The container could not be located when the pod was terminated".into(),
+            started_at: Moment::ThisBoot(started_at),
+            finished_at: Moment::ThisBoot(Instant::now()),
+        },
+    }
+}
+
+/// The supervisor need not remember this run any more.
+pub(super) fn forget(sandbox: &Sandbox, container: &str, number: u32) {
+    if let Err(error) = sandbox.supervisor.forget(container, number) {
+        // It remembers one run more than it must; its end is told elsewhere.
+        log::debug!("{}", crate::error::chain(&error));
+    }
 }
 
 impl Shell {
@@ -357,14 +373,14 @@ impl Shell {
         let Some(wanted) = self.wanted(pod) else { return };
         let name = wanted.pod.spec.container(attempt.container).name.clone();
         if let Some(sandbox) = self.sandbox(pod) {
-            sandbox.supervisor.forget(&name, attempt.number);
+            forget(&sandbox, &name, attempt.number);
         }
         // Not there is as good as removed: a start that failed early wrote none.
         let _ = std::fs::remove_file(facts_path(self, &wanted, &name, attempt.number));
         let (paths, wanted_pod) = (self.paths.clone(), (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
         let (uid, number) = (wanted.pod.uid.0.to_string(), attempt.number);
         let removed = self.storage.run(move || {
-            container_config::remove_run(&paths, &wanted_pod.0, &wanted_pod.1, &uid, &name, number)
+            container_config::remove_run(&paths, (&wanted_pod.0, &wanted_pod.1), &uid, &name, number)
         });
         let label = log_name(&wanted, attempt);
         self.spawn(async move {

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use crate::cgroup::PodCgroup;
@@ -25,6 +26,8 @@ pub(super) struct Sandbox {
     pub(super) volumes: volume::Volumes,
     /// By container name and number: what the supervisor calls a run.
     pub(super) runs: RefCell<BTreeMap<(String, u32), Run>>,
+    /// Layers that its runs were found on, so that later runs share them.
+    pub(super) layers: Vec<Rc<OwnedFd>>,
     /// The supervisor was told to end, so its silence is no loss.
     pub(super) ending: std::cell::Cell<bool>,
     /// Woken when the supervisor has hung up.
@@ -44,6 +47,7 @@ impl Sandbox {
             ip,
             volumes,
             runs: RefCell::default(),
+            layers: Vec::new(),
             ending: std::cell::Cell::new(false),
             gone: async_channel::bounded(1),
         }
@@ -110,19 +114,18 @@ async fn make(shell: &Rc<Shell>, wanted: &Rc<Wanted>, ip: Option<Ipv4Addr>) -> R
         &shell.config.node_name,
         network,
         cgroup.pause_paths().map_err(Failure::sandbox)?,
-        shell.cgroups.supervisors(),
     );
     let lock = format!("{}_{}", pod.namespace, pod.name);
     let made = async {
-        let supervisor = Supervisor::spawn(&directory, &lock, shell.cgroups.supervisors()).map_err(Failure::sandbox)?;
+        let own_cgroup = shell.cgroups.supervisor(uid).map_err(Failure::sandbox)?;
+        let supervisor = Supervisor::spawn(&directory, &lock, &own_cgroup.paths()).map_err(Failure::sandbox)?;
+        supervisor.hello().await.map_err(Failure::sandbox)?;
         supervisor.create_sandbox(&config).map_err(Failure::sandbox)?;
         loop {
             match supervisor.next().await.map_err(Failure::sandbox)? {
                 SupervisorEvent::SandboxReady { at } => return Ok((supervisor, at)),
                 SupervisorEvent::SandboxFailed { message } => {
-                    // It has undone what it made; there is nothing to keep it for.
-                    let _ = supervisor.end();
-                    return Err(Failure(SandboxFailure::Sandbox, message));
+                    return Err(Failure(SandboxFailure::Sandbox, format!("failed to {message}")));
                 }
                 other => log::debug!("{uid}: {other:?} before the sandbox was ready"),
             }
@@ -131,7 +134,8 @@ async fn make(shell: &Rc<Shell>, wanted: &Rc<Wanted>, ip: Option<Ipv4Addr>) -> R
     match made.await {
         Ok((supervisor, at)) => Ok((Sandbox::new(supervisor, cgroup, ip, volumes), at)),
         Err(failure) => {
-            recover::kill_remains(&cgroup).await;
+            // Whatever was made of it hangs on its processes.
+            shell.remove_remains(wanted).await;
             let _ = std::fs::remove_dir_all(&directory);
             Err(failure)
         }
@@ -176,16 +180,10 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex) {
         };
         if !smol::future::or(gone, late).await {
             log::error!("the supervisor of {}/{} does not end; killing it", wanted.pod.namespace, wanted.pod.name);
-            sandbox.supervisor.kill();
         }
         shell.execs.borrow_mut().lost(pod);
-        recover::kill_remains(&sandbox.cgroup).await;
-        if let Err(error) = sandbox.cgroup.remove() {
-            log::error!("failed to remove the cgroup of {}: {error}", wanted.pod.uid);
-        }
-    } else {
-        shell.remove_remains(&wanted).await;
     }
+    shell.remove_remains(&wanted).await;
     let directory = shell.paths.run_pod(&wanted.pod.uid.0);
     if let Err(error) = std::fs::remove_dir_all(&directory)
         && error.kind() != std::io::ErrorKind::NotFound
