@@ -291,6 +291,15 @@ fn run_directory(paths: &Paths, uid: &str, container: &str, number: u32) -> Path
     paths.pod(uid).join("containers").join(container).join(number.to_string())
 }
 
+/// Makes the directories of a run's writable layer.
+///
+/// # Errors
+/// If they cannot be made.
+pub fn make_run_directories(upper: &Path, work: &Path) -> io::Result<()> {
+    fs::create_dir_all(upper)?;
+    fs::create_dir_all(work)
+}
+
 /// Makes the file that is mounted at `terminationMessagePath`, writable for whoever the container runs as.
 ///
 /// # Errors

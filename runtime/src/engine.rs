@@ -311,8 +311,19 @@ impl Engine {
             Request(Request),
             Due,
         }
-        let news = async { self.inbox.recv().await.map_or(Woken::Due, Woken::News) };
-        let request = async { self.requests.recv().await.map_or(Woken::Due, Woken::Request) };
+        // A channel that is closed has no news for ever: `down` opens no API.
+        let news = async {
+            match self.inbox.recv().await {
+                Ok(news) => Woken::News(news),
+                Err(_) => smol::future::pending().await,
+            }
+        };
+        let request = async {
+            match self.requests.recv().await {
+                Ok(request) => Woken::Request(request),
+                Err(_) => smol::future::pending().await,
+            }
+        };
         let due = async {
             match wake_at {
                 Some(at) => smol::Timer::after(at - Instant::now()).await,

@@ -243,7 +243,8 @@ impl Sources {
                 .first()
                 .map(|wanted| (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
             let refusal = Refusal { source: path.to_owned(), pod, message };
-            if file.refusal.as_ref() != Some(&refusal) {
+            if file.refusal.as_ref() != Some(&refusal) && file.stamp.is_none_or(|stamp| stamp.size > 0) {
+                // An empty file is one that somebody is about to write.
                 log::error!("{}", refusal.message);
             }
             Some(ReadFile { refusal: Some(refusal), ..file })

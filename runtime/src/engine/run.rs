@@ -108,12 +108,14 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
         image_id: image.repo_digests.first().cloned().unwrap_or_else(|| image.id.to_string()),
         stop_signal: container_config::stop_signal(image.config.stop_signal.as_deref()),
     };
-    let started = (|| {
+    let directories = (config.upper_dir.clone(), config.work_dir.clone());
+    let directories = shell.storage.run(move || container_config::make_run_directories(&directories.0, &directories.1)).await;
+    let started = directories.and_then(|()| {
         if let Some(message) = &config.termination_message {
             container_config::make_termination_file(&message.file)?;
         }
         write_facts(shell, &wanted, attempt, &image_facts)
-    })();
+    });
     if let Err(error) = started {
         let _ = leaf.remove();
         return Err(create(&error));

@@ -118,7 +118,7 @@ async fn make(shell: &Rc<Shell>, wanted: &Rc<Wanted>, ip: Option<Ipv4Addr>) -> R
     let lock = format!("{}_{}", pod.namespace, pod.name);
     let made = async {
         let own_cgroup = shell.cgroups.supervisor(uid).map_err(Failure::sandbox)?;
-        let supervisor = Supervisor::spawn(&directory, &lock, &own_cgroup.paths()).map_err(Failure::sandbox)?;
+        let supervisor = Supervisor::spawn(&directory, &lock, &shell.cgroups.supervisor_paths(&own_cgroup)).map_err(Failure::sandbox)?;
         supervisor.hello().await.map_err(Failure::sandbox)?;
         supervisor.create_sandbox(&config).map_err(Failure::sandbox)?;
         loop {
