@@ -66,9 +66,20 @@ impl Cgroups {
         Ok(cgroups)
     }
 
-    /// Directories of the supervisors' own cgroup, that of the v2 hierarchy first.
-    pub fn supervisors(&self) -> &[PathBuf] {
-        &self.supervisors
+    /// The cgroup of the supervisor of the pod `uid`: outside of the pod's, and of the
+    /// agent's service. Only the v2 hierarchy has one a pod, to kill it by; limits are none.
+    pub fn supervisor(&self, uid: &str) -> Result<PodCgroup, CgroupError> {
+        let relative = self.parent.join("supervisors").join(format!("pod{uid}"));
+        let directory = self.hierarchies.unified.join(&relative);
+        tree::make(&directory)?;
+        Ok(PodCgroup::new(&self.hierarchies, relative))
+    }
+
+    /// Where a supervisor moves itself: its own cgroup, then that of all supervisors in
+    /// each v1 hierarchy.
+    pub fn supervisor_paths(&self, own: &PodCgroup) -> Vec<PathBuf> {
+        let shared = self.supervisors.iter().filter(|path| !path.starts_with(&self.hierarchies.unified));
+        std::iter::once(own.unified()).chain(shared.cloned()).collect()
     }
 
     /// The cgroup of `pod`, made if missing, with the limits of the pod as a whole.
