@@ -32,7 +32,8 @@ use smol::LocalExecutor;
 use crate::api::{self, Request};
 use crate::cgroup::Cgroups;
 use crate::network::Network;
-use crate::node::{Action, Attempt, Change, Node, Observation, PodIndex, PodObservation};
+use crate::node::ring::Ring;
+use crate::node::{Action, Attempt, Change, Health, Node, Observation, PodIndex, PodObservation};
 use crate::objects::Objects;
 use crate::paths::Paths;
 use crate::sources::{Sources, Wanted};
@@ -173,6 +174,8 @@ struct PodShell {
     wanted: Rc<Wanted>,
     created: Moment,
     deletion: Option<Deletion>,
+    /// As last written down for a later agent.
+    healths: Vec<Health>,
     sandbox: Option<Rc<Sandbox>>,
 }
 
@@ -186,6 +189,7 @@ struct Deletion {
 /// The agent.
 pub struct Engine {
     node: Node,
+    ring: Ring,
     shell: Rc<Shell>,
     inbox: Receiver<News>,
     requests: Receiver<Request>,
@@ -246,6 +250,7 @@ impl Engine {
         }
         Ok(Engine {
             node: Node::new(),
+            ring: Ring::default(),
             shell,
             inbox,
             requests,
@@ -263,6 +268,8 @@ impl Engine {
         let shell = self.shell.clone();
         smol::block_on(shell.executor.run(async move {
             recover::watch(&self.shell)?;
+            // Before pods are found: whether a file of theirs is refused decides if they stay.
+            self.shell.sources.borrow_mut().read();
             for found in recover::look(&self.shell).await {
                 self.observe_found(found);
             }
@@ -272,6 +279,7 @@ impl Engine {
                 self.read_sources();
             }
             self.observe(Observation::SourcesSeen);
+            self.sweep();
             self.turn().await;
             if self.shell.config.down { self.shell.clean_up().await } else { Ok(()) }
         }))
@@ -294,6 +302,7 @@ impl Engine {
         loop {
             let now = Instant::now();
             let plan = self.node.plan(now);
+            self.ring.planned(now, &plan);
             for (pod, action) in plan.actions {
                 self.perform(pod, action);
             }
@@ -360,6 +369,7 @@ impl Engine {
 
     fn observe(&mut self, seen: Observation) {
         let now = Instant::now();
+        self.ring.observed(now, &self.node, &seen);
         if let Observation::Of(pod, seen) = &seen {
             self.shell.forget_what_ended(*pod, seen);
         }
@@ -425,7 +435,7 @@ impl Engine {
         let created = self.shell.created(record.as_deref());
         self.observe(Observation::Wanted { pod: wanted.pod.clone(), record });
         let index = self.node.index_of(&wanted.pod.uid)?;
-        let new = PodShell { wanted: wanted.clone(), created, deletion: None, sandbox: None };
+        let new = PodShell { wanted: wanted.clone(), created, deletion: None, healths: Vec::new(), sandbox: None };
         self.shell.pods.borrow_mut().entry(index).or_insert(new).wanted = wanted;
         Some(index)
     }
@@ -441,11 +451,20 @@ impl Engine {
             self.told.insert(name, found.wanted.clone());
         }
         let sandbox = found.sandbox.map(Rc::new);
-        let pod = PodShell { wanted: found.wanted, created: found.created, deletion: None, sandbox };
+        let pod = PodShell { wanted: found.wanted, created: found.created, deletion: None, healths: Vec::new(), sandbox };
         if let Some(sandbox) = &pod.sandbox {
             self.shell.spawn(sandbox::listen(self.shell.clone(), index, sandbox.clone()));
         }
         self.shell.pods.borrow_mut().insert(index, pod);
+    }
+
+    /// Removes what earlier boots left of pods that nobody wants; not while a file is
+    /// refused, for then nobody can say what it wants.
+    fn sweep(&self) {
+        if self.shell.sources.borrow().wanted().1.is_empty() {
+            let known = self.node.pods().map(|pod| pod.pod().uid.0.to_string()).collect();
+            recover::sweep(&self.shell, &known);
+        }
     }
 
     fn publish_changed(&mut self) {

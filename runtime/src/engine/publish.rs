@@ -2,18 +2,19 @@
 
 use serde_json::Value;
 
-use crate::node::{PodIndex, Record};
+use crate::node::{Health, PodIndex, Record};
 use crate::objects::Key;
 use crate::sources::Wanted;
 use crate::status;
 use crate::time::{Instant, Moment};
 
-use super::{Deletion, Engine, Shell};
+use super::{Deletion, Engine, Shell, recover};
 
 impl Engine {
     /// Shows a pod as it is now.
     pub(super) fn publish(&mut self, pod: PodIndex) {
         let (Some(object), Some(wanted)) = (self.object(pod), self.shell.wanted(pod)) else { return };
+        self.keep_healths(pod, &wanted);
         if !self.has_predecessor(pod, &wanted) {
             self.shell.objects.put(key(&wanted), object);
         }
@@ -29,6 +30,20 @@ impl Engine {
         };
         if let Some(successor) = successor {
             self.publish(successor);
+        }
+    }
+
+    /// Writes down for a later agent what probes have found, if it changed.
+    fn keep_healths(&self, pod: PodIndex, wanted: &Wanted) {
+        let Some(state) = self.node.pod(pod) else { return };
+        let healths: Vec<Health> = wanted.pod.spec.container_indexes().map(|index| state.health(index)).collect();
+        let mut pods = self.shell.pods.borrow_mut();
+        let Some(entry) = pods.get_mut(&pod).filter(|entry| entry.sandbox.is_some() && entry.healths != healths) else {
+            return;
+        };
+        match recover::write_healths(&self.shell.paths.run_pod(&wanted.pod.uid.0), &healths) {
+            Ok(()) => entry.healths = healths,
+            Err(error) => log::warn!("failed to write down what probes found of {}: {error}", wanted.pod.uid),
         }
     }
 

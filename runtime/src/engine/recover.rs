@@ -2,7 +2,7 @@
 //! behind, at the kernel's news channels. And the end of `nodlet down`, when
 //! nothing of it may stay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::net::Ipv4Addr;
@@ -30,7 +30,7 @@ use crate::spec::ContainerIndex;
 use crate::supervisor::client::{StartedProcess, Supervisor, SupervisorEvent, SupervisorState};
 use crate::supervisor::ExitRecord;
 use crate::time::{Instant, Moment};
-use crate::volume;
+use crate::{container_config, volume};
 
 use super::run::{self, ImageFacts, Run};
 use super::sandbox::Sandbox;
@@ -229,6 +229,7 @@ fn adopt_runs(
     runs: BTreeMap<(String, u32), KnownRun>,
 ) -> Vec<FoundAttempt> {
     let mut attempts = Vec::new();
+    let healths = read_healths(&shell.paths.run_pod(&wanted.pod.uid.0));
     for ((name, number), known) in runs {
         let position = wanted.pod.spec.containers.iter().position(|container| container.name == name);
         let Some(index) = position.and_then(|index| u8::try_from(index).ok()) else { continue };
@@ -252,13 +253,67 @@ fn adopt_runs(
                 process: known.process.pidfd,
                 started: Some(container.clone()),
                 image: facts,
-                layers: Vec::new(),
+                _layers: Vec::new(),
             };
             sandbox.runs.borrow_mut().insert((name, number), run);
         }
-        attempts.push(FoundAttempt { attempt, container, exit, health: Health::default() });
+        let health = healths.get(usize::from(index)).copied().unwrap_or_default();
+        attempts.push(FoundAttempt { attempt, container, exit, health });
     }
     attempts
+}
+
+/// What probes had found of each container when an earlier agent ended (`started`
+/// and `ready` stay what they are, pod-semantics 5.3).
+fn read_healths(directory: &Path) -> Vec<Health> {
+    fs::read(directory.join(HEALTH)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+}
+
+/// The file of [`read_healths`].
+const HEALTH: &str = "health.json";
+
+/// Writes down what probes have found, for a later agent.
+///
+/// # Errors
+/// If the pod's run-time directory cannot be written.
+pub(super) fn write_healths(directory: &Path, healths: &[Health]) -> io::Result<()> {
+    let new = directory.join("health.json.new");
+    fs::write(&new, serde_json::to_vec(healths)?)?;
+    fs::rename(new, directory.join(HEALTH))
+}
+
+/// Removes what pods of earlier boots left on disk that no source wants any more.
+pub(super) fn sweep(shell: &Shell, wanted: &BTreeSet<String>) {
+    let (paths, fault, images) = (shell.paths.clone(), shell.fault.clone(), shell.images.clone());
+    let records = shell.records.clone();
+    let wanted = wanted.clone();
+    let swept = shell.storage.run(move || {
+        let mut uids: BTreeSet<String> = records.uids().into_iter().collect();
+        uids.extend(names(&paths.pods()));
+        for uid in uids.difference(&wanted) {
+            let removed = volume::tear_down(&paths.pod(uid))
+                .and_then(|()| crate::store::remove(&records.path_of(uid), &*fault))
+                .and_then(|()| images.release(uid).map_err(io::Error::other));
+            if let Err(error) = removed {
+                log::error!("failed to remove what pod {uid} left: {error}");
+            }
+        }
+        for name in names(&paths.logs()) {
+            // `<namespace>_<name>_<uid>`
+            if let [namespace, pod, uid] = name.splitn(3, '_').collect::<Vec<_>>()[..]
+                && !wanted.contains(uid)
+                && let Err(error) = container_config::remove_logs(&paths, namespace, pod, uid)
+            {
+                log::error!("failed to remove the logs of pod {uid}: {error}");
+            }
+        }
+    });
+    shell.spawn(swept);
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 /// Kills every process of the pod and waits until the last is gone.

@@ -31,8 +31,8 @@ pub(super) struct Run {
     pub(super) started: Option<StartedContainer>,
     /// What is known of it before that.
     pub(super) image: ImageFacts,
-    /// The layers below its root file system.
-    pub(super) layers: Vec<Rc<OwnedFd>>,
+    /// Keeps the layers below its root file system mounted, to be shared.
+    pub(super) _layers: Vec<Rc<OwnedFd>>,
 }
 
 /// What a status says of the image of a run.
@@ -127,7 +127,7 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
         let _ = leaf.remove();
         return Err(create(&error));
     }
-    let run = Run { leaf, process: None, started: None, image: image_facts, layers };
+    let run = Run { leaf, process: None, started: None, image: image_facts, _layers: layers };
     sandbox.runs.borrow_mut().insert((container.name.clone(), attempt.number), run);
     Ok(())
 }

@@ -97,7 +97,13 @@ async fn make(shell: &Rc<Shell>, wanted: &Rc<Wanted>, ip: Option<Ipv4Addr>) -> R
     let uid = &pod.uid.0;
     let volumes = {
         let request = volume::Request::new(pod, &shell.paths);
-        shell.storage.run(move || volume::set_up(&request)).await
+        // No container of it runs: writable layers that are there are of an earlier sandbox.
+        let layers = shell.paths.pod(uid).join("containers");
+        let made = shell.storage.run(move || {
+            volume::tear_down(&layers).map_err(|error| format!("failed to remove {}: {error}", layers.display()))?;
+            volume::set_up(&request)
+        });
+        made.await
     }
     .map_err(|error| Failure(SandboxFailure::Mount, error.to_string()))?;
 
