@@ -161,7 +161,8 @@ fn pods_are_found_by_class_and_removed_with_all_their_leaves() {
         cgroup.remove().unwrap();
     }
     assert!(scratch.0.pods().is_empty());
-    assert!(scratch.0.supervisors().iter().all(|directory| directory.is_dir()));
+    let own = scratch.0.supervisor("one").expect("made");
+    assert!(scratch.0.supervisor_paths(&own).iter().all(|directory| directory.is_dir()));
 }
 
 #[test]
