@@ -404,6 +404,14 @@ impl Store {
         }
         entry.names.retain(|name| !names.contains(name));
         let gone = entry.names.is_empty();
+        let unused = || match self.holders(&id)? {
+            holders if gone && !holders.is_empty() => {
+                Err(RemoveError::InUse { name: name_or_id.to_owned(), holders })
+            }
+            _ => Ok(()),
+        };
+        // Asked again below, when nobody can take a lease; now, to write nothing in vain.
+        unused()?;
         let mut removed = Removed { names: names.into_iter().collect(), ..Removed::default() };
         let staged = self.writable.staging().join("index.json");
         self.content.create_directories(&self.writable.staging())?;
@@ -416,10 +424,9 @@ impl Store {
         file.write_at(&index.encode(), 0)?;
         file.sync()?;
         let leases = self.lock_leases()?;
-        let holders = self.holders(&id)?;
-        if gone && !holders.is_empty() {
+        if let Err(error) = unused() {
             self.content.remove(&staged)?;
-            return Err(RemoveError::InUse { name: name_or_id.to_owned(), holders });
+            return Err(error);
         }
         self.content.rename(&staged, &self.writable.index_path())?;
         self.content.sync_directory(&self.writable.directory)?;

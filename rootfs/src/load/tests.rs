@@ -136,6 +136,50 @@ fn an_index_picks_the_platform() {
     );
 }
 
+/// What `docker save` writes of an image that was pulled for one platform of
+/// several: the index whole, the other platforms' manifests left out, and a
+/// provenance attestation.
+#[test]
+fn an_index_within_the_index_may_name_what_the_archive_leaves_out() {
+    let image = || TestImage::new("unused", vec![layer("x")]);
+    let attestation =
+        r#"{"config":{"mediaType":"application/vnd.in-toto+json","digest":"sha256:0"},"layers":[]}"#;
+    let manifest = |digest: Digest, os: &str, architecture: &str| {
+        format!(r#"{{"digest":"{digest}","platform":{{"os":"{os}","architecture":"{architecture}"}}}}"#)
+    };
+    let index = format!(
+        r#"{{"manifests":[{},{},{}]}}"#,
+        manifest(Digest::of(image().manifest().as_bytes()), "linux", "amd64"),
+        manifest(Digest::of(b"left out"), "linux", "arm64"),
+        manifest(Digest::of(attestation.as_bytes()), "unknown", "unknown"),
+    );
+    let id = Digest::of(index.as_bytes());
+    let archive = || {
+        oci_archive(&[image()])
+            .file(&format!("blobs/sha256/{}", Digest::of(attestation.as_bytes()).hex()), attestation)
+            .file(&format!("blobs/sha256/{}", id.hex()), &index)
+            .file(
+                "index.json",
+                &format!(
+                    r#"{{"manifests":[{{"digest":"{id}","annotations":{{"io.containerd.image.name":
+                    "docker.io/library/app:1","org.opencontainers.image.ref.name":"1"}}}}]}}"#
+                ),
+            )
+    };
+    check(archive(), &amd64(), &["linux/amd64 docker.io/library/app:1 1"]);
+    let has =
+        "the archive has linux/amd64, linux/arm64 (named, but not included); choose one with --platform";
+    refused(archive(), &on("linux/arm64"), &format!("find an image for linux/arm64: {has}"));
+
+    let scratch = Scratch::new();
+    let store = Store::open(scratch.path()).unwrap();
+    store.load(&mut &archive().finish()[..], &amd64(), &mut |_| {}).unwrap();
+    for digest in [id, Digest::of(image().manifest().as_bytes())] {
+        let by_digest = Reference::parse(&format!("app@{digest}")).unwrap();
+        assert!(store.find(&by_digest).unwrap().is_some(), "{by_digest}");
+    }
+}
+
 #[test]
 fn an_image_without_a_name_takes_the_one_that_is_asked_for() {
     let image = || TestImage { name: None, ..TestImage::new("", vec![layer("x")]) };
