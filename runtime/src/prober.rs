@@ -1,42 +1,41 @@
-//! Carries out httpGet and tcpSocket probes, and reads what exec probes said.
+//! Carries out probes: asks once and says what came of it, in the kubelet's
+//! words. What follows from the answer is decided in `pod/probe.rs`.
+//!
+//! Everything runs on the agent's one thread and ends with the probe's timeout:
+//! no thread, no blocking call, no memory that grows with what a container
+//! answers. Each probe is a connection of its own, from the node to the pod's
+//! address. A kubelet lets its sockets linger for a second; closing one that
+//! lingers blocks, so ours do not.
+//!
+//! Read next: `prober/response.rs` for what is read, `prober/url.rs` for where
+//! a redirect leads.
 
-use std::net::{IpAddr, SocketAddr};
+mod response;
+mod url;
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use smol::io::{AsyncReadExt, AsyncWriteExt};
-use smol::net::TcpStream;
+use nix::errno::Errno;
+use smol::io::AsyncWriteExt;
+use smol::{Async, Timer};
 
 use crate::node::ProbeResult;
 use crate::spec::container::ContainerPort;
 use crate::spec::probe::PortOrName;
 
-fn port_number(port: &PortOrName, ports: &[ContainerPort]) -> Option<u16> {
-    match port {
-        PortOrName::Port(port) => Some(*port),
-        PortOrName::Name(name) => {
-            ports.iter().find(|known| known.name.as_deref() == Some(name)).map(|known| known.container_port)
-        }
-    }
-}
+use response::{ReadError, Response};
+use url::Url;
 
-fn address(ip: IpAddr, host: Option<&str>, port: &PortOrName, ports: &[ContainerPort]) -> Result<SocketAddr, ProbeResult> {
-    let port = port_number(port, ports).ok_or_else(|| ProbeResult::Error(format!("couldn't find port: {port:?}").into()))?;
-    let ip = match host {
-        Some(host) => host.parse().map_err(|_| ProbeResult::Error(format!("host {host} is not an address").into()))?,
-        None => ip,
-    };
-    Ok(SocketAddr::new(ip, port))
-}
+/// Whom a server is told that it talks to: what follows Kubernetes' version.
+const USER_AGENT: &str = "kube-probe/1.36";
 
-async fn within(timeout: Duration, late: String, ask: impl Future<Output = ProbeResult>) -> ProbeResult {
-    smol::future::or(ask, async {
-        smol::Timer::after(timeout).await;
-        ProbeResult::Failure(late.into())
-    })
-    .await
-}
+/// Requests of one probe, redirects included.
+const REQUESTS: usize = 10;
 
-/// `httpGet`.
+/// `httpGet`: healthy is a status of 200 to 399.
 pub async fn http(
     ip: IpAddr,
     host: Option<&str>,
@@ -46,59 +45,291 @@ pub async fn http(
     headers: &[(String, String)],
     timeout: Duration,
 ) -> ProbeResult {
-    let address = match address(ip, host, port, ports) {
-        Ok(address) => address,
-        Err(result) => return result,
+    let port = match resolve_port(port, ports) {
+        Ok(port) => port,
+        Err(message) => return ProbeResult::Error(message.into()),
     };
-    let failed = |error: std::io::Error| ProbeResult::Failure(format!("Get \"http://{address}{path}\": {error}").into());
-    let ask = async {
-        let mut stream = match TcpStream::connect(address).await {
-            Ok(stream) => stream,
-            Err(error) => return failed(error),
+    let host = host.filter(|host| !host.is_empty()).map_or_else(|| ip.to_string(), str::to_owned);
+    let asking = Asking {
+        now: Cell::new(Stage::Waiting),
+        url: RefCell::new(Url::new(&host, port, path)),
+        headers,
+    };
+    let late = async {
+        Timer::after(timeout).await;
+        asking.timed_out()
+    };
+    smol::future::or(asking.follow(), late).await
+}
+
+/// `tcpSocket`: healthy is what takes a connection.
+pub async fn tcp(
+    ip: IpAddr,
+    host: Option<&str>,
+    port: &PortOrName,
+    ports: &[ContainerPort],
+    timeout: Duration,
+) -> ProbeResult {
+    let port = match resolve_port(port, ports) {
+        Ok(port) => port,
+        Err(message) => return ProbeResult::Error(message.into()),
+    };
+    let host = host.filter(|host| !host.is_empty()).map_or_else(|| ip.to_string(), str::to_owned);
+    let dialled = async {
+        match dial(&host, port).await {
+            Ok(_closed_at_once) => ProbeResult::Success,
+            Err(message) => ProbeResult::Failure(message.into()),
+        }
+    };
+    let late = async {
+        Timer::after(timeout).await;
+        ProbeResult::Failure(format!("dial tcp {}: i/o timeout", url::join(&host, port)).into())
+    };
+    smol::future::or(dialled, late).await
+}
+
+/// `exec`: healthy is an exit code of 0.
+pub fn exec_result(code: i32, output: &[u8]) -> ProbeResult {
+    if code == 0 {
+        ProbeResult::Success
+    } else {
+        ProbeResult::Failure(String::from_utf8_lossy(output).into())
+    }
+}
+
+/// An `exec` that was killed when its time was over.
+pub fn exec_timed_out(command: &[String]) -> ProbeResult {
+    ProbeResult::Failure(format!("command {:?} timed out", command.join(" ")).into())
+}
+
+/// A number, or the name of a port of the container (kubelet: `ResolveContainerPort`).
+fn resolve_port(port: &PortOrName, ports: &[ContainerPort]) -> Result<u16, String> {
+    let name = match port {
+        PortOrName::Port(port) => return Ok(*port),
+        PortOrName::Name(name) => name,
+    };
+    if let Some(port) = ports.iter().find(|port| port.name.as_deref() == Some(name)) {
+        return Ok(port.container_port);
+    }
+    match name.parse::<i64>() {
+        Ok(number) => match u16::try_from(number) {
+            Ok(port) if port > 0 => Ok(port),
+            Ok(_) | Err(_) => Err(format!("invalid port number: {number}")),
+        },
+        Err(_) => Err(format!("strconv.Atoi: parsing {name:?}: invalid syntax")),
+    }
+}
+
+/// How far a request has come: a timeout is told by it.
+#[derive(Clone, Copy)]
+enum Stage {
+    Dialling,
+    Waiting,
+    Reading,
+}
+
+/// One `httpGet` probe.
+struct Asking<'a> {
+    now: Cell<Stage>,
+    /// The URL asked now.
+    url: RefCell<Url>,
+    headers: &'a [(String, String)],
+}
+
+/// A request that came to no answer.
+enum RequestError {
+    /// Told as Go's client tells it, after the URL.
+    Failed(String),
+    /// The answer began well and broke off: nothing is known.
+    Body(String),
+}
+
+impl Asking<'_> {
+    /// Asks, and follows redirects to the same host.
+    async fn follow(&self) -> ProbeResult {
+        let first = self.url.borrow().clone();
+        let mut referer = None;
+        for requests in 1.. {
+            let url = self.url.borrow().clone();
+            let response = match self.request(&url, &first, referer.as_deref()).await {
+                Ok(response) => response,
+                Err(RequestError::Failed(message)) => return failed(&url, &message),
+                Err(RequestError::Body(message)) => return ProbeResult::Error(message.into()),
+            };
+            let redirect = matches!(response.status, 301 | 302 | 303 | 307 | 308);
+            let location = response.header("Location").filter(|location| redirect && !location.is_empty());
+            let Some(location) = location else { return judge(&response) };
+            let Some(next) = url.join(location) else {
+                let message = format!("failed to parse Location header {location:?}: it is no URL");
+                return failed(&url, &message);
+            };
+            // Another host is none of the container's health; of TLS we know nothing.
+            if next.host() != first.host() || !next.is_http() {
+                return judge(&response);
+            }
+            if requests >= REQUESTS {
+                return failed(&url, &format!("stopped after {REQUESTS} redirects"));
+            }
+            referer = Some(url.to_string());
+            self.url.replace(next);
+        }
+        unreachable!("the loop ends after {REQUESTS} requests")
+    }
+
+    /// What a probe says when its time is over.
+    fn timed_out(&self) -> ProbeResult {
+        let url = self.url.borrow();
+        match self.now.get() {
+            Stage::Dialling => {
+                let address = url::join(url.host(), url.port());
+                failed(&url, &format!("dial tcp {address}: i/o timeout (Client.Timeout exceeded while awaiting headers)"))
+            }
+            Stage::Waiting => {
+                failed(&url, "context deadline exceeded (Client.Timeout exceeded while awaiting headers)")
+            }
+            Stage::Reading => ProbeResult::Error(
+                "context deadline exceeded (Client.Timeout or context cancellation while reading body)".into(),
+            ),
+        }
+    }
+
+    async fn request(&self, url: &Url, first: &Url, referer: Option<&str>) -> Result<Response, RequestError> {
+        let text = self.text(url, first, referer).map_err(RequestError::Failed)?;
+        self.now.set(Stage::Dialling);
+        let mut stream = dial(url.host(), url.port()).await.map_err(RequestError::Failed)?;
+        self.now.set(Stage::Waiting);
+        let (local, remote) = (stream.get_ref().local_addr(), stream.get_ref().peer_addr());
+        let failed = |operation: &str, error: &io::Error| {
+            let ends = match (&local, &remote) {
+                (Ok(local), Ok(remote)) => format!(" {local}->{remote}"),
+                (Ok(_) | Err(_), Ok(_) | Err(_)) => String::new(),
+            };
+            RequestError::Failed(format!("{operation} tcp{ends}: {operation}: {}", describe(error)))
         };
-        let mut request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: kube-probe/1.36\r\nAccept: */*\r\nConnection: close\r\n");
-        for (name, value) in headers {
-            request.push_str(&format!("{name}: {value}\r\n"));
+        stream.write_all(text.as_bytes()).await.map_err(|error| failed("write", &error))?;
+        let mut reader = response::Reader::new(stream);
+        let head = reader.head().await.map_err(|error| match error {
+            ReadError::Io(error) => failed("read", &error),
+            ReadError::Ended => RequestError::Failed("EOF".to_owned()),
+            ReadError::Malformed(what) => {
+                RequestError::Failed(format!("net/http: HTTP/1.x transport connection broken: {what}"))
+            }
+        })?;
+        self.now.set(Stage::Reading);
+        reader.body(head).await.map_err(|error| match error {
+            ReadError::Io(error) => RequestError::Body(describe(&error)),
+            ReadError::Ended => RequestError::Body("unexpected EOF".to_owned()),
+            ReadError::Malformed(what) => RequestError::Body(what),
+        })
+    }
+
+    /// The bytes of the request, in the order in which Go's client writes them.
+    fn text(&self, url: &Url, first: &Url, referer: Option<&str>) -> Result<String, String> {
+        let named = |wanted: &str| {
+            let found = self.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted));
+            found.map(|(_, value)| value.as_str())
+        };
+        for (name, value) in self.headers {
+            // What could begin a header of its own.
+            if value.bytes().any(|byte| (byte < b' ' && byte != b'\t') || byte == 0x7f) {
+                return Err(format!("net/http: invalid header field value for {:?}", canonical(name)));
+            }
         }
-        request.push_str("\r\n");
-        if let Err(error) = stream.write_all(request.as_bytes()).await {
-            return failed(error);
+        // The wished host holds for the URL of the probe, and where a redirect names none.
+        let wished = named("Host").filter(|host| !host.is_empty() && url.authority() == first.authority());
+        let authority = url.authority();
+        let host = wished.unwrap_or(&authority);
+        if host.bytes().any(|byte| byte <= b' ' || byte >= 0x7f) {
+            return Err("http: invalid Host header".to_owned());
         }
-        let mut answer = [0; 12];
-        if let Err(error) = stream.read_exact(&mut answer).await {
-            return failed(error);
+        let mut text = format!("GET {} HTTP/1.1\r\nHost: {host}\r\n", url.target());
+        let mut write = |name: &str, value: &str| {
+            for part in [name, ": ", value.trim(), "\r\n"] {
+                text.push_str(part);
+            }
+        };
+        match named("User-Agent") {
+            Some("") => {}
+            Some(agent) => write("User-Agent", agent),
+            None => write("User-Agent", USER_AGENT),
         }
-        match std::str::from_utf8(&answer[9..]).ok().and_then(|code| code.parse::<u16>().ok()) {
-            Some(200..=399) => ProbeResult::Success,
-            Some(code) => ProbeResult::Failure(format!("HTTP probe failed with statuscode: {code}").into()),
-            None => ProbeResult::Failure(format!("Get \"http://{address}{path}\": malformed HTTP response").into()),
+        match named("Accept") {
+            // An empty one takes it away.
+            Some(_) => {}
+            None => write("Accept", "*/*"),
         }
-    };
-    let late = format!("Get \"http://{address}{path}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)");
-    within(timeout, late, ask).await
+        write("Connection", "close");
+        if let Some(referer) = referer {
+            write("Referer", referer);
+        }
+        for (name, value) in self.headers {
+            let name = canonical(name);
+            let ours = matches!(
+                &*name,
+                "Host" | "User-Agent" | "Connection" | "Content-Length" | "Transfer-Encoding" | "Trailer"
+            );
+            if !ours && !(name == "Accept" && value.is_empty()) {
+                write(&name, value);
+            }
+        }
+        text.push_str("\r\n");
+        Ok(text)
+    }
 }
 
-/// `tcpSocket`.
-pub async fn tcp(ip: IpAddr, host: Option<&str>, port: &PortOrName, ports: &[ContainerPort], timeout: Duration) -> ProbeResult {
-    let address = match address(ip, host, port, ports) {
-        Ok(address) => address,
-        Err(result) => return result,
-    };
-    let ask = async {
-        match TcpStream::connect(address).await {
-            Ok(_) => ProbeResult::Success,
-            Err(error) => ProbeResult::Failure(format!("dial tcp {address}: {error}").into()),
+fn failed(url: &Url, message: &str) -> ProbeResult {
+    ProbeResult::Failure(format!("Get \"{url}\": {message}").into())
+}
+
+/// kubelet: `DoHTTPProbe`.
+fn judge(response: &Response) -> ProbeResult {
+    match response.status {
+        200..300 => ProbeResult::Success,
+        300..400 => {
+            let body = String::from_utf8_lossy(&response.body);
+            ProbeResult::Warning(format!("Probe terminated redirects, Response body: {body}").into())
         }
+        status => ProbeResult::Failure(format!("HTTP probe failed with statuscode: {status}").into()),
+    }
+}
+
+/// `x-my-header` as `X-My-Header`.
+fn canonical(name: &str) -> String {
+    let mut start = true;
+    let letter = |letter: char| {
+        let written = if start { letter.to_ascii_uppercase() } else { letter.to_ascii_lowercase() };
+        start = letter == '-';
+        written
     };
-    within(timeout, format!("dial tcp {address}: i/o timeout"), ask).await
+    name.chars().map(letter).collect()
 }
 
-/// What an exec probe said by its exit code.
-pub fn exec_result(_command: &[String], code: i32, output: &[u8]) -> ProbeResult {
-    if code == 0 { ProbeResult::Success } else { ProbeResult::Failure(String::from_utf8_lossy(output).into()) }
+/// Connects to a host by address or name; the error is Go's text.
+async fn dial(host: &str, port: u16) -> Result<Async<TcpStream>, String> {
+    if let Ok(ip) = host.parse() {
+        return connect(SocketAddr::new(ip, port)).await;
+    }
+    // A probe that names a host has asked for a look-up; its timeout bounds it.
+    let found = smol::net::resolve((host, port)).await.unwrap_or_default();
+    let address = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    match address {
+        Some(address) => connect(*address).await,
+        None => Err(format!("dial tcp: lookup {host}: no such host")),
+    }
 }
 
-/// An exec probe that was killed.
-pub fn exec_timed_out(command: &[String], timeout: Duration) -> ProbeResult {
-    ProbeResult::Failure(format!("command {command:?} timed out after {}s", timeout.as_secs()).into())
+async fn connect(address: SocketAddr) -> Result<Async<TcpStream>, String> {
+    let connected = Async::<TcpStream>::connect(address).await;
+    connected.map_err(|error| format!("dial tcp {address}: connect: {}", describe(&error)))
 }
+
+/// An error as Go prints it: the kernel's words in lower case, without the number.
+fn describe(error: &io::Error) -> String {
+    let Some(number) = error.raw_os_error() else { return error.to_string() };
+    let text = Errno::from_raw(number).desc();
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_ascii_lowercase().to_string() + letters.as_str()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -195,10 +195,10 @@ async fn exec_probe(
         smol::future::or(smol::future::or(ended, late), read).await
     };
     match ended {
-        Ok(Some(code)) => prober::exec_result(&command, code, &kept),
+        Ok(Some(code)) => prober::exec_result(code, &kept),
         Ok(None) => {
             shell.kill_exec(&exec);
-            prober::exec_timed_out(&command, timeout)
+            prober::exec_timed_out(&command)
         }
         Err(message) => error(message),
     }

@@ -1,0 +1,212 @@
+//! Reads an HTTP/1 response of a server that nobody trusts: heads are bounded,
+//! and of a body only the beginning is kept.
+
+use std::io;
+use std::net::TcpStream;
+
+use smol::Async;
+use smol::io::AsyncReadExt;
+
+/// Bytes of a head.
+const HEAD: usize = 64 * 1024;
+
+/// Bytes of a body that are read (kubelet: `maxRespBodyLength`).
+pub(super) const BODY: usize = 10 * 1024;
+
+/// Responses of the kind "100 Continue" before the real one.
+const INFORMATIONAL: usize = 5;
+
+/// A response.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Response {
+    pub(super) status: u16,
+    headers: Vec<(String, String)>,
+    /// Its beginning.
+    pub(super) body: Vec<u8>,
+}
+
+/// A head, parsed.
+pub(super) struct Head(Response);
+
+/// Why a response could not be read.
+#[derive(Debug)]
+pub(super) enum ReadError {
+    Io(io::Error),
+    /// The server hung up.
+    Ended,
+    /// In Go's words.
+    Malformed(String),
+}
+
+impl Response {
+    /// The first header of a name.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
+/// A connection, and what was read of it and not yet used.
+pub(super) struct Reader {
+    stream: Async<TcpStream>,
+    buffer: Vec<u8>,
+}
+
+impl Reader {
+    pub(super) fn new(stream: Async<TcpStream>) -> Reader {
+        Reader { stream, buffer: Vec::new() }
+    }
+
+    async fn more(&mut self) -> Result<(), ReadError> {
+        let mut chunk = [0; 2048];
+        match self.stream.read(&mut chunk).await {
+            Ok(0) => Err(ReadError::Ended),
+            Ok(count) => {
+                self.buffer.extend_from_slice(&chunk[..count]);
+                Ok(())
+            }
+            Err(error) => Err(ReadError::Io(error)),
+        }
+    }
+
+    /// The head of the response.
+    pub(super) async fn head(&mut self) -> Result<Head, ReadError> {
+        for _ in 0..=INFORMATIONAL {
+            let end = loop {
+                if let Some(end) = head_end(&self.buffer) {
+                    break end;
+                }
+                if self.buffer.len() > HEAD {
+                    return Err(ReadError::Malformed("server response headers exceeded 65536 bytes; aborted".to_owned()));
+                }
+                // Not a word of HTTP: it need not be waited for.
+                if self.buffer.len() >= 5 && !self.buffer.starts_with(b"HTTP/") {
+                    return Err(malformed(&self.buffer));
+                }
+                match self.more().await {
+                    Err(ReadError::Ended) if !self.buffer.is_empty() => {
+                        return Err(if self.buffer.starts_with(b"HTTP/") {
+                            ReadError::Malformed("unexpected EOF".to_owned())
+                        } else {
+                            malformed(&self.buffer)
+                        });
+                    }
+                    other => other?,
+                }
+            };
+            let head: Vec<u8> = self.buffer.drain(..end).collect();
+            let response = parse(&head).ok_or_else(|| malformed(&head))?;
+            if !(100..200).contains(&response.status) || response.status == 101 {
+                return Ok(Head(response));
+            }
+        }
+        Err(ReadError::Malformed("too many 1xx informational responses".to_owned()))
+    }
+
+    /// The beginning of the body.
+    pub(super) async fn body(mut self, head: Head) -> Result<Response, ReadError> {
+        let Head(mut response) = head;
+        if matches!(response.status, 101 | 204 | 304) {
+            return Ok(response);
+        }
+        let chunked = response.header("Transfer-Encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"));
+        let length = response.header("Content-Length").and_then(|length| length.trim().parse::<usize>().ok());
+        response.body = if chunked {
+            self.chunks().await?
+        } else if let Some(length) = length {
+            let length = length.min(BODY);
+            while self.buffer.len() < length {
+                self.more().await?;
+            }
+            self.buffer.truncate(length);
+            self.buffer
+        } else {
+            loop {
+                match if self.buffer.len() < BODY { self.more().await } else { Err(ReadError::Ended) } {
+                    Ok(()) => {}
+                    Err(ReadError::Ended) => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            self.buffer.truncate(BODY);
+            self.buffer
+        };
+        Ok(response)
+    }
+
+    async fn chunks(&mut self) -> Result<Vec<u8>, ReadError> {
+        let mut body = Vec::new();
+        loop {
+            let end = loop {
+                if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                    break end + 1;
+                }
+                if self.buffer.len() > 4096 {
+                    return Err(ReadError::Malformed("header line too long".to_owned()));
+                }
+                self.more().await?;
+            };
+            let line: Vec<u8> = self.buffer.drain(..end).collect();
+            let line = String::from_utf8_lossy(&line);
+            let size = line.split(';').next().unwrap_or_default().trim();
+            let size = usize::from_str_radix(size, 16)
+                .map_err(|_| ReadError::Malformed("invalid byte in chunk length".to_owned()))?;
+            if size == 0 {
+                return Ok(body);
+            }
+            let wanted = size.min(BODY - body.len());
+            while self.buffer.len() < wanted {
+                self.more().await?;
+            }
+            body.extend(self.buffer.drain(..wanted));
+            if body.len() >= BODY {
+                return Ok(body);
+            }
+            // The chunk is read whole, as it did not fill the body; its line end follows.
+            while self.buffer.len() < 2 {
+                self.more().await?;
+            }
+            if !self.buffer.starts_with(b"\r\n") {
+                return Err(ReadError::Malformed("malformed chunked encoding".to_owned()));
+            }
+            self.buffer.drain(..2);
+        }
+    }
+}
+
+fn malformed(bytes: &[u8]) -> ReadError {
+    let line = bytes.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
+    let line = String::from_utf8_lossy(&line[..line.len().min(100)]);
+    ReadError::Malformed(format!("malformed HTTP response {line:?}"))
+}
+
+/// Where a head ends, its empty line included.
+fn head_end(bytes: &[u8]) -> Option<usize> {
+    let mut rest = 0;
+    while let Some(at) = bytes[rest..].iter().position(|byte| *byte == b'\n') {
+        rest += at + 1;
+        match &bytes[rest..] {
+            [b'\n', ..] => return Some(rest + 1),
+            [b'\r', b'\n', ..] => return Some(rest + 2),
+            _ => {}
+        }
+    }
+    None
+}
+
+fn parse(head: &[u8]) -> Option<Response> {
+    let text = String::from_utf8_lossy(head);
+    let mut lines = text.lines();
+    // "HTTP/1.1 200 OK", in which the reason may be missing.
+    let (version, rest) = lines.next()?.split_once(' ')?;
+    if !matches!(version, "HTTP/1.0" | "HTTP/1.1") {
+        return None;
+    }
+    let code = rest.split(' ').next().filter(|code| code.len() == 3)?;
+    let status = code.parse().ok().filter(|status| *status >= 100)?;
+    let headers = lines.filter_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.to_owned(), value.trim().to_owned()))
+    });
+    Some(Response { status, headers: headers.collect(), body: Vec::new() })
+}

@@ -1,0 +1,274 @@
+//! Against servers of their own on loopback, each one thread that plays a part.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
+
+use super::*;
+
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Long enough for a machine with much to do; only probes that should time out have less.
+const PATIENT: Duration = Duration::from_secs(20);
+
+/// A server that gives its connections, in order, to `answer`, with their number and their request.
+fn server(mut answer: impl FnMut(usize, &str, &mut TcpStream) + Send + 'static) -> (u16, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let (sender, requests) = mpsc::channel();
+    thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let mut stream = stream.expect("a connection");
+            let mut request = Vec::new();
+            let mut byte = [0];
+            while !request.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
+                request.push(byte[0]);
+            }
+            let request = String::from_utf8(request).expect("text");
+            answer(number, &request, &mut stream);
+            if sender.send(request).is_err() {
+                return;
+            }
+        }
+    });
+    (port, requests)
+}
+
+/// A server that says the same to everybody.
+fn says(text: &'static str) -> (u16, mpsc::Receiver<String>) {
+    server(move |_, _, stream| {
+        let _ = stream.write_all(text.as_bytes());
+    })
+}
+
+fn get(port: u16, path: &str, headers: &[(&str, &str)], timeout: Duration) -> ProbeResult {
+    let headers: Vec<_> = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    smol::block_on(http(LOCAL, None, &PortOrName::Port(port), &[], path, &headers, timeout))
+}
+
+fn ask(text: &'static str) -> ProbeResult {
+    get(says(text).0, "/", &[], PATIENT)
+}
+
+#[test]
+fn a_status_from_200_to_399_is_healthy() {
+    let failure = |text: &str| ProbeResult::Failure(text.into());
+    for (answer, expected) in [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", ProbeResult::Success),
+        ("HTTP/1.0 200\r\n\r\nuntil the end", ProbeResult::Success),
+        ("HTTP/1.1 204 No Content\r\n\r\n", ProbeResult::Success),
+        ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ProbeResult::Success),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0\r\n\r\n", ProbeResult::Success),
+        ("HTTP/1.1 200 OK\nContent-Length: 1\n\nx", ProbeResult::Success),
+        ("HTTP/1.1 304 Not Modified\r\n\r\n", ProbeResult::Warning("Probe terminated redirects, Response body: ".into())),
+        ("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", failure("HTTP probe failed with statuscode: 400")),
+        ("HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", failure("HTTP probe failed with statuscode: 503")),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", ProbeResult::Error("unexpected EOF".into())),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            ProbeResult::Error("invalid byte in chunk length".into()),
+        ),
+    ] {
+        assert_eq!(ask(answer), expected, "{answer}");
+    }
+}
+
+#[test]
+fn what_is_no_http_fails_in_gos_words() {
+    for (answer, expected) in [
+        ("", "EOF"),
+        ("SSH-2.0-x\r\n", "net/http: HTTP/1.x transport connection broken: malformed HTTP response \"SSH-2.0-x\""),
+        ("HTTP/1.1 2x0 OK\r\n\r\n", "net/http: HTTP/1.x transport connection broken: malformed HTTP response \"HTTP/1.1 2x0 OK\""),
+        ("HTTP/1.1 200 OK\r\nX: ", "net/http: HTTP/1.x transport connection broken: unexpected EOF"),
+    ] {
+        let (port, _requests) = says(answer);
+        let expected = ProbeResult::Failure(format!("Get \"http://127.0.0.1:{port}/\": {expected}").into());
+        assert_eq!(get(port, "/", &[], PATIENT), expected, "{answer:?}");
+    }
+}
+
+#[test]
+fn the_request_is_the_one_that_a_kubelet_sends() {
+    const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    let (port, requests) = says(OK);
+    for (headers, expected) in [
+        (&[][..], "Host: {own}\r\nUser-Agent: kube-probe/1.36\r\nAccept: */*\r\nConnection: close\r\n"),
+        (
+            &[("x-two", "1"), ("X-Two", "2"), ("Host", "web.example"), ("accept", "text/plain"), ("user-agent", "me")],
+            "Host: web.example\r\nUser-Agent: me\r\nConnection: close\r\nX-Two: 1\r\nX-Two: 2\r\nAccept: text/plain\r\n",
+        ),
+        (&[("Accept", ""), ("User-Agent", ""), ("Content-Length", "7")], "Host: {own}\r\nConnection: close\r\n"),
+    ] {
+        assert_eq!(get(port, "/h?q=1", headers, PATIENT), ProbeResult::Success);
+        let expected = expected.replace("{own}", &format!("127.0.0.1:{port}"));
+        let request = requests.recv().expect("a request");
+        assert_eq!(request, format!("GET /h?q=1 HTTP/1.1\r\n{expected}\r\n"));
+    }
+    for (name, value, expected) in [
+        ("x-a", "b\r\nEvil: c", "net/http: invalid header field value for \"X-A\""),
+        ("Host", "a b", "http: invalid Host header"),
+    ] {
+        let expected = ProbeResult::Failure(format!("Get \"http://127.0.0.1:{port}/\": {expected}").into());
+        assert_eq!(get(port, "/", &[(name, value)], PATIENT), expected);
+    }
+    assert!(requests.try_recv().is_err(), "nothing was sent");
+}
+
+#[test]
+fn a_silent_server_is_given_up_when_the_time_is_over() {
+    let (hold, held) = mpsc::channel::<()>();
+    let (port, _requests) = server(move |_, _, _| {
+        let _ = held.recv();
+    });
+    let begun = Instant::now();
+    let result = get(port, "/x", &[], Duration::from_millis(50));
+    let expected = format!(
+        "Get \"http://127.0.0.1:{port}/x\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+    );
+    assert_eq!(result, ProbeResult::Failure(expected.into()));
+    assert!(begun.elapsed() < PATIENT);
+    drop(hold);
+}
+
+#[test]
+fn a_body_that_never_ends_says_nothing_if_slow_and_is_cut_if_huge() {
+    let (hold, held) = mpsc::channel::<()>();
+    let (port, _requests) = server(move |_, _, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab");
+        let _ = held.recv();
+    });
+    let result = get(port, "/", &[], Duration::from_millis(50));
+    let expected = "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
+    assert_eq!(result, ProbeResult::Error(expected.into()));
+    drop(hold);
+
+    for head in ["HTTP/1.1 307 R\r\n\r\n", "HTTP/1.1 307 R\r\nContent-Length: 999999999\r\n\r\n"] {
+        let (port, _requests) = server(move |_, _, stream| {
+            let _ = stream.write_all(head.as_bytes());
+            while stream.write_all(&[b'x'; 4096]).is_ok() {}
+        });
+        let ProbeResult::Warning(text) = get(port, "/", &[], PATIENT) else { panic!("no warning") };
+        assert_eq!(text.len(), "Probe terminated redirects, Response body: ".len() + response::BODY);
+    }
+    let (port, _requests) = server(|_, _, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n");
+        while stream.write_all(b"X-Long: 1\r\n").is_ok() {}
+    });
+    let ProbeResult::Failure(text) = get(port, "/", &[], PATIENT) else { panic!("no failure") };
+    assert!(text.ends_with("server response headers exceeded 65536 bytes; aborted"), "{text}");
+}
+
+#[test]
+fn redirects_are_followed_on_the_same_host_only() {
+    let (port, requests) = server(|number, _, stream| {
+        let text = match number {
+            0 => "HTTP/1.1 302 Found\r\nLocation: /next?x\r\nContent-Length: 0\r\n\r\n",
+            _ => "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        };
+        let _ = stream.write_all(text.as_bytes());
+    });
+    assert_eq!(get(port, "/", &[("Host", "web"), ("X-A", "b")], PATIENT), ProbeResult::Success);
+    requests.recv().expect("the first request");
+    let second = requests.recv().expect("the second request");
+    assert!(second.starts_with("GET /next?x HTTP/1.1\r\nHost: web\r\n"), "{second}");
+    assert!(second.contains("X-A: b\r\n") && second.contains(&format!("Referer: http://127.0.0.1:{port}/\r\n")), "{second}");
+
+    for location in ["http://192.0.2.1/", "https://127.0.0.1/"] {
+        let (port, _requests) = server(move |_, _, stream| {
+            let text = format!("HTTP/1.1 301 Moved\r\nLocation: {location}\r\nContent-Length: 4\r\n\r\ngone");
+            let _ = stream.write_all(text.as_bytes());
+        });
+        let expected = ProbeResult::Warning("Probe terminated redirects, Response body: gone".into());
+        assert_eq!(get(port, "/", &[], PATIENT), expected);
+    }
+
+    let (port, requests) = says("HTTP/1.1 308 Again\r\nLocation: /again\r\nContent-Length: 0\r\n\r\n");
+    let expected = format!("Get \"http://127.0.0.1:{port}/again\": stopped after 10 redirects");
+    assert_eq!(get(port, "/", &[], PATIENT), ProbeResult::Failure(expected.into()));
+    assert_eq!((0..REQUESTS).filter(|_| requests.recv_timeout(PATIENT).is_ok()).count(), REQUESTS);
+    assert!(requests.try_recv().is_err());
+}
+
+#[test]
+fn nobody_there_is_a_failure_of_either_probe() {
+    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let connect = || smol::block_on(tcp(LOCAL, None, &PortOrName::Port(port), &[], PATIENT));
+    assert_eq!(connect(), ProbeResult::Success);
+    drop(listener);
+    let refused = format!("dial tcp 127.0.0.1:{port}: connect: connection refused");
+    assert_eq!(connect(), ProbeResult::Failure(refused.as_str().into()));
+    let expected = format!("Get \"http://127.0.0.1:{port}/\": {refused}");
+    assert_eq!(get(port, "/", &[], PATIENT), ProbeResult::Failure(expected.into()));
+}
+
+#[test]
+fn a_host_that_takes_no_connection_is_given_up_when_the_time_is_over() {
+    // A listener whose queue is full: further connections hang.
+    let listener = smol::block_on(async {
+        let socket = nix::sys::socket::socket(
+            nix::sys::socket::AddressFamily::Inet,
+            nix::sys::socket::SockType::Stream,
+            nix::sys::socket::SockFlag::SOCK_CLOEXEC,
+            None,
+        );
+        let socket = socket.expect("a socket");
+        let address = nix::sys::socket::SockaddrIn::new(127, 0, 0, 1, 0);
+        nix::sys::socket::bind(std::os::fd::AsRawFd::as_raw_fd(&socket), &address).expect("bound");
+        nix::sys::socket::listen(&socket, nix::sys::socket::Backlog::new(0).expect("a number")).expect("listening");
+        TcpListener::from(socket)
+    });
+    let address = listener.local_addr().expect("an address");
+    let mut waiting = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(20)) {
+        waiting.push(stream);
+        assert!(waiting.len() < 100, "the queue has no end");
+    }
+    let (port, short) = (address.port(), Duration::from_millis(20));
+    let dialled = format!("dial tcp {address}: i/o timeout");
+    let result = smol::block_on(tcp(LOCAL, None, &PortOrName::Port(port), &[], short));
+    assert_eq!(result, ProbeResult::Failure(dialled.as_str().into()));
+    let expected = format!("Get \"http://{address}/\": {dialled} (Client.Timeout exceeded while awaiting headers)");
+    assert_eq!(get(port, "/", &[], short), ProbeResult::Failure(expected.into()));
+}
+
+#[test]
+fn ports_have_numbers_or_names_of_the_container() {
+    let port = |name: &str, container_port| ContainerPort { name: Some(name.into()), container_port, protocol: "TCP".into() };
+    let ports = [port("web", 8080), port("9", 7)];
+    let name = |name: &str| PortOrName::Name(name.to_owned());
+    for (wanted, expected) in [
+        (PortOrName::Port(80), Ok(80)),
+        (name("web"), Ok(8080)),
+        (name("9"), Ok(7)),
+        (name("81"), Ok(81)),
+        (name("0"), Err("invalid port number: 0")),
+        (name("65536"), Err("invalid port number: 65536")),
+        (name("other"), Err("strconv.Atoi: parsing \"other\": invalid syntax")),
+    ] {
+        assert_eq!(resolve_port(&wanted, &ports), expected.map_err(str::to_owned), "{wanted:?}");
+    }
+    let result = smol::block_on(tcp(LOCAL, None, &name("other"), &ports, PATIENT));
+    assert!(matches!(result, ProbeResult::Error(_)), "{result:?}");
+}
+
+#[test]
+fn an_exec_is_healthy_with_an_exit_code_of_zero() {
+    let command = ["sh".to_owned(), "-c".to_owned(), "x".to_owned()];
+    assert_eq!(exec_result(0, b"fine"), ProbeResult::Success);
+    assert_eq!(exec_result(1, b"not\xfffine\n"), ProbeResult::Failure("not\u{fffd}fine\n".into()));
+    assert_eq!(exec_timed_out(&command), ProbeResult::Failure("command \"sh -c x\" timed out".into()));
+}
+
+#[test]
+fn a_named_host_is_looked_up() {
+    let (port, requests) = says("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    let nowhere = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+    let result = smol::block_on(http(nowhere, Some("localhost"), &PortOrName::Port(port), &[], "/", &[], PATIENT));
+    assert_eq!(result, ProbeResult::Success);
+    assert!(requests.recv().expect("a request").contains(&format!("Host: localhost:{port}\r\n")));
+    let result = smol::block_on(tcp(nowhere, Some("127.0.0.1"), &PortOrName::Port(port), &[], PATIENT));
+    assert_eq!(result, ProbeResult::Success);
+}

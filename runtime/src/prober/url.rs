@@ -1,0 +1,203 @@
+//! The URLs of probes: `http` only, and what a redirect makes of them. Pure.
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// A URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Url {
+    /// `https`, which we meet in redirects only.
+    secure: bool,
+    /// Without the brackets of an IPv6 address.
+    host: String,
+    /// As it is written; 80 where it is not.
+    port: Option<u16>,
+    /// Path and query, escaped.
+    target: String,
+}
+
+/// Go's `net.JoinHostPort`.
+pub(super) fn join(host: &str, port: u16) -> String {
+    format!("{}:{port}", bracketed(host))
+}
+
+fn bracketed(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
+impl Url {
+    /// `path` is as a manifest has it, with its query.
+    pub(super) fn new(host: &str, port: u16, path: &str) -> Url {
+        Url { secure: false, host: host.to_owned(), port: Some(port), target: target(path) }
+    }
+
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port.unwrap_or(if self.secure { 443 } else { 80 })
+    }
+
+    pub(super) fn target(&self) -> &str {
+        &self.target
+    }
+
+    pub(super) fn is_http(&self) -> bool {
+        !self.secure
+    }
+
+    /// The `Host` of a request.
+    pub(super) fn authority(&self) -> String {
+        match self.port {
+            Some(port) => join(&self.host, port),
+            None => bracketed(&self.host),
+        }
+    }
+
+    /// Where `location` leads from here; `None` if it is no URL of HTTP.
+    pub(super) fn join(&self, location: &str) -> Option<Url> {
+        let lower = location.to_ascii_lowercase();
+        let (secure, rest) = if lower.starts_with("http://") {
+            (false, &location["http://".len()..])
+        } else if lower.starts_with("https://") {
+            (true, &location["https://".len()..])
+        } else if let Some(rest) = location.strip_prefix("//") {
+            (self.secure, rest)
+        } else {
+            return self.relative(location);
+        };
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(inner) => {
+                let (host, port) = inner.split_once(']')?;
+                host.parse::<IpAddr>().ok()?;
+                (host, port.strip_prefix(':').or(if port.is_empty() { Some("") } else { None })?)
+            }
+            None => authority.split_once(':').unwrap_or((authority, "")),
+        };
+        if host.is_empty() || host.bytes().any(|byte| byte <= b' ' || byte >= 0x7f) {
+            return None;
+        }
+        let port = if port.is_empty() { None } else { Some(port.parse().ok()?) };
+        Some(Url { secure, host: host.to_owned(), port, target: target(path) })
+    }
+
+    fn relative(&self, location: &str) -> Option<Url> {
+        // Another scheme, as in `mailto:x`.
+        let first = location.split(['/', '?', '#']).next().unwrap_or_default();
+        if first.contains(':') {
+            return None;
+        }
+        let path = self.target.split('?').next().unwrap_or_default();
+        let target = if location.is_empty() || location.starts_with('#') {
+            self.target.clone()
+        } else if location.starts_with('/') {
+            target(location)
+        } else if location.starts_with('?') {
+            target(&format!("{path}{location}"))
+        } else {
+            let directory = &path[..=path.rfind('/').unwrap_or(0)];
+            target(&format!("{directory}{location}"))
+        };
+        Some(Url { target: without_dots(&target), ..self.clone() })
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.secure { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.target)
+    }
+}
+
+/// What a request line may hold of a path and a query: bytes that would end it
+/// are escaped, and what is escaped stays as it is. A fragment is not sent.
+fn target(path: &str) -> String {
+    let path = path.split('#').next().unwrap_or_default();
+    let mut target = String::with_capacity(path.len() + 1);
+    if !path.starts_with('/') {
+        target.push('/');
+    }
+    for byte in path.bytes() {
+        if byte <= b' ' || byte >= 0x7f || b"\"<>\\^`{|}".contains(&byte) {
+            target.push_str(&format!("%{byte:02X}"));
+        } else {
+            target.push(char::from(byte));
+        }
+    }
+    target
+}
+
+/// `/a/../b/./c` as `/b/c`.
+fn without_dots(target: &str) -> String {
+    let (path, query) = target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
+    let mut kept: Vec<&str> = Vec::new();
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    for (at, part) in parts.iter().enumerate() {
+        let last = at + 1 == parts.len();
+        match *part {
+            ".." => {
+                kept.pop();
+                if last {
+                    kept.push("");
+                }
+            }
+            "." if last => kept.push(""),
+            "." => {}
+            part => kept.push(part),
+        }
+    }
+    let path = format!("/{}", kept.join("/"));
+    query.map_or(path.clone(), |query| format!("{path}?{query}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_becomes_what_a_request_line_may_hold() {
+        for (path, expected) in [
+            ("", "http://10.0.0.1:80/"),
+            ("/", "http://10.0.0.1:80/"),
+            ("healthz", "http://10.0.0.1:80/healthz"),
+            ("/a?b=c&d=%20#f", "http://10.0.0.1:80/a?b=c&d=%20"),
+            ("?x=1", "http://10.0.0.1:80/?x=1"),
+            ("/a b\r\nX: y", "http://10.0.0.1:80/a%20b%0D%0AX:%20y"),
+            ("/ü", "http://10.0.0.1:80/%C3%BC"),
+        ] {
+            assert_eq!(Url::new("10.0.0.1", 80, path).to_string(), expected, "{path:?}");
+        }
+        assert_eq!(Url::new("fd00::1", 8080, "/x").to_string(), "http://[fd00::1]:8080/x");
+    }
+
+    #[test]
+    fn a_redirect_leads_where_it_says() {
+        let base = Url::new("10.0.0.1", 8080, "/a/b?q=1");
+        for (location, expected) in [
+            ("/x", Some("http://10.0.0.1:8080/x")),
+            ("x", Some("http://10.0.0.1:8080/a/x")),
+            ("../x?y", Some("http://10.0.0.1:8080/x?y")),
+            ("../../../x/.", Some("http://10.0.0.1:8080/x/")),
+            ("/a/./b/../c", Some("http://10.0.0.1:8080/a/c")),
+            ("?z", Some("http://10.0.0.1:8080/a/b?z")),
+            ("#f", Some("http://10.0.0.1:8080/a/b?q=1")),
+            ("http://10.0.0.1:9/y", Some("http://10.0.0.1:9/y")),
+            ("HTTP://other", Some("http://other/")),
+            ("https://10.0.0.1/", Some("https://10.0.0.1/")),
+            ("//h:1/z", Some("http://h:1/z")),
+            ("http://u:p@h/z", Some("http://h/z")),
+            ("http://[fd00::1]:81/z", Some("http://[fd00::1]:81/z")),
+            ("mailto:x", None),
+            ("http://", None),
+            ("http://h:x/", None),
+            ("http://[fd00::1]x/", None),
+            ("http://a b/", None),
+        ] {
+            assert_eq!(base.join(location).map(|url| url.to_string()).as_deref(), expected, "{location:?}");
+        }
+    }
+}
