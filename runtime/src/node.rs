@@ -273,7 +273,6 @@ impl Node {
         let (dropped, kept): (Vec<_>, Vec<_>) = self.pods.drain(..).partition(PodState::is_dropped);
         self.pods = kept;
         self.first = if self.pods.is_empty() { 0 } else { self.first % self.pods.len() };
-        let any = !dropped.is_empty();
         for mut pod in dropped {
             let again = pod.take_again().and_then(|again| {
                 self.want(now, again, None);
@@ -281,7 +280,7 @@ impl Node {
             });
             self.gone.push(Change::Gone { index: pod.index(), pod: pod.pod().clone(), again });
         }
-        any
+        true
     }
 
     /// What the node adds to the decisions on the pod at `place`.

@@ -7,7 +7,7 @@ use crate::time::Instant;
 
 /// Events that wait for a plan. They are for people: when there are more, the
 /// oldest are lost and counted, as a kubelet drops what its queue cannot hold.
-const MAX_EVENTS: usize = 64;
+const MAX_EVENTS: usize = 128;
 
 /// A plan in the making.
 #[derive(Debug)]
