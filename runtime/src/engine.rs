@@ -470,7 +470,7 @@ impl Engine {
         for change in self.node.take_changed() {
             match change {
                 Change::Status(pod) => self.publish(pod),
-                Change::Gone { index, .. } => self.withdraw(index),
+                Change::Gone { index, again, .. } => self.withdraw(index, again),
             }
         }
     }

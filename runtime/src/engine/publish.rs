@@ -8,7 +8,7 @@ use crate::sources::Wanted;
 use crate::status;
 use crate::time::{Instant, Moment};
 
-use super::{Deletion, Engine, Shell, recover};
+use super::{Deletion, Engine, PodShell, Shell, recover};
 
 impl Engine {
     /// Shows a pod as it is now.
@@ -21,9 +21,20 @@ impl Engine {
     }
 
     /// Takes away a pod that is gone, and shows the one that waited for its end.
-    pub(super) fn withdraw(&mut self, pod: PodIndex) {
+    pub(super) fn withdraw(&mut self, pod: PodIndex, again: Option<PodIndex>) {
         let Some(gone) = self.shell.pods.borrow_mut().remove(&pod) else { return };
         self.shell.objects.delete(&key(&gone.wanted));
+        if let Some(again) = again {
+            // Wanted once more while it went: `wanted` is what the source says by now.
+            let new = PodShell {
+                wanted: gone.wanted.clone(),
+                created: self.shell.created(None),
+                deletion: None,
+                healths: Vec::new(),
+                sandbox: None,
+            };
+            self.shell.pods.borrow_mut().insert(again, new);
+        }
         let successor = {
             let pods = self.shell.pods.borrow();
             pods.iter().find(|(_, other)| key(&other.wanted) == key(&gone.wanted)).map(|(index, _)| *index)
