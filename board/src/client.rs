@@ -227,10 +227,7 @@ impl Response {
     /// What the agent wants its user to know, as kubectl prints it.
     pub(crate) fn print_warnings(&self) {
         for warning in self.all("warning") {
-            // `299 - "text"`
-            let text = warning.splitn(3, ' ').nth(2).unwrap_or(warning);
-            let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
-            eprintln!("Warning: {}", text.replace("\\\"", "\"").replace("\\\\", "\\"));
+            eprintln!("Warning: {}", unquote(warning));
         }
     }
 
@@ -240,6 +237,18 @@ impl Response {
         serde_json::from_slice(&bytes)
             .map_err(|error| Failure::new(format!("the agent's answer is not JSON: {error}")))
     }
+}
+
+/// The text in `299 - "text"`.
+fn unquote(warning: &str) -> String {
+    let quoted = warning.splitn(3, ' ').nth(2).unwrap_or(warning);
+    let mut text = String::new();
+    let quoted = quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(quoted);
+    let mut rest = quoted.chars();
+    while let Some(c) = rest.next() {
+        text.extend(if c == '\\' { rest.next() } else { Some(c) });
+    }
+    text
 }
 
 impl Body {
@@ -380,6 +389,16 @@ mod tests {
             {"field":"a","message":"A"},{"field":"b","message":"B"}]}}"#;
         assert_eq!(explain(422, two), "The Pod \"x\" is invalid: \n* a: A\n* b: B");
         assert_eq!(explain(500, "oops\n"), "Error from server: HTTP status 500: oops");
+    }
+
+    #[test]
+    fn warnings_lose_their_quotes() {
+        assert_eq!(
+            unquote(r#"299 - "spec.foo: has \"no\" effect, C:\\x""#),
+            r#"spec.foo: has "no" effect, C:\x"#
+        );
+        assert_eq!(unquote(r#"299 - "is \"x\"""#), r#"is "x""#);
+        assert_eq!(unquote("odd"), "odd");
     }
 
     #[test]

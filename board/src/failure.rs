@@ -37,6 +37,12 @@ impl Failure {
         Failure::new(text)
     }
 
+    /// Of this file.
+    pub(crate) fn of(self, file: &str) -> Self {
+        let text = self.text.strip_prefix("error: ").unwrap_or(&self.text);
+        Failure { text: format!("error: {file}: {text}"), ..self }
+    }
+
     /// What the agent says, as it is to be printed.
     pub(crate) fn refused(code: u16, text: impl Into<String>) -> Self {
         Failure { text: text.into(), cause: Cause::Refused(code) }

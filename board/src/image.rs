@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
-use nodlet_rootfs::{Image, LoadOptions, Loaded, Platform, Progress, Reference, Store};
+use nodlet_rootfs::{Image, LoadError, LoadOptions, Loaded, Platform, Progress, Reference, Store};
 
 use crate::arguments::{Context, Flag};
 use crate::output::Columns;
@@ -88,7 +88,12 @@ fn load(store: &Store, source: &str, options: &LoadOptions) -> Outcome {
         store.load_path(Path::new(source), options, &mut |step| progress.show(&step))
     };
     progress.clear();
-    for image in loaded.map_err(|error| Failure::chain(&error))? {
+    let named = |error: LoadError| match (&error, source) {
+        (LoadError::Open { .. }, _) => Failure::chain(&error),
+        (_, "-") => Failure::chain(&error).of("standard input"),
+        (_, file) => Failure::chain(&error).of(file),
+    };
+    for image in loaded.map_err(named)? {
         println!("{}", line(&image));
     }
     Ok(ExitCode::SUCCESS)
