@@ -27,6 +27,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         a_supervisor_replaces_itself_and_no_container_notices,
     ),
     ("a_binary_that_cannot_take_over_changes_nothing", a_binary_that_cannot_take_over_changes_nothing),
+    ("a_further_pod_costs_little_memory", a_further_pod_costs_little_memory),
 ];
 
 fn kill(pidfd: impl AsFd, signal: i32) {
@@ -355,4 +356,31 @@ fn a_binary_that_cannot_take_over_changes_nothing() {
     wait_until("the same descriptors as before", || possessions(pid) == before);
     kill(process.pidfd.unwrap(), libc::SIGKILL);
     assert_eq!(pod.exited().code, 137);
+}
+
+/// Supervisors share what they have not written to, so what counts is what one more adds.
+fn a_further_pod_costs_little_memory() {
+    const PODS: usize = 20;
+    // The aim is 256 of a release build; this one is not optimised.
+    const KIB_EACH: usize = 320;
+    let with_container = |number: usize| {
+        let pod = Pod::new(&format!("memory{number}"));
+        let config = pod.container("app", &["out=up", "wait"]);
+        pod.start(0, &config);
+        pod.wait_for_output(&config, "up");
+        pod
+    };
+    let proportional = |pods: &[Pod]| -> usize {
+        let of = |pod: &Pod| {
+            let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", pod.pid())).unwrap();
+            let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();
+            line.split_whitespace().next().unwrap().parse::<usize>().unwrap()
+        };
+        pods.iter().map(of).sum()
+    };
+    let mut pods = vec![with_container(0)];
+    let one = proportional(&pods);
+    pods.extend((1..=PODS).map(with_container));
+    let each = (proportional(&pods) - one) / PODS;
+    assert!(each <= KIB_EACH, "{each} KiB");
 }
