@@ -75,13 +75,21 @@ impl Log {
         let rotated = rotated_files(&config.path);
         let mut log = Log { config, file: None, size: 0, rotated, partial, lost: None };
         log.file = log.open_file().ok();
-        // A link that cannot be made keeps nobody from running: only log shippers look there.
-        if let Some(parent) = log.config.link.parent() {
+        log.make_link();
+        log
+    }
+
+    /// A link that cannot be made keeps nobody from running: only log shippers look there.
+    fn make_link(&self) {
+        let (link, path) = (&self.config.link, &self.config.path);
+        if std::fs::read_link(link).is_ok_and(|target| target == *path) {
+            return;
+        }
+        if let Some(parent) = link.parent() {
             let _ = std::fs::create_dir_all(parent);
         }
-        let _ = std::fs::remove_file(&log.config.link);
-        let _ = std::os::unix::fs::symlink(&log.config.path, &log.config.link);
-        log
+        let _ = std::fs::remove_file(link);
+        let _ = std::os::unix::fs::symlink(path, link);
     }
 
     fn open_file(&mut self) -> io::Result<File> {
@@ -208,12 +216,12 @@ impl Log {
     }
 
     fn try_store(&mut self, lines: &[u8]) -> io::Result<()> {
-        if self.file.is_none() {
-            self.file = Some(self.open_file()?);
-        }
         if self.config.max_size > 0 && self.size > 0 && self.size + lines.len() as u64 > self.config.max_size
         {
-            self.rotate()?;
+            self.rotate();
+        }
+        if self.file.is_none() {
+            self.file = Some(self.open_file()?);
         }
         if let Some(lost) = &self.lost {
             let text =
@@ -242,7 +250,9 @@ impl Log {
         }
     }
 
-    fn rotate(&mut self) -> io::Result<()> {
+    /// Puts the file aside. One that cannot be renamed goes on growing, which
+    /// loses nothing.
+    fn rotate(&mut self) {
         // Names must sort as the files are old, also when the clock is set back
         // or a second is too long for one file.
         let mut second = Timestamp::now();
@@ -252,14 +262,17 @@ impl Log {
             second = Timestamp(newest.0 + 1_000_000_000);
             time = stamp(second);
         }
-        std::fs::rename(&self.config.path, rotated_path(&self.config.path, &time))?;
-        self.rotated.push_back(time);
-        self.file = Some(self.open_file()?);
+        match std::fs::rename(&self.config.path, rotated_path(&self.config.path, &time)) {
+            Ok(()) => self.rotated.push_back(time),
+            // Somebody removed it: what is written now should be found again.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(_) => return,
+        }
+        self.file = None;
         while self.rotated.len() as u64 + 1 > u64::from(self.config.max_files.max(1)) {
             let Some(oldest) = self.rotated.pop_front() else { break };
             let _ = std::fs::remove_file(rotated_path(&self.config.path, &oldest));
         }
-        Ok(())
     }
 }
 

@@ -1,9 +1,10 @@
 //! Supervisors with real containers. Needs root. The binary is three things: the
 //! tests, the supervisor (it executes itself), and the program in the containers.
 //!
-//! All of it runs in a network namespace of its own, so that the machine's is
-//! not touched.
+//! Each runs with a network and mounts of its own, so that the machine's are not
+//! touched.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 mod exec;
@@ -20,7 +21,6 @@ fn main() -> ExitCode {
         Some("supervisor") => nodlet_runtime::supervisor::run(std::env::args_os().skip(2)),
         Some("program") => program::run(args),
         Some("test") => {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("these tests need root");
             let name = args.next().unwrap_or_default();
             tests().into_iter().filter(|(test, _)| *test == name).for_each(|(_, test)| test());
             ExitCode::SUCCESS
@@ -31,6 +31,14 @@ fn main() -> ExitCode {
 
 fn tests() -> Vec<(&'static str, fn())> {
     [life::TESTS, start::TESTS, exec::TESTS, sandbox::TESTS].concat()
+}
+
+/// Gives the calling process a network and a table of mounts of its own.
+fn leave_the_machine() -> std::io::Result<()> {
+    use nix::mount::{MsFlags, mount};
+    use nix::sched::{CloneFlags, unshare};
+    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)?;
+    Ok(mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?)
 }
 
 /// Each test is a process, so that one that fails can be cleaned up after.

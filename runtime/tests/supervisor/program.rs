@@ -52,6 +52,10 @@ fn perform(op: &str, value: &str) {
             Ok(_) => println!("overwrote {value}"),
             Err(error) => println!("{value}: {error}"),
         },
+        "mount" => {
+            let flags = nix::mount::MsFlags::empty();
+            nix::mount::mount(Some("test"), value, Some("tmpfs"), flags, None::<&str>).expect("it may mount");
+        }
         "echo" => {
             let mut text = String::new();
             std::io::stdin().read_to_string(&mut text).expect("stdin is readable");

@@ -9,7 +9,7 @@ use nodlet_runtime::supervisor::config::{
     ContainerConfig, MemoryVolume, MountConfig, MountSource, Propagation,
 };
 
-use crate::pod::{Pod, config_number, wait_until};
+use crate::pod::{Pod, config_number, touch, wait_until};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     (
@@ -26,6 +26,8 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("paths_are_masked_unless_it_is_privileged", paths_are_masked_unless_it_is_privileged),
     ("a_missing_working_directory_is_made", a_missing_working_directory_is_made),
     ("output_can_be_opened_again_by_a_user", output_can_be_opened_again_by_a_user),
+    ("a_read_only_root_has_places_to_write_to", a_read_only_root_has_places_to_write_to),
+    ("mounts_propagate_as_the_volume_says", mounts_propagate_as_the_volume_says),
 ];
 
 fn failure(pod: &Pod, config: &ContainerConfig) -> (StartFailedAt, String) {
@@ -282,4 +284,67 @@ fn output_can_be_opened_again_by_a_user() {
     config.process.user.run_as_user = Some(1000);
     let (_, output) = pod.run(&config);
     assert_eq!(output.matches("again\n").count(), 2, "{output}");
+}
+
+fn a_read_only_root_has_places_to_write_to() {
+    let pod = Pod::new("read-only");
+    let volume = pod.root.join("volume");
+    fs::create_dir_all(&volume).unwrap();
+    let mut config =
+        pod.container("app", &["write=/file:x", "write=/dev/shm/file:x", "write=/data/file:x", "out=end"]);
+    config.read_only_root = true;
+    config.mounts = vec![mount(MountSource::Host(volume), "/data")];
+    assert_eq!(
+        pod.run(&config).1,
+        "/file: Read-only file system (os error 30)\nwrote /dev/shm/file\nwrote /data/file\nend\n"
+    );
+}
+
+fn mounts_propagate_as_the_volume_says() {
+    use nix::mount::{MntFlags, MsFlags, mount as mount_at, umount2};
+    let pod = Pod::bare("propagate");
+    let volume = pod.root.join("volume");
+    fs::create_dir_all(&volume).unwrap();
+    mount_at(Some("test"), &volume, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    mount_at(None::<&str>, &volume, None::<&str>, MsFlags::MS_SHARED, None::<&str>).unwrap();
+    for name in ["late", "inner"] {
+        fs::create_dir(volume.join(name)).unwrap();
+    }
+    pod.client(|supervisor| supervisor.create_sandbox(&pod.sandbox())).unwrap();
+    assert!(matches!(pod.next(), SupervisorEvent::SandboxReady { .. }));
+    let outside = |file: &str| volume.join(file).exists();
+    for (propagation, late, inner) in [
+        (Propagation::Private, false, false),
+        (Propagation::Slave, true, false),
+        (Propagation::Shared, true, true),
+    ] {
+        let program = [
+            "out=up",
+            "until=/go",
+            "ls=/data/late",
+            "mount=/data/inner",
+            "write=/data/inner/file:x",
+            "out=end",
+            "wait",
+        ];
+        let mut config = pod.container("app", &program);
+        config.privileged = true;
+        config.process.capabilities.push("CAP_SYS_ADMIN".to_owned());
+        config.mounts =
+            vec![MountConfig { propagation, ..mount(MountSource::Host(volume.clone()), "/data") }];
+        let process = pod.start(config_number(&config), &config);
+        pod.wait_for_output(&config, "up");
+        let late_mount = volume.join("late");
+        mount_at(Some("test"), &late_mount, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+        fs::write(late_mount.join("seen"), "").unwrap();
+        touch(&process, "go");
+        pod.wait_for_output(&config, "end\n");
+        assert_eq!(pod.output(&config).contains("seen\n"), late, "{propagation:?}");
+        assert_eq!(outside("inner/file"), inner, "{propagation:?}");
+        fs::write(config.cgroup.unified.join("cgroup.kill"), "1").unwrap();
+        pod.exited();
+        let _ = umount2(&volume.join("inner"), MntFlags::MNT_DETACH);
+        umount2(&late_mount, MntFlags::MNT_DETACH).unwrap();
+    }
+    umount2(&volume, MntFlags::MNT_DETACH).unwrap();
 }

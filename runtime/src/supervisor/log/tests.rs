@@ -164,3 +164,13 @@ fn the_tail_is_the_content_of_the_last_80_lines_and_2048_bytes() {
     log.finish();
     assert_eq!(log.tail(), "x".repeat(2047) + "\n");
 }
+
+#[test]
+fn a_log_that_was_removed_is_begun_again_when_it_is_full() {
+    let scratch = Scratch::new("removed");
+    let mut log = scratch.log(200, 3);
+    log.write(Stream::Stdout, b"one\n");
+    std::fs::remove_file(scratch.0.join("app/0.log")).unwrap();
+    (0..10).for_each(|n| log.write(Stream::Stdout, format!("line {n}\n").as_bytes()));
+    assert_eq!(scratch.lines().last().unwrap(), "stdout F line 9");
+}

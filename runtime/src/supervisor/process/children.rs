@@ -55,9 +55,9 @@ impl Process {
                             attempt.fail(false, cut("create the container: the start helper was killed"));
                         }
                     }
-                    // The helper still holds the socket: it ends at once, and this child is next then.
-                    State::Starting { helper: Some(_), .. } => return,
-                    State::Starting { .. } => {}
+                    // A helper, or libcontainer's, still holds the socket that says
+                    // that it was executed: it closes at once, and this child is next then.
+                    State::Starting { .. } => return,
                     State::Running { init, at, .. } => {
                         let (init, at) = (*init, *at);
                         attempt.drain(&mut self.buffer);
@@ -85,7 +85,7 @@ impl Process {
                     }
                 }
                 // Its helper still holds the socket: it ends at once, and this child is next then.
-                ExecState::Starting { helper: Some(_), pid, .. } if *pid == Some(ended) => return false,
+                ExecState::Starting { pid, .. } if *pid == Some(ended) => return false,
                 ExecState::Running { pid, .. } if *pid == ended => {
                     let code = match status {
                         WaitStatus::Exited(_, code) => *code,
