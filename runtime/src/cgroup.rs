@@ -63,6 +63,7 @@ impl Cgroups {
         for relative in [&cgroups.parent, &cgroups.kubepods()] {
             Target::new(&cgroups.hierarchies, relative).set_shares(cpus * 1024)?;
         }
+        Target::new(&cgroups.hierarchies, &cgroups.kubepods()).leave_processes()?;
         Ok(cgroups)
     }
 

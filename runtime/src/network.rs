@@ -123,10 +123,8 @@ impl Network {
                 netlink.add_bridge(&self.bridge).map_err(|source| NetworkError::Bridge { source })?;
                 let index = link_index(&self.bridge).map_err(failed("find the bridge"))?;
                 // Otherwise it is the lowest of its ports', and changes under the pods' ARP caches.
-                let [a, b, c, d] = self.range.gateway().octets();
-                let address = [0x0a, 0x58, a, b, c, d];
                 netlink
-                    .set_hardware_address(index, address)
+                    .set_hardware_address(index, hardware_address(self.range.gateway()))
                     .map_err(failed("set the bridge's hardware address"))?;
                 index
             }
@@ -357,6 +355,14 @@ impl std::error::Error for NetworkError {
             }
         }
     }
+}
+
+/// The hardware address of whoever has `address`: a pod that gets the address of
+/// one before it is found at once, since what its neighbours remember stays true.
+pub fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = address.octets();
+    // Locally administered, and of one machine.
+    [0x0a, 0x58, a, b, c, d]
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use crate::spec::pod::{DnsConfig, DnsPolicy};
@@ -16,6 +16,9 @@ const HOSTNAME: usize = 63;
 
 /// Nameservers that a resolver takes (`MAXNS`), as validation and kubelet have it.
 const NAMESERVERS: usize = 3;
+
+/// Where systemd-resolved writes the nameservers that it asks itself.
+const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 
 /// Search domains that a kubelet writes.
 const SEARCHES: usize = 32;
@@ -153,8 +156,20 @@ pub fn write(directory: &Path, pod: &Pod, ip: Option<Ipv4Addr>, node_name: &str)
     let node_file = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let hosts = hosts(pod, ip, node_name, &node_file("/etc/hosts"));
     put(&directory.join("etc-hosts"), &hosts)?;
-    put(&directory.join("resolv.conf"), &resolv_conf(&pod.spec, &node_file("/etc/resolv.conf")))?;
+    let mut node = node_file("/etc/resolv.conf");
+    if !pod.spec.host_network && is_stub(&node) {
+        node = fs::read_to_string(RESOLVED).unwrap_or(node);
+    }
+    put(&directory.join("resolv.conf"), &resolv_conf(&pod.spec, &node))?;
     put(&directory.join("hostname"), &format!("{}\n", hostname(pod, node_name)))
+}
+
+/// Whether all nameservers are the node's own, as systemd-resolved's: a pod's
+/// loopback is another, and there they do not answer.
+fn is_stub(node: &str) -> bool {
+    let nameservers = parse_resolv_conf(node).nameservers;
+    let own = |nameserver: &String| nameserver.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    !nameservers.is_empty() && nameservers.iter().all(own)
 }
 
 /// World-readable whatever the umask says, since any user of a container reads it.
@@ -219,6 +234,20 @@ mod tests {
             ("dnsPolicy: None, dnsConfig: {nameservers: [9.9.9.9]}", "nameserver 9.9.9.9\n"),
         ] {
             assert_eq!(resolv_conf(&pod("web", spec).spec, node), expected, "{spec}");
+        }
+    }
+
+    #[test]
+    fn nameservers_on_the_nodes_loopback_are_no_use_to_a_pod() {
+        for (text, expected) in [
+            ("nameserver 127.0.0.53\noptions edns0\n", true),
+            ("nameserver ::1\nnameserver 127.0.0.1\n", true),
+            ("nameserver 127.0.0.53\nnameserver 1.1.1.1\n", false),
+            ("nameserver 1.1.1.1\n", false),
+            ("search x\n", false),
+            ("", false),
+        ] {
+            assert_eq!(is_stub(text), expected, "{text:?}");
         }
     }
 }

@@ -211,6 +211,14 @@ impl<'a> Target<'a> {
         }
     }
 
+    /// Bounds the processes and threads of all pods together where the kernel can.
+    pub(super) fn leave_processes(&self) -> Result<(), CgroupError> {
+        match (self.directory(Controller::Pids), machine_processes()) {
+            (Some(_), Some(all)) => self.set_pids(all / 10 * PODS_TENTHS),
+            (Some(_) | None, Some(_) | None) => Ok(()),
+        }
+    }
+
     fn set_pids(&self, limit: u64) -> Result<(), CgroupError> {
         let (directory, v2) = self.required(Controller::Pids, "a limit of processes")?;
         let pids = PidController::new(directory.clone(), directory.clone(), v2);
@@ -233,6 +241,17 @@ impl<'a> Target<'a> {
             Err(error) => Err(CgroupError::file("read", &path)(error)),
         }
     }
+}
+
+/// Tenths of the machine's processes for pods. The rest is for the board itself,
+/// so that a fork bomb in a pod locks nobody out.
+const PODS_TENTHS: u64 = 9;
+
+/// Processes and threads that the machine can have.
+fn machine_processes() -> Option<u64> {
+    let read = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let limits = [read("/proc/sys/kernel/pid_max"), read("/proc/sys/kernel/threads-max")];
+    limits.into_iter().flatten().min()
 }
 
 /// No kernel's pages are larger.

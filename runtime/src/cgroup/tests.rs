@@ -144,6 +144,16 @@ fn a_leaf_has_the_limits_of_its_container_and_the_pod_their_sum() {
 }
 
 #[test]
+fn the_pods_together_leave_processes_to_the_machine() {
+    let scratch = Scratch::new();
+    let kubepods = scratch.0.kubepods();
+    let most = read(&kubepods, scratch.kernel(), Controller::Pids, "pids.max", "pids.max");
+    let threads = fs::read_to_string("/proc/sys/kernel/threads-max").unwrap();
+    let (most, threads): (u64, u64) = (most.parse().unwrap(), threads.trim().parse().unwrap());
+    assert!(most > 0 && most < threads, "{most} of {threads}");
+}
+
+#[test]
 fn pods_are_found_by_class_and_removed_with_all_their_leaves() {
     let scratch = Scratch::new();
     let guaranteed = pod("g", &["{limits: {cpu: 1, memory: 8Mi}}"]);

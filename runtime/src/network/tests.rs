@@ -157,3 +157,12 @@ fn a_range_that_the_machine_uses_is_refused_by_name() {
         self::network("10.86.0.0/24").ensure_bridge().unwrap();
     });
 }
+
+#[test]
+fn an_address_has_one_hardware_address_of_its_own() {
+    let [first, second] = [2, 3].map(|last| hardware_address(Ipv4Addr::new(10, 85, 0, last)));
+    assert_eq!(first, hardware_address(Ipv4Addr::new(10, 85, 0, 2)));
+    assert_ne!(first, second);
+    // Of one machine, not of a group, and locally administered.
+    assert_eq!(first[0] & 0b11, 0b10);
+}

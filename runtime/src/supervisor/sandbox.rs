@@ -23,6 +23,7 @@ use super::config::{NetworkConfig, SandboxConfig};
 use super::protocol::{self, Message, cut};
 use super::start::lacking;
 use super::sys::{self, Parent};
+use crate::network::hardware_address;
 use crate::network::netlink::{Netlink, link_index};
 
 /// /dev/shm, in the pod's mount namespace.
@@ -168,6 +169,7 @@ fn connect(host: &mut Netlink, network: &NetworkConfig, bridge: u32) -> Result<(
     let mut set = || -> io::Result<()> {
         pod.set_up(link_index("lo")?)?;
         let link = link_index(POD_LINK)?;
+        pod.set_hardware_address(link, hardware_address(network.address))?;
         pod.add_address(link, network.address, network.prefix)?;
         pod.set_up(link)?;
         pod.add_default_route(link, network.gateway)
