@@ -374,11 +374,15 @@ impl Shell {
     pub(super) fn discard(&self, pod: PodIndex, attempt: Attempt) {
         let Some(wanted) = self.wanted(pod) else { return };
         let name = wanted.pod.spec.container(attempt.container).name.clone();
-        if let Some(sandbox) = self.sandbox(pod) {
-            forget(&sandbox, &name, attempt.number);
+        // The newest run stays with the supervisor, ended or not: a later agent learns from
+        // it how often the container was restarted and how it ended last.
+        if let Some(earlier) = attempt.number.checked_sub(1) {
+            if let Some(sandbox) = self.sandbox(pod) {
+                forget(&sandbox, &name, earlier);
+            }
+            // Not there is as good as removed: a start that failed early wrote none.
+            let _ = std::fs::remove_file(facts_path(self, &wanted, &name, earlier));
         }
-        // Not there is as good as removed: a start that failed early wrote none.
-        let _ = std::fs::remove_file(facts_path(self, &wanted, &name, attempt.number));
         let (paths, wanted_pod) = (self.paths.clone(), (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
         let (uid, number) = (wanted.pod.uid.0.to_string(), attempt.number);
         let removed = self.storage.run(move || {
