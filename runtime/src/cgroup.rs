@@ -70,7 +70,7 @@ impl Cgroups {
     /// The cgroup of the supervisor of the pod `uid`: outside of the pod's, and of the
     /// agent's service. Only the v2 hierarchy has one a pod, to kill it by; limits are none.
     pub fn supervisor(&self, uid: &str) -> Result<PodCgroup, CgroupError> {
-        let relative = self.parent.join("supervisors").join(format!("pod{uid}"));
+        let relative = self.parent.join("supervisors").join(pod_name(uid)?);
         let directory = self.hierarchies.unified.join(&relative);
         tree::make(&directory)?;
         Ok(PodCgroup::new(&self.hierarchies, relative))
@@ -86,12 +86,7 @@ impl Cgroups {
     /// The cgroup of `pod`, made if missing, with the limits of the pod as a whole.
     pub fn pod(&self, pod: &Pod) -> Result<PodCgroup, CgroupError> {
         let class = self.class(pod.spec.qos_class());
-        let uid = &*pod.uid.0;
-        // It becomes the name of a directory.
-        if uid.is_empty() || uid.contains(['/', '\0', '\n']) {
-            return Err(CgroupError::Uid { uid: uid.to_owned() });
-        }
-        let relative = class.join(format!("pod{uid}"));
+        let relative = class.join(pod_name(&pod.uid.0)?);
         self.make(&relative)?;
         Target::new(&self.hierarchies, &relative).limit(&ContainerLimits::of_pod(pod))?;
         if pod.spec.qos_class() != QosClass::Guaranteed {
@@ -175,6 +170,14 @@ impl Cgroups {
         }
         Ok(())
     }
+}
+
+/// The directory of a pod, which a uid from a manifest must not lead out of.
+fn pod_name(uid: &str) -> Result<String, CgroupError> {
+    if uid.is_empty() || uid.contains(['/', '\0', '\n']) {
+        return Err(CgroupError::Uid { uid: uid.to_owned() });
+    }
+    Ok(format!("pod{uid}"))
 }
 
 /// Turns our controllers on for the children of the v2 cgroup at `directory`.

@@ -50,11 +50,8 @@ pub async fn http(
         Err(message) => return ProbeResult::Error(message.into()),
     };
     let host = host.filter(|host| !host.is_empty()).map_or_else(|| ip.to_string(), str::to_owned);
-    let asking = Asking {
-        now: Cell::new(Stage::Waiting),
-        url: RefCell::new(Url::new(&host, port, path)),
-        headers,
-    };
+    let asking =
+        Asking { now: Cell::new(Stage::Waiting), url: RefCell::new(Url::new(&host, port, path)), headers };
     let late = async {
         Timer::after(timeout).await;
         asking.timed_out()
@@ -98,8 +95,20 @@ pub fn exec_result(code: i32, output: &[u8]) -> ProbeResult {
 }
 
 /// An `exec` that was killed when its time was over.
-pub fn exec_timed_out(command: &[String]) -> ProbeResult {
-    ProbeResult::Failure(format!("command {:?} timed out", command.join(" ")).into())
+pub fn exec_timed_out(command: &[String], timeout: Duration) -> ProbeResult {
+    let command = command.join(" ");
+    ProbeResult::Failure(
+        format!("command timed out: {command:?} timed out after {}", seconds(timeout)).into(),
+    )
+}
+
+/// As Go prints whole seconds.
+fn seconds(duration: Duration) -> String {
+    match duration.as_secs() {
+        seconds @ ..60 => format!("{seconds}s"),
+        seconds @ ..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        seconds => format!("{}h{}m{}s", seconds / 3600, seconds / 60 % 60, seconds % 60),
+    }
 }
 
 /// A number, or the name of a port of the container (kubelet: `ResolveContainerPort`).
@@ -182,13 +191,19 @@ impl Asking<'_> {
         match self.now.get() {
             Stage::Dialling => {
                 let address = url::join(url.host(), url.port());
-                failed(&url, &format!("dial tcp {address}: i/o timeout (Client.Timeout exceeded while awaiting headers)"))
+                failed(
+                    &url,
+                    &format!(
+                        "dial tcp {address}: i/o timeout (Client.Timeout exceeded while awaiting headers)"
+                    ),
+                )
             }
             Stage::Waiting => {
                 failed(&url, "context deadline exceeded (Client.Timeout exceeded while awaiting headers)")
             }
             Stage::Reading => ProbeResult::Error(
-                "context deadline exceeded (Client.Timeout or context cancellation while reading body)".into(),
+                "context deadline exceeded (Client.Timeout or context cancellation while reading body)"
+                    .into(),
             ),
         }
     }
@@ -268,7 +283,8 @@ impl Asking<'_> {
                 &*name,
                 "Host" | "User-Agent" | "Connection" | "Content-Length" | "Transfer-Encoding" | "Trailer"
             );
-            if !ours && !(name == "Accept" && value.is_empty()) {
+            let taken_away = name == "Accept" && value.is_empty();
+            if !ours && !taken_away {
                 write(&name, value);
             }
         }

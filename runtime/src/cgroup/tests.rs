@@ -182,6 +182,7 @@ fn a_uid_that_is_a_path_names_no_cgroup() {
     for uid in ["", "../../x", "a/b"] {
         hostile.uid = uid.into();
         assert!(scratch.0.pod(&hostile).unwrap_err().to_string().contains("metadata.uid"));
+        assert!(scratch.0.supervisor(uid).is_err());
     }
 }
 
@@ -207,7 +208,9 @@ fn killing_a_pod_takes_every_process_and_emptied_tells() {
     cgroup.remove().unwrap();
     // What is gone is empty, and may be killed and removed again.
     smol::block_on(cgroup.emptied());
-    (leaf.kill().unwrap(), leaf.kill_exec(1).unwrap(), leaf.remove().unwrap());
+    leaf.kill().unwrap();
+    leaf.kill_exec(1).unwrap();
+    leaf.remove().unwrap();
     assert_eq!((leaf.populated().unwrap(), leaf.oom_kills().unwrap()), (false, 0));
 }
 
@@ -285,4 +288,57 @@ fn a_container_opens_only_the_devices_that_every_container_has() {
     let leaf = cgroup.leaf("c2", 0, &open).unwrap();
     devices::filter_v2(&leaf.unified()).unwrap();
     check_devices(&leaf, "yynyyynyn");
+}
+
+/// Plain files for a v2 cgroup: what is written where, whatever this machine mounts.
+#[test]
+fn v2_limits_go_into_the_files_of_v2_and_a_missing_controller_has_a_name() {
+    let mount = std::env::temp_dir().join(format!("nodlet-v2-{}", std::process::id()));
+    let leaf = mount.join("leaf");
+    fs::create_dir_all(&leaf).unwrap();
+    let all = Hierarchies::v2_at(&mount, &[Controller::Cpu, Controller::Memory, Controller::Pids]);
+    let limits = ContainerLimits { pids: Some(9), ..ContainerLimits::none() };
+    let limits =
+        ContainerLimits { cpu_shares: 1024, cpu_quota_us: Some(150_000), memory: Some(64 << 20), ..limits };
+    for (file, value) in
+        [("cpu.weight", "100"), ("memory.max", "max"), ("memory.oom.group", "0"), ("pids.max", "max")]
+    {
+        fs::write(leaf.join(file), value).unwrap();
+    }
+    let target = Target::new(&all, Path::new("leaf"));
+    assert!(
+        target
+            .limit(&limits)
+            .unwrap_err()
+            .to_string()
+            .contains("a cpu limit: the kernel cannot (CONFIG_CFS_BANDWIDTH)")
+    );
+    fs::write(leaf.join("cpu.max"), "max 100000").unwrap();
+    target.limit(&limits).unwrap();
+    target.end_as_one().unwrap();
+    for (file, expected) in [
+        ("cpu.weight", "39"),
+        ("cpu.max", "150000 100000"),
+        ("memory.max", "67108864"),
+        ("memory.oom.group", "1"),
+        ("pids.max", "9"),
+    ] {
+        assert_eq!(fs::read_to_string(leaf.join(file)).unwrap(), expected, "{file}");
+    }
+    fs::write(leaf.join("memory.events"), "low 0\noom 4\noom_kill 3\noom_group_kill 1\n").unwrap();
+    assert_eq!(target.oom_kills().unwrap(), 3);
+
+    let none = Hierarchies::v2_at(&mount, &[]);
+    let target = Target::new(&none, Path::new("leaf"));
+    target.limit(&ContainerLimits::none()).unwrap();
+    assert_eq!(target.oom_kills().unwrap(), 0);
+    for (limits, option) in [
+        (ContainerLimits { cpu_quota_us: Some(1000), ..ContainerLimits::none() }, "CONFIG_CGROUP_SCHED"),
+        (ContainerLimits { memory: Some(1 << 20), ..ContainerLimits::none() }, "CONFIG_MEMCG"),
+        (ContainerLimits { pids: Some(9), ..ContainerLimits::none() }, "CONFIG_CGROUP_PIDS"),
+    ] {
+        let error = target.limit(&limits).unwrap_err().to_string();
+        assert!(error.contains(option), "{error}");
+    }
+    fs::remove_dir_all(mount).unwrap();
 }

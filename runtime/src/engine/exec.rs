@@ -198,7 +198,7 @@ async fn exec_probe(
         Ok(Some(code)) => prober::exec_result(code, &kept),
         Ok(None) => {
             shell.kill_exec(&exec);
-            prober::exec_timed_out(&command)
+            prober::exec_timed_out(&command, timeout)
         }
         Err(message) => error(message),
     }

@@ -88,7 +88,7 @@ fn links_are_called_by_root_address_and_uid_in_fifteen_bytes() {
     let network = network("10.0.0.0/8");
     let link = |uid: &str, ip| network.config(&uid.into(), ip).host_link;
     let mut names: Vec<String> =
-        (2..500u32).map(|host| link("u", Ipv4Addr::from_bits(10 << 24 | host * 30_011))).collect();
+        (2..500u32).map(|host| link("u", Ipv4Addr::from_bits((10 << 24) + host * 30_011))).collect();
     assert!(names.iter().all(|name| name.len() == 15 && name.starts_with(&network.bridge)), "{names:?}");
     names.sort();
     names.dedup();

@@ -72,12 +72,16 @@ impl Reader {
     /// The head of the response.
     pub(super) async fn head(&mut self) -> Result<Head, ReadError> {
         for _ in 0..=INFORMATIONAL {
+            // Where the last whole line ends: a head that trickles is not read from its start at each byte.
+            let mut looked_at = 0;
             let end = loop {
-                if let Some(end) = head_end(&self.buffer) {
+                if let Some(end) = head_end(&self.buffer, &mut looked_at) {
                     break end;
                 }
                 if self.buffer.len() > HEAD {
-                    return Err(ReadError::Malformed("server response headers exceeded 65536 bytes; aborted".to_owned()));
+                    return Err(ReadError::Malformed(
+                        "server response headers exceeded 65536 bytes; aborted".to_owned(),
+                    ));
                 }
                 // Not a word of HTTP: it need not be waited for.
                 if self.buffer.len() >= 5 && !self.buffer.starts_with(b"HTTP/") {
@@ -109,7 +113,8 @@ impl Reader {
         if matches!(response.status, 101 | 204 | 304) {
             return Ok(response);
         }
-        let chunked = response.header("Transfer-Encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"));
+        let chunked =
+            response.header("Transfer-Encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"));
         let length = response.header("Content-Length").and_then(|length| length.trim().parse::<usize>().ok());
         response.body = if chunked {
             self.chunks().await?
@@ -180,15 +185,13 @@ fn malformed(bytes: &[u8]) -> ReadError {
     ReadError::Malformed(format!("malformed HTTP response {line:?}"))
 }
 
-/// Where a head ends, its empty line included.
-fn head_end(bytes: &[u8]) -> Option<usize> {
-    let mut rest = 0;
-    while let Some(at) = bytes[rest..].iter().position(|byte| *byte == b'\n') {
-        rest += at + 1;
-        match &bytes[rest..] {
-            [b'\n', ..] => return Some(rest + 1),
-            [b'\r', b'\n', ..] => return Some(rest + 2),
-            _ => {}
+/// Where a head ends, its empty line included. `from` is the start of a line, and moves on.
+fn head_end(bytes: &[u8], from: &mut usize) -> Option<usize> {
+    while let Some(at) = bytes[*from..].iter().position(|byte| *byte == b'\n') {
+        let line = &bytes[*from..*from + at];
+        *from += at + 1;
+        if matches!(line, b"" | b"\r") {
+            return Some(*from);
         }
     }
     None

@@ -14,7 +14,9 @@ const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENT: Duration = Duration::from_secs(20);
 
 /// A server that gives its connections, in order, to `answer`, with their number and their request.
-fn server(mut answer: impl FnMut(usize, &str, &mut TcpStream) + Send + 'static) -> (u16, mpsc::Receiver<String>) {
+fn server(
+    mut answer: impl FnMut(usize, &str, &mut TcpStream) + Send + 'static,
+) -> (u16, mpsc::Receiver<String>) {
     let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let (sender, requests) = mpsc::channel();
@@ -44,7 +46,8 @@ fn says(text: &'static str) -> (u16, mpsc::Receiver<String>) {
 }
 
 fn get(port: u16, path: &str, headers: &[(&str, &str)], timeout: Duration) -> ProbeResult {
-    let headers: Vec<_> = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let headers: Vec<_> =
+        headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     smol::block_on(http(LOCAL, None, &PortOrName::Port(port), &[], path, &headers, timeout))
 }
 
@@ -60,10 +63,19 @@ fn a_status_from_200_to_399_is_healthy() {
         ("HTTP/1.0 200\r\n\r\nuntil the end", ProbeResult::Success),
         ("HTTP/1.1 204 No Content\r\n\r\n", ProbeResult::Success),
         ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ProbeResult::Success),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0\r\n\r\n", ProbeResult::Success),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0\r\n\r\n",
+            ProbeResult::Success,
+        ),
         ("HTTP/1.1 200 OK\nContent-Length: 1\n\nx", ProbeResult::Success),
-        ("HTTP/1.1 304 Not Modified\r\n\r\n", ProbeResult::Warning("Probe terminated redirects, Response body: ".into())),
-        ("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", failure("HTTP probe failed with statuscode: 400")),
+        (
+            "HTTP/1.1 304 Not Modified\r\n\r\n",
+            ProbeResult::Warning("Probe terminated redirects, Response body: ".into()),
+        ),
+        (
+            "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+            failure("HTTP probe failed with statuscode: 400"),
+        ),
         ("HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", failure("HTTP probe failed with statuscode: 503")),
         ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", ProbeResult::Error("unexpected EOF".into())),
         (
@@ -79,8 +91,14 @@ fn a_status_from_200_to_399_is_healthy() {
 fn what_is_no_http_fails_in_gos_words() {
     for (answer, expected) in [
         ("", "EOF"),
-        ("SSH-2.0-x\r\n", "net/http: HTTP/1.x transport connection broken: malformed HTTP response \"SSH-2.0-x\""),
-        ("HTTP/1.1 2x0 OK\r\n\r\n", "net/http: HTTP/1.x transport connection broken: malformed HTTP response \"HTTP/1.1 2x0 OK\""),
+        (
+            "SSH-2.0-x\r\n",
+            "net/http: HTTP/1.x transport connection broken: malformed HTTP response \"SSH-2.0-x\"",
+        ),
+        (
+            "HTTP/1.1 2x0 OK\r\n\r\n",
+            "net/http: HTTP/1.x transport connection broken: malformed HTTP response \"HTTP/1.1 2x0 OK\"",
+        ),
         ("HTTP/1.1 200 OK\r\nX: ", "net/http: HTTP/1.x transport connection broken: unexpected EOF"),
     ] {
         let (port, _requests) = says(answer);
@@ -96,10 +114,19 @@ fn the_request_is_the_one_that_a_kubelet_sends() {
     for (headers, expected) in [
         (&[][..], "Host: {own}\r\nUser-Agent: kube-probe/1.36\r\nAccept: */*\r\nConnection: close\r\n"),
         (
-            &[("x-two", "1"), ("X-Two", "2"), ("Host", "web.example"), ("accept", "text/plain"), ("user-agent", "me")],
+            &[
+                ("x-two", "1"),
+                ("X-Two", "2"),
+                ("Host", "web.example"),
+                ("accept", "text/plain"),
+                ("user-agent", "me"),
+            ],
             "Host: web.example\r\nUser-Agent: me\r\nConnection: close\r\nX-Two: 1\r\nX-Two: 2\r\nAccept: text/plain\r\n",
         ),
-        (&[("Accept", ""), ("User-Agent", ""), ("Content-Length", "7")], "Host: {own}\r\nConnection: close\r\n"),
+        (
+            &[("Accept", ""), ("User-Agent", ""), ("Content-Length", "7")],
+            "Host: {own}\r\nConnection: close\r\n",
+        ),
     ] {
         assert_eq!(get(port, "/h?q=1", headers, PATIENT), ProbeResult::Success);
         let expected = expected.replace("{own}", &format!("127.0.0.1:{port}"));
@@ -173,7 +200,10 @@ fn redirects_are_followed_on_the_same_host_only() {
     requests.recv().expect("the first request");
     let second = requests.recv().expect("the second request");
     assert!(second.starts_with("GET /next?x HTTP/1.1\r\nHost: web\r\n"), "{second}");
-    assert!(second.contains("X-A: b\r\n") && second.contains(&format!("Referer: http://127.0.0.1:{port}/\r\n")), "{second}");
+    assert!(
+        second.contains("X-A: b\r\n") && second.contains(&format!("Referer: http://127.0.0.1:{port}/\r\n")),
+        "{second}"
+    );
 
     for location in ["http://192.0.2.1/", "https://127.0.0.1/"] {
         let (port, _requests) = server(move |_, _, stream| {
@@ -217,7 +247,8 @@ fn a_host_that_takes_no_connection_is_given_up_when_the_time_is_over() {
         let socket = socket.expect("a socket");
         let address = nix::sys::socket::SockaddrIn::new(127, 0, 0, 1, 0);
         nix::sys::socket::bind(std::os::fd::AsRawFd::as_raw_fd(&socket), &address).expect("bound");
-        nix::sys::socket::listen(&socket, nix::sys::socket::Backlog::new(0).expect("a number")).expect("listening");
+        nix::sys::socket::listen(&socket, nix::sys::socket::Backlog::new(0).expect("a number"))
+            .expect("listening");
         TcpListener::from(socket)
     });
     let address = listener.local_addr().expect("an address");
@@ -230,13 +261,18 @@ fn a_host_that_takes_no_connection_is_given_up_when_the_time_is_over() {
     let dialled = format!("dial tcp {address}: i/o timeout");
     let result = smol::block_on(tcp(LOCAL, None, &PortOrName::Port(port), &[], short));
     assert_eq!(result, ProbeResult::Failure(dialled.as_str().into()));
-    let expected = format!("Get \"http://{address}/\": {dialled} (Client.Timeout exceeded while awaiting headers)");
+    let expected =
+        format!("Get \"http://{address}/\": {dialled} (Client.Timeout exceeded while awaiting headers)");
     assert_eq!(get(port, "/", &[], short), ProbeResult::Failure(expected.into()));
 }
 
 #[test]
 fn ports_have_numbers_or_names_of_the_container() {
-    let port = |name: &str, container_port| ContainerPort { name: Some(name.into()), container_port, protocol: "TCP".into() };
+    let port = |name: &str, container_port| ContainerPort {
+        name: Some(name.into()),
+        container_port,
+        protocol: "TCP".into(),
+    };
     let ports = [port("web", 8080), port("9", 7)];
     let name = |name: &str| PortOrName::Name(name.to_owned());
     for (wanted, expected) in [
@@ -259,14 +295,21 @@ fn an_exec_is_healthy_with_an_exit_code_of_zero() {
     let command = ["sh".to_owned(), "-c".to_owned(), "x".to_owned()];
     assert_eq!(exec_result(0, b"fine"), ProbeResult::Success);
     assert_eq!(exec_result(1, b"not\xfffine\n"), ProbeResult::Failure("not\u{fffd}fine\n".into()));
-    assert_eq!(exec_timed_out(&command), ProbeResult::Failure("command \"sh -c x\" timed out".into()));
+    for (seconds, printed) in [(1, "1s"), (90, "1m30s"), (3660, "1h1m0s")] {
+        let expected = format!("command timed out: \"sh -c x\" timed out after {printed}");
+        assert_eq!(
+            exec_timed_out(&command, Duration::from_secs(seconds)),
+            ProbeResult::Failure(expected.into())
+        );
+    }
 }
 
 #[test]
 fn a_named_host_is_looked_up() {
     let (port, requests) = says("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     let nowhere = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-    let result = smol::block_on(http(nowhere, Some("localhost"), &PortOrName::Port(port), &[], "/", &[], PATIENT));
+    let result =
+        smol::block_on(http(nowhere, Some("localhost"), &PortOrName::Port(port), &[], "/", &[], PATIENT));
     assert_eq!(result, ProbeResult::Success);
     assert!(requests.recv().expect("a request").contains(&format!("Host: localhost:{port}\r\n")));
     let result = smol::block_on(tcp(nowhere, Some("127.0.0.1"), &PortOrName::Port(port), &[], PATIENT));
