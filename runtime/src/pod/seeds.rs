@@ -10,7 +10,7 @@ use crate::node::*;
 use crate::spec::*;
 
 /// Enough to meet each break that was tried, in some seconds.
-const RUNS: u64 = 500;
+const RUNS: u64 = 400;
 
 /// Runs one story for each seed.
 fn for_each_seed(story: fn(u64)) {

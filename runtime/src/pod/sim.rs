@@ -138,6 +138,8 @@ pub(crate) struct Sim {
     answer: Box<dyn FnMut(&str, ProbeKind, Duration) -> ProbeResult>,
     probes_in_flight: Vec<(PodIndex, Attempt, ProbeKind)>,
     wake_at: Option<Instant>,
+    /// Everything is being taken down.
+    down: bool,
 }
 
 /// For failures in time order, seconds with a fraction where there is one.
@@ -178,6 +180,7 @@ impl Sim {
             answer: Box::new(|_, _, _| ProbeResult::Success),
             probes_in_flight: Vec::new(),
             wake_at: None,
+            down: false,
         };
         sim.later(secs(0), Observation::SourcesSeen);
         sim
@@ -377,6 +380,14 @@ impl Sim {
             Action::RemoveSandbox => {
                 self.note_log(&format!("{} remove sandbox", pod.name));
                 assert!(self.of(&uid).alive.is_empty(), "the sandbox of {uid} goes before its processes");
+                // With its supervisor goes what is known of the exits.
+                let needed = !self.down && self.node.pod(index).is_some_and(|pod| !pod.is_unwanted());
+                let world = self.of(&uid);
+                let known = world.record.as_ref().is_some_and(|record| record.phase.is_terminal());
+                assert!(
+                    !needed || known || world.sandbox == WorldSandbox::Remains,
+                    "the exits of {uid} go before they are on flash"
+                );
                 if self.fails() {
                     self.of(&uid).sandbox = WorldSandbox::Remains;
                     self.answer_of(index, PodObservation::SandboxRemoveFailed { message: "busy".into() });
@@ -438,7 +449,10 @@ impl Sim {
 
     fn happen(&mut self, happening: Happening) {
         match happening {
-            Happening::Told(seen) => self.node.observe(self.now, seen),
+            Happening::Told(seen) => {
+                self.down |= matches!(seen, Observation::Shutdown);
+                self.node.observe(self.now, seen);
+            }
             Happening::ToldOf(index, seen) => {
                 if let PodObservation::Probed { attempt, kind, .. } = seen {
                     self.probes_in_flight.retain(|asked| *asked != (index, attempt, kind));

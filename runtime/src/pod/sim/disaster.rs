@@ -92,6 +92,7 @@ impl Sim {
 
     fn begin_agent(&mut self, same_boot: bool) {
         self.node = Node::new();
+        self.down = false;
         self.probes_in_flight.clear();
         let slack = self.slack();
         for place in 0..self.pods.len() {
