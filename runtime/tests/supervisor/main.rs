@@ -46,8 +46,10 @@ fn run_all(filter: &str) -> ExitCode {
     let mut failed = Vec::new();
     let mut passed = 0;
     for (name, _) in tests().into_iter().filter(|(name, _)| name.contains(filter)) {
-        let mut child =
-            Command::new("/proc/self/exe").args(["test", name]).spawn().expect("it can execute itself");
+        let mut command = Command::new(std::env::current_exe().expect("/proc is there"));
+        // SAFETY: between fork and exec only system calls are made.
+        unsafe { command.args(["test", name]).pre_exec(leave_the_machine) };
+        let mut child = command.spawn().expect("these tests need root");
         let pid = child.id();
         let status = child.wait().expect("it is a child");
         pod::clean_up(pid);
