@@ -1,4 +1,26 @@
-//! The pod engine: knows pods, knows no board.
+//! The pod engine: knows pods, knows no board. No code here, only the tour.
+//!
+//! # The life of one pod
+//!
+//! 1. A file appears in a manifest directory: [`sources`]. Or a client applies an
+//!    object: [`api`], which the engine turns into such a file.
+//! 2. Its bytes become an object that is checked against the [`schema`] table,
+//!    defaulted and validated, and then a typed [`spec::Pod`]: [`manifest`].
+//! 3. The core is told, [`node::Node::observe`], and says what to do,
+//!    [`node::Node::plan`]: pure decisions, for one pod in [`pod`], simulated in
+//!    its tests.
+//! 4. [`engine::Engine`] carries the actions out, one match, one line an action:
+//!    [`volume`]s, the pod's [`cgroup`], its [`network`], [`pod_files`].
+//! 5. [`container_config`] says what a container shall be, as data.
+//! 6. The pod's [`supervisor`], a process that outlives the agent, forks a helper
+//!    that mounts the root file system (`nodlet_rootfs::assemble`) and calls
+//!    libcontainer. *The container runs.*
+//! 7. The supervisor writes its log, records its exit and tells the engine, which
+//!    tells the core. [`prober`] asks how it is.
+//! 8. [`status`] is derived from what the core knows; the engine puts it into
+//!    [`objects`], from which the [`api`] shows it.
+//! 9. What must survive a power cut is written by [`store`], on the one thread of
+//!    [`storage`]; [`paths`] says where everything lies.
 
 pub mod api;
 pub mod cgroup;
