@@ -59,7 +59,9 @@ enum Asking {
 /// What an answer means to the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// Nobody asked, or it changes nothing.
+    /// Nobody asked.
+    NotAsked,
+    /// It changes nothing.
     Nothing,
     /// `started` or `ready` may have changed.
     HealthChanged,
@@ -173,13 +175,13 @@ impl Probes {
         kind: ProbeKind,
         result: &ProbeResult,
     ) -> Meaning {
-        let Some(probe) = container.probe(kind) else { return Meaning::Nothing };
+        let Some(probe) = container.probe(kind) else { return Meaning::NotAsked };
         let before = self.health();
         let Some(worker) = self.workers.iter_mut().find(|worker| worker.kind == kind) else {
-            return Meaning::Nothing;
+            return Meaning::NotAsked;
         };
         if worker.state != Asking::InFlight {
-            return Meaning::Nothing;
+            return Meaning::NotAsked;
         }
         worker.state = Asking::Between;
         let success = match result {
@@ -327,6 +329,9 @@ impl PodState {
         let spec = pod.spec.container(attempt.container);
         let at = Some(attempt.container);
         let meaning = container.probes.answered(spec, now, kind, result);
+        if meaning == Meaning::NotAsked {
+            return;
+        }
         match result {
             ProbeResult::Success => {}
             ProbeResult::Warning(text) => {
@@ -350,7 +355,7 @@ impl PodState {
             }
         }
         match meaning {
-            Meaning::Nothing => {}
+            Meaning::NotAsked | Meaning::Nothing => {}
             Meaning::HealthChanged => self.touch(),
             Meaning::Fatal => {
                 container.failed_probe = Some(kind);

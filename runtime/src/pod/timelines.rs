@@ -405,6 +405,24 @@ fn only_so_many_starts_are_in_flight_at_once() {
 }
 
 #[test]
+fn what_does_not_fit_into_a_plan_comes_with_the_next() {
+    let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm);
+    for number in 0..3 * MAX_ACTIONS {
+        sim.want(pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")));
+    }
+    sim.run_until(secs(100));
+    sim.largest_plan = 0;
+    for number in 0..3 * MAX_ACTIONS {
+        sim.unwant(&format!("u{number}").as_str().into(), Some(secs(10)));
+    }
+    sim.run_until(secs(100));
+    assert_eq!(sim.trace.matches("100s").count(), 3 * MAX_ACTIONS, "all are asked in the same second");
+    assert_eq!(sim.largest_plan, MAX_ACTIONS);
+    sim.run_until(secs(110));
+    assert!(sim.node.is_empty(), "each is killed, taken down and forgotten");
+}
+
+#[test]
 fn nothing_that_is_found_is_stopped_before_every_source_was_heard() {
     let found = Found {
         pod: std::rc::Rc::new(pod(RestartPolicy::Always).uid("u2").named("other")),

@@ -253,3 +253,18 @@ fn an_adopted_container_stays_ready_until_a_probe_says_otherwise() {
         assert_eq!(health(&node), Some(false));
     }
 }
+
+#[test]
+fn an_answer_that_nobody_asked_for_counts_for_nothing() {
+    let mut sim = Sim::new(probed(Some(exec_probe()), None, None), |_, _| Fate::Runs);
+    sim.run_until(secs(5));
+    let index = sim.node.index_of(&"u1".into()).expect("it is here");
+    let attempt = Attempt { container: ContainerIndex(0), number: 0 };
+    for _ in 0..5 {
+        let seen = PodObservation::Probed { attempt, kind: ProbeKind::Liveness, result: failure() };
+        sim.later(secs(0), Observation::Of(index, seen));
+    }
+    sim.run_until(secs(60));
+    assert_eq!(sim.trace, "   0s app#0 start\n");
+    assert!(!sim.events.iter().any(|event| event.starts_with("Unhealthy")));
+}
