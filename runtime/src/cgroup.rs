@@ -64,6 +64,7 @@ impl Cgroups {
             Target::new(&cgroups.hierarchies, relative).set_shares(cpus * 1024)?;
         }
         Target::new(&cgroups.hierarchies, &cgroups.kubepods()).leave_processes()?;
+        log::info!("cgroups: {}", cgroups.hierarchies);
         Ok(cgroups)
     }
 

@@ -1,6 +1,7 @@
 //! Where this machine's cgroup hierarchies are mounted and which of them limits
 //! what. Found once, in /proc/self/mountinfo. Read next: `limits.rs`.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +34,8 @@ impl Controller {
     pub(super) fn kernel_option(self) -> &'static str {
         match self {
             Controller::Cpu => "CONFIG_CGROUP_SCHED",
-            Controller::Memory => "CONFIG_MEMCG",
+            // Many boards' kernels have it, turned off.
+            Controller::Memory => "CONFIG_MEMCG; cgroup_enable=memory on its command line",
             Controller::Pids => "CONFIG_CGROUP_PIDS",
             Controller::Devices => "CONFIG_CGROUP_DEVICE",
         }
@@ -115,6 +117,29 @@ impl Hierarchies {
     }
 }
 
+impl fmt::Display for Hierarchies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "v2 at {}", self.unified.display())?;
+        for controller in Controller::ALL {
+            match self.home(controller) {
+                Home::V1(mount) => write!(f, ", {} in v1 at {}", controller.name(), mount.display())?,
+                Home::V2 => write!(f, ", {} in v2", controller.name())?,
+                // v2 filters devices by a program.
+                Home::Missing if controller == Controller::Devices => {}
+                Home::Missing => {
+                    write!(
+                        f,
+                        ", no {} (the kernel needs {})",
+                        controller.name(),
+                        controller.kernel_option()
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The first v2 mount and the first v1 mount of each of our controllers.
 fn parse(mountinfo: &str) -> (Option<PathBuf>, Vec<(Controller, PathBuf)>) {
     let mut unified = None;
@@ -186,5 +211,9 @@ mod tests {
         assert_eq!(hierarchies.home(Controller::Memory), Home::V1(&both));
         assert_eq!(hierarchies.home(Controller::Pids), Home::V2);
         assert_eq!(hierarchies.home(Controller::Devices), Home::Missing);
+        assert_eq!(
+            hierarchies.to_string(),
+            "v2 at /c/u, cpu in v1 at /c/both, memory in v1 at /c/both, pids in v2"
+        );
     }
 }
