@@ -154,8 +154,9 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
 }
 
 fn host_name() -> Result<String, Failure> {
-    let name = nix::unistd::gethostname()
-        .map_err(|errno| Failure::new(format!("failed to read the host's name: {errno}; say --node-name NAME")))?;
+    let name = nix::unistd::gethostname().map_err(|errno| {
+        Failure::new(format!("failed to read the host's name: {errno}; say --node-name NAME"))
+    })?;
     Ok(name.to_string_lossy().to_lowercase())
 }
 
@@ -165,7 +166,9 @@ const AGENT_END: Duration = Duration::from_secs(10);
 /// Ends the agent that holds this root, if there is one, and waits until it has.
 fn end_agent(paths: &Paths) -> Result<(), Failure> {
     let Some(pid) = holder(&paths.agent_lock()) else { return Ok(()) };
-    let failed = |what: &str, why: &dyn std::fmt::Display| Failure::new(format!("failed to {what} the agent (pid {pid}): {why}"));
+    let failed = |what: &str, why: &dyn std::fmt::Display| {
+        Failure::new(format!("failed to {what} the agent (pid {pid}): {why}"))
+    };
     let Some(process) = pidfd(pid).map_err(|error| failed("find", &error))? else { return Ok(()) };
     kill(pid, Signal::SIGTERM).map_err(|errno| failed("end", &errno))?;
     let mut poll = [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(&process), nix::poll::PollFlags::POLLIN)];

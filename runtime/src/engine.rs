@@ -35,7 +35,7 @@ use crate::network::Network;
 use crate::node::{Action, Attempt, Change, Health, Node, Observation, PodIndex, PodObservation, Ring};
 use crate::objects::Objects;
 use crate::paths::Paths;
-use crate::sources::{Sources, Wanted};
+use crate::sources::{Sources, Wanted, WantedByName};
 use crate::spec::Uid;
 use crate::storage::Storage;
 use crate::store::{Fault, NoFault, Records};
@@ -104,10 +104,18 @@ impl std::fmt::Display for EngineError {
         match self {
             EngineError::Prepare { path, .. } => write!(f, "prepare {}", path.display()),
             EngineError::AlreadyRunning { pid: Some(pid), root } => {
-                write!(f, "start: another nodlet agent (pid {pid}) works on {}; stop it, or use another --root", root.display())
+                write!(
+                    f,
+                    "start: another nodlet agent (pid {pid}) works on {}; stop it, or use another --root",
+                    root.display()
+                )
             }
             EngineError::AlreadyRunning { pid: None, root } => {
-                write!(f, "start: another nodlet agent works on {}; stop it, or use another --root", root.display())
+                write!(
+                    f,
+                    "start: another nodlet agent works on {}; stop it, or use another --root",
+                    root.display()
+                )
             }
             EngineError::Cgroups(_) => f.write_str("use the cgroups of this machine"),
             EngineError::Network(_) => f.write_str("set up the pods' network"),
@@ -193,8 +201,8 @@ pub struct Engine {
     inbox: Receiver<News>,
     requests: Receiver<Request>,
     /// What the core was last told, by namespace and name.
-    told: BTreeMap<(Rc<str>, Rc<str>), Rc<Wanted>>,
-    /// Uids of pods that were found and that no source has confirmed yet.
+    told: WantedByName,
+    /// Actions begun, for `Config::stop_after`.
     begun: u64,
     _lock: nix::fcntl::Flock<std::fs::File>,
 }
@@ -407,7 +415,10 @@ impl Engine {
         self.shell.sources.borrow_mut().read();
         let (wanted, refusals) = self.shell.sources.borrow().wanted();
         for refusal in refusals {
-            self.shell.events.borrow_mut().refused(&refusal, self.shell.anchor.get().timestamp(Instant::now()));
+            self.shell
+                .events
+                .borrow_mut()
+                .refused(&refusal, self.shell.anchor.get().timestamp(Instant::now()));
         }
         let before = std::mem::take(&mut self.told);
         for (name, old) in before {
@@ -434,7 +445,8 @@ impl Engine {
         let created = self.shell.created(record.as_deref());
         self.observe(Observation::Wanted { pod: wanted.pod.clone(), record });
         let index = self.node.index_of(&wanted.pod.uid)?;
-        let new = PodShell { wanted: wanted.clone(), created, deletion: None, healths: Vec::new(), sandbox: None };
+        let new =
+            PodShell { wanted: wanted.clone(), created, deletion: None, healths: Vec::new(), sandbox: None };
         self.shell.pods.borrow_mut().entry(index).or_insert(new).wanted = wanted;
         Some(index)
     }
@@ -450,7 +462,13 @@ impl Engine {
             self.told.insert(name, found.wanted.clone());
         }
         let sandbox = found.sandbox.map(Rc::new);
-        let pod = PodShell { wanted: found.wanted, created: found.created, deletion: None, healths: Vec::new(), sandbox };
+        let pod = PodShell {
+            wanted: found.wanted,
+            created: found.created,
+            deletion: None,
+            healths: Vec::new(),
+            sandbox,
+        };
         if let Some(sandbox) = &pod.sandbox {
             self.shell.spawn(sandbox::listen(self.shell.clone(), index, sandbox.clone()));
         }

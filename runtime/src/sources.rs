@@ -40,6 +40,9 @@ pub struct Wanted {
     pub source: PathBuf,
 }
 
+/// What is wanted, by namespace and name.
+pub type WantedByName = BTreeMap<(Rc<str>, Rc<str>), Rc<Wanted>>;
+
 /// A file, or a pod of one, that is not obeyed, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -286,7 +289,7 @@ impl Sources {
 
     /// Every pod that is wanted, by namespace and name: a later directory wins
     /// over an earlier one; within one, the first file in the order of names.
-    pub fn wanted(&self) -> (BTreeMap<(Rc<str>, Rc<str>), Rc<Wanted>>, Vec<Refusal>) {
+    pub fn wanted(&self) -> (WantedByName, Vec<Refusal>) {
         let mut wanted: BTreeMap<_, Rc<Wanted>> = BTreeMap::new();
         let mut refusals = Vec::new();
         for directory in &self.directories {

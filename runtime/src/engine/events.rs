@@ -54,7 +54,8 @@ impl Events {
 
     /// A manifest that is not obeyed.
     pub(super) fn refused(&mut self, refusal: &Refusal, at: Timestamp) {
-        let stem = refusal.source.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        let stem =
+            refusal.source.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         let (namespace, name) = refusal.pod.clone().unwrap_or_else(|| ("default".into(), stem));
         let known = self.kept.iter().any(|kept| kept.same.message == refusal.message);
         if !known {
@@ -63,7 +64,15 @@ impl Events {
         }
     }
 
-    fn record(&mut self, involved: &Involved<'_>, kind: &str, reason: &str, message: &str, at: Timestamp, node: &str) {
+    fn record(
+        &mut self,
+        involved: &Involved<'_>,
+        kind: &str,
+        reason: &str,
+        message: &str,
+        at: Timestamp,
+        node: &str,
+    ) {
         let same = Same {
             uid: format!("{}/{}/{}", involved.namespace, involved.name, involved.uid),
             container: involved.container.map(str::to_owned),
@@ -137,6 +146,13 @@ impl Shell {
         let at = self.anchor.get().timestamp(Instant::now());
         let kind = if event.warning { "Warning" } else { "Normal" };
         log::info!("{}/{}: {} {}", involved.namespace, involved.name, event.reason, event.message);
-        self.events.borrow_mut().record(&involved, kind, event.reason, &event.message, at, &self.config.node_name);
+        self.events.borrow_mut().record(
+            &involved,
+            kind,
+            event.reason,
+            &event.message,
+            at,
+            &self.config.node_name,
+        );
     }
 }

@@ -137,7 +137,9 @@ pub(super) async fn probe(shell: Rc<Shell>, pod: PodIndex, attempt: Attempt, kin
 async fn ask(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: ProbeKind) -> ProbeResult {
     let Some(wanted) = shell.wanted(pod) else { return ProbeResult::Error("the pod is gone".into()) };
     let container = wanted.pod.spec.container(attempt.container);
-    let Some(probe) = container.probe(kind) else { return ProbeResult::Error("there is no such probe".into()) };
+    let Some(probe) = container.probe(kind) else {
+        return ProbeResult::Error("there is no such probe".into());
+    };
     let ip = shell.sandbox(pod).and_then(|sandbox| sandbox.ip).or_else(|| shell.network.borrow().host_ip());
     let ip = IpAddr::V4(ip.unwrap_or(std::net::Ipv4Addr::LOCALHOST));
     match &probe.action {
@@ -170,10 +172,11 @@ async fn exec_probe(
         Err(errno) => return error(format!("failed to make a pipe: {errno}")),
     };
     let config = ExecConfig { args: command.clone(), tty: false };
-    let exec = match shell.exec(pod, container, number, &config, [None, Some(input.as_fd()), Some(input.as_fd())]) {
-        Ok(exec) => exec,
-        Err(message) => return error(message),
-    };
+    let exec =
+        match shell.exec(pod, container, number, &config, [None, Some(input.as_fd()), Some(input.as_fd())]) {
+            Ok(exec) => exec,
+            Err(message) => return error(message),
+        };
     drop(input);
     let mut kept = Vec::new();
     let ended = {

@@ -47,9 +47,12 @@ impl Engine {
     /// Writes down for a later agent what probes have found, if it changed.
     fn keep_healths(&self, pod: PodIndex, wanted: &Wanted) {
         let Some(state) = self.node.pod(pod) else { return };
-        let healths: Vec<Health> = wanted.pod.spec.container_indexes().map(|index| state.health(index)).collect();
+        let healths: Vec<Health> =
+            wanted.pod.spec.container_indexes().map(|index| state.health(index)).collect();
         let mut pods = self.shell.pods.borrow_mut();
-        let Some(entry) = pods.get_mut(&pod).filter(|entry| entry.sandbox.is_some() && entry.healths != healths) else {
+        let Some(entry) =
+            pods.get_mut(&pod).filter(|entry| entry.sandbox.is_some() && entry.healths != healths)
+        else {
             return;
         };
         match recover::write_healths(&self.shell.paths.run_pod(&wanted.pod.uid.0), &healths) {

@@ -27,8 +27,8 @@ use crate::node::{Attempt, Found, FoundAttempt, FoundSandbox, Health};
 use crate::paths::Paths;
 use crate::sources::Wanted;
 use crate::spec::ContainerIndex;
-use crate::supervisor::client::{StartedProcess, Supervisor, SupervisorEvent, SupervisorState};
 use crate::supervisor::ExitRecord;
+use crate::supervisor::client::{StartedProcess, Supervisor, SupervisorEvent, SupervisorState};
 use crate::time::{Instant, Moment};
 use crate::{container_config, volume};
 
@@ -75,17 +75,16 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
         }
         Err((_, errno)) => return Err(failed(errno.into())),
     };
-    let written = lock
-        .set_len(0)
-        .and_then(|()| lock.rewind())
-        .and_then(|()| writeln!(lock, "{}", std::process::id()));
+    let written =
+        lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
     written.map_err(failed)?;
     Ok(lock)
 }
 
 /// Opens the API's socket in the place of one that an earlier agent left.
 pub(super) fn listen(paths: &Paths) -> Result<Async<UnixListener>, EngineError> {
-    crate::api::listen(paths.root()).map_err(|source| EngineError::Prepare { path: paths.api_socket(), source })
+    crate::api::listen(paths.root())
+        .map_err(|source| EngineError::Prepare { path: paths.api_socket(), source })
 }
 
 /// Writes down what a later agent must know of the pod.
@@ -266,7 +265,10 @@ fn adopt_runs(
 /// What probes had found of each container when an earlier agent ended (`started`
 /// and `ready` stay what they are, pod-semantics 5.3).
 fn read_healths(directory: &Path) -> Vec<Health> {
-    fs::read(directory.join(HEALTH)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+    fs::read(directory.join(HEALTH))
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default()
 }
 
 /// The file of [`read_healths`].
@@ -341,7 +343,9 @@ pub(super) async fn kill_remains(cgroup: &PodCgroup) {
 /// `MemTotal`; zero if the kernel does not say, which counts as very little.
 pub(super) fn memory_of_the_machine() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let kib = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     kib.unwrap_or(0) << 10
 }
 
@@ -453,7 +457,9 @@ impl Shell {
     /// A pod whose run-time files cannot be read: nobody can say what it is, so it ends.
     async fn end_unreadable(&self, uid: &str, directory: &Path) {
         let mut cgroups: Vec<PodCgroup> = self.cgroups.supervisor(uid).into_iter().collect();
-        cgroups.extend(self.cgroups.pods().into_iter().filter(|(known, _)| known == uid).map(|(_, cgroup)| cgroup));
+        cgroups.extend(
+            self.cgroups.pods().into_iter().filter(|(known, _)| known == uid).map(|(_, cgroup)| cgroup),
+        );
         self.empty(uid, &cgroups).await;
         if let Err(error) = fs::remove_dir_all(directory) {
             log::error!("failed to remove {}: {error}", directory.display());

@@ -83,7 +83,16 @@ impl Engine {
         };
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             // The server's own fields: what a client sends there is not obeyed.
-            for field in ["uid", "creationTimestamp", "resourceVersion", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"] {
+            for field in [
+                "uid",
+                "creationTimestamp",
+                "resourceVersion",
+                "generation",
+                "deletionTimestamp",
+                "deletionGracePeriodSeconds",
+                "managedFields",
+                "selfLink",
+            ] {
                 metadata.remove(field);
             }
             if let Some(prefix) = metadata.get("generateName").and_then(Value::as_str).map(str::to_owned)
@@ -98,8 +107,8 @@ impl Engine {
         if let Some(fields) = object.as_object_mut() {
             fields.remove("status");
         }
-        let manifest =
-            manifest::admit(object, validation, &self.shell.config.node_name).map_err(|error| refused(&error))?;
+        let manifest = manifest::admit(object, validation, &self.shell.config.node_name)
+            .map_err(|error| refused(&error))?;
         let name = (manifest.pod.namespace.clone(), manifest.pod.name.clone());
         let old = self.told.get(&name);
         let shown = self.shell.objects.get(&crate::objects::Key::new("pods", &name.0, &name.1));
@@ -171,9 +180,10 @@ impl Engine {
                             engine.read_sources();
                             engine.stop(index, &name, grace)
                         }
-                        Err(error) => {
-                            Err(Status::internal(format!("failed to remove {}: {error}", told.source.display())))
-                        }
+                        Err(error) => Err(Status::internal(format!(
+                            "failed to remove {}: {error}",
+                            told.source.display()
+                        ))),
                     };
                     let _ = reply.try_send(answer);
                 });
@@ -197,7 +207,10 @@ impl Engine {
         if let Some(uid) = uid
             && *uid != *wanted.pod.uid.0
         {
-            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", wanted.pod.uid);
+            let why = format!(
+                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                wanted.pod.uid
+            );
             return Err(Status::conflict("pods", name, &why));
         }
         let told = self.told.get(&(Rc::from(namespace), Rc::from(name)));
@@ -226,14 +239,18 @@ impl Engine {
     /// The pod that is shown under a name.
     fn shown(&self, namespace: &str, name: &str) -> Option<PodIndex> {
         let pods = self.shell.pods.borrow();
-        let mut indexes = pods.iter().filter(|(_, pod)| *pod.wanted.pod.namespace == *namespace && *pod.wanted.pod.name == *name);
+        let mut indexes = pods
+            .iter()
+            .filter(|(_, pod)| *pod.wanted.pod.namespace == *namespace && *pod.wanted.pod.name == *name);
         indexes.next().map(|(index, _)| *index)
     }
 
     /// The run of a container that executes now.
     fn running(&self, namespace: &str, pod: &str, container: &str) -> Result<(PodIndex, u32), Status> {
         let index = self.shown(namespace, pod).ok_or_else(|| Status::not_found("pods", pod))?;
-        let not_running = || Status::internal(format!("unable to upgrade connection: container not found (\"{container}\")"));
+        let not_running = || {
+            Status::internal(format!("unable to upgrade connection: container not found (\"{container}\")"))
+        };
         let sandbox = self.shell.sandbox(index).ok_or_else(not_running)?;
         let runs = sandbox.runs.borrow();
         let newest = runs.iter().filter(|((name, _), run)| name == container && run.started.is_some());
@@ -330,6 +347,7 @@ fn random_uid() -> Result<String, Status> {
 fn generated_name(prefix: &str) -> Result<String, Status> {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let cut: String = prefix.chars().take(58).collect();
-    let end: String = random::<5>()?.iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect();
+    let end: String =
+        random::<5>()?.iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect();
     Ok(cut + &end)
 }

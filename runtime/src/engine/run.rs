@@ -82,9 +82,12 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
     let (reference, image) = find_image(shell, &wanted, attempt.container).await?;
     let layers = mount_layers(shell, &image).await?;
 
-    let create = |error: &dyn std::error::Error| failure(StartFailureReason::CreateContainerError, crate::error::chain(error));
+    let create = |error: &dyn std::error::Error| {
+        failure(StartFailureReason::CreateContainerError, crate::error::chain(error))
+    };
     let limits = ContainerLimits::of(&wanted.pod, attempt.container);
-    let leaf = sandbox.cgroup.leaf(&container.name, attempt.number, &limits).map_err(|error| create(&error))?;
+    let leaf =
+        sandbox.cgroup.leaf(&container.name, attempt.number, &limits).map_err(|error| create(&error))?;
     let facts = Facts {
         ip: sandbox.ip,
         host_ip: shell.network.borrow().host_ip(),
@@ -109,7 +112,10 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
         stop_signal: container_config::stop_signal(image.config.stop_signal.as_deref()),
     };
     let directories = (config.upper_dir.clone(), config.work_dir.clone());
-    let directories = shell.storage.run(move || container_config::make_run_directories(&directories.0, &directories.1)).await;
+    let directories = shell
+        .storage
+        .run(move || container_config::make_run_directories(&directories.0, &directories.1))
+        .await;
     let started = directories.and_then(|()| {
         if let Some(message) = &config.termination_message {
             container_config::make_termination_file(&message.file)?;
@@ -180,11 +186,15 @@ async fn mount_layers(shell: &Shell, image: &Image) -> Result<Vec<Rc<OwnedFd>>, 
             Some(mount) => mount,
             None => {
                 let path: PathBuf = shell.images.layer_path(layer).ok_or_else(|| {
-                    failure(StartFailureReason::ImageInspectError, format!("layer {layer} is missing from the store"))
+                    failure(
+                        StartFailureReason::ImageInspectError,
+                        format!("layer {layer} is missing from the store"),
+                    )
                 })?;
-                let mounted = shell.storage.run(move || assemble::mount_layer(&path)).await.map_err(|error| {
-                    failure(StartFailureReason::CreateContainerError, crate::error::chain(&error))
-                })?;
+                let mounted =
+                    shell.storage.run(move || assemble::mount_layer(&path)).await.map_err(|error| {
+                        failure(StartFailureReason::CreateContainerError, crate::error::chain(&error))
+                    })?;
                 let mount = Rc::new(mounted);
                 shell.layers.borrow_mut().put(&layer.to_string(), &mount);
                 mount
@@ -239,7 +249,9 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
             }
             forget(sandbox, &container, number);
             let (reason, message) = match at {
-                StartFailedAt::Create => (StartFailureReason::CreateContainerError, format!("failed to {message}")),
+                StartFailedAt::Create => {
+                    (StartFailureReason::CreateContainerError, format!("failed to {message}"))
+                }
                 StartFailedAt::Run => (StartFailureReason::RunContainerError, message),
             };
             log::warn!("failed to start {}: {message}", log_name(&wanted, attempt));
@@ -255,7 +267,9 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
             shell.tell(pod, PodObservation::Exited { attempt, exit: Box::new(exit) }).await;
         }
         SupervisorEvent::SandboxReady { .. } | SupervisorEvent::SandboxFailed { .. } => {}
-        SupervisorEvent::ExecStarted { id, pid: _, terminal } => shell.execs.borrow_mut().started(pod, id, terminal),
+        SupervisorEvent::ExecStarted { id, pid: _, terminal } => {
+            shell.execs.borrow_mut().started(pod, id, terminal)
+        }
         SupervisorEvent::ExecFailed { id, message } => shell.execs.borrow_mut().failed(pod, id, message),
         SupervisorEvent::ExecExited { id, code } => shell.execs.borrow_mut().exited(pod, id, code),
     }
@@ -383,7 +397,8 @@ impl Shell {
             // Not there is as good as removed: a start that failed early wrote none.
             let _ = std::fs::remove_file(facts_path(self, &wanted, &name, earlier));
         }
-        let (paths, wanted_pod) = (self.paths.clone(), (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
+        let (paths, wanted_pod) =
+            (self.paths.clone(), (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
         let (uid, number) = (wanted.pod.uid.0.to_string(), attempt.number);
         let removed = self.storage.run(move || {
             container_config::remove_run(&paths, (&wanted_pod.0, &wanted_pod.1), &uid, &name, number)

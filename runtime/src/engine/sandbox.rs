@@ -82,7 +82,11 @@ pub(super) async fn create(shell: Rc<Shell>, pod: PodIndex) {
         }
         Err(Failure(reason, message)) => {
             shell.network.borrow_mut().release(&wanted.pod.uid);
-            log::warn!("failed to create the sandbox of {}/{}: {message}", wanted.pod.namespace, wanted.pod.name);
+            log::warn!(
+                "failed to create the sandbox of {}/{}: {message}",
+                wanted.pod.namespace,
+                wanted.pod.name
+            );
             shell.tell(pod, PodObservation::SandboxFailed { reason, message: message.into() }).await;
         }
     }
@@ -92,7 +96,11 @@ fn sandbox_ip(shell: &Shell, wanted: &Wanted) -> Option<Ipv4Addr> {
     shell.network.borrow().address_of(&wanted.pod.uid)
 }
 
-async fn make(shell: &Rc<Shell>, wanted: &Rc<Wanted>, ip: Option<Ipv4Addr>) -> Result<(Sandbox, Instant), Failure> {
+async fn make(
+    shell: &Rc<Shell>,
+    wanted: &Rc<Wanted>,
+    ip: Option<Ipv4Addr>,
+) -> Result<(Sandbox, Instant), Failure> {
     let pod = &wanted.pod;
     let uid = &pod.uid.0;
     let volumes = {
@@ -100,7 +108,8 @@ async fn make(shell: &Rc<Shell>, wanted: &Rc<Wanted>, ip: Option<Ipv4Addr>) -> R
         // No container of it runs: writable layers that are there are of an earlier sandbox.
         let layers = shell.paths.pod(uid).join("containers");
         let made = shell.storage.run(move || {
-            volume::tear_down(&layers).map_err(|error| format!("failed to remove {}: {error}", layers.display()))?;
+            volume::tear_down(&layers)
+                .map_err(|error| format!("failed to remove {}: {error}", layers.display()))?;
             volume::set_up(&request)
         });
         made.await
@@ -124,7 +133,8 @@ async fn make(shell: &Rc<Shell>, wanted: &Rc<Wanted>, ip: Option<Ipv4Addr>) -> R
     let lock = format!("{}_{}", pod.namespace, pod.name);
     let made = async {
         let own_cgroup = shell.cgroups.supervisor(uid).map_err(Failure::sandbox)?;
-        let supervisor = Supervisor::spawn(&directory, &lock, &shell.cgroups.supervisor_paths(&own_cgroup)).map_err(Failure::sandbox)?;
+        let supervisor = Supervisor::spawn(&directory, &lock, &shell.cgroups.supervisor_paths(&own_cgroup))
+            .map_err(Failure::sandbox)?;
         supervisor.hello().await.map_err(Failure::sandbox)?;
         supervisor.create_sandbox(&config).map_err(Failure::sandbox)?;
         loop {
@@ -185,7 +195,11 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex) {
             false
         };
         if !smol::future::or(gone, late).await {
-            log::error!("the supervisor of {}/{} does not end; killing it", wanted.pod.namespace, wanted.pod.name);
+            log::error!(
+                "the supervisor of {}/{} does not end; killing it",
+                wanted.pod.namespace,
+                wanted.pod.name
+            );
         }
         shell.execs.borrow_mut().lost(pod);
     }
@@ -213,7 +227,8 @@ pub(super) async fn forget(shell: Rc<Shell>, pod: PodIndex) {
         .storage
         .run(move || {
             let mut failed = Vec::new();
-            let mut note = |what: &str, error: &dyn std::fmt::Display| failed.push(format!("{what}: {error}"));
+            let mut note =
+                |what: &str, error: &dyn std::fmt::Display| failed.push(format!("{what}: {error}"));
             if let Err(error) = volume::tear_down(&paths.pod(&uid)) {
                 note("volumes", &error);
             }
