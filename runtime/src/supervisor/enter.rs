@@ -153,15 +153,12 @@ impl Enter<'_> {
             }
         }
         wanted &= own;
-        for number in 0..64u64 {
+        for number in (0..64u64).filter(|number| wanted & (1 << number) == 0) {
             // SAFETY: no pointers. A capability that the kernel does not know is EINVAL.
-            if wanted & (1 << number) == 0
-                && unsafe { libc::prctl(libc::PR_CAPBSET_DROP, number, 0, 0, 0) } < 0
-            {
-                let error = io::Error::last_os_error();
-                if error.raw_os_error() != Some(libc::EINVAL) {
-                    return Err(error);
-                }
+            let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, number, 0, 0, 0) };
+            let error = io::Error::last_os_error();
+            if dropped < 0 && error.raw_os_error() != Some(libc::EINVAL) {
+                return Err(error);
             }
         }
         let groups: Vec<Gid> = self.user.groups.iter().copied().map(Gid::from_raw).collect();
@@ -232,6 +229,7 @@ pub(super) struct Exec {
 }
 
 /// Where it is.
+#[expect(clippy::large_enum_variant, reason = "a failure is rare, short-lived and of fixed capacity")]
 pub(super) enum ExecState {
     Starting {
         helper: Option<nix::unistd::Pid>,

@@ -53,6 +53,7 @@ const BUFFER: usize = 16 * 1024;
 const SCRATCH: &str = "mnt";
 
 /// What the pod's containers share.
+#[expect(clippy::large_enum_variant, reason = "there is one")]
 enum Sandbox {
     Absent,
     Making { answer: OwnedFd, config: Box<SandboxConfig> },

@@ -56,6 +56,7 @@ impl Namespaces {
 
 /// The helper's one answer.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "a frame of fixed capacity on the stack")]
 pub(super) enum Made {
     /// With it: mnt, then those of net, ipc, uts and pid that were made.
     Namespaces { pause: Option<i32> },

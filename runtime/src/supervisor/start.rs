@@ -38,6 +38,7 @@ mod volume;
 
 /// What the helper and the container's process tell the supervisor.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "a frame of fixed capacity on the stack")]
 pub(super) enum Status {
     /// Who the process will be.
     User { uid: u32, gid: u32, groups: heapless::Vec<u32, MAX_GROUPS>, home: heapless::String<512> },

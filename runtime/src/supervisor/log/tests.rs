@@ -139,8 +139,7 @@ fn what_a_full_disk_swallows_is_counted_and_said() {
     let scratch = Scratch::new("full");
     let mut log = scratch.log(0, 5);
     log.write(Stream::Stdout, b"before\n");
-    let kept =
-        std::mem::replace(&mut log.file, Some(OpenOptions::new().write(true).open("/dev/full").unwrap()));
+    let kept = log.file.replace(OpenOptions::new().write(true).open("/dev/full").unwrap());
     log.write(Stream::Stdout, b"lost\nlost\n");
     log.write(Stream::Stdout, b"lost\n");
     log.file = kept;

@@ -57,6 +57,7 @@ pub(super) struct Saved {
 }
 
 #[derive(Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "made once, written, dropped")]
 enum SavedSandbox {
     Absent,
     Ready {
@@ -109,6 +110,7 @@ struct SavedExec {
 }
 
 #[derive(Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "made once, written, dropped")]
 enum SavedExecState {
     Running { pid: i32 },
     Ended { pid: i32, code: i32 },
