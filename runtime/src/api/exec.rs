@@ -45,6 +45,12 @@ const GOODBYE: Duration = Duration::from_secs(1);
 /// How often a client whose input is held up is looked after.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// For a client with a terminal to say how large that is.
+const SIZE_WITHIN: Duration = Duration::from_millis(500);
+
+/// Messages that may come before that: keys pressed early.
+const MAX_EARLY: usize = 8;
+
 /// Arguments of a command, as Linux would refuse still more of them.
 const MAX_ARGUMENTS: usize = 256;
 
@@ -66,19 +72,10 @@ pub(super) async fn exec(
             key.name, key.name
         )));
     }
-    let failed = |error: &dyn std::fmt::Display| Status::internal(format!("failed to make a pipe: {error}"));
-    let Pipes { ours, theirs } = Pipes::new(&asked).map_err(|error| failed(&error))?;
-    let session = write::ask(api, |reply| Request::Exec {
-        namespace: key.namespace.to_string(),
-        pod: key.name.to_string(),
-        container,
-        command: asked.command.clone(),
-        tty: asked.tty,
-        stdio: theirs,
-        reply,
-    })
-    .await?;
-    let streams = Streams::new(&asked, ours, session.terminal.as_ref()).map_err(|error| failed(&error))?;
+    // With a terminal, its size comes over the connection, and the process is
+    // to see it from the start. Without one, a refusal can still be a response.
+    let started = if asked.tty { None } else { Some(start(api, key, &container, &asked, None).await?) };
+    let (api, key) = (api.clone(), key.clone());
     let response = handshake.response();
     let upgrade = hyper::upgrade::on(request);
     *afterwards.borrow_mut() = Some(Box::pin(async move {
@@ -90,10 +87,93 @@ pub(super) async fn exec(
         if let Ok(parts) = connection.downcast::<FuturesIo<Async<UnixStream>>>() {
             let mut decoder = Decoder::new(Role::Server);
             decoder.push(&parts.read_buf);
-            talk(parts.io.into_inner(), decoder, streams, session).await;
+            let connection = parts.io.into_inner();
+            let mut early = Vec::new();
+            let (streams, session) = match started {
+                Some(started) => started,
+                None => {
+                    let size = first_size(&connection, &mut decoder, &mut early).await;
+                    match start(&api, &key, &container, &asked, size).await {
+                        Ok(started) => started,
+                        Err(status) => return refuse(&connection, &status).await,
+                    }
+                }
+            };
+            talk(connection, decoder, early, streams, session).await;
         }
     }));
     Ok(response)
+}
+
+/// Has the engine start the process.
+async fn start(
+    api: &Rc<Api>,
+    key: &Key,
+    container: &str,
+    asked: &Asked,
+    size: Option<(u16, u16)>,
+) -> Result<(Streams, ExecSession), Status> {
+    let failed = |error: &dyn std::fmt::Display| Status::internal(format!("failed to make a pipe: {error}"));
+    let Pipes { ours, theirs } = Pipes::new(asked).map_err(|error| failed(&error))?;
+    let session = write::ask(api, |reply| Request::Exec {
+        namespace: key.namespace.to_string(),
+        pod: key.name.to_string(),
+        container: container.to_owned(),
+        command: asked.command.clone(),
+        tty: asked.tty,
+        size,
+        stdio: theirs,
+        reply,
+    })
+    .await?;
+    let streams = Streams::new(asked, ours, session.terminal.as_ref()).map_err(|error| failed(&error))?;
+    Ok((streams, session))
+}
+
+/// The size that a client with a terminal says first. What else it says before
+/// is left in `early`; one that says nothing is not waited for.
+async fn first_size(
+    mut client: &Async<UnixStream>,
+    decoder: &mut Decoder,
+    early: &mut Vec<Message>,
+) -> Option<(u16, u16)> {
+    let listen = async {
+        let mut piece = vec![0; PIECE];
+        while early.len() < MAX_EARLY {
+            match decoder.message().ok()? {
+                Some(message) => {
+                    let size = match message.payload.split_first() {
+                        Some((&websocket::RESIZE, size)) => window(size),
+                        _ => None,
+                    };
+                    early.push(message);
+                    if size.is_some() {
+                        return size;
+                    }
+                }
+                None => match client.read(&mut piece).await {
+                    Ok(0) | Err(_) => return None,
+                    Ok(read) => decoder.push(&piece[..read]),
+                },
+            }
+        }
+        None
+    };
+    smol::future::or(listen, async {
+        smol::Timer::after(SIZE_WITHIN).await;
+        None
+    })
+    .await
+}
+
+/// Says on the error channel why there is no process.
+async fn refuse(mut client: &Async<UnixStream>, status: &Status) {
+    let status = status.to_json().to_string();
+    let frames = [
+        websocket::encode(Opcode::Binary, &[&[websocket::ERROR], status.as_bytes()], None),
+        websocket::encode(Opcode::Close, &[&1000u16.to_be_bytes()], None),
+    ];
+    let _ = client.write_all(&frames.concat()).await;
 }
 
 /// The client's side of the upgrade.
@@ -236,6 +316,7 @@ impl Streams {
 async fn talk(
     connection: Async<UnixStream>,
     decoder: Decoder,
+    early: Vec<Message>,
     Streams { stdin, stdout, stderr, terminal }: Streams,
     session: ExecSession,
 ) {
@@ -274,7 +355,7 @@ async fn talk(
         }
         frames.close();
     };
-    let receive = receive(reader, decoder, stdin, terminal, frames.clone());
+    let receive = receive(reader, decoder, early, stdin, terminal, frames.clone());
     // Over when the client is gone; and it should go when everything is said.
     smol::future::or(
         async {
@@ -334,14 +415,17 @@ async fn pump(
 async fn receive(
     mut reader: &Async<UnixStream>,
     mut decoder: Decoder,
+    early: Vec<Message>,
     mut stdin: Option<Async<File>>,
     terminal: Option<File>,
     frames: async_channel::Sender<Vec<u8>>,
 ) {
     let mut piece = vec![0; PIECE];
+    let mut early = early.into_iter();
     loop {
         loop {
-            let message = match decoder.message() {
+            let next = early.next().map_or_else(|| decoder.message(), |message| Ok(Some(message)));
+            let message = match next {
                 Ok(Some(message)) => message,
                 Ok(None) => break,
                 Err(error) => return ::log::debug!("api: exec: failed to {error}"),
@@ -409,11 +493,15 @@ async fn write_all(to: &Async<File>, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// `{"Width":80,"Height":24}`
-fn resize(terminal: &File, size: &[u8]) {
-    let size: Value = serde_json::from_slice(size).unwrap_or_default();
+/// Columns and rows in `{"Width":80,"Height":24}`.
+fn window(size: &[u8]) -> Option<(u16, u16)> {
+    let size: Value = serde_json::from_slice(size).ok()?;
     let cells = |field: &str| size[field].as_u64().and_then(|cells| u16::try_from(cells).ok());
-    let (Some(ws_col), Some(ws_row)) = (cells("Width"), cells("Height")) else { return };
+    Some((cells("Width")?, cells("Height")?))
+}
+
+fn resize(terminal: &File, size: &[u8]) {
+    let Some((ws_col, ws_row)) = window(size) else { return };
     let size = libc::winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: TIOCSWINSZ reads one winsize, which lives until the call is over;
     // the descriptor is open for as long as `terminal` is borrowed.

@@ -65,6 +65,8 @@ pub enum Request {
         command: Vec<String>,
         /// Give it a terminal; then there is no `stdio`.
         tty: bool,
+        /// Columns and rows of the terminal, as far as they are known.
+        size: Option<(u16, u16)>,
         /// Its stdin, stdout and stderr; /dev/null where there is none.
         stdio: [Option<OwnedFd>; 3],
         /// The process, started.

@@ -171,7 +171,7 @@ async fn exec_probe(
         Ok(pipe) => pipe,
         Err(errno) => return error(format!("failed to make a pipe: {errno}")),
     };
-    let config = ExecConfig { args: command.clone(), tty: false };
+    let config = ExecConfig { args: command.clone(), tty: false, size: None };
     let exec =
         match shell.exec(pod, container, number, &config, [None, Some(input.as_fd()), Some(input.as_fd())]) {
             Ok(exec) => exec,

@@ -30,11 +30,11 @@ impl Engine {
             Request::Delete { namespace, name, uid, grace, dry_run, reply } => {
                 self.delete(&namespace, &name, uid.as_deref(), grace, dry_run, reply);
             }
-            Request::Exec { namespace, pod, container, command, tty, stdio, reply } => {
+            Request::Exec { namespace, pod, container, command, tty, size, stdio, reply } => {
                 let shell = self.shell.clone();
                 match self.running(&namespace, &pod, &container) {
                     Ok((index, number)) => {
-                        let config = ExecConfig { args: command, tty };
+                        let config = ExecConfig { args: command, tty, size };
                         let stdio_refs = [&stdio[0], &stdio[1], &stdio[2]]
                             .map(|descriptor| descriptor.as_ref().map(std::os::fd::AsFd::as_fd));
                         match shell.exec(index, &container, number, &config, stdio_refs) {

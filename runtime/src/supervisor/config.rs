@@ -192,4 +192,6 @@ pub struct ExecConfig {
     pub args: Vec<String>,
     /// Give it a terminal; its master comes back with `ExecStarted`.
     pub tty: bool,
+    /// Columns and rows of the terminal, as far as they are known.
+    pub size: Option<(u16, u16)>,
 }

@@ -88,7 +88,7 @@ impl Enter<'_> {
             | CloneFlags::CLONE_NEWCGROUP;
         setns(self.pidfd, all).map_err(io::Error::from).map_err(step("enter the container"))?;
         let terminal =
-            if config.tty { Some(open_terminal(self.user).map_err(step("open a terminal"))?) } else { None };
+            if config.tty { Some(open_terminal(self.user, config.size).map_err(step("open a terminal"))?) } else { None };
 
         // SAFETY: the helper was forked from a process with one thread, and has one.
         match unsafe { sys::fork(Parent::CallersParent, None) }.map_err(step("fork"))? {
@@ -178,13 +178,20 @@ impl Enter<'_> {
 }
 
 /// A terminal of the container's own /dev/pts: master and slave.
-fn open_terminal(user: &User) -> io::Result<(OwnedFd, OwnedFd)> {
+fn open_terminal(user: &User, size: Option<(u16, u16)>) -> io::Result<(OwnedFd, OwnedFd)> {
     // What the container has put there in its stead must not make this wait.
     let flags = libc::O_NOCTTY | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let master = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/pts/ptmx")?;
     let magic = nix::sys::statfs::fstatfs(&master)?.filesystem_type();
     if magic != nix::sys::statfs::FsType(DEVPTS) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the container's /dev/pts is not a devpts"));
+    }
+    if let Some((ws_col, ws_row)) = size {
+        let size = libc::winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the kernel reads one winsize.
+        if unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
     }
     let unlock: libc::c_int = 0;
     // SAFETY: the kernel reads one int.

@@ -13,7 +13,7 @@ use crate::objects::Objects;
 
 /// Executes on this machine what was to be executed in a container.
 fn engine(request: Request) {
-    let Request::Exec { command, tty, stdio, reply, .. } = request else { panic!("{request:?}") };
+    let Request::Exec { command, tty, size, stdio, reply, .. } = request else { panic!("{request:?}") };
     if command[0] == "refused" {
         let _ = reply.try_send(Err(crate::api::Status::internal("no such process")));
         return;
@@ -23,7 +23,9 @@ fn engine(request: Request) {
     process.args(&command[1..]);
     let mut terminal = None;
     if tty {
-        let pty = nix::pty::openpty(None, None).expect("a terminal");
+        let size =
+            size.map(|(ws_col, ws_row)| nix::pty::Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 });
+        let pty = nix::pty::openpty(size.as_ref(), None).expect("a terminal");
         for set in [Command::stdin, Command::stdout, Command::stderr] {
             set(&mut process, pty.slave.try_clone().expect("a descriptor"));
         }
@@ -185,6 +187,16 @@ fn input_reaches_the_process_and_ends_when_the_client_says_so() {
 fn a_terminal_has_a_size() {
     let root = Root::new();
     with_api(&root, objects(), engine, |socket| {
+        // The first one is there before the process is; keys pressed before it are not lost.
+        let mut shell = Client::start(
+            &socket,
+            "command=sh&command=-c&command=stty+size%3B+read+x%3B+echo+got+$x&stdin=1&stdout=1&tty=1",
+        );
+        shell.send(websocket::STDIN, b"early\n");
+        shell.send(websocket::RESIZE, br#"{"Width":100,"Height":30}"#);
+        let (out, _, _) = shell.finish();
+        assert!(out.contains("30 100") && out.contains("got early"), "{out}");
+
         let mut shell = Client::start(
             &socket,
             "command=sh&command=-c&command=read+x%3B+stty+size&stdin=1&stdout=1&stderr=1&tty=1",
@@ -253,6 +265,11 @@ fn wait_until_gone(pid: i32) {
 fn what_cannot_be_executed_is_refused_before_the_upgrade() {
     let root = Root::new();
     with_api(&root, objects(), engine, |socket| {
+        let (_, _, status) = Client::start(&socket, "command=refused&stdout=1&tty=1").finish();
+        assert_eq!(
+            status["message"], "Internal error occurred: no such process",
+            "with a terminal, after it"
+        );
         let websocket = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
                          sec-websocket-key: eA==\r\nsec-websocket-protocol: v5.channel.k8s.io\r\n";
         let old = websocket.replace("v5.", "v1.");
