@@ -86,7 +86,7 @@ impl Timestamp {
                 b'-' => -1,
                 _ => return None,
             };
-            if rest.len() != 6 {
+            if rest.len() != 6 || !rest.is_ascii() {
                 return None;
             }
             seconds -= sign * (rest[1..3].parse::<i64>().ok()? * 3600 + rest[4..6].parse::<i64>().ok()? * 60);
@@ -204,7 +204,7 @@ mod tests {
             assert_eq!(Timestamp::parse(long), Some(Timestamp(nanos)));
         }
         assert_eq!(Timestamp::parse("2026-01-31T12:00:00+02:00"), Timestamp::parse("2026-01-31T10:00:00Z"));
-        for wrong in ["", "2026", "2026-01-31 12:00:00", "2026-01-31T12:00:00", "2026-01-31T12:00:00.Z"] {
+        for wrong in ["", "2026", "2026-01-31 12:00:00", "2026-01-31T12:00:00", "2026-01-31T12:00:00.Z", "2026-01-31T12:00:00+1ü:0"] {
             assert_eq!(Timestamp::parse(wrong), None, "{wrong}");
         }
     }

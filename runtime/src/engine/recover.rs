@@ -28,7 +28,7 @@ use crate::paths::Paths;
 use crate::sources::Wanted;
 use crate::spec::ContainerIndex;
 use crate::supervisor::ExitRecord;
-use crate::supervisor::client::{StartedProcess, Supervisor, SupervisorEvent, SupervisorState};
+use crate::supervisor::client::{StartedProcess, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
 use crate::time::{Instant, Moment};
 use crate::{container_config, volume};
 
@@ -140,7 +140,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
         shell.network.borrow_mut().adopt(&wanted.pod.uid, ip);
     }
     let living = match Supervisor::connect(directory) {
-        Ok(Some(supervisor)) => match supervisor.hello().await {
+        Ok(Some(supervisor)) => match greet(&supervisor).await {
             Ok(state) => Some((supervisor, state)),
             Err(error) => {
                 log::error!("the supervisor of {uid} does not answer: {error}; killing it");
@@ -177,6 +177,33 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
         attempts,
     };
     Ok(FoundPod { found, wanted, created, sandbox })
+}
+
+/// Greets a supervisor, brought up to date first if it runs another binary than we do: nothing
+/// else need know two versions. One that cannot take over stays what it is, if we understand it.
+async fn greet(supervisor: &Supervisor) -> Result<SupervisorState, SupervisorError> {
+    let ours = File::open("/proc/self/exe").map_err(SupervisorError::Execute)?;
+    let theirs = match supervisor.hello().await {
+        Ok(state) if runs_on(state.pid, &ours) => return Ok(state),
+        Ok(state) => Some(state),
+        Err(SupervisorError::Version { .. }) => None,
+        Err(error) => return Err(error),
+    };
+    match (supervisor.reexec(ours.as_fd()).await, theirs) {
+        (Ok(()), _) => supervisor.hello().await,
+        (Err(error @ SupervisorError::Reexec { .. }), Some(state)) => {
+            log::error!("failed to {}; it goes on as it was", crate::error::chain(&error));
+            Ok(state)
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// Whether a process executes this very file.
+fn runs_on(pid: i32, binary: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    fs::metadata(format!("/proc/{pid}/exe")).ok().zip(binary.metadata().ok()).is_some_and(|(a, b)| same(a, b))
 }
 
 /// What a supervisor has told, by run.
