@@ -52,7 +52,7 @@ pub(crate) fn sweep(root: &Path) {
 /// The processes in the pods' cgroups of this device.
 pub(crate) fn container_processes(root: &Path) -> Vec<u32> {
     let mark = mark(root);
-    let in_pod = |line: &str| line.contains(&mark) && line.contains("/pod");
+    let in_pod = |line: &str| line.contains(&mark) && line.contains("/kubepods");
     all_processes()
         .filter(|pid| {
             fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.lines().any(in_pod))
