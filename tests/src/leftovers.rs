@@ -84,7 +84,9 @@ fn processes(root: &Path) -> Vec<u32> {
 
 fn all_processes() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").expect("/proc is mounted");
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    // The dead that init has not reaped yet have nothing but a number.
+    pids.filter(|pid| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z ")))
 }
 
 fn command_line(pid: u32) -> String {
