@@ -16,6 +16,7 @@ fn containers_of_a_pod_share_localhost_and_pods_reach_each_other_and_the_host_re
     device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
     let (web, client) = (device.pod("web"), device.pod("client"));
     web.wait_log("app", "serving");
+    web.wait_ready();
     client.wait_ready();
     let page = "hello from the image\n";
     assert_eq!(web.exec("beside", ["/bin/demo", "get", "http://127.0.0.1:8080/"]).ok(), page);
