@@ -375,6 +375,8 @@ impl Sim {
             }
             Action::Discard(attempt) => {
                 assert!(!self.of(&uid).alive.contains_key(&attempt), "a living run is discarded");
+                // With it goes what the supervisor remembers of it.
+                self.of(&uid).over.retain(|found| found.attempt != attempt);
                 self.note_log(&format!("{}#{} discard", self.label(&pod, attempt.container), attempt.number));
             }
             Action::RemoveSandbox => {
