@@ -287,8 +287,11 @@ pub fn stop_signal(named: Option<&str>) -> i32 {
 }
 
 /// Where a run's writable layer lies.
+/// Writable layers of a pod's runs, in its directory.
+const RUNS: &str = "containers";
+
 fn run_directory(paths: &Paths, uid: &str, container: &str, number: u32) -> PathBuf {
-    paths.pod(uid).join("containers").join(container).join(number.to_string())
+    paths.pod(uid).join(RUNS).join(container).join(number.to_string())
 }
 
 /// Makes the directories of a run's writable layer.
@@ -313,7 +316,7 @@ pub fn make_termination_file(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))
 }
 
-/// Removes what an ended run left, its log but for the newest two of a container: `logs -p` reads the last but one.
+/// Removes what a run left that another has followed; of its logs all but its own, which `logs -p` reads.
 ///
 /// # Errors
 /// What could not be removed.
@@ -329,16 +332,23 @@ pub fn remove_run(
         paths.run_pod(uid).join("termination").join(format!("{container}_{number}")),
     ))?;
     let directory = paths.pod_logs(namespace, pod, uid).join(container);
-    let Some(oldest_kept) = number.checked_sub(1) else { return Ok(()) };
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
         // `<number>.log`, or a rotated `<number>.log.<time>`.
         let of = name.to_str().and_then(|name| name.split('.').next()?.parse::<u32>().ok());
-        if of.is_some_and(|of| of < oldest_kept) {
+        if of.is_some_and(|of| of < number) {
             ignore_missing(fs::remove_file(entry.path()))?;
         }
     }
     remove_dead_links(paths, &format!("{pod}_{namespace}_{container}-"))
+}
+
+/// Removes the writable layers of a pod whose sandbox is gone.
+///
+/// # Errors
+/// What could not be removed.
+pub fn remove_runs(paths: &Paths, uid: &str) -> io::Result<()> {
+    volume::tear_down(&paths.pod(uid).join(RUNS))
 }
 
 /// Removes the logs of a pod that is gone for good, and the links to them.

@@ -439,16 +439,11 @@ impl PodState {
         self.journal.wake(wake);
     }
 
+    /// The newest run is kept until another begins, or the sandbox goes: what its
+    /// supervisor knows of it is what tells the next agent that it ever was.
     fn plan_discards(&mut self, draft: &mut Draft) {
         for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
-            let over = match container.run {
-                Run::Exited => container.number + 1,
-                Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => {
-                    container.number
-                }
-                Run::Running | Run::Terminating { .. } | Run::Killing { .. } => container.number,
-            };
-            while container.discarded < over {
+            while container.discarded < container.number {
                 let attempt = Attempt { container: index, number: container.discarded };
                 if !draft.push(self.index, Action::Discard(attempt)) {
                     return;

@@ -32,7 +32,7 @@ use crate::supervisor::client::{StartedProcess, Supervisor, SupervisorError, Sup
 use crate::time::{Instant, Moment};
 use crate::{container_config, volume};
 
-use super::run::{self, ImageFacts, Run};
+use super::run::{self, Run};
 use super::sandbox::Sandbox;
 use super::{EngineError, News, Shell};
 
@@ -259,10 +259,7 @@ fn adopt_runs(
     for ((name, number), known) in runs {
         let position = wanted.pod.spec.containers.iter().position(|container| container.name == name);
         let Some(index) = position.and_then(|index| u8::try_from(index).ok()) else { continue };
-        let facts: ImageFacts = fs::read(run::facts_path(shell, wanted, &name, number))
-            .ok()
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-            .unwrap_or_default();
+        let facts = run::read_facts(shell, wanted, &name, number);
         let at = known.process.at;
         let container = run::started_container(&facts, at, known.process.user);
         let leaf = sandbox.cgroup.known_leaf(&name, number);
@@ -327,17 +324,22 @@ pub(super) fn sweep(shell: &Shell, wanted: &BTreeSet<String>) {
                 log::error!("failed to remove what pod {uid} left: {error}");
             }
         }
-        for name in names(&paths.logs()) {
-            // `<namespace>_<name>_<uid>`
-            if let [namespace, pod, uid] = name.splitn(3, '_').collect::<Vec<_>>()[..]
-                && !wanted.contains(uid)
-                && let Err(error) = container_config::remove_logs(&paths, namespace, pod, uid)
-            {
-                log::error!("failed to remove the logs of pod {uid}: {error}");
-            }
-        }
+        remove_logs(&paths, |uid| wanted.contains(uid));
     });
     shell.spawn(swept);
+}
+
+/// Removes the logs of all pods but those that `keep` names by uid.
+fn remove_logs(paths: &Paths, keep: impl Fn(&str) -> bool) {
+    for name in names(&paths.logs()) {
+        // `<namespace>_<name>_<uid>`
+        if let [namespace, pod, uid] = name.splitn(3, '_').collect::<Vec<_>>()[..]
+            && !keep(uid)
+            && let Err(error) = container_config::remove_logs(paths, namespace, pod, uid)
+        {
+            log::error!("failed to remove the logs of pod {uid}: {error}");
+        }
+    }
 }
 
 fn names(directory: &Path) -> Vec<String> {
@@ -497,6 +499,7 @@ impl Shell {
     pub(super) async fn clean_up(&self) -> Result<(), EngineError> {
         self.network.borrow_mut().remove().map_err(EngineError::Network)?;
         self.cgroups.remove_all().map_err(EngineError::Cgroups)?;
+        remove_logs(&self.paths, |_| false);
         for path in self.paths.removed_by_down() {
             let removed = match fs::symlink_metadata(&path) {
                 Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),

@@ -126,6 +126,11 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
         let _ = leaf.remove();
         return Err(create(&error));
     }
+    let key = (container.name.clone(), attempt.number);
+    if sandbox.runs.borrow().contains_key(&key) {
+        // It has begun: an agent that died had asked for it.
+        return Ok(());
+    }
     let descriptors: Vec<BorrowedFd<'_>> = layers.iter().map(|layer| layer.as_fd()).collect();
     let sent = sandbox.supervisor.start(&container.name, attempt.number, &config, &descriptors);
     drop(descriptors);
@@ -134,7 +139,7 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
         return Err(create(&error));
     }
     let run = Run { leaf, process: None, started: None, image: image_facts, _layers: layers };
-    sandbox.runs.borrow_mut().insert((container.name.clone(), attempt.number), run);
+    sandbox.runs.borrow_mut().insert(key, run);
     Ok(())
 }
 
@@ -217,7 +222,13 @@ fn write_facts(shell: &Shell, wanted: &Wanted, attempt: Attempt, facts: &ImageFa
     std::fs::rename(new, path)
 }
 
-pub(super) fn facts_path(shell: &Shell, wanted: &Wanted, container: &str, number: u32) -> PathBuf {
+/// What [`write_facts`] wrote; nothing is known of a run without.
+pub(super) fn read_facts(shell: &Shell, wanted: &Wanted, container: &str, number: u32) -> ImageFacts {
+    let read = std::fs::read(facts_path(shell, wanted, container, number)).ok();
+    read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+}
+
+fn facts_path(shell: &Shell, wanted: &Wanted, container: &str, number: u32) -> PathBuf {
     shell.paths.run_pod(&wanted.pod.uid.0).join("runs").join(format!("{container}_{number}.json"))
 }
 
@@ -233,7 +244,14 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
             let Some(attempt) = attempt(&container, number) else { return };
             let started = {
                 let mut runs = sandbox.runs.borrow_mut();
-                let Some(run) = runs.get_mut(&(container, number)) else { return };
+                // An agent that died may have asked for it, and we did not know when we were told all.
+                let run = runs.entry((container.clone(), number)).or_insert_with(|| Run {
+                    leaf: sandbox.cgroup.known_leaf(&container, number),
+                    process: None,
+                    started: None,
+                    image: read_facts(shell, &wanted, &container, number),
+                    _layers: Vec::new(),
+                });
                 let started = started_container(&run.image, process.at, process.user);
                 run.process = process.pidfd;
                 run.started = Some(started.clone());

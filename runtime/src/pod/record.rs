@@ -276,7 +276,8 @@ impl PodState {
                 continue;
             }
             if first {
-                container.discarded = found.attempt.number;
+                // The agent before may have died over the run before this one.
+                container.discarded = found.attempt.number.saturating_sub(1);
                 // The record could not know how this run would end.
                 if container.ended.as_ref().is_some_and(|ended| ended.number >= found.attempt.number) {
                     container.ended = container.previous.take();

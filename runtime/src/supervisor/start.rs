@@ -154,6 +154,7 @@ impl Start<'_> {
             Ok(path)
         };
         directory("root")?;
+        empty(&config.upper_dir).and_then(|()| empty(&config.work_dir)).map_err(StartError::Root)?;
         let layers: Vec<BorrowedFd> = layers.iter().map(|layer| layer.as_fd()).collect();
         // Never read-only: libcontainer makes mount points in it first.
         assemble::mount_root(&layers, &config.upper_dir, &config.work_dir, &root, false)
@@ -268,6 +269,20 @@ impl Executor for ReportingExecutor {
     fn setup_envs(&self, _: std::collections::HashMap<String, String>) -> Result<(), ExecutorSetEnvsError> {
         Ok(())
     }
+}
+
+/// An earlier start of this number that failed may have left something, and where
+/// an overlay was mounted `volatile` the kernel mounts no other (EINVAL).
+fn empty(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// A layer that lies in the host's mount namespace cannot be used from another
