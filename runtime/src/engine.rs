@@ -196,7 +196,8 @@ struct Deletion {
 /// The agent.
 pub struct Engine {
     node: Node,
-    ring: Ring,
+    /// Boxed: as a part of the engine it would be moved over the stack with it.
+    ring: Box<Ring>,
     shell: Rc<Shell>,
     inbox: Receiver<News>,
     requests: Receiver<Request>,
@@ -257,7 +258,7 @@ impl Engine {
         }
         Ok(Engine {
             node: Node::new(),
-            ring: Ring::default(),
+            ring: Box::default(),
             shell,
             inbox,
             requests,
