@@ -86,7 +86,9 @@ fn all_processes() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").expect("/proc is mounted");
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     // The dead that init has not reaped yet have nothing but a number.
-    pids.filter(|pid| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z ")))
+    pids.filter(|pid| {
+        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+    })
 }
 
 fn command_line(pid: u32) -> String {

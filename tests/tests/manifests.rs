@@ -111,9 +111,7 @@ fn the_same_manifest_again_restarts_nothing_and_under_another_name_it_is_another
 fn what_editors_leave_is_no_manifest() {
     let device = Device::start();
     fs::create_dir_all(device.manifests()).expect("the root can be written to");
-    for name in
-        [".hidden.yaml", ".web.yaml.swp", "web.yaml~", "#web.yaml#"]
-    {
+    for name in [".hidden.yaml", ".web.yaml.swp", "web.yaml~", "#web.yaml#"] {
         fs::write(device.manifests().join(name), manifest::pod("temporary", "sleep"))
             .expect("it can be written");
     }
