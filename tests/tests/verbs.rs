@@ -39,9 +39,9 @@ fn delete_warns_of_force_and_refuses_what_contradicts_itself() {
     let text = manifest::pod_with(
         "deaf",
         "ignore-term then print up then sleep",
-        "terminationGracePeriodSeconds: 600",
+        "terminationGracePeriodSeconds: 3",
     );
-    device.write_manifest("deaf.yaml", &text);
+    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
     device.pod("deaf").wait_log("app", "up");
     let both = device.nodlet(["delete", "pod", "deaf", "--force", "--grace-period=5"]).refused();
     assert!(
@@ -56,7 +56,7 @@ fn delete_warns_of_force_and_refuses_what_contradicts_itself() {
         ),
         "{forced:?}"
     );
-    device.remove_manifest("deaf.yaml");
+    assert!(device.pods().is_empty(), "nothing is waited for");
     device.wait_for("its process to be gone", || device.container_processes().is_empty());
 }
 
@@ -136,7 +136,10 @@ fn exec_passes_input_output_and_the_exit_code() {
     let web = device.pod("web");
     web.wait_ready();
     let ran = web.exec("app", ["/bin/demo", "print", "out", "then", "eprint", "err", "then", "exit", "5"]);
-    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (5, "out\n", "err\n"));
+    assert_eq!(
+        (ran.code, ran.stdout.as_str(), ran.stderr.as_str()),
+        (5, "out\n", "err\ncommand terminated with exit code 5\n")
+    );
     let echoed = device.nodlet_with_input(["exec", "-i", "web", "--", "/bin/demo", "echo"], "back\n").ok();
     assert_eq!(echoed, "back\n");
     let absent = web.exec("app", ["/bin/absent"]);
