@@ -41,7 +41,7 @@ fn a_full_disk_refuses_the_image_and_takes_it_when_there_is_room() {
     let mount = device.mount_tmpfs("/var/lib/nodlet", "size=1m");
     device.start_agent();
     let refusal = device.nodlet(["image", "load", &demo_archive().display().to_string()]).refused();
-    assert!(refusal.contains("space"), "{refusal}");
+    assert!(refusal.contains("bytes are needed"), "{refusal}");
     assert!(!device.nodlet(["image", "ls"]).ok().contains("localhost/demo"));
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
     device.wait_for("the reason", || device.pod("web").container("app").state() == "waiting");

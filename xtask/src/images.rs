@@ -67,9 +67,12 @@ pub(crate) fn run(_: &[String]) -> Outcome {
 pub(crate) fn build() -> Result<PathBuf, Failure> {
     let dir = work("images")?;
     for recipe in RECIPES {
-        // The last file to appear; with it, all are there.
-        if !dir.join(format!("{}.docker.tar.gz", recipe.name)).exists() {
+        // Written last: with it, all are there, and made as the recipe says now.
+        let stamp = dir.join(format!("{}.recipe", recipe.name));
+        let text = format!("{:?}\n{}", recipe.packages, recipe.containerfile);
+        if !std::fs::read_to_string(&stamp).is_ok_and(|made| made == text) {
             recipe.build(&dir).map_err(|Failure(why)| format!("image {}: {why}", recipe.name))?;
+            std::fs::write(&stamp, text)?;
         }
     }
     Ok(dir)
