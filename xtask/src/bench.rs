@@ -123,6 +123,14 @@ fn start(rounds: u64) -> Outcome {
 fn idle(minutes: u64) -> Outcome {
     let device = Device::start();
     sleepers(&device, 10);
+    // What has just started is written down a few seconds later, once: then it is idle.
+    let records = device.root().join("var/lib/nodlet/records");
+    device.wait_for("the pods' records", || fs::read_dir(&records).is_ok_and(|all| all.count() == 10));
+    let mut settled = switches(&device)?;
+    device.wait_for("the agent to settle", || {
+        let before = std::mem::replace(&mut settled, switches(&device).unwrap_or_default());
+        settled == before
+    });
     let before = switches(&device)?;
     let until = Instant::now() + Duration::from_secs(minutes * 60);
     // Nothing may be asked of the agent meanwhile: this is the one wait for a time.
