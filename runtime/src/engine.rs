@@ -459,6 +459,7 @@ impl Engine {
         let Some(index) = self.node.index_of(&uid) else { return };
         if unread {
             // Its file is there and wrong: it stays wanted.
+            self.observe(Observation::Wanted { pod: found.wanted.pod.clone(), record: None });
             let name = (found.wanted.pod.namespace.clone(), found.wanted.pod.name.clone());
             self.told.insert(name, found.wanted.clone());
         }

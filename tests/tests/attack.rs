@@ -19,3 +19,42 @@ fn a_run_that_is_over_is_known_to_the_next_agent_however_the_last_one_died() {
     let before = device.nodlet(["logs", "-p", "crash"]).ok();
     assert_eq!(before, "boom\n");
 }
+
+#[test]
+fn a_pod_whose_file_is_wrong_stays_when_the_agent_is_another() {
+    let mut device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_ready();
+    let born = device.pod("web").born("app");
+    device.write_manifest("web.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspecs: {}\n");
+    device.wait_for("the refusal to be told", || {
+        device.pod("web").events().iter().any(|event| event.contains("FailedValidation") && event.contains("specs"))
+    });
+    device.kill_agent();
+    device.start_agent();
+    device.pod("web").wait_ready();
+    assert_eq!(device.pod("web").born("app"), born);
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+}
+
+#[test]
+fn a_run_that_was_lost_with_its_supervisor_while_no_agent_looked_is_counted() {
+    let mut device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.write_manifest("job.yaml", &manifest::pod_with("job", "print up then sleep", "restartPolicy: Never"));
+    device.pod("web").wait_ready();
+    device.pod("job").wait_ready();
+    device.kill_agent();
+    for pid in device.own_processes() {
+        let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("a supervisor can be killed");
+    }
+    device.start_agent();
+    device.wait_for("web to run again", || device.pod("web").container("app").restart_count() == 1);
+    let lost = device.pod("web").container("app");
+    assert_eq!((lost.of_last("exitCode"), lost.of_last("reason")), (137.into(), "ContainerStatusUnknown".into()));
+    device.pod("job").wait_phase("Failed");
+    let lost = device.pod("job").container("app");
+    assert_eq!((lost.exit_code(), lost.reason().as_str()), (Some(137), "ContainerStatusUnknown"));
+}

@@ -23,7 +23,7 @@ use smol::Async;
 
 use crate::cgroup::PodCgroup;
 use crate::manifest::{self, Validation};
-use crate::node::{Attempt, Found, FoundAttempt, FoundSandbox, Health};
+use crate::node::{Attempt, Found, FoundAttempt, FoundSandbox, Health, User};
 use crate::paths::Paths;
 use crate::sources::Wanted;
 use crate::spec::ContainerIndex;
@@ -53,6 +53,10 @@ struct OnTmpfs {
     ip: Option<Ipv4Addr>,
     object: serde_json::Value,
 }
+
+/// How long a supervisor may take to answer a new agent. It may wait for a slow card;
+/// one that takes longer is dead to all who need it.
+const GREETING: Duration = Duration::from_secs(20);
 
 /// Takes the root for this agent.
 pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
@@ -106,8 +110,17 @@ pub(super) fn write_pod(shell: &Shell, wanted: &Wanted, ip: Option<Ipv4Addr>) ->
 pub(super) async fn look(shell: &Rc<Shell>) -> Vec<FoundPod> {
     let mut found = Vec::new();
     let entries = fs::read_dir(shell.paths.run_pods()).into_iter().flatten().flatten();
-    for directory in entries.map(|entry| entry.path()) {
-        match look_at(shell, &directory).await {
+    // All at once: a supervisor that is slow to answer holds up nobody but itself.
+    let looks: Vec<_> = entries
+        .map(|entry| {
+            let (shell, directory) = (shell.clone(), entry.path());
+            let executor = shell.clone();
+            executor.executor.spawn(async move { (look_at(&shell, &directory).await, directory) })
+        })
+        .collect();
+    for look in looks {
+        let (looked, directory) = look.await;
+        match looked {
             Ok(pod) => found.push(pod),
             Err(message) => {
                 log::error!("{}: {message}; ending what is left of it", directory.display());
@@ -140,13 +153,19 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
         shell.network.borrow_mut().adopt(&wanted.pod.uid, ip);
     }
     let living = match Supervisor::connect(directory) {
-        Ok(Some(supervisor)) => match greet(&supervisor).await {
-            Ok(state) => Some((supervisor, state)),
-            Err(error) => {
-                log::error!("the supervisor of {uid} does not answer: {error}; killing it");
-                None
+        Ok(Some(supervisor)) => {
+            let late = async {
+                smol::Timer::after(GREETING).await;
+                Err(SupervisorError::Receive(io::ErrorKind::TimedOut.into()))
+            };
+            match smol::future::or(greet(&supervisor), late).await {
+                Ok(state) => Some((supervisor, state)),
+                Err(error) => {
+                    log::error!("the supervisor of {uid} does not answer: {}; killing it", crate::error::chain(&error));
+                    None
+                }
             }
-        },
+        }
         Ok(None) => None,
         Err(error) => return Err(error.to_string()),
     };
@@ -169,6 +188,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
         // left of it goes, and the core begins again.
         sandbox = None;
         shell.remove_remains(&wanted).await;
+        attempts = lost_runs(shell, &wanted, directory, on_tmpfs.created);
     }
     let found = Found {
         pod: wanted.pod.clone(),
@@ -286,6 +306,30 @@ fn adopt_runs(
     attempts
 }
 
+/// The newest run of each container whose supervisor died while no agent looked: how
+/// it ended is on record, or nobody knows.
+fn lost_runs(shell: &Shell, wanted: &Wanted, directory: &Path, created: Instant) -> Vec<FoundAttempt> {
+    let newest = |name: &str| {
+        let numbers = names(&directory.join(run::FACTS));
+        let of = |file: &String| file.strip_suffix(".json")?.strip_prefix(name)?.strip_prefix('_')?.parse().ok();
+        numbers.iter().filter_map(of).max()
+    };
+    let lost = |index: ContainerIndex| {
+        let name = &wanted.pod.spec.container(index).name;
+        let number = newest(name)?;
+        let exit = ExitRecord::read(directory, name, number).ok();
+        let at = exit.as_ref().map_or(created, |exit| exit.started_at);
+        let user = User::default();
+        Some(FoundAttempt {
+            attempt: Attempt { container: index, number },
+            container: run::started_container(&run::read_facts(shell, wanted, name, number), at, user),
+            exit: exit.map(|record| run::exit_of(Some(record), at, false)),
+            health: Health::default(),
+        })
+    };
+    wanted.pod.spec.container_indexes().filter_map(lost).collect()
+}
+
 /// What probes had found of each container when an earlier agent ended (`started`
 /// and `ready` stay what they are, pod-semantics 5.3).
 fn read_healths(directory: &Path) -> Vec<Health> {
@@ -314,6 +358,14 @@ pub(super) fn sweep(shell: &Shell, wanted: &BTreeSet<String>) {
     let records = shell.records.clone();
     let wanted = wanted.clone();
     let swept = shell.storage.run(move || {
+        // Half-written files of an agent that died: nobody reads names like these.
+        for directory in [paths.records(), paths.applied_manifests()] {
+            for name in names(&directory).iter().filter(|name| name.starts_with('.') && name.ends_with(".new")) {
+                if let Err(error) = fs::remove_file(directory.join(name)) {
+                    log::warn!("failed to remove {name} from {}: {error}", directory.display());
+                }
+            }
+        }
         let mut uids: BTreeSet<String> = records.uids().into_iter().collect();
         uids.extend(names(&paths.pods()));
         for uid in uids.difference(&wanted) {

@@ -228,8 +228,11 @@ pub(super) fn read_facts(shell: &Shell, wanted: &Wanted, container: &str, number
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
+/// The directory of [`write_facts`] in that of the pod: `<container>_<number>.json`.
+pub(super) const FACTS: &str = "runs";
+
 fn facts_path(shell: &Shell, wanted: &Wanted, container: &str, number: u32) -> PathBuf {
-    shell.paths.run_pod(&wanted.pod.uid.0).join("runs").join(format!("{container}_{number}.json"))
+    shell.paths.run_pod(&wanted.pod.uid.0).join(FACTS).join(format!("{container}_{number}.json"))
 }
 
 /// Turns what the supervisor says into what the core observes.
@@ -266,6 +269,8 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
                 let _ = run.leaf.remove();
             }
             forget(sandbox, &container, number);
+            // There was no run: whoever looks is not to think so.
+            let _ = std::fs::remove_file(facts_path(shell, &wanted, &container, number));
             let (reason, message) = match at {
                 StartFailedAt::Create => {
                     (StartFailureReason::CreateContainerError, format!("failed to {message}"))
