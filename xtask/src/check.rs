@@ -1,6 +1,7 @@
 //! The whole check, which is also what CI runs: form, lints, unit tests, then the
 //! tests with real containers. It says what it runs, stops at the first that
-//! fails, and never passes over what this machine cannot do.
+//! fails, and never passes over what this machine cannot do. With `--install` it
+//! first gets what the tests need and this machine lacks.
 
 use crate::{Failure, Outcome, cargo, images, kubectl, run as run_command, setup};
 
@@ -15,13 +16,18 @@ const STEPS: &[Step] = &[
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    for wanted in arguments {
+    let (options, arguments): (Vec<&String>, Vec<&String>) =
+        arguments.iter().partition(|argument| *argument == "--install");
+    for wanted in &arguments {
         if !STEPS.iter().any(|(name, _, _)| name == wanted) {
             let names: Vec<&str> = STEPS.iter().map(|(name, _, _)| *name).collect();
             return Err(Failure(format!("there is no step {wanted:?}; there are {}", names.join(", "))));
         }
     }
-    let chosen = |name: &str| arguments.is_empty() || arguments.iter().any(|wanted| wanted == name);
+    let chosen = |name: &str| arguments.is_empty() || arguments.iter().any(|wanted| *wanted == name);
+    if !options.is_empty() {
+        setup::run(&[])?;
+    }
     if chosen("containers") {
         // Asked first: nobody should learn it after ten minutes.
         setup::require()?;

@@ -1,5 +1,6 @@
-//! What the tests need from the machine. `setup` installs it on Debian; `check`
-//! only says what is missing, because nobody wants packages by surprise.
+//! What the tests need from the machine. `setup`, or `check --install`, gets it on
+//! Debian; `check` alone only says what is missing, because nobody wants packages
+//! by surprise.
 //!
 //! nodlet itself needs none of this: the tools make images for it to load, look
 //! at what it wrote, or are what it is compared with.
@@ -41,7 +42,7 @@ pub(crate) fn require() -> Outcome {
     let missing: Vec<&str> = missing().iter().map(|(program, _)| *program).collect();
     if !missing.is_empty() {
         return Err(format!(
-            "the tests need {}; `cargo xtask setup` installs what is missing on Debian",
+            "the tests need {}; `cargo xtask check --install` gets what is missing on Debian",
             missing.join(", ")
         )
         .into());
