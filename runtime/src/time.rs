@@ -204,7 +204,14 @@ mod tests {
             assert_eq!(Timestamp::parse(long), Some(Timestamp(nanos)));
         }
         assert_eq!(Timestamp::parse("2026-01-31T12:00:00+02:00"), Timestamp::parse("2026-01-31T10:00:00Z"));
-        for wrong in ["", "2026", "2026-01-31 12:00:00", "2026-01-31T12:00:00", "2026-01-31T12:00:00.Z", "2026-01-31T12:00:00+1ü:0"] {
+        for wrong in [
+            "",
+            "2026",
+            "2026-01-31 12:00:00",
+            "2026-01-31T12:00:00",
+            "2026-01-31T12:00:00.Z",
+            "2026-01-31T12:00:00+1ü:0",
+        ] {
             assert_eq!(Timestamp::parse(wrong), None, "{wrong}");
         }
     }

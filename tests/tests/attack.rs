@@ -28,7 +28,11 @@ fn a_pod_whose_file_is_wrong_stays_when_the_agent_is_another() {
     let born = device.pod("web").born("app");
     device.write_manifest("web.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspecs: {}\n");
     device.wait_for("the refusal to be told", || {
-        device.pod("web").events().iter().any(|event| event.contains("FailedValidation") && event.contains("specs"))
+        device
+            .pod("web")
+            .events()
+            .iter()
+            .any(|event| event.contains("FailedValidation") && event.contains("specs"))
     });
     device.kill_agent();
     device.start_agent();
@@ -42,7 +46,10 @@ fn a_pod_whose_file_is_wrong_stays_when_the_agent_is_another() {
 fn a_run_that_was_lost_with_its_supervisor_while_no_agent_looked_is_counted() {
     let mut device = Device::start();
     device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.write_manifest("job.yaml", &manifest::pod_with("job", "print up then sleep", "restartPolicy: Never"));
+    device.write_manifest(
+        "job.yaml",
+        &manifest::pod_with("job", "print up then sleep", "restartPolicy: Never"),
+    );
     device.pod("web").wait_ready();
     device.pod("job").wait_ready();
     device.kill_agent();
@@ -53,7 +60,10 @@ fn a_run_that_was_lost_with_its_supervisor_while_no_agent_looked_is_counted() {
     device.start_agent();
     device.wait_for("web to run again", || device.pod("web").container("app").restart_count() == 1);
     let lost = device.pod("web").container("app");
-    assert_eq!((lost.of_last("exitCode"), lost.of_last("reason")), (137.into(), "ContainerStatusUnknown".into()));
+    assert_eq!(
+        (lost.of_last("exitCode"), lost.of_last("reason")),
+        (137.into(), "ContainerStatusUnknown".into())
+    );
     device.pod("job").wait_phase("Failed");
     let lost = device.pod("job").container("app");
     assert_eq!((lost.exit_code(), lost.reason().as_str()), (Some(137), "ContainerStatusUnknown"));

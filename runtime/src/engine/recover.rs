@@ -28,7 +28,9 @@ use crate::paths::Paths;
 use crate::sources::Wanted;
 use crate::spec::ContainerIndex;
 use crate::supervisor::ExitRecord;
-use crate::supervisor::client::{StartedProcess, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
+use crate::supervisor::client::{
+    StartedProcess, Supervisor, SupervisorError, SupervisorEvent, SupervisorState,
+};
 use crate::time::{Instant, Moment};
 use crate::{container_config, volume};
 
@@ -161,7 +163,10 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
             match smol::future::or(greet(&supervisor), late).await {
                 Ok(state) => Some((supervisor, state)),
                 Err(error) => {
-                    log::error!("the supervisor of {uid} does not answer: {}; killing it", crate::error::chain(&error));
+                    log::error!(
+                        "the supervisor of {uid} does not answer: {}; killing it",
+                        crate::error::chain(&error)
+                    );
                     None
                 }
             }
@@ -311,7 +316,8 @@ fn adopt_runs(
 fn lost_runs(shell: &Shell, wanted: &Wanted, directory: &Path, created: Instant) -> Vec<FoundAttempt> {
     let newest = |name: &str| {
         let numbers = names(&directory.join(run::FACTS));
-        let of = |file: &String| file.strip_suffix(".json")?.strip_prefix(name)?.strip_prefix('_')?.parse().ok();
+        let of =
+            |file: &String| file.strip_suffix(".json")?.strip_prefix(name)?.strip_prefix('_')?.parse().ok();
         numbers.iter().filter_map(of).max()
     };
     let lost = |index: ContainerIndex| {
@@ -360,7 +366,9 @@ pub(super) fn sweep(shell: &Shell, wanted: &BTreeSet<String>) {
     let swept = shell.storage.run(move || {
         // Half-written files of an agent that died: nobody reads names like these.
         for directory in [paths.records(), paths.applied_manifests()] {
-            for name in names(&directory).iter().filter(|name| name.starts_with('.') && name.ends_with(".new")) {
+            for name in
+                names(&directory).iter().filter(|name| name.starts_with('.') && name.ends_with(".new"))
+            {
                 if let Err(error) = fs::remove_file(directory.join(name)) {
                     log::warn!("failed to remove {name} from {}: {error}", directory.display());
                 }

@@ -207,7 +207,11 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex) {
     let (paths, uid) = (shell.paths.clone(), wanted.pod.uid.0.to_string());
     if let Err(error) = shell.storage.run(move || container_config::remove_runs(&paths, &uid)).await {
         // They go at the latest with the pod.
-        log::warn!("failed to remove the writable layers of {}/{}: {error}", wanted.pod.namespace, wanted.pod.name);
+        log::warn!(
+            "failed to remove the writable layers of {}/{}: {error}",
+            wanted.pod.namespace,
+            wanted.pod.name
+        );
     }
     let directory = shell.paths.run_pod(&wanted.pod.uid.0);
     if let Err(error) = std::fs::remove_dir_all(&directory)

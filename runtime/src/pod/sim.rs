@@ -119,6 +119,12 @@ pub(crate) struct WorldPod {
     save_in_flight: bool,
 }
 
+/// How a run of a container goes, by the container's name and the run's number.
+type Fates = dyn FnMut(&str, u32) -> Fate;
+
+/// What a probe of a container finds so long after its start.
+type Answers = dyn FnMut(&str, ProbeKind, Duration) -> ProbeResult;
+
 pub(crate) struct Sim {
     pub(crate) node: Node,
     pub(crate) now: Instant,
@@ -134,8 +140,8 @@ pub(crate) struct Sim {
     pub(crate) largest_plan: usize,
     queue: BTreeMap<(Instant, u64), Happening>,
     count: u64,
-    fate: Box<dyn FnMut(&str, u32) -> Fate>,
-    answer: Box<dyn FnMut(&str, ProbeKind, Duration) -> ProbeResult>,
+    fate: Box<Fates>,
+    answer: Box<Answers>,
     probes_in_flight: Vec<(PodIndex, Attempt, ProbeKind)>,
     wake_at: Option<Instant>,
     /// Everything is being taken down.

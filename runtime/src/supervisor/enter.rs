@@ -87,8 +87,11 @@ impl Enter<'_> {
             | CloneFlags::CLONE_NEWPID
             | CloneFlags::CLONE_NEWCGROUP;
         setns(self.pidfd, all).map_err(io::Error::from).map_err(step("enter the container"))?;
-        let terminal =
-            if config.tty { Some(open_terminal(self.user, config.size).map_err(step("open a terminal"))?) } else { None };
+        let terminal = if config.tty {
+            Some(open_terminal(self.user, config.size).map_err(step("open a terminal"))?)
+        } else {
+            None
+        };
 
         // SAFETY: the helper was forked from a process with one thread, and has one.
         match unsafe { sys::fork(Parent::CallersParent, None) }.map_err(step("fork"))? {
