@@ -27,14 +27,8 @@ impl Failure {
     }
 
     /// `error: failed to …`, with all causes.
-    pub(crate) fn chain(error: &dyn std::error::Error) -> Self {
-        let mut text = format!("failed to {error}");
-        let mut source = error.source();
-        while let Some(cause) = source {
-            text.push_str(&format!(": {cause}"));
-            source = cause.source();
-        }
-        Failure::new(text)
+    pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> Self {
+        Failure::new(format!("failed to {}", nodlet_runtime::error::chain(error)))
     }
 
     /// Of this file.

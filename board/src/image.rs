@@ -173,6 +173,10 @@ fn remove(store: &Store, names: &[&str]) -> Outcome {
                 if let Some(image) = &removed.image {
                     println!("image \"{image}\" deleted");
                 }
+                if let Some(path) = &removed.remains {
+                    let baked = path.display();
+                    eprintln!("Warning: the image stays: it is part of the device image, in {baked}");
+                }
             }
             Err(error) => {
                 eprintln!("{}", Failure::chain(&error));

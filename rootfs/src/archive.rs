@@ -71,6 +71,9 @@ impl fmt::Display for ArchiveError {
                 "read the archive: it has neither index.json (an OCI image layout) nor manifest.json (a docker \
                  archive); make one with podman save, docker save, buildah push or skopeo copy"
             ),
+            ArchiveError::Read(error) if is_cut_off(error) => {
+                write!(f, "read the archive: it is cut off; copy it, or save the image, again")
+            }
             ArchiveError::Read(_) => write!(f, "read the archive"),
             ArchiveError::Tar(error) => error.fmt(f),
             ArchiveError::Document { member, problem } => {
@@ -92,10 +95,16 @@ impl fmt::Display for ArchiveError {
     }
 }
 
+fn is_cut_off(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::UnexpectedEof
+}
+
 impl std::error::Error for ArchiveError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            ArchiveError::Read(source) => Some(source),
+            ArchiveError::Read(source) => {
+                Some(source).filter(|source| !is_cut_off(source)).map(|source| source as _)
+            }
             ArchiveError::Tar(error) => error.source(),
             ArchiveError::Digest { source, .. } => Some(source),
             ArchiveError::Unrecognised

@@ -6,7 +6,8 @@
 //!   images/<config digest>.json           one image: its configuration and its layers
 //!   layers/<diff ID>.erofs                one layer: a file system
 //!   staging/                              a load under way
-//! <root>/run/nodlet/leases/<image>/<pod>  who uses an image; gone with the boot, as the pods are
+//! <root>/run/nodlet/leases/<image>/<pod>  who uses an image, and its name for people; gone with the
+//!                                         boot, as the pods are
 //! ```
 //!
 //! Only what `index.json` names exists: a load or a removal takes place in the
@@ -76,6 +77,8 @@ pub struct Removed {
     pub image: Option<Digest>,
     /// Layers that no other image uses.
     pub layers: Vec<Digest>,
+    /// The read-only store, if the image is part of it and so remains.
+    pub remains: Option<PathBuf>,
 }
 
 /// A failure of the store itself.
@@ -323,8 +326,8 @@ impl Store {
     }
 
     /// Notes that `holder`, a pod, uses the image. Until it is released or the
-    /// machine boots, the image is not removed.
-    pub fn lease(&self, image: &Digest, holder: &str) -> Result<(), StoreError> {
+    /// machine boots, the image is not removed; whoever tries is told `name`.
+    pub fn lease(&self, image: &Digest, holder: &str, name: &str) -> Result<(), StoreError> {
         if holder.is_empty() || holder.len() > 255 || holder.contains(['/', '\0']) || holder.starts_with('.')
         {
             return Err(StoreError::BadHolder { holder: holder.to_owned() });
@@ -339,7 +342,7 @@ impl Store {
             .recursive(true)
             .mode(0o755)
             .create(&directory)
-            .and_then(|()| fs::File::options().create(true).append(true).open(&path))
+            .and_then(|()| fs::write(&path, name))
             .map_err(|source| ContentError::new("create", &path, source))?;
         Ok(())
     }
@@ -364,9 +367,20 @@ impl Store {
         Ok(())
     }
 
-    /// Who uses the image.
+    /// The names of those who use the image.
     fn holders(&self, image: &Digest) -> Result<Vec<String>, StoreError> {
-        names_in(&self.leases.join(image.hex()))
+        let directory = self.leases.join(image.hex());
+        let mut names: Vec<String> = names_in(&directory)?
+            .into_iter()
+            .map(|holder| {
+                fs::read_to_string(directory.join(&holder))
+                    .ok()
+                    .filter(|name| !name.is_empty())
+                    .unwrap_or(holder)
+            })
+            .collect();
+        names.sort();
+        Ok(names)
     }
 
     /// Leases are taken and removals decided under this lock, which is on a
@@ -432,8 +446,11 @@ impl Store {
         self.content.sync_directory(&self.writable.directory)?;
         drop(leases);
         if gone {
-            removed.image = Some(id);
             removed.layers = self.sweep()?;
+            match self.baked.index()?.images.contains_key(&id) {
+                true => removed.remains = Some(self.baked.directory.clone()),
+                false => removed.image = Some(id),
+            }
         }
         Ok(removed)
     }

@@ -222,6 +222,7 @@ impl Engine {
         let network = Network::new(&paths, config.pod_cidr.as_deref()).map_err(EngineError::Network)?;
         let directories = if config.down { Vec::new() } else { paths.manifest_directories() };
         let sources = Sources::open(directories, &config.node_name)
+            .map(|sources| sources.without_warnings_of(paths.applied_manifests()))
             .map_err(|source| EngineError::Kernel { what: "inotify", source })?;
         let (news, inbox) = async_channel::bounded(NEWS);
         let (request_sender, requests) = async_channel::bounded(REQUESTS);

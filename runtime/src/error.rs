@@ -1,16 +1,65 @@
-//! One helper that prints an error with its causes.
+//! One helper that prints an error with its causes, and says what to do where
+//! the kernel's answer alone tells it.
 
 use std::error::Error;
 use std::fmt::Write;
+use std::io;
 
 /// `error` and what caused it, joined by `: `. Each `Display` leaves its cause out.
-pub fn chain(error: &dyn Error) -> String {
+pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
+    let mut last = error;
     while let Some(error) = cause {
         // Writing into a String does not fail.
         let _ = write!(text, ": {error}");
         cause = error.source();
+        last = error;
+    }
+    let number = last.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+    if let Some(advice) = number.and_then(advice) {
+        text.push_str("; ");
+        text.push_str(advice);
     }
     text
+}
+
+/// The way on from an answer of the kernel that has but one.
+fn advice(number: i32) -> Option<&'static str> {
+    match number {
+        libc::ENOSPC | libc::EDQUOT => Some("make room on that disk, for instance with `nodlet image rm`"),
+        libc::EROFS => Some("mount that file system writable, or choose another --root"),
+        libc::EACCES | libc::EPERM if !nix::unistd::geteuid().is_root() => {
+            Some("run it again as root (sudo nodlet ...)")
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::NetworkError;
+
+    #[test]
+    fn a_full_disk_and_one_that_is_read_only_come_with_what_to_do() {
+        let text = |number| {
+            let source = io::Error::from_raw_os_error(number);
+            chain(&NetworkError::ReadRange { path: "/etc/range".into(), source })
+        };
+        let begin = "read the range of the pods' addresses from /etc/range: ";
+        for (number, end) in [
+            (
+                libc::ENOSPC,
+                "No space left on device (os error 28); make room on that disk, for instance with `nodlet image rm`",
+            ),
+            (
+                libc::EROFS,
+                "Read-only file system (os error 30); mount that file system writable, or choose another --root",
+            ),
+            (libc::ENOENT, "No such file or directory (os error 2)"),
+        ] {
+            assert_eq!(text(number), format!("{begin}{end}"));
+        }
+    }
 }

@@ -20,7 +20,6 @@ mod identity;
 mod json;
 mod kind;
 mod locate;
-mod qos;
 mod rules;
 mod validate;
 mod verdict;
@@ -37,7 +36,6 @@ use crate::spec::Pod;
 
 pub use emit::to_yaml;
 pub use field::{FieldError, FieldErrorKind};
-pub use qos::qos_class;
 
 /// The longest manifest that is read.
 pub const SIZE_LIMIT: usize = 10 * 1024 * 1024;

@@ -61,6 +61,8 @@ pub struct Sources {
     watches: BTreeMap<WatchDescriptor, PathBuf>,
     directories: Vec<Directory>,
     node: String,
+    /// Of whose files the warnings were shown to somebody else.
+    warned: Option<PathBuf>,
 }
 
 struct Directory {
@@ -93,7 +95,13 @@ impl Sources {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let directories =
             directories.into_iter().map(|path| Directory { path, files: BTreeMap::new() }).collect();
-        Ok(Sources { inotify, watches: BTreeMap::new(), directories, node: node.to_owned() })
+        Ok(Sources { inotify, watches: BTreeMap::new(), directories, node: node.to_owned(), warned: None })
+    }
+
+    /// Leaves warnings about the files of `directory` out of the log: they hold
+    /// what was applied, with its defaults, and whoever applied it was warned.
+    pub fn without_warnings_of(self, directory: PathBuf) -> Sources {
+        Sources { warned: Some(directory), ..self }
     }
 
     /// Readable when something may have changed.
@@ -278,7 +286,8 @@ impl Sources {
                 file.refusal = None;
                 file.wanted =
                     manifests.into_iter().map(|manifest| Rc::new(Wanted::new(manifest, path))).collect();
-                for warning in file.wanted.iter().flat_map(|wanted| &wanted.warnings) {
+                let warned = self.warned.as_ref().is_some_and(|directory| path.starts_with(directory));
+                for warning in file.wanted.iter().filter(|_| !warned).flat_map(|wanted| &wanted.warnings) {
                     log::warn!("{}: {warning}", path.display());
                 }
                 Some(file)

@@ -354,8 +354,9 @@ mod tests {
         for (resources, class) in [
             (vec![none.clone()], QosClass::BestEffort),
             (vec![zero], QosClass::BestEffort),
-            (vec![limits.clone()], QosClass::Guaranteed),
-            (vec![equal.clone(), limits.clone()], QosClass::Guaranteed),
+            // Admission makes requests of limits that have none.
+            (vec![limits.clone()], QosClass::Burstable),
+            (vec![equal.clone(), equal.clone()], QosClass::Guaranteed),
             (vec![less], QosClass::Burstable),
             (vec![equal, none], QosClass::Burstable),
         ] {

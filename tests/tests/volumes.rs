@@ -1,5 +1,6 @@
 //! Volumes as containers see them.
 
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nodlet_tests::{Device, manifest};
 
 #[test]
@@ -75,6 +76,11 @@ fn a_host_path_is_of_the_type_that_was_said_or_is_refused() {
     let device = Device::start();
     let (shared, here) = device.shared("host");
     std::fs::write(here.join("file"), "from the host\n").expect("it can be written");
+    let _socket = std::os::unix::net::UnixListener::bind(here.join("socket")).expect("it can be bound");
+    // No driver has them: to open one fails, and to mount one must not.
+    for (name, kind) in [("char", SFlag::S_IFCHR), ("block", SFlag::S_IFBLK), ("fifo", SFlag::S_IFIFO)] {
+        mknod(&here.join(name), kind, Mode::from_bits_truncate(0o600), makedev(250, 99)).expect("it can be made");
+    }
     let pod = |name: &str, path: &str, kind: &str| {
         manifest::pod_of(
             name,
@@ -89,6 +95,11 @@ fn a_host_path_is_of_the_type_that_was_said_or_is_refused() {
     for (name, path, kind, stat) in [
         ("dir", "", "Directory", "dir"),
         ("file", "file", "File", "file 0644 0:0 14"),
+        ("socket", "socket", "Socket", "socket "),
+        ("char", "char", "CharDevice", "char "),
+        ("block", "block", "BlockDevice", "block "),
+        ("fifo", "fifo", "''", "fifo "),
+        ("unset", "unset", "''", "dir 0755"),
         ("made", "made/deep", "DirectoryOrCreate", "dir 0755"),
         ("made-file", "made.txt", "FileOrCreate", "file 0644 0:0 0"),
     ] {

@@ -377,6 +377,17 @@ fn a_name_moves_to_the_image_that_was_loaded_last() {
 }
 
 #[test]
+fn an_archive_that_is_cut_off_is_said_to_be_so() {
+    let scratch = Scratch::new();
+    let archive = oci_archive(&[TestImage::new("app:1", vec![layer("app")])]).finish();
+    fs::write(scratch.path().join("app.tar"), &archive[..archive.len() / 2]).unwrap();
+    let store = Store::open(&scratch.path().join("root")).unwrap();
+    let error = store.load_path(&scratch.path().join("app.tar"), &amd64(), &mut |_| {}).unwrap_err();
+    assert_eq!(error.to_string(), "read the archive: it is cut off; copy it, or save the image, again");
+    assert!(std::error::Error::source(&error).is_none());
+}
+
+#[test]
 fn a_baked_image_is_used_and_never_copied() {
     let scratch = Scratch::new();
     let root = scratch.path();
@@ -407,4 +418,12 @@ fn a_baked_image_is_used_and_never_copied() {
         root.join("usr/lib/nodlet/images").display()
     );
     assert_eq!(error, expected);
+
+    // A further name for a baked image is ours to take away; the image is not.
+    let again = oci_archive(&[TestImage::new("own:1", vec![layer("base"), layer("app")])]).finish();
+    assert_eq!(store.load(&mut &again[..], &amd64(), &mut |_| {}).unwrap()[0].image.id, baked.id);
+    let removed = store.remove("own:1").unwrap();
+    assert_eq!((removed.image, removed.remains), (None, Some(root.join("usr/lib/nodlet/images"))));
+    assert_eq!(removed.names, ["docker.io/library/own:1"]);
+    assert!(store.find(&Reference::parse("own:1").unwrap()).unwrap().is_none());
 }

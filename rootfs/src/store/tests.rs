@@ -41,7 +41,7 @@ fn the_last_name_takes_the_image_and_its_own_layers_along() {
     assert_eq!(app.config.user, "www");
     let removed = store.remove("app:1").unwrap();
     let names = vec!["docker.io/library/app:1".to_owned()];
-    assert_eq!(removed, Removed { names, image: Some(app.id), layers: vec![app.layers[1]] });
+    assert_eq!(removed, Removed { names, image: Some(app.id), layers: vec![app.layers[1]], remains: None });
     assert!(find(&store, "app:1").is_none());
     assert!(store.layer_path(&app.layers[1]).is_none());
     assert_eq!(find(&store, "tool:1").unwrap().id, tool.id, "and the base is still there");
@@ -69,20 +69,23 @@ fn an_image_in_use_is_not_removed_until_its_pods_are_gone() {
     let scratch = Scratch::new();
     let store = store_of(scratch.path(), &["app:1"]);
     let image = find(&store, "app:1").unwrap();
-    store.lease(&image.id, "default_web").unwrap();
-    store.lease(&image.id, "default_web").unwrap();
-    store.lease(&image.id, "default_db").unwrap();
-    let expected = "remove image app:1: in use by default_db, default_web; delete the pods first";
+    store.lease(&image.id, "uid-1", "default/web").unwrap();
+    store.lease(&image.id, "uid-1", "default/web").unwrap();
+    store.lease(&image.id, "uid-2", "default/db").unwrap();
+    let expected = "remove image app:1: in use by default/db, default/web; delete the pods first";
     assert_eq!(store.remove("app:1").unwrap_err().to_string(), expected);
     assert!(find(&store, "app:1").is_some());
-    store.release("default_db").unwrap();
+    store.release("uid-2").unwrap();
     assert!(matches!(store.remove(&image.id.hex()), Err(RemoveError::InUse { .. })));
-    store.release("default_web").unwrap();
+    store.release("uid-1").unwrap();
     store.remove("app:1").unwrap();
-    let error = store.lease(&image.id, "default_web").unwrap_err();
+    let error = store.lease(&image.id, "uid-1", "default/web").unwrap_err();
     assert_eq!(error.to_string(), format!("use image {}: it is not on this board", image.id));
     for holder in ["", ".", "..", "a/b"] {
-        assert!(matches!(store.lease(&image.id, holder), Err(StoreError::BadHolder { .. })), "{holder}");
+        assert!(
+            matches!(store.lease(&image.id, holder, "default/web"), Err(StoreError::BadHolder { .. })),
+            "{holder}"
+        );
     }
 }
 

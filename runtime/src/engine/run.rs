@@ -82,7 +82,7 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
     let (reference, image) = find_image(shell, &wanted, attempt.container).await?;
     let layers = mount_layers(shell, &image).await?;
 
-    let create = |error: &dyn std::error::Error| {
+    let create = |error: &(dyn std::error::Error + 'static)| {
         failure(StartFailureReason::CreateContainerError, crate::error::chain(error))
     };
     let limits = ContainerLimits::of(&wanted.pod, attempt.container);
@@ -155,12 +155,13 @@ async fn find_image(
         failure(StartFailureReason::InvalidImageName, message)
     })?;
     let (images, wish, holder) = (shell.images.clone(), reference.clone(), wanted.pod.uid.0.to_string());
+    let name = format!("{}/{}", wanted.pod.namespace, wanted.pod.name);
     let found = shell
         .storage
         .run(move || {
             let image = images.find(&wish)?;
             if let Some(image) = &image {
-                images.lease(&image.id, &holder)?;
+                images.lease(&image.id, &holder, &name)?;
             }
             Ok::<_, nodlet_rootfs::StoreError>(image)
         })

@@ -58,7 +58,7 @@ impl Sandbox {
 struct Failure(SandboxFailure, String);
 
 impl Failure {
-    fn sandbox(error: impl std::error::Error) -> Failure {
+    fn sandbox(error: impl std::error::Error + 'static) -> Failure {
         Failure(SandboxFailure::Sandbox, crate::error::chain(&error))
     }
 }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Manifest, ManifestCause, ManifestError, Validation, admit, parse, qos_class, to_yaml};
+use super::{Manifest, ManifestCause, ManifestError, Validation, admit, parse, to_yaml};
 use crate::spec::container::{EnvSource, PullPolicy};
 use crate::spec::pod::DnsPolicy;
 use crate::spec::probe::PortOrName;
@@ -63,7 +63,7 @@ fn defaults_are_those_of_a_cluster() {
         object["spec"].as_object_mut().unwrap().remove("nodeName");
         object["metadata"].as_object_mut().unwrap().remove("uid");
         assert_eq!(to_yaml(&object), defaulted);
-        assert_eq!(qos_class(&pod.spec), class);
+        assert_eq!(pod.spec.qos_class(), class);
         // What was defaulted is read again as the same.
         assert_eq!(one(defaulted).pod.spec, pod.spec);
     }
@@ -148,6 +148,7 @@ fn quality_of_service_follows_requests_and_limits() {
         (&["{limits: {cpu: 1, memory: 1Gi}}"], QosClass::Guaranteed),
         (&["{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 1000m, memory: 1024Mi}}"], QosClass::Guaranteed),
         (&["{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 500m}}"], QosClass::Burstable),
+        (&["{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 0}}"], QosClass::Burstable),
         (&["{limits: {cpu: 1}}"], QosClass::Burstable),
         (&["{requests: {cpu: 1, memory: 1Gi}}"], QosClass::Burstable),
         (&["{limits: {cpu: 1, memory: 1Gi}}", "{}"], QosClass::Burstable),
@@ -162,7 +163,7 @@ fn quality_of_service_follows_requests_and_limits() {
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{}]}}\n",
             containers.join(", ")
         );
-        assert_eq!(qos_class(&one(&text).pod.spec), class, "{resources:?}");
+        assert_eq!(one(&text).pod.spec.qos_class(), class, "{resources:?}");
     }
 }
 
@@ -283,6 +284,12 @@ fn what_only_matters_elsewhere_is_warned_about_by_name() {
         ("serviceAccountName: me", "", "spec.serviceAccountName"),
         ("imagePullSecrets: [{name: a}]", "", "spec.imagePullSecrets"),
         ("enableServiceLinks: true", "", "spec.enableServiceLinks"),
+        ("volumes: [{name: a, emptyDir: {sizeLimit: 1Mi}}]", "", "spec.volumes[0].emptyDir.sizeLimit"),
+        (
+            "volumes: [{name: a, emptyDir: {medium: Memory, sizeLimit: 1Mi}}], schedulerName: mine",
+            "",
+            "spec.schedulerName",
+        ),
         (
             "",
             "resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]",

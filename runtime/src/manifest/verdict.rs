@@ -61,6 +61,12 @@ impl Judge<'_> {
             let path = path.child(name);
             // Without a verdict, what holds the field was refused already.
             if let (Some(field), Some(verdict)) = (owner.field(name), schema::verdict(owner.name, name)) {
+                let verdict = match verdict {
+                    Verdict::InMemoryOnly(_) if map.get("medium").is_some_and(|medium| medium == "Memory") => {
+                        Verdict::Acts
+                    }
+                    other => other,
+                };
                 self.field(value, field, verdict, &path);
             }
         }
@@ -85,6 +91,7 @@ impl Judge<'_> {
                     self.verdicts.warnings.push(warning(path, why));
                 }
             }
+            Verdict::InMemoryOnly(why) => self.verdicts.warnings.push(warning(path, why)),
             Verdict::Resources => {
                 for name in value.as_object().into_iter().flat_map(Map::keys) {
                     match name.as_str() {

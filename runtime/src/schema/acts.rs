@@ -21,6 +21,8 @@ pub enum Verdict {
     Refuses(&'static str, &'static [&'static str]),
     /// Refused unless the pod has `hostNetwork: true`, where it says nothing new.
     HostNetworkOnly(&'static str, &'static [&'static str]),
+    /// Acted on beside `medium: Memory`, warned about elsewhere.
+    InMemoryOnly(&'static str),
     /// A map of resources: `cpu` and `memory` are acted on, `ephemeral-storage` is
     /// warned about, all others are refused.
     Resources,
@@ -32,7 +34,7 @@ pub fn verdict(owner: &str, field: &str) -> Option<Verdict> {
     fields.iter().find(|(name, _)| *name == field).map(|(_, verdict)| *verdict)
 }
 
-use Verdict::{Acts, HostNetworkOnly, Only, Refuses, Resources, Warns};
+use Verdict::{Acts, HostNetworkOnly, InMemoryOnly, Only, Refuses, Resources, Warns};
 
 const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has its manifest";
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
@@ -249,7 +251,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
     ]),
     ("EmptyDirVolumeSource", &[
         ("medium", Only(&["\"\"", "\"Memory\""], "keeps emptyDir on disk or in memory, not in huge pages")),
-        ("sizeLimit", Acts),
+        ("sizeLimit", InMemoryOnly("does not limit what pods write to disk yet")),
     ]),
     ("HostPathVolumeSource", &[("path", Acts), ("type", Acts)]),
 ];
@@ -303,7 +305,7 @@ mod tests {
         for (owner, fields) in VERDICTS {
             for (field, verdict) in *fields {
                 let values = match verdict {
-                    Verdict::Acts | Verdict::Resources => continue,
+                    Verdict::Acts | Verdict::InMemoryOnly(_) | Verdict::Resources => continue,
                     Verdict::Only(values, _)
                     | Verdict::Warns(_, values)
                     | Verdict::Refuses(_, values)

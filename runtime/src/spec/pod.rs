@@ -145,10 +145,10 @@ impl PodSpec {
         (0..self.containers.len()).map(|index| ContainerIndex(index as u8))
     }
 
-    /// `status.qosClass`: from requests and limits of cpu and memory, in which zero counts as none.
+    /// `status.qosClass`. Only cpu and memory count, and only what is more than
+    /// nothing: a request of zero is no request, and so unlike its limit.
     pub fn qos_class(&self) -> QosClass {
-        let given =
-            |quantity: &Option<Quantity>| quantity.clone().filter(|quantity| quantity.milli_value() > 0);
+        let given = |quantity: &Option<Quantity>| quantity.clone().filter(|quantity| !quantity.is_zero());
         let mut any = false;
         let mut guaranteed = true;
         for container in &self.containers {
@@ -158,7 +158,7 @@ impl PodSpec {
                 (given(&resources.memory_request), given(&resources.memory_limit)),
             ] {
                 any |= request.is_some() || limit.is_some();
-                guaranteed &= limit.is_some() && (request.is_none() || request == limit);
+                guaranteed &= limit.is_some() && request == limit;
             }
         }
         match (any, guaranteed) {

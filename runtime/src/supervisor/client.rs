@@ -439,17 +439,13 @@ fn socket_address(dir: &File) -> nix::Result<UnixAddr> {
     UnixAddr::new(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()).as_str())
 }
 
-fn open_directory(dir: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(dir)
-}
-
 fn listen(dir: &Path) -> io::Result<OwnedFd> {
     let path = dir.join(SOCKET);
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
-    let directory = open_directory(dir)?;
+    let directory = sys::open_path(dir)?;
     let listener = socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
     socket::bind(listener.as_raw_fd(), &socket_address(&directory)?)?;
     // Before it listens, nobody can connect.
@@ -460,7 +456,7 @@ fn listen(dir: &Path) -> io::Result<OwnedFd> {
 
 fn connect(dir: &Path) -> nix::Result<OwnedFd> {
     let directory =
-        open_directory(dir).map_err(|error| nix::Error::from_raw(error.raw_os_error().unwrap_or(0)))?;
+        sys::open_path(dir).map_err(|error| nix::Error::from_raw(error.raw_os_error().unwrap_or(0)))?;
     let socket = socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
     socket::connect(socket.as_raw_fd(), &socket_address(&directory)?)?;
     Ok(socket)

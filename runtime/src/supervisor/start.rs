@@ -15,7 +15,6 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use libcontainer::container::builder::ContainerBuilder;
@@ -162,7 +161,7 @@ impl Start<'_> {
         // libcontainer makes links in /dev by joining paths on the host's side: with
         // a link there, an image could have them made anywhere (CVE-2026-41579's kind).
         assemble::check_dev(&root).map_err(StartError::Image)?;
-        let root_fd = open_path(&root).map_err(StartError::Root)?;
+        let root_fd = sys::open_path(&root).map_err(StartError::Root)?;
 
         let user = find_user(&config.process.user, &root)?;
         if user.groups.len() > MAX_GROUPS {
@@ -225,7 +224,7 @@ impl Start<'_> {
         state: &Path,
         execute: Execute,
     ) -> Result<(), StartError> {
-        let failed = |error: &dyn std::error::Error| StartError::Create(crate::error::chain(error));
+        let failed = |error: &(dyn std::error::Error + 'static)| StartError::Create(crate::error::chain(error));
         let executor = ReportingExecutor { execute, status: self.status.as_raw_fd() };
         let mut container = ContainerBuilder::new(config.id.clone(), SyscallType::Linux)
             .with_executor(executor)
@@ -348,10 +347,6 @@ fn within<T>(other: BorrowedFd, act: impl FnOnce() -> T) -> io::Result<T> {
     let result = act();
     setns(own, CloneFlags::CLONE_NEWNS)?;
     Ok(result)
-}
-
-fn open_path(path: &Path) -> io::Result<File> {
-    fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path)
 }
 
 fn open_in_root(root: BorrowedFd, path: &Path, flags: i32) -> io::Result<File> {

@@ -179,6 +179,15 @@ pub(super) enum Resolve {
     InRoot,
 }
 
+/// Opens `path` to name it, and no more: a device is not woken, a FIFO not waited
+/// for, a socket not refused. Not by `OpenOptions`: with musl, whose `O_ACCMODE`
+/// holds `O_PATH`, it takes that flag away and opens in earnest.
+pub(super) fn open_path(path: &Path) -> io::Result<File> {
+    let path = c_path(path)?;
+    // SAFETY: the path is a C string, and outlives the call.
+    owned(i64::from(unsafe { libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) })).map(File::from)
+}
+
 /// `openat2(2)`: opens `path` without leaving `directory`.
 pub(super) fn open_in(directory: BorrowedFd, path: &Path, flags: i32, resolve: Resolve) -> io::Result<File> {
     #[repr(C)]

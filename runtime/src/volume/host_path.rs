@@ -17,8 +17,9 @@ pub(super) fn check(path: &Path, kind: HostPathType) -> Result<(), VolumeError> 
         if right { Ok(()) } else { Err(VolumeError::HostPathType { path: path.to_owned(), wanted }) }
     };
     match kind {
-        HostPathType::Unset => Ok(()),
-        HostPathType::DirectoryOrCreate => match found {
+        // A kubelet does not look, and the runtimes below it make a directory.
+        HostPathType::Unset if found.is_some() => Ok(()),
+        HostPathType::Unset | HostPathType::DirectoryOrCreate => match found {
             Some(found) => right(found.is_dir(), "a directory"),
             None => {
                 fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(failed)?;

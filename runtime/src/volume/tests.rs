@@ -81,7 +81,8 @@ fn a_host_path_is_held_against_its_type() {
     fs::write(scratch.0.join("file"), "").expect("made");
     let _socket = std::os::unix::net::UnixListener::bind(scratch.0.join("socket")).expect("bound");
     for (path, kind, wrong) in [
-        (at("nothing"), "", None),
+        (at("unset"), "", None),
+        (at("file"), "", None),
         (at("dir"), "Directory", None),
         (at("file"), "Directory", Some("a directory")),
         (at("nothing"), "Directory", Some("a directory")),
@@ -107,7 +108,7 @@ fn a_host_path_is_held_against_its_type() {
         assert_eq!(result.err(), expected, "{path} {kind}");
     }
     let mode = |name: &str| fs::metadata(scratch.0.join(name)).expect("it was made").mode() & 0o7777;
-    assert_eq!((mode("new/deep"), mode("fresh")), (0o755, 0o644));
+    assert_eq!((mode("new/deep"), mode("unset"), mode("fresh")), (0o755, 0o755, 0o644));
     let pod = pod(&format!(
         "{{containers: [{{name: c, image: i}}], volumes: [{{name: v, hostPath: {{path: {}, type: FileOrCreate}}}}]}}",
         at("no/parent")

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::{StartError, open_in_root, open_path, within};
+use super::{StartError, open_in_root, within};
 use crate::supervisor::config::{ContainerConfig, MountConfig, MountSource, Propagation};
 use crate::supervisor::sandbox::{MEMORY_VOLUMES, Namespaces, SHM};
 use crate::supervisor::sys::{self, MountAttributes, Resolve};
@@ -81,7 +81,7 @@ fn volume(mount: &MountConfig, memory: Option<&Path>, pod: BorrowedFd) -> Result
 /// A detached copy of what is to be mounted.
 fn copy(mount: &MountConfig, path: &Path) -> Result<Volume, StartError> {
     let failed = |source| StartError::Volume { destination: mount.destination.clone(), source };
-    let mut base = open_path(path).map_err(failed)?;
+    let mut base = sys::open_path(path).map_err(failed)?;
     if let Some(sub_path) = &mount.sub_path {
         base = open_sub_path(base.as_fd(), sub_path).map_err(|source| StartError::SubPath {
             destination: mount.destination.clone(),
@@ -194,7 +194,7 @@ pub(super) fn make_working_directory(
         Some(volume) if volume.read_only => Ok(()),
         Some(volume) => {
             let below = cwd.strip_prefix(&volume.destination).unwrap_or(Path::new(""));
-            make_directories(open_path(&volume.source)?.as_fd(), below)
+            make_directories(sys::open_path(&volume.source)?.as_fd(), below)
         }
         // Nothing is made in what is mounted later over the image.
         None if ["/proc", "/sys", "/dev"].iter().any(|covered| cwd.starts_with(covered)) => Ok(()),
