@@ -79,7 +79,8 @@ fn a_host_path_is_of_the_type_that_was_said_or_is_refused() {
     let _socket = std::os::unix::net::UnixListener::bind(here.join("socket")).expect("it can be bound");
     // No driver has them: to open one fails, and to mount one must not.
     for (name, kind) in [("char", SFlag::S_IFCHR), ("block", SFlag::S_IFBLK), ("fifo", SFlag::S_IFIFO)] {
-        mknod(&here.join(name), kind, Mode::from_bits_truncate(0o600), makedev(250, 99)).expect("it can be made");
+        mknod(&here.join(name), kind, Mode::from_bits_truncate(0o600), makedev(250, 99))
+            .expect("it can be made");
     }
     let pod = |name: &str, path: &str, kind: &str| {
         manifest::pod_of(
