@@ -62,7 +62,9 @@ impl Judge<'_> {
             // Without a verdict, what holds the field was refused already.
             if let (Some(field), Some(verdict)) = (owner.field(name), schema::verdict(owner.name, name)) {
                 let verdict = match verdict {
-                    Verdict::InMemoryOnly(_) if map.get("medium").is_some_and(|medium| medium == "Memory") => {
+                    Verdict::InMemoryOnly(_)
+                        if map.get("medium").is_some_and(|medium| medium == "Memory") =>
+                    {
                         Verdict::Acts
                     }
                     other => other,

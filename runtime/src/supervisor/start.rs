@@ -224,7 +224,8 @@ impl Start<'_> {
         state: &Path,
         execute: Execute,
     ) -> Result<(), StartError> {
-        let failed = |error: &(dyn std::error::Error + 'static)| StartError::Create(crate::error::chain(error));
+        let failed =
+            |error: &(dyn std::error::Error + 'static)| StartError::Create(crate::error::chain(error));
         let executor = ReportingExecutor { execute, status: self.status.as_raw_fd() };
         let mut container = ContainerBuilder::new(config.id.clone(), SyscallType::Linux)
             .with_executor(executor)
