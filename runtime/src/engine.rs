@@ -215,6 +215,7 @@ impl Engine {
     /// Another agent has the root, or the machine lacks what pods need.
     pub fn start(config: Config) -> Result<Engine, EngineError> {
         let paths = Paths::new(&config.root);
+        recover::block_ends()?;
         let lock = recover::take_root(&paths)?;
         let storage = Storage::start().map_err(|source| EngineError::Kernel { what: "a thread", source })?;
         let images = Arc::new(Images::open(&config.root).map_err(EngineError::Images)?);

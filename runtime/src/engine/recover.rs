@@ -438,15 +438,23 @@ pub(super) fn memory_of_the_machine() -> u64 {
     kib.unwrap_or(0) << 10
 }
 
+/// The signals that end an agent.
+fn ends() -> SigSet {
+    SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT])
+}
+
+/// Keeps the signals that end an agent for its loop. Before the first thread is made: one
+/// that does not block them would die of them, and all others with it.
+pub(super) fn block_ends() -> Result<(), EngineError> {
+    let failed = |errno: nix::Error| EngineError::Kernel { what: "a signal mask", source: errno.into() };
+    ends().thread_block().map_err(failed)
+}
+
 /// Tasks that turn the kernel's news into ours.
 pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
     let failed = |what| move |source: io::Error| EngineError::Kernel { what, source };
 
-    let mut mask = SigSet::empty();
-    mask.add(Signal::SIGTERM);
-    mask.add(Signal::SIGINT);
-    mask.thread_block().map_err(|errno| failed("a signal mask")(errno.into()))?;
-    let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+    let signals = SignalFd::with_flags(&ends(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(|errno| failed("a signalfd")(errno.into()))?;
     watch_one(shell, duplicate(&signals).map_err(failed("a signalfd"))?, "signalfd", move || {
         matches!(signals.read_signal(), Ok(Some(_))).then_some(News::Terminate)
