@@ -94,16 +94,19 @@ fn load(store: &Store, source: &str, options: &LoadOptions) -> Outcome {
         (_, file) => Failure::chain(&error).of(file),
     };
     for image in loaded.map_err(named)? {
-        println!("{}", line(&image));
+        println!("{}", lines(&image));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn line(loaded: &Loaded) -> String {
-    let image = &loaded.image;
+/// One for each name; an image without one is told by its ID.
+fn lines(loaded: &Loaded) -> String {
     let did = if loaded.new { "loaded" } else { "unchanged" };
-    let name = image.names.first().cloned().unwrap_or_else(|| image.id.to_string());
-    format!("image/{name} {did}")
+    if loaded.names.is_empty() {
+        return format!("image/{} {did}", loaded.image.id);
+    }
+    let lines: Vec<String> = loaded.names.iter().map(|name| format!("image/{name} {did}")).collect();
+    lines.join("\n")
 }
 
 /// One line on a terminal, that is written over; nothing elsewhere.

@@ -95,7 +95,8 @@ impl fmt::Display for ArchiveError {
     }
 }
 
-fn is_cut_off(error: &io::Error) -> bool {
+/// Whether the stream ended before it should have.
+pub(crate) fn is_cut_off(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::UnexpectedEof
 }
 

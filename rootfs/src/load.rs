@@ -69,8 +69,10 @@ pub enum Progress {
 /// An image that is in the store after a load.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The image.
+    /// The image, with all names that it has by now.
     pub image: Image,
+    /// Those that this load gave it.
+    pub names: Vec<String>,
     /// Whether the load changed anything about it.
     pub new: bool,
     /// Bytes written to disk by the whole load.
@@ -456,7 +458,8 @@ impl<'a> Loading<'a> {
                 ([], Some(name)) if only => vec![name],
                 (names, _) => names.iter().collect(),
             };
-            changed.push(!in_writable && !in_baked);
+            let given: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+            changed.push((given, !in_writable && !in_baked));
             let baked = baked.images.get(&image.id).cloned().unwrap_or_default();
             for name in names {
                 let text = name.to_string();
@@ -503,12 +506,12 @@ impl<'a> Loading<'a> {
         }
         let images = store.images()?;
         let mut loaded = Vec::new();
-        for (planned, changed) in planned.iter().zip(changed) {
+        for (planned, (names, changed)) in planned.iter().zip(changed) {
             let image = images.iter().find(|image| image.id == planned.id);
             let image = image.cloned().ok_or(StoreError::NoSuchImage { image: planned.id })?;
             let new =
                 changed || before.images.get(&planned.id) != index.images.get(&planned.id) || moved_layers;
-            loaded.push(Loaded { image, new, bytes_written: self.bytes_written });
+            loaded.push(Loaded { image, names, new, bytes_written: self.bytes_written });
         }
         Ok(loaded)
     }

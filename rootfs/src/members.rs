@@ -12,6 +12,8 @@ use std::ops::Range;
 
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
+use crate::archive::is_cut_off;
+
 mod sparse;
 
 pub(crate) use sparse::Segment;
@@ -99,6 +101,12 @@ pub enum TarError {
 impl fmt::Display for TarError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            TarError::Read { offset, source } if is_cut_off(source) => {
+                write!(
+                    f,
+                    "read the archive at byte {offset}: it is cut off; copy it, or save the image, again"
+                )
+            }
             TarError::Read { offset, .. } => write!(f, "read the tar archive at byte {offset}"),
             TarError::Header { offset, problem } => {
                 write!(f, "read the tar header at byte {offset}: {problem}")
@@ -111,6 +119,7 @@ impl fmt::Display for TarError {
 impl std::error::Error for TarError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
+            TarError::Read { source, .. } if is_cut_off(source) => None,
             TarError::Read { source, .. } => Some(source),
             TarError::Header { .. } | TarError::Member { .. } => None,
         }

@@ -385,6 +385,8 @@ fn an_archive_that_is_cut_off_is_said_to_be_so() {
     let error = store.load_path(&scratch.path().join("app.tar"), &amd64(), &mut |_| {}).unwrap_err();
     assert_eq!(error.to_string(), "read the archive: it is cut off; copy it, or save the image, again");
     assert!(std::error::Error::source(&error).is_none());
+    let error = store.load(&mut &archive[..archive.len() / 2], &amd64(), &mut |_| {}).unwrap_err();
+    assert!(error.to_string().ends_with(": it is cut off; copy it, or save the image, again"), "{error}");
 }
 
 #[test]
@@ -421,7 +423,8 @@ fn a_baked_image_is_used_and_never_copied() {
 
     // A further name for a baked image is ours to take away; the image is not.
     let again = oci_archive(&[TestImage::new("own:1", vec![layer("base"), layer("app")])]).finish();
-    assert_eq!(store.load(&mut &again[..], &amd64(), &mut |_| {}).unwrap()[0].image.id, baked.id);
+    let loaded = store.load(&mut &again[..], &amd64(), &mut |_| {}).unwrap().remove(0);
+    assert_eq!((loaded.image.id, loaded.names), (baked.id, vec!["docker.io/library/own:1".to_owned()]));
     let removed = store.remove("own:1").unwrap();
     assert_eq!((removed.image, removed.remains), (None, Some(root.join("usr/lib/nodlet/images"))));
     assert_eq!(removed.names, ["docker.io/library/own:1"]);
