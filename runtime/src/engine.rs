@@ -16,6 +16,7 @@ mod recover;
 mod requests;
 mod run;
 mod sandbox;
+mod this_node;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -278,6 +279,7 @@ impl Engine {
         let shell = self.shell.clone();
         smol::block_on(shell.executor.run(async move {
             recover::watch(&self.shell)?;
+            self.shell.show_node();
             // Before pods are found: whether a file of theirs is refused decides if they stay.
             self.shell.sources.borrow_mut().read();
             for found in recover::look(&self.shell).await {
@@ -499,6 +501,7 @@ impl Engine {
 
     fn clock_was_set(&mut self) {
         self.shell.anchor.set(Anchor::now());
+        self.shell.show_node();
         let pods: Vec<PodIndex> = self.shell.pods.borrow().keys().copied().collect();
         for pod in pods {
             self.publish(pod);

@@ -1,14 +1,12 @@
 //! What there is: the answers by which kubectl finds its way, and whether the agent lives.
 
+use crate::schema::KUBERNETES;
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::Status;
 use super::body::{self, Body};
 use super::route::{RESOURCES, Target};
-
-/// The Kubernetes whose API this is.
-const KUBERNETES: &str = "v1.36.3";
 
 pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
     let shown = match target {
