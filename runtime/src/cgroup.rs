@@ -358,6 +358,16 @@ impl Leaf {
         tree::kill_all(&self.unified().join(format!("exec-{id}")))
     }
 
+    /// Kills all executed processes and what they started, and spares the container.
+    pub fn kill_execs(&self) -> Result<(), CgroupError> {
+        for entry in fs::read_dir(self.unified()).into_iter().flatten().flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(b"exec-") {
+                tree::kill_all(&entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether process `pid` is of this run.
     pub fn contains(&self, pid: i32) -> bool {
         let Ok(text) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else { return false };

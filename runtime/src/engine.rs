@@ -184,6 +184,8 @@ struct PodShell {
     deletion: Option<Deletion>,
     /// As last written down for a later agent.
     healths: Vec<Health>,
+    /// The same of the grace that it has while it is deleted.
+    noted_grace: Option<Duration>,
     sandbox: Option<Rc<Sandbox>>,
 }
 
@@ -451,7 +453,7 @@ impl Engine {
         self.observe(Observation::Wanted { pod: wanted.pod.clone(), record });
         let index = self.node.index_of(&wanted.pod.uid)?;
         let new =
-            PodShell { wanted: wanted.clone(), created, deletion: None, healths: Vec::new(), sandbox: None };
+            PodShell { wanted: wanted.clone(), created, deletion: None, healths: Vec::new(), noted_grace: None, sandbox: None };
         self.shell.pods.borrow_mut().entry(index).or_insert(new).wanted = wanted;
         Some(index)
     }
@@ -473,6 +475,7 @@ impl Engine {
             created: found.created,
             deletion: None,
             healths: Vec::new(),
+            noted_grace: None,
             sandbox,
         };
         if let Some(sandbox) = &pod.sandbox {

@@ -68,3 +68,42 @@ fn a_run_that_was_lost_with_its_supervisor_while_no_agent_looked_is_counted() {
     let lost = device.pod("job").container("app");
     assert_eq!((lost.exit_code(), lost.reason().as_str()), (Some(137), "ContainerStatusUnknown"));
 }
+
+#[test]
+fn a_deletion_goes_on_with_its_whole_grace_under_the_next_agent() {
+    let mut device = Device::start();
+    device.write_manifest(
+        "slow.yaml",
+        &manifest::pod_with("slow", "on-term 0 4 then print up then sleep", "terminationGracePeriodSeconds: 30"),
+    );
+    device.pod("slow").wait_log("app", "up");
+    let log = device.path("/var/log/pods");
+    device.remove_manifest("slow.yaml");
+    device.pod("slow").wait_log("app", "stopping");
+    device.kill_agent();
+    let since = std::time::Instant::now();
+    device.start_agent();
+    device.pod("slow").wait_gone();
+    // An orphan would have had one second; it needs the rest of its four.
+    assert!(since.elapsed() > std::time::Duration::from_millis(2500), "killed after {:?}", since.elapsed());
+    assert_eq!(std::fs::read_dir(log).expect("it stays").count(), 0);
+}
+
+#[test]
+fn what_was_executed_for_a_client_of_an_agent_that_died_does_not_stay() {
+    let mut device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_ready();
+    let mut exec = device
+        .command(&["exec", "web", "--", "/bin/demo", "print", "in", "then", "sleep"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("nodlet can be run");
+    device.wait_for("the second process", || device.container_processes().len() == 2);
+    device.kill_agent();
+    assert!(!exec.wait().expect("it ends").success());
+    device.start_agent();
+    device.wait_for("the first process to be alone", || device.container_processes().len() == 1);
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+}

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::node::{Health, PodIndex, Record};
+use crate::node::{Health, PodIndex, PodState, Record};
 use crate::objects::Key;
 use crate::sources::Wanted;
 use crate::status;
@@ -15,6 +15,7 @@ impl Engine {
     pub(super) fn publish(&mut self, pod: PodIndex) {
         let (Some(object), Some(wanted)) = (self.object(pod), self.shell.wanted(pod)) else { return };
         self.keep_healths(pod, &wanted);
+        self.keep_deletion(pod, &wanted);
         if !self.has_predecessor(pod, &wanted) {
             self.shell.objects.put(key(&wanted), object);
         }
@@ -31,6 +32,7 @@ impl Engine {
                 created: self.shell.created(None),
                 deletion: None,
                 healths: Vec::new(),
+                noted_grace: None,
                 sandbox: None,
             };
             self.shell.pods.borrow_mut().insert(again, new);
@@ -58,6 +60,21 @@ impl Engine {
         match recover::write_healths(&self.shell.paths.run_pod(&wanted.pod.uid.0), &healths) {
             Ok(()) => entry.healths = healths,
             Err(error) => log::warn!("failed to write down what probes found of {}: {error}", wanted.pod.uid),
+        }
+    }
+
+    /// Writes down for a later agent that the pod is being deleted: it gives the whole grace again.
+    fn keep_deletion(&self, pod: PodIndex, wanted: &Wanted) {
+        let grace = self.node.pod(pod).filter(|state| state.is_unwanted()).and_then(PodState::termination_grace);
+        let mut pods = self.shell.pods.borrow_mut();
+        let Some(entry) = pods.get_mut(&pod).filter(|entry| entry.sandbox.is_some() && entry.noted_grace != grace)
+        else {
+            return;
+        };
+        let Some(grace) = grace else { return };
+        match recover::write_deletion(&self.shell.paths.run_pod(&wanted.pod.uid.0), grace) {
+            Ok(()) => entry.noted_grace = Some(grace),
+            Err(error) => log::warn!("failed to write down the deletion of {}: {error}", wanted.pod.uid),
         }
     }
 

@@ -147,7 +147,12 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
         .map_err(|error| format!("pod.json: {error}"))?;
     let wanted = Rc::new(Wanted::new(manifest, &on_tmpfs.source));
     let uid = wanted.pod.uid.0.clone();
-    let record = shell.records.load(&uid);
+    let mut record = shell.records.load(&uid);
+    if let Some(grace) = read_deletion(directory)
+        && record.as_ref().is_none_or(|record| !record.phase.is_terminal())
+    {
+        record.get_or_insert_default().deletion_grace_period_seconds = Some(grace);
+    }
     let created = Moment::ThisBoot(on_tmpfs.created);
     let created = record.as_ref().and_then(|record| record.start_time).unwrap_or(created);
     let cgroup = shell.cgroups.pod(&wanted.pod).map_err(|error| error.to_string())?;
@@ -290,6 +295,12 @@ fn adopt_runs(
         let leaf = sandbox.cgroup.known_leaf(&name, number);
         let exit = known.exit.map(|record| run::exit_of(record, at, run::oom_killed(&leaf)));
         let attempt = Attempt { container: ContainerIndex(index), number };
+        if exit.is_none()
+            && let Err(error) = leaf.kill_execs()
+        {
+            // Nobody waits for what an earlier agent had executed.
+            log::error!("failed to kill what was executed in {name}#{number}: {error}");
+        }
         if exit.is_some() {
             // Its end is told to the core here, and never again.
             if let Err(error) = leaf.remove() {
@@ -334,6 +345,24 @@ fn lost_runs(shell: &Shell, wanted: &Wanted, directory: &Path, created: Instant)
         })
     };
     wanted.pod.spec.container_indexes().filter_map(lost).collect()
+}
+
+/// The file of [`write_deletion`].
+const DELETION: &str = "deletion.json";
+
+/// Writes down that a pod is being deleted, with this grace.
+///
+/// # Errors
+/// If the pod's run-time directory cannot be written.
+pub(super) fn write_deletion(directory: &Path, grace: Duration) -> io::Result<()> {
+    let new = directory.join("deletion.json.new");
+    fs::write(&new, grace.as_secs().to_string())?;
+    fs::rename(new, directory.join(DELETION))
+}
+
+/// The grace in seconds of a pod that an earlier agent was deleting.
+fn read_deletion(directory: &Path) -> Option<u64> {
+    fs::read_to_string(directory.join(DELETION)).ok()?.parse().ok()
 }
 
 /// What probes had found of each container when an earlier agent ended (`started`
