@@ -452,8 +452,14 @@ impl Engine {
         let created = self.shell.created(record.as_deref());
         self.observe(Observation::Wanted { pod: wanted.pod.clone(), record });
         let index = self.node.index_of(&wanted.pod.uid)?;
-        let new =
-            PodShell { wanted: wanted.clone(), created, deletion: None, healths: Vec::new(), noted_grace: None, sandbox: None };
+        let new = PodShell {
+            wanted: wanted.clone(),
+            created,
+            deletion: None,
+            healths: Vec::new(),
+            noted_grace: None,
+            sandbox: None,
+        };
         self.shell.pods.borrow_mut().entry(index).or_insert(new).wanted = wanted;
         Some(index)
     }

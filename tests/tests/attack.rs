@@ -74,7 +74,11 @@ fn a_deletion_goes_on_with_its_whole_grace_under_the_next_agent() {
     let mut device = Device::start();
     device.write_manifest(
         "slow.yaml",
-        &manifest::pod_with("slow", "on-term 0 4 then print up then sleep", "terminationGracePeriodSeconds: 30"),
+        &manifest::pod_with(
+            "slow",
+            "on-term 0 4 then print up then sleep",
+            "terminationGracePeriodSeconds: 30",
+        ),
     );
     device.pod("slow").wait_log("app", "up");
     let log = device.path("/var/log/pods");

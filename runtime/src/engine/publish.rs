@@ -65,9 +65,11 @@ impl Engine {
 
     /// Writes down for a later agent that the pod is being deleted: it gives the whole grace again.
     fn keep_deletion(&self, pod: PodIndex, wanted: &Wanted) {
-        let grace = self.node.pod(pod).filter(|state| state.is_unwanted()).and_then(PodState::termination_grace);
+        let grace =
+            self.node.pod(pod).filter(|state| state.is_unwanted()).and_then(PodState::termination_grace);
         let mut pods = self.shell.pods.borrow_mut();
-        let Some(entry) = pods.get_mut(&pod).filter(|entry| entry.sandbox.is_some() && entry.noted_grace != grace)
+        let Some(entry) =
+            pods.get_mut(&pod).filter(|entry| entry.sandbox.is_some() && entry.noted_grace != grace)
         else {
             return;
         };
