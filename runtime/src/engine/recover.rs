@@ -181,7 +181,13 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
     };
     let (mut attempts, mut ready, mut sandbox) = (Vec::new(), None, None);
     if let Some((supervisor, state)) = living {
-        let known = Known::of(state);
+        let known = Known::of(finish_starts(&supervisor, state).await);
+        for (container, number) in &known.failed {
+            // It is planned again, with the same number.
+            if let Err(error) = supervisor.forget(container, *number) {
+                log::warn!("{uid}: {}", crate::error::chain(&error));
+            }
+        }
         ready = known.ready_at;
         let volumes = volume::known(&volume::Request::new(&wanted.pod, &shell.paths));
         let mut made = Sandbox::new(supervisor, cgroup, on_tmpfs.ip, volumes);
@@ -207,6 +213,22 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
         attempts,
     };
     Ok(FoundPod { found, wanted, created, sandbox })
+}
+
+/// Waits for what an earlier agent was starting, so that it is not asked for twice. The
+/// supervisor gives up what hangs.
+async fn finish_starts(supervisor: &Supervisor, mut state: SupervisorState) -> SupervisorState {
+    while !state.starting.is_empty() {
+        // One that dies meanwhile is noticed by whoever listens next.
+        let Ok(event) = supervisor.next().await else { break };
+        if let SupervisorEvent::Started { container, number, .. }
+        | SupervisorEvent::StartFailed { container, number, .. } = &event
+        {
+            state.starting.retain(|(of, started)| of != container || started != number);
+        }
+        state.events.push(event);
+    }
+    state
 }
 
 /// Greets a supervisor, brought up to date first if it runs another binary than we do: nothing
@@ -241,6 +263,8 @@ fn runs_on(pid: i32, binary: &File) -> bool {
 struct Known {
     ready_at: Option<Instant>,
     runs: BTreeMap<(String, u32), KnownRun>,
+    /// Starts that failed while no agent looked.
+    failed: Vec<(String, u32)>,
     layers: Vec<(String, OwnedFd)>,
 }
 
@@ -264,10 +288,11 @@ impl Known {
                         run.exit = Some(exit);
                     }
                 }
-                // A start that failed while no agent looked is planned again; processes
-                // that an earlier agent asked for have nobody who waits for them.
+                SupervisorEvent::StartFailed { container, number, .. } => {
+                    known.failed.push((container, number))
+                }
+                // Processes that an earlier agent asked for have nobody who waits for them.
                 SupervisorEvent::SandboxFailed { .. }
-                | SupervisorEvent::StartFailed { .. }
                 | SupervisorEvent::ExecStarted { .. }
                 | SupervisorEvent::ExecFailed { .. }
                 | SupervisorEvent::ExecExited { .. } => {}

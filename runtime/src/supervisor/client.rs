@@ -195,6 +195,8 @@ pub struct SupervisorState {
     /// then `Started`, `StartFailed` and `Exited` of every attempt that is not
     /// forgotten, and `ExecStarted` of what is being executed.
     pub events: Vec<SupervisorEvent>,
+    /// Attempts whose start is under way: `Started` or `StartFailed` follows.
+    pub starting: Vec<(String, u32)>,
     /// Layers by name on which containers run, to be used again: each mount of a
     /// layer has a page cache of its own.
     pub layers: Vec<(String, OwnedFd)>,
@@ -252,6 +254,9 @@ impl Supervisor {
                 }
                 News::Hello { pid, .. } => (state.pid, greeted) = (pid, true),
                 News::HelloEnd => return Ok(state),
+                News::Starting { container, number } => {
+                    state.starting.push((container.as_str().to_owned(), number));
+                }
                 News::Layer { name } => {
                     if let Some(layer) = descriptors.into_iter().next() {
                         state.layers.push((name.as_str().to_owned(), layer));
@@ -397,9 +402,11 @@ impl Supervisor {
             News::ExecFailed { id, message } => SupervisorEvent::ExecFailed { id, message: text(message) },
             News::ExecExited { id, code } => SupervisorEvent::ExecExited { id, code },
             // Answers to what nobody waits for any more.
-            News::Hello { .. } | News::HelloEnd | News::Layer { .. } | News::ReexecFailed { .. } => {
-                return None;
-            }
+            News::Hello { .. }
+            | News::HelloEnd
+            | News::Starting { .. }
+            | News::Layer { .. }
+            | News::ReexecFailed { .. } => return None,
         })
     }
 }

@@ -81,6 +81,8 @@ pub(super) enum News {
         gid: u32,
         groups: heapless::Vec<u32, MAX_GROUPS>,
     },
+    /// Only before `HelloEnd`: `Started` or `StartFailed` will follow.
+    Starting { container: Name, number: u32 },
     /// There is no process.
     StartFailed { container: Name, number: u32, run: bool, message: Message },
     /// The attempt is over; its exit record says how.

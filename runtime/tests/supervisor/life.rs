@@ -15,6 +15,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         "a_container_outlives_its_agent_and_the_next_one_finds_all",
         a_container_outlives_its_agent_and_the_next_one_finds_all,
     ),
+    (
+        "a_start_under_way_is_told_to_the_agent_that_comes_meanwhile",
+        a_start_under_way_is_told_to_the_agent_that_comes_meanwhile,
+    ),
     ("two_supervisors_of_one_name_cannot_be", two_supervisors_of_one_name_cannot_be),
     ("a_dead_supervisor_is_seen_to_be_dead", a_dead_supervisor_is_seen_to_be_dead),
     ("two_attempts_of_one_container_cannot_be", two_attempts_of_one_container_cannot_be),
@@ -74,6 +78,26 @@ fn exit_codes_and_signals_are_told_as_they_are() {
         kill(process.pidfd.unwrap(), signal);
         let exit = pod.exited();
         assert_eq!((exit.code, exit.signal), expected);
+    }
+}
+
+fn a_start_under_way_is_told_to_the_agent_that_comes_meanwhile() {
+    let pod = Pod::new("under-way");
+    let config = pod.container("app", &["wait"]);
+    let number = config_number(&config);
+    pod.ask_to_start(number, &config);
+    pod.disconnect();
+    let state = pod.reconnect();
+    let is_it = |event: &SupervisorEvent| match event {
+        SupervisorEvent::Started { container, number: of, .. } => {
+            (container.as_str(), *of) == ("app", number)
+        }
+        _ => false,
+    };
+    // Whichever was first, the agent knows of it: asked for again, it would be two.
+    if !state.events.iter().any(is_it) {
+        assert_eq!(state.starting, [("app".to_owned(), number)]);
+        assert!(is_it(&pod.next()));
     }
 }
 

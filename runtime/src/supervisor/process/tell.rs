@@ -35,6 +35,14 @@ impl Process {
             }
         }
         self.tell();
+        let starting = |attempt: &&Attempt| match &attempt.state {
+            State::Starting { .. } | State::Failing { .. } => true,
+            State::Running { .. } | State::Exited { .. } | State::Over { .. } | State::Failed { .. } => false,
+        };
+        let starting: Vec<News> = self.attempts.iter().filter(starting).map(News::starting).collect();
+        for news in starting {
+            self.say(&news, &[]);
+        }
         self.say(&News::HelloEnd, &[]);
     }
 
@@ -126,6 +134,12 @@ impl Process {
                 }
             }
         }
+    }
+}
+
+impl News {
+    fn starting(attempt: &Attempt) -> News {
+        News::Starting { container: attempt.container.clone(), number: attempt.number }
     }
 }
 
