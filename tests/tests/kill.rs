@@ -117,3 +117,28 @@ fn killed_at_any_action_of_a_removal_the_pod_goes_all_the_same() {
         |device| assert!(device.container_processes().is_empty()),
     );
 }
+
+#[test]
+fn a_node_that_was_renamed_keeps_its_pods() {
+    let mut device = Device::start();
+    device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod("web", "sleep")).ok();
+    device.pod("web").wait_ready();
+    let (born, uid) = (device.pod("web").born("app"), device.pod("web").uid());
+
+    device.kill_agent();
+    device.agent_arguments(["--node-name", "renamed"]);
+    device.start_agent();
+    device.pod("web").wait_ready();
+    let object = device.pod("web").object().expect("it is there");
+    assert_eq!(object["spec"]["nodeName"], "renamed");
+    assert_eq!((device.pod("web").born("app"), device.pod("web").uid()), (born, uid));
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+    let events = device.pod("web").events();
+    assert!(!events.iter().any(|event| event.starts_with("FailedValidation")), "{events:?}");
+
+    // What was applied is wanted by the node under its new name, too.
+    assert_eq!(device.nodlet(["down"]).code, 0);
+    device.agent_ended();
+    device.start_agent();
+    device.pod("web").wait_ready();
+}

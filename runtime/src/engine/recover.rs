@@ -142,7 +142,10 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Vec<FoundPod> {
 
 async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String> {
     let bytes = fs::read(directory.join("pod.json")).map_err(|error| format!("pod.json: {error}"))?;
-    let on_tmpfs: OnTmpfs = serde_json::from_slice(&bytes).map_err(|error| format!("pod.json: {error}"))?;
+    let mut on_tmpfs: OnTmpfs =
+        serde_json::from_slice(&bytes).map_err(|error| format!("pod.json: {error}"))?;
+    // It runs here, whatever the node was called when it was admitted.
+    on_tmpfs.object["spec"]["nodeName"] = shell.config.node_name.as_str().into();
     let manifest = manifest::admit(on_tmpfs.object, Validation::Ignore, &shell.config.node_name)
         .map_err(|error| format!("pod.json: {error}"))?;
     let wanted = Rc::new(Wanted::new(manifest, &on_tmpfs.source));

@@ -131,7 +131,12 @@ impl Engine {
     /// Makes an applied pod durable, and answers when it is.
     fn keep(&mut self, manifest: Manifest, applied: Applied, reply: Reply<Accepted>) {
         let path = self.applied_path(&manifest.pod.namespace, &manifest.pod.name);
-        let bytes = serde_json::to_vec_pretty(&manifest.object).expect("an object that was JSON before");
+        // Without the node's name, which may be another after the next start.
+        let mut object = manifest.object.clone();
+        if let Some(spec) = object["spec"].as_object_mut() {
+            spec.remove("nodeName");
+        }
+        let bytes = serde_json::to_vec_pretty(&object).expect("an object that was JSON before");
         let fault = self.shell.fault.clone();
         let kept = {
             let path = path.clone();
@@ -144,7 +149,11 @@ impl Engine {
                     engine.publish_changed();
                     Ok(Accepted { object: manifest.object, applied, warnings: manifest.warnings })
                 }
-                Err(error) => Err(Status::internal(format!("failed to write {}: {error}", path.display()))),
+                Err(error) => Err(Status::internal(format!(
+                    "failed to write {}: {}",
+                    path.display(),
+                    crate::error::chain(&error)
+                ))),
             };
             // A client that hung up has changed nothing about what it applied.
             let _ = reply.try_send(answer);
