@@ -95,6 +95,11 @@ fn load(store: &Store, source: &str, options: &LoadOptions) -> Outcome {
     };
     for image in loaded.map_err(named)? {
         println!("{}", lines(&image));
+        if let Some(name) = &options.name
+            && !image.names.contains(&name.to_string())
+        {
+            eprintln!("Warning: --name {name} was not needed: the archive names its image itself");
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -24,6 +24,18 @@ fn an_image_loads_lists_and_goes_but_not_while_it_is_used() {
 }
 
 #[test]
+fn a_name_that_is_not_needed_is_said_to_be_so() {
+    let device = Device::new();
+    let archive = nodlet_tests::demo_archive().display().to_string();
+    let ran = device.nodlet(["image", "load", "--name", "own:1", &archive]);
+    assert_eq!(
+        ran.stderr,
+        "Warning: --name docker.io/library/own:1 was not needed: the archive names its image itself\n"
+    );
+    assert_eq!(ran.ok(), "image/localhost/demo:1 loaded\n");
+}
+
+#[test]
 fn the_configuration_of_the_image_is_honoured() {
     let device = Device::start();
     let program = fs::read(demo_program()).expect("the demo program is built");
