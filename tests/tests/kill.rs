@@ -67,10 +67,14 @@ fn killed_at_any_action_of_a_start_each_container_runs_exactly_once() {
             let (_, here) = device.shared("one");
             let web = device.pod("web");
             for name in ["app", "beside"] {
+                let starts =
+                    || std::fs::read_to_string(here.join(format!("{name}-starts"))).unwrap_or_default();
+                // Ready is what has been executed, before it has done a thing.
+                web.wait_log(name, "up");
+                device.wait_for("its start to be noted", || !starts().is_empty());
                 assert_eq!(web.container(name).restart_count(), 0, "{name}");
                 assert_eq!(web.logs(name), "up\n", "{name}");
-                let starts = std::fs::read_to_string(here.join(format!("{name}-starts"))).unwrap_or_default();
-                assert_eq!(starts, "up\n", "{name}");
+                assert_eq!(starts(), "up\n", "{name}");
             }
             assert_eq!(device.container_processes().len(), 2);
         },
