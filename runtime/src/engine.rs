@@ -223,7 +223,11 @@ impl Engine {
         let storage = Storage::start().map_err(|source| EngineError::Kernel { what: "a thread", source })?;
         let images = Arc::new(Images::open(&config.root).map_err(EngineError::Images)?);
         let cgroups = Cgroups::open(&paths.hash()).map_err(EngineError::Cgroups)?;
-        let network = Network::new(&paths, config.pod_cidr.as_deref()).map_err(EngineError::Network)?;
+        let network = if config.down {
+            Network::without_range(&paths)
+        } else {
+            Network::new(&paths, config.pod_cidr.as_deref()).map_err(EngineError::Network)?
+        };
         let directories = if config.down { Vec::new() } else { paths.manifest_directories() };
         let sources = Sources::open(directories, &config.node_name)
             .map(|sources| sources.without_warnings_of(paths.applied_manifests()))

@@ -57,7 +57,16 @@ impl Network {
                 Err(source) => return Err(NetworkError::ReadRange { path: file, source }),
             },
         };
-        Ok(Network { range, bridge: format!("nl{}", paths.hash()), addresses: BTreeMap::new() })
+        Ok(Network::of(paths, range))
+    }
+
+    /// For taking everything down: no address is given out, so no setting can be wrong.
+    pub fn without_range(paths: &Paths) -> Network {
+        Network::of(paths, DEFAULT_RANGE)
+    }
+
+    fn of(paths: &Paths, range: Range) -> Network {
+        Network { range, bridge: format!("nl{}", paths.hash()), addresses: BTreeMap::new() }
     }
 
     /// Gives `pod` the lowest free address, or the one that it has; `None` with `hostNetwork`.

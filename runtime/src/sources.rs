@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
 use crate::manifest::{self, Manifest, Validation};
 use crate::spec::Pod;
@@ -118,6 +118,7 @@ impl Sources {
                     changed |= events.iter().any(|event| {
                         event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW)
                             || self.concerns_us(event.wd, event.name.as_deref())
+                                && !self.is_being_written(event)
                     });
                 }
                 Err(Errno::EAGAIN) => return changed,
@@ -141,6 +142,18 @@ impl Sources {
         }
         // `..data` is what an atomic writer of a mounted volume replaces.
         is_manifest_name(name) || name == "..data"
+    }
+
+    /// A file that was just made is read when it is closed; until then its text is not all
+    /// there. Links and directories are whole at once, and a second name of a file too.
+    fn is_being_written(&self, event: &InotifyEvent) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        if !event.mask.contains(AddWatchFlags::IN_CREATE) {
+            return false;
+        }
+        let (Some(directory), Some(name)) = (self.watches.get(&event.wd), &event.name) else { return false };
+        fs::symlink_metadata(directory.join(name))
+            .is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
     }
 
     /// Reads what changed since the last time.

@@ -184,3 +184,22 @@ fn a_file_that_did_not_change_keeps_the_uid_of_its_pod() {
     news(&mut sources);
     assert_ne!(uid(&sources), before);
 }
+
+#[test]
+fn a_file_that_is_being_written_is_read_when_it_is_closed() {
+    use std::io::Write;
+    let scratch = Scratch::new("writing");
+    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    sources.read();
+    let mut file = fs::File::create(scratch.0.join("a.yaml")).expect("made");
+    let text = manifest("a", "one");
+    file.write_all(&text.as_bytes()[..20]).expect("written");
+    assert!(quiet(&mut sources), "half a file was worth reading");
+    file.write_all(&text.as_bytes()[20..]).expect("written");
+    drop(file);
+    news(&mut sources);
+    assert_eq!(images(&sources), ["a=one"]);
+    fs::hard_link(scratch.0.join("a.yaml"), scratch.0.join(".hidden")).expect("linked");
+    fs::hard_link(scratch.0.join("a.yaml"), scratch.0.join("b.yaml")).expect("linked");
+    assert!(!quiet(&mut sources), "a second name of a file went unseen");
+}
