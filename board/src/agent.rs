@@ -56,6 +56,9 @@ Examples:
 
 Flags:
       --node-name NAME   spec.nodeName of its pods; the host's name by default
+      --pod-pids-limit N
+                         how many processes each pod may have; without it, all pods
+                         together may have nine tenths of what the machine can
       --pod-cidr CIDR    addresses of its pods; without it, what etc/nodlet/pod-cidr
                          below the root says, else 10.85.0.0/24
       --quiet            log only warnings and errors
@@ -91,6 +94,7 @@ Flags:
 struct Options {
     node_name: Option<String>,
     pod_cidr: Option<String>,
+    pod_pids_limit: Option<u64>,
     stop_after: Option<u64>,
     quiet: bool,
 }
@@ -104,6 +108,9 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         match Flag::from(argument) {
             Flag::Long(name) if name == "node-name" => options.node_name = Some(parser.value()?.string()?),
             Flag::Long(name) if name == "pod-cidr" => options.pod_cidr = Some(parser.value()?.string()?),
+            Flag::Long(name) if name == "pod-pids-limit" => {
+                options.pod_pids_limit = Some(parser.value()?.parse()?);
+            }
             Flag::Long(name) if name == "stop-after" => options.stop_after = Some(parser.value()?.parse()?),
             Flag::Long(name) if name == "quiet" => options.quiet = switch(&mut parser)?,
             other => context.global(&other, &mut parser)?,
@@ -150,7 +157,14 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         Some(name) => name,
         None => host_name()?,
     };
-    Ok(Config { root, node_name, pod_cidr: options.pod_cidr, stop_after: options.stop_after, down })
+    Ok(Config {
+        root,
+        node_name,
+        pod_cidr: options.pod_cidr,
+        pod_pids_limit: options.pod_pids_limit,
+        stop_after: options.stop_after,
+        down,
+    })
 }
 
 fn host_name() -> Result<String, Failure> {

@@ -46,16 +46,18 @@ pub struct Cgroups {
     /// `nodlet-<hash>`.
     parent: PathBuf,
     supervisors: Vec<PathBuf>,
+    pod_pids: Option<u64>,
 }
 
 impl Cgroups {
-    /// Finds the machine's hierarchies and makes our own cgroup in each.
-    pub fn open(hash: &str) -> Result<Cgroups, CgroupError> {
+    /// Finds the machine's hierarchies and makes our own cgroup in each. `pod_pids` is how
+    /// many processes each pod may have (the kubelet's `podPidsLimit`).
+    pub fn open(hash: &str, pod_pids: Option<u64>) -> Result<Cgroups, CgroupError> {
         let hierarchies = Rc::new(Hierarchies::find()?);
         let parent = PathBuf::from(format!("nodlet-{hash}"));
         let relative = parent.join("supervisors");
         let supervisors = hierarchies.mounts().iter().map(|mount| mount.join(&relative)).collect();
-        let cgroups = Cgroups { hierarchies, parent, supervisors };
+        let cgroups = Cgroups { hierarchies, parent, supervisors, pod_pids };
         cgroups.make(&relative)?;
         cgroups.make(&cgroups.kubepods())?;
         // The pods together against the rest of the machine, as the kubelet's.
@@ -89,7 +91,8 @@ impl Cgroups {
         let class = self.class(pod.spec.qos_class());
         let relative = class.join(pod_name(&pod.uid.0)?);
         self.make(&relative)?;
-        Target::new(&self.hierarchies, &relative).limit(&ContainerLimits::of_pod(pod))?;
+        let limits = ContainerLimits { pids: self.pod_pids, ..ContainerLimits::of_pod(pod) };
+        Target::new(&self.hierarchies, &relative).limit(&limits)?;
         if pod.spec.qos_class() != QosClass::Guaranteed {
             self.weigh(&class)?;
         }

@@ -62,6 +62,8 @@ pub struct Config {
     pub node_name: String,
     /// The range of the pods' addresses; `None` for the root's file or the default.
     pub pod_cidr: Option<String>,
+    /// Processes that each pod may have; `None` for what all pods together may have.
+    pub pod_pids_limit: Option<u64>,
     /// For tests: die, as by SIGKILL, when this many actions have been begun.
     pub stop_after: Option<u64>,
     /// Stop every pod, remove what is left of them, and end (`nodlet down`).
@@ -222,7 +224,7 @@ impl Engine {
         let lock = recover::take_root(&paths)?;
         let storage = Storage::start().map_err(|source| EngineError::Kernel { what: "a thread", source })?;
         let images = Arc::new(Images::open(&config.root).map_err(EngineError::Images)?);
-        let cgroups = Cgroups::open(&paths.hash()).map_err(EngineError::Cgroups)?;
+        let cgroups = Cgroups::open(&paths.hash(), config.pod_pids_limit).map_err(EngineError::Cgroups)?;
         let network = if config.down {
             Network::without_range(&paths)
         } else {

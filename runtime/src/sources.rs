@@ -178,14 +178,18 @@ impl Sources {
     /// Watches `path` and its nearest parent that exists, so that a directory
     /// that appears, vanishes or is replaced is noticed.
     fn watch_way_to(&mut self, path: &Path, kept: &mut BTreeSet<WatchDescriptor>) {
-        let mut ancestor = path.parent();
-        while let Some(directory) = ancestor {
-            if self.watch(directory, kept) {
-                break;
+        loop {
+            let parents = path.ancestors().skip(1);
+            let Some(nearest) = parents.into_iter().find(|parent| self.watch(parent, kept)) else { return };
+            if self.watch(path, kept) {
+                return;
             }
-            ancestor = directory.parent();
+            // What was made below the nearest parent before that was watched is told by nobody.
+            let next = path.ancestors().find(|above| above.parent() == Some(nearest));
+            if !next.is_some_and(Path::is_dir) {
+                return;
+            }
         }
-        self.watch(path, kept);
     }
 
     fn watch(&mut self, directory: &Path, kept: &mut BTreeSet<WatchDescriptor>) -> bool {

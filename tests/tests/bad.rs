@@ -62,3 +62,18 @@ fn a_root_that_is_not_there_is_named() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("/tmp/nodlet-tests/absent"), "{said}");
 }
+
+#[test]
+fn a_pod_that_forks_without_end_has_as_many_processes_as_it_may() {
+    let mut device = Device::new();
+    device.agent_arguments(["--pod-pids-limit", "20"]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    device.write_manifest(
+        "forks.yaml",
+        &manifest::pod_with("forks", "forks 100 then sleep", "restartPolicy: Never"),
+    );
+    device.pod("forks").wait_phase("Failed");
+    let log = device.nodlet(["logs", "forks"]).ok();
+    assert!(log.contains("Resource temporarily unavailable"), "{log}");
+}

@@ -17,7 +17,7 @@ impl Scratch {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("t{:x}-{number}", std::process::id());
-        Scratch(Cgroups::open(&name).expect("these tests need root and cgroups"))
+        Scratch(Cgroups::open(&name, None).expect("these tests need root and cgroups"))
     }
 
     fn kernel(&self) -> &Hierarchies {

@@ -203,3 +203,22 @@ fn a_file_that_is_being_written_is_read_when_it_is_closed() {
     fs::hard_link(scratch.0.join("a.yaml"), scratch.0.join("b.yaml")).expect("linked");
     assert!(!quiet(&mut sources), "a second name of a file went unseen");
 }
+
+#[test]
+fn a_directory_that_is_made_while_it_is_looked_for_is_found() {
+    for round in 0..200 {
+        let scratch = Scratch::new(&format!("race-{round}"));
+        let directory = scratch.0.join("a/b/c/manifests");
+        let mut sources = Sources::open(vec![directory.clone()], "node").expect("inotify");
+        let writer = std::thread::spawn(move || {
+            fs::create_dir_all(&directory).expect("made");
+            fs::write(directory.join(".new"), manifest("a", "one")).expect("written");
+            fs::rename(directory.join(".new"), directory.join("a.yaml")).expect("renamed");
+        });
+        sources.read();
+        writer.join().expect("it writes");
+        while images(&sources).is_empty() {
+            news(&mut sources);
+        }
+    }
+}
