@@ -206,17 +206,24 @@ fn a_file_that_is_being_written_is_read_when_it_is_closed() {
 
 #[test]
 fn a_directory_that_is_made_while_it_is_looked_for_is_found() {
-    for round in 0..200 {
-        let scratch = Scratch::new(&format!("race-{round}"));
-        let directory = scratch.0.join("a/b/c/manifests");
+    let scratch = Scratch::new("race");
+    for round in 0..400u32 {
+        let directory = scratch.0.join(format!("{round}/b/c/d/manifests"));
         let mut sources = Sources::open(vec![directory.clone()], "node").expect("inotify");
-        let writer = std::thread::spawn(move || {
-            fs::create_dir_all(&directory).expect("made");
-            fs::write(directory.join(".new"), manifest("a", "one")).expect("written");
-            fs::rename(directory.join(".new"), directory.join("a.yaml")).expect("renamed");
+        let start = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                start.wait();
+                fs::create_dir_all(&directory).expect("made");
+                fs::write(directory.join(".new"), manifest("a", "one")).expect("written");
+                fs::rename(directory.join(".new"), directory.join("a.yaml")).expect("renamed");
+            });
+            start.wait();
+            // So that the one is met at every step of the other.
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_nanos(u64::from(round % 100) * 1000) {}
+            sources.read();
         });
-        sources.read();
-        writer.join().expect("it writes");
         while images(&sources).is_empty() {
             news(&mut sources);
         }
