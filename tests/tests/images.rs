@@ -154,3 +154,19 @@ fn the_platform_that_fits_is_taken_and_another_is_refused() {
     assert!(said.contains("s390x") && said.contains("amd64"), "{said}");
     device.nodlet(["image", "load", "--platform", "linux/s390x", &path.display().to_string()]).ok();
 }
+
+/// It is deaf to SIGTERM, and its grace is 30 s; SIGKILL it hears at once.
+#[test]
+fn a_container_is_asked_to_end_by_the_signal_of_its_image() {
+    let device = Device::start();
+    let program = fs::read(demo_program()).expect("the demo program is built");
+    device.load(&Image::demo("localhost/stops:1", &program).config("StopSignal", json!("SIGKILL")));
+    let text = manifest::pod("stops", "ignore-term then print up then sleep");
+    device.write_manifest("stops.yaml", &text.replace("localhost/demo:1", "localhost/stops:1"));
+    let pod = device.pod("stops");
+    pod.wait_log("app", "up");
+    let begun = std::time::Instant::now();
+    device.remove_manifest("stops.yaml");
+    pod.wait_gone();
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20), "it was killed when its grace was over");
+}
