@@ -178,7 +178,8 @@ impl Sources {
     /// Watches `path` and its nearest parent that exists, so that a directory
     /// that appears, vanishes or is replaced is noticed.
     fn watch_way_to(&mut self, path: &Path, kept: &mut BTreeSet<WatchDescriptor>) {
-        loop {
+        // Once for each directory on the way at most: one that cannot be watched is not asked for ever.
+        for _ in path.ancestors() {
             let parents = path.ancestors().skip(1);
             let Some(nearest) = parents.into_iter().find(|parent| self.watch(parent, kept)) else { return };
             if self.watch(path, kept) {

@@ -4,6 +4,7 @@
 //! leaves all of it running for that.
 
 use std::fs;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -24,7 +25,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         _ => return Err("usage: cargo xtask demo [--keep]".into()),
     };
     setup::require_root()?;
-    say("Building nodlet and an image to run");
+    say("Building nodlet and an image to run (some minutes the first time)");
     run_command(cargo().args(["build", "--quiet", "--package", "nodlet"]))?;
     let archive = image::build()?;
 
@@ -61,6 +62,8 @@ impl Show {
 
     fn play(&mut self, archive: &Path) -> Outcome {
         say("An agent, with a directory of its own for everything");
+        println!("$ alias nodlet={}", self.nodlet.display());
+        println!("$ export NODLET_ROOT={}", self.root.display());
         self.start_agent()?;
         self.nodlet(&["image", "load", &archive.display().to_string()])?;
 
@@ -113,7 +116,7 @@ impl Show {
 
     fn start_agent(&mut self) -> Outcome {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.root.join("agent.log"))?;
-        println!("$ nodlet --root {} agent --pod-cidr {POD_CIDR} &", self.root.display());
+        println!("$ nodlet agent --pod-cidr {POD_CIDR} &");
         let agent = self
             .command(&["agent", "--pod-cidr", POD_CIDR])
             .stdin(Stdio::null())
@@ -193,7 +196,11 @@ impl Show {
 }
 
 fn say(what: &str) {
-    println!("\n\u{1b}[1m{what}\u{1b}[0m");
+    if std::io::stdout().is_terminal() {
+        println!("\n\u{1b}[1m{what}\u{1b}[0m");
+    } else {
+        println!("\n{what}");
+    }
 }
 
 fn end(child: &mut Child) {

@@ -158,6 +158,16 @@ async fn make(
     }
 }
 
+/// Says whose supervisor was lost, and what it said last.
+fn report_loss(shell: &Shell, pod: PodIndex, error: &dyn std::error::Error) {
+    let Some(wanted) = shell.wanted(pod) else { return };
+    let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
+    log::error!("lost the supervisor of {namespace}/{name}: {error}; its containers go with it");
+    if let Ok(panic) = std::fs::read_to_string(shell.paths.run_pod(&wanted.pod.uid.0).join("panic")) {
+        log::error!("it contradicted itself: {}", panic.trim());
+    }
+}
+
 /// Passes on what the supervisor says, until it hangs up.
 pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>) {
     loop {
@@ -168,7 +178,7 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
                 if sandbox.ending.get() {
                     return;
                 }
-                log::error!("lost the supervisor of {pod:?}: {error}; its containers go with it");
+                report_loss(&shell, pod, &error);
                 recover::kill_remains(&sandbox.cgroup).await;
                 shell.execs.borrow_mut().lost(pod);
                 shell.tell(pod, PodObservation::SandboxLost).await;

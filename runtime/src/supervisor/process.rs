@@ -200,7 +200,10 @@ impl Process {
                 self.take_down();
                 return Ok(());
             }
-            for (source, events) in self.wait()? {
+            let mut ready = self.wait()?;
+            // What an agent asks for may remove attempts, and with them the places of all others.
+            ready.sort_by_key(|(source, _)| matches!(source, Source::Listener | Source::Agent));
+            for (source, events) in ready {
                 self.handle(source, events);
             }
         }

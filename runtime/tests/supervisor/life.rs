@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("two_attempts_of_one_container_cannot_be", two_attempts_of_one_container_cannot_be),
     ("a_hundred_starts_leave_nothing_behind", a_hundred_starts_leave_nothing_behind),
     ("no_line_of_a_flooded_log_is_lost_or_torn", no_line_of_a_flooded_log_is_lost_or_torn),
+    ("a_run_is_forgotten_while_the_next_one_writes", a_run_is_forgotten_while_the_next_one_writes),
     ("the_termination_message_is_the_file_or_the_log", the_termination_message_is_the_file_or_the_log),
     ("the_supervisor_has_nothing_of_its_agent", the_supervisor_has_nothing_of_its_agent),
     (
@@ -246,6 +247,27 @@ fn no_line_of_a_flooded_log_is_lost_or_torn() {
         }
     }
     assert_eq!(next, 30_000);
+}
+
+fn a_run_is_forgotten_while_the_next_one_writes() {
+    let pod = Pod::new("forgotten");
+    let first = pod.container("app", &["exit=1"]);
+    pod.run(&first);
+    let second = pod.container("app", &["until=/go", "out=late", "wait"]);
+    let process = pod.start(config_number(&second), &second);
+    // It hears at once of output and of what moves the run that wrote it to another place.
+    let supervisor = pod.pid();
+    let signal = |signal| {
+        // SAFETY: no pointers.
+        assert_eq!(unsafe { libc::kill(supervisor, signal) }, 0);
+    };
+    signal(libc::SIGSTOP);
+    pod.client(|supervisor| supervisor.forget("app", config_number(&first))).unwrap();
+    touch(&process, "go");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    signal(libc::SIGCONT);
+    pod.wait_for_output(&second, "late");
+    assert_eq!(pod.pid(), supervisor);
 }
 
 fn the_termination_message_is_the_file_or_the_log() {
