@@ -11,6 +11,7 @@
 
 mod events;
 mod exec;
+mod last_words;
 mod publish;
 mod recover;
 mod requests;
@@ -201,8 +202,7 @@ struct Deletion {
 /// The agent.
 pub struct Engine {
     node: Node,
-    /// Boxed: as a part of the engine it would be moved over the stack with it.
-    ring: Box<Ring>,
+    ring: Rc<RefCell<Ring>>,
     shell: Rc<Shell>,
     inbox: Receiver<News>,
     requests: Receiver<Request>,
@@ -269,7 +269,7 @@ impl Engine {
         }
         Ok(Engine {
             node: Node::new(),
-            ring: Box::default(),
+            ring: last_words::begin(),
             shell,
             inbox,
             requests,
@@ -322,7 +322,7 @@ impl Engine {
         loop {
             let now = Instant::now();
             let plan = self.node.plan(now);
-            self.ring.planned(now, &plan);
+            self.ring.borrow_mut().planned(now, &plan);
             for (pod, action) in plan.actions {
                 self.perform(pod, action);
             }
@@ -389,7 +389,7 @@ impl Engine {
 
     fn observe(&mut self, seen: Observation) {
         let now = Instant::now();
-        self.ring.observed(now, &self.node, &seen);
+        self.ring.borrow_mut().observed(now, &self.node, &seen);
         if let Observation::Of(pod, seen) = &seen {
             self.shell.forget_what_ended(*pod, seen);
         }
