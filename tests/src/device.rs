@@ -32,6 +32,8 @@ pub struct Device {
     root: PathBuf,
     agent: Option<Child>,
     arguments: Vec<String>,
+    /// How often the power was cut.
+    boots: u32,
 }
 
 /// A file system that a test has put somewhere. Drop it before the device.
@@ -111,7 +113,7 @@ impl Device {
         let _ = fs::remove_dir_all(&root);
         let _ = fs::remove_file(slot.dir().join("agent.log"));
         fs::create_dir_all(&root).expect("/tmp can be written to");
-        Self { slot, root, agent: None, arguments: Vec::new() }
+        Self { slot, root, agent: None, arguments: Vec::new(), boots: 0 }
     }
 
     /// Sets further arguments for every start of the agent from now on.
@@ -162,7 +164,8 @@ impl Device {
             let path = self.slot.dir().join("agent.log");
             fs::OpenOptions::new().create(true).append(true).open(path).expect("/tmp can be written to")
         };
-        let agent = Command::new(nodlet_program())
+        let agent = self
+            .agent_command()
             .arg("--root")
             .arg(&self.root)
             .args(["agent", "--pod-cidr", &self.slot.pod_cidr()])
@@ -175,7 +178,40 @@ impl Device {
         self.agent = Some(agent);
     }
 
-    /// Kills the agent as a power cut would: it learns of nothing.
+    /// The program of the agent. After a power cut it finds another boot id than before and a
+    /// clock that has begun anew, in namespaces of its own: the machine's stay what they are.
+    fn agent_command(&self) -> Command {
+        if self.boots == 0 {
+            return Command::new(nodlet_program());
+        }
+        let boot_id = self.slot.dir().join("boot-id");
+        let text = format!("{:08x}-0000-4000-8000-000000000000\n", self.boots);
+        fs::write(&boot_id, text).expect("/tmp can be written to");
+        let mut command = Command::new("unshare");
+        command.arg("--mount");
+        if clocks_can_differ() {
+            let up = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+            let up = up.expect("every kernel has this clock").tv_sec();
+            command.args(["--time".into(), format!("--monotonic={}", MINUTE.min(up) - up)]);
+        }
+        command
+            .args(["sh", "-c", "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\""])
+            .args([boot_id, nodlet_program()]);
+        command
+    }
+
+    /// Cuts the power: the agent, all supervisors and all containers are gone, none with a
+    /// last word to the disk, and so is what no boot brings back: mounts, cgroups, links and
+    /// `/run`. The agent is not started again.
+    pub fn cut_power(&mut self) {
+        // First the one that writes to the disk: the end of the others is news to it.
+        self.kill_agent();
+        leftovers::sweep(&self.root);
+        fs::remove_dir_all(self.path("/run")).expect("the agent has run");
+        self.boots += 1;
+    }
+
+    /// Kills the agent as `kill -9` does: it learns of nothing.
     pub fn kill_agent(&mut self) {
         let mut agent = self.agent.take().expect("the agent runs");
         agent.kill().expect("a child can be killed");
@@ -439,6 +475,17 @@ impl Device {
         }
         (!ended).then(|| format!("the agent still ran after `nodlet down`\n{}", self.diagnosis()))
     }
+}
+
+/// A boot that is up for so long, in seconds.
+const MINUTE: i64 = 60;
+
+/// Whether a process and all its children can have a clock of their own (Linux 6.3; before,
+/// only the children could).
+fn clocks_can_differ() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(6), Some(3)) && Path::new("/proc/self/ns/time").exists()
 }
 
 /// The binary under test: `$NODLET`, or what cargo built beside the tests.

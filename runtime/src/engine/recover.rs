@@ -63,11 +63,8 @@ const GREETING: Duration = Duration::from_secs(20);
 /// Takes the root for this agent.
 pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
     for (directory, mode) in paths.directories() {
-        let made = fs::create_dir_all(&directory).and_then(|()| {
-            use std::os::unix::fs::PermissionsExt;
-            fs::set_permissions(&directory, fs::Permissions::from_mode(mode))
-        });
-        made.map_err(|source| EngineError::Prepare { path: directory, source })?;
+        make_directory(&directory, mode)
+            .map_err(|source| EngineError::Prepare { path: directory, source })?;
     }
     let path = paths.agent_lock();
     let failed = |source| EngineError::Prepare { path: path.clone(), source };
@@ -85,6 +82,18 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
         lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
     written.map_err(failed)?;
     Ok(lock)
+}
+
+/// Makes a directory of ours with this mode. One that has it is left alone: setting it again
+/// would write to flash.
+fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::create_dir_all(directory)?;
+    let permissions = fs::metadata(directory)?.permissions();
+    if permissions.mode() & 0o7777 == mode {
+        return Ok(());
+    }
+    fs::set_permissions(directory, fs::Permissions::from_mode(mode))
 }
 
 /// Opens the API's socket in the place of one that an earlier agent left.

@@ -1,0 +1,227 @@
+//! What a power cut leaves: manifests, records, logs, and nothing that runs. A pod
+//! that was over stays over, one that was interrupted is told as that, and the rest
+//! goes on where it was.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use nodlet_tests::{Device, manifest};
+use serde_json::Value;
+
+/// A pod whose container leaves a line in `/one/NAME` each time that it runs.
+fn noted(shared: &str, name: &str, policy: &str, steps: &str) -> String {
+    manifest::pod_of(
+        name,
+        &[manifest::container(
+            "app",
+            &format!("print up then append /one/{name} run then {steps}"),
+            "volumeMounts: [{name: one, mountPath: /one}, {name: scratch, mountPath: /scratch}]",
+        )],
+        &format!(
+            "restartPolicy: {policy}\nvolumes: [{{name: one, hostPath: {{path: {shared}}}}}, {{name: scratch, emptyDir: {{}}}}]"
+        ),
+    )
+}
+
+/// How often the container of `noted` has run.
+fn runs(here: &Path, name: &str) -> usize {
+    fs::read_to_string(here.join(name)).unwrap_or_default().lines().count()
+}
+
+/// What is on flash of a pod; `Null` if nothing is.
+fn record(device: &Device, uid: &str) -> Value {
+    let bytes = fs::read(device.path(&format!("/var/lib/nodlet/records/{uid}.json"))).unwrap_or_default();
+    serde_json::from_slice(&bytes).unwrap_or_default()
+}
+
+/// Waits until it is on flash that the container has begun so many runs.
+fn wait_recorded(device: &Device, pod: &str, attempts: u64) {
+    let uid = device.pod(pod).uid();
+    device.wait_for(&format!("{attempts} runs of {pod} to be on flash"), || {
+        record(device, &uid)["containers"][0]["attempts"] == attempts
+    });
+}
+
+/// Everything on the disk that is the pod's, by its uid.
+fn on_disk(device: &Device, uid: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for directory in
+        ["/var/lib/nodlet/pods", "/var/lib/nodlet/records", "/var/log/pods", "/var/log/containers"]
+    {
+        for entry in fs::read_dir(device.path(directory)).expect("it is there").flatten() {
+            // The links are named by pod and container; they lead to where the uid stands.
+            let target = fs::read_link(entry.path()).unwrap_or_default();
+            if format!("{}{}", entry.path().display(), target.display()).contains(uid) {
+                found.push(entry.path().display().to_string());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn after_a_power_cut_what_was_over_stays_over_and_the_rest_goes_on() {
+    let mut device = Device::start();
+    let (shared, here) = device.shared("one");
+    for (name, policy, steps) in [
+        ("done", "OnFailure", "exit 0"),
+        ("broken", "Never", "exit 3"),
+        ("long", "Never", "sleep"),
+        ("job", "OnFailure", "sleep"),
+        ("gone", "Always", "sleep"),
+    ] {
+        device.write_manifest(&format!("{name}.yaml"), &noted(&shared, name, policy, steps));
+    }
+    // This one is known to nobody but to us.
+    let always = noted(&shared, "always", "Always", "fail-once /scratch/mark then sleep");
+    device.nodlet_with_input(["apply", "-f", "-"], &always).ok();
+
+    device.pod("done").wait_phase("Succeeded");
+    device.pod("broken").wait_phase("Failed");
+    for name in ["long", "job", "gone", "always"] {
+        device.pod(name).wait_ready();
+    }
+    device.wait_for("the second run", || runs(&here, "always") == 2);
+    for (name, attempts) in [("done", 1), ("broken", 1), ("long", 1), ("job", 1), ("gone", 1), ("always", 2)]
+    {
+        wait_recorded(&device, name, attempts);
+    }
+    let before = |name: &str| (device.pod(name).uid(), device.pod(name).status()["startTime"].clone());
+    let names = ["done", "broken", "long", "job", "always"];
+    let were = names.map(before);
+    let gone = device.pod("gone").uid();
+    assert!(on_disk(&device, &gone).len() >= 4, "{:?}", on_disk(&device, &gone));
+    assert_eq!(device.pod("always").container("app").restart_count(), 1);
+
+    device.cut_power();
+    assert!(device.container_processes().is_empty());
+    device.remove_manifest("gone.yaml");
+    device.start_agent();
+
+    device.pod("always").wait_ready();
+    device.pod("job").wait_ready();
+    device.pod("long").wait_phase("Failed");
+    assert_eq!(
+        names.map(|name| (device.pod(name).uid(), device.pod(name).status()["startTime"].clone())),
+        were
+    );
+
+    let ended = |name: &str| {
+        let app = device.pod(name).container("app");
+        (device.pod(name).phase(), app.exit_code(), app.reason(), app.restart_count())
+    };
+    assert_eq!(ended("done"), ("Succeeded".into(), Some(0), "Completed".into(), 0));
+    assert_eq!(ended("broken"), ("Failed".into(), Some(3), "Error".into(), 0));
+    assert_eq!(ended("long"), ("Failed".into(), Some(137), "ContainerStatusUnknown".into(), 0));
+    for (name, restarts) in [("always", 2), ("job", 1)] {
+        let app = device.pod(name).container("app");
+        assert_eq!(app.restart_count(), restarts, "{name}: the run that was cut off counts");
+        assert_eq!(
+            (app.of_last("exitCode"), app.of_last("reason")),
+            (137.into(), "ContainerStatusUnknown".into())
+        );
+    }
+    device.wait_for("both to have begun", || (runs(&here, "always"), runs(&here, "job")) == (3, 2));
+    for name in ["done", "broken", "long"] {
+        assert_eq!(runs(&here, name), 1, "{name} ran again");
+        assert_eq!(device.pod(name).logs("app"), "up\n", "the log of {name} outlives the boot");
+    }
+    assert_eq!(
+        fs::read(device.path(&format!(
+            "/var/lib/nodlet/pods/{}/volumes/kubernetes.io~empty-dir/scratch/mark",
+            were[4].0
+        )))
+        .ok(),
+        Some(b"failed\n".to_vec()),
+        "an emptyDir lives as long as its pod"
+    );
+
+    assert!(device.pod("gone").object().is_none());
+    device.wait_for("all that gone left to be swept", || on_disk(&device, &gone).is_empty());
+    assert_eq!(runs(&here, "gone"), 1);
+    assert_eq!(device.container_processes().len(), 2);
+}
+
+#[test]
+fn an_agent_that_starts_again_and_finds_all_as_it_was_writes_nothing_to_flash() {
+    let mut device = Device::start();
+    let (shared, here) = device.shared("one");
+    device.write_manifest("done.yaml", &noted(&shared, "done", "Never", "exit 0"));
+    device.write_manifest("web.yaml", &noted(&shared, "web", "Always", "sleep"));
+    let again = noted(&shared, "again", "Always", "fail-once /scratch/mark then sleep");
+    device.nodlet_with_input(["apply", "-f", "-"], &again).ok();
+    device.pod("done").wait_phase("Succeeded");
+    device.pod("web").wait_ready();
+    device.wait_for("the second run", || runs(&here, "again") == 2);
+    for (name, attempts) in [("done", 1), ("web", 1), ("again", 2)] {
+        wait_recorded(&device, name, attempts);
+    }
+
+    let flash = Flash::watch(&device);
+    device.stop_agent();
+    device.start_agent();
+    for name in ["web", "again"] {
+        device.pod(name).wait_ready();
+    }
+    // What differs from what is on flash is written when it has settled: a pod that came
+    // after the agent is written after everything that the agent wanted to write by then.
+    let late = noted(&shared, "late", "Always", "sleep");
+    device.write_manifest("late.yaml", &late);
+    device.pod("late").wait_ready();
+    wait_recorded(&device, "late", 1);
+    let uid = device.pod("late").uid();
+    let is_late = |line: &String| line.contains(&uid) || line.contains("late.yaml");
+    let (late, others): (Vec<String>, Vec<String>) = flash.written().into_iter().partition(is_late);
+    assert!(late.iter().any(|line| line.contains("records")), "the watch sees nothing: {late:#?}");
+    assert!(others.is_empty(), "{others:#?}");
+}
+
+/// What is written to `/var` and `/etc` of a device, logs aside: they go on meanwhile.
+struct Flash {
+    inotify: Inotify,
+    watches: BTreeMap<WatchDescriptor, PathBuf>,
+}
+
+impl Flash {
+    fn watch(device: &Device) -> Flash {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK).expect("the kernel has inotify");
+        let mut flash = Flash { inotify, watches: BTreeMap::new() };
+        for path in ["/var/lib/nodlet", "/etc", "/usr"] {
+            flash.watch_below(&device.path(path));
+        }
+        flash
+    }
+
+    fn watch_below(&mut self, directory: &Path) {
+        let what = AddWatchFlags::IN_MODIFY
+            | AddWatchFlags::IN_ATTRIB
+            | AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_MOVE
+            | AddWatchFlags::IN_ONLYDIR
+            | AddWatchFlags::IN_DONT_FOLLOW;
+        let Ok(watch) = self.inotify.add_watch(directory, what) else { return };
+        self.watches.insert(watch, directory.to_owned());
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                self.watch_below(&entry.path());
+            }
+        }
+    }
+
+    /// A line for each write since the watch began, with the path.
+    fn written(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        while let Ok(events) = self.inotify.read_events() {
+            for event in events {
+                assert!(!event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW), "more than the kernel tells");
+                let directory = self.watches.get(&event.wd).cloned().unwrap_or_default();
+                let path = event.name.map_or(directory.clone(), |name| directory.join(name));
+                lines.push(format!("{:?} {}", event.mask, path.display()));
+            }
+        }
+        lines
+    }
+}
