@@ -9,7 +9,7 @@ mod identity;
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use nodlet_rootfs::ImageConfig;
 use sha2::{Digest, Sha256};
@@ -195,7 +195,7 @@ fn mounts(
         mounts.push(MountConfig {
             source: source.clone(),
             sub_path: mount.sub_path.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from),
-            destination: Path::new("/").join(&mount.mount_path),
+            destination: absolute(&mount.mount_path),
             read_only: mount.read_only,
             propagation: match mount.propagation {
                 MountPropagation::None => Propagation::Private,
@@ -213,7 +213,8 @@ fn mounts(
                 source: MountSource::Host(run.join(file)),
                 sub_path: None,
                 destination: destination.into(),
-                read_only: container.security_context.read_only_root_filesystem,
+                // The kubelet makes the first of them and leaves it writable; containerd makes the others.
+                read_only: file != "etc-hosts" && container.security_context.read_only_root_filesystem,
                 propagation: Propagation::Private,
             });
         }
@@ -251,9 +252,22 @@ fn termination_message(
     let directory = paths.run_pod(&pod.uid.0).join("termination");
     Some(TerminationMessage {
         file: directory.join(format!("{}_{number}", container.name)),
-        path: Path::new("/").join(&container.termination_message_path),
+        path: absolute(&container.termination_message_path),
         fallback_to_logs: container.termination_message_fallback_to_logs,
     })
+}
+
+/// The path as the kernel would walk it were there no links: from the root, without `.` and `..`.
+fn absolute(path: &str) -> PathBuf {
+    let mut absolute = PathBuf::from("/");
+    for component in Path::new(path).components() {
+        match component {
+            Component::Normal(name) => absolute.push(name),
+            Component::ParentDir => drop(absolute.pop()),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+    absolute
 }
 
 /// How readily the kernel kills it when memory is short (kubelet: `GetContainerOOMScoreAdjust`).
@@ -269,24 +283,41 @@ fn oom_score_adj(pod: &Pod, container: &Container, memory: u64) -> i32 {
     }
 }
 
+/// The first real-time signal as images count them: glibc's. musl keeps one more for
+/// itself, so libc's own `SIGRTMIN` is another number than whoever wrote STOPSIGNAL meant.
+const SIGRTMIN: i32 = 34;
+
+/// The last one.
+const SIGRTMAX: i32 = 64;
+
 /// The signal of STOPSIGNAL, by name or number; SIGTERM where there is none or no such.
 pub fn stop_signal(named: Option<&str>) -> i32 {
     let Some(named) = named.filter(|named| !named.is_empty()) else { return libc::SIGTERM };
     if let Ok(number) = named.parse() {
-        return if (1..=libc::SIGRTMAX()).contains(&number) { number } else { libc::SIGTERM };
+        return if (1..=SIGRTMAX).contains(&number) { number } else { libc::SIGTERM };
     }
     let name = named.to_ascii_uppercase();
     let name = name.strip_prefix("SIG").unwrap_or(&name);
-    if let Some(offset) = name.strip_prefix("RTMIN") {
-        return libc::SIGRTMIN() + offset.trim_start_matches('+').parse::<i32>().unwrap_or(0);
-    }
-    if let Some(offset) = name.strip_prefix("RTMAX") {
-        return libc::SIGRTMAX() - offset.trim_start_matches('-').parse::<i32>().unwrap_or(0);
+    let real_time = name
+        .strip_prefix("RTMIN")
+        .map(|offset| real_time(SIGRTMIN, offset, '+'))
+        .or_else(|| name.strip_prefix("RTMAX").map(|offset| real_time(SIGRTMAX, offset, '-')));
+    if let Some(number) = real_time {
+        return number.unwrap_or(libc::SIGTERM);
     }
     format!("SIG{name}").parse::<nix::sys::signal::Signal>().map_or(libc::SIGTERM, |signal| signal as i32)
 }
 
-/// Where a run's writable layer lies.
+/// The real-time signal so far from `end`: `+3`, `-14` or nothing.
+fn real_time(end: i32, offset: &str, sign: char) -> Option<i32> {
+    let offset: i32 = match offset.strip_prefix(sign) {
+        Some(digits) => digits.parse::<u8>().ok()?.into(),
+        None => offset.is_empty().then_some(0)?,
+    };
+    let number = if sign == '-' { end - offset } else { end + offset };
+    (SIGRTMIN..=SIGRTMAX).contains(&number).then_some(number)
+}
+
 /// Writable layers of a pod's runs, in its directory.
 const RUNS: &str = "containers";
 

@@ -1,5 +1,6 @@
 //! Volumes as containers see them.
 
+use nix::mount::MsFlags;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nodlet_tests::{Device, manifest};
 
@@ -69,6 +70,65 @@ fn memory_is_a_tmpfs_of_the_size_that_was_said() {
     let log = device.pod("ram").logs("app");
     let line = log.lines().find(|line| line.contains(" /ram ")).unwrap_or_default();
     assert!(line.contains(" tmpfs ") && line.contains("size=2048k"), "{line}");
+}
+
+#[test]
+fn a_volume_that_cannot_be_mounted_where_it_should_be_says_why() {
+    let device = Device::start();
+    let (shared, here) = device.shared("host");
+    std::fs::write(here.join("file"), "x").expect("it can be written");
+    for (name, mount, volume, expected) in [
+        (
+            "on-file",
+            "mountPath: /etc/passwd",
+            "emptyDir: {}",
+            "it is a directory, and the image has a file there",
+        ),
+        ("below-file", "mountPath: /etc/passwd/x", "emptyDir: {}", "the image has a file where a directory"),
+        ("on-root", "mountPath: /", "emptyDir: {}", "a container needs its own there"),
+        (
+            "on-directory",
+            "mountPath: /etc",
+            &*format!("hostPath: {{path: {shared}/file}}"),
+            "it is a file, and the image has a directory there",
+        ),
+    ] {
+        let container = manifest::container("app", "sleep", &format!("volumeMounts: [{{name: v, {mount}}}]"));
+        let text = manifest::pod_of(name, &[container], &format!("volumes: [{{name: v, {volume}}}]"));
+        device.write_manifest(&format!("{name}.yaml"), &text);
+        device.wait_for(&format!("the refusal of {name}"), || {
+            let events = device.pod(name).events();
+            events.iter().any(|event| event.starts_with("Failed: ") && event.contains(expected))
+        });
+    }
+}
+
+#[test]
+fn mounts_pass_only_where_the_host_shares_them() {
+    let device = Device::start();
+    let host = device.mount_tmpfs("/host", "mode=755");
+    let here = device.path("/host");
+    let propagation = |to: MsFlags| {
+        nix::mount::mount(None::<&str>, &here, None::<&str>, to, None::<&str>).expect("it is a mount");
+    };
+    propagation(MsFlags::MS_PRIVATE);
+    let container = manifest::container(
+        "app",
+        "sleep",
+        "volumeMounts: [{name: v, mountPath: /v, mountPropagation: HostToContainer}]",
+    );
+    let volume = format!("volumes: [{{name: v, hostPath: {{path: {}}}}}]", here.display());
+    device.write_manifest("slave.yaml", &manifest::pod_of("slave", &[container], &volume));
+    let slave = device.pod("slave");
+    device.wait_for("the refusal", || {
+        slave.events().iter().any(|event| event.contains("but it is not a shared or slave mount"))
+    });
+    propagation(MsFlags::MS_SHARED);
+    slave.wait_ready();
+    let later = device.mount_tmpfs("/host/later", "mode=755");
+    std::fs::write(here.join("later/file"), "seen\n").expect("it can be written");
+    assert_eq!(slave.exec("app", ["/bin/demo", "cat", "/v/later/file"]).ok(), "seen\n");
+    drop((later, host));
 }
 
 #[test]

@@ -201,10 +201,42 @@ fn a_stop_signal_has_a_name_or_a_number() {
         (Some("9"), 9),
         (Some("0"), 15),
         (Some("NONSENSE"), 15),
-        (Some("SIGRTMIN+3"), libc::SIGRTMIN() + 3),
+        // As systemd and every other program of a distribution counts them.
+        (Some("SIGRTMIN+3"), 37),
+        (Some("rtmin"), 34),
+        (Some("SIGRTMAX-14"), 50),
+        (Some("SIGRTMAX"), 64),
+        (Some("SIGRTMIN+99"), 15),
+        (Some("SIGRTMAX-99"), 15),
+        (Some("SIGRTMINX"), 15),
     ] {
         assert_eq!(stop_signal(named), expected, "{named:?}");
     }
+}
+
+#[test]
+fn a_mount_path_is_taken_from_the_root_without_dots() {
+    for (path, expected) in [
+        ("/a/b", "/a/b"),
+        ("rel", "/rel"),
+        ("/a//b/", "/a/b"),
+        ("/../../x/../y", "/y"),
+        ("/./a", "/a"),
+        ("/", "/"),
+    ] {
+        assert_eq!(absolute(path), Path::new(expected), "{path}");
+    }
+}
+
+#[test]
+fn of_a_pods_own_files_only_hosts_is_writable_in_a_read_only_root() {
+    let config = made("securityContext: {readOnlyRootFilesystem: true}", "");
+    let read_only = |path: &str| {
+        let mount = config.mounts.iter().find(|mount| mount.destination == Path::new(path));
+        mount.expect("it is mounted").read_only
+    };
+    assert!(!read_only("/etc/hosts"));
+    assert!(read_only("/etc/resolv.conf") && read_only("/etc/hostname"));
 }
 
 #[test]

@@ -260,9 +260,15 @@ fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
     for volume in &config.memory_volumes {
         let path = Path::new(MEMORY_VOLUMES).join(&volume.name);
         fs::create_dir(&path)?;
-        let size = volume.size.map_or(String::new(), |size| format!(",size={size}"));
+        // Without a limit, what the node has: the kernel's own default would be half of it.
+        let size = volume.size.map_or("100%".to_owned(), |size| size.to_string());
         // As an emptyDir on disk: everybody's; with fsGroup, new files belong to the group.
-        tmpfs(&path, &format!("mode=0777{size}"))?;
+        let options = format!("mode=0777,size={size}");
+        // Its pages do not wear flash out; before Linux 6.4 that cannot be said.
+        tmpfs(&path, &format!("{options},noswap")).or_else(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => tmpfs(&path, &options),
+            _ => Err(error),
+        })?;
         if let Some(group) = volume.fs_group {
             std::os::unix::fs::chown(&path, None, Some(group))?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o2777))?;

@@ -181,6 +181,7 @@ impl Start<'_> {
         }
 
         let mounted = volume::attach(&volumes, &directory("volumes")?)?;
+        volume::check_mount_points(&mounted, root_fd.as_fd())?;
         volume::make_working_directory(&config, root_fd.as_fd(), &mounted)
             .map_err(|source| StartError::WorkingDirectory { path: config.process.cwd.clone(), source })?;
         let cgroup = hide_cgroups(&config, &directory("cgroup")?).map_err(StartError::JoinCgroup)?;

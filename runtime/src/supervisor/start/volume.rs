@@ -89,6 +89,9 @@ fn copy(mount: &MountConfig, path: &Path) -> Result<Volume, StartError> {
             source,
         })?;
     }
+    if let MountSource::Host(_) = mount.source {
+        check_propagation(mount.propagation, path, base.as_fd()).map_err(failed)?;
+    }
     let is_directory = base.metadata().map_err(failed)?.is_dir();
     let copy = sys::clone_mount(Some(base.as_fd()), c"", true).map_err(failed)?;
     let propagation = match mount.propagation {
@@ -108,6 +111,31 @@ fn copy(mount: &MountConfig, path: &Path) -> Result<Volume, StartError> {
         read_only: mount.read_only,
         shared: mount.propagation == Propagation::Shared,
     })
+}
+
+/// Mounts pass between host and container only where the host shares them (containerd: `ensureShared`).
+fn check_propagation(wanted: Propagation, path: &Path, opened: BorrowedFd) -> io::Result<()> {
+    let (kind, enough): (&str, &[&str]) = match wanted {
+        Propagation::Private => return Ok(()),
+        Propagation::Slave => ("shared or slave", &["shared:", "master:"]),
+        Propagation::Shared => ("shared", &["shared:"]),
+    };
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", opened.as_raw_fd()))?;
+    let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim);
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    // ID, parent, device, root, mount point, options, optional fields up to a dash.
+    let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let Some(mount) = mounts.find(|fields| fields.first().copied() == id) else { return Ok(()) };
+    let mut optional = mount.iter().skip(6).take_while(|field| **field != "-");
+    if optional.any(|field| enough.iter().any(|prefix| field.starts_with(prefix))) {
+        return Ok(());
+    }
+    let on = mount.get(4).unwrap_or(&"/");
+    Err(io::Error::other(format!(
+        "path \"{}\" is mounted on \"{on}\" but it is not a {kind} mount; \
+         `mount --make-rshared {on}` on the node makes it one",
+        path.display()
+    )))
 }
 
 /// Opens `path` below a volume without leaving it. What is missing is made, as
@@ -177,6 +205,37 @@ pub(super) fn attach(volumes: &[Volume], directory: &Path) -> Result<Vec<Mounted
         });
     }
     Ok(mounted)
+}
+
+/// Refuses what libcontainer would fail to mount without saying why.
+pub(super) fn check_mount_points(mounted: &[Mounted], root: BorrowedFd) -> Result<(), StartError> {
+    for volume in mounted {
+        let destination = &volume.destination;
+        let refused = |why: &str| {
+            Err(StartError::Volume { destination: destination.clone(), source: io::Error::other(why) })
+        };
+        if [Path::new("/"), Path::new("/proc")].contains(&destination.as_path()) {
+            return refused("a container needs its own there; mount the volume elsewhere");
+        }
+        let is_covered = ["/proc", "/sys", "/dev"].iter().any(|covered| destination.starts_with(covered))
+            || mounted.iter().any(|other| {
+                destination != &other.destination && destination.starts_with(&other.destination)
+            });
+        if is_covered {
+            continue;
+        }
+        let there = open_in_root(root, destination, libc::O_PATH).and_then(|file| file.metadata());
+        match (there.map(|there| there.is_dir()), volume.is_directory) {
+            (Ok(true), false) => return refused("it is a file, and the image has a directory there"),
+            (Ok(false), true) => return refused("it is a directory, and the image has a file there"),
+            (Err(error), _) if error.raw_os_error() == Some(libc::ENOTDIR) => {
+                return refused("the image has a file where a directory of that path should be");
+            }
+            // What is missing is made.
+            (Ok(_) | Err(_), _) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Makes the working directory where it is missing: in the volume it lies in, or in the root.
