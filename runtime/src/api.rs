@@ -108,17 +108,23 @@ pub async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result<()> {
     let connections = LocalExecutor::new();
     connections
         .run(async {
+            // Said once, or an agent without descriptors would fill its own log.
+            let mut refused = false;
             loop {
                 let place = free.acquire_arc().await;
                 let (stream, _) = match listener.accept().await {
                     Ok(accepted) => accepted,
                     // The client is gone already, or there are no descriptors left: someone will close one.
                     Err(error) => {
-                        ::log::warn!("api: failed to accept a connection: {error}");
+                        if !refused {
+                            ::log::warn!("api: failed to accept connections: {error}");
+                        }
+                        refused = true;
                         smol::Timer::after(Duration::from_millis(100)).await;
                         continue;
                     }
                 };
+                refused = false;
                 let api = api.clone();
                 connections
                     .spawn(async move {

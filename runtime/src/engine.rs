@@ -22,6 +22,7 @@ mod this_node;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
 use nodlet_rootfs::Store as Images;
-use smol::LocalExecutor;
+use smol::{Async, LocalExecutor};
 
 use crate::api::{self, Request};
 use crate::cgroup::Cgroups;
@@ -206,6 +207,8 @@ pub struct Engine {
     shell: Rc<Shell>,
     inbox: Receiver<News>,
     requests: Receiver<Request>,
+    /// The API and its socket, until it is served from. Whoever comes before that waits.
+    door: Option<(api::Api, Async<UnixListener>)>,
     /// What the core was last told, by namespace and name.
     told: WantedByName,
     /// Actions begun, for `Config::stop_after`.
@@ -258,21 +261,19 @@ impl Engine {
             execs: RefCell::new(Execs::default()),
             config,
         });
-        if !shell.config.down {
-            let listener = recover::listen(&shell.paths)?;
+        let door = if shell.config.down {
+            None
+        } else {
             let api = api::Api { objects, requests: request_sender, root: shell.config.root.clone() };
-            shell.spawn(async move {
-                if let Err(error) = api::serve(api, listener).await {
-                    log::error!("the API has ended: {error}");
-                }
-            });
-        }
+            Some((api, recover::listen(&shell.paths)?))
+        };
         Ok(Engine {
             node: Node::new(),
             ring: last_words::begin(),
             shell,
             inbox,
             requests,
+            door,
             told: BTreeMap::new(),
             begun: 0,
             _lock: lock,
@@ -300,9 +301,22 @@ impl Engine {
             }
             self.observe(Observation::SourcesSeen);
             self.sweep();
+            self.publish_changed();
+            self.open_api();
             self.turn().await;
             if self.shell.config.down { self.shell.clean_up().await } else { Ok(()) }
         }))
+    }
+
+    /// Serves the API from now on. Not before all pods are in it: that there are none,
+    /// or that one is gone, is believed by whoever reads it.
+    fn open_api(&mut self) {
+        let Some((api, listener)) = self.door.take() else { return };
+        self.shell.spawn(async move {
+            if let Err(error) = api::serve(api, listener).await {
+                log::error!("the API has ended: {error}");
+            }
+        });
     }
 
     async fn turn(&mut self) {

@@ -111,3 +111,97 @@ fn what_was_executed_for_a_client_of_an_agent_that_died_does_not_stay() {
     device.wait_for("the first process to be alone", || device.container_processes().len() == 1);
     assert_eq!(device.pod("web").container("app").restart_count(), 0);
 }
+
+/// The cgroup, so many levels above the one of a process, in which all stand still.
+struct Frozen(std::path::PathBuf);
+
+impl Frozen {
+    fn above(pid: u32, levels: usize) -> Frozen {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it lives");
+        let path = text.lines().find_map(|line| line.strip_prefix("0::/")).expect("it has a cgroup of v2");
+        let path = std::path::Path::new(path).ancestors().nth(levels).expect("it has parents");
+        let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+        let found = mounts.iter().map(|mount| std::path::Path::new(mount).join(path).join("cgroup.freeze"));
+        let frozen = Frozen(found.into_iter().find(|file| file.exists()).expect("cgroup v2 is mounted"));
+        std::fs::write(&frozen.0, "1").expect("a cgroup can be frozen");
+        frozen
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = std::fs::write(&self.0, "0");
+    }
+}
+
+#[test]
+fn a_start_that_hangs_holds_up_no_later_agent_and_its_api_hides_no_pod() {
+    let mut device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_ready();
+    let born = device.pod("web").born("app");
+    // The cgroup of all pods of this class: a start helper is born in it.
+    let frozen = Frozen::above(device.container_processes()[0], 2);
+    device.write_manifest("late.yaml", &manifest::pod("late", "print up then sleep"));
+    device.wait_for("the start helper", || device.container_processes().len() == 2);
+    device.kill_agent();
+    device.start_agent();
+    assert_eq!(device.pods(), ["late", "web"]);
+    drop(frozen);
+    device.pod("late").wait_log("app", "up");
+    assert_eq!(device.pod("web").born("app"), born);
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+}
+
+#[test]
+fn a_sandbox_that_hangs_is_given_up_and_can_be_deleted() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_ready();
+    let agent = device.agent_pid();
+    let supervisor = device.own_processes().into_iter().find(|pid| *pid != agent).expect("it runs");
+    let frozen = Frozen::above(supervisor, 1);
+    device.write_manifest("stuck.yaml", &manifest::pod("stuck", "print up then sleep"));
+    device.wait_for("its supervisor", || device.own_processes().len() == 3);
+    device.remove_manifest("stuck.yaml");
+    device.pod("stuck").wait_gone();
+    assert_eq!(device.own_processes().len(), 2);
+    drop(frozen);
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+}
+
+#[test]
+fn a_pod_that_is_gone_leaves_no_lock_and_one_that_lives_keeps_its_own() {
+    let mut device = Device::start();
+    let locks = device.path("/run/nodlet/locks");
+    let names = || -> Vec<_> {
+        let entries = std::fs::read_dir(&locks).expect("it is there");
+        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+    };
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.write_manifest("job.yaml", &manifest::pod("job", "print up then sleep"));
+    device.pod("web").wait_ready();
+    device.pod("job").wait_ready();
+    device.remove_manifest("job.yaml");
+    device.pod("job").wait_gone();
+    assert_eq!(names(), ["default_web"]);
+    // What an agent that died did not come to remove.
+    device.kill_agent();
+    std::fs::write(locks.join("default_gone"), "").expect("it can be written");
+    device.start_agent();
+    assert_eq!(names(), ["default_web"]);
+}
+
+#[test]
+fn an_agent_empties_no_file_that_its_lock_is_a_link_to() {
+    let mut device = Device::new();
+    let (run, precious) = (device.path("/run/nodlet"), device.path("/precious"));
+    std::fs::create_dir_all(&run).expect("the root can be written to");
+    std::fs::write(&precious, "precious").expect("the root can be written to");
+    std::os::unix::fs::symlink(&precious, run.join("agent.lock")).expect("the root can be written to");
+    device.launch_agent();
+    assert_eq!(device.agent_ended(), 1);
+    assert!(device.agent_log().contains("agent.lock"), "{}", device.agent_log());
+    assert_eq!(std::fs::read_to_string(&precious).expect("it is there"), "precious");
+    std::fs::remove_file(run.join("agent.lock")).expect("it is there");
+}

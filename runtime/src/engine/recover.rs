@@ -29,7 +29,7 @@ use crate::sources::Wanted;
 use crate::spec::ContainerIndex;
 use crate::supervisor::ExitRecord;
 use crate::supervisor::client::{
-    StartedProcess, Supervisor, SupervisorError, SupervisorEvent, SupervisorState,
+    self, StartedProcess, Supervisor, SupervisorError, SupervisorEvent, SupervisorState,
 };
 use crate::time::{Instant, Moment};
 use crate::{container_config, volume};
@@ -68,7 +68,15 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
     }
     let path = paths.agent_lock();
     let failed = |source| EngineError::Prepare { path: path.clone(), source };
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    // Not through a link: what that leads to would be emptied.
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(&path);
     let mut lock = match Flock::lock(file.map_err(failed)?, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => lock,
         Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
@@ -146,6 +154,9 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Vec<FoundPod> {
             shell.empty(&uid, &[cgroup]).await;
         }
     }
+    if let Err(error) = client::remove_free_locks(&shell.paths.locks(), None) {
+        log::error!("failed to remove locks of pods that are gone: {error}");
+    }
     found
 }
 
@@ -193,7 +204,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
     };
     let (mut attempts, mut ready, mut sandbox) = (Vec::new(), None, None);
     if let Some((supervisor, state)) = living {
-        let known = Known::of(finish_starts(&supervisor, state).await);
+        let known = Known::of(finish_starts(&supervisor, &cgroup, state).await);
         for (container, number) in &known.failed {
             // It is planned again, with the same number.
             if let Err(error) = supervisor.forget(container, *number) {
@@ -227,20 +238,47 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
     Ok(FoundPod { found, wanted, created, sandbox })
 }
 
-/// Waits for what an earlier agent was starting, so that it is not asked for twice. The
-/// supervisor gives up what hangs.
-async fn finish_starts(supervisor: &Supervisor, mut state: SupervisorState) -> SupervisorState {
-    while !state.starting.is_empty() {
-        // One that dies meanwhile is noticed by whoever listens next.
-        let Ok(event) = supervisor.next().await else { break };
-        if let SupervisorEvent::Started { container, number, .. }
-        | SupervisorEvent::StartFailed { container, number, .. } = &event
-        {
-            state.starting.retain(|(of, started)| of != container || started != number);
+/// Waits for what an earlier agent was starting, so that it is not asked for twice. No pod is
+/// looked after before all are found, so a start that takes longer than [`GREETING`] is ended,
+/// and begun again.
+async fn finish_starts(
+    supervisor: &Supervisor,
+    cgroup: &PodCgroup,
+    mut state: SupervisorState,
+) -> SupervisorState {
+    if !hear_starts(supervisor, &mut state).await {
+        for (container, number) in &state.starting {
+            log::error!("the start of {container}#{number} takes too long; killing it");
+            // Its helper is in there.
+            if let Err(error) = cgroup.known_leaf(container, *number).kill() {
+                log::error!("failed to kill the start of {container}#{number}: {error}");
+            }
         }
-        state.events.push(event);
+        hear_starts(supervisor, &mut state).await;
     }
     state
+}
+
+/// Hears how starts end that are under way; `false` if some have not within [`GREETING`].
+async fn hear_starts(supervisor: &Supervisor, state: &mut SupervisorState) -> bool {
+    let hear = async {
+        while !state.starting.is_empty() {
+            // One that dies meanwhile is noticed by whoever listens next.
+            let Ok(event) = supervisor.next().await else { break };
+            if let SupervisorEvent::Started { container, number, .. }
+            | SupervisorEvent::StartFailed { container, number, .. } = &event
+            {
+                state.starting.retain(|(of, started)| of != container || started != number);
+            }
+            state.events.push(event);
+        }
+        true
+    };
+    let late = async {
+        smol::Timer::after(GREETING).await;
+        false
+    };
+    smol::future::or(hear, late).await
 }
 
 /// Greets a supervisor, brought up to date first if it runs another binary than we do: nothing

@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::cgroup::PodCgroup;
 use crate::node::{PodIndex, PodObservation, SandboxFailure};
 use crate::sources::Wanted;
-use crate::supervisor::client::{Supervisor, SupervisorEvent};
+use crate::supervisor::client::{self, Supervisor, SupervisorEvent};
 use crate::time::Instant;
 use crate::{container_config, pod_files, volume};
 
@@ -54,6 +55,10 @@ impl Sandbox {
     }
 }
 
+/// How long supervisor and namespaces may take: no flash is written for them. What hangs
+/// must not hold up the pod's deletion for ever.
+const SANDBOX_WITHIN: Duration = Duration::from_secs(30);
+
 /// Why a sandbox could not be made.
 struct Failure(SandboxFailure, String);
 
@@ -96,6 +101,11 @@ fn sandbox_ip(shell: &Shell, wanted: &Wanted) -> Option<Ipv4Addr> {
     shell.network.borrow().address_of(&wanted.pod.uid)
 }
 
+/// Held by the pod's supervisor: no two of one name.
+fn lock_name(wanted: &Wanted) -> String {
+    format!("{}_{}", wanted.pod.namespace, wanted.pod.name)
+}
+
 async fn make(
     shell: &Rc<Shell>,
     wanted: &Rc<Wanted>,
@@ -130,7 +140,7 @@ async fn make(
         network,
         cgroup.pause_paths().map_err(Failure::sandbox)?,
     );
-    let lock = format!("{}_{}", pod.namespace, pod.name);
+    let lock = lock_name(wanted);
     let made = async {
         let own_cgroup = shell.cgroups.supervisor(uid).map_err(Failure::sandbox)?;
         let supervisor = Supervisor::spawn(&directory, &lock, &shell.cgroups.supervisor_paths(&own_cgroup))
@@ -147,7 +157,12 @@ async fn make(
             }
         }
     };
-    match made.await {
+    let late = async {
+        smol::Timer::after(SANDBOX_WITHIN).await;
+        let seconds = SANDBOX_WITHIN.as_secs();
+        Err(Failure(SandboxFailure::Sandbox, format!("failed to make its namespaces within {seconds} s")))
+    };
+    match smol::future::or(made, late).await {
         Ok((supervisor, at)) => Ok((Sandbox::new(supervisor, cgroup, ip, volumes), at)),
         Err(failure) => {
             // Whatever was made of it hangs on its processes.
@@ -263,6 +278,10 @@ pub(super) async fn forget(shell: Rc<Shell>, pod: PodIndex) {
             failed
         })
         .await;
+    let lock = lock_name(&wanted);
+    if let Err(error) = client::remove_free_locks(&shell.paths.locks(), Some(&lock)) {
+        log::error!("failed to remove the lock {lock}: {error}");
+    }
     for failure in failed {
         log::error!("failed to remove what {}/{} left: {failure}", wanted.pod.namespace, wanted.pod.name);
     }

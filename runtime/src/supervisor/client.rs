@@ -441,6 +441,29 @@ fn lock(dir: &Path, name: &str) -> Result<File, SupervisorError> {
     Ok(file)
 }
 
+/// Removes locks that no supervisor holds: that of one name, or all. For the thread that
+/// [`Supervisor::spawn`]s: between opening a lock and taking it nobody may remove it, or
+/// there would be two of one name.
+pub fn remove_free_locks(locks: &Path, name: Option<&str>) -> io::Result<()> {
+    let paths = match name {
+        Some(name) => vec![locks.join(name)],
+        None => fs::read_dir(locks)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?,
+    };
+    for path in paths {
+        let file = match OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        match file.try_lock() {
+            Ok(()) => fs::remove_file(&path)?,
+            Err(fs::TryLockError::WouldBlock) => {}
+            Err(fs::TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// A path to the socket that is short however long the directory's is.
 fn socket_address(dir: &File) -> nix::Result<UnixAddr> {
     UnixAddr::new(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()).as_str())
