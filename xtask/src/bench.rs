@@ -14,7 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 use nodlet_tests::{Device, demo_archive, demo_program, manifest};
 use serde_json::json;
 
-use crate::{Failure, Outcome, built, cargo, run as run_command, setup, work};
+use crate::{Failure, Outcome, built, cargo, misused, run as run_command, setup, work};
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (mut minutes, mut rounds, mut profile) = (2, 20, "release");
@@ -27,17 +27,17 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             "--minutes" => minutes = number()?,
             "--rounds" => rounds = number()?,
             "--debug" => profile = "debug",
-            _ => return Err("usage: cargo xtask bench [--minutes N] [--rounds N] [--debug]".into()),
+            _ => return Err(misused("bench")),
         }
     }
     setup::require_root()?;
     let mut build = cargo();
-    build.args(["build", "--quiet", "--package", "nodlet"]);
+    build.args(["build", "--package", "nodlet"]);
     if profile == "release" {
         build.arg("--release");
     }
     run_command(&mut build)?;
-    run_command(cargo().args(["build", "--quiet", "--package", "nodlet-tests", "--bin", "demo"]))?;
+    run_command(cargo().args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
     let program = built(profile, "nodlet");
     // SAFETY: this program has one thread so far; nobody else reads the environment.
     unsafe { std::env::set_var("NODLET", &program) };

@@ -3,7 +3,7 @@
 //! fails, and never passes over what this machine cannot do. With `--install` it
 //! first gets what the tests need and this machine lacks.
 
-use crate::{Failure, Outcome, cargo, images, kubectl, run as run_command, setup};
+use crate::{Failure, Outcome, cargo, images, kubectl, run as run_command, setup, usage};
 
 /// A step: its name, what it looks at, and the function.
 type Step = (&'static str, &'static str, fn() -> Outcome);
@@ -20,8 +20,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         arguments.iter().partition(|argument| *argument == "--install");
     for wanted in &arguments {
         if !STEPS.iter().any(|(name, _, _)| name == wanted) {
-            let names: Vec<&str> = STEPS.iter().map(|(name, _, _)| *name).collect();
-            return Err(Failure(format!("there is no step {wanted:?}; there are {}", names.join(", "))));
+            return Err(Failure(format!("there is no step {wanted:?}; {}", usage("check"))));
         }
     }
     let chosen = |name: &str| arguments.is_empty() || arguments.iter().any(|wanted| *wanted == name);
@@ -47,15 +46,7 @@ fn fmt() -> Outcome {
 }
 
 fn clippy() -> Outcome {
-    run_command(cargo().args([
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--quiet",
-        "--",
-        "--deny",
-        "warnings",
-    ]))
+    run_command(cargo().args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
 }
 
 fn unit() -> Outcome {

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{Failure, Outcome, built, cargo, image, project, run as run_command, setup, work};
+use crate::{Failure, Outcome, built, cargo, image, misused, project, run as run_command, setup, work};
 
 /// How long a step may take that takes moments.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,11 +22,11 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let keep = match arguments {
         [] => false,
         [one] if one == "--keep" => true,
-        _ => return Err("usage: cargo xtask demo [--keep]".into()),
+        _ => return Err(misused("demo")),
     };
     setup::require_root()?;
     say("Building nodlet and an image to run (some minutes the first time)");
-    run_command(cargo().args(["build", "--quiet", "--package", "nodlet"]))?;
+    run_command(cargo().args(["build", "--package", "nodlet"]))?;
     let archive = image::build()?;
 
     let mut show = Show::new()?;

@@ -18,7 +18,7 @@ pub(crate) fn run(_: &[String]) -> Outcome {
 
 /// Builds both archives and gives the path of the OCI one.
 pub(crate) fn build() -> Result<PathBuf, Failure> {
-    run_command(cargo().args(["build", "--quiet", "--package", "nodlet-tests", "--bin", "demo"]))?;
+    run_command(cargo().args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
     let program = std::fs::read(built("debug", "demo"))?;
     let image = Image::demo(REFERENCE, &program);
     let dir = work("images")?;

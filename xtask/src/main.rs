@@ -14,20 +14,35 @@ mod schema;
 mod setup;
 mod sizes;
 
-/// A task: its name, what it does in a line, and the function.
-type Task = (&'static str, &'static str, fn(&[String]) -> Outcome);
+/// A task: its name, the arguments it takes, what it does in a line, and the function.
+type Task = (&'static str, &'static str, &'static str, fn(&[String]) -> Outcome);
 
 /// `cargo xtask` alone prints this.
 const TASKS: &[Task] = &[
-    ("demo", "show what nodlet does, on this machine; --keep leaves it running", demo::run),
-    ("setup", "install what the tests need and this machine lacks (Debian, root)", setup::run),
-    ("check", "everything that must hold: form, lints, unit tests, real containers", check::run),
-    ("sizes", "the bytes of the released binary; --compare with the ledger, --write it", sizes::run),
-    ("bench", "the figures of the README, measured here; --minutes N, --rounds N, --debug", bench::run),
-    ("image", "build the demo image into .work/images, in both archive formats", image::run),
-    ("images", "build images of redis, nginx and python3 with buildah, podman and skopeo", images::run),
-    ("kubectl", "build the real kubectl from its Go modules into .work/kubectl", kubectl::run),
-    ("schema", "write the table of Kubernetes' fields and docs/pods.md anew (Go, network)", schema::run),
+    ("demo", "[--keep]", "show what nodlet does, on this machine; --keep leaves it running", demo::run),
+    ("setup", "", "install what the tests need and this machine lacks (Debian, root)", setup::run),
+    (
+        "check",
+        "[--install] [fmt] [clippy] [unit] [containers]",
+        "everything that must hold: form, lints, unit tests, real containers",
+        check::run,
+    ),
+    (
+        "sizes",
+        "[--compare | --write]",
+        "the bytes of the released binary; --compare with the ledger, --write it",
+        sizes::run,
+    ),
+    (
+        "bench",
+        "[--minutes N] [--rounds N] [--debug]",
+        "the figures of the README, measured here; --minutes N, --rounds N, --debug",
+        bench::run,
+    ),
+    ("image", "", "build the demo image into .work/images, in both archive formats", image::run),
+    ("images", "", "build images of redis, nginx and python3 with buildah, podman and skopeo", images::run),
+    ("kubectl", "", "build the real kubectl from its Go modules into .work/kubectl", kubectl::run),
+    ("schema", "", "write the table of Kubernetes' fields and docs/pods.md anew (Go, network)", schema::run),
 ];
 
 type Outcome = Result<(), Failure>;
@@ -45,15 +60,22 @@ impl<T: std::fmt::Display> From<T> for Failure {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let Some((name, rest)) = arguments.split_first() else {
-        print_tasks();
+        eprint!("{}", overview());
         return ExitCode::from(2);
     };
-    let Some((_, _, task)) = TASKS.iter().find(|(task, _, _)| task == name) else {
-        eprintln!("xtask: there is no task {name:?}");
-        print_tasks();
+    if is_help(name) {
+        print!("{}", overview());
+        return ExitCode::SUCCESS;
+    }
+    let Some(task @ (_, _, what, _)) = TASKS.iter().find(|(task, ..)| task == name) else {
+        eprint!("xtask: there is no task {name:?}\n{}", overview());
         return ExitCode::from(2);
     };
-    match task(rest) {
+    if rest.iter().any(|argument| is_help(argument)) {
+        println!("{}\n{what}", usage(name));
+        return ExitCode::SUCCESS;
+    }
+    match perform(task, rest) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(why)) => {
             eprintln!("xtask {name}: {why}");
@@ -62,11 +84,30 @@ fn main() -> ExitCode {
     }
 }
 
-fn print_tasks() {
-    eprintln!("cargo xtask TASK, where TASK is one of");
-    for (name, what, _) in TASKS {
-        eprintln!("  {name:<8} {what}");
+fn perform((name, takes, _, run): &Task, arguments: &[String]) -> Outcome {
+    if takes.is_empty() && !arguments.is_empty() {
+        return Err(misused(name));
     }
+    run(arguments)
+}
+
+fn is_help(argument: &str) -> bool {
+    matches!(argument, "--help" | "-h" | "help")
+}
+
+fn overview() -> String {
+    let lines = TASKS.iter().map(|(name, _, what, _)| format!("  {name:<8} {what}\n"));
+    format!("cargo xtask TASK, where TASK is one of\n{}", lines.collect::<String>())
+}
+
+fn usage(name: &str) -> String {
+    let takes = TASKS.iter().find(|(task, ..)| *task == name).map_or("", |(_, takes, ..)| takes);
+    format!("usage: cargo xtask {name} {takes}").trim_end().into()
+}
+
+/// Says how the task is called; for arguments that it does not take.
+fn misused(name: &str) -> Failure {
+    Failure(usage(name))
 }
 
 /// The top of the repository.
@@ -105,4 +146,20 @@ fn line_of(command: &Command) -> String {
 fn built(profile: &str, program: &str) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| project().join("target"), PathBuf::from);
     target.join("x86_64-unknown-linux-musl").join(profile).join(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_refuses_what_it_does_not_take_before_it_does_anything() {
+        for task in TASKS {
+            let name = task.0;
+            let Err(Failure(why)) = perform(task, &["--nonsense".into()]) else {
+                panic!("cargo xtask {name} --nonsense was done");
+            };
+            assert!(why.contains(&usage(name)), "cargo xtask {name} --nonsense says: {why}");
+        }
+    }
 }

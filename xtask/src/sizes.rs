@@ -7,16 +7,16 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::{Failure, Outcome, built, cargo, project, run as run_command};
+use crate::{Failure, Outcome, built, cargo, misused, project, run as run_command};
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (compare, write) = match arguments {
         [] => (false, false),
         [one] if one == "--compare" => (true, false),
         [one] if one == "--write" => (false, true),
-        _ => return Err("usage: cargo xtask sizes [--compare | --write]".into()),
+        _ => return Err(misused("sizes")),
     };
-    run_command(cargo().args(["build", "--release", "--quiet", "--package", "nodlet"]))?;
+    run_command(cargo().args(["build", "--release", "--package", "nodlet"]))?;
     let bytes = fs::read(built("release", "nodlet"))?;
     require_static(&bytes)?;
     let size = bytes.len();
