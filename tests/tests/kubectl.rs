@@ -106,6 +106,9 @@ fn exec_has_a_terminal_that_knows_its_size_and_passes_the_exit_code_on() {
     assert_eq!((ran.code, ran.stdout.as_str()), (5, "out\n"), "{ran:?}");
     assert!(ran.stderr.contains("err\n"), "{ran:?}");
 
+    let ran = kubectl.run(["exec", "web", "--", "absent"]);
+    assert!(ran.code == 1 && ran.stderr.contains("\"absent\": executable file not found"), "{ran:?}");
+
     let mut terminal =
         Terminal::start(kubectl.command(["exec", "-it", "web", "--", "/bin/demo", "tty", "then", "echo"]));
     terminal.wait_for("tty 100x30");

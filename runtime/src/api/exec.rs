@@ -61,7 +61,6 @@ pub(super) async fn exec(
     request: hyper::Request<Incoming>,
     afterwards: &Afterwards,
 ) -> Result<Response<Body>, Status> {
-    let handshake = Handshake::of(&request)?;
     let asked = Asked::parse(query)?;
     let object = api.objects.get(key).ok_or_else(|| Status::not_found("pods", &key.name))?;
     let pod = parse(&object.json);
@@ -72,9 +71,9 @@ pub(super) async fn exec(
             key.name, key.name
         )));
     }
-    // With a terminal, its size comes over the connection, and the process is
-    // to see it from the start. Without one, a refusal can still be a response.
-    let started = if asked.tty { None } else { Some(start(api, key, &container, &asked, None).await?) };
+    // Last: kubectl asks again with SPDY when a handshake is refused, and shows
+    // what that is answered. For the same reason the process is started after it.
+    let handshake = Handshake::of(&request)?;
     let (api, key) = (api.clone(), key.clone());
     let response = handshake.response();
     let upgrade = hyper::upgrade::on(request);
@@ -89,17 +88,15 @@ pub(super) async fn exec(
             decoder.push(&parts.read_buf);
             let connection = parts.io.into_inner();
             let mut early = Vec::new();
-            let (streams, session) = match started {
-                Some(started) => started,
-                None => {
-                    let size = first_size(&connection, &mut decoder, &mut early).await;
-                    match start(&api, &key, &container, &asked, size).await {
-                        Ok(started) => started,
-                        Err(status) => return refuse(&connection, &status).await,
-                    }
-                }
+            // The process is to see the size of its terminal from the start.
+            let size = match asked.tty {
+                true => first_size(&connection, &mut decoder, &mut early).await,
+                false => None,
             };
-            talk(connection, decoder, early, streams, session).await;
+            match start(&api, &key, &container, &asked, size).await {
+                Ok((streams, session)) => talk(connection, decoder, early, streams, session).await,
+                Err(status) => refuse(&connection, &status).await,
+            }
         }
     }));
     Ok(response)

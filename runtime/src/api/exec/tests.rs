@@ -262,27 +262,22 @@ fn wait_until_gone(pid: i32) {
 }
 
 #[test]
-fn what_cannot_be_executed_is_refused_before_the_upgrade() {
+fn what_cannot_be_executed_is_refused_where_kubectl_shows_it() {
     let root = Root::new();
     with_api(&root, objects(), engine, |socket| {
-        let (_, _, status) = Client::start(&socket, "command=refused&stdout=1&tty=1").finish();
-        assert_eq!(
-            status["message"], "Internal error occurred: no such process",
-            "with a terminal, after it"
-        );
+        // A refused handshake would have kubectl try SPDY and say that this is not spoken.
+        for query in ["command=refused&stdout=1", "command=refused&stdout=1&tty=1"] {
+            let (_, _, status) = Client::start(&socket, query).finish();
+            assert_eq!(status["message"], "Internal error occurred: no such process", "{query}");
+        }
         let websocket = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
                          sec-websocket-key: eA==\r\nsec-websocket-protocol: v5.channel.k8s.io\r\n";
         let old = websocket.replace("v5.", "v1.");
+        let spdy = "connection: Upgrade\r\nupgrade: SPDY/3.1\r\n";
         let other = EXEC.replace("web", "idle");
         for (target, query, headers, code, expected) in [
             (EXEC, "command=sh&stdout=1", "", 400, "Upgrade request required"),
-            (
-                EXEC,
-                "command=sh&stdout=1",
-                "connection: Upgrade\r\nupgrade: SPDY/3.1\r\n",
-                400,
-                "WebSocket and not SPDY",
-            ),
+            (EXEC, "command=sh&stdout=1", spdy, 400, "WebSocket and not SPDY"),
             (EXEC, "command=sh&stdout=1", &old, 400, "none of the subprotocols"),
             (EXEC, "stdout=1", websocket, 400, "command: Required value"),
             (EXEC, "command=sh", websocket, 400, "at least one of stdin, stdout, stderr"),
@@ -294,8 +289,8 @@ fn what_cannot_be_executed_is_refused_before_the_upgrade() {
                 "container db is not valid for pod web",
             ),
             (EXEC, "command=a%00b&stdout=1", websocket, 400, "none with a NUL byte"),
-            (EXEC, "command=refused&stdout=1", websocket, 500, "no such process"),
             (&other, "command=sh&stdout=1", websocket, 400, "is not running"),
+            (&other, "command=sh&stdout=1", spdy, 400, "is not running"),
         ] {
             let (answered, body) = call(&socket, "GET", &format!("{target}?{query}"), headers, "");
             assert_eq!(answered, code, "{query}: {body}");
