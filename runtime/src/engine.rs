@@ -38,7 +38,7 @@ use crate::network::Network;
 use crate::node::{Action, Attempt, Change, Health, Node, Observation, PodIndex, PodObservation, Ring};
 use crate::objects::Objects;
 use crate::paths::Paths;
-use crate::sources::{Sources, Wanted, WantedByName};
+use crate::sources::{SAVED_WITHIN, Sources, Wanted, WantedByName};
 use crate::spec::Uid;
 use crate::storage::Storage;
 use crate::store::{Fault, NoFault, Records};
@@ -290,7 +290,7 @@ impl Engine {
             recover::watch(&self.shell)?;
             self.shell.show_node();
             // Before pods are found: whether a file of theirs is refused decides if they stay.
-            self.shell.sources.borrow_mut().read();
+            self.shell.sources.borrow_mut().read(Instant::now());
             for found in recover::look(&self.shell).await {
                 self.observe_found(found);
             }
@@ -439,7 +439,13 @@ impl Engine {
 
     /// Tells the core the difference between what was wanted and what is.
     fn read_sources(&mut self) {
-        self.shell.sources.borrow_mut().read();
+        if self.shell.sources.borrow_mut().read(Instant::now()) {
+            let news = self.shell.news.clone();
+            self.shell.spawn(async move {
+                smol::Timer::after(SAVED_WITHIN).await;
+                let _ = news.send(News::Then(Box::new(Engine::read_sources))).await;
+            });
+        }
         let (wanted, refusals) = self.shell.sources.borrow().wanted();
         for refusal in refusals {
             self.shell

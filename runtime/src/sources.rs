@@ -14,18 +14,24 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
 use crate::manifest::{self, Manifest, Validation};
 use crate::spec::Pod;
+use crate::time::Instant;
 
 /// Bytes of a manifest that are read (pod-semantics: 10 MiB, as the kubelet).
 const MAX_BYTES: u64 = 10 << 20;
 
 /// Files of one directory that are read; the rest is refused by name in the log.
 const MAX_FILES: usize = 1024;
+
+/// How long a file that was moved to `NAME~` is taken for one that is written anew:
+/// so vim and emacs save, and the pod is not to end for it.
+pub const SAVED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A pod that a source wants.
 #[derive(Debug)]
@@ -76,6 +82,8 @@ struct ReadFile {
     stamp: Option<Stamp>,
     wanted: Vec<Rc<Wanted>>,
     refusal: Option<Refusal>,
+    /// When it was found to be moved to its `NAME~`.
+    aside: Option<Instant>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -156,14 +164,15 @@ impl Sources {
             .is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
     }
 
-    /// Reads what changed since the last time.
-    pub fn read(&mut self) {
+    /// Reads what changed since the last time. `true` if it is to be called again
+    /// [`SAVED_WITHIN`] from `now`, to see whether a file came back.
+    pub fn read(&mut self, now: Instant) -> bool {
         let mut kept = BTreeSet::new();
         for index in 0..self.directories.len() {
             let path = self.directories[index].path.clone();
             self.watch_way_to(&path, &mut kept);
             let files = std::mem::take(&mut self.directories[index].files);
-            self.directories[index].files = self.read_directory(&path, files, &mut kept);
+            self.directories[index].files = self.read_directory(&path, files, now, &mut kept);
         }
         self.watches.retain(|watch, _| {
             let keep = kept.contains(watch);
@@ -173,6 +182,10 @@ impl Sources {
             }
             keep
         });
+        self.directories
+            .iter()
+            .flat_map(|directory| directory.files.values())
+            .any(|file| file.aside.is_some())
     }
 
     /// Watches `path` and its nearest parent that exists, so that a directory
@@ -221,6 +234,7 @@ impl Sources {
         &mut self,
         directory: &Path,
         mut before: BTreeMap<OsString, ReadFile>,
+        now: Instant,
         kept: &mut BTreeSet<WatchDescriptor>,
     ) -> BTreeMap<OsString, ReadFile> {
         let mut after = BTreeMap::new();
@@ -257,15 +271,22 @@ impl Sources {
                 }
             }
             let old = before.remove(&name).unwrap_or_default();
-            if let Some(file) = self.read_file(&path, old) {
+            match self.read_file(&path, old) {
+                Ok(file) => after.insert(name, file),
+                Err(gone) => before.insert(name, gone),
+            };
+        }
+        for (name, mut file) in before {
+            let since = *file.aside.get_or_insert(now);
+            if now.since(since) < SAVED_WITHIN && file.is_aside(directory, &name) {
                 after.insert(name, file);
             }
         }
         after
     }
 
-    /// `None` if it is not a file, or gone.
-    fn read_file(&self, path: &Path, mut file: ReadFile) -> Option<ReadFile> {
+    /// What it holds now; as it was, as an error, if it is not a file, or gone.
+    fn read_file(&self, path: &Path, mut file: ReadFile) -> Result<ReadFile, ReadFile> {
         let refuse = |file: ReadFile, message: String| {
             let pod = file
                 .wanted
@@ -276,17 +297,18 @@ impl Sources {
                 // An empty file is one that somebody is about to write.
                 log::error!("{}", refusal.message);
             }
-            Some(ReadFile { refusal: Some(refusal), ..file })
+            Ok(ReadFile { refusal: Some(refusal), ..file })
         };
         let metadata = match fs::metadata(path) {
             Ok(metadata) if metadata.is_file() => metadata,
-            Ok(_) => return None,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Ok(_) => return Err(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(file),
             Err(error) => return refuse(file, format!("failed to read {}: {error}", path.display())),
         };
+        file.aside = None;
         let stamp = Stamp::of(&metadata);
         if file.stamp == Some(stamp) {
-            return Some(file);
+            return Ok(file);
         }
         file.stamp = Some(stamp);
         if stamp.size > MAX_BYTES {
@@ -308,7 +330,7 @@ impl Sources {
                 for warning in file.wanted.iter().filter(|_| !warned).flat_map(|wanted| &wanted.warnings) {
                     log::warn!("{}: {warning}", path.display());
                 }
-                Some(file)
+                Ok(file)
             }
             Err(error) => refuse(file, error.to_string()),
         }
@@ -366,6 +388,17 @@ impl Wanted {
             warnings: manifest.warnings,
             source: source.to_owned(),
         }
+    }
+}
+
+impl ReadFile {
+    /// Whether it is `NAME~` now, and not merely an older backup that is so called.
+    fn is_aside(&self, directory: &Path, name: &OsStr) -> bool {
+        let mut backup = name.to_owned();
+        backup.push("~");
+        let found = fs::metadata(directory.join(backup)).map(|metadata| Stamp::of(&metadata));
+        matches!((self.stamp, found), (Some(read), Ok(found))
+            if (read.device, read.inode) == (found.device, found.inode))
     }
 }
 

@@ -1,5 +1,5 @@
 use std::os::unix::fs::symlink;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::*;
 
@@ -36,14 +36,14 @@ fn images(sources: &Sources) -> Vec<String> {
 
 /// Waits for the kernel to say that something changed, and reads it.
 fn news(sources: &mut Sources) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = std::time::Instant::now() + Duration::from_secs(5);
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(std::time::Instant::now());
         assert!(!left.is_zero(), "the kernel told of no change");
         let mut poll = [nix::poll::PollFd::new(sources.inotify.as_fd(), nix::poll::PollFlags::POLLIN)];
         nix::poll::poll(&mut poll, left.as_millis() as u16).expect("poll");
         if sources.drain() {
-            sources.read();
+            sources.read(Instant::now());
             return;
         }
     }
@@ -60,7 +60,7 @@ fn a_file_that_becomes_wrong_keeps_its_pod_and_disturbs_no_other() {
     fs::write(scratch.0.join("a.yaml"), manifest("a", "one")).expect("written");
     fs::write(scratch.0.join("b.yaml"), manifest("b", "one")).expect("written");
     let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
-    sources.read();
+    sources.read(Instant::now());
     assert_eq!(images(&sources), ["a=one", "b=one"]);
 
     fs::write(scratch.0.join("a.yaml"), "kind: Pod\n  nonsense").expect("written");
@@ -86,7 +86,7 @@ fn a_file_that_was_never_right_is_known_as_refused() {
     let path = scratch.0.join("a.yaml");
     fs::write(&path, "{").expect("written");
     let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
-    sources.read();
+    sources.read(Instant::now());
     assert!(images(&sources).is_empty() && sources.is_refused(&path));
     fs::remove_file(&path).expect("removed");
     news(&mut sources);
@@ -97,12 +97,12 @@ fn a_file_that_was_never_right_is_known_as_refused() {
 fn what_an_editor_leaves_beside_a_file_is_passed_over() {
     let scratch = Scratch::new("editor");
     let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
-    sources.read();
+    sources.read(Instant::now());
     for name in [".a.yaml.swp", "a.yaml~", "#a.yaml#"] {
         fs::write(scratch.0.join(name), manifest("a", "one")).expect("written");
     }
     assert!(quiet(&mut sources), "a hidden file woke the loop");
-    // As vim and nodlet write: beside it, then renamed over it.
+    // As nodlet and rsync write: beside it, then renamed over it.
     fs::rename(scratch.0.join(".a.yaml.swp"), scratch.0.join("a.yaml")).expect("renamed");
     news(&mut sources);
     assert_eq!(images(&sources), ["a=one"]);
@@ -112,11 +112,40 @@ fn what_an_editor_leaves_beside_a_file_is_passed_over() {
 }
 
 #[test]
+fn a_file_that_vim_or_emacs_saves_keeps_its_pod() {
+    let scratch = Scratch::new("saved");
+    let (file, backup) = (scratch.0.join("a.yaml"), scratch.0.join("a.yaml~"));
+    fs::write(&file, manifest("a", "one")).expect("written");
+    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    let start = Instant::now();
+    assert!(!sources.read(start));
+    for text in [manifest("a", "one"), "a typo: [".to_owned()] {
+        fs::rename(&file, &backup).expect("moved aside");
+        assert!(sources.read(start), "it may come back");
+        assert_eq!(images(&sources), ["a=one"], "moved aside, to be written anew");
+        fs::write(&file, text).expect("written anew");
+        assert!(!sources.read(start + SAVED_WITHIN));
+        assert_eq!(images(&sources), ["a=one"]);
+    }
+    // The backup stays; that is not the file that was read last.
+    fs::remove_file(&file).expect("removed");
+    assert!(!sources.read(start));
+    assert!(images(&sources).is_empty(), "an old backup kept a pod");
+
+    fs::write(&file, manifest("a", "one")).expect("written");
+    sources.read(start);
+    fs::rename(&file, &backup).expect("put away for good");
+    assert!(sources.read(start));
+    assert!(!sources.read(start + SAVED_WITHIN));
+    assert!(images(&sources).is_empty(), "put away, and nothing wants it any more");
+}
+
+#[test]
 fn a_directory_that_vanishes_and_returns_is_found_again() {
     let scratch = Scratch::new("vanish");
     let directory = scratch.0.join("deep/manifests");
     let mut sources = Sources::open(vec![directory.clone()], "node").expect("inotify");
-    sources.read();
+    sources.read(Instant::now());
     fs::create_dir(scratch.0.join("deep")).expect("made");
     news(&mut sources);
     fs::create_dir(&directory).expect("made");
@@ -143,7 +172,7 @@ fn a_link_is_followed_and_its_target_watched() {
     fs::write(elsewhere.join("real.yaml"), manifest("a", "one")).expect("written");
     symlink(elsewhere.join("real.yaml"), directory.join("a.yaml")).expect("linked");
     let mut sources = Sources::open(vec![directory.clone()], "node").expect("inotify");
-    sources.read();
+    sources.read(Instant::now());
     assert_eq!(images(&sources), ["a=one"]);
     fs::write(elsewhere.join("real.yaml"), manifest("a", "two")).expect("written");
     news(&mut sources);
@@ -159,7 +188,7 @@ fn a_later_directory_overrides_an_earlier_one_and_a_second_file_of_one_does_not(
         fs::write(directory.join(file), manifest("a", image)).expect("written");
     }
     let mut sources = Sources::open(vec![vendor, site.clone()], "node").expect("inotify");
-    sources.read();
+    sources.read(Instant::now());
     assert_eq!(images(&sources), ["a=site"]);
     let (_, refusals) = sources.wanted();
     assert_eq!(refusals.len(), 1);
@@ -174,7 +203,7 @@ fn a_file_that_did_not_change_keeps_the_uid_of_its_pod() {
     let scratch = Scratch::new("uid");
     fs::write(scratch.0.join("a"), manifest("a", "one")).expect("written");
     let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
-    sources.read();
+    sources.read(Instant::now());
     let uid = |sources: &Sources| sources.wanted().0.values().next().expect("one pod").pod.uid.clone();
     let before = uid(&sources);
     fs::write(scratch.0.join("a"), manifest("a", "one")).expect("written again");
@@ -190,7 +219,7 @@ fn a_file_that_is_being_written_is_read_when_it_is_closed() {
     use std::io::Write;
     let scratch = Scratch::new("writing");
     let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
-    sources.read();
+    sources.read(Instant::now());
     let mut file = fs::File::create(scratch.0.join("a.yaml")).expect("made");
     let text = manifest("a", "one");
     file.write_all(&text.as_bytes()[..20]).expect("written");
@@ -220,9 +249,9 @@ fn a_directory_that_is_made_while_it_is_looked_for_is_found() {
             });
             start.wait();
             // So that the one is met at every step of the other.
-            let begun = Instant::now();
+            let begun = std::time::Instant::now();
             while begun.elapsed() < Duration::from_nanos(u64::from(round % 100) * 1000) {}
-            sources.read();
+            sources.read(Instant::now());
         });
         while images(&sources).is_empty() {
             news(&mut sources);
