@@ -328,6 +328,7 @@ impl Leaf {
         let target = Target::new(&self.hierarchies, &self.relative);
         target.limit(limits)?;
         target.end_as_one()?;
+        target.without_swap(limits)?;
         if limits.all_devices {
             return Ok(());
         }

@@ -3,6 +3,7 @@
 //! every limit read back. Never writes into a cgroup that was not made for it.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use cgroups_rs::fs::MaxValue;
@@ -203,11 +204,20 @@ impl<'a> Target<'a> {
     /// Half a container is no use: where the kernel can (v2), want of memory ends all of it.
     pub(super) fn end_as_one(&self) -> Result<(), CgroupError> {
         let Some((directory, true)) = self.directory(Controller::Memory) else { return Ok(()) };
-        let path = directory.join("memory.oom.group");
-        match fs::write(&path, "1") {
-            // Kernels before 4.19 end single processes.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            written => written.map_err(CgroupError::file("write", &path)),
+        // Kernels before 4.19 end single processes.
+        write_if_there(&directory.join("memory.oom.group"), "1")
+    }
+
+    /// The kubelet's `NoSwap`: a container that swaps would pass its limit, and wear out
+    /// the card. v1 only has a limit of both together.
+    pub(super) fn without_swap(&self, limits: &ContainerLimits) -> Result<(), CgroupError> {
+        // Without CONFIG_SWAP, or with swapaccount=0, the files are not there.
+        match (self.directory(Controller::Memory), limits.memory) {
+            (Some((directory, true)), _) => write_if_there(&directory.join("memory.swap.max"), "0"),
+            (Some((directory, false)), Some(limit)) => {
+                write_if_there(&directory.join("memory.memsw.limit_in_bytes"), &limit.to_string())
+            }
+            (Some((_, false)), None) | (None, _) => Ok(()),
         }
     }
 
@@ -240,6 +250,16 @@ impl<'a> Target<'a> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
             Err(error) => Err(CgroupError::file("read", &path)(error)),
         }
+    }
+}
+
+/// Writes a file that not every kernel has. Not `fs::write`: that would make one, which
+/// cgroups answer with "permission denied".
+fn write_if_there(path: &Path, text: &str) -> Result<(), CgroupError> {
+    match fs::OpenOptions::new().write(true).truncate(true).open(path) {
+        Ok(mut file) => file.write_all(text.as_bytes()).map_err(CgroupError::file("write", path)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(CgroupError::file("write", path)(error)),
     }
 }
 

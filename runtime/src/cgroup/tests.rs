@@ -67,13 +67,17 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// The leaf's file in the hierarchy of `controller`.
-fn read(leaf: &Path, kernel: &Hierarchies, controller: Controller, v1: &str, v2: &str) -> String {
-    let path = match kernel.home(controller) {
+fn file(leaf: &Path, kernel: &Hierarchies, controller: Controller, v1: &str, v2: &str) -> PathBuf {
+    match kernel.home(controller) {
         Home::V1(mount) => mount.join(leaf).join(v1),
         Home::V2 => kernel.unified.join(leaf).join(v2),
         Home::Missing => panic!("this machine has no {controller:?} controller"),
-    };
-    fs::read_to_string(path).unwrap().trim().to_owned()
+    }
+}
+
+/// What it says.
+fn read(leaf: &Path, kernel: &Hierarchies, controller: Controller, v1: &str, v2: &str) -> String {
+    fs::read_to_string(file(leaf, kernel, controller, v1, v2)).unwrap().trim().to_owned()
 }
 
 #[test]
@@ -126,6 +130,11 @@ fn a_leaf_has_the_limits_of_its_container_and_the_pod_their_sum() {
         read(&leaf.relative, Controller::Memory, "memory.limit_in_bytes", "memory.max"),
         (32 << 20).to_string()
     );
+    let (v1, v2) = ("memory.memsw.limit_in_bytes", "memory.swap.max");
+    // Not every kernel counts what is swapped.
+    if let Ok(swap) = fs::read_to_string(file(&leaf.relative, scratch.kernel(), Controller::Memory, v1, v2)) {
+        assert!([(32 << 20).to_string().as_str(), "0"].contains(&swap.trim()), "it may swap: {swap}");
+    }
     assert_eq!(
         read(&cgroup.relative, Controller::Memory, "memory.limit_in_bytes", "memory.max"),
         (40 << 20).to_string()
@@ -316,7 +325,12 @@ fn v2_limits_go_into_the_files_of_v2_and_a_missing_controller_has_a_name() {
     fs::write(leaf.join("cpu.max"), "max 100000").unwrap();
     target.limit(&limits).unwrap();
     target.end_as_one().unwrap();
+    target.without_swap(&limits).unwrap();
+    assert!(!leaf.join("memory.swap.max").exists(), "a kernel without swap has no such file");
+    fs::write(leaf.join("memory.swap.max"), "max").unwrap();
+    target.without_swap(&ContainerLimits::none()).unwrap();
     for (file, expected) in [
+        ("memory.swap.max", "0"),
         ("cpu.weight", "39"),
         ("cpu.max", "150000 100000"),
         ("memory.max", "67108864"),
