@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::mount::MsFlags;
 
+mod implied;
 mod kernel;
 mod loop_device;
 mod user;
@@ -44,6 +45,13 @@ pub enum AssembleError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// What lower layers say of directories could not be repeated.
+    Describe {
+        /// The container's own layer.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// The overlay could not be mounted.
     MountOverlay {
         /// Where.
@@ -66,6 +74,9 @@ impl fmt::Display for AssembleError {
             }
             AssembleError::MountLayer { path, .. } => write!(f, "mount layer {}", path.display()),
             AssembleError::Open { path, .. } => write!(f, "open {}", path.display()),
+            AssembleError::Describe { path, .. } => {
+                write!(f, "describe the image's directories in {}", path.display())
+            }
             AssembleError::MountOverlay { target, .. } => {
                 write!(f, "mount the image at {}", target.display())
             }
@@ -81,6 +92,7 @@ impl std::error::Error for AssembleError {
         match self {
             AssembleError::MountLayer { source, .. }
             | AssembleError::Open { source, .. }
+            | AssembleError::Describe { source, .. }
             | AssembleError::MountOverlay { source, .. } => Some(source),
             AssembleError::NoKernelSupport { .. } | AssembleError::DevIsNoDirectory { .. } => None,
         }
@@ -173,7 +185,10 @@ pub fn mount_root(
     target: &Path,
     read_only: bool,
 ) -> Result<(), AssembleError> {
+    let path = upper;
     let (upper, work) = (open_directory(upper)?, open_directory(work)?);
+    implied::describe(layers, upper.as_fd())
+        .map_err(|source| AssembleError::Describe { path: path.to_owned(), source })?;
     let overlay = Overlay { upper: upper.as_fd(), work: work.as_fd(), target, read_only };
     match overlay.mount(layers) {
         // Linux 5.14 to 6.14 want a lower mount to be in the caller's namespace.

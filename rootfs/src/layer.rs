@@ -13,7 +13,7 @@ use crate::content::{ContentError, File};
 use crate::erofs::{Attributes, ErofsError, Finished, Namespace, S_IFBLK, S_IFCHR, S_IFIFO, Writer, Xattrs};
 use crate::members::{Kind, Member, Members, TarError, shown};
 use crate::reference::Digest;
-use crate::tree::{Bounds, Child, OtherKind, Place, ROOT, Tree};
+use crate::tree::{Bounds, Child, MARK, OtherKind, Place, ROOT, Tree};
 
 /// Longest target of a symbolic link.
 const TARGET_MAX: usize = 4095;
@@ -114,6 +114,7 @@ pub(crate) fn convert(
             ErofsError::Write(error) => LayerError::Write(error),
         })?;
     }
+    layer.tree.mark_implied().map_err(|problem| LayerError::Refused { problem })?;
     // The digest covers what follows the archive's end, too.
     let (diff_id, _) = members.into_inner().finish().map_err(LayerError::Read)?;
     let image = layer.writer.finish(&layer.tree, &diff_id).map_err(|error| match error {
@@ -194,6 +195,9 @@ fn attributes(member: &Member, warn: &mut dyn FnMut(String)) -> Result<Attribute
             // They would tell the overlay where to look for other files.
             Some((Namespace::Trusted | Namespace::User, rest)) if rest.starts_with(b"overlay.") => {
                 warn(left_out("it means something to overlayfs"));
+            }
+            Some((Namespace::Trusted, rest)) if rest == MARK => {
+                warn(left_out("it means something to nodlet"));
             }
             Some((namespace, rest)) => xattrs.push(namespace, rest, value).map_err(ErofsError::Refused)?,
             None => warn(left_out("Linux keeps only user, trusted, security and POSIX ACLs")),

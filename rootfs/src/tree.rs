@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::erofs::{Attributes, Nid};
+use crate::erofs::{Attributes, Namespace, Nid};
 
 /// Longest name of a file, in bytes.
 const NAME_MAX: usize = 255;
@@ -20,6 +20,14 @@ const WHITEOUT: &[u8] = b".wh.";
 const WHITEOUT_META: &[u8] = b".wh..wh.";
 const WHITEOUT_OPAQUE: &[u8] = b".wh..wh..opq";
 
+/// The trusted attribute of directories that the layer does not describe, and of
+/// all on the way to them. `assemble::implied` looks for it.
+pub(crate) const MARK: &[u8] = b"nodlet.implied";
+/// Its value where the directory itself is such a one.
+pub(crate) const IMPLIED: &[u8] = b"y";
+/// Its value on the way.
+const ON_THE_WAY: &[u8] = b"n";
+
 pub(crate) type DirectoryIndex = usize;
 pub(crate) const ROOT: DirectoryIndex = 0;
 
@@ -27,6 +35,8 @@ pub(crate) const ROOT: DirectoryIndex = 0;
 pub(crate) struct Directory {
     pub(crate) parent: DirectoryIndex,
     pub(crate) attributes: Attributes,
+    /// The layer uses it and does not describe it.
+    implied: bool,
     /// Hides what lower layers have in it.
     pub(crate) opaque: bool,
     pub(crate) children: BTreeMap<Box<[u8]>, Child>,
@@ -92,6 +102,7 @@ impl Tree {
         let root = Directory {
             parent: ROOT,
             attributes: Attributes::implied_directory(),
+            implied: false,
             opaque: false,
             children: BTreeMap::new(),
         };
@@ -136,6 +147,33 @@ impl Tree {
     ) -> Result<(), String> {
         self.count_bytes(attributes.xattrs.size())?;
         self.directories[index].attributes = attributes;
+        self.directories[index].implied = false;
+        Ok(())
+    }
+
+    /// Marks the directories of which lower layers may know more, when all members are in.
+    pub(crate) fn mark_implied(&mut self) -> Result<(), String> {
+        let count = self.directories.len();
+        // A directory comes after the one it is in.
+        let mut hides = vec![false; count];
+        for index in 0..count {
+            let directory = &self.directories[index];
+            hides[index] = directory.opaque || hides[directory.parent];
+        }
+        let mut marks = vec![None; count];
+        for index in (0..count).rev() {
+            if self.directories[index].implied && !hides[index] {
+                marks[index] = Some(IMPLIED);
+            }
+            if marks[index].is_some() {
+                marks[self.directories[index].parent].get_or_insert(ON_THE_WAY);
+            }
+        }
+        for (directory, mark) in self.directories.iter_mut().zip(marks) {
+            if let Some(mark) = mark {
+                directory.attributes.xattrs.push(Namespace::Trusted, MARK, mark)?;
+            }
+        }
         Ok(())
     }
 
@@ -262,7 +300,13 @@ impl Tree {
         self.forget(parent, name);
         let index = self.directories.len();
         let attributes = Attributes::implied_directory();
-        self.directories.push(Directory { parent, attributes, opaque, children: BTreeMap::new() });
+        self.directories.push(Directory {
+            parent,
+            attributes,
+            implied: true,
+            opaque,
+            children: BTreeMap::new(),
+        });
         self.directories[parent].children.insert(name.into(), Child::Directory(index));
         Ok(index)
     }

@@ -104,15 +104,26 @@ pub(super) fn move_mount(mount: BorrowedFd<'_>, target: &Path) -> Result<(), Err
     Errno::result(result).map(drop)
 }
 
+/// Opens a directory below `at`, following no link.
+pub(super) fn open_directory_beneath(at: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    openat2(at, path, flags, libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS)
+}
+
 /// Opens a path below `root` for reading as if `root` were `/`: no link leads out.
 pub(super) fn open_in_root(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
+    // Without O_NONBLOCK a fifo would wait for its writer.
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+    openat2(root, path, flags, libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS)
+}
+
+fn openat2(at: BorrowedFd<'_>, path: &CStr, flags: c_int, resolve: u64) -> Result<OwnedFd, Errno> {
     // SAFETY: open_how is plain numbers, for which zero is a valid value.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    // Without O_NONBLOCK a fifo would wait for its writer.
-    how.flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY) as u64;
-    how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
+    how.flags = flags as u64;
+    how.resolve = resolve;
     // SAFETY: the path ends in NUL, and the size is that of `how`.
     descriptor(unsafe {
-        libc::syscall(libc::SYS_openat2, root.as_raw_fd(), path.as_ptr(), &how, size_of::<libc::open_how>())
+        libc::syscall(libc::SYS_openat2, at.as_raw_fd(), path.as_ptr(), &how, size_of::<libc::open_how>())
     })
 }

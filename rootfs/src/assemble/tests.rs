@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use nix::sched::{CloneFlags, unshare};
+use tar::EntryType;
 
 use super::*;
 use crate::load::LoadOptions;
@@ -78,6 +79,50 @@ fn layers_become_one_writable_root() {
         let target = scratch.join("target");
         mount_root(&mounts, &scratch.join("upper"), &scratch.join("work"), &target, false).unwrap();
         check_overlay(scratch, &target);
+    });
+}
+
+/// An image whose upper layers name files and leave out the directories that they are in.
+#[test]
+fn a_directory_that_an_upper_layer_leaves_undescribed_is_what_a_lower_one_says() {
+    in_own_namespace(|scratch| {
+        let base = TarBuilder::new()
+            .entry(EntryType::Directory, "tmp", "", 0o1777, &[])
+            .entry(EntryType::Directory, "home", "", 0o711, &[])
+            .entry(EntryType::Directory, "home/app", "", 0o2750, &[])
+            .entry(EntryType::Directory, "gone", "", 0o700, &[])
+            .entry(EntryType::Directory, "hidden", "", 0o700, &[])
+            .entry(EntryType::Directory, "hidden/in", "", 0o700, &[]);
+        let middle = TarBuilder::new()
+            .file("home/app/.wh.nothing", "")
+            .file(".wh.gone", "")
+            .directory("hidden")
+            .file("hidden/.wh..wh..opq", "");
+        let top = TarBuilder::new()
+            .file("tmp/file", "x")
+            .file("home/app/deep/file", "x")
+            .file("gone/file", "x")
+            .file("hidden/in/file", "x");
+        let layers = vec![base.finish(), middle.finish(), top.finish()];
+        let archive = oci_archive(&[TestImage::new("test/app:1", layers)]).finish();
+        let store = Store::open(&scratch.join("root")).unwrap();
+        store.load(&mut &archive[..], &LoadOptions::default(), &mut |_| {}).unwrap();
+        let image = store.find(&Reference::parse("test/app:1").unwrap()).unwrap().expect("just loaded");
+        let mounts = mounted_layers(&store, &image.layers);
+        let mounts: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
+        let target = scratch.join("target");
+        mount_root(&mounts, &scratch.join("upper"), &scratch.join("work"), &target, false).unwrap();
+        let said = |path: &str| fs::metadata(target.join(path)).unwrap().mode() & 0o7777;
+        assert_eq!(said("tmp"), 0o1777);
+        assert_eq!(said("home"), 0o711);
+        assert_eq!(said("home/app"), 0o2750);
+        assert_eq!(said("home/app/deep"), 0o755, "no layer describes it");
+        assert_eq!(said("gone"), 0o755, "what it was is removed");
+        assert_eq!(said("hidden/in"), 0o755, "what it was is hidden");
+        for path in ["tmp", "home", "home/app"] {
+            assert_eq!(fs::metadata(target.join(path)).unwrap().mtime(), 1_000_000_000, "{path}");
+        }
+        assert_eq!(fs::read_to_string(target.join("home/app/deep/file")).unwrap(), "x");
     });
 }
 
