@@ -1,8 +1,11 @@
 //! Probes on real containers: what they see, what they do, and that none waits
 //! for another.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::time::{Duration, Instant};
 
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nodlet_tests::{Device, manifest};
 
 fn server(name: &str, probes: &str) -> String {
@@ -191,4 +194,77 @@ fn a_probe_that_hangs_holds_up_no_other() {
     );
     device.wait_within(Duration::from_secs(15), "a quick pod to be ready", || device.pod("quick").is_ready());
     assert!(since.elapsed() < Duration::from_secs(15));
+}
+
+#[test]
+fn of_many_exec_probes_four_run_at_once_and_each_has_its_turn() {
+    const AT_ONCE: usize = 4;
+    const PODS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+    let device = Device::start();
+    let (shared, here) = device.shared("one");
+    let (_, running) = device.shared("one/running");
+    let inotify = Inotify::init(InitFlags::IN_NONBLOCK).expect("the kernel has inotify");
+    inotify.add_watch(&running, AddWatchFlags::IN_CREATE | AddWatchFlags::IN_DELETE).expect("it is there");
+
+    // Each has a file there while it runs, and takes as long as its period: without a
+    // turn for the others those that were first could have all places for ever.
+    let probed = |name: &str| {
+        let steps = format!(
+            "append /one/asked {name} then touch /one/running/{name} then wait /one/go then sleep 1 then rm /one/running/{name}"
+        );
+        let command: Vec<String> = steps.split(' ').map(|word| format!("{word:?}")).collect();
+        manifest::container(
+            name,
+            "sleep",
+            &format!(
+                "volumeMounts: [{{name: one, mountPath: /one}}]\nreadinessProbe: {{exec: {{command: [/bin/demo, {}]}}, periodSeconds: 1, timeoutSeconds: 60}}",
+                command.join(", ")
+            ),
+        )
+    };
+    let volume = format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]");
+    for pod in PODS {
+        let containers = [1, 2].map(|number| probed(&format!("{pod}{number}")));
+        device.write_manifest(&format!("{pod}.yaml"), &manifest::pod_of(pod, &containers, &volume));
+    }
+    for pod in PODS {
+        device.wait_for("both to run, and to be due with it", || {
+            [1, 2].iter().all(|number| device.pod(pod).container(&format!("{pod}{number}")).is_running())
+        });
+    }
+    // The places are taken, by probes that wait. One that needs no place is asked all the same.
+    let asks = "readinessProbe: {httpGet: {path: /healthz, port: web}, periodSeconds: 1}";
+    device.write_manifest("web.yaml", &server("web", asks));
+    device.pod("web").wait_ready();
+    assert_eq!(fs::read_dir(&running).expect("it is there").count(), AT_ONCE);
+    fs::write(here.join("go"), "").expect("the root can be written to");
+
+    let asked = || {
+        let mut times = BTreeMap::new();
+        for name in fs::read_to_string(here.join("asked")).unwrap_or_default().lines() {
+            *times.entry(name.to_owned()).or_insert(0_usize) += 1;
+        }
+        times
+    };
+    device.wait_for("three turns of each", || {
+        asked().len() == 2 * PODS.len() && asked().values().all(|times| *times >= 3)
+    });
+    let times = asked();
+    assert!(times.values().all(|times| *times <= 5), "no turns: {times:?}");
+
+    let (mut now, mut most) = (0_usize, 0);
+    while let Ok(events) = inotify.read_events() {
+        for event in events {
+            assert!(!event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW), "more than the kernel tells");
+            match event.mask.contains(AddWatchFlags::IN_CREATE) {
+                true => now += 1,
+                false => now -= 1,
+            }
+            most = most.max(now);
+        }
+    }
+    assert_eq!(most, AT_ONCE);
+    for pod in PODS {
+        device.pod(pod).wait_ready();
+    }
 }
