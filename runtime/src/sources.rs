@@ -170,7 +170,7 @@ impl Sources {
         let mut kept = BTreeSet::new();
         for index in 0..self.directories.len() {
             let path = self.directories[index].path.clone();
-            self.watch_way_to(&path, &mut kept);
+            watch_way_to(&path, |directory| self.watch(directory, &mut kept));
             let files = std::mem::take(&mut self.directories[index].files);
             self.directories[index].files = self.read_directory(&path, files, now, &mut kept);
         }
@@ -186,24 +186,6 @@ impl Sources {
             .iter()
             .flat_map(|directory| directory.files.values())
             .any(|file| file.aside.is_some())
-    }
-
-    /// Watches `path` and its nearest parent that exists, so that a directory
-    /// that appears, vanishes or is replaced is noticed.
-    fn watch_way_to(&mut self, path: &Path, kept: &mut BTreeSet<WatchDescriptor>) {
-        // Once for each directory on the way at most: one that cannot be watched is not asked for ever.
-        for _ in path.ancestors() {
-            let parents = path.ancestors().skip(1);
-            let Some(nearest) = parents.into_iter().find(|parent| self.watch(parent, kept)) else { return };
-            if self.watch(path, kept) {
-                return;
-            }
-            // What was made below the nearest parent before that was watched is told by nobody.
-            let next = path.ancestors().find(|above| above.parent() == Some(nearest));
-            if !next.is_some_and(Path::is_dir) {
-                return;
-            }
-        }
     }
 
     fn watch(&mut self, directory: &Path, kept: &mut BTreeSet<WatchDescriptor>) -> bool {
@@ -410,6 +392,23 @@ impl Stamp {
             inode: metadata.ino(),
             size: metadata.size(),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// Watches `path` and its nearest parent that exists, so that a directory that appears,
+/// vanishes or is replaced is noticed. `watch` says whether there is such a directory.
+fn watch_way_to(path: &Path, mut watch: impl FnMut(&Path) -> bool) {
+    // Once for each directory on the way at most: one that cannot be watched is not asked for ever.
+    for _ in path.ancestors() {
+        let Some(nearest) = path.ancestors().skip(1).find(|parent| watch(parent)) else { return };
+        if watch(path) {
+            return;
+        }
+        // What was made below the nearest parent before that was watched is told by nobody.
+        let next = path.ancestors().find(|above| above.parent() == Some(nearest));
+        if !next.is_some_and(Path::is_dir) {
+            return;
         }
     }
 }

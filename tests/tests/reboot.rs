@@ -178,6 +178,30 @@ fn an_agent_that_starts_again_and_finds_all_as_it_was_writes_nothing_to_flash() 
     assert!(others.is_empty(), "{others:#?}");
 }
 
+#[test]
+fn what_no_pod_owns_in_the_run_directory_is_removed_at_the_next_start() {
+    let mut device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    let born = device.pod("web").born("app");
+    device.stop_agent();
+    let pods = device.path("/run/nodlet/pods");
+    fs::write(pods.join("notes.txt"), "not ours").expect("written");
+    fs::create_dir(pods.join("nobody")).expect("made");
+    std::os::unix::fs::symlink(device.path("/etc"), pods.join("elsewhere")).expect("linked");
+    std::os::unix::fs::symlink("/nowhere", pods.join("dangling")).expect("linked");
+    device.start_agent();
+    let names = || -> Vec<String> {
+        let entries = fs::read_dir(&pods).expect("it is there").flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    let uid = device.pod("web").uid();
+    device.wait_for("only the pod to be left", || names() == [uid.as_str()]);
+    assert!(device.manifests().join("web.yaml").exists(), "a link is removed, not what it leads to");
+    assert_eq!(device.pod("web").born("app"), born);
+    assert!(device.agent_log().contains("notes.txt is no directory of a pod; removing it"));
+}
+
 /// What is written to `/var` and `/etc` of a device, logs aside: they go on meanwhile.
 struct Flash {
     inotify: Inotify,

@@ -129,6 +129,19 @@ fn object(involved: &Involved<'_>, kind: &str, kept: &Kept, at: Timestamp, node:
     })
 }
 
+/// For the log, in which a line says who wrote it: what a container has written must not
+/// begin one of its own, nor steer the terminal that shows it.
+fn one_line(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut line, letter| {
+        if letter.is_control() {
+            line.extend(letter.escape_default());
+        } else {
+            line.push(letter);
+        }
+        line
+    })
+}
+
 impl Shell {
     /// Shows an event of a pod.
     pub(super) fn emit(&self, pod: PodIndex, event: &Event) {
@@ -145,7 +158,7 @@ impl Shell {
         };
         let at = self.anchor.get().timestamp(Instant::now());
         let kind = if event.warning { "Warning" } else { "Normal" };
-        log::info!("{}/{}: {} {}", involved.namespace, involved.name, event.reason, event.message);
+        log::info!("{}/{}: {} {}", involved.namespace, involved.name, event.reason, one_line(&event.message));
         self.events.borrow_mut().record(
             &involved,
             kind,
@@ -153,6 +166,20 @@ impl Shell {
             &event.message,
             at,
             &self.config.node_name,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_container_wrote_stays_in_its_line_of_the_log() {
+        assert_eq!(one_line("no \"disk\" – Größe 3"), "no \"disk\" – Größe 3");
+        assert_eq!(
+            one_line("sick\r\nERROR all is lost\u{1b}[2J\n"),
+            "sick\\r\\nERROR all is lost\\u{1b}[2J\\n"
         );
     }
 }

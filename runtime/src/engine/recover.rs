@@ -129,10 +129,19 @@ pub(super) fn write_pod(shell: &Shell, wanted: &Wanted, ip: Option<Ipv4Addr>) ->
 pub(super) async fn look(shell: &Rc<Shell>) -> Vec<FoundPod> {
     let mut found = Vec::new();
     let entries = fs::read_dir(shell.paths.run_pods()).into_iter().flatten().flatten();
+    let (directories, strays): (Vec<_>, Vec<_>) =
+        entries.map(|entry| entry.path()).partition(|path| path.is_dir() && !path.is_symlink());
+    for stray in strays {
+        log::warn!("{} is no directory of a pod; removing it", stray.display());
+        if let Err(error) = fs::remove_file(&stray) {
+            log::error!("failed to remove {}: {error}", stray.display());
+        }
+    }
     // All at once: a supervisor that is slow to answer holds up nobody but itself.
-    let looks: Vec<_> = entries
-        .map(|entry| {
-            let (shell, directory) = (shell.clone(), entry.path());
+    let looks: Vec<_> = directories
+        .into_iter()
+        .map(|directory| {
+            let shell = shell.clone();
             let executor = shell.clone();
             executor.executor.spawn(async move { (look_at(&shell, &directory).await, directory) })
         })

@@ -235,24 +235,31 @@ fn a_file_that_is_being_written_is_read_when_it_is_closed() {
 
 #[test]
 fn a_directory_that_is_made_while_it_is_looked_for_is_found() {
+    const LEVELS: [&str; 4] = ["b", "b/c", "b/c/d", "b/c/d/manifests"];
     let scratch = Scratch::new("race");
-    for round in 0..400u32 {
-        let directory = scratch.0.join(format!("{round}/b/c/d/manifests"));
+    // So many of the levels are made after the so manieth step of the look, the others after all.
+    for (levels, step) in (1..=LEVELS.len()).flat_map(|levels| (1..=8).map(move |step| (levels, step))) {
+        let above = scratch.0.join(format!("{levels}-{step}"));
+        fs::create_dir(&above).expect("made");
+        let make = |levels: &[&str]| {
+            levels.iter().for_each(|level| {
+                fs::create_dir(above.join(level)).expect("made");
+            })
+        };
+        let directory = above.join(LEVELS[3]);
         let mut sources = Sources::open(vec![directory.clone()], "node").expect("inotify");
-        let start = std::sync::Barrier::new(2);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                start.wait();
-                fs::create_dir_all(&directory).expect("made");
-                fs::write(directory.join(".new"), manifest("a", "one")).expect("written");
-                fs::rename(directory.join(".new"), directory.join("a.yaml")).expect("renamed");
-            });
-            start.wait();
-            // So that the one is met at every step of the other.
-            let begun = std::time::Instant::now();
-            while begun.elapsed() < Duration::from_nanos(u64::from(round % 100) * 1000) {}
-            sources.read(Instant::now());
+        let (mut steps, mut kept) = (0, BTreeSet::new());
+        watch_way_to(&directory, |place| {
+            let watched = sources.watch(place, &mut kept);
+            steps += 1;
+            if steps == step {
+                make(&LEVELS[..levels]);
+            }
+            watched
         });
+        make(if steps >= step { &LEVELS[levels..] } else { &LEVELS });
+        fs::write(directory.join(".new"), manifest("a", "one")).expect("written");
+        fs::rename(directory.join(".new"), directory.join("a.yaml")).expect("renamed");
         while images(&sources).is_empty() {
             news(&mut sources);
         }

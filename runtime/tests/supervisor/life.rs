@@ -253,7 +253,7 @@ fn a_run_is_forgotten_while_the_next_one_writes() {
     let pod = Pod::new("forgotten");
     let first = pod.container("app", &["exit=1"]);
     pod.run(&first);
-    let second = pod.container("app", &["until=/go", "out=late", "wait"]);
+    let second = pod.container("app", &["until=/go", "out=late", "write=/said:x", "wait"]);
     let process = pod.start(config_number(&second), &second);
     // It hears at once of output and of what moves the run that wrote it to another place.
     let supervisor = pod.pid();
@@ -262,9 +262,12 @@ fn a_run_is_forgotten_while_the_next_one_writes() {
         assert_eq!(unsafe { libc::kill(supervisor, signal) }, 0);
     };
     signal(libc::SIGSTOP);
+    wait_until("stop of the supervisor", || {
+        fs::read_to_string(format!("/proc/{supervisor}/stat")).unwrap().contains(") T ")
+    });
     pod.client(|supervisor| supervisor.forget("app", config_number(&first))).unwrap();
     touch(&process, "go");
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    wait_until("line in the pipe", || Path::new(&format!("/proc/{}/root/said", process.pid)).exists());
     signal(libc::SIGCONT);
     pod.wait_for_output(&second, "late");
     assert_eq!(pod.pid(), supervisor);
