@@ -1,6 +1,6 @@
 //! get and list, straight from the store.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use hyper::{HeaderMap, Response, StatusCode};
@@ -94,16 +94,27 @@ pub(super) fn all(api: &Api, resource: &Resource, namespace: Option<&str>) -> (V
     (found.into_iter().map(|(key, object)| Shown { name: key.name, json: object.json }).collect(), version)
 }
 
-/// There are no Namespace objects on a board: there is `default`, and each that has a pod.
+/// There are no Namespace objects on a board: there is `default`, as old as the node, and each
+/// that has a pod, as old as its oldest.
 fn namespaces(api: &Api) -> (Vec<Shown>, u64) {
+    let created = |json: &str| parse(json)["metadata"]["creationTimestamp"].as_str().map(str::to_owned);
+    let (nodes, _) = api.objects.list("nodes", None);
     let (pods, version) = api.objects.list("pods", None);
-    let mut names: BTreeSet<Rc<str>> = pods.into_iter().map(|(key, _)| key.namespace).collect();
-    names.insert("default".into());
-    let objects = names.into_iter().map(|name| {
+    let node = nodes.first().and_then(|(_, node)| created(&node.json));
+    let mut since = BTreeMap::from([(Rc::from("default"), node)]);
+    for (key, pod) in pods {
+        let pod = created(&pod.json);
+        let oldest = since.entry(key.namespace).or_default();
+        // As text they are in the order of time.
+        if oldest.is_none() || pod.is_some() && pod < *oldest {
+            *oldest = pod;
+        }
+    }
+    let objects = since.into_iter().map(|(name, since)| {
         let object = json!({
             "kind": "Namespace", "apiVersion": "v1",
             "metadata": {"name": &*name, "labels": {"kubernetes.io/metadata.name": &*name},
-                         "resourceVersion": version.to_string()},
+                         "creationTimestamp": since, "resourceVersion": version.to_string()},
             "spec": {"finalizers": []}, "status": {"phase": "Active"},
         });
         Shown { name, json: object.to_string().into() }

@@ -170,6 +170,22 @@ fn discovery_leads_a_client_to_the_pods() {
     });
 }
 
+#[test]
+fn a_namespace_is_as_old_as_its_oldest_pod_and_the_default_one_as_the_node() {
+    let (root, objects) = (Root::new(), Rc::new(Objects::new(0)));
+    let born = |hour: u32| json!({"metadata": {"creationTimestamp": format!("2026-01-01T{hour:02}:00:00Z")}});
+    objects.put(Key::new("nodes", "", "here"), born(3));
+    for (namespace, name, hour) in [("ci", "b", 5), ("ci", "c", 4), ("ci", "d", 6), ("default", "late", 7)] {
+        objects.put(Key::new("pods", namespace, name), born(hour));
+    }
+    with_api(&root, objects, no_engine, move |socket| {
+        for (namespace, hour) in [("ci", 4), ("default", 3)] {
+            let (_, shown) = get(&socket, &format!("/api/v1/namespaces/{namespace}"));
+            assert_eq!(shown["metadata"]["creationTimestamp"], born(hour)["metadata"]["creationTimestamp"]);
+        }
+    });
+}
+
 /// Reads the events of a watch, one line each.
 struct Events(std::io::BufReader<UnixStream>);
 

@@ -5,12 +5,15 @@
 //! of values are bounded. It must never guess: a key that is there twice is told
 //! with its line. Next: [`super::walk`], which holds the JSON against the schema.
 
+mod input;
 mod resolve;
 
 use std::collections::BTreeMap;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 use serde_json::{Map, Value};
+
+use input::Text;
 
 /// How deep objects and lists may lie in each other. The deepest Pod has 12.
 const DEPTH: usize = 64;
@@ -46,7 +49,7 @@ pub(super) fn read(text: &str) -> Result<Vec<Document>, YamlError> {
     refuse_control_characters(text)?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reader = Reader {
-        parser: Parser::new_from_str(text),
+        parser: Parser::new(Text::new(text)),
         anchors: BTreeMap::new(),
         duplicates: Vec::new(),
         values: 0,
@@ -108,7 +111,7 @@ fn refuse_control_characters(text: &str) -> Result<(), YamlError> {
 }
 
 struct Reader<'text> {
-    parser: Parser<'text, StrInput<'text>>,
+    parser: Parser<'text, Text<'text>>,
     anchors: BTreeMap<usize, Node>,
     duplicates: Vec<(String, usize)>,
     values: usize,

@@ -182,6 +182,19 @@ fn a_key_that_is_there_twice_is_told_with_its_line() {
 }
 
 #[test]
+fn a_tab_may_stand_between_a_key_and_its_value() {
+    assert_eq!(
+        one("a:\tx\nb:\t\ty z\t# said\nd:\t-1\ne: \t'f'\n"),
+        json!({"a": "x", "b": "y z", "d": -1, "e": "f"})
+    );
+    assert_eq!(one("a: {b:\tx,\tc: [1,\t2]}\n"), json!({"a": {"b": "x", "c": [1, 2]}}));
+    assert_eq!(one("a: |\n  b:\tx\nb: 'c:\td'\n"), json!({"a": "b:\tx\n", "b": "c:\td"}));
+    for text in ["a:\tb: c\n", "a:\t- b\n", "a:\t-\n", "a:\n\tb: c\n", "a: 1\n\tb: 2\n"] {
+        refused(text);
+    }
+}
+
+#[test]
 fn what_is_not_yaml_is_refused_with_its_line() {
     for (text, line) in [
         ("a: 1\n\tb: 2\n", 1),
