@@ -1,16 +1,27 @@
 //! `nodlet image`: the images on this board. Works on the store itself, with
 //! an agent or without.
 
+use std::fs::File;
 use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
-use nodlet_rootfs::{Image, LoadError, LoadOptions, Loaded, Platform, Progress, Reference, Store};
+use nodlet_rootfs::{Image, LoadError, LoadOptions, Loaded, Platform, Progress, Reference, Store, Unpacker};
+use nodlet_runtime::cgroup::UnpackerCgroup;
+use nodlet_runtime::paths::Paths;
 
 use crate::arguments::{Context, Flag};
 use crate::output::Columns;
 use crate::{Failure, Outcome, Verb};
+
+/// The first argument of the process that reads an archive.
+pub(crate) const UNPACK: &str = "unpack";
+
+/// Memory of that process. A layer of a gigabyte takes a few MiB; names are held in
+/// memory until all are known, and the most that are taken (`LayerBounds`) fit.
+const UNPACK_MEMORY: u64 = 160 * 1024 * 1024;
 
 pub(crate) const VERB: Verb = Verb {
     name: "image",
@@ -67,7 +78,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let values: Vec<&str> = values.iter().map(String::as_str).collect();
     let open = || Store::open(&context.root).map_err(|error| Failure::chain(&error));
     match values[..] {
-        ["load", source] => load(&open()?, source, &options),
+        ["load", source] => load(&context.root, &open()?, source, options),
         ["load", ..] => Err(context.wrong_use("load takes one FILE, DIR or -")),
         ["ls" | "list"] => list(&open()?),
         ["rm" | "remove", ref names @ ..] if !names.is_empty() => remove(&open()?, names),
@@ -77,16 +88,25 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     }
 }
 
-fn load(store: &Store, source: &str, options: &LoadOptions) -> Outcome {
+fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> Outcome {
+    let cgroup = memory_cgroup(root);
+    options.unpacker = Some(Unpacker {
+        program: "/proc/self/exe".into(),
+        arguments: vec![UNPACK.into()],
+        memory: UNPACK_MEMORY,
+        cgroups: cgroup.iter().map(UnpackerCgroup::procs).collect(),
+    });
     let mut progress = Shown { terminal: std::io::stderr().is_terminal(), hundredth: 0 };
     let loaded = if source == "-" {
         if std::io::stdin().is_terminal() {
             return Err(Failure::new("an archive is expected from standard input, which is a terminal"));
         }
-        store.load(&mut std::io::stdin().lock(), options, &mut |step| progress.show(&step))
+        let input = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+        store.load_file(input, &options, &mut |step| progress.show(&step))
     } else {
-        store.load_path(Path::new(source), options, &mut |step| progress.show(&step))
+        store.load_path(Path::new(source), &options, &mut |step| progress.show(&step))
     };
+    drop(cgroup);
     progress.clear();
     let named = |error: LoadError| match (&error, source) {
         (LoadError::Open { .. }, _) => Failure::chain(&error),
@@ -102,6 +122,22 @@ fn load(store: &Store, source: &str, options: &LoadOptions) -> Outcome {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Only root has cgroups to give; for others a limit of the process alone must do.
+fn memory_cgroup(root: &Path) -> Option<UnpackerCgroup> {
+    if !nix::unistd::geteuid().is_root() {
+        return None;
+    }
+    // The agent names its cgroups after the directory itself, not after a link to it.
+    let root = root.canonicalize().or_else(|_| std::path::absolute(root)).unwrap_or_else(|_| root.to_owned());
+    match UnpackerCgroup::make(&Paths::new(&root).hash(), UNPACK_MEMORY) {
+        Ok(cgroup) => Some(cgroup),
+        Err(error) => {
+            eprintln!("Warning: the archive is unpacked without a cgroup: {}", Failure::chain(&error));
+            None
+        }
+    }
 }
 
 /// One for each name; an image without one is told by its ID.

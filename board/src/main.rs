@@ -55,6 +55,10 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|verb| verb == "supervisor") {
         nodlet_runtime::supervisor::run(std::env::args_os().skip(2));
     }
+    // Nor is this: what `image load` executes to read the archive.
+    if std::env::args_os().nth(1).is_some_and(|verb| verb == image::UNPACK) {
+        return nodlet_rootfs::unpack_as_told();
+    }
     match run() {
         Ok(code) => code,
         Err(failure) => {

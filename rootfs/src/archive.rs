@@ -7,6 +7,8 @@
 use std::fmt;
 use std::io;
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::Document;
 use crate::members::TarError;
 use crate::platform::Platform;
@@ -123,7 +125,7 @@ pub(crate) trait Documents {
 }
 
 /// Which of an archive's images are wanted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Wanted {
     pub(crate) platform: Platform,
     /// Whether somebody asked for this platform by name.
@@ -140,7 +142,7 @@ impl Wanted {
 }
 
 /// An image to be loaded.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Planned {
     pub(crate) id: Digest,
     /// The configuration document, byte for byte.
@@ -152,11 +154,13 @@ pub(crate) struct Planned {
     pub(crate) layers: Vec<PlannedLayer>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PlannedLayer {
     pub(crate) diff_id: Digest,
     /// The digest of the blob as it lies in the archive, if the archive says.
     pub(crate) blob: Option<Digest>,
+    /// The blob's length, if the archive says.
+    pub(crate) size: Option<u64>,
     /// The blob's name in the archive.
     pub(crate) member: String,
 }
@@ -328,7 +332,8 @@ impl Search<'_> {
             if layer.is_encrypted() {
                 return Err(wrong(format!("layer {blob} is encrypted: encrypted images are not supported")));
             }
-            planned.push(PlannedLayer { diff_id: *diff_id, blob: Some(blob), member: blob_member(&blob) });
+            let member = blob_member(&blob);
+            planned.push(PlannedLayer { diff_id: *diff_id, blob: Some(blob), size: layer.size, member });
         }
         let image = Planned {
             id: config_digest,
@@ -410,6 +415,7 @@ fn docker_images(
         let layers = image.layers.iter().zip(&document.diff_ids).map(|(member, diff_id)| PlannedLayer {
             diff_id: *diff_id,
             blob: None,
+            size: None,
             member: member.clone(),
         });
         let planned = Planned {

@@ -19,6 +19,7 @@ mod kernel;
 mod loop_device;
 mod user;
 
+pub(crate) use kernel::open_in_root;
 pub use user::{ProcessUser, UserError, user};
 
 /// A step towards a root file system that failed.

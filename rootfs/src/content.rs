@@ -5,6 +5,7 @@
 //! Nothing here knows what the files mean. What is written when, so that each
 //! file is the old or the new one, is decided in `load` and `store`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -45,16 +46,46 @@ pub(crate) type Observer = Arc<dyn Fn(&Operation<'_>) -> Verdict + Send + Sync>;
 /// An operation on the store that failed.
 #[derive(Debug)]
 pub struct ContentError {
-    verb: &'static str,
+    verb: Cow<'static, str>,
     path: PathBuf,
     source: io::Error,
 }
 
 impl ContentError {
     pub(crate) fn new(verb: &'static str, path: &Path, source: io::Error) -> ContentError {
-        ContentError { verb, path: path.to_owned(), source }
+        ContentError { verb: verb.into(), path: path.to_owned(), source }
+    }
+
+    /// Whether it was not the disk that was full, but what one file may take of it.
+    pub(crate) fn is_limit(&self) -> bool {
+        self.source.get_ref().is_some_and(|source| source.is::<LimitReached>())
+    }
+
+    /// As it is told to another process: verb, name of the file, error number.
+    pub(crate) fn told(&self) -> (String, String, i32) {
+        let name = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let errno = self.source.raw_os_error().unwrap_or(Errno::EIO as i32);
+        (self.verb.to_string(), name.unwrap_or_default(), errno)
+    }
+
+    /// What [`ContentError::told`] told, of a file in `directory`.
+    pub(crate) fn heard((verb, name, errno): (String, String, i32), directory: &Path) -> ContentError {
+        let source = io::Error::from_raw_os_error(errno);
+        ContentError { verb: verb.into(), path: directory.join(name), source }
     }
 }
+
+/// A file is as large as it may become.
+#[derive(Debug)]
+struct LimitReached;
+
+impl fmt::Display for LimitReached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no space is left for it")
+    }
+}
+
+impl std::error::Error for LimitReached {}
 
 impl fmt::Display for ContentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -200,7 +231,7 @@ impl File {
 
     pub(crate) fn write_at(&mut self, bytes: &[u8], offset: u64) -> Result<(), ContentError> {
         if self.written.saturating_add(bytes.len() as u64) > self.limit {
-            return Err(ContentError::new("write", &self.path, Errno::ENOSPC.into()));
+            return Err(ContentError::new("write", &self.path, io::Error::other(LimitReached)));
         }
         let operation = Operation::Write { path: &self.path, bytes: bytes.len() };
         let result = match self.content.verdict(&operation) {
@@ -250,7 +281,8 @@ mod tests {
         file.write_at(b"12345", 100).unwrap();
         let error = file.write_at(b"1", 0).unwrap_err();
         let source = std::error::Error::source(&error).unwrap().to_string();
-        assert_eq!(source, "No space left on device (os error 28)");
+        assert!(error.is_limit());
+        assert_eq!(source, "no space is left for it");
     }
 
     #[test]

@@ -7,6 +7,8 @@
 //! 2. Each layer streams through `compression` and `members` (tar) into `tree`
 //!    (the names) and `erofs` (the bytes), one read-only image per layer:
 //!    `layer`.
+//!    All of it takes place in a process that [`Store`] starts for it and that
+//!    `confine` takes every power from but writing these files.
 //! 3. `load` verifies every digest and puts the new files into the [`Store`]
 //!    with a single rename; what writes to disk goes through `content`, where
 //!    tests make it fail.
@@ -22,6 +24,7 @@ pub mod assemble;
 mod archive;
 mod compression;
 mod config;
+mod confine;
 mod content;
 mod erofs;
 mod layer;
@@ -38,7 +41,7 @@ pub use archive::ArchiveError;
 pub use config::ImageConfig;
 pub use content::ContentError;
 pub use layer::LayerError;
-pub use load::{LoadError, LoadOptions, Loaded, Progress};
+pub use load::{LoadError, LoadOptions, Loaded, Progress, Refusal, Unpacker, unpack_as_told};
 pub use members::TarError;
 pub use platform::{Platform, PlatformError};
 pub use reference::{Digest, DigestError, Reference, ReferenceError};

@@ -1,6 +1,7 @@
 //! Loading: an archive's images into the store, whole or not at all.
 //!
-//! 1. Layers are written to `staging/`, each synced when it is complete.
+//! 1. Layers are written to `staging/`, each synced when it is complete: by
+//!    `unpack`, which alone reads the archive, in a process of its own (`child`).
 //! 2. When the manifests are known and every digest has been found right, the
 //!    layers that are wanted are renamed to their places, then the records.
 //! 3. One rename of `index.json` makes the images exist.
@@ -12,21 +13,26 @@
 //! in their names; docker archives of old name them by nothing that can be
 //! known beforehand, so that those are staged again and then dropped.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::archive::source::{Directory, Passed, Seekable, TarFile, bounded, cleaned, label};
-use crate::archive::{ArchiveError, DOCUMENT_MAX, Planned, PlannedLayer, Wanted, plan};
-use crate::compression::{Digesting, Format, peek};
-use crate::layer::{LayerBounds, LayerError, convert};
-use crate::members::{Kind, Members};
+use serde::{Deserialize, Serialize};
+
+use crate::archive::{ArchiveError, PlannedLayer, Wanted};
+use crate::config::Document;
+use crate::layer::LayerError;
 use crate::platform::Platform;
 use crate::reference::{Digest, Reference};
 use crate::store::{Area, Image, Lock, Record, Store, StoreError, lock};
+
+mod child;
+mod unpack;
+
+pub use child::{Refusal, Unpacker, unpack_as_told};
+use unpack::{Input, Request, Unpacked};
 
 /// How to load.
 #[derive(Clone, Debug, Default)]
@@ -35,10 +41,13 @@ pub struct LoadOptions {
     pub platform: Option<Platform>,
     /// The name of an image that the archive does not name.
     pub name: Option<Reference>,
+    /// The process that reads the archive. None is this one: for what comes from
+    /// nobody else, as in tests.
+    pub unpacker: Option<Unpacker>,
 }
 
 /// What is told while a load goes on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Progress {
     /// A layer is being read.
@@ -107,6 +116,36 @@ pub enum LoadError {
         /// What it is.
         actual: Digest,
     },
+    /// A layer that is longer or shorter than its descriptor says.
+    Size {
+        /// Its name in the archive.
+        member: String,
+        /// Bytes that it should have.
+        expected: u64,
+        /// Bytes that it has.
+        actual: u64,
+    },
+    /// The process that reads the archive could not be started or spoken to.
+    Unpacker {
+        /// What was to be done.
+        verb: &'static str,
+        /// Why it was not.
+        source: io::Error,
+    },
+    /// The process that reads the archive refuses it.
+    Refused(Refusal),
+    /// The process that reads the archive died of it.
+    Died {
+        /// How.
+        how: String,
+        /// Bytes of memory that it may have.
+        memory: u64,
+    },
+    /// The process that reads the archive gave what cannot be.
+    Unbelievable {
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The layers do not fit on the disk.
     NotEnoughSpace {
         /// The store.
@@ -131,9 +170,25 @@ impl fmt::Display for LoadError {
                 "load layer {member}: its content has digest {actual} and should have {expected}; the archive is \
                  damaged"
             ),
+            LoadError::Size { member, expected, actual } => write!(
+                f,
+                "load layer {member}: it has {actual} bytes and should have {expected}; the archive is damaged"
+            ),
+            LoadError::Unpacker { verb, .. } => f.write_str(verb),
+            LoadError::Refused(refusal) => refusal.fmt(f),
+            LoadError::Died { how, memory } => write!(
+                f,
+                "unpack the archive: the process that reads it {how}; it may have {} MiB of memory, and an archive \
+                 that needs more is refused",
+                memory / (1024 * 1024)
+            ),
+            LoadError::Unbelievable { problem } => {
+                write!(f, "unpack the archive: the process that reads it says {problem}")
+            }
             LoadError::NotEnoughSpace { path, needed, free } => write!(
                 f,
-                "load into {}: {needed} bytes are needed and {free} are free; remove images with nodlet image rm",
+                "load into {}: at least {needed} bytes are needed and {free} are free; remove images with nodlet \
+                 image rm",
                 path.display()
             ),
             LoadError::Store(error) => error.fmt(f),
@@ -148,7 +203,13 @@ impl std::error::Error for LoadError {
             LoadError::Archive(error) => error.source(),
             LoadError::Layer { source, .. } => std::error::Error::source(source),
             LoadError::Store(error) => error.source(),
-            LoadError::Digest { .. } | LoadError::NotEnoughSpace { .. } => None,
+            LoadError::Unpacker { source, .. } => Some(source),
+            LoadError::Refused(refusal) => std::error::Error::source(refusal),
+            LoadError::Digest { .. }
+            | LoadError::Size { .. }
+            | LoadError::Died { .. }
+            | LoadError::Unbelievable { .. }
+            | LoadError::NotEnoughSpace { .. } => None,
         }
     }
 }
@@ -166,18 +227,6 @@ impl From<ArchiveError> for LoadError {
 }
 
 impl Store {
-    /// Loads the images of an archive that passes once, such as standard input.
-    pub fn load(
-        &self,
-        input: &mut dyn Read,
-        options: &LoadOptions,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Vec<Loaded>, LoadError> {
-        let mut loading = Loading::begin(self, options, progress)?;
-        let result = loading.stream(input);
-        loading.end(result)
-    }
-
     /// Loads the images of an archive file, or of an OCI image layout that is a
     /// directory.
     pub fn load_path(
@@ -187,64 +236,60 @@ impl Store {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<Loaded>, LoadError> {
         let failed = |source: io::Error| LoadError::Open { path: path.to_owned(), source };
-        let mut file = File::open(path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
-        if metadata.is_dir() {
-            let mut loading = Loading::begin(self, options, progress)?;
-            let result = loading.seekable(&mut Directory::new(path));
-            return loading.end(result);
-        }
-        // An archive that is compressed as a whole has no place to seek to.
-        let plain =
-            metadata.is_file() && matches!(peek(&file).map_err(failed)?.format, Format::Tar | Format::Other);
-        let mut loading = Loading::begin(self, options, progress)?;
-        let result = match plain {
-            true => {
-                TarFile::open(file).map_err(LoadError::from).and_then(|mut tar| loading.seekable(&mut tar))
-            }
-            false => {
-                if metadata.is_file() {
-                    io::Seek::rewind(&mut file).map_err(failed)?;
-                }
-                loading.stream(&mut file)
-            }
-        };
+        self.load_file(File::open(path).map_err(failed)?, options, progress)
+    }
+
+    /// Loads the images of an archive that is open: a file from its beginning, a
+    /// pipe from where it is.
+    pub fn load_file(
+        &self,
+        file: File,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<Loaded>, LoadError> {
+        self.load_input(Input::File(file), options, progress)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn load(
+        &self,
+        input: &mut dyn io::Read,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<Loaded>, LoadError> {
+        self.load_input(Input::Stream(input), options, progress)
+    }
+
+    fn load_input(
+        &self,
+        input: Input<'_>,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<Loaded>, LoadError> {
+        let mut loading = Loading::begin(self, options)?;
+        let result = loading.unpack(input, progress).and_then(|unpacked| loading.commit(unpacked));
         loading.end(result)
     }
-}
-
-/// A layer that was met.
-#[derive(Clone, Copy, Debug)]
-struct Met {
-    diff_id: Digest,
-    blob: Digest,
 }
 
 /// A load under way, with the store locked against others.
 struct Loading<'a> {
     store: &'a Store,
     options: &'a LoadOptions,
-    progress: &'a mut dyn FnMut(Progress),
     _lock: Lock,
     /// Layers of the store by the digest of the blob they came as.
     known: HashMap<Digest, Digest>,
-    /// Layers in staging, by diff ID.
-    staged: HashMap<Digest, PathBuf>,
-    files: usize,
-    bytes_written: u64,
 }
 
 impl<'a> Loading<'a> {
-    fn begin(
-        store: &'a Store,
-        options: &'a LoadOptions,
-        progress: &'a mut dyn FnMut(Progress),
-    ) -> Result<Loading<'a>, LoadError> {
+    fn begin(store: &'a Store, options: &'a LoadOptions) -> Result<Loading<'a>, LoadError> {
         let area = &store.writable;
         for directory in [area.layers(), area.records(), area.staging()] {
             store.content.create_directories(&directory)?;
         }
-        let lock = lock(&area.directory)?;
+        let held = lock(&area.directory)?;
+        // Of a load that was killed, the process that unpacks outlives it by a moment.
+        drop(lock(&area.staging())?);
         store.sweep()?;
         let mut known = HashMap::new();
         for area in [&store.baked, &store.writable] {
@@ -254,16 +299,7 @@ impl<'a> Loading<'a> {
                 known.extend(blobs.filter_map(|(blob, layer)| Some(((*blob)?, *layer))));
             }
         }
-        Ok(Loading {
-            store,
-            options,
-            progress,
-            _lock: lock,
-            known,
-            staged: HashMap::new(),
-            files: 0,
-            bytes_written: 0,
-        })
+        Ok(Loading { store, options, _lock: held, known })
     }
 
     /// A load that failed takes away what it staged, as far as it can; what it
@@ -275,159 +311,38 @@ impl<'a> Loading<'a> {
         result
     }
 
-    fn wanted(&self) -> Wanted {
-        Wanted {
-            platform: self.options.platform.clone().unwrap_or_else(Platform::of_this_machine),
-            asked: self.options.platform.is_some(),
-        }
-    }
-
-    /// Reads the manifests, then the layers that are missing.
-    fn seekable(&mut self, archive: &mut dyn Seekable) -> Result<Vec<Loaded>, LoadError> {
-        let planned = plan(archive, &self.wanted())?;
-        let mut missing: HashMap<Digest, PlannedLayer> = HashMap::new();
-        let mut order = Vec::new();
-        for layer in planned.iter().flat_map(|image| &image.layers) {
-            if self.store.layer_path(&layer.diff_id).is_some() {
-                (self.progress)(Progress::Present { layer: layer.diff_id });
-            } else if let Entry::Vacant(vacant) = missing.entry(layer.diff_id) {
-                vacant.insert(layer.clone());
-                order.push(layer.diff_id);
-            }
-        }
-        let mut needed = 0u64;
-        for layer in missing.values() {
-            let (_, size) = archive.open(&layer.member)?.ok_or_else(|| absent(layer))?;
-            needed = needed.saturating_add(size);
-        }
-        let free = self.store.content.free_space(&self.store.writable.directory)?;
-        if needed > free {
-            let path = self.store.writable.directory.clone();
-            return Err(LoadError::NotEnoughSpace { path, needed, free });
-        }
-        for diff_id in order {
-            let layer = &missing[&diff_id];
-            let (mut stream, size) = archive.open(&layer.member)?.ok_or_else(|| absent(layer))?;
-            let met = self.convert(&layer.member, &mut stream, size)?;
-            verify(layer, met)?;
-            self.known.insert(met.blob, diff_id);
-        }
-        self.commit(planned)
-    }
-
-    /// Reads all once, and finds out at the end what it was for.
-    fn stream(&mut self, input: &mut dyn Read) -> Result<Vec<Loaded>, LoadError> {
-        let archive = peek(input).map_err(ArchiveError::Read)?.decompressed();
-        let mut members = Members::new(archive);
-        let mut passed = Passed::default();
-        let mut met: HashMap<String, Result<Met, LoadError>> = HashMap::new();
-        while let Some(member) = members.next().map_err(ArchiveError::Tar)? {
-            let Some(name) = cleaned(&member.path) else { continue };
-            match member.kind {
-                Kind::File => {}
-                _ => {
-                    passed.keep_link(name, &member)?;
-                    continue;
-                }
-            }
-            let mut stream = peek(&mut members).map_err(ArchiveError::Read)?;
-            match stream.format {
-                Format::Gzip | Format::Zstd | Format::Tar => {
-                    let result = match self.expected(&name) {
-                        Some((blob, diff_id)) => check_present(&name, &mut stream, blob, diff_id),
-                        None => self.convert(&label(&member), &mut stream, member.size),
-                    };
-                    // What is wrong with a layer that nobody wants is nobody's concern.
-                    match result {
-                        Err(error @ LoadError::Store(_)) => return Err(error),
-                        result => met.insert(name, result),
-                    };
-                    bounded(met.len())?;
-                }
-                Format::Other if member.size <= DOCUMENT_MAX => {
-                    let mut bytes = Vec::with_capacity(member.size as usize);
-                    stream.read_to_end(&mut bytes).map_err(ArchiveError::Read)?;
-                    passed.keep_document(name, bytes)?;
-                }
-                Format::Other => {}
-            }
-        }
-        // To the end, so that whoever writes into the pipe is not cut off.
-        io::copy(&mut members.into_inner(), &mut io::sink()).map_err(ArchiveError::Read)?;
-        let planned = plan(&mut passed, &self.wanted())?;
-        for layer in planned.iter().flat_map(|image| &image.layers) {
-            match passed.resolve(&layer.member).and_then(|name| met.get_mut(&name)) {
-                Some(Ok(met)) => {
-                    verify(layer, *met)?;
-                    self.known.insert(met.blob, met.diff_id);
-                }
-                Some(failed) => {
-                    return match std::mem::replace(failed, Err(absent(layer))) {
-                        Err(error) => Err(error),
-                        Ok(_) => Err(absent(layer)),
-                    };
-                }
-                None if self.store.layer_path(&layer.diff_id).is_some() => {}
-                None => return Err(absent(layer)),
-            }
-        }
-        self.commit(planned)
-    }
-
-    /// The blob and the layer of the store that a member's name promises.
-    fn expected(&self, name: &str) -> Option<(Digest, Digest)> {
-        let file = name.rsplit('/').next()?;
-        let digest = Digest::from_hex(file.strip_suffix(".tar").unwrap_or(file)).ok()?;
-        let diff_id = self.known.get(&digest).copied().unwrap_or(digest);
-        self.store.layer_path(&diff_id).map(|_| (digest, diff_id))
-    }
-
-    /// Writes one layer to staging.
-    fn convert(&mut self, label: &str, stream: &mut dyn Read, total: u64) -> Result<Met, LoadError> {
-        let path = self.store.writable.staging().join(format!("{}.erofs", self.files));
-        self.files += 1;
-        let mut file = self.store.content.create(&path)?;
-        let free = self.store.content.free_space(&self.store.writable.directory)?;
-        file.limit(free - free / RESERVED);
-        let progress = std::cell::RefCell::new(&mut *self.progress);
-        let told = Told {
-            stream,
-            bytes: 0,
-            told: 0,
-            tell: &mut |bytes| {
-                (progress.borrow_mut())(Progress::Reading { layer: label.to_owned(), bytes, total });
+    /// Has the archive read, here or in a process of its own.
+    fn unpack(&self, input: Input<'_>, progress: &mut dyn FnMut(Progress)) -> Result<Unpacked, LoadError> {
+        let request = Request {
+            wanted: Wanted {
+                platform: self.options.platform.clone().unwrap_or_else(Platform::of_this_machine),
+                asked: self.options.platform.is_some(),
             },
+            known: self.known.clone(),
+            present: self.store.layers()?,
         };
-        let mut blob = Digesting::new(told);
-        let result = convert(&mut blob, file, LayerBounds::default(), &mut |text| {
-            (progress.borrow_mut())(Progress::Warning(text));
-        });
-        let converted = match result {
-            Ok(converted) => converted,
-            Err(LayerError::Write(error)) => return Err(error.into()),
-            Err(source) => {
-                self.store.content.remove(&path)?;
-                return Err(LoadError::Layer { member: label.to_owned(), source });
+        let staging = self.store.writable.staging();
+        let unpacked = match (&self.options.unpacker, input) {
+            (Some(unpacker), Input::File(file)) => unpacker.unpack(file, &request, &staging, progress),
+            (_, input) => unpack::unpack(input, &request, &self.store.content, &staging, progress),
+        };
+        let unpacked = unpacked.map_err(|error| match error {
+            LoadError::NotEnoughSpace { needed, free, .. } => {
+                LoadError::NotEnoughSpace { path: self.store.writable.directory.clone(), needed, free }
             }
-        };
-        let failed = |error| LoadError::Layer { member: label.to_owned(), source: LayerError::Read(error) };
-        let (blob, _) = blob.finish().map_err(failed)?;
-        let diff_id = converted.diff_id;
-        self.bytes_written += converted.image.written;
-        let present = self.store.layer_path(&diff_id).is_some();
-        if present || self.staged.contains_key(&diff_id) {
-            self.store.content.remove(&path)?;
-            (self.progress)(Progress::Present { layer: diff_id });
-        } else {
-            self.staged.insert(diff_id, path);
-            (self.progress)(Progress::Stored { layer: diff_id, bytes: converted.image.bytes });
-        }
-        Ok(Met { diff_id, blob })
+            error => error,
+        })?;
+        check(&unpacked, &request, &staging)?;
+        Ok(unpacked)
     }
 
     /// Puts what is wanted in its place, and makes it exist with one rename.
-    fn commit(&mut self, planned: Vec<Planned>) -> Result<Vec<Loaded>, LoadError> {
+    fn commit(&mut self, unpacked: Unpacked) -> Result<Vec<Loaded>, LoadError> {
         let (store, area) = (self.store, &self.store.writable);
+        let Unpacked { images: planned, proven, staged, mut bytes_written } = unpacked;
+        let mut staged: BTreeMap<Digest, PathBuf> =
+            staged.into_iter().map(|(layer, name)| (layer, area.staging().join(name))).collect();
+        self.known.extend(proven);
         let mut index = area.index()?;
         let before = index.clone();
         let baked = store.baked.index()?;
@@ -437,7 +352,7 @@ impl<'a> Loading<'a> {
         let mut changed = Vec::new();
         for image in &planned {
             for layer in &image.layers {
-                if let Some(staged) = self.staged.remove(&layer.diff_id) {
+                if let Some(staged) = staged.remove(&layer.diff_id) {
                     store.content.rename(&staged, &area.layer_path(&layer.diff_id))?;
                     moved_layers = true;
                 }
@@ -488,7 +403,7 @@ impl<'a> Loading<'a> {
         let any_record = !records.is_empty();
         for (id, bytes) in records {
             let staged = area.staging().join(format!("{}.json", id.hex()));
-            self.bytes_written += bytes.len() as u64;
+            bytes_written += bytes.len() as u64;
             store.content.replace(&staged, &area.record_path(&id), &bytes)?;
         }
         if any_record {
@@ -496,12 +411,12 @@ impl<'a> Loading<'a> {
         }
         if index != before {
             let bytes = index.encode();
-            self.bytes_written += bytes.len() as u64;
+            bytes_written += bytes.len() as u64;
             store.content.replace(&area.staging().join("index.json"), &area.index_path(), &bytes)?;
             store.content.sync_directory(&area.directory)?;
         }
         // Layers of images that were not wanted.
-        for path in std::mem::take(&mut self.staged).into_values() {
+        for path in staged.into_values() {
             store.content.remove(&path)?;
         }
         let images = store.images()?;
@@ -511,10 +426,40 @@ impl<'a> Loading<'a> {
             let image = image.cloned().ok_or(StoreError::NoSuchImage { image: planned.id })?;
             let new =
                 changed || before.images.get(&planned.id) != index.images.get(&planned.id) || moved_layers;
-            loaded.push(Loaded { image, names, new, bytes_written: self.bytes_written });
+            loaded.push(Loaded { image, names, new, bytes_written });
         }
         Ok(loaded)
     }
+}
+
+/// The process that unpacks has read hostile bytes: of what it says, all that
+/// can be seen from here is looked at before anything is named.
+fn check(unpacked: &Unpacked, request: &Request, staging: &Path) -> Result<(), LoadError> {
+    let wrong = |problem: String| LoadError::Unbelievable { problem };
+    for name in unpacked.staged.values() {
+        let is_file = || fs::symlink_metadata(staging.join(name)).is_ok_and(|metadata| metadata.is_file());
+        if !unpack::is_layer_name(name) || !is_file() {
+            return Err(wrong(format!("that a layer is in {:?}", name)));
+        }
+    }
+    for image in &unpacked.images {
+        let id = Digest::of(image.config.as_bytes());
+        if id != image.id {
+            return Err(wrong(format!("that the configuration of image {} is that of {id}", image.id)));
+        }
+        let document = Document::parse(image.config.as_bytes())
+            .map_err(|error| wrong(format!("that image {id} has a configuration: {error}")))?;
+        let layers = image.layers.iter().map(|layer| &layer.diff_id);
+        if !layers.clone().eq(&document.diff_ids) {
+            return Err(wrong(format!("that image {id} has other layers than its configuration")));
+        }
+        let there =
+            |layer: &&Digest| unpacked.staged.contains_key(*layer) || request.present.contains(*layer);
+        if let Some(layer) = layers.clone().find(|layer| !there(layer)) {
+            return Err(wrong(format!("that image {id} is complete, without layer {layer}")));
+        }
+    }
+    Ok(())
 }
 
 /// An image's record, unless it is missing or damaged: then it is written anew.
@@ -522,60 +467,6 @@ fn whole(area: &Area, id: &Digest) -> Result<Option<Record>, StoreError> {
     match area.record(id) {
         Err(StoreError::Damaged { .. }) => Ok(None),
         result => result,
-    }
-}
-
-fn absent(layer: &PlannedLayer) -> LoadError {
-    ArchiveError::Missing { member: layer.member.clone() }.into()
-}
-
-/// A layer that the store has passes by; it must still be what its name says.
-fn check_present(name: &str, stream: &mut dyn Read, blob: Digest, diff_id: Digest) -> Result<Met, LoadError> {
-    let failed = |error| LoadError::Layer { member: name.to_owned(), source: LayerError::Read(error) };
-    let (actual, _) = Digesting::new(stream).finish().map_err(failed)?;
-    match actual == blob {
-        true => Ok(Met { diff_id, blob }),
-        false => Err(LoadError::Digest { member: name.to_owned(), expected: blob, actual }),
-    }
-}
-
-fn verify(layer: &PlannedLayer, met: Met) -> Result<(), LoadError> {
-    let member = || layer.member.clone();
-    match layer.blob {
-        Some(expected) if expected != met.blob => {
-            return Err(LoadError::Digest { member: member(), expected, actual: met.blob });
-        }
-        Some(_) | None => {}
-    }
-    match layer.diff_id == met.diff_id {
-        true => Ok(()),
-        false => Err(LoadError::Digest { member: member(), expected: layer.diff_id, actual: met.diff_id }),
-    }
-}
-
-/// Tells how far a stream has been read, now and then.
-struct Told<'a> {
-    stream: &'a mut dyn Read,
-    bytes: u64,
-    told: u64,
-    tell: &'a mut dyn FnMut(u64),
-}
-
-/// The part of the free space that no layer may take: pods write, too.
-const RESERVED: u64 = 16;
-
-/// Bytes between two reports.
-const TELL_EVERY: u64 = 1024 * 1024;
-
-impl Read for Told<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.stream.read(buffer)?;
-        self.bytes += read as u64;
-        if self.bytes - self.told >= TELL_EVERY || (read == 0 && self.told < self.bytes) {
-            self.told = self.bytes;
-            (self.tell)(self.bytes);
-        }
-        Ok(read)
     }
 }
 

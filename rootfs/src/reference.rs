@@ -139,6 +139,19 @@ impl fmt::Display for Reference {
     }
 }
 
+impl Serialize for Reference {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Reference {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Reference, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Reference::parse(&text).map_err(serde::de::Error::custom)
+    }
+}
+
 impl FromStr for Reference {
     type Err = ReferenceError;
 

@@ -319,6 +319,17 @@ impl Store {
             .map(|area| area.layer_path(layer))
     }
 
+    /// All layers that are here, of whatever image.
+    pub(crate) fn layers(&self) -> Result<BTreeSet<Digest>, StoreError> {
+        let mut layers = BTreeSet::new();
+        for area in [&self.writable, &self.baked] {
+            let names = names_in(&area.layers())?.into_iter();
+            let found = names.filter_map(|name| Digest::from_hex(name.strip_suffix(".erofs")?).ok());
+            layers.extend(found.filter(|layer| area.layer_size(layer).is_some()));
+        }
+        Ok(layers)
+    }
+
     /// Directories to watch for a new image: `index.json` is renamed into them,
     /// which inotify tells as IN_MOVED_TO. They may not exist yet.
     pub fn watch_paths(&self) -> Vec<PathBuf> {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! nodlet-<hash>/supervisors
+//! nodlet-<hash>/unpacker
 //! nodlet-<hash>/kubepods[/burstable|/besteffort]/pod<uid>/<container>-<attempt>[/exec-<id>]
 //! ```
 //!
@@ -16,6 +17,7 @@ mod devices;
 mod hierarchy;
 mod limits;
 mod tree;
+mod unpacker;
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -31,6 +33,7 @@ use smol::{Async, Timer};
 use self::hierarchy::{Controller, Hierarchies, Home};
 pub use self::limits::ContainerLimits;
 use self::limits::{MIN_SHARES, Target};
+pub use self::unpacker::UnpackerCgroup;
 use crate::spec::{Pod, QosClass};
 use crate::supervisor::config::CgroupPaths;
 

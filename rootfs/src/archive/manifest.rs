@@ -32,6 +32,7 @@ pub(super) struct Descriptor {
     #[serde(default)]
     media_type: Option<String>,
     pub(super) digest: String,
+    pub(super) size: Option<u64>,
     pub(super) platform: Option<DescriptorPlatform>,
     annotations: Option<BTreeMap<String, String>>,
 }

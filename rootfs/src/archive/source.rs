@@ -2,11 +2,13 @@
 //! read at any place, or a stream that passes once.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
 
 use super::{ArchiveError, DOCUMENT_MAX, Documents};
+use crate::assemble::open_in_root;
 use crate::members::{Kind, Member, Members, shown};
 
 /// Members of one archive.
@@ -27,24 +29,27 @@ pub(crate) trait Seekable: Documents {
     fn open(&mut self, member: &str) -> Result<Option<Opened<'_>>, ArchiveError>;
 }
 
-/// An OCI image layout that is a directory.
+/// An OCI image layout that is a directory. No link in it leads out of it.
 pub(crate) struct Directory {
-    path: PathBuf,
+    directory: OwnedFd,
 }
 
 impl Directory {
-    pub(crate) fn new(path: &Path) -> Directory {
-        Directory { path: path.to_owned() }
+    pub(crate) fn new(directory: OwnedFd) -> Directory {
+        Directory { directory }
     }
 }
 
 impl Seekable for Directory {
     fn open(&mut self, member: &str) -> Result<Option<Opened<'_>>, ArchiveError> {
         let Some(member) = cleaned(member.as_bytes()) else { return Ok(None) };
-        let opened = File::open(self.path.join(member)).and_then(|file| {
-            let metadata = file.metadata()?;
-            Ok((file, metadata))
-        });
+        let Ok(member) = CString::new(member) else { return Ok(None) };
+        let opened =
+            open_in_root(self.directory.as_fd(), &member).map_err(io::Error::from).and_then(|file| {
+                let file = File::from(file);
+                let metadata = file.metadata()?;
+                Ok((file, metadata))
+            });
         match opened {
             Ok((file, metadata)) if metadata.is_file() => Ok(Some((Box::new(file), metadata.len()))),
             Ok(_) => Ok(None),

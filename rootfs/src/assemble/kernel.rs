@@ -111,7 +111,7 @@ pub(super) fn open_directory_beneath(at: BorrowedFd<'_>, path: &CStr) -> Result<
 }
 
 /// Opens a path below `root` for reading as if `root` were `/`: no link leads out.
-pub(super) fn open_in_root(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_in_root(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
     // Without O_NONBLOCK a fifo would wait for its writer.
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
     openat2(root, path, flags, libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS)

@@ -182,7 +182,7 @@ impl<'a> Target<'a> {
         taken(&directory, "cpu quota", quota, found)
     }
 
-    fn set_memory(&self, limit: u64) -> Result<(), CgroupError> {
+    pub(super) fn set_memory(&self, limit: u64) -> Result<(), CgroupError> {
         let (directory, v2) = self.required(Controller::Memory, "a memory limit")?;
         let memory = MemController::new(directory.clone(), directory.clone(), v2);
         let wanted = i64::try_from(limit).unwrap_or(i64::MAX);

@@ -1,0 +1,303 @@
+//! A process gives up every power but writing new files in its working
+//! directory and reading what it has open already.
+//!
+//! For one that is about to read hostile bytes. What this kernel or this user
+//! cannot do is left out and told; what is in force holds without root, too:
+//!
+//! | | root | others |
+//! |---|---|---|
+//! | files: the working directory alone | its own root directory, Landlock (5.13) | Landlock |
+//! | network: none | a namespace without links, no system call, Landlock (6.7) | no system call, Landlock |
+//! | processes, signals, tracing, mounts, devices: none | no capability, no system call | no system call |
+//! | no new privileges, no core dump, dies with its parent | yes | yes |
+//! | memory | `RLIMIT_DATA`, and the parent's cgroup for it | `RLIMIT_DATA` |
+//!
+//! Nothing here knows of images. Numbers are Linux': `linux/landlock.h`,
+//! `linux/seccomp.h`, `linux/capability.h`.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use libc::{c_long, c_ulong};
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::{Resource, setrlimit};
+use serde::{Deserialize, Serialize};
+
+/// Descriptors that may be open: the archive, a layer, a directory and the parent's socket.
+const OPEN_FILES: u64 = 32;
+
+/// What a confined process may have.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Limits {
+    /// Bytes of memory of its own.
+    pub(crate) memory: u64,
+}
+
+/// Confines this process (its calling thread, where it has others). `input` is
+/// open; if it is a directory, what is below it stays readable. Gives what this
+/// kernel cannot confine.
+pub(crate) fn confine(input: BorrowedFd<'_>, limits: &Limits) -> io::Result<Vec<&'static str>> {
+    let mut weaker = Vec::new();
+    let here = std::fs::File::open(".")?;
+    let owner = here.metadata()?;
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    setrlimit(Resource::RLIMIT_NOFILE, OPEN_FILES, OPEN_FILES)?;
+    setrlimit(Resource::RLIMIT_DATA, limits.memory, limits.memory)?;
+    // Containers need network namespaces; a kernel without them has nothing to run.
+    permitted(unshare(CloneFlags::CLONE_NEWNET))?;
+    let enclosed = permitted(nix::unistd::chroot("."))?;
+    if nix::unistd::geteuid().is_root() && owner.uid() != 0 {
+        // Without capabilities, only the owner of the directory can write to it.
+        nix::unistd::setgroups(&[])?;
+        nix::unistd::setgid(owner.gid().into())?;
+        nix::unistd::setuid(owner.uid().into())?;
+    }
+    drop_capabilities()?;
+    prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
+    prctl(libc::PR_SET_DUMPABLE, 0)?;
+    // After the change of user, which takes it away.
+    prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as c_ulong)?;
+    match landlock(here.as_fd(), input) {
+        Ok(()) => {}
+        Err(Errno::ENOSYS | Errno::EOPNOTSUPP) if enclosed => {}
+        Err(Errno::ENOSYS | Errno::EOPNOTSUPP) => weaker.push(
+            "the archive is unpacked with less protection: without root, only Landlock confines files \
+             (CONFIG_SECURITY_LANDLOCK, Linux 5.13), and this kernel has none",
+        ),
+        Err(errno) => return Err(errno.into()),
+    }
+    match seccomp::load() {
+        Ok(()) => {}
+        Err(Errno::ENOSYS | Errno::EINVAL) => weaker.push(
+            "the archive is unpacked with less protection: this kernel does not filter system calls \
+             (CONFIG_SECCOMP_FILTER)",
+        ),
+        Err(errno) => return Err(errno.into()),
+    }
+    Ok(weaker)
+}
+
+/// Whether it was done; that this user may not is no error.
+fn permitted(result: Result<(), Errno>) -> Result<bool, Errno> {
+    match result {
+        Err(Errno::EPERM) => Ok(false),
+        result => result.map(|()| true),
+    }
+}
+
+fn prctl(option: i32, value: c_ulong) -> Result<(), Errno> {
+    const NONE: c_ulong = 0;
+    // SAFETY: these options take numbers only.
+    Errno::result(unsafe { libc::prctl(option, value, NONE, NONE, NONE) }).map(drop)
+}
+
+/// All five sets; root is then a number like any other.
+fn drop_capabilities() -> Result<(), Errno> {
+    /// `_LINUX_CAPABILITY_VERSION_3`, whose sets are two words each.
+    const VERSION: u32 = 0x2008_0522;
+    for capability in 0..64 {
+        match prctl(libc::PR_CAPBSET_DROP, capability) {
+            Ok(()) => {}
+            // Past the last one; or without CAP_SETPCAP, where there is none to be had.
+            Err(Errno::EINVAL | Errno::EPERM) => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    let header: [u32; 2] = [VERSION, 0];
+    let none = [0u32; 6];
+    // SAFETY: a header of a version and this thread, and the two words of each of three
+    // sets, as that version lays them out.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) }).map(drop)
+}
+
+/// Lets files be made, written and removed in `here`, and read below `input`
+/// if that is a directory; nothing else.
+fn landlock(here: BorrowedFd<'_>, input: BorrowedFd<'_>) -> Result<(), Errno> {
+    const CREATE_RULESET_VERSION: u32 = 1;
+    const RULE_PATH_BENEATH: u32 = 1;
+    const WRITE_FILE: u64 = 1 << 1;
+    const READ_FILE: u64 = 1 << 2;
+    const REMOVE_FILE: u64 = 1 << 5;
+    const MAKE_REG: u64 = 1 << 8;
+    const TRUNCATE: u64 = 1 << 14;
+    /// `LANDLOCK_ACCESS_FS_*` up to a version.
+    const FILES: [u64; 5] = [(1 << 13) - 1, (1 << 14) - 1, (1 << 15) - 1, (1 << 15) - 1, (1 << 16) - 1];
+
+    #[repr(C)]
+    struct Ruleset {
+        files: u64,
+        network: u64,
+        scope: u64,
+    }
+    #[repr(C, packed)]
+    struct PathBeneath {
+        allowed: u64,
+        parent: i32,
+    }
+
+    let none = std::ptr::null::<Ruleset>();
+    // SAFETY: with this flag nothing is read; the version is returned.
+    let version = Errno::result(unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, none, 0usize, CREATE_RULESET_VERSION)
+    })?;
+    let version = usize::try_from(version).unwrap_or(1).max(1);
+    let files = FILES[version.min(FILES.len()) - 1];
+    // Later versions have more to forbid, and earlier ones refuse to hear of it.
+    let (size, network, scope) = match version {
+        ..4 => (8, 0, 0),
+        4..6 => (16, 0b11, 0),
+        6.. => (24, 0b11, 0b11),
+    };
+    let ruleset = Ruleset { files, network, scope };
+    // SAFETY: the size is that of the fields that this version has.
+    let descriptor = Errno::result(unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, &raw const ruleset, size as usize, 0)
+    })?;
+    // SAFETY: the call has just made it, and nobody else knows it.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor as i32) };
+    let allow = |directory: BorrowedFd<'_>, allowed: u64| {
+        let rule = PathBeneath { allowed: allowed & files, parent: directory.as_raw_fd() };
+        // SAFETY: the rule is of the kind that is named, and outlives the call.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_landlock_add_rule,
+                descriptor.as_raw_fd(),
+                RULE_PATH_BENEATH,
+                &raw const rule,
+                0,
+            )
+        };
+        Errno::result(result).map(drop)
+    };
+    allow(here, WRITE_FILE | READ_FILE | REMOVE_FILE | MAKE_REG | TRUNCATE)?;
+    let input_mode = nix::sys::stat::fstat(input.as_raw_fd())?.st_mode;
+    if input_mode & libc::S_IFMT == libc::S_IFDIR {
+        allow(input, READ_FILE)?;
+    }
+    // SAFETY: takes numbers only.
+    let result: c_long =
+        unsafe { libc::syscall(libc::SYS_landlock_restrict_self, descriptor.as_raw_fd(), 0) };
+    Errno::result(result).map(drop)
+}
+
+/// A filter of system calls: those that reading, decompressing and writing take.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
+mod seccomp {
+    use libc::{c_ulong, sock_filter, sock_fprog};
+    use nix::errno::Errno;
+
+    #[cfg(target_arch = "x86_64")]
+    const ARCHITECTURE: u32 = 0xc000_003e;
+    #[cfg(target_arch = "aarch64")]
+    const ARCHITECTURE: u32 = 0xc000_00b7;
+    #[cfg(target_arch = "riscv64")]
+    const ARCHITECTURE: u32 = 0xc000_00f3;
+
+    /// What the standard library calls on its own account is among them.
+    const ALLOWED: &[i64] = &[
+        libc::SYS_read,
+        libc::SYS_readv,
+        libc::SYS_pread64,
+        libc::SYS_write,
+        libc::SYS_writev,
+        libc::SYS_pwrite64,
+        libc::SYS_lseek,
+        libc::SYS_openat,
+        libc::SYS_openat2,
+        libc::SYS_close,
+        libc::SYS_fstat,
+        libc::SYS_newfstatat,
+        libc::SYS_statx,
+        libc::SYS_statfs,
+        libc::SYS_fstatfs,
+        libc::SYS_fsync,
+        libc::SYS_ftruncate,
+        libc::SYS_unlinkat,
+        libc::SYS_fadvise64,
+        libc::SYS_flock,
+        libc::SYS_fcntl,
+        libc::SYS_mmap,
+        libc::SYS_munmap,
+        libc::SYS_mremap,
+        libc::SYS_mprotect,
+        libc::SYS_madvise,
+        libc::SYS_brk,
+        libc::SYS_futex,
+        libc::SYS_getrandom,
+        libc::SYS_clock_gettime,
+        libc::SYS_rt_sigaction,
+        libc::SYS_rt_sigprocmask,
+        libc::SYS_rt_sigreturn,
+        libc::SYS_sigaltstack,
+        libc::SYS_restart_syscall,
+        libc::SYS_sched_yield,
+        libc::SYS_exit,
+        libc::SYS_exit_group,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_open,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_stat,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_lstat,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_unlink,
+    ];
+
+    // Places in struct seccomp_data.
+    const NUMBER: u32 = 0;
+    const AUDIT_ARCHITECTURE: u32 = 4;
+
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+
+    pub(super) fn load() -> Result<(), Errno> {
+        let program = program();
+        let filter = sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+        let none: c_ulong = 0;
+        // SAFETY: the program is as long as it says and outlives the call, which copies it.
+        let result = unsafe {
+            libc::prctl(
+                libc::PR_SET_SECCOMP,
+                c_ulong::from(libc::SECCOMP_MODE_FILTER),
+                &raw const filter,
+                none,
+                none,
+            )
+        };
+        Errno::result(result).map(drop)
+    }
+
+    /// Any other call gives EPERM: a library that tries a new one has an old one
+    /// to fall back on, and who was broken into gets nothing from it.
+    fn program() -> Vec<sock_filter> {
+        let refuse = libc::SECCOMP_RET_ERRNO | Errno::EPERM as u32;
+        let instruction = |code, k, jt, jf| sock_filter { code, jt, jf, k };
+        let mut program = vec![
+            instruction(LOAD, AUDIT_ARCHITECTURE, 0, 0),
+            instruction(JUMP_IF_EQUAL, ARCHITECTURE, 1, 0),
+            instruction(RETURN, refuse, 0, 0),
+            instruction(LOAD, NUMBER, 0, 0),
+        ];
+        for (index, number) in ALLOWED.iter().enumerate() {
+            // Over the other comparisons and the refusal.
+            let allowed = (ALLOWED.len() - index) as u8;
+            program.push(instruction(JUMP_IF_EQUAL, *number as u32, allowed, 0));
+        }
+        program.push(instruction(RETURN, refuse, 0, 0));
+        program.push(instruction(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0));
+        program
+    }
+}
+
+/// Elsewhere the numbers are not known to us.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
+mod seccomp {
+    use nix::errno::Errno;
+
+    pub(super) fn load() -> Result<(), Errno> {
+        Err(Errno::ENOSYS)
+    }
+}

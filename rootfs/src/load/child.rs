@@ -1,0 +1,290 @@
+//! The process that reads an archive: how it is started, told what to do and
+//! listened to, and, in [`unpack_as_told`], what it does.
+//!
+//! ```text
+//! parent, which holds the store                 child: standard input is a socket,
+//!                                               its directory is the staging one
+//!   starts the child, puts it into its cgroup
+//!   Request, with the archive's descriptor  ->
+//!                                               confines itself, unpacks
+//!                                           <-  Progress …
+//!                                           <-  Unpacked, or a Refusal
+//!   looks at all of it, renames, writes the index
+//! ```
+//!
+//! Frames are a length and JSON. The child can name nothing and replace
+//! nothing: when it dies, or says what cannot be, the parent sweeps the staging
+//! directory and the store is as it was.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+
+use nix::sys::signal::Signal;
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use serde::{Deserialize, Serialize};
+
+use super::unpack::{Input, Request, Unpacked, unpack};
+use super::{LoadError, Progress};
+use crate::confine::{self, Limits};
+use crate::content::{Content, ContentError};
+use crate::store::{StoreError, lock};
+
+/// Longest frame: the documents of an archive, which are bounded, and as much again.
+const FRAME_MAX: u32 = 32 * 1024 * 1024;
+
+/// How to start the process that reads an archive.
+#[derive(Clone, Debug)]
+pub struct Unpacker {
+    /// A program that calls [`unpack_as_told`].
+    pub program: PathBuf,
+    /// What tells it to.
+    pub arguments: Vec<OsString>,
+    /// Bytes of memory that it may have.
+    pub memory: u64,
+    /// `cgroup.procs` of the cgroups that it belongs in.
+    pub cgroups: Vec<PathBuf>,
+}
+
+/// Why the process that reads an archive refuses it: a chain of causes.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    text: String,
+    cause: Option<Box<Refusal>>,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Refusal {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.cause.as_deref().map(|cause| cause as _)
+    }
+}
+
+impl Refusal {
+    fn of(error: &(dyn std::error::Error + 'static)) -> Refusal {
+        let cause = error.source().map(|cause| Box::new(Refusal::of(cause)));
+        Refusal { text: error.to_string(), cause }
+    }
+}
+
+/// The first frame, from the parent.
+#[derive(Serialize, Deserialize)]
+struct Task {
+    request: Request,
+    limits: Limits,
+}
+
+/// Frames from the child.
+#[derive(Serialize, Deserialize)]
+enum Said {
+    Progress(Progress),
+    Unpacked(Unpacked),
+    Refused(Refusal),
+    NotEnoughSpace {
+        needed: u64,
+        free: u64,
+    },
+    /// An operation on a file in the staging directory: verb, name, error number.
+    Failed(String, String, i32),
+}
+
+impl Unpacker {
+    /// Has `archive` unpacked into `staging`.
+    pub(super) fn unpack(
+        &self,
+        archive: File,
+        request: &Request,
+        staging: &Path,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Unpacked, LoadError> {
+        let failed = |verb| move |source| LoadError::Unpacker { verb, source };
+        let (ours, theirs) = UnixStream::pair().map_err(failed("make a socket"))?;
+        let child = Command::new(&self.program)
+            .args(&self.arguments)
+            .env_clear()
+            .current_dir(staging)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(failed("start the process that unpacks"))?;
+        // Ends with this function, whatever comes of it.
+        let mut child = Ended(child);
+        for path in &self.cgroups {
+            std::fs::write(path, child.0.id().to_string())
+                .map_err(failed("limit the memory of the process that unpacks"))?;
+        }
+        let limits = Limits { memory: self.memory };
+        // What cannot be said to it, its end explains.
+        let said = encode(&TaskOf { request, limits: &limits })
+            .and_then(|bytes| send_with(&ours, &bytes, archive.as_fd().as_raw_fd()));
+        drop(archive);
+        let mut ours = File::from(OwnedFd::from(ours));
+        let mut last = said.err();
+        while last.is_none() {
+            match receive::<Said>(&mut ours) {
+                Ok(Said::Progress(step)) => progress(step),
+                Ok(Said::Unpacked(unpacked)) => return Ok(unpacked),
+                Ok(Said::Refused(refusal)) => return Err(LoadError::Refused(refusal)),
+                Ok(Said::NotEnoughSpace { needed, free }) => {
+                    return Err(LoadError::NotEnoughSpace { path: staging.to_owned(), needed, free });
+                }
+                Ok(Said::Failed(verb, name, errno)) => {
+                    let error = ContentError::heard((verb, name, errno), staging);
+                    return Err(StoreError::from(error).into());
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        match last {
+            Some(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(LoadError::Unbelievable { problem: error.to_string() })
+            }
+            _ => {
+                let status = child.0.wait().map_err(failed("wait for the process that unpacks"))?;
+                Err(LoadError::Died { how: ending(status), memory: self.memory })
+            }
+        }
+    }
+}
+
+/// As [`Task`], borrowed.
+#[derive(Serialize)]
+struct TaskOf<'a> {
+    request: &'a Request,
+    limits: &'a Limits,
+}
+
+/// A process that does not outlive this value.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn ending(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => match Signal::try_from(signal) {
+            Ok(name) => format!("was killed by {name}"),
+            Err(_) => format!("was killed by signal {signal}"),
+        },
+        (None, Some(code)) => format!("ended with code {code}"),
+        (None, None) => "ended".to_owned(),
+    }
+}
+
+/// What the child does, in a process that was started for it: standard input is
+/// the parent's socket, the working directory is where layers go.
+pub fn unpack_as_told() -> ExitCode {
+    match told(Content::default()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("failed to unpack for another process: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The child with a disk that tests make fail.
+pub(super) fn told(content: Content) -> io::Result<()> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let (archive, length) = receive_with(&socket)?;
+    let mut socket = File::from(socket);
+    let task: Task = receive_rest(&mut socket, length)?;
+    // Held to the end: another load waits for it before it sweeps.
+    let _lock = lock(Path::new(".")).map_err(io::Error::other)?;
+    let archive = File::from(archive);
+    let weaker = confine::confine(archive.as_fd(), &task.limits)?;
+    let mut tell = |said: &Said| encode(said).and_then(|bytes| socket.write_all(&bytes));
+    for weakness in weaker {
+        tell(&Said::Progress(Progress::Warning(weakness.to_owned())))?;
+    }
+    let mut untold = None;
+    let unpacked = unpack(Input::File(archive), &task.request, &content, Path::new("."), &mut |step| {
+        if untold.is_none() {
+            untold = tell(&Said::Progress(step)).err();
+        }
+    });
+    tell(&match unpacked {
+        Ok(unpacked) => Said::Unpacked(unpacked),
+        Err(LoadError::NotEnoughSpace { needed, free, .. }) => Said::NotEnoughSpace { needed, free },
+        Err(LoadError::Store(StoreError::Content(error))) => {
+            let (verb, name, errno) = error.told();
+            Said::Failed(verb, name, errno)
+        }
+        Err(error) => Said::Refused(Refusal::of(&error)),
+    })
+}
+
+fn encode(value: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; size_of::<u32>()];
+    serde_json::to_writer(&mut bytes, value)?;
+    let length = u32::try_from(bytes.len() - size_of::<u32>()).unwrap_or(u32::MAX);
+    bytes[..size_of::<u32>()].copy_from_slice(&length.to_le_bytes());
+    Ok(bytes)
+}
+
+fn receive<T: serde::de::DeserializeOwned>(stream: &mut File) -> io::Result<T> {
+    let mut length = [0; size_of::<u32>()];
+    stream.read_exact(&mut length)?;
+    receive_rest(stream, u32::from_le_bytes(length))
+}
+
+fn receive_rest<T: serde::de::DeserializeOwned>(stream: &mut File, length: u32) -> io::Result<T> {
+    if length > FRAME_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{length} bytes at once: at most {FRAME_MAX} are taken"),
+        ));
+    }
+    let mut bytes = Vec::new();
+    stream.take(u64::from(length)).read_to_end(&mut bytes)?;
+    match bytes.len() == length as usize {
+        true => {
+            serde_json::from_slice(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        }
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// The first frame carries the archive's descriptor with its length.
+fn send_with(socket: &UnixStream, bytes: &[u8], archive: RawFd) -> io::Result<()> {
+    let (length, rest) = bytes.split_at(size_of::<u32>());
+    let archive = [archive];
+    let rights = [ControlMessage::ScmRights(&archive)];
+    sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(length)], &rights, MsgFlags::MSG_NOSIGNAL, None)?;
+    let mut socket = socket;
+    socket.write_all(rest)
+}
+
+fn receive_with(socket: &OwnedFd) -> io::Result<(OwnedFd, u32)> {
+    let mut length = [0; size_of::<u32>()];
+    let mut space = nix::cmsg_space!(RawFd);
+    let mut buffers = [IoSliceMut::new(&mut length)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_WAITALL;
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), flags)?;
+    let mut archive = None;
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(descriptors) = control {
+            // SAFETY: the kernel has just made these descriptors for us, and nobody else knows them.
+            archive = descriptors.first().map(|descriptor| unsafe { OwnedFd::from_raw_fd(*descriptor) });
+        }
+    }
+    match archive {
+        Some(archive) if message.bytes == size_of::<u32>() => Ok((archive, u32::from_le_bytes(length))),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}

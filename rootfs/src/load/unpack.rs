@@ -1,0 +1,365 @@
+//! From an archive to layers in the staging directory, and what to make of
+//! them: all that reads the archive itself.
+//!
+//! Archives are hostile, so this runs in a process of its own (`child`) and
+//! changes nothing but files in the staging directory. It knows of the store
+//! what its [`Request`] says; what it gives back is checked in `load`.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::{LoadError, Progress};
+use crate::archive::source::{Directory, Passed, Seekable, TarFile, bounded, cleaned, label};
+use crate::archive::{ArchiveError, DOCUMENT_MAX, Planned, PlannedLayer, Wanted, plan};
+use crate::compression::{Digesting, Format, peek};
+use crate::content::Content;
+use crate::layer::{LayerBounds, LayerError, convert};
+use crate::members::{Kind, Members};
+use crate::reference::Digest;
+
+/// The part of the free space that no layer may take: pods write, too.
+const RESERVED: u64 = 16;
+
+/// Bytes between two reports.
+const TELL_EVERY: u64 = 1024 * 1024;
+
+/// What is asked of whoever unpacks.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Request {
+    pub(super) wanted: Wanted,
+    /// Layers of the store by the digest of the blob they came as.
+    pub(super) known: HashMap<Digest, Digest>,
+    /// Layers of the store.
+    pub(super) present: BTreeSet<Digest>,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Unpacked {
+    pub(super) images: Vec<Planned>,
+    /// Blobs that were read whole, and the layers that they are.
+    pub(super) proven: HashMap<Digest, Digest>,
+    /// Layers in the staging directory, by the names of their files.
+    pub(super) staged: BTreeMap<Digest, String>,
+    pub(super) bytes_written: u64,
+}
+
+/// What an archive is read from.
+pub(super) enum Input<'a> {
+    /// A file, a pipe, or a directory that is an OCI image layout.
+    File(File),
+    /// What passes once.
+    #[cfg_attr(not(test), allow(dead_code, reason = "tests have their archives in memory"))]
+    Stream(&'a mut dyn Read),
+}
+
+/// Reads the archive, and writes the layers that the store lacks to `staging`.
+pub(super) fn unpack(
+    input: Input<'_>,
+    request: &Request,
+    content: &Content,
+    staging: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Unpacked, LoadError> {
+    let mut unpacking = Unpacking {
+        request,
+        content,
+        staging,
+        progress,
+        proven: HashMap::new(),
+        staged: BTreeMap::new(),
+        files: 0,
+        bytes_written: 0,
+    };
+    let images = match input {
+        Input::File(file) => unpacking.file(file)?,
+        Input::Stream(stream) => unpacking.stream(stream)?,
+    };
+    let Unpacking { proven, staged, bytes_written, .. } = unpacking;
+    Ok(Unpacked { images, proven, staged, bytes_written })
+}
+
+/// A layer that was met.
+#[derive(Clone, Copy, Debug)]
+struct Met {
+    diff_id: Digest,
+    blob: Digest,
+    /// The blob's.
+    bytes: u64,
+}
+
+struct Unpacking<'a> {
+    request: &'a Request,
+    content: &'a Content,
+    staging: &'a Path,
+    progress: &'a mut dyn FnMut(Progress),
+    proven: HashMap<Digest, Digest>,
+    staged: BTreeMap<Digest, String>,
+    files: usize,
+    bytes_written: u64,
+}
+
+impl Unpacking<'_> {
+    fn file(&mut self, mut file: File) -> Result<Vec<Planned>, LoadError> {
+        let failed = |source: io::Error| LoadError::from(ArchiveError::Read(source));
+        let metadata = file.metadata().map_err(failed)?;
+        if metadata.is_dir() {
+            return self.seekable(&mut Directory::new(file.into()));
+        }
+        if !metadata.is_file() {
+            return self.stream(&mut file);
+        }
+        // It may have been read from already, as standard input.
+        file.rewind().map_err(failed)?;
+        match peek(&file).map_err(failed)?.format {
+            Format::Tar | Format::Other => self.seekable(&mut TarFile::open(file)?),
+            // An archive that is compressed as a whole has no place to seek to.
+            Format::Gzip | Format::Zstd => {
+                file.rewind().map_err(failed)?;
+                self.stream(&mut file)
+            }
+        }
+    }
+
+    fn is_present(&self, layer: &Digest) -> bool {
+        self.request.present.contains(layer)
+    }
+
+    /// Reads the manifests, then the layers that are missing.
+    fn seekable(&mut self, archive: &mut dyn Seekable) -> Result<Vec<Planned>, LoadError> {
+        let planned = plan(archive, &self.request.wanted)?;
+        let mut missing: HashMap<Digest, PlannedLayer> = HashMap::new();
+        let mut order = Vec::new();
+        for layer in planned.iter().flat_map(|image| &image.layers) {
+            if self.is_present(&layer.diff_id) {
+                (self.progress)(Progress::Present { layer: layer.diff_id });
+            } else if let Entry::Vacant(vacant) = missing.entry(layer.diff_id) {
+                vacant.insert(layer.clone());
+                order.push(layer.diff_id);
+            }
+        }
+        let mut needed = 0u64;
+        for layer in missing.values() {
+            let (_, size) = archive.open(&layer.member)?.ok_or_else(|| absent(layer))?;
+            check_size(layer, size)?;
+            needed = needed.saturating_add(size);
+        }
+        self.require_space(needed)?;
+        for diff_id in order {
+            let layer = &missing[&diff_id];
+            let (mut stream, size) = archive.open(&layer.member)?.ok_or_else(|| absent(layer))?;
+            let met = self.convert(&layer.member, &mut stream, size)?;
+            verify(layer, met)?;
+            self.proven.insert(met.blob, diff_id);
+        }
+        Ok(planned)
+    }
+
+    /// Reads all once, and finds out at the end what it was for.
+    fn stream(&mut self, input: &mut dyn Read) -> Result<Vec<Planned>, LoadError> {
+        let archive = peek(input).map_err(ArchiveError::Read)?.decompressed();
+        let mut members = Members::new(archive);
+        let mut passed = Passed::default();
+        let mut met: HashMap<String, Result<Met, LoadError>> = HashMap::new();
+        while let Some(member) = members.next().map_err(ArchiveError::Tar)? {
+            let Some(name) = cleaned(&member.path) else { continue };
+            match member.kind {
+                Kind::File => {}
+                _ => {
+                    passed.keep_link(name, &member)?;
+                    continue;
+                }
+            }
+            let mut stream = peek(&mut members).map_err(ArchiveError::Read)?;
+            match stream.format {
+                Format::Gzip | Format::Zstd | Format::Tar => {
+                    let result = match self.expected(&name) {
+                        Some((blob, diff_id)) => check_present(&name, &mut stream, blob, diff_id),
+                        None => {
+                            self.require_space(member.size)?;
+                            self.convert(&label(&member), &mut stream, member.size)
+                        }
+                    };
+                    // What is wrong with a layer that nobody wants is nobody's concern.
+                    match result {
+                        Err(error @ (LoadError::Store(_) | LoadError::NotEnoughSpace { .. })) => {
+                            return Err(error);
+                        }
+                        result => met.insert(name, result),
+                    };
+                    bounded(met.len())?;
+                }
+                Format::Other if member.size <= DOCUMENT_MAX => {
+                    let mut bytes = Vec::with_capacity(member.size as usize);
+                    stream.read_to_end(&mut bytes).map_err(ArchiveError::Read)?;
+                    passed.keep_document(name, bytes)?;
+                }
+                Format::Other => {}
+            }
+        }
+        // To the end, so that whoever writes into the pipe is not cut off.
+        io::copy(&mut members.into_inner(), &mut io::sink()).map_err(ArchiveError::Read)?;
+        let planned = plan(&mut passed, &self.request.wanted)?;
+        for layer in planned.iter().flat_map(|image| &image.layers) {
+            match passed.resolve(&layer.member).and_then(|name| met.get_mut(&name)) {
+                Some(Ok(met)) => {
+                    verify(layer, *met)?;
+                    self.proven.insert(met.blob, met.diff_id);
+                }
+                Some(failed) => {
+                    return match std::mem::replace(failed, Err(absent(layer))) {
+                        Err(error) => Err(error),
+                        Ok(_) => Err(absent(layer)),
+                    };
+                }
+                None if self.is_present(&layer.diff_id) => {}
+                None => return Err(absent(layer)),
+            }
+        }
+        Ok(planned)
+    }
+
+    /// The blob and the layer of the store that a member's name promises.
+    fn expected(&self, name: &str) -> Option<(Digest, Digest)> {
+        let file = name.rsplit('/').next()?;
+        let digest = Digest::from_hex(file.strip_suffix(".tar").unwrap_or(file)).ok()?;
+        let diff_id = self.request.known.get(&digest).copied().unwrap_or(digest);
+        self.is_present(&diff_id).then_some((digest, diff_id))
+    }
+
+    /// Bytes that a layer may take.
+    fn space(&self) -> Result<u64, LoadError> {
+        let free = self.content.free_space(self.staging)?;
+        Ok(free - free / RESERVED)
+    }
+
+    /// Refuses, before anything is written, what is larger than the disk even
+    /// as it lies in the archive; what it unpacks to is bounded while it is written.
+    fn require_space(&self, needed: u64) -> Result<(), LoadError> {
+        match self.space()? {
+            free if needed > free => {
+                Err(LoadError::NotEnoughSpace { path: self.staging.to_owned(), needed, free })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes one layer to staging.
+    fn convert(&mut self, label: &str, stream: &mut dyn Read, total: u64) -> Result<Met, LoadError> {
+        let name = format!("{}{LAYER_SUFFIX}", self.files);
+        let path = self.staging.join(&name);
+        self.files += 1;
+        let free = self.space()?;
+        let mut file = self.content.create(&path)?;
+        file.limit(free);
+        let progress = std::cell::RefCell::new(&mut *self.progress);
+        let told = Told {
+            stream,
+            bytes: 0,
+            told: 0,
+            tell: &mut |bytes| {
+                (progress.borrow_mut())(Progress::Reading { layer: label.to_owned(), bytes, total });
+            },
+        };
+        let mut blob = Digesting::new(told);
+        let result = convert(&mut blob, file, LayerBounds::default(), &mut |text| {
+            (progress.borrow_mut())(Progress::Warning(text));
+        });
+        let converted = match result {
+            Ok(converted) => converted,
+            Err(LayerError::Write(error)) if error.is_limit() => {
+                let path = self.staging.to_owned();
+                return Err(LoadError::NotEnoughSpace { path, needed: free.saturating_add(1), free });
+            }
+            Err(LayerError::Write(error)) => return Err(error.into()),
+            Err(source) => {
+                self.content.remove(&path)?;
+                return Err(LoadError::Layer { member: label.to_owned(), source });
+            }
+        };
+        let failed = |error| LoadError::Layer { member: label.to_owned(), source: LayerError::Read(error) };
+        let (blob, bytes) = blob.finish().map_err(failed)?;
+        let diff_id = converted.diff_id;
+        self.bytes_written += converted.image.written;
+        if self.is_present(&diff_id) || self.staged.contains_key(&diff_id) {
+            self.content.remove(&path)?;
+            (self.progress)(Progress::Present { layer: diff_id });
+        } else {
+            self.staged.insert(diff_id, name);
+            (self.progress)(Progress::Stored { layer: diff_id, bytes: converted.image.bytes });
+        }
+        Ok(Met { diff_id, blob, bytes })
+    }
+}
+
+/// Whether this is a name that [`unpack`] gives its files.
+pub(super) fn is_layer_name(name: &str) -> bool {
+    name.strip_suffix(LAYER_SUFFIX)
+        .is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+const LAYER_SUFFIX: &str = ".erofs";
+
+fn absent(layer: &PlannedLayer) -> LoadError {
+    ArchiveError::Missing { member: layer.member.clone() }.into()
+}
+
+/// A layer that the store has passes by; it must still be what its name says.
+fn check_present(name: &str, stream: &mut dyn Read, blob: Digest, diff_id: Digest) -> Result<Met, LoadError> {
+    let failed = |error| LoadError::Layer { member: name.to_owned(), source: LayerError::Read(error) };
+    let (actual, bytes) = Digesting::new(stream).finish().map_err(failed)?;
+    match actual == blob {
+        true => Ok(Met { diff_id, blob, bytes }),
+        false => Err(LoadError::Digest { member: name.to_owned(), expected: blob, actual }),
+    }
+}
+
+/// A descriptor says how long its blob is; one that lies is not to be believed in the rest.
+fn check_size(layer: &PlannedLayer, actual: u64) -> Result<(), LoadError> {
+    match layer.size {
+        Some(expected) if expected != actual => {
+            Err(LoadError::Size { member: layer.member.clone(), expected, actual })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn verify(layer: &PlannedLayer, met: Met) -> Result<(), LoadError> {
+    let member = || layer.member.clone();
+    check_size(layer, met.bytes)?;
+    match layer.blob {
+        Some(expected) if expected != met.blob => {
+            return Err(LoadError::Digest { member: member(), expected, actual: met.blob });
+        }
+        Some(_) | None => {}
+    }
+    match layer.diff_id == met.diff_id {
+        true => Ok(()),
+        false => Err(LoadError::Digest { member: member(), expected: layer.diff_id, actual: met.diff_id }),
+    }
+}
+
+/// Tells how far a stream has been read, now and then.
+struct Told<'a> {
+    stream: &'a mut dyn Read,
+    bytes: u64,
+    told: u64,
+    tell: &'a mut dyn FnMut(u64),
+}
+
+impl Read for Told<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.stream.read(buffer)?;
+        self.bytes += read as u64;
+        if self.bytes - self.told >= TELL_EVERY || (read == 0 && self.told < self.bytes) {
+            self.told = self.bytes;
+            (self.tell)(self.bytes);
+        }
+        Ok(read)
+    }
+}
