@@ -216,6 +216,12 @@ pub(crate) fn lock(directory: &Path) -> Result<Lock, ContentError> {
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| failed(errno.into()))
 }
 
+/// None if somebody else holds it, or there is no such directory.
+fn try_lock(directory: &Path) -> Option<Lock> {
+    let file = fs::File::open(directory).ok()?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
+}
+
 impl Store {
     /// The store below `root`. Nothing is created until an image is loaded.
     pub fn open(root: &Path) -> Result<Store, StoreError> {
@@ -490,6 +496,17 @@ impl Store {
             [id] => Ok(Some(Named::ById(*id))),
             _ => Err(RemoveError::Ambiguous { name: name_or_id.to_owned(), images: matching }),
         }
+    }
+
+    /// Removes what a load or a removal left that was interrupted; not while
+    /// another is under way, which does so itself.
+    pub fn tidy(&self) -> Result<(), StoreError> {
+        let (Some(_store), Some(_staging)) =
+            (try_lock(&self.writable.directory), try_lock(&self.writable.staging()))
+        else {
+            return Ok(());
+        };
+        self.sweep().map(drop)
     }
 
     /// Removes files that no image in the index uses: what an interrupted load

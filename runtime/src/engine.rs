@@ -227,6 +227,10 @@ impl Engine {
         let lock = recover::take_root(&paths)?;
         let storage = Storage::start().map_err(|source| EngineError::Kernel { what: "a thread", source })?;
         let images = Arc::new(Images::open(&config.root).map_err(EngineError::Images)?);
+        // A disk that does not take it now is no reason to run no pods.
+        if let Err(error) = images.tidy() {
+            log::warn!("failed to {}", crate::error::chain(&error));
+        }
         let cgroups = Cgroups::open(&paths.hash(), config.pod_pids_limit).map_err(EngineError::Cgroups)?;
         let network = if config.down {
             Network::without_range(&paths)

@@ -8,6 +8,7 @@ use std::process::Command;
 use super::*;
 use crate::testing::{Compression, Scratch, TarBuilder, TestImage, docker_archive, oci_archive, run};
 
+mod child;
 mod faults;
 mod memory;
 
