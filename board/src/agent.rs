@@ -11,9 +11,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_runtime::engine::{Config, Engine, EngineError};
 use nodlet_runtime::error::chain;
+use nodlet_runtime::manifest::is_node_name;
 use nodlet_runtime::paths::Paths;
 
-use crate::arguments::{Context, Flag, switch};
+use crate::arguments::{Context, Flag, number, switch};
 use crate::{Failure, Outcome, Verb};
 
 /// Lines to standard error, which is the console or the journal.
@@ -99,25 +100,43 @@ struct Options {
     quiet: bool,
 }
 
-fn run(mut context: Context, mut parser: Parser) -> Outcome {
-    let mut options = Options::default();
-    while let Some(argument) = parser.next()? {
-        if let lexopt::Arg::Value(value) = argument {
-            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
-        }
-        match Flag::from(argument) {
-            Flag::Long(name) if name == "node-name" => options.node_name = Some(parser.value()?.string()?),
-            Flag::Long(name) if name == "pod-cidr" => options.pod_cidr = Some(parser.value()?.string()?),
-            Flag::Long(name) if name == "pod-pids-limit" => {
-                options.pod_pids_limit = Some(parser.value()?.parse()?);
-            }
-            Flag::Long(name) if name == "stop-after" => options.stop_after = Some(parser.value()?.parse()?),
-            Flag::Long(name) if name == "quiet" => options.quiet = switch(&mut parser)?,
-            other => context.global(&other, &mut parser)?,
-        }
-    }
+fn run(mut context: Context, parser: Parser) -> Outcome {
+    let options = Options::parse(&mut context, parser)?;
     begin(options.quiet)?;
     start(config(&context.root, options, false)?)
+}
+
+impl Options {
+    fn parse(context: &mut Context, mut parser: Parser) -> Result<Self, Failure> {
+        let mut options = Options::default();
+        while let Some(argument) = parser.next()? {
+            if let lexopt::Arg::Value(value) = argument {
+                return Err(context.wrong_use(format!("unexpected argument {value:?}")));
+            }
+            match Flag::from(argument) {
+                Flag::Long(name) if name == "node-name" => {
+                    let value = parser.value()?.string()?;
+                    if !is_node_name(&value) {
+                        return Err(Failure::new(format!(
+                            "invalid value {value:?} for --node-name: must be lower case letters, digits, '-' and '.', \
+                         as in a host's name"
+                        )));
+                    }
+                    options.node_name = Some(value);
+                }
+                Flag::Long(name) if name == "pod-cidr" => options.pod_cidr = Some(parser.value()?.string()?),
+                Flag::Long(name) if name == "pod-pids-limit" => {
+                    options.pod_pids_limit = Some(number(&mut parser, "--pod-pids-limit")?);
+                }
+                Flag::Long(name) if name == "stop-after" => {
+                    options.stop_after = Some(number(&mut parser, "--stop-after")?);
+                }
+                Flag::Long(name) if name == "quiet" => options.quiet = switch(&mut parser)?,
+                other => context.global(&other, &mut parser)?,
+            }
+        }
+        Ok(options)
+    }
 }
 
 fn down(mut context: Context, mut parser: Parser) -> Outcome {
@@ -214,4 +233,29 @@ fn pidfd(pid: Pid) -> std::io::Result<Option<std::os::fd::OwnedFd>> {
     }
     // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
     Ok(Some(unsafe { std::os::fd::OwnedFd::from_raw_fd(descriptor as i32) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_cannot_be_meant_is_refused_by_the_name_of_its_flag() {
+        let parse = |line: &str| {
+            let parser = Parser::from_args(line.split_whitespace());
+            Options::parse(&mut Context::new(), parser).map_err(|failure| failure.to_string())
+        };
+        let right = parse("--node-name board-1.lab --pod-pids-limit 100").expect("all is right");
+        assert_eq!((right.node_name.as_deref(), right.pod_pids_limit), (Some("board-1.lab"), Some(100)));
+        for (line, flag) in [
+            ("--node-name A_b", "--node-name"),
+            ("--node-name=../x", "--node-name"),
+            ("--node-name=", "--node-name"),
+            ("--pod-pids-limit=-1", "--pod-pids-limit"),
+            ("--stop-after x", "--stop-after"),
+        ] {
+            let refused = parse(line).err().expect(line);
+            assert!(refused.contains(&format!("for {flag}: must be")), "{line}: {refused}");
+        }
+    }
 }

@@ -114,6 +114,14 @@ pub(crate) fn switch(parser: &mut Parser) -> Result<bool, Failure> {
     }
 }
 
+/// The number that follows a flag; a refusal names the flag.
+pub(crate) fn number(parser: &mut Parser, flag: &str) -> Result<u64, Failure> {
+    let text = parser.value()?.string()?;
+    text.parse().map_err(|_| {
+        Failure::new(format!("invalid value {text:?} for {flag}: must be a whole number, 0 or more"))
+    })
+}
+
 /// Edits from one word to the other (Levenshtein).
 pub(crate) fn distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();

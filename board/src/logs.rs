@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lexopt::{Parser, ValueExt};
 
-use crate::arguments::{Context, Flag, switch};
+use crate::arguments::{Context, Flag, number, switch};
 use crate::client::{Client, encode};
 use crate::{Failure, Outcome, Verb, containers};
 
@@ -94,7 +94,7 @@ impl Logs {
                     "since" => logs.since = duration(&parser.value()?.string()?)?,
                     "since-time" => logs.since_time = Some(parser.value()?.string()?),
                     "tail" => logs.tail = lines(&parser.value()?.string()?)?,
-                    "limit-bytes" => logs.limit = Some(parser.value()?.parse()?),
+                    "limit-bytes" => logs.limit = Some(number(parser, "--limit-bytes")?),
                     _ => context.namespaced(&Flag::Long(name), parser)?,
                 },
                 other => context.namespaced(&other, parser)?,
@@ -226,6 +226,7 @@ mod tests {
             ("web a b", "error: unexpected argument \"b\""),
             ("node/x", "error: nodes have no containers"),
             ("web --tail=-2", "error: invalid value \"-2\" for --tail"),
+            ("web --limit-bytes=x", "error: invalid value \"x\" for --limit-bytes"),
             ("web --since=5", "error: invalid value \"5\" for --since"),
             ("web --since=5d", "error: invalid value \"5d\" for --since"),
             (

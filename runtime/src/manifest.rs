@@ -108,6 +108,11 @@ pub enum ManifestCause {
     },
 }
 
+/// Whether a Node may have this name; it also stands in files of its pods.
+pub fn is_node_name(name: &str) -> bool {
+    rules::dns_subdomain(name).is_empty()
+}
+
 /// Lines that a message names; more are no help.
 const LINES: usize = 8;
 
