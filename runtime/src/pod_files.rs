@@ -23,6 +23,9 @@ const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 /// Search domains that a kubelet writes.
 const SEARCHES: usize = 32;
 
+/// Characters that they have together, with the spaces between them.
+const SEARCH_LINE: usize = 2048;
+
 /// The host name of a pod: `hostname` or its name, cut to 63 bytes and trimmed
 /// (kubelet: `GeneratePodHostNameAndDomain`); with `hostNetwork` the node's.
 pub fn hostname(pod: &Pod, node_name: &str) -> String {
@@ -73,9 +76,9 @@ fn domain(pod: &Pod) -> Option<String> {
     Some(format!("{subdomain}.{}.svc.cluster.local", pod.namespace))
 }
 
-/// `/etc/resolv.conf`. There is no cluster DNS on a board, so `ClusterFirst`
-/// falls back to the node's (kubelet: `MissingClusterDNS`).
-pub fn resolv_conf(spec: &PodSpec, node: &str) -> String {
+/// `/etc/resolv.conf`, and what is said of that which did not fit (kubelet: the event
+/// `DNSConfigForming`). There is no cluster DNS on a board, so `ClusterFirst` falls back to the node's.
+pub fn resolv_conf(spec: &PodSpec, node: &str) -> (String, Vec<String>) {
     let base = match spec.dns_policy {
         DnsPolicy::ClusterFirst | DnsPolicy::ClusterFirstWithHostNet | DnsPolicy::Default => {
             parse_resolv_conf(node)
@@ -83,8 +86,25 @@ pub fn resolv_conf(spec: &PodSpec, node: &str) -> String {
         DnsPolicy::None => DnsConfig::default(),
     };
     let mut config = merge(base, &spec.dns_config);
-    config.nameservers.truncate(NAMESERVERS);
+    let mut left_out = Vec::new();
+    if config.nameservers.len() > NAMESERVERS {
+        config.nameservers.truncate(NAMESERVERS);
+        left_out.push(format!(
+            "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: {}",
+            config.nameservers.join(" ")
+        ));
+    }
+    let searches = config.searches.len();
     config.searches.truncate(SEARCHES);
+    while config.searches.join(" ").len() > SEARCH_LINE {
+        config.searches.pop();
+    }
+    if config.searches.len() < searches {
+        left_out.push(format!(
+            "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: {}",
+            config.searches.join(" ")
+        ));
+    }
     let mut text = String::new();
     if !config.searches.is_empty() {
         let _ = writeln!(text, "search {}", config.searches.join(" "));
@@ -95,7 +115,7 @@ pub fn resolv_conf(spec: &PodSpec, node: &str) -> String {
     if !config.options.is_empty() {
         let _ = writeln!(text, "options {}", config.options.join(" "));
     }
-    text
+    (text, left_out)
 }
 
 /// Reads a resolv.conf as the kubelet does: the last `search` wins, options add up.
@@ -147,11 +167,12 @@ fn merge(mut base: DnsConfig, with: &DnsConfig) -> DnsConfig {
     base
 }
 
-/// Writes the three files into the pod's run-time directory.
+/// Writes the three files into the pod's run-time directory. Gives what is to be said of
+/// name servers and search domains that were left out.
 ///
 /// # Errors
 /// If the directory cannot be written.
-pub fn write(directory: &Path, pod: &Pod, ip: Option<Ipv4Addr>, node_name: &str) -> io::Result<()> {
+pub fn write(directory: &Path, pod: &Pod, ip: Option<Ipv4Addr>, node_name: &str) -> io::Result<Vec<String>> {
     // A node without one of these files gives its pods an empty one.
     let node_file = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let hosts = hosts(pod, ip, node_name, &node_file("/etc/hosts"));
@@ -160,8 +181,10 @@ pub fn write(directory: &Path, pod: &Pod, ip: Option<Ipv4Addr>, node_name: &str)
     if !pod.spec.host_network && is_stub(&node) {
         node = fs::read_to_string(RESOLVED).unwrap_or(node);
     }
-    put(&directory.join("resolv.conf"), &resolv_conf(&pod.spec, &node))?;
-    put(&directory.join("hostname"), &format!("{}\n", hostname(pod, node_name)))
+    let (text, left_out) = resolv_conf(&pod.spec, &node);
+    put(&directory.join("resolv.conf"), &text)?;
+    put(&directory.join("hostname"), &format!("{}\n", hostname(pod, node_name)))?;
+    Ok(left_out)
 }
 
 /// Whether all nameservers are the node's own, as systemd-resolved's: a pod's
@@ -233,7 +256,24 @@ mod tests {
             ),
             ("dnsPolicy: None, dnsConfig: {nameservers: [9.9.9.9]}", "nameserver 9.9.9.9\n"),
         ] {
-            assert_eq!(resolv_conf(&pod("web", spec).spec, node), expected, "{spec}");
+            assert_eq!(resolv_conf(&pod("web", spec).spec, node), (expected.to_owned(), vec![]), "{spec}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_into_resolv_conf_is_said() {
+        let spec = "dnsConfig: {nameservers: [1.0.0.1, 1.0.0.2, 1.0.0.3]}";
+        let (text, left_out) = resolv_conf(&pod("web", spec).spec, "nameserver 9.9.9.9\n");
+        assert_eq!(text, "nameserver 9.9.9.9\nnameserver 1.0.0.1\nnameserver 1.0.0.2\n");
+        let expected = "Nameserver limits were exceeded, some nameservers have been omitted, \
+                        the applied nameserver line is: 9.9.9.9 1.0.0.1 1.0.0.2";
+        assert_eq!(left_out, [expected]);
+        for (count, length, kept) in [(32, 9, 32), (33, 9, 32), (20, 120, 16)] {
+            let domain = |number: usize| format!("{number:0length$}");
+            let node = format!("search {}\n", (0..count).map(domain).collect::<Vec<_>>().join(" "));
+            let (text, left_out) = resolv_conf(&pod("web", "").spec, &node);
+            assert_eq!(text.split_whitespace().skip(1).count(), kept, "{count} of {length}");
+            assert_eq!(left_out.len(), usize::from(kept < count), "{count} of {length}");
         }
     }
 

@@ -149,7 +149,8 @@ impl Shell {
         self.emit_of(&wanted, event);
     }
 
-    fn emit_of(&self, wanted: &Wanted, event: &Event) {
+    /// Shows an event of a pod by what it is wanted to be.
+    pub(super) fn emit_of(&self, wanted: &Wanted, event: &Event) {
         let involved = Involved {
             namespace: &wanted.pod.namespace,
             name: &wanted.pod.name,

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::cgroup::PodCgroup;
-use crate::node::{PodIndex, PodObservation, SandboxFailure};
+use crate::node::{Event, PodIndex, PodObservation, SandboxFailure};
 use crate::sources::Wanted;
 use crate::supervisor::client::{self, Supervisor, SupervisorEvent};
 use crate::time::Instant;
@@ -131,7 +131,13 @@ async fn make(
     if ip.is_some() {
         shell.network.borrow_mut().ensure_bridge().map_err(Failure::sandbox)?;
     }
-    pod_files::write(&directory, pod, ip, &shell.config.node_name).map_err(Failure::sandbox)?;
+    let left_out =
+        pod_files::write(&directory, pod, ip, &shell.config.node_name).map_err(Failure::sandbox)?;
+    for message in left_out {
+        let event =
+            Event { container: None, warning: true, reason: "DNSConfigForming", message: message.into() };
+        shell.emit_of(wanted, &event);
+    }
     let cgroup = shell.cgroups.pod(pod).map_err(Failure::sandbox)?;
     let network = ip.map(|ip| shell.network.borrow().config(&pod.uid, ip));
     let config = container_config::sandbox_config(
