@@ -41,9 +41,12 @@ impl Status {
         }
     }
 
-    /// 404: no such path.
+    /// 404: no such path. Its `details` are empty, but there: `kubectl debug` looks into them.
     pub fn no_such_path() -> Self {
-        Status::new(404, "NotFound", "the server could not find the requested resource")
+        Status {
+            details: Some(json!({})),
+            ..Status::new(404, "NotFound", "the server could not find the requested resource")
+        }
     }
 
     /// 405: not with this resource.
