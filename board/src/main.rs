@@ -20,6 +20,7 @@ mod get;
 mod image;
 mod logs;
 mod output;
+mod ring;
 mod version;
 
 use arguments::Context;
@@ -47,6 +48,7 @@ const VERBS: &[Verb] = &[
     delete::VERB,
     image::VERB,
     agent::DOWN,
+    ring::VERB,
     version::VERB,
 ];
 

@@ -7,7 +7,7 @@
 //! reads of files are bounded, and what a client does not take stays unread.
 //! The socket's mode is the only lock on the door, and its group is as good as
 //! root. Read next: `api/route.rs` (what a URL means), `api/read.rs` (get,
-//! list), `api/watch.rs`, `api/write.rs`, `api/log.rs`, `api/exec.rs`.
+//! list), `api/watch.rs`, `api/write.rs`, `api/log.rs`, `api/exec.rs`, `api/ring.rs`.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -29,6 +29,7 @@ use smol::{Async, LocalExecutor};
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use crate::objects::Objects;
+use crate::told::Told;
 
 mod body;
 mod discovery;
@@ -36,6 +37,7 @@ mod exec;
 mod log;
 mod read;
 mod request;
+mod ring;
 mod route;
 mod select;
 mod status;
@@ -71,6 +73,10 @@ pub struct Api {
     pub requests: async_channel::Sender<Request>,
     /// `--root`: logs are read below it.
     pub root: PathBuf,
+    /// Of the one node that there is.
+    pub node_name: String,
+    /// What its core was told last.
+    pub ring: Rc<Told>,
 }
 
 /// Where the socket is, below the root.
@@ -189,6 +195,7 @@ async fn answer(
     let method = request.method().clone();
     let target = match target {
         Target::Objects(target) => target,
+        Target::Ring { node } if method == Method::GET => return ring::show(api, &node, &query),
         fixed if method == Method::GET || method == Method::HEAD => return discovery::show(&fixed),
         _ => return Err(not_allowed(&method)),
     };

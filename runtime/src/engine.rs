@@ -11,7 +11,6 @@
 
 mod events;
 mod exec;
-mod last_words;
 mod publish;
 mod recover;
 mod requests;
@@ -35,7 +34,7 @@ use smol::{Async, LocalExecutor};
 use crate::api::{self, Request};
 use crate::cgroup::Cgroups;
 use crate::network::Network;
-use crate::node::{Action, Attempt, Change, Health, Node, Observation, PodIndex, PodObservation, Ring};
+use crate::node::{Action, Attempt, Change, Health, Node, Observation, PodIndex, PodObservation};
 use crate::objects::Objects;
 use crate::paths::Paths;
 use crate::sources::{SAVED_WITHIN, Sources, Wanted, WantedByName};
@@ -43,6 +42,7 @@ use crate::spec::Uid;
 use crate::storage::Storage;
 use crate::store::{Fault, NoFault, Records};
 use crate::time::{Anchor, Instant, Moment};
+use crate::told::Told;
 
 use events::Events;
 use exec::Execs;
@@ -203,7 +203,7 @@ struct Deletion {
 /// The agent.
 pub struct Engine {
     node: Node,
-    ring: Rc<RefCell<Ring>>,
+    ring: Rc<Told>,
     shell: Rc<Shell>,
     inbox: Receiver<News>,
     requests: Receiver<Request>,
@@ -244,6 +244,7 @@ impl Engine {
         let (news, inbox) = async_channel::bounded(NEWS);
         let (request_sender, requests) = async_channel::bounded(REQUESTS);
         // Versions never go back while the boot lasts: the clock ticks faster than objects change.
+        let ring = Told::begin();
         let objects = Rc::new(Objects::new(Instant::now().0 / 1000));
         let shell = Rc::new(Shell {
             records: Arc::new(Records::new(paths.records())),
@@ -268,12 +269,18 @@ impl Engine {
         let door = if shell.config.down {
             None
         } else {
-            let api = api::Api { objects, requests: request_sender, root: shell.config.root.clone() };
+            let api = api::Api {
+                objects,
+                requests: request_sender,
+                root: shell.config.root.clone(),
+                node_name: shell.config.node_name.clone(),
+                ring: ring.clone(),
+            };
             Some((api, recover::listen(&shell.paths)?))
         };
         Ok(Engine {
             node: Node::new(),
-            ring: last_words::begin(),
+            ring,
             shell,
             inbox,
             requests,
@@ -340,7 +347,7 @@ impl Engine {
         loop {
             let now = Instant::now();
             let plan = self.node.plan(now);
-            self.ring.borrow_mut().planned(now, &plan);
+            self.ring.planned(now, &plan);
             for (pod, action) in plan.actions {
                 self.perform(pod, action);
             }
@@ -406,8 +413,13 @@ impl Engine {
     }
 
     fn observe(&mut self, seen: Observation) {
+        self.observe_with(seen, None);
+    }
+
+    /// With what a pod that is told whole was admitted from.
+    fn observe_with(&mut self, seen: Observation, wanted: Option<&Wanted>) {
         let now = Instant::now();
-        self.ring.borrow_mut().observed(now, &self.node, &seen);
+        self.ring.observed(now, &self.node, &seen, wanted.map(|wanted| &wanted.object));
         if let Observation::Of(pod, seen) = &seen {
             self.shell.forget_what_ended(*pod, seen);
         }
@@ -480,7 +492,8 @@ impl Engine {
     fn want(&mut self, wanted: Rc<Wanted>) -> Option<PodIndex> {
         let record = self.shell.records.load(&wanted.pod.uid.0);
         let created = self.shell.created(record.as_deref());
-        self.observe(Observation::Wanted { pod: wanted.pod.clone(), record });
+        let seen = Observation::Wanted { pod: wanted.pod.clone(), record };
+        self.observe_with(seen, Some(&wanted));
         let index = self.node.index_of(&wanted.pod.uid)?;
         let new = PodShell {
             wanted: wanted.clone(),
@@ -497,11 +510,12 @@ impl Engine {
     fn observe_found(&mut self, found: recover::FoundPod) {
         let uid = found.wanted.pod.uid.clone();
         let unread = self.shell.sources.borrow().is_refused(&found.wanted.source);
-        self.observe(Observation::Found(found.found));
+        self.observe_with(Observation::Found(found.found), Some(&found.wanted));
         let Some(index) = self.node.index_of(&uid) else { return };
         if unread {
             // Its file is there and wrong: it stays wanted.
-            self.observe(Observation::Wanted { pod: found.wanted.pod.clone(), record: None });
+            let seen = Observation::Wanted { pod: found.wanted.pod.clone(), record: None };
+            self.observe_with(seen, Some(&found.wanted));
             let name = (found.wanted.pod.namespace.clone(), found.wanted.pod.name.clone());
             self.told.insert(name, found.wanted.clone());
         }

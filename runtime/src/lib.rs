@@ -18,7 +18,8 @@
 //! 7. The supervisor writes its log, records its exit and tells the engine, which
 //!    tells the core. [`prober`] asks how it is.
 //! 8. [`status`] is derived from what the core knows; the engine puts it into
-//!    [`objects`], from which the [`api`] shows it.
+//!    [`objects`], from which the [`api`] shows it. What the core was told and asked for
+//!    last is in [`told`], and [`replay`] tells it again.
 //! 9. What must survive a power cut is written by [`store`], on the one thread of
 //!    [`storage`]; [`paths`] says where everything lies.
 
@@ -35,6 +36,7 @@ pub mod paths;
 pub mod pod;
 pub mod pod_files;
 pub mod prober;
+pub mod replay;
 pub mod schema;
 pub mod sources;
 pub mod spec;
@@ -43,4 +45,5 @@ pub mod storage;
 pub mod store;
 pub mod supervisor;
 pub mod time;
+pub mod told;
 pub mod volume;

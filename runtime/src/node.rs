@@ -17,6 +17,8 @@ mod ring;
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use action::{Action, Event, Plan};
 pub(crate) use draft::{Draft, Events, Wake};
 pub use observation::{
@@ -24,7 +26,7 @@ pub use observation::{
     SandboxFailure, StartFailure, StartFailureReason, StartedContainer, User,
 };
 pub use record::{ContainerRecord, PodPhase, Record, RecordedExit};
-pub use ring::{Answer, Asked, Entry, RING_ENTRIES, Ring, Seen};
+pub use ring::{Answer, Asked, Ended, Entry, FoundPod, FoundRun, Known, Line, RING_ENTRIES, Ring, Seen};
 
 pub use crate::pod::PodState;
 use crate::pod::{Surroundings, Wish};
@@ -44,12 +46,12 @@ pub const MAX_PODS: usize = 110;
 
 /// Which pod, in the life of this agent. Never reused, so that late news of a
 /// pod that is gone cannot pass for news of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodIndex(pub u32);
 
 /// One run of one container. Everything said about a container carries this,
 /// so that news of an earlier run cannot pass for news of the present one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Attempt {
     /// Which container of the pod.
     pub container: ContainerIndex,
@@ -303,9 +305,15 @@ impl Node {
         self.pods.binary_search_by_key(&index, PodState::index)
     }
 
+    /// What the next pod will be called.
+    fn next_index(&self) -> PodIndex {
+        PodIndex(self.next_index + 1)
+    }
+
     fn new_index(&mut self) -> PodIndex {
-        self.next_index += 1;
-        PodIndex(self.next_index)
+        let index = self.next_index();
+        self.next_index = index.0;
+        index
     }
 }
 

@@ -46,7 +46,7 @@ use crate::time::{Instant, Moment};
 
 pub(crate) use condition::{Condition, Conditions};
 use container::Run;
-pub(crate) use container::{ContainerState, Ended, Shown};
+pub(crate) use container::{ContainerState, Ended, STATUS_UNKNOWN, Shown};
 use record::Journal;
 pub(crate) use stage::{Sandbox, Stage, Surroundings, Verdict, Wish};
 

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::manifest::{self, Manifest, Validation};
 use crate::spec::Pod;
@@ -39,7 +40,7 @@ pub struct Wanted {
     /// As it is admitted.
     pub pod: Rc<Pod>,
     /// The object as JSON, defaulted, without a status.
-    pub object: Box<[u8]>,
+    pub object: Rc<RawValue>,
     /// What the user is warned about.
     pub warnings: Vec<String>,
     /// The file that says so.
@@ -366,7 +367,7 @@ impl Wanted {
     pub fn new(manifest: Manifest, source: &Path) -> Wanted {
         Wanted {
             pod: manifest.pod,
-            object: manifest.object.to_string().into_bytes().into_boxed_slice(),
+            object: to_raw_value(&manifest.object).expect("JSON renders as JSON").into(),
             warnings: manifest.warnings,
             source: source.to_owned(),
         }

@@ -169,7 +169,7 @@ impl Anchor {
 }
 
 /// When something took place, as far as it can be known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Moment {
     /// Since this boot: shown by the anchor of the day.
     ThisBoot(Instant),

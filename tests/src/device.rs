@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::forward::Forwarder;
 use crate::image::Image;
 use crate::pod::TestPod;
+use crate::ring::RingReader;
 use crate::slot::Slot;
 use crate::{api, leftovers};
 
@@ -31,6 +32,8 @@ pub struct Device {
     slot: Slot,
     root: PathBuf,
     agent: Option<Child>,
+    /// Of the agent that runs.
+    ring: Option<RingReader>,
     arguments: Vec<String>,
     /// How often the power was cut.
     boots: u32,
@@ -113,7 +116,7 @@ impl Device {
         let _ = fs::remove_dir_all(&root);
         let _ = fs::remove_file(slot.dir().join("agent.log"));
         fs::create_dir_all(&root).expect("/tmp can be written to");
-        Self { slot, root, agent: None, arguments: Vec::new(), boots: 0 }
+        Self { slot, root, agent: None, ring: None, arguments: Vec::new(), boots: 0 }
     }
 
     /// Sets further arguments for every start of the agent from now on.
@@ -176,6 +179,14 @@ impl Device {
             .spawn()
             .expect("the agent can be started");
         self.agent = Some(agent);
+        self.ring = Some(RingReader::start(self.socket()));
+    }
+
+    /// Tells the core again what that of the agent was told: it must decide the same.
+    fn replay(&mut self) {
+        if let Some(ring) = self.ring.take() {
+            ring.replay(&self.slot.dir().join("ring.json"));
+        }
     }
 
     /// The program of the agent. After a power cut it finds another boot id than before and a
@@ -216,6 +227,7 @@ impl Device {
         let mut agent = self.agent.take().expect("the agent runs");
         agent.kill().expect("a child can be killed");
         agent.wait().expect("a child can be waited for");
+        self.replay();
     }
 
     /// Asks the agent to end and gives its exit code.
@@ -232,6 +244,7 @@ impl Device {
         let until = Instant::now() + DEADLINE;
         loop {
             if let Some(status) = agent.try_wait().expect("a child can be waited for") {
+                self.replay();
                 return status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             }
             if Instant::now() > until {
@@ -250,6 +263,7 @@ impl Device {
         };
         if dead {
             self.agent = None;
+            self.replay();
         }
         dead
     }
@@ -473,6 +487,9 @@ impl Device {
             let _ = agent.kill();
             let _ = agent.wait();
         }
+        if !thread::panicking() {
+            self.replay();
+        }
         (!ended).then(|| format!("the agent still ran after `nodlet down`\n{}", self.diagnosis()))
     }
 }
@@ -496,6 +513,11 @@ pub fn nodlet_program() -> PathBuf {
 /// The program that runs in the containers of the tests.
 pub fn demo_program() -> PathBuf {
     beside_us("demo")
+}
+
+/// What tells a core again what an agent's was told.
+pub(crate) fn replay_program() -> PathBuf {
+    beside_us("examples/replay")
 }
 
 fn beside_us(program: &str) -> PathBuf {

@@ -21,6 +21,7 @@ mod kubectl;
 mod leftovers;
 pub mod manifest;
 mod pod;
+mod ring;
 mod slot;
 mod terminal;
 

@@ -20,7 +20,7 @@ pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
         Target::OpenApi => json!({"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"}}}),
         Target::OpenApiPods => openapi(),
         Target::Healthy => return Ok(body::text(Body::Whole(Some("ok".into())))),
-        Target::Objects(_) => {
+        Target::Objects(_) | Target::Ring { .. } => {
             return Err(Status::method_not_allowed(
                 "the server does not allow this method on the requested resource",
             ));

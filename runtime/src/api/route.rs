@@ -97,6 +97,11 @@ pub(super) enum Target {
     OpenApi,
     /// `/openapi/v3/api/v1`
     OpenApiPods,
+    /// `/api/v1/nodes/{node}/proxy/debug/ring`: what a node serves besides objects is
+    /// reached in Kubernetes by its proxy.
+    Ring {
+        node: String,
+    },
     Objects(Objects),
 }
 
@@ -130,6 +135,7 @@ pub(super) fn parse(path: &str) -> Result<Target, Status> {
                 find(resource).filter(|resource| resource.namespaced).ok_or_else(Status::no_such_path)?;
             objects(resource, Some(namespace), rest)
         }
+        ["api", "v1", "nodes", node, "proxy", "debug", "ring"] => Target::Ring { node: node.into() },
         ["api", "v1", resource, ref rest @ ..] if rest.len() <= 2 => {
             let resource = find(resource).ok_or_else(Status::no_such_path)?;
             if resource.namespaced && !rest.is_empty() {
@@ -261,6 +267,8 @@ mod tests {
             ("/api/v1/namespaces", "namespaces * * -"),
             ("/api/v1/namespaces/default", "namespaces * default -"),
             ("/api/v1/nodes/board", "nodes * board -"),
+            ("/api/v1/nodes/board/proxy/debug/ring", "fixed"),
+            ("/api/v1/nodes/board/proxy/debug", "404"),
             ("/api/v1/pods/web", "404"),
             ("/api/v1/namespaces/default/nodes", "404"),
             ("/api/v1/namespaces/default/pods/web/log/more", "404"),

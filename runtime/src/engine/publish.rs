@@ -100,7 +100,7 @@ impl Engine {
             (entry.wanted.clone(), entry.created, entry.deletion)
         };
         let anchor = self.shell.anchor.get();
-        let mut object: Value = serde_json::from_slice(&wanted.object).ok()?;
+        let mut object: Value = serde_json::from_str(wanted.object.get()).ok()?;
         let metadata = &mut object["metadata"];
         if metadata.get("creationTimestamp").is_none_or(Value::is_null) {
             metadata["creationTimestamp"] = created.timestamp(anchor).to_string().into();

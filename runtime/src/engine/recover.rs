@@ -118,7 +118,7 @@ pub(super) fn write_pod(shell: &Shell, wanted: &Wanted, ip: Option<Ipv4Addr>) ->
         source: wanted.source.clone(),
         created: Instant::now(),
         ip,
-        object: serde_json::from_slice(&wanted.object)?,
+        object: serde_json::from_str(wanted.object.get())?,
     };
     let new = directory.join("pod.json.new");
     fs::write(&new, serde_json::to_vec(&pod)?)?;

@@ -120,8 +120,8 @@ impl Engine {
             }
             (Some(_), true) => Err(Status::already_exists("pods", &name.1)),
             (None, _) => Ok((manifest, Applied::Created)),
-            (Some(old), false) if same(&old.object, &manifest.object) => {
-                let object = serde_json::from_slice(&old.object).map_err(Status::internal)?;
+            (Some(old), false) if same(old.object.get(), &manifest.object) => {
+                let object = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
                 Ok((Manifest { object, ..manifest }, Applied::Unchanged))
             }
             (Some(_), false) => Ok((manifest, Applied::Configured)),
@@ -324,8 +324,8 @@ fn refused(error: &ManifestError) -> Status {
 }
 
 /// Whether two objects differ only in what the server itself gave them.
-fn same(old: &[u8], new: &Value) -> bool {
-    let Ok(mut old) = serde_json::from_slice::<Value>(old) else { return false };
+fn same(old: &str, new: &Value) -> bool {
+    let Ok(mut old) = serde_json::from_str::<Value>(old) else { return false };
     let mut new = new.clone();
     for object in [&mut old, &mut new] {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {

@@ -169,7 +169,7 @@ pub struct Health {
 }
 
 /// What is known of a run that started.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartedContainer {
     /// When its process was executed.
     pub at: Instant,
@@ -214,7 +214,7 @@ pub struct Exit {
 }
 
 /// Which part of a sandbox could not be made: the reason of its event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SandboxFailure {
     /// A volume: `FailedMount`.
     Mount,
@@ -232,7 +232,7 @@ pub struct StartFailure {
 }
 
 /// The step of a start that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StartFailureReason {
     /// The image's name cannot be parsed.
     InvalidImageName,

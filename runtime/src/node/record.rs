@@ -29,7 +29,7 @@ impl PodPhase {
 }
 
 /// What outlives a reboot: one small file a pod, replaced as a whole by `store`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// `status.phase` as last decided.
     pub phase: PodPhase,
@@ -46,7 +46,7 @@ pub struct Record {
 }
 
 /// What outlives a reboot of one container.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerRecord {
     /// Runs begun; the newest has this number less one. Coalesced: for a pod
     /// that may restart it can lag behind what took place.
@@ -62,7 +62,7 @@ pub struct ContainerRecord {
 }
 
 /// An exit as it is kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedExit {
     /// Which run.
     pub number: u32,

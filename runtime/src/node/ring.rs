@@ -1,41 +1,50 @@
-//! The last few hundred things that the core was told and asked for, for people
-//! and for the panic that has to explain itself.
+//! The last few hundred things that the core was told and asked for: for people,
+//! for the panic that has to explain itself, and to be told to the core again
+//! ([`crate::replay`]), which then asks for the same.
 //!
-//! An entry is a small copy without text: what is needed to see, and to tell the
-//! core again, in which order things took place. When the ring is full the
-//! oldest entry is lost. It is kept apart from [`super::Node`], so that it can
-//! still be read when deciding itself has failed.
+//! An entry is a small copy without text for people, and holds all that decisions
+//! hang on. When the ring is full the oldest entry is lost. It is kept apart from
+//! [`super::Node`], so that it can still be read when deciding itself has failed.
 
 use std::fmt;
 use std::net::Ipv4Addr;
+use std::rc::Rc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
 use super::{
-    Action, Attempt, Node, Observation, Plan, PodIndex, PodObservation, PodPhase, ProbeResult,
-    SandboxFailure, StartFailureReason,
+    Action, Attempt, Exit, FoundAttempt, Health, Node, Observation, Plan, PodIndex, PodObservation, PodPhase,
+    ProbeResult, Record, SandboxFailure, StartFailureReason, StartedContainer, User,
 };
 use crate::spec::{ProbeKind, Uid};
 use crate::time::{Instant, Moment};
 
-/// Entries that are kept: some minutes of a busy board, in some twenty kilobytes.
+/// Entries that are kept: some minutes of a busy board, in some thirty kilobytes.
 pub const RING_ENTRIES: usize = 512;
+
+/// Bytes of objects that entries hold. With more, the oldest entries are lost
+/// before the ring is full; an object that is larger alone is not kept.
+const OBJECT_BYTES: usize = 256 * 1024;
 
 /// What took place last, oldest first.
 #[derive(Debug, Default)]
 pub struct Ring {
     entries: heapless::Deque<(Instant, Entry), RING_ENTRIES>,
     lost: u64,
+    object_bytes: usize,
 }
 
 /// One thing that was told or asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Entry {
     /// Told: `Wanted`.
-    Wanted(PodIndex),
+    Wanted(Box<Known>),
     /// Told: `Unwanted`.
-    Unwanted(PodIndex, Option<Duration>),
-    /// Told: `Found`, with this many runs and perhaps a living sandbox.
-    Found(PodIndex, u16, bool),
+    Unwanted(Uid, Option<Duration>),
+    /// Told: `Found`.
+    Found(Box<FoundPod>),
     /// Told: `SourcesSeen`.
     SourcesSeen,
     /// Told: `ImagesChanged`.
@@ -44,22 +53,70 @@ pub enum Entry {
     Shutdown,
     /// Told of one pod.
     Seen(PodIndex, Seen),
+    /// It was asked for a plan, and this many actions of it follow.
+    Planned(u8),
     /// Asked for.
     Asked(PodIndex, Asked),
 }
 
+/// A pod as the core learned of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Known {
+    /// What it is called from here on, if it was not known before.
+    pub index: PodIndex,
+    /// Its uid.
+    pub uid: Uid,
+    /// The object as it was admitted.
+    pub object: Rc<RawValue>,
+    /// What was on flash of it.
+    pub record: Option<Box<Record>>,
+}
+
+/// A [`super::Found`], as it was told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FoundPod {
+    /// Which pod.
+    pub pod: Known,
+    /// Its address and the time when it became ready, if its supervisor answered.
+    pub sandbox: Option<(Option<Ipv4Addr>, Instant)>,
+    /// Its runs.
+    pub attempts: Vec<FoundRun>,
+}
+
+/// A [`FoundAttempt`], text and all: it is compared with what is on record.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "each is the field of that name")]
+pub struct FoundRun {
+    pub attempt: Attempt,
+    pub container: StartedContainer,
+    pub exit: Option<(Ended, Box<str>)>,
+    pub health: Health,
+}
+
+/// An [`Exit`] without its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "each is the field of that name")]
+pub struct Ended {
+    pub code: i32,
+    pub oom_killed: bool,
+    /// The reason is `ContainerStatusUnknown`.
+    pub unknown: bool,
+    pub started_at: Moment,
+    pub finished_at: Moment,
+}
+
 /// A [`PodObservation`] without its text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the observation of that name")]
 pub enum Seen {
-    SandboxReady(Option<Ipv4Addr>),
+    SandboxReady(Option<Ipv4Addr>, Instant),
     SandboxFailed(SandboxFailure),
     SandboxLost,
     SandboxRemoved,
     SandboxRemoveFailed,
     Started(Attempt, Instant),
     StartFailed(Attempt, StartFailureReason),
-    Exited { attempt: Attempt, code: i32, oom_killed: bool, finished_at: Moment },
+    Exited(Attempt, Box<Ended>),
     Probed(Attempt, ProbeKind, Answer),
     StopFailed(Attempt),
     Saved(u64),
@@ -69,7 +126,7 @@ pub enum Seen {
 }
 
 /// A [`ProbeResult`] without its text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the result of that name")]
 pub enum Answer {
     Success,
@@ -79,7 +136,7 @@ pub enum Answer {
 }
 
 /// An [`Action`] without its text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the action of that name")]
 pub enum Asked {
     CreateSandbox,
@@ -91,20 +148,32 @@ pub enum Asked {
     RemoveSandbox,
     Save(PodPhase, u64),
     Forget,
-    Emit(&'static str),
+    Emit(Rc<str>),
 }
 
 impl Ring {
-    /// Remembers what the core has just been told, which `node` knows by now.
-    pub fn observed(&mut self, now: Instant, node: &Node, seen: &Observation) {
-        let of = |uid: &Uid| node.index_of(uid).unwrap_or(PodIndex(0));
+    /// Remembers what `node` is about to be told; of a pod that is told whole,
+    /// `object` is what it was admitted from.
+    pub fn observed(&mut self, now: Instant, node: &Node, seen: &Observation, object: Option<&Rc<RawValue>>) {
+        let known = |uid: &Uid, record: &Option<Box<Record>>, index: Option<PodIndex>| Known {
+            index: index.unwrap_or_else(|| node.next_index()),
+            uid: uid.clone(),
+            object: object
+                .filter(|object| object.get().len() <= OBJECT_BYTES)
+                .cloned()
+                .unwrap_or_else(|| RawValue::NULL.to_owned().into()),
+            record: record.clone(),
+        };
         let entry = match seen {
-            Observation::Wanted { pod, .. } => Entry::Wanted(of(&pod.uid)),
-            Observation::Unwanted { uid, grace } => Entry::Unwanted(of(uid), *grace),
-            Observation::Found(found) => {
-                let runs = u16::try_from(found.attempts.len()).unwrap_or(u16::MAX);
-                Entry::Found(of(&found.pod.uid), runs, found.sandbox.is_some())
+            Observation::Wanted { pod, record } => {
+                Entry::Wanted(Box::new(known(&pod.uid, record, node.index_of(&pod.uid))))
             }
+            Observation::Unwanted { uid, grace } => Entry::Unwanted(uid.clone(), *grace),
+            Observation::Found(found) => Entry::Found(Box::new(FoundPod {
+                pod: known(&found.pod.uid, &found.record, None),
+                sandbox: found.sandbox.map(|sandbox| (sandbox.ip, sandbox.at)),
+                attempts: found.attempts.iter().map(FoundRun::of).collect(),
+            })),
             Observation::SourcesSeen => Entry::SourcesSeen,
             Observation::ImagesChanged => Entry::ImagesChanged,
             Observation::Shutdown => Entry::Shutdown,
@@ -113,21 +182,34 @@ impl Ring {
         self.add(now, entry);
     }
 
-    /// Remembers what the core has just asked for.
+    /// Remembers what the core has just asked for. A plan with nothing in it changes nothing.
     pub fn planned(&mut self, now: Instant, plan: &Plan) {
+        if plan.actions.is_empty() && !plan.more {
+            return;
+        }
+        self.add(now, Entry::Planned(plan.actions.len() as u8));
         for (index, action) in &plan.actions {
             self.add(now, Entry::Asked(*index, Asked::of(action)));
         }
     }
 
-    /// What is remembered, oldest first.
-    pub fn entries(&self) -> impl Iterator<Item = &(Instant, Entry)> {
-        self.entries.iter()
+    /// The number of the next entry: as many as there have ever been.
+    pub fn next(&self) -> u64 {
+        self.lost + self.entries.len() as u64
+    }
+
+    /// What is remembered from the entry `number` on, oldest first, each with its number.
+    pub fn since(&self, number: u64) -> impl Iterator<Item = (u64, Instant, &Entry)> {
+        let skipped = usize::try_from(number.saturating_sub(self.lost)).unwrap_or(usize::MAX);
+        let entries = self.entries.iter().enumerate().skip(skipped);
+        entries.map(|(place, (at, entry))| (self.lost + place as u64, *at, entry))
     }
 
     fn add(&mut self, now: Instant, entry: Entry) {
-        if self.entries.is_full() {
-            self.entries.pop_front();
+        self.object_bytes += entry.object_bytes();
+        while self.entries.is_full() || self.object_bytes > OBJECT_BYTES {
+            let Some((_, lost)) = self.entries.pop_front() else { break };
+            self.object_bytes -= lost.object_bytes();
             self.lost += 1;
         }
         let added = self.entries.push_back((now, entry));
@@ -141,36 +223,142 @@ impl fmt::Display for Ring {
         if self.lost > 0 {
             writeln!(f, "({} older entries are lost)", self.lost)?;
         }
-        for (at, entry) in &self.entries {
-            let millis = at.0 / 1_000_000;
-            write!(f, "{:>7}.{:03} ", millis / 1000, millis % 1000)?;
-            match entry {
-                Entry::Seen(pod, seen) => writeln!(f, "pod {} <- {seen:?}", pod.0)?,
-                Entry::Asked(pod, asked) => writeln!(f, "pod {} -> {asked:?}", pod.0)?,
-                Entry::Wanted(_) | Entry::Unwanted(..) | Entry::Found(..) => writeln!(f, "{entry:?}")?,
-                Entry::SourcesSeen | Entry::ImagesChanged | Entry::Shutdown => writeln!(f, "{entry:?}")?,
-            }
+        self.since(0).try_for_each(|(_, at, entry)| writeln!(f, "{}", Line(at, entry)))
+    }
+}
+
+/// An entry as people read it: seconds since the boot, and what took place.
+pub struct Line<'a>(pub Instant, pub &'a Entry);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Line(at, entry) = self;
+        let millis = at.0 / 1_000_000;
+        write!(f, "{:>7}.{:03} ", millis / 1000, millis % 1000)?;
+        match entry {
+            Entry::Seen(pod, seen) => write!(f, "pod {} <- {seen:?}", pod.0),
+            Entry::Asked(pod, asked) => write!(f, "pod {} -> {asked:?}", pod.0),
+            Entry::Wanted(pod) => write!(f, "pod {} <- Wanted {pod}", pod.index.0),
+            Entry::Found(found) => write!(
+                f,
+                "pod {} <- Found {}, sandbox {:?}, runs {:?}",
+                found.pod.index.0, found.pod, found.sandbox, found.attempts
+            ),
+            Entry::Unwanted(uid, Some(grace)) => write!(f, "Unwanted {uid}, grace {grace:?}"),
+            Entry::Unwanted(uid, None) => write!(f, "Unwanted {uid}"),
+            Entry::SourcesSeen | Entry::ImagesChanged | Entry::Shutdown => write!(f, "{entry:?}"),
+            Entry::Planned(0) => f.write_str("planned, and there is more"),
+            Entry::Planned(actions) => write!(f, "planned {actions}"),
         }
-        Ok(())
+    }
+}
+
+/// `default/web (uid)`, with the phase on record.
+impl fmt::Display for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[derive(Deserialize)]
+        struct Named<'a> {
+            #[serde(borrow)]
+            metadata: Metadata<'a>,
+        }
+        #[derive(Deserialize)]
+        struct Metadata<'a> {
+            namespace: &'a str,
+            name: &'a str,
+        }
+        match serde_json::from_str::<Named<'_>>(self.object.get()) {
+            Ok(Named { metadata }) => write!(f, "{}/{} ({})", metadata.namespace, metadata.name, self.uid)?,
+            Err(_) => write!(f, "{}", self.uid)?,
+        }
+        match &self.record {
+            Some(record) => write!(f, ", on record {:?}", record.phase),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Entry {
+    fn object_bytes(&self) -> usize {
+        match self {
+            Entry::Wanted(pod) => pod.object.get().len(),
+            Entry::Found(found) => found.pod.object.get().len(),
+            Entry::Unwanted(..)
+            | Entry::SourcesSeen
+            | Entry::ImagesChanged
+            | Entry::Shutdown
+            | Entry::Seen(..)
+            | Entry::Planned(_)
+            | Entry::Asked(..) => 0,
+        }
+    }
+}
+
+impl FoundRun {
+    fn of(found: &FoundAttempt) -> Self {
+        FoundRun {
+            attempt: found.attempt,
+            container: found.container.clone(),
+            exit: found.exit.as_ref().map(|exit| (Ended::of(exit), exit.message.clone())),
+            health: found.health,
+        }
+    }
+
+    /// As it was told.
+    pub fn told(&self) -> FoundAttempt {
+        FoundAttempt {
+            attempt: self.attempt,
+            container: self.container.clone(),
+            exit: self.exit.as_ref().map(|(ended, message)| Exit { message: message.clone(), ..ended.told() }),
+            health: self.health,
+        }
+    }
+}
+
+impl Ended {
+    fn of(exit: &Exit) -> Self {
+        Ended {
+            code: exit.code,
+            oom_killed: exit.oom_killed,
+            unknown: exit.reason.is_some(),
+            started_at: exit.started_at,
+            finished_at: exit.finished_at,
+        }
+    }
+
+    fn told(self) -> Exit {
+        Exit {
+            code: self.code,
+            oom_killed: self.oom_killed,
+            reason: self.unknown.then_some(crate::pod::STATUS_UNKNOWN),
+            message: "".into(),
+            started_at: self.started_at,
+            finished_at: self.finished_at,
+        }
+    }
+}
+
+fn started(at: Instant) -> StartedContainer {
+    StartedContainer {
+        at,
+        id: "".into(),
+        image: "".into(),
+        image_id: "".into(),
+        user: User::default(),
+        stop_signal: 0,
     }
 }
 
 impl Seen {
     fn of(seen: &PodObservation) -> Self {
         match seen {
-            PodObservation::SandboxReady { ip, at: _ } => Seen::SandboxReady(*ip),
+            PodObservation::SandboxReady { ip, at } => Seen::SandboxReady(*ip, *at),
             PodObservation::SandboxFailed { reason, .. } => Seen::SandboxFailed(*reason),
             PodObservation::SandboxLost => Seen::SandboxLost,
             PodObservation::SandboxRemoved => Seen::SandboxRemoved,
             PodObservation::SandboxRemoveFailed { .. } => Seen::SandboxRemoveFailed,
             PodObservation::Started { attempt, container } => Seen::Started(*attempt, container.at),
             PodObservation::StartFailed { attempt, failure } => Seen::StartFailed(*attempt, failure.reason),
-            PodObservation::Exited { attempt, exit } => Seen::Exited {
-                attempt: *attempt,
-                code: exit.code,
-                oom_killed: exit.oom_killed,
-                finished_at: exit.finished_at,
-            },
+            PodObservation::Exited { attempt, exit } => Seen::Exited(*attempt, Box::new(Ended::of(exit))),
             PodObservation::Probed { attempt, kind, result } => {
                 let answer = match result {
                     ProbeResult::Success => Answer::Success,
@@ -187,10 +375,47 @@ impl Seen {
             PodObservation::ForgetFailed { .. } => Seen::ForgetFailed,
         }
     }
+
+    /// As it was told, without the text.
+    pub fn told(&self) -> PodObservation {
+        let message: Box<str> = "".into();
+        match self {
+            Seen::SandboxReady(ip, at) => PodObservation::SandboxReady { ip: *ip, at: *at },
+            Seen::SandboxFailed(reason) => PodObservation::SandboxFailed { reason: *reason, message },
+            Seen::SandboxLost => PodObservation::SandboxLost,
+            Seen::SandboxRemoved => PodObservation::SandboxRemoved,
+            Seen::SandboxRemoveFailed => PodObservation::SandboxRemoveFailed { message },
+            Seen::Started(attempt, at) => {
+                PodObservation::Started { attempt: *attempt, container: Box::new(started(*at)) }
+            }
+            Seen::StartFailed(attempt, reason) => PodObservation::StartFailed {
+                attempt: *attempt,
+                failure: super::StartFailure { reason: *reason, message },
+            },
+            Seen::Exited(attempt, exit) => {
+                PodObservation::Exited { attempt: *attempt, exit: Box::new(exit.told()) }
+            }
+            Seen::Probed(attempt, kind, answer) => {
+                let result = match answer {
+                    Answer::Success => ProbeResult::Success,
+                    Answer::Warning => ProbeResult::Warning(message),
+                    Answer::Failure => ProbeResult::Failure(message),
+                    Answer::Error => ProbeResult::Error(message),
+                };
+                PodObservation::Probed { attempt: *attempt, kind: *kind, result }
+            }
+            Seen::StopFailed(attempt) => PodObservation::StopFailed { attempt: *attempt, message },
+            Seen::Saved(generation) => PodObservation::Saved { generation: *generation },
+            Seen::SaveFailed => PodObservation::SaveFailed { message },
+            Seen::Forgotten => PodObservation::Forgotten,
+            Seen::ForgetFailed => PodObservation::ForgetFailed { message },
+        }
+    }
 }
 
 impl Asked {
-    fn of(action: &Action) -> Self {
+    /// What is kept of an action.
+    pub fn of(action: &Action) -> Self {
         match action {
             Action::CreateSandbox => Asked::CreateSandbox,
             Action::Start(attempt) => Asked::Start(*attempt),
@@ -201,7 +426,7 @@ impl Asked {
             Action::RemoveSandbox => Asked::RemoveSandbox,
             Action::Save { record, generation } => Asked::Save(record.phase, *generation),
             Action::Forget => Asked::Forget,
-            Action::Emit(event) => Asked::Emit(event.reason),
+            Action::Emit(event) => Asked::Emit(event.reason.into()),
         }
     }
 }
@@ -214,9 +439,11 @@ mod tests {
     fn a_full_ring_loses_the_oldest_and_says_how_many() {
         let (node, mut ring) = (Node::new(), Ring::default());
         for second in 0..RING_ENTRIES as u64 + 3 {
-            ring.observed(Instant(second * 1_000_000_000), &node, &Observation::ImagesChanged);
+            ring.observed(Instant(second * 1_000_000_000), &node, &Observation::ImagesChanged, None);
         }
-        assert_eq!(ring.entries().count(), RING_ENTRIES);
+        assert_eq!(ring.since(0).count(), RING_ENTRIES);
+        assert_eq!(ring.next(), RING_ENTRIES as u64 + 3);
+        assert_eq!(ring.since(ring.next() - 1).map(|(number, ..)| number).collect::<Vec<_>>(), [514]);
         let text = ring.to_string();
         assert!(text.starts_with("(3 older entries are lost)\n      3.000 ImagesChanged\n"), "{text}");
     }
@@ -224,5 +451,21 @@ mod tests {
     #[test]
     fn the_ring_fits_into_thirty_kilobytes() {
         assert!(size_of::<Ring>() <= 30 * 1024, "{}", size_of::<Ring>());
+    }
+
+    #[test]
+    fn large_objects_push_older_entries_out() {
+        let mut ring = Ring::default();
+        let object = |bytes: usize| -> Rc<RawValue> {
+            RawValue::from_string(format!("\"{}\"", "x".repeat(bytes - 2))).expect("JSON").into()
+        };
+        let mut add = |object| {
+            let pod = Known { index: PodIndex(1), uid: "a".into(), object, record: None };
+            ring.add(Instant(2), Entry::Wanted(Box::new(pod)));
+            (ring.entries.len(), ring.lost, ring.object_bytes)
+        };
+        assert_eq!(add(object(OBJECT_BYTES / 2)), (1, 0, OBJECT_BYTES / 2));
+        assert_eq!(add(object(OBJECT_BYTES / 2)), (2, 0, OBJECT_BYTES));
+        assert_eq!(add(object(OBJECT_BYTES / 2 + 1)), (1, 2, OBJECT_BYTES / 2 + 1));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Probe, ProbeKind, Quantity, VolumeMount};
 
 /// A container's place in `spec.containers`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct ContainerIndex(pub u8);
 
 /// `restartPolicy`.

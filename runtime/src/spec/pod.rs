@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Container, ContainerIndex, Quantity, RestartPolicy, Volume};
 
 /// `metadata.uid`: the identity of a pod. Same name and another uid is another pod.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Uid(pub Rc<str>);
 
 impl std::fmt::Display for Uid {

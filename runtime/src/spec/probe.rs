@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Which of a container's three probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum ProbeKind {
     /// `livenessProbe`.
     Liveness,

@@ -1,0 +1,71 @@
+//! `nodlet ring`: what the agent was told last, and what it decided.
+
+use std::io::{Read, Write};
+use std::process::ExitCode;
+
+use lexopt::{Parser, ValueExt};
+
+use crate::arguments::{Context, Flag, switch};
+use crate::client::{Client, encode};
+use crate::{Failure, Outcome, Verb};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "ring",
+    summary: "Show what the agent was told last, and what it decided",
+    help: "\
+Show what the agent was told last, and what it decided: a line a fact (<-) and
+a line an action (->), with seconds since the boot. The last 512 are kept, in
+memory; text that is only for people is left out. With -o json they can be told
+to the same version of nodlet again, to see it decide the same.
+
+Usage: nodlet ring [flags]
+
+Examples:
+  # Why was that pod restarted?
+  nodlet ring | less
+
+  # All from now on, for a report of a fault
+  nodlet ring -f -o json > ring.json
+
+Flags:
+  -f, --follow          go on until the agent ends
+  -o, --output FORMAT   json: one object a line
+      --root DIR        of the agent of this root
+",
+    run,
+};
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let (mut follow, mut format) = (false, String::new());
+    while let Some(argument) = parser.next()? {
+        if let lexopt::Arg::Value(value) = argument {
+            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
+        }
+        match Flag::from(argument) {
+            Flag::Short('f') => follow = true,
+            Flag::Long(name) if name == "follow" => follow = switch(&mut parser)?,
+            Flag::Short('o') => format = parser.value()?.string()?,
+            Flag::Long(name) if name == "output" => format = parser.value()?.string()?,
+            other => context.global(&other, &mut parser)?,
+        }
+    }
+    if !matches!(format.as_str(), "" | "json") {
+        return Err(Failure::new(format!("unable to match a printer suitable for the output format {format:?}, allowed formats are: json")));
+    }
+    let client = Client::new(&context.root);
+    let nodes = client.json("GET", "/api/v1/nodes", None)?;
+    let node = nodes["items"][0]["metadata"]["name"].as_str().unwrap_or_default();
+    let target =
+        format!("/api/v1/nodes/{}/proxy/debug/ring?follow={follow}&output={format}", encode(node));
+    let mut response = client.request("GET", &target, "*/*", None)?;
+    let mut out = std::io::stdout().lock();
+    let mut bytes = vec![0; 32 * 1024];
+    loop {
+        let read = response.body.read(&mut bytes).map_err(Failure::disconnected)?;
+        if read == 0 {
+            return Ok(ExitCode::SUCCESS);
+        }
+        out.write_all(&bytes[..read])?;
+        out.flush()?;
+    }
+}

@@ -1,0 +1,25 @@
+//! Tells the core again what an agent's core was told, and says whether it asks
+//! for the same: `cargo run -p nodlet-runtime --example replay FILE`, with what
+//! `nodlet ring -f -o json` wrote from the agent's first entry on.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let Some(file) = std::env::args_os().nth(1) else {
+        eprintln!("usage: replay FILE (as `nodlet ring -o json` writes it)");
+        return ExitCode::FAILURE;
+    };
+    let replayed = std::fs::read_to_string(&file)
+        .map_err(|error| format!("read {}: {error}", file.display()))
+        .and_then(|lines| nodlet_runtime::replay::replay(&lines).map_err(|error| error.to_string()));
+    match replayed {
+        Ok(replayed) => {
+            println!("{} facts, {} actions: the same", replayed.told, replayed.asked);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("failed to {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

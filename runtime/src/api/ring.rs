@@ -1,0 +1,38 @@
+//! What the core was told and asked for last, for `nodlet ring`.
+
+use std::rc::Rc;
+
+use hyper::Response;
+use hyper::body::Bytes;
+
+use super::body::{self, Body};
+use super::{Api, Query, Status};
+use crate::told::Format;
+
+/// Entries that are made ready at a time: what a slow client has us hold.
+const ENTRIES_AT_ONCE: usize = 16;
+
+/// The entries from the first that is left on; with `follow`, and those to come.
+pub(super) fn show(api: &Rc<Api>, node: &str, query: &Query) -> Result<Response<Body>, Status> {
+    if node != api.node_name {
+        return Err(Status::not_found("nodes", node));
+    }
+    let format = match query.get("output") {
+        None | Some("") => Format::Text,
+        Some("json") => Format::Json,
+        Some(other) => {
+            return Err(Status::bad_request(format!(
+                "output: Unsupported value: {other:?}: supported values: \"json\""
+            )));
+        }
+    };
+    let (told, follow) = (api.ring.clone(), query.flag("follow"));
+    let lines = futures_lite::stream::unfold((told, 0), move |(told, number)| async move {
+        if follow {
+            told.added(number).await;
+        }
+        let (lines, next) = told.lines(number, ENTRIES_AT_ONCE, format);
+        (!lines.is_empty()).then(|| (Bytes::from(lines), (told, next)))
+    });
+    Ok(body::text(Body::stream(lines)))
+}

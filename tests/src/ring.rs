@@ -1,0 +1,75 @@
+//! What the core of an agent is told while a test runs, read as it comes, and told
+//! to the core again when the agent has ended.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::api;
+use crate::device::replay_program;
+
+/// Reads `nodlet ring -f -o json`, by the API, until the agent ends.
+pub(crate) struct RingReader {
+    reader: JoinHandle<String>,
+    ended: Arc<AtomicBool>,
+}
+
+impl RingReader {
+    /// Reads from the agent that will listen on this socket.
+    pub(crate) fn start(socket: PathBuf) -> RingReader {
+        let ended = Arc::new(AtomicBool::new(false));
+        let seen = ended.clone();
+        let reader = thread::spawn(move || {
+            // Tried once more after its end, so that it is no matter who was first.
+            loop {
+                let over = seen.load(Ordering::Acquire);
+                if let Some(lines) = read(&socket) {
+                    return lines;
+                }
+                if over {
+                    return String::new();
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        RingReader { reader, ended }
+    }
+
+    /// The agent has ended. The lines are written to `file`, for the program that replays them.
+    #[track_caller]
+    pub(crate) fn replay(self, file: &Path) {
+        self.ended.store(true, Ordering::Release);
+        let lines = self.reader.join().expect("reading does not panic");
+        fs::write(file, lines).expect("/tmp can be written to");
+        let replayed = Command::new(replay_program()).arg(file).output().expect("replay can be started");
+        if !replayed.status.success() {
+            // Beside the slot, which the next test takes.
+            static FAILED: AtomicU32 = AtomicU32::new(0);
+            let number = FAILED.fetch_add(1, Ordering::Relaxed);
+            let kept = std::env::temp_dir().join(format!("nodlet-ring-{}-{number}.json", std::process::id()));
+            let _ = fs::copy(file, &kept);
+            let why = String::from_utf8_lossy(&replayed.stderr);
+            panic!("the core does not decide the same again: {}; see {}", why.trim_end(), kept.display());
+        }
+    }
+}
+
+/// All lines until the agent is gone; nothing where it cannot be reached.
+fn read(socket: &Path) -> Option<String> {
+    let (_, nodes) = api::get(socket, "/api/v1/nodes").ok()?;
+    let node = nodes["items"][0]["metadata"]["name"].as_str()?;
+    let mut stream = UnixStream::connect(socket).ok()?;
+    // HTTP/1.0 has no chunks: lines come as they are.
+    write!(stream, "GET /api/v1/nodes/{node}/proxy/debug/ring?follow&output=json HTTP/1.0\r\n\r\n").ok()?;
+    let mut answer = Vec::new();
+    // An agent that is killed resets the connection: what came before counts.
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer);
+    Some(answer.split_once("\r\n\r\n").map_or("", |(_, lines)| lines).to_owned())
+}

@@ -1,0 +1,27 @@
+//! `nodlet ring`: what the agent was told and what it decided. That every other
+//! test's ring replays is seen to by the harness, when an agent ends.
+
+use nodlet_tests::{Device, manifest};
+
+#[test]
+fn the_ring_shows_facts_and_decisions_in_their_order() {
+    let device = Device::start();
+    device.write_manifest("one.yaml", &manifest::pod_with("one", "exit 7", "restartPolicy: Never"));
+    let pod = device.pod("one");
+    pod.wait_phase("Failed");
+    let ring = device.nodlet(["ring"]).ok();
+    let of = |what: &str| ring.find(what).unwrap_or_else(|| panic!("no {what} in\n{ring}"));
+    let wanted = of("<- Wanted default/one (");
+    let sandbox = of("-> CreateSandbox");
+    let started = of("<- Started");
+    let ended = of("code: 7");
+    assert!(wanted < sandbox && sandbox < started && started < ended, "{ring}");
+
+    let lines = device.nodlet(["ring", "-o", "json"]).ok();
+    for (number, line) in lines.lines().enumerate() {
+        let entry: serde_json::Value = serde_json::from_str(line).expect("a line is one JSON object");
+        assert_eq!(entry["number"], number, "{line}");
+    }
+    let refused = device.nodlet(["ring", "-o", "yaml"]).refused();
+    assert!(refused.contains("allowed formats are: json"), "{refused}");
+}
