@@ -50,13 +50,14 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         }
     }
     if !matches!(format.as_str(), "" | "json") {
-        return Err(Failure::new(format!("unable to match a printer suitable for the output format {format:?}, allowed formats are: json")));
+        return Err(Failure::new(format!(
+            "unable to match a printer suitable for the output format {format:?}, allowed formats are: json"
+        )));
     }
     let client = Client::new(&context.root);
     let nodes = client.json("GET", "/api/v1/nodes", None)?;
     let node = nodes["items"][0]["metadata"]["name"].as_str().unwrap_or_default();
-    let target =
-        format!("/api/v1/nodes/{}/proxy/debug/ring?follow={follow}&output={format}", encode(node));
+    let target = format!("/api/v1/nodes/{}/proxy/debug/ring?follow={follow}&output={format}", encode(node));
     let mut response = client.request("GET", &target, "*/*", None)?;
     let mut out = std::io::stdout().lock();
     let mut bytes = vec![0; 32 * 1024];

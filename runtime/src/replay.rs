@@ -39,7 +39,7 @@ pub enum ReplayError {
     /// Entries before this one are lost: a replay begins with the agent.
     Lost(u64),
     /// The pod of this entry is not admitted, or was too large to be kept.
-    Pod(u64, ManifestError),
+    Pod(u64, Box<ManifestError>),
     /// The core asked for something else.
     Different {
         /// The entry.
@@ -135,7 +135,7 @@ fn observation(number: u64, entry: Entry) -> Result<Observation, ReplayError> {
         let object: Value = serde_json::from_str(known.object.get()).expect("a raw value is JSON");
         let node = object["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
         let admitted = manifest::admit(object, Validation::Ignore, &node);
-        Ok(admitted.map_err(|error| ReplayError::Pod(number, error))?.pod)
+        Ok(admitted.map_err(|error| ReplayError::Pod(number, Box::new(error)))?.pod)
     };
     Ok(match entry {
         Entry::Wanted(known) => Observation::Wanted { pod: pod(&known)?, record: known.record },
@@ -152,4 +152,57 @@ fn observation(number: u64, entry: Entry) -> Result<Observation, ReplayError> {
         Entry::Seen(pod, seen) => Observation::Of(pod, seen.told()),
         Entry::Planned(_) | Entry::Asked(..) => unreachable!("what was asked for is no observation"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::PodObservation;
+    use crate::told::{Format, Told};
+
+    /// What an agent writes that is given one pod.
+    fn recorded() -> String {
+        let (mut node, told) = (Node::new(), Told::default());
+        let yaml =
+            b"apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}";
+        let pods = manifest::parse("a.yaml", yaml, Validation::Strict, "board").expect("it is right");
+        let object = serde_json::value::to_raw_value(&pods[0].object).expect("JSON").into();
+        let observe = |node: &mut Node, at: u64, seen: Observation| {
+            told.observed(Instant(at), node, &seen, Some(&object));
+            node.observe(Instant(at), seen);
+            let plan = node.plan(Instant(at));
+            told.planned(Instant(at), &plan);
+        };
+        observe(&mut node, 1, Observation::Wanted { pod: pods[0].pod.clone(), record: None });
+        observe(&mut node, 2, Observation::SourcesSeen);
+        let ready = PodObservation::SandboxReady { ip: None, at: Instant(3) };
+        observe(&mut node, 3, Observation::Of(PodIndex(1), ready));
+        told.lines(0, usize::MAX, Format::Json).0
+    }
+
+    #[test]
+    fn the_same_facts_bring_the_same_actions() {
+        let lines = recorded();
+        assert_eq!(replay(&lines).expect(&lines), Replayed { told: 3, asked: 2 });
+        assert!(replay(&lines[..lines.len() - 9]).is_ok(), "an agent may be killed while it writes");
+    }
+
+    #[test]
+    fn what_is_not_the_same_is_named() {
+        let lines = recorded();
+        let refused = |lines: &str| replay(lines).expect_err("it does not replay").to_string();
+        let other = lines.replacen("CreateSandbox", "RemoveSandbox", 1);
+        assert_eq!(
+            refused(&other),
+            "decide the same at entry 2: it asked for (PodIndex(1), RemoveSandbox), \
+             and now asks for (PodIndex(1), CreateSandbox)"
+        );
+        let more = lines.replacen("{\"Planned\":1}", "{\"Planned\":0}", 1);
+        assert!(refused(&more).contains("at entry 1: it asked for nothing, and now asks for"), "{more}");
+        let (_, later) = lines.split_once('\n').expect("several lines");
+        assert!(refused(later).starts_with("replay: entries before 1 are lost"), "{later}");
+        assert!(refused("{}\n{}").starts_with("read line 1: missing field"));
+        let large = lines.replacen("\"apiVersion\":\"v1\"", "\"apiVersion\":\"v2\"", 1);
+        assert!(refused(&large).starts_with("admit the pod of entry 0:"), "{}", refused(&large));
+    }
 }

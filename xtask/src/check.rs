@@ -57,5 +57,6 @@ fn containers() -> Outcome {
     kubectl::build()?;
     images::build()?;
     run_command(cargo().args(["build", "--package", "nodlet"]))?;
+    run_command(cargo().args(["build", "--package", "nodlet-runtime", "--example", "replay"]))?;
     run_command(cargo().args(["test", "--package", "nodlet-tests"]))
 }

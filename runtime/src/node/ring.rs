@@ -308,7 +308,10 @@ impl FoundRun {
         FoundAttempt {
             attempt: self.attempt,
             container: self.container.clone(),
-            exit: self.exit.as_ref().map(|(ended, message)| Exit { message: message.clone(), ..ended.told() }),
+            exit: self
+                .exit
+                .as_ref()
+                .map(|(ended, message)| Exit { message: message.clone(), ..ended.told() }),
             health: self.health,
         }
     }
