@@ -222,6 +222,12 @@ impl Device {
         self.boots += 1;
     }
 
+    /// Kills everything that runs, the agent first; what it has left stays as it is.
+    pub fn kill_everything(&mut self) {
+        self.kill_agent();
+        leftovers::kill_all(&self.root);
+    }
+
     /// Kills the agent as `kill -9` does: it learns of nothing.
     pub fn kill_agent(&mut self) {
         let mut agent = self.agent.take().expect("the agent runs");
@@ -405,6 +411,11 @@ impl Device {
     /// The processes of this device's containers.
     pub fn container_processes(&self) -> Vec<u32> {
         leftovers::container_processes(&self.root)
+    }
+
+    /// The cgroups of this device.
+    pub fn cgroups(&self) -> Vec<PathBuf> {
+        leftovers::cgroups(&self.root)
     }
 
     /// nodlet's own processes on this device: the agent, the supervisors and their like.

@@ -27,6 +27,20 @@ pub(crate) fn find(root: &Path) -> Vec<String> {
 
 /// Ends and removes all of that, as well as it can.
 pub(crate) fn sweep(root: &Path) {
+    kill_all(root);
+    for mount in mounts(root).iter().rev() {
+        let _ = umount2(mount, MntFlags::MNT_DETACH);
+    }
+    for cgroup in cgroups(root).iter().rev() {
+        let _ = fs::remove_dir(cgroup);
+    }
+    for link in links(root) {
+        let _ = std::process::Command::new("ip").args(["link", "delete", &link]).output();
+    }
+}
+
+/// Kills every process of the device, as well as it can.
+pub(crate) fn kill_all(root: &Path) {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
         let processes = processes(root);
@@ -37,15 +51,6 @@ pub(crate) fn sweep(root: &Path) {
             let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
         }
         thread::sleep(Duration::from_millis(10));
-    }
-    for mount in mounts(root).iter().rev() {
-        let _ = umount2(mount, MntFlags::MNT_DETACH);
-    }
-    for cgroup in cgroups(root).iter().rev() {
-        let _ = fs::remove_dir(cgroup);
-    }
-    for link in links(root) {
-        let _ = std::process::Command::new("ip").args(["link", "delete", &link]).output();
     }
 }
 
@@ -102,8 +107,8 @@ fn mounts(root: &Path) -> Vec<PathBuf> {
     points.filter(|point| point.starts_with(root)).collect()
 }
 
-/// Parents come before what is in them.
-fn cgroups(root: &Path) -> Vec<PathBuf> {
+/// The cgroups of this device, in all hierarchies. Parents come before what is in them.
+pub(crate) fn cgroups(root: &Path) -> Vec<PathBuf> {
     let mark = mark(root);
     let mut found = Vec::new();
     collect_below(Path::new("/sys/fs/cgroup"), &mut |dir| {

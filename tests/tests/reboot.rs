@@ -179,6 +179,43 @@ fn an_agent_that_starts_again_and_finds_all_as_it_was_writes_nothing_to_flash() 
 }
 
 #[test]
+fn what_was_killed_all_at_once_is_swept_and_begun_again_without_a_boot() {
+    let mut device = Device::start();
+    let (shared, here) = device.shared("one");
+    for (name, policy) in [("web", "Always"), ("long", "Never"), ("gone", "Always")] {
+        device.write_manifest(&format!("{name}.yaml"), &noted(&shared, name, policy, "sleep"));
+    }
+    for name in ["web", "long", "gone"] {
+        device.pod(name).wait_ready();
+        device.wait_for("it to have begun", || runs(&here, name) == 1);
+    }
+    let gone = device.pod("gone").uid();
+    let cgroups = |device: &Device| {
+        device.cgroups().iter().filter(|path| path.display().to_string().contains(&gone)).count()
+    };
+
+    device.kill_everything();
+    assert!(device.container_processes().is_empty());
+    assert!(cgroups(&device) > 0 && device.path(&format!("/run/nodlet/pods/{gone}")).exists());
+    device.remove_manifest("gone.yaml");
+    device.start_agent();
+
+    device.wait_for("web to run again", || runs(&here, "web") == 2);
+    device.pod("web").wait_ready();
+    assert_eq!(device.pod("web").container("app").restart_count(), 1);
+    device.pod("long").wait_phase("Failed");
+    let app = device.pod("long").container("app");
+    assert_eq!((app.exit_code(), app.reason().as_str()), (Some(137), "ContainerStatusUnknown"));
+    device.wait_for("nothing of gone to be left", || {
+        cgroups(&device) == 0
+            && on_disk(&device, &gone).is_empty()
+            && !device.path(&format!("/run/nodlet/pods/{gone}")).exists()
+    });
+    assert!(device.pod("gone").object().is_none());
+    assert_eq!((runs(&here, "long"), runs(&here, "gone")), (1, 1));
+}
+
+#[test]
 fn what_no_pod_owns_in_the_run_directory_is_removed_at_the_next_start() {
     let mut device = Device::start();
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
