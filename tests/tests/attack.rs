@@ -205,3 +205,22 @@ fn an_agent_empties_no_file_that_its_lock_is_a_link_to() {
     assert_eq!(std::fs::read_to_string(&precious).expect("it is there"), "precious");
     std::fs::remove_file(run.join("agent.lock")).expect("it is there");
 }
+
+#[test]
+fn an_agent_waits_for_the_lock_of_one_that_was_killed_while_it_forked() {
+    let mut device = Device::new();
+    let path = device.path("/run/nodlet/agent.lock");
+    std::fs::create_dir_all(device.path("/run/nodlet")).expect("the root can be written to");
+    // No process has such a number.
+    std::fs::write(&path, "2147483646\n").expect("the root can be written to");
+    let child = std::fs::File::open(&path).expect("it is there");
+    child.try_lock().expect("nobody has it");
+    device.launch_agent();
+    let descriptors = format!("/proc/{}/fd", device.agent_pid());
+    device.wait_for("the agent to want the lock", || {
+        let mut entries = std::fs::read_dir(&descriptors).into_iter().flatten().flatten();
+        entries.any(|entry| std::fs::read_link(entry.path()).is_ok_and(|file| file == path))
+    });
+    drop(child);
+    device.wait_for("the agent's API to answer", || device.get("/version").is_ok());
+}

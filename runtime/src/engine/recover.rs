@@ -60,6 +60,15 @@ struct OnTmpfs {
 /// one that takes longer is dead to all who need it.
 const GREETING: Duration = Duration::from_secs(20);
 
+/// How long a process that an agent forked just before it was killed may hold that agent's
+/// lock: until it executes a supervisor.
+const HEIRS: Duration = Duration::from_secs(5);
+
+/// Whether there is such a process.
+fn lives(pid: i32) -> bool {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None) != Err(nix::Error::ESRCH)
+}
+
 /// Takes the root for this agent.
 pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
     for (directory, mode) in paths.directories() {
@@ -77,14 +86,23 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(&path);
-    let mut lock = match Flock::lock(file.map_err(failed)?, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => lock,
-        Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
-            let mut pid = String::new();
-            let pid = file.read_to_string(&mut pid).ok().and_then(|_| pid.trim().parse().ok());
-            return Err(EngineError::AlreadyRunning { pid, root: paths.root().to_owned() });
+    let mut file = file.map_err(failed)?;
+    let until = Instant::now() + HEIRS;
+    let mut lock = loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => break lock,
+            Err((mut held, nix::errno::Errno::EWOULDBLOCK)) => {
+                let mut pid = String::new();
+                let read = held.rewind().and_then(|()| held.read_to_string(&mut pid));
+                let pid = read.ok().and_then(|_| pid.trim().parse().ok());
+                if pid.is_none_or(lives) || Instant::now() > until {
+                    return Err(EngineError::AlreadyRunning { pid, root: paths.root().to_owned() });
+                }
+                file = held;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err((_, errno)) => return Err(failed(errno.into())),
         }
-        Err((_, errno)) => return Err(failed(errno.into())),
     };
     let written =
         lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
