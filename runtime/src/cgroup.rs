@@ -121,6 +121,15 @@ impl Cgroups {
         found
     }
 
+    /// Uids of the pods whose supervisor has a cgroup, dead or alive.
+    pub fn supervised(&self) -> Vec<String> {
+        let directory = self.hierarchies.unified.join(&self.parent).join("supervisors");
+        let names = tree::children(&directory)
+            .into_iter()
+            .filter_map(|child| child.file_name()?.to_str().map(str::to_owned));
+        names.filter_map(|name| name.strip_prefix("pod").map(str::to_owned)).collect()
+    }
+
     /// Removes all that is ours; no process may be in it.
     pub fn remove_all(&self) -> Result<(), CgroupError> {
         remove_everywhere(&self.hierarchies, &self.parent)

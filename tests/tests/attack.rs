@@ -224,3 +224,17 @@ fn an_agent_waits_for_the_lock_of_one_that_was_killed_while_it_forked() {
     drop(child);
     device.wait_for("the agent's API to answer", || device.get("/version").is_ok());
 }
+
+#[test]
+fn a_supervisor_whose_files_were_removed_does_not_stay_for_ever() {
+    let mut device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_ready();
+    device.kill_agent();
+    std::fs::remove_dir_all(device.path("/run/nodlet/pods")).expect("it is there");
+    device.remove_manifest("web.yaml");
+    device.start_agent();
+    assert_eq!(device.pods(), [""; 0]);
+    assert_eq!(device.own_processes(), [device.agent_pid()]);
+    assert_eq!(device.container_processes(), [0; 0]);
+}
