@@ -9,9 +9,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -33,6 +34,16 @@ const MAX_FILES: usize = 1024;
 /// How long a file that was moved to `NAME~` is taken for one that is written anew:
 /// so vim and emacs save, and the pod is not to end for it.
 pub const SAVED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The file's first [`MAX_BYTES`] and one more. What `stat` says holds no longer by now, or
+/// never did: a link may lead to a file of /proc that has no end, or that waits for its news.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file =
+        fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
 
 /// A pod that a source wants.
 #[derive(Debug)]
@@ -294,13 +305,12 @@ impl Sources {
             return Ok(file);
         }
         file.stamp = Some(stamp);
+        let too_large = || format!("{}: is larger than 10 MiB, which no manifest needs", path.display());
         if stamp.size > MAX_BYTES {
-            return refuse(
-                file,
-                format!("{}: is larger than 10 MiB, which no manifest needs", path.display()),
-            );
+            return refuse(file, too_large());
         }
-        let bytes = match fs::read(path) {
+        let bytes = match read(path) {
+            Ok(bytes) if bytes.len() as u64 > MAX_BYTES => return refuse(file, too_large()),
             Ok(bytes) => bytes,
             Err(error) => return refuse(file, format!("failed to read {}: {error}", path.display())),
         };

@@ -238,3 +238,16 @@ fn a_supervisor_whose_files_were_removed_does_not_stay_for_ever() {
     assert_eq!(device.own_processes(), [device.agent_pid()]);
     assert_eq!(device.container_processes(), [0; 0]);
 }
+
+#[test]
+fn a_manifest_that_has_no_end_or_never_comes_holds_up_no_other() {
+    let device = Device::start();
+    std::fs::create_dir_all(device.manifests()).expect("the root can be written to");
+    // Regular files of no size, as `stat` has it.
+    for (name, target) in [("waits.yaml", "/proc/kmsg"), ("endless.yaml", "/proc/self/pagemap")] {
+        std::os::unix::fs::symlink(target, device.manifests().join(name))
+            .expect("the root can be written to");
+    }
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_ready();
+}
