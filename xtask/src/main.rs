@@ -6,7 +6,10 @@ use std::process::{Command, ExitCode};
 
 mod bench;
 mod check;
+mod cross;
 mod demo;
+mod distribution;
+mod elf;
 mod image;
 mod images;
 mod kubectl;
@@ -28,15 +31,22 @@ const TASKS: &[Task] = &[
         check::run,
     ),
     (
+        "cross",
+        "[--install] [--tests] [TARGET]...",
+        "static binaries for boards, into target/cross; --tests: what tests them there",
+        cross::run,
+    ),
+    ("distribution", "", "build as a distribution does: stable Rust, this C library, offline", distribution::run),
+    (
         "sizes",
-        "[--compare | --write]",
-        "the bytes of the released binary; --compare with the ledger, --write it",
+        "[--compare | --write] [release | TARGET]...",
+        "the bytes of each build; --compare with the ledger, --write it",
         sizes::run,
     ),
     (
         "bench",
-        "[--minutes N] [--rounds N] [--debug]",
-        "the figures of the README, measured here; --minutes N, --rounds N, --debug",
+        "[--minutes N] [--rounds N] [--debug | --binary PATH]",
+        "the figures of the README, measured here; of another binary with --binary",
         bench::run,
     ),
     ("image", "", "build the demo image into .work/images, in both archive formats", image::run),
@@ -96,7 +106,7 @@ fn is_help(argument: &str) -> bool {
 }
 
 fn overview() -> String {
-    let lines = TASKS.iter().map(|(name, _, what, _)| format!("  {name:<8} {what}\n"));
+    let lines = TASKS.iter().map(|(name, _, what, _)| format!("  {name:<12} {what}\n"));
     format!("cargo xtask TASK, where TASK is one of\n{}", lines.collect::<String>())
 }
 
@@ -144,8 +154,11 @@ fn line_of(command: &Command) -> String {
 
 /// The file that `cargo build` leaves for a program of this workspace.
 fn built(profile: &str, program: &str) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| project().join("target"), PathBuf::from);
-    target.join("x86_64-unknown-linux-musl").join(profile).join(program)
+    target_dir().join("x86_64-unknown-linux-musl").join(profile).join(program)
+}
+
+fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| project().join("target"), PathBuf::from)
 }
 
 #[cfg(test)]

@@ -1,0 +1,228 @@
+//! Static binaries for boards, for every processor from this one machine: `nodlet`
+//! as it is shipped, and with `--tests` the programs that test it on a board.
+//!
+//! Needs no C compiler, no foreign linker and no container: rustup brings the
+//! start files and the C library of a musl target, and a linker that knows all
+//! targets comes with rustc. The standard library is compiled with the rest, so
+//! that it is optimised for size as well (`docs/decisions/0004-cross-builds.md`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::{Failure, Outcome, cargo, elf, line_of, misused, project, run as run_command, target_dir};
+
+/// What a board is built for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) triple: &'static str,
+    pub(crate) machine: u64,
+}
+
+pub(crate) const TARGETS: &[Target] = &[
+    Target { triple: "x86_64-unknown-linux-musl", machine: elf::EM_X86_64 },
+    Target { triple: "aarch64-unknown-linux-musl", machine: elf::EM_AARCH64 },
+];
+
+/// Beside what `.cargo/config.toml` says of each target, and for the shipped
+/// program alone: what `cargo test` builds has to unwind.
+const SHIPPED: &[&str] = &["-Cforce-unwind-tables=no"];
+
+pub(crate) fn run(arguments: &[String]) -> Outcome {
+    let (options, triples): (Vec<&String>, Vec<&String>) =
+        arguments.iter().partition(|argument| argument.starts_with('-'));
+    let (mut with_tests, mut with_install) = (false, false);
+    for option in options {
+        match option.as_str() {
+            "--tests" => with_tests = true,
+            "--install" => with_install = true,
+            _ => return Err(misused("cross")),
+        }
+    }
+    let targets: Vec<&Target> = if triples.is_empty() {
+        TARGETS.iter().collect()
+    } else {
+        triples.into_iter().map(|triple| target(triple)).collect::<Result<_, _>>()?
+    };
+    if with_install {
+        install(&targets)?;
+    }
+    require(&targets)?;
+    for target in targets {
+        if with_tests {
+            build_tests(target)?;
+        } else {
+            let program = build(target)?;
+            println!("{}: {} bytes", program.display(), fs::metadata(&program)?.len());
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn target(triple: &str) -> Result<&'static Target, Failure> {
+    TARGETS.iter().find(|target| target.triple == triple).ok_or_else(|| {
+        let known: Vec<&str> = TARGETS.iter().map(|target| target.triple).collect();
+        Failure(format!("there is no target {triple:?}; there are {}", known.join(", ")))
+    })
+}
+
+/// Builds the program as it is shipped, looks at what came of it, and gives its path.
+pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
+    require(&[target])?;
+    run_command(
+        cargo_for(target)
+            .args(["build", "--release", "--locked", "--package", "nodlet"])
+            .args(["-Zbuild-std=std,panic_abort", "-Zbuild-std-features=optimize_for_size"])
+            .arg(format!("--config=target.{}.rustflags={SHIPPED:?}", target.triple))
+            // A pinned stable compiler does what only these two options are unstable for.
+            .env("RUSTC_BOOTSTRAP", "1"),
+    )?;
+    let program = build_dir().join(target.triple).join("release/nodlet");
+    elf::require_static(&fs::read(&program)?, target.machine)?;
+    put(&program, &place(target).join("nodlet"))
+}
+
+/// Builds what tests it, in the profile of tests and with the standard library as
+/// it comes: the demo program, and below `tests` each test of the workspace.
+fn build_tests(target: &Target) -> Outcome {
+    let place = place(target);
+    run_command(cargo_for(target).args(["build", "--locked", "--package", "nodlet-tests", "--bin", "demo"]))?;
+    let demo = build_dir().join(target.triple).join("debug/demo");
+    elf::require_static(&fs::read(&demo)?, target.machine)?;
+    println!("{}", put(&demo, &place.join("demo"))?.display());
+
+    let mut build = cargo_for(target);
+    build.args(["test", "--no-run", "--locked", "--workspace", "--exclude", "xtask"]);
+    build.arg("--message-format=json-render-diagnostics");
+    eprintln!("$ {}", line_of(&build));
+    let output = build.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(Failure(format!("{}: {}", line_of(&build), output.status)));
+    }
+    for (name, program) in test_programs(&String::from_utf8_lossy(&output.stdout))? {
+        elf::require_static(&fs::read(&program)?, target.machine)?;
+        println!("{}", put(&program, &place.join("tests").join(name))?.display());
+    }
+    Ok(())
+}
+
+/// The test programs among cargo's messages, one JSON object a line.
+fn test_programs(messages: &str) -> Result<Vec<(String, PathBuf)>, Failure> {
+    let mut programs = Vec::new();
+    for line in messages.lines() {
+        let message: serde_json::Value = serde_json::from_str(line)?;
+        if message["profile"]["test"] == true
+            && let Some(program) = message["executable"].as_str()
+        {
+            let name = message["target"]["name"].as_str().ok_or("cargo names what it builds")?;
+            programs.push((name.to_owned(), PathBuf::from(program)));
+        }
+    }
+    Ok(programs)
+}
+
+/// What is built with other options lies in a directory of its own: neither
+/// makes the other build anew.
+fn build_dir() -> PathBuf {
+    target_dir().join("cross/build")
+}
+
+/// Where a target's programs are put.
+fn place(target: &Target) -> PathBuf {
+    target_dir().join("cross").join(target.triple)
+}
+
+fn cargo_for(target: &Target) -> Command {
+    let mut command = cargo();
+    // Would take the place of what .cargo/config.toml says.
+    command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    command.env("CARGO_TARGET_DIR", build_dir()).env("CARGO_BUILD_TARGET", target.triple);
+    command
+}
+
+fn put(from: &Path, to: &Path) -> Result<PathBuf, Failure> {
+    let failed = |error| Failure(format!("failed to write {}: {error}", to.display()));
+    let dir = to.parent().ok_or("it lies in a directory")?;
+    fs::create_dir_all(dir).map_err(failed)?;
+    // A new file renamed into place: the old one may be running.
+    let aside = dir.join(".aside");
+    fs::copy(from, &aside).and_then(|_| fs::rename(&aside, to)).map_err(failed)?;
+    Ok(to.to_owned())
+}
+
+/// Refuses, with the way on, where the toolchain lacks what a build needs.
+fn require(targets: &[&Target]) -> Outcome {
+    let wanting = wanting(targets)?;
+    if wanting.is_empty() {
+        return Ok(());
+    }
+    Err(Failure(format!(
+        "the toolchain is not complete: `{}`, or `cargo xtask cross --install`, which runs that",
+        wanting.join(" && ")
+    )))
+}
+
+/// Gets with rustup what the toolchain lacks.
+fn install(targets: &[&Target]) -> Outcome {
+    for line in wanting(targets)? {
+        let mut words = line.split_whitespace();
+        run_command(Command::new(words.next().unwrap_or_default()).args(words))?;
+    }
+    Ok(())
+}
+
+/// The commands that would complete the toolchain.
+fn wanting(targets: &[&Target]) -> Result<Vec<String>, Failure> {
+    let mut rustc = Command::new("rustc");
+    let output = rustc.args(["--print", "sysroot"]).current_dir(project()).output()?;
+    let sysroot = String::from_utf8(output.stdout)?;
+    let rustlib = Path::new(sysroot.trim()).join("lib/rustlib");
+    if !rustlib.is_dir() {
+        return Err(Failure(format!("{} says nothing of its sysroot", line_of(&rustc))));
+    }
+    let mut commands = Vec::new();
+    if !rustlib.join("src/rust/library/Cargo.lock").is_file() {
+        commands.push("rustup component add rust-src".to_owned());
+    }
+    for target in targets {
+        if !rustlib.join(target.triple).join("lib/self-contained/libc.a").is_file() {
+            commands.push(format!("rustup target add {}", target.triple));
+        }
+    }
+    Ok(commands)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_that_is_not_there_is_refused_with_those_that_are() {
+        assert_eq!(target("aarch64-unknown-linux-musl").unwrap().machine, elf::EM_AARCH64);
+        let why = target("z80-unknown-linux-musl").unwrap_err().0;
+        assert!(why.contains("z80") && why.contains("x86_64-unknown-linux-musl"), "{why}");
+    }
+
+    #[test]
+    fn each_target_has_its_flags_in_cargos_configuration() {
+        let config = fs::read_to_string(project().join(".cargo/config.toml")).unwrap();
+        for target in TARGETS {
+            let section = config.split(&format!("[target.{}]", target.triple)).nth(1).expect(target.triple);
+            let section = section.split("\n[").next().unwrap();
+            assert!(section.contains("relocation-model=static"), "{section}");
+        }
+    }
+
+    #[test]
+    fn only_what_tests_is_taken_from_cargos_messages() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","profile":{"test":false},"target":{"name":"demo"},"executable":"/t/demo"}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","profile":{"test":true},"target":{"name":"pods"},"executable":"/t/pods-1f"}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#,
+        );
+        assert_eq!(test_programs(messages).unwrap(), [("pods".to_owned(), PathBuf::from("/t/pods-1f"))]);
+        assert!(test_programs("no JSON").is_err());
+    }
+}

@@ -1,0 +1,84 @@
+//! Builds nodlet as a distribution does: from the files in git alone, with an
+//! empty `CARGO_HOME`, the crates fetched first and nothing from the network
+//! afterwards, for the C library of this machine. What distributions need to
+//! know is in `docs/building.md`; this shows that it is true.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::{Failure, Outcome, cargo, elf, line_of, project, run as run_command, target_dir, work};
+
+pub(crate) fn run(_: &[String]) -> Outcome {
+    let program = build()?;
+    let headers = elf::read(&fs::read(&program)?)?;
+    let linked = if headers.interpreter { "dynamic" } else { "static" };
+    println!("{}: {} bytes, {linked}", program.display(), fs::metadata(&program)?.len());
+    run_command(Command::new(&program).arg("--help").stdout(std::process::Stdio::null()))
+}
+
+fn build() -> Result<std::path::PathBuf, Failure> {
+    let (version, host) = compiler()?;
+    if version.contains("nightly") || version.contains("beta") {
+        return Err(Failure(format!("rustc {version} is no stable Rust")));
+    }
+    let dir = work("distribution")?;
+    let (source, home) = (dir.join("source"), dir.join("cargo-home"));
+    for old in [&source, &home] {
+        if old.exists() {
+            fs::remove_dir_all(old)?;
+        }
+    }
+    copy_source(&source)?;
+    let cargo = || {
+        let mut command = cargo();
+        command.current_dir(&source).env("CARGO_HOME", &home).env("CARGO_BUILD_TARGET", &host);
+        command.env("CARGO_TARGET_DIR", target_dir().join("distribution"));
+        for ours in ["RUSTC_BOOTSTRAP", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
+            command.env_remove(ours);
+        }
+        command
+    };
+    run_command(cargo().args(["fetch", "--locked", "--target"]).arg(&host))?;
+    run_command(cargo().args(["build", "--release", "--locked", "--offline", "--package", "nodlet"]))?;
+    Ok(target_dir().join("distribution").join(host).join("release/nodlet"))
+}
+
+/// What git knows of, as it is here now.
+fn copy_source(to: &Path) -> Outcome {
+    let mut git = Command::new("git");
+    git.args(["ls-files", "-z"]).current_dir(project());
+    let output = git.output().map_err(|error| format!("failed to run git: {error}"))?;
+    if !output.status.success() {
+        return Err(Failure(format!("{}: {}", line_of(&git), output.status)));
+    }
+    for name in String::from_utf8(output.stdout)?.split_terminator('\0') {
+        let (from, to) = (project().join(name), to.join(name));
+        fs::create_dir_all(to.parent().ok_or("a file lies in a directory")?)?;
+        fs::copy(&from, &to).map_err(|error| format!("failed to copy {}: {error}", from.display()))?;
+    }
+    Ok(())
+}
+
+/// The compiler's version, and what it builds for when nobody says.
+fn compiler() -> Result<(String, String), Failure> {
+    let output = Command::new("rustc").arg("-vV").current_dir(project()).output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        line.map(str::to_owned).ok_or_else(|| Failure(format!("`rustc -vV` names no {name}")))
+    };
+    Ok((field("release")?, field("host")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_compiler_says_what_it_is_and_what_it_builds_for() {
+        let (version, host) = compiler().unwrap();
+        assert!(version.starts_with(char::is_numeric), "{version}");
+        assert!(host.contains("-linux-"), "{host}");
+    }
+}

@@ -1,0 +1,111 @@
+//! What a program's ELF header and program headers say about where it will run.
+//! A binary that needs a loader does not start on a board, and a build that has
+//! become one says nothing about it: whatever is shipped is looked at here.
+
+use crate::{Failure, Outcome};
+
+/// What a program is, as far as starting it is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Elf {
+    /// `e_machine`: the processor it is for.
+    pub(crate) machine: u64,
+    /// Its addresses are fixed (`ET_EXEC`), so that nothing is relocated at start.
+    pub(crate) fixed: bool,
+    /// It names a program interpreter (`PT_INTERP`), which must exist where it runs.
+    pub(crate) interpreter: bool,
+}
+
+/// `e_machine` of x86-64.
+pub(crate) const EM_X86_64: u64 = 62;
+/// `e_machine` of 64-bit ARM.
+pub(crate) const EM_AARCH64: u64 = 183;
+
+/// Reads the headers of a 64-bit little-endian program, which every board of ours runs.
+pub(crate) fn read(bytes: &[u8]) -> Result<Elf, Failure> {
+    const ET_EXEC: u64 = 2;
+    const PT_INTERP: u64 = 3;
+    if bytes.get(..6) != Some(b"\x7fELF\x02\x01") {
+        return Err("the binary is no 64-bit little-endian ELF file".into());
+    }
+    let number = |at: usize, length: usize| -> Option<u64> {
+        let field = bytes.get(at..at.checked_add(length)?)?;
+        Some(field.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+    };
+    let headers = || {
+        let (start, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+        let kinds = (0..count).map(|index| {
+            let at = start.checked_add(index * size)?;
+            number(usize::try_from(at).ok()?, 4)
+        });
+        let interpreter = kinds.collect::<Option<Vec<_>>>()?.contains(&PT_INTERP);
+        Some(Elf { machine: number(18, 2)?, fixed: number(16, 2)? == ET_EXEC, interpreter })
+    };
+    headers().ok_or_else(|| "the binary's program headers are cut off".into())
+}
+
+/// Refuses what would not start on a board with this processor, or would cost
+/// some 200 KiB of private memory in every process there.
+pub(crate) fn require_static(bytes: &[u8], machine: u64) -> Outcome {
+    let elf = read(bytes)?;
+    if elf.machine != machine {
+        return Err(Failure(format!("the binary is for ELF machine {}, not {machine}", elf.machine)));
+    }
+    if elf.interpreter {
+        return Err("the binary is dynamic (PT_INTERP): something links a C library".into());
+    }
+    if !elf.fixed {
+        return Err(
+            "the binary is position independent: .cargo/config.toml sets relocation-model=static".into()
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn ourselves() -> Vec<u8> {
+        fs::read("/proc/self/exe").unwrap()
+    }
+
+    #[test]
+    fn this_very_program_is_static_and_at_a_fixed_address() {
+        require_static(&ourselves(), EM_X86_64).unwrap();
+    }
+
+    #[test]
+    fn a_dynamic_program_is_refused_and_cargo_is_one() {
+        let cargo = fs::read(env!("CARGO")).unwrap();
+        assert!(read(&cargo).unwrap().interpreter);
+        assert!(require_static(&cargo, EM_X86_64).unwrap_err().0.contains("PT_INTERP"));
+    }
+
+    #[test]
+    fn a_program_for_another_processor_is_refused() {
+        let why = require_static(&ourselves(), EM_AARCH64).unwrap_err().0;
+        assert!(why.contains("machine 62, not 183"), "{why}");
+    }
+
+    #[test]
+    fn what_is_movable_cut_off_or_no_program_is_refused() {
+        let refusal = |bytes: &[u8]| require_static(bytes, EM_X86_64).unwrap_err().0;
+        assert!(refusal(b"#!/bin/sh").contains("no 64-bit little-endian ELF"));
+        let mut elf = ourselves();
+        elf[16] = 3;
+        assert!(refusal(&elf).contains("position independent"));
+        elf.truncate(70);
+        assert!(refusal(&elf).contains("cut off"));
+        elf.truncate(10);
+        assert!(refusal(&elf).contains("cut off"));
+    }
+
+    #[test]
+    fn headers_that_lie_past_the_end_of_numbers_are_refused() {
+        let mut elf = ourselves();
+        elf[32..40].fill(0xff);
+        assert!(read(&elf).unwrap_err().0.contains("cut off"));
+    }
+}
