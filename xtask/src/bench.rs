@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::{Failure, Outcome, built, cargo, misused, run as run_command, setup, work};
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (mut minutes, mut rounds, mut profile) = (2, 20, "release");
+    let (mut minutes, mut rounds, mut profile, mut binary) = (2, 20, "release", None);
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         let mut number = || -> Result<u64, Failure> {
@@ -27,18 +27,17 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             "--minutes" => minutes = number()?,
             "--rounds" => rounds = number()?,
             "--debug" => profile = "debug",
+            "--binary" => binary = Some(rest.next().ok_or("--binary wants a path")?),
             _ => return Err(misused("bench")),
         }
     }
     setup::require_root()?;
-    let mut build = cargo();
-    build.args(["build", "--package", "nodlet"]);
-    if profile == "release" {
-        build.arg("--release");
-    }
-    run_command(&mut build)?;
     run_command(cargo().args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
-    let program = built(profile, "nodlet");
+    let program = match binary {
+        // From where cargo was called, which is where a relative path is meant from.
+        Some(path) => fs::canonicalize(path).map_err(|error| format!("failed to find {path}: {error}"))?,
+        None => build(profile)?,
+    };
     // SAFETY: this program has one thread so far; nobody else reads the environment.
     unsafe { std::env::set_var("NODLET", &program) };
 
@@ -47,6 +46,16 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     memory()?;
     start(rounds)?;
     idle(minutes)
+}
+
+fn build(profile: &str) -> Result<PathBuf, Failure> {
+    let mut build = cargo();
+    build.args(["build", "--package", "nodlet"]);
+    if profile == "release" {
+        build.arg("--release");
+    }
+    run_command(&mut build)?;
+    Ok(built(profile, "nodlet"))
 }
 
 fn row(what: &str, measured: impl std::fmt::Display) {
@@ -58,6 +67,7 @@ fn memory() -> Outcome {
     let device = Device::start();
     let alone = memory_of(&device)?;
     row("agent idle, no pods, PSS", kib(alone));
+    row("of which no file backs", kib(smaps(device.agent_pid(), "Pss_Anon:")?));
     sleepers(&device, 20);
     let all = memory_of(&device)?;
     row("each of 20 pods adds, PSS", kib(all.saturating_sub(alone) / 20));
@@ -71,9 +81,15 @@ fn memory_of(device: &Device) -> Result<u64, Failure> {
 
 /// KiB of one process, shared pages counted by their share.
 fn pss(pid: u32) -> Result<u64, Failure> {
+    smaps(pid, "Pss:")
+}
+
+/// A line of what the kernel sums up over all mappings of a process.
+fn smaps(pid: u32, field: &str) -> Result<u64, Failure> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).ok_or("smaps_rollup has no Pss")?;
-    Ok(line.split_whitespace().next().ok_or("Pss has a number")?.parse()?)
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    let line = line.ok_or_else(|| format!("smaps_rollup has no {field}"))?;
+    Ok(line.split_whitespace().next().ok_or_else(|| format!("{field} has no number"))?.parse()?)
 }
 
 fn kib(kib: u64) -> String {

@@ -24,9 +24,23 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { triple: "aarch64-unknown-linux-musl", machine: elf::EM_AARCH64 },
 ];
 
-/// Beside what `.cargo/config.toml` says of each target, and for the shipped
-/// program alone: what `cargo test` builds has to unwind.
-const SHIPPED: &[&str] = &["-Cforce-unwind-tables=no"];
+/// Flags beside what `.cargo/config.toml` says of each target, and for the shipped
+/// program alone: what `cargo test` builds has to unwind. The same source gives
+/// the same bytes in whatever directory it lies, and messages with shorter paths.
+fn shipped() -> Result<Vec<String>, Failure> {
+    let crates = match (std::env::var_os("CARGO_HOME"), std::env::var_os("HOME")) {
+        (Some(home), _) => PathBuf::from(home),
+        (None, Some(home)) => Path::new(&home).join(".cargo"),
+        (None, None) => return Err("neither CARGO_HOME nor HOME says where the crates are".into()),
+    };
+    let from_to = [
+        (crates.join("registry/src"), "/crates"),
+        (rustlib()?.join("src/rust"), "/rust"),
+        (project().to_owned(), "/nodlet"),
+    ];
+    let remapped = from_to.iter().map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
+    Ok(std::iter::once("-Cforce-unwind-tables=no".to_owned()).chain(remapped).collect())
+}
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (options, triples): (Vec<&String>, Vec<&String>) =
@@ -73,7 +87,7 @@ pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
         cargo_for(target)
             .args(["build", "--release", "--locked", "--package", "nodlet"])
             .args(["-Zbuild-std=std,panic_abort", "-Zbuild-std-features=optimize_for_size"])
-            .arg(format!("--config=target.{}.rustflags={SHIPPED:?}", target.triple))
+            .arg(format!("--config=target.{}.rustflags={:?}", target.triple, shipped()?))
             // A pinned stable compiler does what only these two options are unstable for.
             .env("RUSTC_BOOTSTRAP", "1"),
     )?;
@@ -173,13 +187,7 @@ fn install(targets: &[&Target]) -> Outcome {
 
 /// The commands that would complete the toolchain.
 fn wanting(targets: &[&Target]) -> Result<Vec<String>, Failure> {
-    let mut rustc = Command::new("rustc");
-    let output = rustc.args(["--print", "sysroot"]).current_dir(project()).output()?;
-    let sysroot = String::from_utf8(output.stdout)?;
-    let rustlib = Path::new(sysroot.trim()).join("lib/rustlib");
-    if !rustlib.is_dir() {
-        return Err(Failure(format!("{} says nothing of its sysroot", line_of(&rustc))));
-    }
+    let rustlib = rustlib()?;
     let mut commands = Vec::new();
     if !rustlib.join("src/rust/library/Cargo.lock").is_file() {
         commands.push("rustup component add rust-src".to_owned());
@@ -190,6 +198,16 @@ fn wanting(targets: &[&Target]) -> Result<Vec<String>, Failure> {
         }
     }
     Ok(commands)
+}
+
+/// Where the toolchain keeps its libraries, and rustup what it adds to them.
+fn rustlib() -> Result<PathBuf, Failure> {
+    let mut rustc = Command::new("rustc");
+    let output = rustc.args(["--print", "sysroot"]).current_dir(project()).output()?;
+    if !output.status.success() {
+        return Err(Failure(format!("{}: {}", line_of(&rustc), output.status)));
+    }
+    Ok(Path::new(String::from_utf8(output.stdout)?.trim()).join("lib/rustlib"))
 }
 
 #[cfg(test)]

@@ -36,7 +36,12 @@ const TASKS: &[Task] = &[
         "static binaries for boards, into target/cross; --tests: what tests them there",
         cross::run,
     ),
-    ("distribution", "", "build as a distribution does: stable Rust, this C library, offline", distribution::run),
+    (
+        "distribution",
+        "",
+        "build as a distribution does: stable Rust, this C library, offline",
+        distribution::run,
+    ),
     (
         "sizes",
         "[--compare | --write] [release | TARGET]...",
