@@ -21,6 +21,8 @@ use manifest::{Descriptor, DockerImage, Index, Manifest};
 
 /// The largest document (index, manifest, configuration) that is read.
 pub(crate) const DOCUMENT_MAX: u64 = 4 * 1024 * 1024;
+/// Documents of one archive together: an image's are some 10 KiB.
+pub(crate) const DOCUMENTS_MAX: u64 = 8 * 1024 * 1024;
 /// Layers of one image: more cannot be mounted over one another.
 const LAYERS_MAX: usize = 127;
 /// Images looked at in one archive, those for other platforms included.
@@ -79,12 +81,13 @@ impl fmt::Display for ArchiveError {
             ArchiveError::Read(_) => write!(f, "read the archive"),
             ArchiveError::Tar(error) => error.fmt(f),
             ArchiveError::Document { member, problem } => {
-                write!(f, "read {member} in the archive: {problem}")
+                write!(f, "read {} in the archive: {problem}", member.escape_debug())
             }
             ArchiveError::Missing { member } => {
+                let member = member.escape_debug();
                 write!(f, "read {member}: it is not in the archive, though its manifest names it")
             }
-            ArchiveError::Digest { member, .. } => write!(f, "read {member} in the archive"),
+            ArchiveError::Digest { member, .. } => write!(f, "read {} in the archive", member.escape_debug()),
             ArchiveError::NoPlatform { wanted, available } => write!(
                 f,
                 "find an image for {wanted}: the archive has {}; choose one with --platform",
@@ -165,8 +168,29 @@ pub(crate) struct PlannedLayer {
     pub(crate) member: String,
 }
 
+/// Documents of which no more are read than may be kept in mind.
+struct Bounded<'d> {
+    documents: &'d mut dyn Documents,
+    bytes: u64,
+}
+
+impl Documents for Bounded<'_> {
+    fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
+        let found = self.documents.document(member)?;
+        self.bytes += found.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        match self.bytes > DOCUMENTS_MAX {
+            true => Err(ArchiveError::Document {
+                member: member.to_owned(),
+                problem: format!("more than {DOCUMENTS_MAX} bytes of documents in one archive"),
+            }),
+            false => Ok(found),
+        }
+    }
+}
+
 /// Finds the images in an archive that are wanted.
 pub(crate) fn plan(documents: &mut dyn Documents, wanted: &Wanted) -> Result<Vec<Planned>, ArchiveError> {
+    let documents = &mut Bounded { documents, bytes: 0 };
     let docker: Option<Vec<DockerImage>> = parsed(documents, "manifest.json")?;
     let Some(index) = parsed::<Index>(documents, "index.json")? else {
         let docker = docker.ok_or(ArchiveError::Unrecognised)?;

@@ -4,7 +4,9 @@
 //! What follows a gzip stream must be another one, as for Go's reader, which
 //! other runtimes use: an archive with a tail of rubbish is refused there too.
 
+use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
@@ -16,6 +18,11 @@ use crate::reference::Digest;
 /// A zstd stream says how far back it refers, and so much memory is needed. All
 /// levels that need no flag stay within this, and every decoder must take it.
 const ZSTD_WINDOW_MAX: u64 = 8 * 1024 * 1024;
+/// What any stream may unpack to, and how many times its own length beyond that.
+/// Layers of programs shrink to a half or a tenth; a gigabyte is for those with
+/// sparse files that were written out as zeros. More is a bomb: zeros cost the
+/// sender a thousandth in gzip and next to nothing in zstd, and us time.
+const EXPANSION: (u64, u64) = (1024 * 1024 * 1024, 100);
 /// Read ahead of a decompressor.
 const BUFFER: usize = 64 * 1024;
 /// As much as tells a tar archive from something else.
@@ -33,7 +40,8 @@ pub(crate) enum Format {
 /// A stream whose beginning has been looked at.
 pub(crate) struct Peeked<R> {
     pub(crate) format: Format,
-    stream: BufReader<io::Chain<Cursor<Vec<u8>>, R>>,
+    stream: BufReader<Counted<io::Chain<Cursor<Vec<u8>>, R>>>,
+    taken: Rc<Cell<u64>>,
 }
 
 /// Looks at the beginning of a stream.
@@ -47,17 +55,59 @@ pub(crate) fn peek<R: Read>(mut stream: R) -> io::Result<Peeked<R>> {
         block if crate::members::begins_tar(block) => Format::Tar,
         _ => Format::Other,
     };
-    Ok(Peeked { format, stream: BufReader::with_capacity(BUFFER, Cursor::new(beginning).chain(stream)) })
+    let taken = Rc::new(Cell::new(0));
+    let stream = Counted { stream: Cursor::new(beginning).chain(stream), bytes: Rc::clone(&taken) };
+    Ok(Peeked { format, stream: BufReader::with_capacity(BUFFER, stream), taken })
 }
 
 impl<'a, R: Read + 'a> Peeked<R> {
     /// The stream, decompressed.
     pub(crate) fn decompressed(self) -> Box<dyn Read + 'a> {
+        let taken = self.taken;
         match self.format {
-            Format::Gzip => Box::new(MultiGzDecoder::new(self.stream)),
-            Format::Zstd => Box::new(Zstd::new(self.stream)),
+            Format::Gzip => Box::new(Bounded { stream: MultiGzDecoder::new(self.stream), taken, given: 0 }),
+            Format::Zstd => Box::new(Bounded { stream: Zstd::new(self.stream), taken, given: 0 }),
             Format::Tar | Format::Other => Box::new(self.stream),
         }
+    }
+}
+
+/// A stream of which others know how much has been read.
+struct Counted<R> {
+    stream: R,
+    bytes: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.stream.read(buffer)?;
+        self.bytes.set(self.bytes.get() + read as u64);
+        Ok(read)
+    }
+}
+
+/// A decompressed stream that ends in an error where it becomes a bomb.
+struct Bounded<R> {
+    stream: R,
+    taken: Rc<Cell<u64>>,
+    given: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.stream.read(buffer)?;
+        self.given += read as u64;
+        let (base, factor) = EXPANSION;
+        if self.given > self.taken.get().saturating_mul(factor).saturating_add(base) {
+            let problem = format!(
+                "{} bytes have become {}: more than {factor} times as much and {} MiB",
+                self.taken.get(),
+                self.given,
+                base / (1024 * 1024)
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+        }
+        Ok(read)
     }
 }
 
@@ -202,6 +252,22 @@ mod tests {
             assert!(unpacked(&whole[..end]).is_err(), "zstd cut to {end} bytes");
         }
         assert!(unpacked(&[&whole[..], b"rubbish"].concat()).is_err());
+    }
+
+    /// A gibibyte of zeros: a frame of blocks that repeat one byte 128 KiB times.
+    #[test]
+    fn what_becomes_a_thousand_times_as_much_is_refused() {
+        let block = |last: u32| (last | 1 << 1 | (128 * 1024) << 3).to_le_bytes();
+        let mut bomb = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 7 << 3];
+        for _ in 0..9000 {
+            bomb.extend_from_slice(&block(0)[..3]);
+            bomb.push(0);
+        }
+        bomb.extend_from_slice(&block(1)[..3]);
+        bomb.push(0);
+        let mut stream = peek(&bomb[..]).expect("zstd").decompressed();
+        let error = io::copy(&mut stream, &mut io::sink()).expect_err("a bomb").to_string();
+        assert!(error.ends_with("more than 100 times as much and 1024 MiB"), "{error}");
     }
 
     #[test]

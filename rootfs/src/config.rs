@@ -72,11 +72,31 @@ struct RawConfig {
     labels: Option<BTreeMap<String, String>>,
 }
 
+impl RawConfig {
+    /// Refuses what no process can be given, while it can be said of which field it is.
+    fn check(&self) -> Result<(), String> {
+        let lists = [("Entrypoint", &self.entrypoint), ("Cmd", &self.cmd), ("Env", &self.env)];
+        let texts =
+            [("User", &self.user), ("WorkingDir", &self.working_dir), ("StopSignal", &self.stop_signal)];
+        let values =
+            lists.into_iter().flat_map(|(field, list)| list.iter().flatten().map(move |text| (field, text)));
+        let mut values =
+            values.chain(texts.into_iter().filter_map(|(field, text)| Some((field, text.as_ref()?))));
+        match values.find(|(_, text)| text.contains('\0')) {
+            Some((field, _)) => {
+                Err(format!("config.{field}: a text with a NUL byte, which no process can be given"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
 impl Document {
     /// Reads the document's JSON. The error names the field.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Document, serde_json::Error> {
         let raw: Raw = serde_json::from_slice(bytes)?;
         let config = raw.config.unwrap_or_default();
+        config.check().map_err(serde::de::Error::custom)?;
         Ok(Document {
             platform: Platform::new(&raw.os, &raw.architecture, raw.variant.as_deref()),
             created: raw.created.filter(|created| !created.is_empty()),

@@ -253,11 +253,23 @@ impl Writer {
     fn allocate(&mut self, blocks: u64) -> Result<u64, ErofsError> {
         let first = self.blocks;
         self.blocks += blocks;
-        if self.blocks > self.blocks_max {
-            let bytes = self.blocks_max * BLOCK as u64;
-            return Err(ErofsError::Refused(format!("the layer unpacks to more than {bytes} bytes")));
+        match self.blocks > self.blocks_max {
+            true => Err(self.too_large()),
+            false => Ok(first),
         }
-        Ok(first)
+    }
+
+    /// Refuses so many bytes if they would not fit, before any is written.
+    pub(crate) fn require(&self, bytes: u64) -> Result<(), ErofsError> {
+        match bytes.div_ceil(BLOCK as u64) > self.blocks_max.saturating_sub(self.blocks) {
+            true => Err(self.too_large()),
+            false => Ok(()),
+        }
+    }
+
+    fn too_large(&self) -> ErofsError {
+        let bytes = self.blocks_max * BLOCK as u64;
+        ErofsError::Refused(format!("the layer unpacks to more than {bytes} bytes"))
     }
 
     /// Puts an inode, its attributes and its tail where there is room.

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::io::{self, Read};
 
+use crate::archive::is_cut_off;
 use crate::compression::{Digesting, peek};
 use crate::content::{ContentError, File};
 use crate::erofs::{Attributes, ErofsError, Finished, Namespace, S_IFBLK, S_IFCHR, S_IFIFO, Writer, Xattrs};
@@ -23,7 +24,8 @@ const TARGET_MAX: usize = 4095;
 pub(crate) struct LayerBounds {
     /// Names held in memory: some hundred bytes each.
     pub(crate) names: Bounds,
-    /// Bytes of the image, holes included.
+    /// Bytes of the image, holes included: more than any layer that a board has room
+    /// for, and a hole as large is passed over in seconds.
     pub(crate) bytes: u64,
 }
 
@@ -31,7 +33,7 @@ impl Default for LayerBounds {
     fn default() -> LayerBounds {
         LayerBounds {
             names: Bounds { entries: 256 * 1024, name_bytes: 16 * 1024 * 1024 },
-            bytes: 64 * 1024 * 1024 * 1024,
+            bytes: 16 * 1024 * 1024 * 1024,
         }
     }
 }
@@ -65,6 +67,9 @@ impl fmt::Display for LayerError {
             LayerError::Tar(error) => error.fmt(f),
             LayerError::Member { path, problem } => write!(f, "unpack {path}: {problem}"),
             LayerError::Refused { problem } => write!(f, "unpack the layer: {problem}"),
+            LayerError::Read(error) if is_cut_off(error) => {
+                write!(f, "read the layer: it is cut off; copy it, or save the image, again")
+            }
             LayerError::Read(_) => write!(f, "read the layer"),
             LayerError::Write(error) => error.fmt(f),
         }
@@ -76,7 +81,9 @@ impl std::error::Error for LayerError {
         match self {
             LayerError::Tar(error) => error.source(),
             LayerError::Member { .. } | LayerError::Refused { .. } => None,
-            LayerError::Read(source) => Some(source),
+            LayerError::Read(source) => {
+                Some(source).filter(|source| !is_cut_off(source)).map(|source| source as _)
+            }
             LayerError::Write(error) => error.source(),
         }
     }
@@ -158,6 +165,8 @@ impl Layer {
             Kind::Directory => self.tree.put_directory(parent, name, attributes(member, warn)?),
             Kind::HardLink => self.tree.link(parent, name, &member.link),
             Kind::File => {
+                // Before an hour is spent on the zeros of a hole.
+                self.writer.require(member.size)?;
                 let nid = self.writer.file(&attributes(member, warn)?, content)?;
                 self.tree.put(parent, name, Child::Other { nid, kind: OtherKind::File })
             }

@@ -164,15 +164,18 @@ impl fmt::Display for LoadError {
         match self {
             LoadError::Open { path, .. } => write!(f, "open {}", path.display()),
             LoadError::Archive(error) => error.fmt(f),
-            LoadError::Layer { member, source } => write!(f, "load layer {member}: {source}"),
+            LoadError::Layer { member, source } => {
+                write!(f, "load layer {}: {source}", member.escape_debug())
+            }
             LoadError::Digest { member, expected, actual } => write!(
                 f,
-                "load layer {member}: its content has digest {actual} and should have {expected}; the archive is \
-                 damaged"
+                "load layer {}: its content has digest {actual} and should have {expected}; the archive is damaged",
+                member.escape_debug()
             ),
             LoadError::Size { member, expected, actual } => write!(
                 f,
-                "load layer {member}: it has {actual} bytes and should have {expected}; the archive is damaged"
+                "load layer {}: it has {actual} bytes and should have {expected}; the archive is damaged",
+                member.escape_debug()
             ),
             LoadError::Unpacker { verb, .. } => f.write_str(verb),
             LoadError::Refused(refusal) => refusal.fmt(f),

@@ -148,6 +148,53 @@ impl TarBuilder {
         self
     }
 
+    /// A PAX header for the member that follows.
+    pub(crate) fn pax(self, records: &[(&str, &str)]) -> TarBuilder {
+        let mut bytes = String::new();
+        for (key, value) in records {
+            let rest = format!(" {key}={value}\n");
+            let length =
+                (1..).find(|digits| (rest.len() + digits).to_string().len() == *digits).unwrap() + rest.len();
+            bytes += &format!("{length}{rest}");
+        }
+        self.entry(EntryType::XHeader, "PaxHeaders/a", "", 0, bytes.as_bytes())
+    }
+
+    /// A file whose header says it has `size` bytes, whatever is stored of it.
+    pub(crate) fn with_size(self, name: &str, size: u64, data: &[u8]) -> TarBuilder {
+        let field = format!("{size:011o}\0");
+        match field.len() {
+            12 => self.resized(name, field.as_bytes(), data),
+            _ => {
+                let mut field = [0; 12];
+                field[0] = 0x80;
+                field[4..].copy_from_slice(&size.to_be_bytes());
+                self.resized(name, &field, data)
+            }
+        }
+    }
+
+    /// A file with these bytes where its size should be.
+    pub(crate) fn with_size_field(self, name: &str, field: &[u8; 12]) -> TarBuilder {
+        self.resized(name, field, &[])
+    }
+
+    fn resized(mut self, name: &str, field: &[u8], data: &[u8]) -> TarBuilder {
+        let at = self.0.len();
+        self = self.entry(EntryType::Regular, name, "", 0o644, data);
+        let mut header = Header::new_old();
+        header.as_mut_bytes().copy_from_slice(&self.0[at..at + 512]);
+        header.as_mut_bytes()[124..136].copy_from_slice(field);
+        header.set_cksum();
+        self.0[at..at + 512].copy_from_slice(header.as_bytes());
+        self
+    }
+
+    /// What somebody else has written.
+    pub(crate) fn of(bytes: Vec<u8>) -> TarBuilder {
+        TarBuilder(bytes)
+    }
+
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.0.resize(self.0.len() + 1024, 0);
         self.0

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::{ArchiveError, DOCUMENT_MAX, Documents};
+use super::{ArchiveError, DOCUMENT_MAX, DOCUMENTS_MAX, Documents};
 use crate::assemble::open_in_root;
 use crate::members::{Kind, Member, Members, shown};
 
@@ -17,8 +17,6 @@ const MEMBERS_MAX: usize = 8 * 1024;
 const NAME_MAX: usize = 1024;
 /// Links followed from one member to the next.
 const LINKS_MAX: usize = 8;
-/// Documents of a stream are kept until the manifests are known.
-const DOCUMENTS_MAX: u64 = 8 * 1024 * 1024;
 
 /// A member's stream and its length.
 pub(crate) type Opened<'a> = (Box<dyn Read + 'a>, u64);

@@ -298,6 +298,59 @@ fn names_stay_within_the_root() {
     refused(TarBuilder::new().file(".", ""), "unpack .: the root can only be a directory");
 }
 
+/// Where a link would lead out on the machine, it leads to the layer's own root.
+#[test]
+fn whiteouts_through_links_stay_within_the_root() {
+    check(
+        TarBuilder::new().symlink("up", "../../../etc").file("up/.wh.passwd", ""),
+        &["etc 755", "etc/passwd whiteout", "up -> ../../../etc"],
+    );
+    check(
+        TarBuilder::new().symlink("abs", "/").file("abs/.wh..wh..opq", "").file("abs/a", "1"),
+        &["a 1", "abs -> /"],
+    );
+    check(TarBuilder::new().symlink("d", "/x").file("d/../.wh.y", ""), &["d -> /x", "y whiteout"]);
+}
+
+/// As Go's reader and GNU tar have it: the end of an archive is two empty blocks.
+#[test]
+fn what_follows_the_end_is_digested_and_not_unpacked() {
+    let mut bytes = TarBuilder::new().file("a", "1").finish();
+    bytes.extend(TarBuilder::new().file("b", "2").finish());
+    let scratch = Scratch::new();
+    let (converted, _) = convert_to(&scratch.path().join("image"), &bytes).unwrap();
+    assert_eq!(converted.diff_id, Digest::of(&bytes));
+    check(TarBuilder::of(bytes), &["a 1"]);
+}
+
+/// A quarter of a million entries are the most; each further one is refused by its name.
+#[test]
+fn a_layer_of_countless_tiny_entries_is_refused() {
+    /// Headers of empty files, without end.
+    struct Endless {
+        number: usize,
+        header: Vec<u8>,
+    }
+    impl Read for Endless {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            if self.header.is_empty() {
+                self.header = TarBuilder::new().file(&self.number.to_string(), "").finish();
+                self.header.truncate(512);
+                self.number += 1;
+            }
+            let length = buffer.len().min(self.header.len());
+            buffer[..length].copy_from_slice(&self.header[..length]);
+            self.header.drain(..length);
+            Ok(length)
+        }
+    }
+    let scratch = Scratch::in_memory();
+    let file = Content::default().create(&scratch.path().join("image")).unwrap();
+    let mut stream = Endless { number: 0, header: Vec::new() };
+    let error = convert(&mut stream, file, LayerBounds::default(), &mut |_| {}).unwrap_err().to_string();
+    assert_eq!(error, "unpack 262144: more than 262144 names in one layer");
+}
+
 #[test]
 fn hard_links_are_to_what_precedes_them() {
     check(TarBuilder::new().file("a", "1").hard_link("b", "/a").file("a", "2"), &["a 2", "b 1"]);

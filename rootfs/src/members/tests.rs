@@ -16,14 +16,7 @@ fn walk(archive: &[u8]) -> Result<Vec<String>, String> {
 
 /// A member preceded by these PAX records.
 fn with_pax(records: &[(&str, &str)], data: &[u8]) -> TarBuilder {
-    let mut bytes = String::new();
-    for (key, value) in records {
-        let rest = format!(" {key}={value}\n");
-        let length =
-            (1..).find(|digits| (rest.len() + digits).to_string().len() == *digits).unwrap() + rest.len();
-        bytes += &format!("{length}{rest}");
-    }
-    TarBuilder::new().entry(EntryType::XHeader, "PaxHeaders/a", "", 0, bytes.as_bytes()).bytes("a", data)
+    TarBuilder::new().pax(records).bytes("a", data)
 }
 
 fn first(archive: TarBuilder) -> Result<Member, String> {

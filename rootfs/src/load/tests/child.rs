@@ -36,7 +36,7 @@ fn unpacker(words: &[String]) -> Unpacker {
     }
 }
 
-fn options(words: &[String]) -> LoadOptions {
+pub(super) fn options(words: &[String]) -> LoadOptions {
     LoadOptions { unpacker: Some(unpacker(words)), ..amd64() }
 }
 
@@ -77,7 +77,7 @@ fn a_load() {
 }
 
 /// Files below the root with their digests, and the directories.
-fn listing(root: &Path) -> BTreeMap<PathBuf, Option<Digest>> {
+pub(super) fn listing(root: &Path) -> BTreeMap<PathBuf, Option<Digest>> {
     let mut found = BTreeMap::new();
     let mut todo = vec![root.to_owned()];
     while let Some(path) = todo.pop() {

@@ -1,0 +1,418 @@
+//! Archives that want to do harm, each loaded as a file and as a stream by the
+//! confined process: a refusal that says why, and the store as it was.
+
+use std::error::Error;
+
+use super::child::{listing, options};
+use super::*;
+
+/// One archive, and the end of what is said of it.
+struct Case {
+    what: &'static str,
+    archive: Vec<u8>,
+    expected: &'static str,
+}
+
+/// An archive with one image of one layer, which is this.
+fn with_layer(what: &'static str, layer: TarBuilder, expected: &'static str) -> Case {
+    let image = TestImage::new("hostile:1", vec![layer.finish()]);
+    Case { what, archive: docker_archive(&[image]).finish(), expected }
+}
+
+/// An archive with one image of which the configuration is this text.
+fn with_config(what: &'static str, config: &str, expected: &'static str) -> Case {
+    let archive = TarBuilder::new().bytes("layer.tar", &layer("x")).file("config.json", config).file(
+        "manifest.json",
+        r#"[{"Config":"config.json","RepoTags":["hostile:1"],"Layers":["layer.tar"]}]"#,
+    );
+    Case { what, archive: archive.finish(), expected }
+}
+
+fn with_documents(what: &'static str, documents: &[(&str, &str)], expected: &'static str) -> Case {
+    let add = |archive: TarBuilder, (name, text): &(&str, &str)| archive.file(name, text);
+    Case { what, archive: documents.iter().fold(TarBuilder::new(), add).finish(), expected }
+}
+
+/// A member whose header says it has `size` bytes, whatever follows it.
+fn lying(size: u64, data: &[u8]) -> TarBuilder {
+    TarBuilder::new().with_size("liar", size, data)
+}
+
+/// A member preceded by a PAX header of these records.
+fn with_pax(records: &[(&str, &str)], name: &str, data: &[u8]) -> TarBuilder {
+    TarBuilder::new().pax(records).bytes(name, data)
+}
+
+fn layers() -> Vec<Case> {
+    let tar = TarBuilder::new;
+    let outside = ": would lie outside of the root file system";
+    let missing = "which does not precede it in this layer";
+    let root = ": the root can only be a directory";
+    let long = "n/".repeat(32 * 1024);
+    let deep = "d/".repeat(3000);
+    vec![
+        with_layer("a name that climbs out", tar().file("../etc/passwd", "x"), outside),
+        with_layer("a name that climbs out late", tar().file("a/b/../../../x", "x"), outside),
+        with_layer("a directory that climbs out", tar().directory("../../d/"), outside),
+        with_layer("a hard link out of the root", tar().hard_link("b", "../../etc/shadow"), outside),
+        with_layer("a hard link by an absolute name", tar().hard_link("b", "/etc/shadow"), missing),
+        with_layer(
+            "a hard link through a symbolic one",
+            tar().symlink("up", "../../../etc").hard_link("b", "up/shadow"),
+            missing,
+        ),
+        with_layer("a whiteout that climbs out", tar().file("../.wh.passwd", ""), outside),
+        with_layer("an opaque mark that climbs out", tar().file("../.wh..wh..opq", ""), outside),
+        with_layer(
+            "a whiteout of the parent",
+            tar().file("a/.wh...", ""),
+            ": a whiteout of no name, \".\" or \"..\"",
+        ),
+        with_layer("a root that is a symbolic link", tar().symlink(".", "/etc"), root),
+        with_layer("a root that is a symbolic link, by its other name", tar().symlink("/", "/etc"), root),
+        with_layer("a root that is a hard link", tar().file("a", "").hard_link("./", "a"), root),
+        with_layer("a root that is a file", tar().file("./.", "x"), root),
+        with_layer(
+            "links in a circle",
+            tar().symlink("a", "b/x").symlink("b", "a/x").file("a/c", ""),
+            ": more than 40 symbolic links on the way",
+        ),
+        with_layer(
+            "a parent that is a device",
+            tar().entry(tar::EntryType::Char, "dev", "", 0o666, &[]).file("dev/sda", ""),
+            ": its parent dev is not a directory",
+        ),
+        with_layer("a name with a NUL", with_pax(&[("path", "a\0b")], "a", b""), ": a name with a NUL byte"),
+        with_layer(
+            "a name of 64 KiB",
+            tar().file(&long, ""),
+            ": a path of 65536 bytes: at most 4096 are possible",
+        ),
+        with_layer(
+            "a name of 64 KiB in a PAX record",
+            with_pax(&[("path", &long)], "a", b""),
+            ": a path of 65536 bytes: at most 4096 are possible",
+        ),
+        with_layer(
+            "a component of 4000 bytes",
+            tar().file(&"n".repeat(4000), ""),
+            ": a name of 4000 bytes: at most 255 are possible",
+        ),
+        with_layer(
+            "directories 3000 deep",
+            tar().directory(&deep),
+            ": a path of 6000 bytes: at most 4096 are possible",
+        ),
+        with_layer(
+            "a link's target of 64 KiB",
+            with_pax(&[("linkpath", &long)], "unused", b"")
+                .symlink("l", "x")
+                .pax(&[("linkpath", &long)])
+                .symlink("m", "x"),
+            ": the target of a symbolic link must be 1 to 4095 bytes, none NUL",
+        ),
+        with_layer(
+            "more data than there is",
+            lying(1 << 30, b"x"),
+            ": it is cut off; copy it, or save the image, again",
+        ),
+        with_layer(
+            "a size below zero",
+            tar().with_size_field("liar", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xfe"),
+            ": size: must be an octal number",
+        ),
+        with_layer(
+            "a size that is no number",
+            tar().with_size_field("liar", b"twelve bytes"),
+            ": size: must be an octal number",
+        ),
+        with_layer(
+            "a PAX size of more than there is",
+            with_pax(&[("size", "1000000000")], "a", b"x"),
+            ": it is cut off; copy it, or save the image, again",
+        ),
+        with_layer(
+            "a PAX size beyond all numbers",
+            with_pax(&[("size", "18446744073709551615")], "a", b"x"),
+            ": size: larger than any archive",
+        ),
+        with_layer(
+            "a PAX size that ends within the data",
+            with_pax(&[("size", "512")], "a", &[b'x'; 1536]),
+            ": checksum mismatch: not a tar archive, or damaged",
+        ),
+        with_layer(
+            "a hole of a petabyte",
+            with_pax(&[("GNU.sparse.map", ""), ("GNU.sparse.size", "1125899906842624")], "a", b""),
+            ": the layer unpacks to more than 17179869184 bytes",
+        ),
+        with_layer(
+            "a sparse map of overlapping pieces",
+            with_pax(&[("GNU.sparse.map", "0,2,1,2"), ("GNU.sparse.size", "9")], "a", b"abcd"),
+            ": sparse map: pieces overlap or are out of order",
+        ),
+        with_layer(
+            "a user beyond what Linux has",
+            with_pax(&[("uid", "4294967296")], "a", b""),
+            ": uid 4294967296: none that Linux takes",
+        ),
+        with_layer(
+            "an extended attribute of 100 KiB",
+            with_pax(&[("SCHILY.xattr.user.a", &"x".repeat(100 * 1024))], "a", b""),
+            ": extended attribute a: a value of more than 65535 bytes",
+        ),
+        with_layer(
+            "rubbish after a member",
+            TarBuilder::of([&TarBuilder::new().file("a", "x").finish()[..1024], &[0xa5; 512]].concat()),
+            ": checksum mismatch: not a tar archive, or damaged",
+        ),
+    ]
+}
+
+fn configs() -> Vec<Case> {
+    let diff_id = Digest::of(&layer("x"));
+    let config = |platform: &str, config: &str, diff_ids: &str| {
+        format!(r#"{{{platform},"config":{config},"rootfs":{{"type":"layers","diff_ids":[{diff_ids}]}}}}"#)
+    };
+    let amd64 = r#""os":"linux","architecture":"amd64""#;
+    let one = format!("\"{diff_id}\"");
+    vec![
+        with_config(
+            "no JSON",
+            "\u{1}\u{2}",
+            "read config.json in the archive: expected value at line 1 column 1",
+        ),
+        with_config(
+            "a list",
+            "[]",
+            "read config.json in the archive: invalid length 0, expected struct Raw with 6 elements at line 1 column 2",
+        ),
+        with_config(
+            "no platform",
+            &config(r#""os":"linux""#, "{}", &one),
+            "missing field `architecture` at line 1 column 140",
+        ),
+        with_config(
+            "a command that is a text",
+            &config(amd64, r#"{"Cmd":"sh"}"#, &one),
+            "invalid type: string \"sh\", expected a sequence at line 1 column 57",
+        ),
+        with_config(
+            "a NUL in the command",
+            &config(amd64, r#"{"Cmd":["a\u0000b"]}"#, &one),
+            "config.Cmd: a text with a NUL byte, which no process can be given",
+        ),
+        with_config(
+            "a NUL in the directory",
+            &config(amd64, r#"{"WorkingDir":"/\u0000"}"#, &one),
+            "config.WorkingDir: a text with a NUL byte, which no process can be given",
+        ),
+        with_config(
+            "a layer too many",
+            &config(amd64, "{}", &format!("{one},{one}")),
+            "read manifest.json in the archive: 1 layers, and 2 diff IDs in config.json",
+        ),
+        with_config(
+            "a diff ID that is a path",
+            &config(amd64, "{}", r#""../../etc/passwd""#),
+            "read digest \"../../etc/passwd\": must be \"sha256:\" followed by 64 lower-case hexadecimal digits at line 1 column 106",
+        ),
+        with_config(
+            "a diff ID of another layer",
+            &config(amd64, "{}", &format!("\"{}\"", Digest::of(b""))),
+            "; the archive is damaged",
+        ),
+        with_config(
+            "another system",
+            &config(r#""os":"windows","architecture":"amd64""#, "{}", &one),
+            "find an image for linux/amd64: the archive has windows/amd64; choose one with --platform",
+        ),
+        with_config(
+            "a config that is deep",
+            &format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)),
+            "invalid type: sequence, expected a string at line 1 column 1",
+        ),
+    ]
+}
+
+fn archives() -> Vec<Case> {
+    let image = || TestImage::new("hostile:1", vec![layer("x")]);
+    let index = |manifests: String| format!(r#"{{"manifests":[{manifests}]}}"#);
+    let descriptor =
+        |text: &str| format!(r#"{{"digest":"{}","size":{}}}"#, Digest::of(text.as_bytes()), text.len());
+    let blob = |text: &str| format!("blobs/sha256/{}", Digest::of(text.as_bytes()).hex());
+    // Each within the next: none can hold itself, its digest would have to be its own.
+    let mut nested = vec![index(String::new())];
+    for depth in 0..8 {
+        nested.push(index(descriptor(&nested[depth])));
+    }
+    let names: Vec<String> = nested.iter().map(|text| blob(text)).collect();
+    let mut nest: Vec<(&str, &str)> =
+        names.iter().zip(&nested).map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    nest.push(("index.json", &nested[8]));
+    let cycle = Digest::of(b"itself");
+    let itself = index(format!(r#"{{"digest":"{cycle}"}}"#));
+    let itself_name = format!("blobs/sha256/{}", cycle.hex());
+    let empty = index(String::new());
+    let wide = index(vec![descriptor(&empty); 300].join(","));
+    let manifest = image().manifest();
+    let wrong_size = manifest.replacen("\"size\":", "\"size\":1", 3);
+    let lies = oci_archive(&[image()])
+        .file(&blob(&wrong_size), &wrong_size)
+        .file("index.json", &index(descriptor(&wrong_size)));
+    let whole = docker_archive(&[image()]).finish();
+    vec![
+        with_documents(
+            "indexes nine deep",
+            &nest,
+            "read index.json in the archive: more than 256 manifests, or indexes nested deeper than 4",
+        ),
+        with_documents(
+            "an index that claims to hold itself",
+            &[("index.json", &itself), (&itself_name, &itself)],
+            ": the archive is damaged",
+        ),
+        with_documents(
+            "an index of 300",
+            &[("index.json", &wide), (&blob(&empty), &empty)],
+            "read index.json in the archive: more than 256 manifests, or indexes nested deeper than 4",
+        ),
+        with_documents(
+            "a digest of another kind",
+            &[("index.json", &index(r#"{"digest":"md5:0"}"#.into()))],
+            "read index.json in the archive: check digest \"md5:0\": only sha256 is supported",
+        ),
+        with_documents(
+            "a digest that is a path",
+            &[("index.json", &index(r#"{"digest":"sha256:../../../etc/passwd"}"#.into()))],
+            ": must be \"sha256:\" followed by 64 lower-case hexadecimal digits",
+        ),
+        with_documents(
+            "a configuration outside",
+            &[("manifest.json", r#"[{"Config":"../../etc/passwd","RepoTags":["a:1"],"Layers":["l"]}]"#)],
+            "read ../../etc/passwd: it is not in the archive, though its manifest names it",
+        ),
+        with_documents(
+            "a configuration by an absolute name",
+            &[("manifest.json", r#"[{"Config":"/etc/passwd","RepoTags":["a:1"],"Layers":["l"]}]"#)],
+            "read /etc/passwd: it is not in the archive, though its manifest names it",
+        ),
+        with_documents(
+            "a name of escapes",
+            &[("manifest.json", r#"[{"Config":"c\u001b[2J","RepoTags":["a:1"],"Layers":["l"]}]"#)],
+            "read c\\u{1b}[2J: it is not in the archive, though its manifest names it",
+        ),
+        with_documents("nothing", &[], "make one with podman save, docker save, buildah push or skopeo copy"),
+        Case {
+            what: "a descriptor that lies of its size",
+            archive: lies.finish(),
+            expected: "; the archive is damaged",
+        },
+        Case {
+            what: "members that link to one another",
+            archive: TarBuilder::new().symlink("manifest.json", "a").symlink("a", "manifest.json").finish(),
+            expected: "make one with podman save, docker save, buildah push or skopeo copy",
+        },
+        Case {
+            what: "10 000 members",
+            archive: (0..10_000)
+                .fold(TarBuilder::new(), |archive, number| archive.file(&format!("m{number}"), ""))
+                .finish(),
+            expected: "read the list of members in the archive: more than 8192",
+        },
+        Case {
+            what: "documents of 12 MiB",
+            archive: (0..12)
+                .fold(TarBuilder::new(), |archive, number| {
+                    archive.file(&format!("d{number}"), &" ".repeat(1 << 20))
+                })
+                .finish(),
+            expected: "",
+        },
+        Case {
+            what: "cut off within a layer",
+            archive: whole[..1024 + 300].to_vec(),
+            expected: ": it is cut off; copy it, or save the image, again",
+        },
+        Case {
+            what: "text",
+            archive: b"apiVersion: v1\nkind: Pod\n".repeat(100),
+            expected: ": checksum mismatch: not a tar archive, or damaged",
+        },
+    ]
+}
+
+fn said(error: &LoadError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[test]
+fn what_is_hostile_is_refused_with_its_reason_and_leaves_nothing() {
+    let scratch = Scratch::in_memory();
+    let root = scratch.path().join("root");
+    let store = Store::open(&root).unwrap();
+    let archive = oci_archive(&[TestImage::new("there:1", vec![layer("there")])]).finish();
+    store.load(&mut &archive[..], &amd64(), &mut |_| {}).unwrap();
+    let before = listing(&root);
+    let cases: Vec<Case> = [layers(), configs(), archives()].into_iter().flatten().collect();
+    let mut wrong = Vec::new();
+    for Case { what, archive, expected } in &cases {
+        let path = scratch.path().join("archive.tar");
+        fs::write(&path, archive).unwrap();
+        let as_file = store.load_path(&path, &options(&[]), &mut |_| {});
+        let mut cat = Command::new("cat").arg(&path).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let pipe = File::from(std::os::fd::OwnedFd::from(cat.stdout.take().unwrap()));
+        let as_stream = store.load_file(pipe, &options(&[]), &mut |_| {});
+        let _ = cat.wait();
+        for (result, how) in [(as_file, "file"), (as_stream, "stream")] {
+            match result {
+                Ok(loaded) => wrong.push(format!("{what}, as a {how}: loaded as {:?}", loaded[0].names)),
+                Err(error) => {
+                    let said = said(&error);
+                    let right = said.ends_with(expected) && !said.contains("the process that");
+                    if !right {
+                        wrong.push(format!(
+                            "{what}, as a {how}: {}",
+                            said.chars().take(400).collect::<String>()
+                        ));
+                    }
+                }
+            }
+            assert_eq!(listing(&root), before, "{what}, as a {how}");
+        }
+    }
+    println!("{} hostile archives, each as a file and as a stream", cases.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A directory's links are followed within it, as if it were `/`: the file
+/// that one names is not the machine's.
+#[test]
+fn a_link_in_an_image_layout_does_not_lead_out_of_it() {
+    let scratch = Scratch::new();
+    let (inside, outside) = (scratch.path().join("layout"), scratch.path().join("outside"));
+    fs::create_dir(&inside).unwrap();
+    fs::create_dir(&outside).unwrap();
+    let archive = oci_archive(&[TestImage::new("app:1", vec![layer("x")])]).finish();
+    fs::write(outside.join("app.tar"), archive).unwrap();
+    run(Command::new("tar").arg("-xf").arg(outside.join("app.tar")).arg("-C").arg(&outside));
+    let store = Store::open(&scratch.path().join("root")).unwrap();
+    for target in [outside.join("index.json"), "../outside/index.json".into()] {
+        std::os::unix::fs::symlink(&target, inside.join("index.json")).unwrap();
+        for options in [amd64(), options(&[])] {
+            let refused = store.load_path(&inside, &options, &mut |_| {}).unwrap_err().to_string();
+            assert!(refused.contains("neither index.json"), "{}: {refused}", target.display());
+        }
+        fs::remove_file(inside.join("index.json")).unwrap();
+    }
+    fs::rename(outside.join("blobs"), inside.join("elsewhere")).unwrap();
+    std::os::unix::fs::symlink("/elsewhere", inside.join("blobs")).unwrap();
+    fs::copy(outside.join("index.json"), inside.join("index.json")).unwrap();
+    store.load_path(&inside, &options(&[]), &mut |_| {}).unwrap();
+}
