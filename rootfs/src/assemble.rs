@@ -25,12 +25,14 @@ pub use user::{ProcessUser, UserError, user};
 /// A step towards a root file system that failed.
 #[derive(Debug)]
 pub enum AssembleError {
-    /// The kernel was built without something.
+    /// The kernel was built without something, or its module is not loaded.
     NoKernelSupport {
         /// What is missing.
         feature: &'static str,
         /// The option that puts it in.
         option: &'static str,
+        /// The module that brings it, where the option says so.
+        module: &'static str,
     },
     /// A layer could not be mounted.
     MountLayer {
@@ -70,9 +72,10 @@ pub enum AssembleError {
 impl fmt::Display for AssembleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AssembleError::NoKernelSupport { feature, option } => {
-                write!(f, "mount the image: this kernel has no {feature}; it needs {option}")
-            }
+            AssembleError::NoKernelSupport { feature, option, module } => write!(
+                f,
+                "mount the image: this kernel has no {feature}; load the module {module}, or use a kernel with {option}"
+            ),
             AssembleError::MountLayer { path, .. } => write!(f, "mount layer {}", path.display()),
             AssembleError::Open { path, .. } => write!(f, "open {}", path.display()),
             AssembleError::Describe { path, .. } => {
@@ -151,7 +154,9 @@ pub fn mount_layer(path: &Path) -> Result<OwnedFd, AssembleError> {
 pub fn mount_layer_by(path: &Path, backing: Backing) -> Result<OwnedFd, AssembleError> {
     let failed = |source: io::Error| AssembleError::MountLayer { path: path.to_owned(), source };
     let context = kernel::fsopen(c"erofs").map_err(|errno| match errno {
-        Errno::ENODEV => AssembleError::NoKernelSupport { feature: "EROFS", option: "CONFIG_EROFS_FS" },
+        Errno::ENODEV => {
+            AssembleError::NoKernelSupport { feature: "EROFS", option: "CONFIG_EROFS_FS", module: "erofs" }
+        }
         errno => failed(errno.into()),
     })?;
     let context = context.as_fd();
@@ -197,7 +202,11 @@ pub fn mount_root(
         result => result,
     }
     .map_err(|errno| match errno {
-        Errno::ENODEV => AssembleError::NoKernelSupport { feature: "overlayfs", option: "CONFIG_OVERLAY_FS" },
+        Errno::ENODEV => AssembleError::NoKernelSupport {
+            feature: "overlayfs",
+            option: "CONFIG_OVERLAY_FS",
+            module: "overlay",
+        },
         errno => AssembleError::MountOverlay { target: target.to_owned(), source: errno.into() },
     })
 }

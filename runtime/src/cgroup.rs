@@ -94,6 +94,8 @@ impl Cgroups {
         let class = self.class(pod.spec.qos_class());
         let relative = class.join(pod_name(&pod.uid.0)?);
         self.make(&relative)?;
+        // Its leaves have limits of their own; it has no process itself, so v2 allows it.
+        enable(&self.hierarchies, &self.hierarchies.unified.join(&relative))?;
         let limits = ContainerLimits { pids: self.pod_pids, ..ContainerLimits::of_pod(pod) };
         Target::new(&self.hierarchies, &relative).limit(&limits)?;
         if pod.spec.qos_class() != QosClass::Guaranteed {

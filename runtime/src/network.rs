@@ -129,7 +129,10 @@ impl Network {
         let index = match bridge {
             Some(index) => index,
             None => {
-                netlink.add_bridge(&self.bridge).map_err(|source| NetworkError::Bridge { source })?;
+                netlink.add_bridge(&self.bridge).map_err(|source| match source.raw_os_error() {
+                    Some(libc::EOPNOTSUPP) => NetworkError::NoBridges,
+                    Some(_) | None => NetworkError::Bridge { source },
+                })?;
                 let index = link_index(&self.bridge).map_err(failed("find the bridge"))?;
                 // Otherwise it is the lowest of its ports', and changes under the pods' ARP caches.
                 netlink
@@ -312,6 +315,8 @@ pub enum NetworkError {
         /// Who have one.
         pods: usize,
     },
+    /// The kernel was built without bridges, or their module is not loaded.
+    NoBridges,
     /// The bridge.
     Bridge {
         /// Why not.
@@ -343,10 +348,10 @@ impl fmt::Display for NetworkError {
                 f,
                 "give the pod an address: all of {range} are in use by {pods} pods; choose a larger range with --pod-cidr"
             ),
-            NetworkError::Bridge { source } if source.raw_os_error() == Some(libc::EOPNOTSUPP) => f
-                .write_str(
-                    "make a bridge: the kernel cannot (CONFIG_BRIDGE); pods with hostNetwork need none",
-                ),
+            NetworkError::NoBridges => f.write_str(
+                "make a bridge: this kernel has none; load the module bridge, or use a kernel with \
+                 CONFIG_BRIDGE (pods with hostNetwork need neither)",
+            ),
             NetworkError::Bridge { .. } => f.write_str("make a bridge"),
             NetworkError::Kernel { operation, .. } => f.write_str(operation),
         }
@@ -359,9 +364,10 @@ impl std::error::Error for NetworkError {
             NetworkError::ReadRange { source, .. }
             | NetworkError::Bridge { source }
             | NetworkError::Kernel { source, .. } => Some(source),
-            NetworkError::Range { .. } | NetworkError::Overlap { .. } | NetworkError::Exhausted { .. } => {
-                None
-            }
+            NetworkError::Range { .. }
+            | NetworkError::Overlap { .. }
+            | NetworkError::Exhausted { .. }
+            | NetworkError::NoBridges => None,
         }
     }
 }

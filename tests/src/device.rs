@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::forward::Forwarder;
+use crate::guest::is_guest;
 use crate::image::Image;
 use crate::pod::TestPod;
 use crate::ring::RingReader;
@@ -22,8 +23,11 @@ use crate::{api, leftovers};
 /// Two cores that run several tests at once are no idle machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How often a condition is looked at. A test may poll; nodlet may not.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often a condition is looked at. A test may poll; nodlet may not. In a guest
+/// a wait costs nothing and each look much.
+fn look() -> Duration {
+    Duration::from_millis(if is_guest() { 200 } else { 20 })
+}
 
 /// A scratch root with an agent of its own. When it goes out of scope the pods
 /// are stopped with `nodlet down`, and a process, mount, cgroup, link or file
@@ -257,7 +261,7 @@ impl Device {
                 self.agent = Some(agent);
                 panic!("the agent does not end\n{}", self.diagnosis());
             }
-            thread::sleep(LOOK);
+            thread::sleep(look());
         }
     }
 
@@ -290,7 +294,7 @@ impl Device {
                 return;
             }
             assert!(Instant::now() < until, "waited {DEADLINE:?} in vain for {what}\n{}", self.diagnosis());
-            thread::sleep(LOOK);
+            thread::sleep(look());
         }
     }
 
@@ -436,7 +440,7 @@ impl Device {
         let until = Instant::now() + deadline;
         while !condition() {
             assert!(Instant::now() < until, "waited {deadline:?} in vain for {what}\n{}", self.diagnosis());
-            thread::sleep(LOOK);
+            thread::sleep(look());
         }
     }
 

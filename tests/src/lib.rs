@@ -8,6 +8,7 @@
 //! * [`Terminal`]: a command on a terminal
 //! * [`image`]: images from files named in the test
 //! * [`Kubectl`]: the real one, over [`forward`]
+//! * [`guest`]: a kernel of one's own, and one that lacks something
 //!
 //! A test waits for a condition ([`Device::wait_for`]), never for a time. The
 //! tests are in `tests/tests/`, one file per area; they drive the built binary
@@ -16,6 +17,7 @@
 mod api;
 mod device;
 pub mod forward;
+pub mod guest;
 pub mod image;
 mod kubectl;
 mod leftovers;

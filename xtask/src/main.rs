@@ -10,6 +10,7 @@ mod cross;
 mod demo;
 mod distribution;
 mod elf;
+mod guest;
 mod image;
 mod images;
 mod kubectl;
@@ -26,8 +27,8 @@ const TASKS: &[Task] = &[
     ("setup", "", "install what the tests need and this machine lacks (Debian, root)", setup::run),
     (
         "check",
-        "[--install] [fmt] [clippy] [unit] [containers]",
-        "everything that must hold: form, lints, unit tests, real containers",
+        "[--install] [fmt] [clippy] [unit] [containers] [guest]",
+        "everything that must hold: form, lints, unit tests, real containers, guests",
         check::run,
     ),
     (
@@ -53,6 +54,12 @@ const TASKS: &[Task] = &[
         "[--minutes N] [--rounds N] [--debug | --binary PATH]",
         "the figures of the README, measured here; of another binary with --binary",
         bench::run,
+    ),
+    (
+        "guest",
+        "[GUEST [PROGRAM ARGUMENT...]]",
+        "the tests that need a kernel of their own, in QEMU; only one guest, or only this in it",
+        guest::run,
     ),
     ("image", "", "build the demo image into .work/images, in both archive formats", image::run),
     ("images", "", "build images of redis, nginx and python3 with buildah, podman and skopeo", images::run),

@@ -18,6 +18,8 @@ const TOOLS: &[(&str, &str)] = &[
     ("fsck.erofs", "erofs-utils"),
     ("dpkg-deb", "dpkg"),
     ("gzip", "gzip"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("xz", "xz-utils"),
     ("ip", "iproute2"),
 ];
 

@@ -66,7 +66,8 @@ impl LoopDevice {
 pub(super) fn attach(file: &Path, direct: bool) -> Result<LoopDevice, AssembleError> {
     let failed =
         |errno: Errno| AssembleError::MountLayer { path: file.to_owned(), source: io::Error::from(errno) };
-    let unsupported = AssembleError::NoKernelSupport { feature: FEATURE, option: "CONFIG_BLK_DEV_LOOP" };
+    let unsupported =
+        AssembleError::NoKernelSupport { feature: FEATURE, option: "CONFIG_BLK_DEV_LOOP", module: "loop" };
     let Ok(control) = kernel::open(Path::new("/dev/loop-control"), OFlag::O_RDWR | OFlag::O_CLOEXEC) else {
         return Err(unsupported);
     };

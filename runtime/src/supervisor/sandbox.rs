@@ -161,7 +161,9 @@ fn connect(host: &mut Netlink, network: &NetworkConfig, bridge: u32) -> Result<(
     }
     .map_err(|error| match error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => {
-            io::Error::new(io::ErrorKind::Unsupported, "this kernel is built without CONFIG_VETH")
+            let why = "this kernel has no veth; load the module veth, or use a kernel with CONFIG_VETH \
+                       (pods with hostNetwork need neither)";
+            io::Error::new(io::ErrorKind::Unsupported, why)
         }
         Some(_) | None => error,
     })

@@ -1,0 +1,145 @@
+//! The first process of a guest (`cargo xtask guest`): makes of a kernel and an
+//! initramfs a machine on which the tests run as they do elsewhere, carries out
+//! its orders, says how each ended, and turns the machine off. It decides
+//! nothing; `tests/src/guest.rs` has what it shares with those who do.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::mount::{MsFlags, mount};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+use nodlet_tests::guest::{END, ORDERS, SAYS, load_module};
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() {
+    if std::process::id() != 1 {
+        eprintln!("this is the first process of a guest, which `cargo xtask guest` boots");
+        std::process::exit(2);
+    }
+    match make_machine().and_then(|()| carry_out()) {
+        Ok(()) => println!("\n{END}"),
+        Err(error) => println!("\n{SAYS}failed to {error}"),
+    }
+    // SAFETY: no pointers; all that was written lies in memory.
+    unsafe { libc::reboot(libc::RB_POWER_OFF) };
+}
+
+/// File systems, the console, the loopback link: what an init gives everybody.
+fn make_machine() -> Result<(), Failure> {
+    leave_rootfs().map_err(|error| format!("leave the first root: {error}"))?;
+    let none = MsFlags::empty();
+    let all = [
+        ("proc", "/proc", ""),
+        ("sysfs", "/sys", ""),
+        ("cgroup2", "/sys/fs/cgroup", "nsdelegate,memory_recursiveprot"),
+        ("devtmpfs", "/dev", "mode=0755"),
+        ("devpts", "/dev/pts", "ptmxmode=0666,mode=0620"),
+        ("tmpfs", "/dev/shm", "mode=1777"),
+        ("tmpfs", "/run", "mode=0755"),
+        ("tmpfs", "/tmp", "mode=1777,size=75%"),
+    ];
+    for (kind, at, options) in all {
+        fs::create_dir_all(at)?;
+        mount(Some(kind), at, Some(kind), none, Some(options))
+            .map_err(|error| format!("mount {kind} at {at}: {error}"))?;
+    }
+    let console = OpenOptions::new().read(true).write(true).open("/dev/console")?;
+    for stream in 0..3 {
+        nix::unistd::dup2(console.as_raw_fd(), stream)?;
+    }
+    nix::unistd::sethostname("guest")?;
+    loopback_up().map_err(|error| format!("set the loopback link up: {error}"))?;
+    Ok(())
+}
+
+/// The kernel lets nobody pivot away from its own first root, which containers
+/// must: a mount of the same files over it will do.
+fn leave_rootfs() -> io::Result<()> {
+    let none = None::<&str>;
+    fs::create_dir_all("/newroot")?;
+    mount(Some("/"), "/newroot", none, MsFlags::MS_BIND, none)?;
+    std::env::set_current_dir("/newroot")?;
+    mount(Some("."), "/", none, MsFlags::MS_MOVE, none)?;
+    nix::unistd::chroot(".")?;
+    Ok(std::env::set_current_dir("/")?)
+}
+
+fn loopback_up() -> io::Result<()> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+    // SAFETY: an ifreq is plain bytes, for which zero is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[0] = b'l'.cast_signed();
+    request.ifr_name[1] = b'o'.cast_signed();
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: SIOCSIFFLAGS reads one ifreq, and `request` is one that lives through the call.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn carry_out() -> Result<(), Failure> {
+    let orders = fs::read_to_string(ORDERS).map_err(|error| format!("read {ORDERS}: {error}"))?;
+    for order in orders.lines() {
+        let words: Vec<&str> = order.split(' ').collect();
+        match words.as_slice() {
+            ["load", modules @ ..] => {
+                for module in modules {
+                    load_module(module).map_err(|error| format!("load the module {module}: {error}"))?;
+                }
+            }
+            ["run", program, arguments @ ..] => {
+                println!("\n{SAYS}{order}");
+                let code = run(program, arguments).map_err(|error| format!("{order}: {error}"))?;
+                if code != 0 {
+                    print_kernel_messages();
+                }
+                println!("\n{SAYS}exit {code}");
+            }
+            _ => return Err(format!("understand the order {order:?}").into()),
+        }
+    }
+    Ok(())
+}
+
+/// Runs it to its end, and buries all who die meanwhile: orphans are ours.
+fn run(program: &str, arguments: &[&str]) -> Result<i32, Failure> {
+    let directory = Path::new(program).parent().unwrap_or(Path::new("/"));
+    let child = Command::new(program)
+        .args(arguments)
+        .current_dir(directory)
+        .env_clear()
+        .envs([("PATH", "/bin"), ("HOME", "/"), ("RUST_BACKTRACE", "1")])
+        .stdin(Stdio::null())
+        .process_group(0)
+        .spawn()?;
+    let child = Pid::from_raw(child.id().cast_signed());
+    loop {
+        match waitpid(None, None)? {
+            WaitStatus::Exited(pid, code) if pid == child => return Ok(code),
+            WaitStatus::Signaled(pid, signal, _) if pid == child => return Ok(128 + signal as i32),
+            _ => {}
+        }
+    }
+}
+
+/// What the kernel had to say: a test that failed may have its cause there.
+fn print_kernel_messages() {
+    let Ok(mut kernel) = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg")
+    else {
+        return;
+    };
+    println!("\n{SAYS}the kernel said");
+    let mut message = [0; 8192];
+    while let Ok(length @ 1..) = kernel.read(&mut message) {
+        let text = String::from_utf8_lossy(&message[..length]);
+        print!("  {}", text.split_once(';').map_or(&*text, |(_, said)| said));
+    }
+}

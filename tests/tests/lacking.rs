@@ -1,0 +1,104 @@
+//! Kernels that lack something: one sentence names the option of the kernel's
+//! configuration and says what to do, in the pod's events and in the agent's log;
+//! nothing else is harmed, and the pod starts by itself once the kernel has it.
+//!
+//! `cargo xtask guest` runs these, in a machine of their own: see `src/guest.rs`.
+
+use nodlet_tests::guest::Lacking;
+use nodlet_tests::{Device, manifest};
+
+/// Without this module of the kernel a pod waits, and is told of in these words;
+/// it starts when the module is there.
+fn check(module: &'static str, sentence: &str) {
+    let lacking = Lacking::new(module);
+    let device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.wait_for(&format!("an event that says {sentence:?}"), || {
+        device.pod("web").events().iter().any(|event| event.contains(sentence))
+    });
+    assert!(device.agent_log().contains(sentence), "{}", device.agent_log());
+    assert_eq!(device.pod("web").phase(), "Pending");
+    lacking.put_back();
+    device.pod("web").wait_ready();
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+}
+
+#[test]
+#[ignore = "needs a kernel of its own: cargo xtask guest"]
+fn without_erofs_the_pod_waits_for_it() {
+    check(
+        "erofs",
+        "mount the image: this kernel has no EROFS; load the module erofs, or use a kernel with CONFIG_EROFS_FS",
+    );
+}
+
+#[test]
+#[ignore = "needs a kernel of its own: cargo xtask guest"]
+fn without_overlayfs_the_pod_waits_for_it() {
+    check(
+        "overlay",
+        "mount the image: this kernel has no overlayfs; load the module overlay, or use a kernel with CONFIG_OVERLAY_FS",
+    );
+}
+
+#[test]
+#[ignore = "needs a kernel of its own: cargo xtask guest"]
+fn without_veth_the_pod_waits_for_it() {
+    check("veth", "this kernel has no veth; load the module veth, or use a kernel with CONFIG_VETH");
+}
+
+#[test]
+#[ignore = "needs a kernel of its own: cargo xtask guest"]
+fn without_bridges_the_pod_waits_for_them() {
+    check(
+        "bridge",
+        "make a bridge: this kernel has none; load the module bridge, or use a kernel with CONFIG_BRIDGE",
+    );
+}
+
+#[test]
+#[ignore = "needs a kernel of its own: cargo xtask guest"]
+fn without_veth_and_bridges_pods_with_host_network_run() {
+    let _veth = Lacking::new("veth");
+    let _bridge = Lacking::new("bridge");
+    let device = Device::start();
+    let pod = manifest::pod_with("web", "print up then sleep", "hostNetwork: true");
+    device.write_manifest("web.yaml", &pod);
+    device.pod("web").wait_ready();
+    assert!(!device.agent_log().contains("CONFIG_"), "{}", device.agent_log());
+}
+
+#[test]
+#[ignore = "needs a kernel of its own: cargo xtask guest"]
+fn when_the_memory_controller_is_off_a_pod_runs_only_without_a_memory_limit() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_ready();
+    let option = "CONFIG_MEMCG; cgroup_enable=memory on its command line";
+    assert!(device.agent_log().contains(&format!("no memory (the kernel needs {option})")));
+
+    let limited = manifest::container("app", "sleep", "resources: {limits: {memory: 64Mi}}");
+    device.write_manifest("limited.yaml", &manifest::pod_of("limited", &[limited], ""));
+    let sentence =
+        "set a memory limit: the kernel cannot (CONFIG_MEMCG; cgroup_enable=memory on its command line)";
+    device.wait_for("an event that says so", || {
+        device.pod("limited").events().iter().any(|event| event.contains(sentence))
+    });
+    assert!(device.agent_log().contains(sentence), "{}", device.agent_log());
+    assert!(device.pod("web").is_ready());
+}
+
+#[test]
+#[ignore = "needs a kernel of its own: cargo xtask guest"]
+fn where_no_cgroup_file_system_is_mounted_the_agent_says_how() {
+    let mut device = Device::new();
+    let none = nix::mount::MntFlags::MNT_DETACH;
+    nix::mount::umount2("/sys/fs/cgroup", none).expect("it is mounted, and nobody uses it");
+    device.launch_agent();
+    assert_ne!(device.agent_ended(), 0);
+    assert!(device.agent_log().contains("mount -t cgroup2 cgroup2 /sys/fs/cgroup"), "{}", device.agent_log());
+
+    let (none, cgroup2) = (nix::mount::MsFlags::empty(), Some("cgroup2"));
+    nix::mount::mount(cgroup2, "/sys/fs/cgroup", cgroup2, none, None::<&str>).expect("it can be mounted");
+    device.start_agent();
+}

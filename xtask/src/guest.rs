@@ -1,0 +1,257 @@
+//! Tests in a machine of their own: QEMU boots a Debian kernel, and an initramfs
+//! of the tests' own programs with a first process of ours.
+//!
+//! It is for what this machine's kernel cannot show: cgroup v2 with all
+//! controllers, and kernels that lack something. Debian's kernels have most of
+//! what nodlet needs as modules, so one that is not loaded is lacking. QEMU
+//! translates every instruction (no KVM is needed), so a guest is some ten times
+//! slower than this machine. `tests/src/guest.rs` is what is agreed with the
+//! guest's first process; `guest/kernel.rs` gets the kernel.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufWriter};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nodlet_tests::guest::{END, MODULE_LIST, MODULES, ORDERS, SAYS};
+use serde_json::Value;
+
+use crate::{Failure, Outcome, built, cargo, run as run_command, work};
+
+mod cpio;
+mod kernel;
+
+use self::cpio::Cpio;
+use self::kernel::Kernel;
+
+/// One boot.
+struct Guest<'a> {
+    name: &'static str,
+    /// What it shows, for people.
+    what: &'static str,
+    /// More words for the kernel's command line.
+    kernel: &'static str,
+    /// Test programs and their arguments.
+    runs: &'a [&'a str],
+    /// All that nodlet needs of the kernel is loaded by then.
+    modules: &'static [&'static str],
+}
+
+/// What nodlet needs and Debian's kernels have as modules.
+const NEEDED: &[&str] = &["erofs", "overlay", "veth", "bridge", "loop"];
+
+const GUESTS: &[Guest<'_>] = &[
+    Guest {
+        name: "lacking",
+        what: "a kernel from which one feature after the other is taken",
+        kernel: "",
+        runs: &["lacking --ignored --test-threads=1 --skip memory_controller"],
+        modules: NEEDED,
+    },
+    Guest {
+        name: "no-memory",
+        what: "a kernel whose memory controller is off, as many boards have it",
+        kernel: "cgroup_disable=memory",
+        runs: &["lacking --ignored --test-threads=1 memory_controller"],
+        modules: NEEDED,
+    },
+];
+
+/// A guest that takes longer than this hangs.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+const MEMORY_MIB: u32 = 1024;
+
+pub(crate) fn run(arguments: &[String]) -> Outcome {
+    let Some((name, words)) = arguments.split_first() else { return check() };
+    let guest = GUESTS.iter().find(|guest| guest.name == name).ok_or_else(|| {
+        let names: Vec<&str> = GUESTS.iter().map(|guest| guest.name).collect();
+        Failure(format!("there is no guest {name:?}; there are {}", names.join(", ")))
+    })?;
+    if words.is_empty() {
+        return boot_all(&[guest]);
+    }
+    let run = words.join(" ");
+    boot_all(&[&Guest { runs: &[&run], ..*guest }])
+}
+
+/// All of them, as a step of the check.
+pub(crate) fn check() -> Outcome {
+    boot_all(&GUESTS.iter().collect::<Vec<_>>())
+}
+
+fn boot_all(guests: &[&Guest<'_>]) -> Outcome {
+    let kernel = kernel::get()?;
+    let programs = build()?;
+    let dir = work("guest")?;
+    let mut passed = 0;
+    for guest in guests {
+        eprintln!("guest {}: {}", guest.name, guest.what);
+        let begun = Instant::now();
+        let initramfs = dir.join(format!("{}.cpio", guest.name));
+        guest.write_initramfs(&initramfs, &kernel, &programs)?;
+        let log = dir.join(format!("{}.log", guest.name));
+        let said = guest.boot(&kernel, &initramfs, &log)?;
+        fs::remove_file(&initramfs)?;
+        let count = guest.judge(&said).map_err(|why| {
+            Failure(format!(
+                "guest {}: {why}; all that it said:\n{said}\nalso in {}",
+                guest.name,
+                log.display()
+            ))
+        })?;
+        eprintln!("guest {}: {count} tests passed in {:.0?}", guest.name, begun.elapsed());
+        passed += count;
+    }
+    eprintln!("{passed} tests passed in {} guests with {}", guests.len(), kernel.release);
+    Ok(())
+}
+
+/// The programs of the tests, by name.
+fn build() -> Result<BTreeMap<String, PathBuf>, Failure> {
+    run_command(cargo().args(["build", "--quiet", "--package", "nodlet"]))?;
+    run_command(cargo().args(["build", "--quiet", "--package", "nodlet-tests", "--bins"]))?;
+    let packages = ["--package", "nodlet-tests", "--package", "nodlet-runtime"];
+    let mut tests = cargo();
+    tests.args(["test", "--quiet", "--no-run", "--message-format=json", "--tests"]).args(packages);
+    let output = tests.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err("the tests do not compile".into());
+    }
+    let mut programs: BTreeMap<String, PathBuf> =
+        ["nodlet", "demo", "guest-init"].map(|name| (name.to_owned(), built("debug", name))).into();
+    for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let message: Value = serde_json::from_slice(line)?;
+        if let (Some(path), Some(name)) = (message["executable"].as_str(), message["target"]["name"].as_str())
+            && message["target"]["kind"][0] == "test"
+        {
+            programs.insert(name.to_owned(), path.into());
+        }
+    }
+    Ok(programs)
+}
+
+impl Guest<'_> {
+    fn write_initramfs(&self, path: &Path, kernel: &Kernel, programs: &BTreeMap<String, PathBuf>) -> Outcome {
+        let failed = |error: io::Error| Failure(format!("failed to write {}: {error}", path.display()));
+        let program = |name: &str| {
+            programs.get(name).ok_or_else(|| Failure(format!("there is no test program {name:?}")))
+        };
+        let mut orders = format!("load {}\n", self.modules.join(" "));
+        let mut wanted = vec!["nodlet", "demo"];
+        for run in self.runs {
+            orders.push_str(&format!("run /tests/{run}\n"));
+            wanted.extend(run.split(' ').next());
+        }
+        let mut cpio = Cpio::new(BufWriter::new(File::create(path).map_err(failed)?));
+        cpio.file("/init", 0o755, &fs::read(program("guest-init")?)?).map_err(failed)?;
+        wanted.sort_unstable();
+        wanted.dedup();
+        for name in wanted {
+            cpio.file(&format!("/tests/{name}"), 0o755, &fs::read(program(name)?)?).map_err(failed)?;
+        }
+        let modules = kernel.modules(NEEDED)?;
+        let mut list = String::new();
+        for module in &modules {
+            list.push_str(&format!("{} {}", module.name, module.needs.join(" ")).trim_end().to_owned());
+            list.push('\n');
+            cpio.file(&format!("{MODULES}/{}.ko", module.name), 0o644, &module.bytes).map_err(failed)?;
+        }
+        cpio.file(MODULE_LIST, 0o644, list.as_bytes()).map_err(failed)?;
+        cpio.file(ORDERS, 0o644, orders.as_bytes()).map_err(failed)?;
+        cpio.end().map_err(failed)
+    }
+
+    /// Boots it and gives all that it said until it was off.
+    fn boot(&self, kernel: &Kernel, initramfs: &Path, log: &Path) -> Result<String, Failure> {
+        let mut qemu = Command::new("qemu-system-x86_64");
+        qemu
+            // Without cmpxchg16b, after which QEMU 7.2 now and then restores wrong flags.
+            .args(["-machine", "q35", "-accel", "tcg", "-smp", "1", "-cpu", "Nehalem,-cx16,+rdrand"])
+            // The guest's clock counts its instructions, two nanoseconds each, and does not
+            // wait where the guest does: its deadlines know nothing of how busy this machine is.
+            .args(["-icount", "shift=1,sleep=off", "-rtc", "clock=vm"])
+            .args(["-m", &MEMORY_MIB.to_string(), "-nodefaults", "-no-user-config", "-no-reboot"])
+            .args(["-display", "none", "-nic", "none"])
+            .arg("-serial")
+            .arg(format!("file:{}", log.display()))
+            .arg("-kernel")
+            .arg(&kernel.image)
+            .arg("-initrd")
+            .arg(initramfs)
+            .arg("-append")
+            // Errors only: warnings would stand in the middle of what the tests say.
+            .arg(format!("console=ttyS0 panic=-1 mitigations=off loglevel=1 {}", self.kernel))
+            .stdin(Stdio::null());
+        // SAFETY: one system call, which is async-signal-safe. A guest must not outlive who waits for it.
+        unsafe { qemu.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?)) };
+        let mut qemu = qemu.spawn().map_err(|error| format!("failed to run qemu-system-x86_64: {error}"))?;
+        let until = Instant::now() + DEADLINE;
+        let hung = loop {
+            if qemu.try_wait()?.is_some() {
+                break false;
+            }
+            if Instant::now() > until {
+                qemu.kill()?;
+                qemu.wait()?;
+                break true;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        let said = String::from_utf8_lossy(&fs::read(log)?).replace('\r', "");
+        if hung {
+            return Err(format!("guest {}: it hung for {DEADLINE:?} and said\n{said}", self.name).into());
+        }
+        Ok(said)
+    }
+
+    /// How many tests passed, if all that was wanted ran, and well.
+    fn judge(&self, said: &str) -> Result<u32, String> {
+        let says = |what: &str| said.lines().filter(|line| *line == format!("{SAYS}{what}")).count();
+        for run in self.runs {
+            if says(&format!("run /tests/{run}")) == 0 {
+                return Err(format!("it did not run {run}"));
+            }
+        }
+        if says("exit 0") != self.runs.len() || !said.lines().any(|line| line == END) {
+            return Err("not all went well".to_owned());
+        }
+        let passed: Vec<u32> = said.lines().filter_map(passed).collect();
+        if passed.len() != self.runs.len() || passed.contains(&0) {
+            return Err("a program ran no test".to_owned());
+        }
+        Ok(passed.iter().sum())
+    }
+}
+
+/// `test result: ok. 3 passed; …`, or as the supervisor's tests say it: `test result: 3 passed; …`.
+fn passed(line: &str) -> Option<u32> {
+    line.strip_prefix("test result: ")?.split(" passed").next()?.rsplit(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GUEST: Guest<'_> =
+        Guest { name: "one", what: "", kernel: "", runs: &["line", "supervisor x"], modules: &[] };
+
+    #[test]
+    fn a_guest_is_believed_only_if_every_run_ended_well_and_ran_tests() {
+        let well = "boot\n\nguest: run /tests/line\ntest result: ok. 2 passed; 0 failed\n\nguest: exit 0\n\
+             \nguest: run /tests/supervisor x\ntest result: 40 passed; 0 failed []\n\nguest: exit 0\n\nguest: the end\n";
+        assert_eq!(GUEST.judge(well), Ok(42));
+        for (from, to) in [
+            ("guest: exit 0\n\nguest: the end", "guest: exit 1\n\nguest: the end"),
+            ("ok. 2 passed", "ok. 0 passed"),
+            ("guest: the end", "guest: failed to load the module erofs"),
+            ("guest: run /tests/line\n", ""),
+            ("guest: the end\n", "Kernel panic"),
+        ] {
+            assert!(GUEST.judge(&well.replace(from, to)).is_err(), "{from} -> {to}");
+        }
+    }
+}
