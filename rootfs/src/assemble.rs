@@ -1,8 +1,8 @@
 //! Layers to a root file system: mounts, an overlay, and the image's user.
 //!
-//! A layer is mounted once and held by a descriptor that is attached nowhere
-//! ([`mount_layer`]); every pod's overlay is put over clones of it
-//! ([`mount_root`]), in the helper process that starts the container. Faces the
+//! A layer is mounted once and held by a descriptor ([`mount_layer`]); every
+//! container's overlay is put over copies of it ([`copy_layer`],
+//! [`mount_root`]), in the helper process that starts the container. Faces the
 //! kernel, decides nothing, and knows no store.
 
 use std::fmt;
@@ -17,6 +17,7 @@ use nix::mount::MsFlags;
 mod implied;
 mod kernel;
 mod loop_device;
+mod share;
 mod user;
 
 pub(crate) use kernel::open_in_root;
@@ -38,6 +39,11 @@ pub enum AssembleError {
     MountLayer {
         /// The layer's file.
         path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A mounted layer could not be copied, or kept to be copied.
+    ShareLayer {
         /// What the kernel said.
         source: io::Error,
     },
@@ -77,6 +83,7 @@ impl fmt::Display for AssembleError {
                 "mount the image: this kernel has no {feature}; load the module {module}, or use a kernel with {option}"
             ),
             AssembleError::MountLayer { path, .. } => write!(f, "mount layer {}", path.display()),
+            AssembleError::ShareLayer { .. } => f.write_str("copy the mount of a layer"),
             AssembleError::Open { path, .. } => write!(f, "open {}", path.display()),
             AssembleError::Describe { path, .. } => {
                 write!(f, "describe the image's directories in {}", path.display())
@@ -95,6 +102,7 @@ impl std::error::Error for AssembleError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             AssembleError::MountLayer { source, .. }
+            | AssembleError::ShareLayer { source }
             | AssembleError::Open { source, .. }
             | AssembleError::Describe { source, .. }
             | AssembleError::MountOverlay { source, .. } => Some(source),
@@ -123,9 +131,21 @@ impl Backing {
     const ALL: [Backing; 4] = [Backing::DirectFile, Backing::DirectLoop, Backing::File, Backing::Loop];
 }
 
-/// Mounts a layer, read-only and attached nowhere. The mount lives as long as
-/// the descriptor and the clones of it.
+/// Mounts a layer, read-only, for [`copy_layer`] to make copies of. It lives as
+/// long as the descriptor and the copies.
 pub fn mount_layer(path: &Path) -> Result<OwnedFd, AssembleError> {
+    let mount = mount_layer_somehow(path)?;
+    share::shared(mount).map_err(|errno| AssembleError::ShareLayer { source: errno.into() })
+}
+
+/// A copy of a mounted layer, attached nowhere. The calling thread must share
+/// its root and working directory with no other: it may have to leave its mount
+/// namespace for a moment.
+pub fn copy_layer(layer: BorrowedFd<'_>) -> Result<OwnedFd, AssembleError> {
+    share::copy(layer).map_err(|errno| AssembleError::ShareLayer { source: errno.into() })
+}
+
+fn mount_layer_somehow(path: &Path) -> Result<OwnedFd, AssembleError> {
     let mut failures = Vec::with_capacity(Backing::ALL.len());
     for backing in Backing::ALL {
         match mount_layer_by(path, backing) {
@@ -150,7 +170,7 @@ pub fn mount_layer(path: &Path) -> Result<OwnedFd, AssembleError> {
     Err(failures.swap_remove(telling))
 }
 
-/// Mounts a layer in one way. For measurements; see [`mount_layer`].
+/// Mounts a layer in one way, attached nowhere. For measurements; see [`mount_layer`].
 pub fn mount_layer_by(path: &Path, backing: Backing) -> Result<OwnedFd, AssembleError> {
     let failed = |source: io::Error| AssembleError::MountLayer { path: path.to_owned(), source };
     let context = kernel::fsopen(c"erofs").map_err(|errno| match errno {
@@ -177,8 +197,8 @@ pub fn mount_layer_by(path: &Path, backing: Backing) -> Result<OwnedFd, Assemble
         .map_err(|errno| failed(errno.into()))
 }
 
-/// Mounts the overlay of these layers, lowest first, at `target`, with all
-/// changes going to `upper`, which like `work` must be empty, and must be on
+/// Mounts the overlay of these layers (copies, [`copy_layer`]), lowest first, at
+/// `target`, with all changes going to `upper`, which like `work` must be empty, and must be on
 /// the same file system.
 ///
 /// Called in a process with a mount namespace of its own: on kernels whose
@@ -242,14 +262,10 @@ impl Overlay<'_> {
     }
 
     fn mount_attached(&self, layers: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-        let mut attached = Vec::with_capacity(layers.len());
         for layer in layers {
-            let clone = kernel::open_tree_clone(*layer)?;
-            kernel::move_mount(clone.as_fd(), self.target)?;
-            attached.push(clone);
+            kernel::move_mount(*layer, self.target)?;
         }
-        let attached: Vec<BorrowedFd<'_>> = attached.iter().map(AsFd::as_fd).collect();
-        self.mount(&attached)
+        self.mount(layers)
     }
 }
 

@@ -67,7 +67,8 @@ fn check_overlay(scratch: &Path, target: &Path) {
 }
 
 fn mounted_layers(store: &Store, layers: &[Digest]) -> Vec<OwnedFd> {
-    layers.iter().map(|layer| mount_layer(&store.layer_path(layer).unwrap()).unwrap()).collect()
+    let mounted = layers.iter().map(|layer| mount_layer(&store.layer_path(layer).unwrap()).unwrap());
+    mounted.map(|mount| copy_layer(mount.as_fd()).unwrap()).collect()
 }
 
 #[test]
@@ -126,11 +127,25 @@ fn a_directory_that_an_upper_layer_leaves_undescribed_is_what_a_lower_one_says()
     });
 }
 
+/// As kernels before 6.15 need it, which copy no mount that is attached nowhere.
 #[test]
 fn layers_become_one_root_on_kernels_that_want_them_attached() {
     in_own_namespace(|scratch| {
         let (store, layers) = loaded(&scratch.join("root"));
-        let mounts = mounted_layers(&store, &layers);
+        let before = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        let mounts: Vec<OwnedFd> = layers
+            .iter()
+            .map(|layer| {
+                let path = store.layer_path(layer).unwrap();
+                let mount = mount_layer_by(&path, Backing::File).unwrap();
+                let namespace = share::namespace_of(&mount).unwrap();
+                drop(mount);
+                // As often as wanted.
+                share::copy(namespace.as_fd()).unwrap();
+                share::copy(namespace.as_fd()).unwrap()
+            })
+            .collect();
+        assert_eq!(fs::read_to_string("/proc/thread-self/mountinfo").unwrap(), before);
         let mounts: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
         let (upper, work) = (scratch.join("upper"), scratch.join("work"));
         let (upper, work) = (open_directory(&upper).unwrap(), open_directory(&work).unwrap());

@@ -142,8 +142,13 @@ impl Start<'_> {
         // libcontainer keeps the caller's groups where a container has none.
         let _ = nix::unistd::setgroups(&[]);
         let volumes = volume::resolve(&config, self.namespaces)?;
-        let layers: Vec<OwnedFd> =
-            self.layers.iter().map(|layer| copy_layer(*layer)).collect::<Result<_, _>>()?;
+        // Now: they may be copied from the host's mount namespace or by entering their own.
+        let layers: Vec<OwnedFd> = self
+            .layers
+            .iter()
+            .map(|layer| assemble::copy_layer(*layer))
+            .collect::<Result<_, _>>()
+            .map_err(StartError::Image)?;
 
         let scratch = self.private_tmpfs()?;
         let root = scratch.join("root");
@@ -284,14 +289,6 @@ fn empty(directory: &Path) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// A layer that lies in the host's mount namespace cannot be used from another
-/// one; a copy belongs to none. One that is detached already is used as it is.
-fn copy_layer(layer: BorrowedFd) -> Result<OwnedFd, StartError> {
-    sys::clone_mount(Some(layer), c"", false)
-        .or_else(|_| layer.try_clone_to_owned())
-        .map_err(StartError::Root)
 }
 
 /// Who a process is.

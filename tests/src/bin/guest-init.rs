@@ -138,7 +138,13 @@ fn print_kernel_messages() {
     };
     println!("\n{SAYS}the kernel said");
     let mut message = [0; 8192];
-    while let Ok(length @ 1..) = kernel.read(&mut message) {
+    loop {
+        let length = match kernel.read(&mut message) {
+            Ok(length) => length,
+            // Some were overwritten: go on with the oldest that is left.
+            Err(error) if error.raw_os_error() == Some(libc::EPIPE) => continue,
+            Err(_) => return,
+        };
         let text = String::from_utf8_lossy(&message[..length]);
         print!("  {}", text.split_once(';').map_or(&*text, |(_, said)| said));
     }

@@ -88,6 +88,6 @@ mod tests {
         let names: Vec<&str> =
             at.iter().map(|at| text[at + 110..].split('\0').next().unwrap_or_default()).collect();
         assert_eq!(names, ["a", "a/b", "a/c", "TRAILER!!!"]);
-        assert!(text.contains("a/b\0\0\0one\0070701"), "{text:?}");
+        assert!(text.contains("a/b\0\0\0one\x00070701"), "{text:?}");
     }
 }
