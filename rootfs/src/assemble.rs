@@ -211,11 +211,11 @@ pub fn mount_root(
     target: &Path,
     read_only: bool,
 ) -> Result<(), AssembleError> {
-    let path = upper;
-    let (upper, work) = (open_directory(upper)?, open_directory(work)?);
-    implied::describe(layers, upper.as_fd())
-        .map_err(|source| AssembleError::Describe { path: path.to_owned(), source })?;
-    let overlay = Overlay { upper: upper.as_fd(), work: work.as_fd(), target, read_only };
+    let (upper_fd, work_fd) = (open_directory(upper)?, open_directory(work)?);
+    implied::describe(layers, upper_fd.as_fd())
+        .map_err(|source| AssembleError::Describe { path: upper.to_owned(), source })?;
+    let (upper_fd, work_fd) = (upper_fd.as_fd(), work_fd.as_fd());
+    let overlay = Overlay { upper: upper_fd, work: work_fd, work_path: work, target, read_only };
     match overlay.mount(layers) {
         // Linux 5.14 to 6.14 want a lower mount to be in the caller's namespace.
         Err(Errno::EINVAL) => overlay.mount_attached(layers),
@@ -234,6 +234,7 @@ pub fn mount_root(
 struct Overlay<'a> {
     upper: BorrowedFd<'a>,
     work: BorrowedFd<'a>,
+    work_path: &'a Path,
     target: &'a Path,
     read_only: bool,
 }
@@ -251,6 +252,9 @@ impl Overlay<'_> {
         );
         let flags = if self.read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };
         let mount = |options: &str| {
+            // An attempt that failed may have left its mark of `volatile`, with which
+            // the kernel mounts no overlay again.
+            let _ = std::fs::remove_dir_all(self.work_path.join("work"));
             nix::mount::mount(Some("overlay"), self.target, Some("overlay"), flags, Some(options))
         };
         // Nothing of a container's own files outlives it, so nothing of them

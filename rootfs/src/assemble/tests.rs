@@ -147,10 +147,13 @@ fn layers_become_one_root_on_kernels_that_want_them_attached() {
             .collect();
         assert_eq!(fs::read_to_string("/proc/thread-self/mountinfo").unwrap(), before);
         let mounts: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
-        let (upper, work) = (scratch.join("upper"), scratch.join("work"));
-        let (upper, work) = (open_directory(&upper).unwrap(), open_directory(&work).unwrap());
+        let (upper, work_path) = (scratch.join("upper"), scratch.join("work"));
+        let (upper, work) = (open_directory(&upper).unwrap(), open_directory(&work_path).unwrap());
         let target = scratch.join("target");
-        let overlay = Overlay { upper: upper.as_fd(), work: work.as_fd(), target: &target, read_only: false };
+        // As an attempt that fails leaves it.
+        fs::create_dir_all(work_path.join("work/incompat/volatile")).unwrap();
+        let (upper, work) = (upper.as_fd(), work.as_fd());
+        let overlay = Overlay { upper, work, work_path: &work_path, target: &target, read_only: false };
         overlay.mount_attached(&mounts).unwrap();
         check_overlay(scratch, &target);
     });
