@@ -156,7 +156,9 @@ impl Guest<'_> {
         let modules = kernel.modules(NEEDED)?;
         let mut list = String::new();
         for module in &modules {
-            list.push_str(&format!("{} {}", module.name, module.needs.join(" ")).trim_end().to_owned());
+            let words: Vec<&str> =
+                std::iter::once(&module.name).chain(&module.needs).map(String::as_str).collect();
+            list.push_str(&words.join(" "));
             list.push('\n');
             cpio.file(&format!("{MODULES}/{}.ko", module.name), 0o644, &module.bytes).map_err(failed)?;
         }
