@@ -11,9 +11,13 @@
 
 mod events;
 mod exec;
+mod kernel_news;
+mod leave;
+mod on_tmpfs;
 mod publish;
 mod recover;
 mod requests;
+mod root;
 mod run;
 mod sandbox;
 mod this_node;
@@ -223,8 +227,8 @@ impl Engine {
     /// Another agent has the root, or the machine lacks what pods need.
     pub fn start(config: Config) -> Result<Engine, EngineError> {
         let paths = Paths::new(&config.root);
-        recover::block_ends()?;
-        let lock = recover::take_root(&paths)?;
+        kernel_news::block_ends()?;
+        let lock = root::take_root(&paths)?;
         let storage = Storage::start().map_err(|source| EngineError::Kernel { what: "a thread", source })?;
         let images = Arc::new(Images::open(&config.root).map_err(EngineError::Images)?);
         // A disk that does not take it now is no reason to run no pods.
@@ -249,7 +253,7 @@ impl Engine {
         let shell = Rc::new(Shell {
             records: Arc::new(Records::new(paths.records())),
             paths,
-            memory: recover::memory_of_the_machine(),
+            memory: root::memory_of_the_machine(),
             executor: LocalExecutor::new(),
             news,
             storage,
@@ -276,7 +280,7 @@ impl Engine {
                 node_name: shell.config.node_name.clone(),
                 ring: ring.clone(),
             };
-            Some((api, recover::listen(&shell.paths)?))
+            Some((api, root::listen(&shell.paths)?))
         };
         Ok(Engine {
             node: Node::new(),
@@ -298,7 +302,7 @@ impl Engine {
     pub fn run(mut self) -> Result<(), EngineError> {
         let shell = self.shell.clone();
         smol::block_on(shell.executor.run(async move {
-            recover::watch(&self.shell)?;
+            kernel_news::watch(&self.shell)?;
             self.shell.show_node();
             // Before pods are found: whether a file of theirs is refused decides if they stay.
             self.shell.sources.borrow_mut().read(Instant::now());
@@ -539,7 +543,7 @@ impl Engine {
     fn sweep(&self) {
         if self.shell.sources.borrow().wanted().1.is_empty() {
             let known = self.node.pods().map(|pod| pod.pod().uid.0.to_string()).collect();
-            recover::sweep(&self.shell, &known);
+            leave::sweep(&self.shell, &known);
         }
     }
 

@@ -267,7 +267,7 @@ impl Sources {
             let old = before.remove(&name).unwrap_or_default();
             match self.read_file(&path, old) {
                 Ok(file) => after.insert(name, file),
-                Err(gone) => before.insert(name, gone),
+                Err(gone) => before.insert(name, *gone),
             };
         }
         for (name, mut file) in before {
@@ -280,7 +280,7 @@ impl Sources {
     }
 
     /// What it holds now; as it was, as an error, if it is not a file, or gone.
-    fn read_file(&self, path: &Path, mut file: ReadFile) -> Result<ReadFile, ReadFile> {
+    fn read_file(&self, path: &Path, mut file: ReadFile) -> Result<ReadFile, Box<ReadFile>> {
         let refuse = |file: ReadFile, message: String| {
             let pod = file
                 .wanted
@@ -295,8 +295,8 @@ impl Sources {
         };
         let metadata = match fs::metadata(path) {
             Ok(metadata) if metadata.is_file() => metadata,
-            Ok(_) => return Err(file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(file),
+            Ok(_) => return Err(Box::new(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Box::new(file)),
             Err(error) => return refuse(file, format!("failed to read {}: {error}", path.display())),
         };
         file.aside = None;

@@ -8,7 +8,7 @@ use crate::sources::Wanted;
 use crate::status;
 use crate::time::{Instant, Moment};
 
-use super::{Deletion, Engine, PodShell, Shell, recover};
+use super::{Deletion, Engine, PodShell, Shell, on_tmpfs};
 
 impl Engine {
     /// Shows a pod as it is now.
@@ -57,7 +57,7 @@ impl Engine {
         else {
             return;
         };
-        match recover::write_healths(&self.shell.paths.run_pod(&wanted.pod.uid.0), &healths) {
+        match on_tmpfs::write_healths(&self.shell.paths.run_pod(&wanted.pod.uid.0), &healths) {
             Ok(()) => entry.healths = healths,
             Err(error) => log::warn!("failed to write down what probes found of {}: {error}", wanted.pod.uid),
         }
@@ -74,7 +74,7 @@ impl Engine {
             return;
         };
         let Some(grace) = grace else { return };
-        match recover::write_deletion(&self.shell.paths.run_pod(&wanted.pod.uid.0), grace) {
+        match on_tmpfs::write_deletion(&self.shell.paths.run_pod(&wanted.pod.uid.0), grace) {
             Ok(()) => entry.noted_grace = Some(grace),
             Err(error) => log::warn!("failed to write down the deletion of {}: {error}", wanted.pod.uid),
         }

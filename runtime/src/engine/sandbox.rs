@@ -16,7 +16,7 @@ use crate::time::Instant;
 use crate::{container_config, pod_files, volume};
 
 use super::run::{self, Run};
-use super::{SUPERVISOR_END, Shell, recover};
+use super::{SUPERVISOR_END, Shell, leave, on_tmpfs};
 
 /// A living sandbox, as the shell holds it.
 pub(super) struct Sandbox {
@@ -127,7 +127,7 @@ async fn make(
     .map_err(|error| Failure(SandboxFailure::Mount, error.to_string()))?;
 
     let directory = shell.paths.run_pod(uid);
-    recover::write_pod(shell, wanted, ip).map_err(Failure::sandbox)?;
+    on_tmpfs::write_pod(shell, wanted, ip).map_err(Failure::sandbox)?;
     if ip.is_some() {
         shell.network.borrow_mut().ensure_bridge().map_err(Failure::sandbox)?;
     }
@@ -200,7 +200,7 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
                     return;
                 }
                 report_loss(&shell, pod, &error);
-                recover::kill_remains(&sandbox.cgroup).await;
+                leave::kill_remains(&sandbox.cgroup).await;
                 shell.execs.borrow_mut().lost(pod);
                 shell.tell(pod, PodObservation::SandboxLost).await;
                 return;

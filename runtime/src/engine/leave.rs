@@ -1,0 +1,141 @@
+//! Taking away what pods leave: of earlier boots, of supervisors that died, and
+//! at the end of `nodlet down` everything.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::cgroup::PodCgroup;
+use crate::paths::Paths;
+use crate::sources::Wanted;
+use crate::{container_config, volume};
+
+use super::{EngineError, Shell};
+
+/// Removes what pods of earlier boots left on disk that no source wants any more.
+pub(super) fn sweep(shell: &Shell, wanted: &BTreeSet<String>) {
+    let (paths, fault, images) = (shell.paths.clone(), shell.fault.clone(), shell.images.clone());
+    let records = shell.records.clone();
+    let wanted = wanted.clone();
+    let swept = shell.storage.run(move || {
+        // Half-written files of an agent that died: nobody reads names like these.
+        for directory in [paths.records(), paths.applied_manifests()] {
+            for name in
+                names(&directory).iter().filter(|name| name.starts_with('.') && name.ends_with(".new"))
+            {
+                if let Err(error) = fs::remove_file(directory.join(name)) {
+                    log::warn!("failed to remove {name} from {}: {error}", directory.display());
+                }
+            }
+        }
+        let mut uids: BTreeSet<String> = records.uids().into_iter().collect();
+        uids.extend(names(&paths.pods()));
+        for uid in uids.difference(&wanted) {
+            let removed = volume::tear_down(&paths.pod(uid))
+                .and_then(|()| crate::store::remove(&records.path_of(uid), &*fault))
+                .and_then(|()| images.release(uid).map_err(io::Error::other));
+            if let Err(error) = removed {
+                log::error!("failed to remove what pod {uid} left: {error}");
+            }
+        }
+        remove_logs(&paths, |uid| wanted.contains(uid));
+    });
+    shell.spawn(swept);
+}
+
+/// Removes the logs of all pods but those that `keep` names by uid.
+fn remove_logs(paths: &Paths, keep: impl Fn(&str) -> bool) {
+    for name in names(&paths.logs()) {
+        // `<namespace>_<name>_<uid>`
+        if let [namespace, pod, uid] = name.splitn(3, '_').collect::<Vec<_>>()[..]
+            && !keep(uid)
+            && let Err(error) = container_config::remove_logs(paths, namespace, pod, uid)
+        {
+            log::error!("failed to remove the logs of pod {uid}: {error}");
+        }
+    }
+}
+
+/// What lies in a directory; nothing if it cannot be read.
+pub(super) fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// Kills every process of the pod and waits until the last is gone.
+pub(super) async fn kill_remains(cgroup: &PodCgroup) {
+    loop {
+        match cgroup.kill() {
+            Ok(()) => {}
+            Err(error) => log::error!("failed to kill what is left of a pod: {error}"),
+        }
+        let emptied = async {
+            cgroup.emptied().await;
+            true
+        };
+        let late = async {
+            smol::Timer::after(Duration::from_secs(10)).await;
+            false
+        };
+        if smol::future::or(emptied, late).await {
+            return;
+        }
+        log::error!("processes of {} do not die; killing them again", cgroup.name());
+    }
+}
+
+impl Shell {
+    /// Ends what a pod has left, its supervisor too, and removes its cgroups.
+    pub(super) async fn remove_remains(&self, wanted: &Wanted) {
+        let uid = &wanted.pod.uid.0;
+        let found = self.cgroups.supervisor(uid).and_then(|own| Ok([own, self.cgroups.pod(&wanted.pod)?]));
+        match found {
+            Ok(cgroups) => self.empty(uid, &cgroups).await,
+            Err(error) => log::error!("failed to look for processes of {uid}: {error}"),
+        }
+    }
+
+    pub(super) async fn empty(&self, uid: &str, cgroups: &[PodCgroup]) {
+        for cgroup in cgroups {
+            kill_remains(cgroup).await;
+            if let Err(error) = cgroup.remove() {
+                log::error!("failed to remove a cgroup of {uid}: {error}");
+            }
+        }
+    }
+
+    /// A pod whose run-time files cannot be read: nobody can say what it is, so it ends.
+    pub(super) async fn end_unreadable(&self, uid: &str, directory: &Path) {
+        let mut cgroups: Vec<PodCgroup> = self.cgroups.supervisor(uid).into_iter().collect();
+        cgroups.extend(
+            self.cgroups.pods().into_iter().filter(|(known, _)| known == uid).map(|(_, cgroup)| cgroup),
+        );
+        self.empty(uid, &cgroups).await;
+        if let Err(error) = fs::remove_dir_all(directory) {
+            log::error!("failed to remove {}: {error}", directory.display());
+        }
+    }
+
+    /// The end of `nodlet down`: nothing of ours stays but images, manifests and settings.
+    pub(super) async fn clean_up(&self) -> Result<(), EngineError> {
+        self.network.borrow_mut().remove().map_err(EngineError::Network)?;
+        self.cgroups.remove_all().map_err(EngineError::Cgroups)?;
+        remove_logs(&self.paths, |_| false);
+        for path in self.paths.removed_by_down() {
+            let removed = match fs::symlink_metadata(&path) {
+                Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),
+                Ok(_) => fs::remove_file(&path),
+                Err(error) => Err(error),
+            };
+            match removed {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(EngineError::Prepare { path, source });
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+}

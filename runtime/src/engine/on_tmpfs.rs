@@ -1,0 +1,81 @@
+//! What is kept of a pod beside its supervisor, for an agent that comes later in
+//! this boot: written by `sandbox` and `publish`, read by `recover`.
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::node::Health;
+use crate::sources::Wanted;
+use crate::time::Instant;
+
+use super::Shell;
+
+/// What is kept of a pod beside its supervisor, on tmpfs: enough for an agent
+/// that finds it and no manifest of it.
+#[derive(Serialize, Deserialize)]
+pub(super) struct OnTmpfs {
+    pub(super) source: PathBuf,
+    pub(super) created: Instant,
+    pub(super) ip: Option<Ipv4Addr>,
+    pub(super) object: serde_json::Value,
+}
+
+/// Writes down what a later agent must know of the pod.
+pub(super) fn write_pod(shell: &Shell, wanted: &Wanted, ip: Option<Ipv4Addr>) -> io::Result<()> {
+    let directory = shell.paths.run_pod(&wanted.pod.uid.0);
+    fs::create_dir_all(&directory)?;
+    let pod = OnTmpfs {
+        source: wanted.source.clone(),
+        created: Instant::now(),
+        ip,
+        object: serde_json::from_str(wanted.object.get())?,
+    };
+    let new = directory.join("pod.json.new");
+    fs::write(&new, serde_json::to_vec(&pod)?)?;
+    fs::rename(new, directory.join("pod.json"))
+}
+
+/// The file of [`write_deletion`].
+const DELETION: &str = "deletion.json";
+
+/// Writes down that a pod is being deleted, with this grace.
+///
+/// # Errors
+/// If the pod's run-time directory cannot be written.
+pub(super) fn write_deletion(directory: &Path, grace: Duration) -> io::Result<()> {
+    let new = directory.join("deletion.json.new");
+    fs::write(&new, grace.as_secs().to_string())?;
+    fs::rename(new, directory.join(DELETION))
+}
+
+/// The grace in seconds of a pod that an earlier agent was deleting.
+pub(super) fn read_deletion(directory: &Path) -> Option<u64> {
+    fs::read_to_string(directory.join(DELETION)).ok()?.parse().ok()
+}
+
+/// What probes had found of each container when an earlier agent ended (`started`
+/// and `ready` stay what they are, pod-semantics 5.3).
+pub(super) fn read_healths(directory: &Path) -> Vec<Health> {
+    fs::read(directory.join(HEALTH))
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default()
+}
+
+/// The file of [`read_healths`].
+const HEALTH: &str = "health.json";
+
+/// Writes down what probes have found, for a later agent.
+///
+/// # Errors
+/// If the pod's run-time directory cannot be written.
+pub(super) fn write_healths(directory: &Path, healths: &[Health]) -> io::Result<()> {
+    let new = directory.join("health.json.new");
+    fs::write(&new, serde_json::to_vec(healths)?)?;
+    fs::rename(new, directory.join(HEALTH))
+}

@@ -1,0 +1,93 @@
+//! The root that an agent takes for itself: its directories, its lock, its door.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::fcntl::{Flock, FlockArg};
+use smol::Async;
+
+use crate::paths::Paths;
+use crate::time::Instant;
+
+use super::EngineError;
+
+/// How long a process that an agent forked just before it was killed may hold that agent's
+/// lock: until it executes a supervisor.
+const HEIRS: Duration = Duration::from_secs(5);
+
+/// Whether there is such a process.
+fn lives(pid: i32) -> bool {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None) != Err(nix::Error::ESRCH)
+}
+
+/// Takes the root for this agent.
+pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
+    for (directory, mode) in paths.directories() {
+        make_directory(&directory, mode)
+            .map_err(|source| EngineError::Prepare { path: directory, source })?;
+    }
+    let path = paths.agent_lock();
+    let failed = |source| EngineError::Prepare { path: path.clone(), source };
+    // Not through a link: what that leads to would be emptied.
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(&path);
+    let mut file = file.map_err(failed)?;
+    let until = Instant::now() + HEIRS;
+    let mut lock = loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => break lock,
+            Err((mut held, nix::errno::Errno::EWOULDBLOCK)) => {
+                let mut pid = String::new();
+                let read = held.rewind().and_then(|()| held.read_to_string(&mut pid));
+                let pid = read.ok().and_then(|_| pid.trim().parse().ok());
+                if pid.is_none_or(lives) || Instant::now() > until {
+                    return Err(EngineError::AlreadyRunning { pid, root: paths.root().to_owned() });
+                }
+                file = held;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err((_, errno)) => return Err(failed(errno.into())),
+        }
+    };
+    let written =
+        lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
+    written.map_err(failed)?;
+    Ok(lock)
+}
+
+/// Makes a directory of ours with this mode. One that has it is left alone: setting it again
+/// would write to flash.
+fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::create_dir_all(directory)?;
+    let permissions = fs::metadata(directory)?.permissions();
+    if permissions.mode() & 0o7777 == mode {
+        return Ok(());
+    }
+    fs::set_permissions(directory, fs::Permissions::from_mode(mode))
+}
+
+/// Opens the API's socket in the place of one that an earlier agent left.
+pub(super) fn listen(paths: &Paths) -> Result<Async<UnixListener>, EngineError> {
+    crate::api::listen(paths.root())
+        .map_err(|source| EngineError::Prepare { path: paths.api_socket(), source })
+}
+
+/// `MemTotal`; zero if the kernel does not say, which counts as very little.
+pub(super) fn memory_of_the_machine() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
