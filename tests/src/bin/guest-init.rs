@@ -68,7 +68,7 @@ fn leave_rootfs() -> io::Result<()> {
     std::env::set_current_dir("/newroot")?;
     mount(Some("."), "/", none, MsFlags::MS_MOVE, none)?;
     nix::unistd::chroot(".")?;
-    Ok(std::env::set_current_dir("/")?)
+    std::env::set_current_dir("/")
 }
 
 fn loopback_up() -> io::Result<()> {
