@@ -51,6 +51,9 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         code = ExitCode::FAILURE;
     }
     for object in &objects {
+        for warning in &object.warnings {
+            eprintln!("Warning: {}: {warning}", object.place);
+        }
         match apply.object(&context, &client, object) {
             Ok(line) => println!("{line}"),
             // Without an agent there is no more to be tried.

@@ -13,6 +13,8 @@ pub(crate) struct Object {
     pub(crate) value: Value,
     /// `web.yaml` or `web.yaml, document 2`.
     pub(crate) place: String,
+    /// What is said of its text, and no agent can see.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Object {
@@ -82,6 +84,7 @@ fn read_file(path: &Path, validation: Validation) -> Result<Vec<Object>, Failure
         .into_iter()
         .map(|written| Object {
             value: written.object,
+            warnings: written.warnings,
             place: match written.document {
                 Some(number) => format!("{name}, document {number}"),
                 None => name.clone(),

@@ -45,6 +45,8 @@ pub struct Facts<'a> {
     pub host_ip: Option<Ipv4Addr>,
     /// `spec.nodeName`.
     pub node_name: &'a str,
+    /// What the machine is called; the name of the node may be another.
+    pub host_name: &'a str,
     /// Memory of the machine in bytes, for the OOM score of burstable pods.
     pub memory: u64,
     /// The leaf.
@@ -65,12 +67,12 @@ fn config_error(message: impl Into<String>) -> StartFailure {
 /// What the containers of `pod` share.
 pub fn sandbox_config(
     pod: &Pod,
-    node_name: &str,
+    host_name: &str,
     network: Option<NetworkConfig>,
     pause_cgroup: CgroupPaths,
 ) -> SandboxConfig {
     SandboxConfig {
-        hostname: pod_files::hostname(pod, node_name),
+        hostname: pod_files::hostname(pod, host_name),
         network,
         host_ipc: pod.spec.host_ipc,
         host_pid: pod.spec.host_pid,

@@ -271,20 +271,26 @@ pub struct Written {
     pub object: Value,
     /// The document's place among several, from 1.
     pub document: Option<usize>,
+    /// What the object no longer shows: fields of its document that are there twice.
+    pub warnings: Vec<String>,
 }
 
 /// Reads the Pods of a file without judging them: that is for the agent which is to
-/// run them. Only what an object no longer shows is refused here, fields given twice.
+/// run them. Only what an object no longer shows is told here, fields given twice.
 pub fn written(name: &str, bytes: &[u8], validation: Validation) -> Result<Vec<Written>, ManifestError> {
     let (text, documents) = read(name, bytes)?;
     let mut objects = Vec::new();
     for mut document in documents {
         let value = document.value.take();
         let place = |error: ManifestError| error.placed(&text, &document, "");
-        duplicates(&document.duplicates, validation).map_err(place)?;
+        let mut repeated = duplicates(&document.duplicates, validation).map_err(place)?;
         let pods = kind::pods(value).map_err(|message| place(ManifestError::kind(message)))?;
         let number = text.several.then_some(document.number);
-        objects.extend(pods.into_iter().map(|found| Written { object: found.object, document: number }));
+        objects.extend(pods.into_iter().map(|found| Written {
+            object: found.object,
+            document: number,
+            warnings: std::mem::take(&mut repeated),
+        }));
     }
     if objects.is_empty() {
         return Err(text.empty());

@@ -27,18 +27,27 @@ const SEARCHES: usize = 32;
 const SEARCH_LINE: usize = 2048;
 
 /// The host name of a pod: `hostname` or its name, cut to 63 bytes and trimmed
-/// (kubelet: `GeneratePodHostNameAndDomain`); with `hostNetwork` the node's.
-pub fn hostname(pod: &Pod, node_name: &str) -> String {
+/// (kubelet: `GeneratePodHostNameAndDomain`). With `hostNetwork` that of the machine, whose
+/// UTS namespace such a pod is in, and not the node's name, which may be another.
+pub fn hostname(pod: &Pod, host_name: &str) -> String {
     if pod.spec.host_network {
-        return node_name.to_owned();
+        return host_name.to_owned();
     }
     let name = pod.spec.hostname.as_deref().unwrap_or(&pod.name);
     let cut = &name[..name.len().min(HOSTNAME)];
     cut.trim_end_matches(['-', '.']).to_owned()
 }
 
+/// The name of the machine at this moment.
+///
+/// # Errors
+/// If the kernel does not tell it.
+pub fn host_name() -> io::Result<String> {
+    Ok(nix::unistd::gethostname()?.to_string_lossy().into_owned())
+}
+
 /// `/etc/hosts` (kubelet: `managedHostsFileContent`).
-pub fn hosts(pod: &Pod, ip: Option<Ipv4Addr>, node_name: &str, node_hosts: &str) -> String {
+pub fn hosts(pod: &Pod, ip: Option<Ipv4Addr>, host_name: &str, node_hosts: &str) -> String {
     let mut text = if pod.spec.host_network {
         format!("# Kubernetes-managed hosts file (host network).\n{node_hosts}")
     } else {
@@ -52,7 +61,7 @@ pub fn hosts(pod: &Pod, ip: Option<Ipv4Addr>, node_name: &str, node_hosts: &str)
              fe00::2\tip6-allrouters\n",
         );
         if let Some(ip) = ip {
-            let host = hostname(pod, node_name);
+            let host = hostname(pod, host_name);
             match domain(pod) {
                 // Writing into a String does not fail.
                 Some(domain) => drop(writeln!(text, "{ip}\t{host}.{domain}\t{host}")),
@@ -172,10 +181,10 @@ fn merge(mut base: DnsConfig, with: &DnsConfig) -> DnsConfig {
 ///
 /// # Errors
 /// If the directory cannot be written.
-pub fn write(directory: &Path, pod: &Pod, ip: Option<Ipv4Addr>, node_name: &str) -> io::Result<Vec<String>> {
+pub fn write(directory: &Path, pod: &Pod, ip: Option<Ipv4Addr>, host_name: &str) -> io::Result<Vec<String>> {
     // A node without one of these files gives its pods an empty one.
     let node_file = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let hosts = hosts(pod, ip, node_name, &node_file("/etc/hosts"));
+    let hosts = hosts(pod, ip, host_name, &node_file("/etc/hosts"));
     put(&directory.join("etc-hosts"), &hosts)?;
     let mut node = node_file("/etc/resolv.conf");
     if !pod.spec.host_network && is_stub(&node) {
@@ -183,7 +192,7 @@ pub fn write(directory: &Path, pod: &Pod, ip: Option<Ipv4Addr>, node_name: &str)
     }
     let (text, left_out) = resolv_conf(&pod.spec, &node);
     put(&directory.join("resolv.conf"), &text)?;
-    put(&directory.join("hostname"), &format!("{}\n", hostname(pod, node_name)))?;
+    put(&directory.join("hostname"), &format!("{}\n", hostname(pod, host_name)))?;
     Ok(left_out)
 }
 

@@ -6,6 +6,7 @@
 //! wanted until the file is right or gone. Read next: `engine.rs`, which tells
 //! the core of the difference between two readings.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -357,6 +358,20 @@ impl Sources {
             wanted.append(&mut here);
         }
         (wanted, refusals)
+    }
+
+    /// The file that says what the pod of a name is, and not `source`, whether that says it or will.
+    pub fn overriding(&self, source: &Path, namespace: &str, name: &str) -> Option<PathBuf> {
+        let (wanted, _) = self.wanted();
+        let winner = &wanted.get(&(Rc::from(namespace), Rc::from(name)))?.source;
+        let rank =
+            |file: &Path| self.directories.iter().position(|directory| file.starts_with(&directory.path));
+        let wins = match rank(winner).cmp(&rank(source)) {
+            Ordering::Greater => true,
+            Ordering::Equal => winner.file_name() < source.file_name(),
+            Ordering::Less => false,
+        };
+        wins.then(|| winner.clone())
     }
 
     /// Whether `source` is a file that is there and cannot be understood: what

@@ -197,6 +197,33 @@ fn directories_come_in_order_and_later_ones_win_by_name() {
 }
 
 #[test]
+fn who_applies_what_another_file_overrides_is_told_which() {
+    let device = Device::start();
+    let later = device.path("/run/nodlet/manifests");
+    fs::create_dir_all(&later).expect("the root can be written to");
+    let overriding = manifest::pod("web", "print over then on-term 0 then sleep");
+    fs::write(later.join("web.yaml"), &overriding).expect("it can be written");
+    device.pod("web").wait_log("app", "over");
+
+    let applied = manifest::pod("web", "print applied then sleep");
+    let warning = format!("Warning: {}/web.yaml overrides this: pod \"web\" is as", later.display());
+    for dry_run in ["--dry-run=server", "--dry-run=none"] {
+        let ran = device.nodlet_with_input(["apply", "-f", "-", dry_run], &applied);
+        assert!(ran.stderr.starts_with(&warning), "{ran:?}");
+        assert!(ran.ok().starts_with("pod/web configured"));
+    }
+    assert_eq!(device.pod("web").logs("app"), "over\n");
+    // Even the same is kept then: that file may go, and what was applied stays.
+    let ran = device.nodlet_with_input(["apply", "-f", "-"], &overriding);
+    assert!(ran.stderr.starts_with(&warning), "{ran:?}");
+    device.nodlet_with_input(["apply", "-f", "-"], &applied).ok();
+    fs::remove_file(later.join("web.yaml")).expect("it is there");
+    device.pod("web").wait_log("app", "applied");
+    let ran = device.nodlet_with_input(["apply", "-f", "-"], &applied);
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("pod/web unchanged\n", ""));
+}
+
+#[test]
 fn a_missing_image_is_named_and_the_pod_starts_the_moment_it_is_loaded() {
     let mut device = Device::new();
     device.start_agent();

@@ -50,6 +50,22 @@ fn a_pod_knows_its_name_and_its_addresses() {
 }
 
 #[test]
+fn a_pod_in_the_hosts_network_is_called_as_the_machine_whatever_the_node_is_called() {
+    let mut device = Device::new();
+    device.agent_arguments(["--node-name", "some-board"]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    device.write_manifest("host.yaml", &manifest::pod_with("host", "sleep", "hostNetwork: true"));
+    let host = device.pod("host");
+    host.wait_ready();
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("/proc is mounted");
+    assert_eq!(host.exec("app", ["/bin/demo", "hostname"]).ok(), name);
+    assert_eq!(host.exec("app", ["/bin/demo", "cat", "/etc/hostname"]).ok(), name);
+    let environment = host.exec("app", ["/bin/demo", "env"]).ok();
+    assert!(environment.contains(&format!("HOSTNAME={name}")), "{environment}");
+}
+
+#[test]
 fn host_network_is_the_hosts_and_has_no_address_of_its_own() {
     let device = Device::start();
     device.write_manifest("host.yaml", &manifest::pod_with("host", "sleep", "hostNetwork: true"));

@@ -34,6 +34,26 @@ fn apply_get_and_delete_do_as_kubectl_does() {
 }
 
 #[test]
+fn apply_warns_of_a_key_that_is_there_twice_if_told_to() {
+    let device = Device::start();
+    let text = manifest::pod("web", "sleep") + "kind: Pod\n";
+    let apply = |how: &str| {
+        device.nodlet_with_input(["apply", "--dry-run", "-f", "-", &format!("--validate={how}")], &text)
+    };
+    assert!(apply("strict").refused().contains("key \"kind\" already set in map"));
+    let warned = apply("warn");
+    assert!(
+        warned.stderr.starts_with("Warning: STDIN: line ")
+            && warned.stderr.ends_with(": key \"kind\" already set in map\n"),
+        "{warned:?}"
+    );
+    warned.ok();
+    let ignored = apply("ignore");
+    assert_eq!(ignored.stderr, "");
+    ignored.ok();
+}
+
+#[test]
 fn delete_warns_of_force_and_refuses_what_contradicts_itself() {
     let device = Device::start();
     let text = manifest::pod_with(

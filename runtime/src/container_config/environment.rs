@@ -29,7 +29,7 @@ fn set(variables: &mut Variables, name: &str, value: String) {
 pub(super) fn of(pod: &Pod, container: &Container, image: &ImageConfig, facts: &Facts<'_>) -> Vec<String> {
     let mut variables = vec![
         ("PATH".to_owned(), PATH.to_owned()),
-        ("HOSTNAME".to_owned(), pod_files::hostname(pod, facts.node_name)),
+        ("HOSTNAME".to_owned(), pod_files::hostname(pod, facts.host_name)),
     ];
     for pair in &image.env {
         if let Some((name, value)) = pair.split_once('=') {

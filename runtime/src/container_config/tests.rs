@@ -32,6 +32,7 @@ fn config_of(container: &str, spec: &str, image: &ImageConfig) -> Result<Contain
         ip: Some(Ipv4Addr::new(10, 0, 0, 2)),
         host_ip: Some(Ipv4Addr::new(192, 168, 0, 1)),
         node_name: "node",
+        host_name: "machine",
         memory: 1 << 30,
         cgroup: CgroupPaths::default(),
         volumes: &volumes,
@@ -43,6 +44,16 @@ fn config_of(container: &str, spec: &str, image: &ImageConfig) -> Result<Contain
 
 fn made(container: &str, spec: &str) -> ContainerConfig {
     config_of(container, spec, &image()).unwrap_or_else(|failure| panic!("{}", failure.message))
+}
+
+#[test]
+fn a_pod_in_the_hosts_network_is_called_as_the_machine_and_not_as_the_node() {
+    let name = |spec: &str| {
+        let env = made("", spec).process.env;
+        env.into_iter().find(|pair| pair.starts_with("HOSTNAME=")).unwrap()
+    };
+    assert_eq!(name("hostNetwork: true"), "HOSTNAME=machine");
+    assert_eq!(name(""), "HOSTNAME=p");
 }
 
 #[test]

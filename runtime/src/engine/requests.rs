@@ -11,6 +11,7 @@ use crate::api::{Accepted, Applied, ExecExit, ExecSession, FieldValidation, Repl
 use crate::manifest::{self, Manifest, ManifestError, Validation};
 use crate::node::{Observation, PodIndex};
 use crate::sources::Wanted;
+use crate::spec::Pod;
 use crate::supervisor::config::ExecConfig;
 use crate::time::Instant;
 
@@ -57,7 +58,8 @@ impl Engine {
         reply: Reply<Accepted>,
     ) {
         match self.admit(object, validation, new) {
-            Ok((manifest, applied)) => {
+            Ok((mut manifest, applied)) => {
+                manifest.warnings.extend(self.overridden(&manifest.pod));
                 let shown = |object: Value, applied, warnings| Accepted { object, applied, warnings };
                 if dry_run || applied == Applied::Unchanged {
                     let _ = reply.try_send(Ok(shown(manifest.object, applied, manifest.warnings)));
@@ -120,7 +122,10 @@ impl Engine {
             }
             (Some(_), true) => Err(Status::already_exists("pods", &name.1)),
             (None, _) => Ok((manifest, Applied::Created)),
-            (Some(old), false) if same(old.object.get(), &manifest.object) => {
+            // What it says is what runs: nothing is kept, unless another file says it that may go.
+            (Some(old), false)
+                if self.overridden(&manifest.pod).is_none() && same(old.object.get(), &manifest.object) =>
+            {
                 let object = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
                 Ok((Manifest { object, ..manifest }, Applied::Unchanged))
             }
@@ -158,6 +163,17 @@ impl Engine {
             // A client that hung up has changed nothing about what it applied.
             let _ = reply.try_send(answer);
         });
+    }
+
+    /// What to warn of if another file wins over what is applied for a pod.
+    fn overridden(&self, pod: &Pod) -> Option<String> {
+        let path = self.applied_path(&pod.namespace, &pod.name);
+        let file = self.shell.sources.borrow().overriding(&path, &pod.namespace, &pod.name)?;
+        Some(format!(
+            "{} overrides this: pod \"{}\" is as that file says until it is gone from there",
+            file.display(),
+            pod.name
+        ))
     }
 
     fn applied_path(&self, namespace: &str, name: &str) -> PathBuf {

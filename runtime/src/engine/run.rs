@@ -13,6 +13,7 @@ use crate::container_config::{self, Facts};
 use crate::node::{
     Attempt, Exit, PodIndex, PodObservation, Record, StartFailure, StartFailureReason, StartedContainer, User,
 };
+use crate::pod_files;
 use crate::sources::Wanted;
 use crate::spec::ContainerIndex;
 use crate::spec::container::PullPolicy;
@@ -85,6 +86,7 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
     let create = |error: &(dyn std::error::Error + 'static)| {
         failure(StartFailureReason::CreateContainerError, crate::error::chain(error))
     };
+    let host_name = pod_files::host_name().map_err(|error| create(&error))?;
     let limits = ContainerLimits::of(&wanted.pod, attempt.container);
     let leaf =
         sandbox.cgroup.leaf(&container.name, attempt.number, &limits).map_err(|error| create(&error))?;
@@ -92,6 +94,7 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
         ip: sandbox.ip,
         host_ip: shell.network.borrow().host_ip(),
         node_name: &shell.config.node_name,
+        host_name: &host_name,
         memory: shell.memory,
         cgroup: leaf.paths(),
         volumes: &sandbox.volumes,

@@ -131,8 +131,8 @@ async fn make(
     if ip.is_some() {
         shell.network.borrow_mut().ensure_bridge().map_err(Failure::sandbox)?;
     }
-    let left_out =
-        pod_files::write(&directory, pod, ip, &shell.config.node_name).map_err(Failure::sandbox)?;
+    let host_name = pod_files::host_name().map_err(Failure::sandbox)?;
+    let left_out = pod_files::write(&directory, pod, ip, &host_name).map_err(Failure::sandbox)?;
     for message in left_out {
         let event =
             Event { container: None, warning: true, reason: "DNSConfigForming", message: message.into() };
@@ -142,7 +142,7 @@ async fn make(
     let network = ip.map(|ip| shell.network.borrow().config(&pod.uid, ip));
     let config = container_config::sandbox_config(
         pod,
-        &shell.config.node_name,
+        &host_name,
         network,
         cgroup.pause_paths().map_err(Failure::sandbox)?,
     );

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Manifest, ManifestCause, ManifestError, Validation, admit, parse, to_yaml};
+use super::{Manifest, ManifestCause, ManifestError, Validation, admit, parse, to_yaml, written};
 use crate::spec::container::{EnvSource, PullPolicy};
 use crate::spec::pod::DnsPolicy;
 use crate::spec::probe::PortOrName;
@@ -334,6 +334,14 @@ fn unknown_and_repeated_fields_are_errors_warnings_or_nothing() {
     assert!(warned[0].object["spec"]["containers"][0].get("imag").is_none());
     let ignored = parse("f", text.as_bytes(), Validation::Ignore, "n").unwrap();
     assert!(ignored[0].warnings.is_empty());
+
+    // For those who send it to an agent, who sees nothing of it any more.
+    let text = POD.replace("image:", "image: j, image:");
+    let twice = ["line 4: key \"image\" already set in map"];
+    assert_eq!(written("f", text.as_bytes(), Validation::Warn).unwrap()[0].warnings, twice);
+    assert!(written("f", text.as_bytes(), Validation::Ignore).unwrap()[0].warnings.is_empty());
+    let refused_too = written("f", text.as_bytes(), Validation::Strict).unwrap_err().to_string();
+    assert!(refused_too.ends_with(twice[0]), "{refused_too}");
 
     let json = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","name":"b"},"spec":{"containers":[{"name":"c","image":"i"}]}}"#;
     assert!(refused(json).to_string().ends_with("strict decoding error: duplicate field \"metadata.name\""));
