@@ -35,6 +35,11 @@ const NESTING_MAX: usize = 4;
 pub enum ArchiveError {
     /// Neither an OCI image layout nor a docker archive.
     Unrecognised,
+    /// What other tools write and read, and this one does not.
+    Foreign {
+        /// What it is, and the way on.
+        problem: String,
+    },
     /// The archive could not be read.
     Read(io::Error),
     /// The archive is no tar file, or a damaged one.
@@ -75,6 +80,7 @@ impl fmt::Display for ArchiveError {
                 "read the archive: it has neither index.json (an OCI image layout) nor manifest.json (a docker \
                  archive); make one with podman save, docker save, buildah push or skopeo copy"
             ),
+            ArchiveError::Foreign { problem } => write!(f, "read the archive: {problem}"),
             ArchiveError::Read(error) if is_cut_off(error) => {
                 write!(f, "read the archive: it is cut off; copy it, or save the image, again")
             }
@@ -114,6 +120,7 @@ impl std::error::Error for ArchiveError {
             ArchiveError::Tar(error) => error.source(),
             ArchiveError::Digest { source, .. } => Some(source),
             ArchiveError::Unrecognised
+            | ArchiveError::Foreign { .. }
             | ArchiveError::Document { .. }
             | ArchiveError::Missing { .. }
             | ArchiveError::NoPlatform { .. } => None,
@@ -191,7 +198,7 @@ impl Documents for Bounded<'_> {
 /// Finds the images in an archive that are wanted.
 pub(crate) fn plan(documents: &mut dyn Documents, wanted: &Wanted) -> Result<Vec<Planned>, ArchiveError> {
     let documents = &mut Bounded { documents, bytes: 0 };
-    let docker: Option<Vec<DockerImage>> = parsed(documents, "manifest.json")?;
+    let docker = documents.document("manifest.json")?.map(|bytes| docker_manifest(&bytes)).transpose()?;
     let Some(index) = parsed::<Index>(documents, "index.json")? else {
         let docker = docker.ok_or(ArchiveError::Unrecognised)?;
         return docker_images(documents, docker, wanted);
@@ -226,6 +233,20 @@ fn parsed<T: serde::de::DeserializeOwned>(
     match documents.document(member)? {
         Some(bytes) => from_json(member, &bytes).map(Some),
         None => Ok(None),
+    }
+}
+
+/// Docker archives have a list of images there; `dir:` of skopeo and podman the manifest of one,
+/// whose name is nowhere.
+fn docker_manifest(bytes: &[u8]) -> Result<Vec<DockerImage>, ArchiveError> {
+    let member = "manifest.json";
+    match from_json::<serde_json::Value>(member, bytes)? {
+        manifest if manifest["schemaVersion"].is_number() => Err(ArchiveError::Foreign {
+            problem: "it is what `skopeo copy … dir:` and `podman save --format docker-dir` write, which is not taken: \
+                      save it as a docker-archive, an oci-archive or an OCI image layout (oci:DIR, oci-dir)"
+                .to_owned(),
+        }),
+        _ => from_json(member, bytes),
     }
 }
 

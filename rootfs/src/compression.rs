@@ -34,7 +34,22 @@ pub(crate) enum Format {
     Gzip,
     Zstd,
     Tar,
+    /// Compressed by what is not taken: its name.
+    Foreign(&'static str),
     Other,
+}
+
+impl Format {
+    /// What is wrong with a stream of this format, and the way on.
+    pub(crate) fn refusal(self) -> Option<String> {
+        match self {
+            Format::Foreign(name) => Some(format!(
+                "it is compressed with {name}, which is not taken: decompress it with `{name} -d` first, or compress \
+                 it with gzip or zstd"
+            )),
+            Format::Gzip | Format::Zstd | Format::Tar | Format::Other => None,
+        }
+    }
 }
 
 /// A stream whose beginning has been looked at.
@@ -52,6 +67,8 @@ pub(crate) fn peek<R: Read>(mut stream: R) -> io::Result<Peeked<R>> {
         [0x1f, 0x8b, ..] => Format::Gzip,
         // A frame, or a skippable frame before it.
         [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Format::Zstd,
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Format::Foreign("xz"),
+        [b'B', b'Z', b'h', b'1'..=b'9', b'1', b'A', b'Y', b'&', b'S', b'Y', ..] => Format::Foreign("bzip2"),
         block if crate::members::begins_tar(block) => Format::Tar,
         _ => Format::Other,
     };
@@ -67,7 +84,7 @@ impl<'a, R: Read + 'a> Peeked<R> {
         match self.format {
             Format::Gzip => Box::new(Bounded { stream: MultiGzDecoder::new(self.stream), taken, given: 0 }),
             Format::Zstd => Box::new(Bounded { stream: Zstd::new(self.stream), taken, given: 0 }),
-            Format::Tar | Format::Other => Box::new(self.stream),
+            Format::Tar | Format::Foreign(_) | Format::Other => Box::new(self.stream),
         }
     }
 }

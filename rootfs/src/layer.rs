@@ -110,8 +110,11 @@ pub(crate) fn convert(
     bounds: LayerBounds,
     warn: &mut dyn FnMut(String),
 ) -> Result<Converted, LayerError> {
-    let plain = peek(stream).map_err(LayerError::Read)?.decompressed();
-    let mut members = Members::new(Digesting::new(plain));
+    let plain = peek(stream).map_err(LayerError::Read)?;
+    if let Some(problem) = plain.format.refusal() {
+        return Err(LayerError::Refused { problem });
+    }
+    let mut members = Members::new(Digesting::new(plain.decompressed()));
     let mut layer = Layer { tree: Tree::new(bounds.names), writer: Writer::new(file, bounds.bytes) };
     while let Some(member) = members.next()? {
         let refused = |problem: String| LayerError::Member { path: shown(&member.path), problem };

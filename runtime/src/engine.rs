@@ -239,7 +239,15 @@ impl Engine {
         let network = if config.down {
             Network::without_range(&paths)
         } else {
-            Network::new(&paths, config.pod_cidr.as_deref()).map_err(EngineError::Network)?
+            let network = Network::new(&paths, config.pod_cidr.as_deref()).map_err(EngineError::Network)?;
+            // Pods with hostNetwork run all the same, and the machine may be another when one needs it.
+            if let Err(error) = network.check_range() {
+                log::warn!(
+                    "no pod with a network of its own will start: failed to {}",
+                    crate::error::chain(&error)
+                );
+            }
+            network
         };
         let directories = if config.down { Vec::new() } else { paths.manifest_directories() };
         let sources = Sources::open(directories, &config.node_name)
@@ -327,6 +335,14 @@ impl Engine {
     /// or that one is gone, is believed by whoever reads it.
     fn open_api(&mut self) {
         let Some((api, listener)) = self.door.take() else { return };
+        let config = &self.shell.config;
+        log::info!(
+            "nodlet {} runs the pods of node {} below {}; its API is on {}",
+            env!("CARGO_PKG_VERSION"),
+            config.node_name,
+            config.root.display(),
+            self.shell.paths.api_socket().display()
+        );
         self.shell.spawn(async move {
             if let Err(error) = api::serve(api, listener).await {
                 log::error!("the API has ended: {error}");

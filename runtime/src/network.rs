@@ -110,22 +110,7 @@ impl Network {
             // Up already, or a no-op: cheaper than to ask.
             return netlink.set_up(bridge.unwrap_or_default()).map_err(failed("set the bridge up"));
         }
-        let routes = netlink.routes().map_err(failed("list the machine's routes"))?;
-        for (what, list) in [("address", addresses), ("route", routes)] {
-            for (index, base, prefix) in list {
-                let ours = Some(index) == bridge;
-                // A default route overlaps everything and takes nothing from it.
-                if !ours && prefix > 0 && self.range.overlaps(base, prefix) {
-                    return Err(NetworkError::Overlap {
-                        range: self.range,
-                        what,
-                        base,
-                        prefix,
-                        link: link_name(index),
-                    });
-                }
-            }
-        }
+        self.refuse_overlap(&mut netlink, bridge, addresses)?;
         let index = match bridge {
             Some(index) => index,
             None => {
@@ -145,6 +130,41 @@ impl Network {
             .add_address(index, self.range.gateway(), self.range.prefix)
             .map_err(failed("give the bridge its address"))?;
         netlink.set_up(index).map_err(failed("set the bridge up"))
+    }
+
+    /// Whether the machine uses the range for something else already.
+    pub fn check_range(&self) -> Result<(), NetworkError> {
+        let failed = |operation| move |source| NetworkError::Kernel { operation, source };
+        let mut netlink = Netlink::open().map_err(failed("open a netlink socket"))?;
+        let addresses = netlink.addresses().map_err(failed("list the machine's addresses"))?;
+        self.refuse_overlap(&mut netlink, link_index(&self.bridge).ok(), addresses)
+    }
+
+    fn refuse_overlap(
+        &self,
+        netlink: &mut Netlink,
+        bridge: Option<u32>,
+        addresses: Vec<(u32, Ipv4Addr, u8)>,
+    ) -> Result<(), NetworkError> {
+        let routes = netlink
+            .routes()
+            .map_err(|source| NetworkError::Kernel { operation: "list the machine's routes", source })?;
+        for (what, list) in [("address", addresses), ("route", routes)] {
+            for (index, base, prefix) in list {
+                let ours = Some(index) == bridge;
+                // A default route overlaps everything and takes nothing from it.
+                if !ours && prefix > 0 && self.range.overlaps(base, prefix) {
+                    return Err(NetworkError::Overlap {
+                        range: self.range,
+                        what,
+                        base,
+                        prefix,
+                        link: link_name(index),
+                    });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// What the supervisor of a pod needs to make its link.

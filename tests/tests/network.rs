@@ -31,6 +31,21 @@ fn containers_of_a_pod_share_localhost_and_pods_reach_each_other_and_the_host_re
 }
 
 #[test]
+fn a_range_that_the_machine_uses_is_told_when_the_agent_starts() {
+    let one = Device::start();
+    one.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    one.pod("web").wait_ready();
+    let address = one.pod("web").ip();
+    let range = format!("{}.0/24", address.rsplit_once('.').expect("an address has dots").0);
+    let mut other = Device::new();
+    other.agent_arguments(["--pod-cidr", &range]);
+    other.start_agent();
+    let told = format!("failed to use {range} for pods: the machine has the address ");
+    assert!(other.agent_log().contains(&told), "{}", other.agent_log());
+    assert!(!one.agent_log().contains("for pods: the machine has"), "{}", one.agent_log());
+}
+
+#[test]
 fn a_pod_knows_its_name_and_its_addresses() {
     let device = Device::start();
     device.write_manifest(

@@ -209,6 +209,24 @@ fn a_verb_without_an_agent_says_what_to_do() {
 }
 
 #[test]
+fn an_agent_that_is_ready_says_so_unless_it_is_told_to_be_quiet() {
+    let mut device = Device::new();
+    device.agent_arguments(["--node-name", "board-7", "--quiet"]);
+    device.start_agent();
+    assert_eq!(device.agent_log(), "");
+    device.stop_agent();
+    device.agent_arguments(["--node-name", "board-7"]);
+    device.start_agent();
+    let (root, socket) = (device.root().display(), device.socket());
+    let expected = format!(
+        "INFO  nodlet {} runs the pods of node board-7 below {root}; its API is on {}\n",
+        env!("CARGO_PKG_VERSION"),
+        socket.display()
+    );
+    assert!(device.agent_log().ends_with(&expected), "{}", device.agent_log());
+}
+
+#[test]
 fn version_is_said_without_an_agent() {
     let device = Device::new();
     assert!(device.nodlet(["version"]).ok().contains(env!("CARGO_PKG_VERSION")));

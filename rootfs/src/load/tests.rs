@@ -200,6 +200,30 @@ fn damaged_and_foreign_archives_are_refused() {
         "read the archive: it has neither index.json (an OCI image layout) nor manifest.json (a docker archive); \
          make one with podman save, docker save, buildah push or skopeo copy",
     );
+    let manifest =
+        r#"{"schemaVersion":2,"mediaType":"application/vnd.docker.distribution.manifest.v2+json"}"#;
+    refused(
+        TarBuilder::new()
+            .file("version", "Directory Transport Version: 1.1\n")
+            .file("manifest.json", manifest),
+        &amd64(),
+        "read the archive: it is what `skopeo copy … dir:` and `podman save --format docker-dir` write, which is not \
+         taken: save it as a docker-archive, an oci-archive or an OCI image layout (oci:DIR, oci-dir)",
+    );
+    for (name, bytes) in [("xz", &b"\xfd7zXZ\0\0\x04"[..]), ("bzip2", b"BZh91AY&SY")] {
+        let expected = format!(
+            "it is compressed with {name}, which is not taken: decompress it with `{name} -d` first, or compress it \
+             with gzip or zstd"
+        );
+        for outcome in load_both(bytes, &amd64()) {
+            assert_eq!(outcome, Err(format!("read the archive: {expected}")));
+        }
+        let image = TestImage::new("app:1", vec![bytes.to_vec()]);
+        for outcome in load_both(&oci_archive(&[image]).finish(), &amd64()) {
+            let refusal = outcome.expect_err(name);
+            assert!(refusal.starts_with("load layer ") && refusal.ends_with(&expected), "{refusal}");
+        }
+    }
     let other = layer("other");
     let replaced = |name: &str, bytes: &[u8]| oci_archive(&[image()]).bytes(name, bytes);
     refused(

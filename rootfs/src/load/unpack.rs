@@ -119,7 +119,7 @@ impl Unpacking<'_> {
         match peek(&file).map_err(failed)?.format {
             Format::Tar | Format::Other => self.seekable(&mut TarFile::open(file)?),
             // An archive that is compressed as a whole has no place to seek to.
-            Format::Gzip | Format::Zstd => {
+            Format::Gzip | Format::Zstd | Format::Foreign(_) => {
                 file.rewind().map_err(failed)?;
                 self.stream(&mut file)
             }
@@ -162,8 +162,11 @@ impl Unpacking<'_> {
 
     /// Reads all once, and finds out at the end what it was for.
     fn stream(&mut self, input: &mut dyn Read) -> Result<Vec<Planned>, LoadError> {
-        let archive = peek(input).map_err(ArchiveError::Read)?.decompressed();
-        let mut members = Members::new(archive);
+        let archive = peek(input).map_err(ArchiveError::Read)?;
+        if let Some(problem) = archive.format.refusal() {
+            return Err(ArchiveError::Foreign { problem }.into());
+        }
+        let mut members = Members::new(archive.decompressed());
         let mut passed = Passed::default();
         let mut met: HashMap<String, Result<Met, LoadError>> = HashMap::new();
         while let Some(member) = members.next().map_err(ArchiveError::Tar)? {
@@ -177,7 +180,7 @@ impl Unpacking<'_> {
             }
             let mut stream = peek(&mut members).map_err(ArchiveError::Read)?;
             match stream.format {
-                Format::Gzip | Format::Zstd | Format::Tar => {
+                Format::Gzip | Format::Zstd | Format::Tar | Format::Foreign(_) => {
                     let result = match self.expected(&name) {
                         Some((blob, diff_id)) => check_present(&name, &mut stream, blob, diff_id),
                         None => {
