@@ -124,7 +124,7 @@ pub(crate) fn convert(
             ErofsError::Write(error) => LayerError::Write(error),
         })?;
     }
-    layer.tree.mark_implied().map_err(|problem| LayerError::Refused { problem })?;
+    layer.tree.settle().map_err(|problem| LayerError::Refused { problem })?;
     // The digest covers what follows the archive's end, too.
     let (diff_id, _) = members.into_inner().finish().map_err(LayerError::Read)?;
     let image = layer.writer.finish(&layer.tree, &diff_id).map_err(|error| match error {

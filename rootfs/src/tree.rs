@@ -151,14 +151,19 @@ impl Tree {
         Ok(())
     }
 
-    /// Marks the directories of which lower layers may know more, when all members are in.
-    pub(crate) fn mark_implied(&mut self) -> Result<(), String> {
+    /// When all members are in: takes whiteouts away where all is hidden anyway, and marks
+    /// the directories of which lower layers may know more.
+    pub(crate) fn settle(&mut self) -> Result<(), String> {
         let count = self.directories.len();
         // A directory comes after the one it is in.
         let mut hides = vec![false; count];
         for index in 0..count {
             let directory = &self.directories[index];
             hides[index] = directory.opaque || hides[directory.parent];
+            if hides[index] {
+                // Overlayfs does not look for them where it merges nothing, and would list them.
+                self.directories[index].children.retain(|_, child| !matches!(child, Child::Whiteout));
+            }
         }
         let mut marks = vec![None; count];
         for index in (0..count).rev() {

@@ -10,10 +10,14 @@ use std::process::Command;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use std::os::unix::ffi::OsStrExt;
+use tar::EntryType;
 
 use super::*;
 use crate::content::Content;
 use crate::testing::{Scratch, TarBuilder, run, set_xattr, xattrs};
+
+mod random;
 
 /// A converted layer, mounted.
 struct Mounted {
@@ -63,18 +67,19 @@ struct Seen {
 
 fn look(root: &Path) -> BTreeMap<PathBuf, Seen> {
     let mut seen = BTreeMap::new();
-    let mut inodes: BTreeMap<u64, PathBuf> = BTreeMap::new();
+    let mut inodes: BTreeMap<(u64, u64), PathBuf> = BTreeMap::new();
     let mut todo = vec![PathBuf::new()];
     while let Some(name) = todo.pop() {
         let path = root.join(&name);
-        let metadata = fs::symlink_metadata(&path).unwrap();
+        let metadata =
+            fs::symlink_metadata(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         if metadata.is_dir() {
             let names = fs::read_dir(&path).unwrap().map(|entry| name.join(entry.unwrap().file_name()));
             let mut names: Vec<PathBuf> = names.collect();
             names.sort();
             todo.extend(names.into_iter().rev());
         }
-        let same_as = inodes.entry(metadata.ino()).or_insert_with(|| name.clone()).clone();
+        let same_as = inodes.entry((metadata.dev(), metadata.ino())).or_insert_with(|| name.clone()).clone();
         let file = metadata.is_file();
         let entry = Seen {
             mode: metadata.mode(),
@@ -248,6 +253,8 @@ fn whiteouts_speak_of_lower_layers_only() {
     check(TarBuilder::new().file("d/.wh.gone", ""), &["d 755", "d/gone whiteout"]);
     check(TarBuilder::new().file("d/.wh..wh..opq", "").file("d/a", "1"), &["d opaque", "d/a 1"]);
     check(TarBuilder::new().file("d/a", "1").file("d/.wh..wh..opq", ""), &["d opaque", "d/a 1"]);
+    check(TarBuilder::new().file("d/.wh.gone", "").file("d/.wh..wh..opq", ""), &["d opaque"]);
+    check(TarBuilder::new().file("d/.wh..wh..opq", "").file("d/e/.wh.gone", ""), &["d opaque", "d/e 755"]);
     check(TarBuilder::new().file("a", "1").file(".wh.a", ""), &["a 1"]);
     check(TarBuilder::new().file(".wh.a", "").file("a", "1"), &["a 1"]);
     check(TarBuilder::new().directory("a").file(".wh.a", ""), &["a opaque"]);
