@@ -258,7 +258,7 @@ impl TestImage {
         Digest::of(self.configuration().as_bytes())
     }
 
-    fn blobs(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn blobs(&self) -> Vec<Vec<u8>> {
         let compressed = |layer: &Vec<u8>| match self.compression {
             Compression::None => layer.clone(),
             Compression::Gzip => {

@@ -10,6 +10,7 @@ use crate::testing::{Compression, Scratch, TarBuilder, TestImage, docker_archive
 
 mod child;
 mod faults;
+mod fuzz;
 mod hostile;
 mod memory;
 

@@ -8,41 +8,11 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use nodlet_fuzz::{Random, setting};
+
 use super::*;
 use crate::assemble::{mount_layer, mount_root};
 use crate::testing::{TestImage, oci_archive};
-
-/// A small generator.
-struct Random(u64);
-
-impl Random {
-    fn of(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 11) % limit as u64) as usize
-    }
-
-    fn one_in(&mut self, chances: usize) -> bool {
-        self.below(chances) == 0
-    }
-
-    fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
-        &choices[self.below(choices.len())]
-    }
-
-    fn bytes(&mut self, length: usize) -> Vec<u8> {
-        (0..length).map(|_| self.below(256) as u8).collect()
-    }
-}
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
-}
 
 /// An image's layers in the making.
 #[derive(Default)]

@@ -1,0 +1,155 @@
+//! Inputs changed at random, for the tests of what reads hostile bytes.
+//!
+//! A target is a function that must return, whatever bytes it gets: it may
+//! refuse them, and it may not panic, hang or ask for memory without bound. Each
+//! crate has its targets beside the code they try, as ordinary tests:
+//!
+//! ```text
+//! rootfs   archive, image manifest     load/tests/fuzz.rs
+//! runtime  manifest, protocol frame, API request
+//! ```
+//!
+//! Nothing but seeds decides what is tried, so that a failure can be had again:
+//! `NODLET_SEED=4711 NODLET_ROUNDS=1 cargo test …`. `cargo xtask long fuzz` runs
+//! each for as long as one likes. Not libFuzzer by way of bolero or cargo-fuzz:
+//! those bring 35 crates, C++ among them, and a nightly compiler.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// One input may take so long; more is a hang.
+const SLOW: Duration = Duration::from_secs(20);
+/// An input does not grow beyond this by what is done to it.
+const LONGEST: usize = 1024 * 1024;
+
+/// A small generator (xorshift64).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The generator of this seed.
+    pub fn of(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number below `limit`, which is not zero.
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        // The low bits are the weakest.
+        ((self.0 >> 11) % limit as u64) as usize
+    }
+
+    /// True once in so many times.
+    pub fn one_in(&mut self, chances: usize) -> bool {
+        self.below(chances) == 0
+    }
+
+    /// One of them.
+    pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+        &choices[self.below(choices.len())]
+    }
+
+    /// So many bytes.
+    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| self.below(256) as u8).collect()
+    }
+}
+
+/// A number from the environment, which says what a run shall be.
+pub fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+/// Tries `target` with inputs of the corpus that are changed at random, `rounds`
+/// of them unless `NODLET_ROUNDS` says otherwise. `words` mean something to it.
+pub fn fuzz(name: &str, rounds: u64, corpus: &[Vec<u8>], words: &[&[u8]], mut target: impl FnMut(&[u8])) {
+    let (first, rounds) = (setting("NODLET_SEED", 1), setting("NODLET_ROUNDS", rounds));
+    for seed in first..first.saturating_add(rounds) {
+        let mut random = Random::of(seed);
+        let mut input = random.pick(corpus).clone();
+        for _ in 0..=random.below(6) {
+            change(&mut input, &mut random, corpus, words);
+        }
+        let begun = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(|| target(&input)));
+        let slow = begun.elapsed() > SLOW;
+        if outcome.is_err() || slow {
+            let path = keep(name, seed, &input);
+            let what = if slow { "took more than 20 s over" } else { "panicked at" };
+            panic!("{name} {what} the input of seed {seed}, which is in {}", path.display());
+        }
+    }
+    println!("{name}: {rounds} inputs, seeds {first} to {}", first.saturating_add(rounds) - 1);
+}
+
+/// Where an input lies that was too much, for whoever looks into it.
+fn keep(name: &str, seed: u64, input: &[u8]) -> PathBuf {
+    let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let path = std::env::temp_dir().join(format!("nodlet-fuzz-{name}-{seed}"));
+    // The panic that follows says more than that this failed.
+    let _ = std::fs::write(&path, input);
+    path
+}
+
+/// Changes one thing about the input.
+fn change(input: &mut Vec<u8>, random: &mut Random, corpus: &[Vec<u8>], words: &[&[u8]]) {
+    const NUMBERS: [&[u8]; 8] = [
+        b"-1",
+        b"0",
+        b"18446744073709551615",
+        b"9223372036854775808",
+        b"4294967296",
+        b"1e999",
+        b"0777",
+        b"\xff",
+    ];
+    let at = random.below(input.len() + 1);
+    let end = (at + 1 + random.below(1 + random.clone().below(64))).min(input.len());
+    match random.below(10) {
+        0 | 1 if at < input.len() => input[at] ^= 1 << random.below(8),
+        2 if at < input.len() => input[at] = random.below(256) as u8,
+        3 => drop(input.drain(at..end)),
+        4 => {
+            let piece = input[at..end].to_vec();
+            input.splice(at..at, piece);
+        }
+        5 => input.truncate(at),
+        6 => {
+            let other = random.pick(corpus).clone();
+            let from = random.below(other.len() + 1);
+            input.splice(at..end, other[from..].iter().copied().take(600));
+        }
+        7 => drop(input.splice(at..end, random.pick(&NUMBERS).iter().copied())),
+        8 => {
+            let length = random.below(40);
+            let bytes = random.bytes(length);
+            input.splice(at..at, bytes);
+        }
+        _ if !words.is_empty() => drop(input.splice(at..end, random.pick(words).iter().copied())),
+        _ => {}
+    }
+    input.truncate(LONGEST);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_that_panics_is_found_and_its_input_kept() {
+        let corpus = [b"some text to begin with".to_vec()];
+        let found = catch_unwind(|| {
+            fuzz("self test", 2000, &corpus, &[b"magic"], |input| {
+                assert!(!input.windows(5).any(|word| word == b"magic"));
+            });
+        });
+        let message = found.expect_err("it is found").downcast::<String>().expect("a message");
+        let path = message.rsplit(' ').next().expect("its last word");
+        let input = std::fs::read(path).expect("the input is kept");
+        assert!(input.windows(5).any(|word| word == b"magic"));
+        std::fs::remove_file(path).expect("it can be removed");
+    }
+}
