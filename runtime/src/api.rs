@@ -272,4 +272,6 @@ fn wants_table(headers: &hyper::HeaderMap, query: &Query) -> Result<Option<table
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

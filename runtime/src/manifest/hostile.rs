@@ -51,6 +51,32 @@ fn text_changed_at_random_is_taken_or_refused() {
     }
 }
 
+/// Any bytes: what is no text, what is cut off, what repeats itself.
+#[test]
+fn bytes_changed_at_random_are_taken_or_refused() {
+    let json = parse("f", FULL.as_bytes(), Validation::Strict, "board").unwrap().remove(0).object.to_string();
+    let corpus =
+        [FULL.as_bytes().to_vec(), json.into_bytes(), b"a: &a [*a]\n--- {b: !!binary eA==}\n".to_vec()];
+    let words: [&[u8]; 10] = [
+        b"\xff",
+        b"\0",
+        b"---\n",
+        b"&a ",
+        b"*a",
+        b"!!str ",
+        b"? ",
+        b"{{{{{{{{",
+        b"- - - - ",
+        b"\xef\xbb\xbf",
+    ];
+    nodlet_fuzz::fuzz("manifest", 1500, &corpus, &words, |input| {
+        match parse("f", input, Validation::Strict, "board") {
+            Ok(manifests) => manifests.iter().for_each(|manifest| again(manifest, 0)),
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    });
+}
+
 #[test]
 fn objects_changed_at_random_are_taken_or_refused() {
     let whole = parse("f", FULL.as_bytes(), Validation::Strict, "board").unwrap().remove(0).object;

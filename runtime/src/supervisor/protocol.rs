@@ -218,6 +218,50 @@ mod tests {
         }
     }
 
+    /// A supervisor hears what any process of root's sends, and an agent what a
+    /// supervisor does that a container broke into.
+    #[test]
+    fn frames_changed_at_random_are_taken_or_refused() {
+        let encoded = |frame: &dyn Fn(&mut [u8]) -> usize| {
+            let mut bytes = [0; MAX_FRAME];
+            let length = frame(&mut bytes);
+            bytes[..length].to_vec()
+        };
+        let request = |frame: Request| encoded(&|bytes| serde_json_core::to_slice(&frame, bytes).unwrap());
+        let news = |frame: News| encoded(&|bytes| serde_json_core::to_slice(&frame, bytes).unwrap());
+        let corpus = [
+            request(Request::Hello { version: 1 }),
+            request(Request::Reexec),
+            request(Request::Start { container: cut("web"), number: 7 }),
+            request(Request::Exec { id: 9, container: cut("web"), number: 7, stdio: [true, false, true] }),
+            request(Request::Forget { container: cut("web"), number: 7 }),
+            news(News::Hello { version: 1, pid: 9 }),
+            news(News::SandboxFailed { message: cut("no \u{1} \"space\" é") }),
+            news(News::ExecFailed { id: 3, message: cut(&"\u{1}".repeat(5000)) }),
+        ];
+        let words: [&[u8]; 7] = [b"null", b"\\u0000", b"\\ud800", b"{", b"[", b"\"Hello\":", b"\xff"];
+        let (ours, theirs) = pair();
+        nodlet_fuzz::fuzz("protocol frame", 20_000, &corpus, &words, |input| {
+            for which in [true, false] {
+                // A frame of nothing is how a socket tells that the other end is gone.
+                if input.is_empty()
+                    || nix::unistd::write(&ours, &input[..input.len().min(2 * MAX_FRAME)]).is_err()
+                {
+                    return;
+                }
+                let again = match which {
+                    true => {
+                        receive::<Request>(theirs.as_fd()).map(|got| got.map(|(frame, _)| request(frame)))
+                    }
+                    false => receive::<News>(theirs.as_fd()).map(|got| got.map(|(frame, _)| news(frame))),
+                };
+                if let Ok(frame) = again {
+                    assert!(!frame.expect("the other end is there").is_empty());
+                }
+            }
+        });
+    }
+
     #[test]
     fn the_frames_that_never_change_have_not_changed() {
         let text = |frame: &Request| serde_json_core::to_string::<_, 64>(frame).unwrap();
