@@ -88,7 +88,7 @@ impl Recipe {
             std::fs::create_dir_all(rootfs.join("usr").join(name))?;
             std::os::unix::fs::symlink(format!("usr/{name}"), rootfs.join(name))?;
         }
-        for package in self.download(&context)? {
+        for package in self.download(Path::new("apt-get"), &context)? {
             unpack(&package, &rootfs)?;
         }
         for needless in ["doc", "man", "locale", "info", "lintian", "perl"] {
@@ -135,19 +135,27 @@ impl Recipe {
     }
 
     /// The packages and all they depend on, as apt would install them on an empty system.
-    fn download(&self, context: &Path) -> Result<Vec<PathBuf>, Failure> {
+    fn download(&self, apt_get: &Path, context: &Path) -> Result<Vec<PathBuf>, Failure> {
         let archives = context.join("archives");
         std::fs::create_dir_all(archives.join("partial"))?;
-        run_command(
-            Command::new("apt-get")
-                .args(["-qq", "-y", "--no-install-recommends", "--download-only"])
-                .args(["-o", "Dir::State::status=/dev/null", "-o", "Debug::NoLocking=1"])
-                .args(["-o", "APT::Sandbox::User=root", "-o"])
-                .arg(format!("Dir::Cache::archives={}", archives.display()))
-                .arg("install")
-                .args(self.packages)
-                .stdout(Stdio::null()),
-        )?;
+        let download = || {
+            run_command(
+                Command::new(apt_get)
+                    .args(["-qq", "-y", "--no-install-recommends", "--download-only"])
+                    .args(["-o", "Dir::State::status=/dev/null", "-o", "Debug::NoLocking=1"])
+                    .args(["-o", "APT::Sandbox::User=root", "-o"])
+                    .arg(format!("Dir::Cache::archives={}", archives.display()))
+                    .arg("install")
+                    .args(self.packages)
+                    .stdout(Stdio::null()),
+            )
+        };
+        // A machine that has all tools may never have asked which packages there are, or long ago.
+        if let Err(Failure(why)) = download() {
+            eprintln!("{why}; once more with new lists of packages");
+            run_command(Command::new(apt_get).args(["-qq", "update"]))?;
+            download()?;
+        }
         let mut found: Vec<PathBuf> =
             std::fs::read_dir(&archives)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
         found.retain(|path| path.extension().is_some_and(|ending| ending == "deb"));
@@ -186,5 +194,26 @@ fn unpack(package: &Path, rootfs: &Path) -> Outcome {
         Ok(())
     } else {
         Err(Failure(format!("failed to unpack {}", package.display())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn lists_of_packages_are_fetched_where_there_are_none() {
+        let scratch = std::env::temp_dir().join(format!("nodlet-images-{}", std::process::id()));
+        std::fs::create_dir_all(&scratch).expect("a scratch directory");
+        // Knows no package until it has been told to update.
+        let apt_get = scratch.join("apt-get");
+        let script = "#!/bin/sh\ncd \"${0%/*}\"\ncase \"$*\" in\n*update) : > lists ;;\n*) test -e lists && : > archives/a.deb ;;\nesac\n";
+        std::fs::write(&apt_get, script).expect("written");
+        std::fs::set_permissions(&apt_get, std::fs::Permissions::from_mode(0o755)).expect("executable");
+        let found = RECIPES[0].download(&apt_get, &scratch).map_err(|Failure(why)| why);
+        std::fs::remove_dir_all(&scratch).expect("removed");
+        assert_eq!(found, Ok(vec![scratch.join("archives/a.deb")]));
     }
 }
