@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use nodlet_tests::guest::{END, MODULE_LIST, MODULES, ORDERS, SAYS};
 use serde_json::Value;
 
-use crate::{Failure, Outcome, built, cargo, run as run_command, work};
+use crate::{Failure, Outcome, built, cargo, run as run_command, usage, work};
 
 mod cpio;
 mod kernel;
@@ -69,7 +69,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let Some((name, words)) = arguments.split_first() else { return check() };
     let guest = GUESTS.iter().find(|guest| guest.name == name).ok_or_else(|| {
         let names: Vec<&str> = GUESTS.iter().map(|guest| guest.name).collect();
-        Failure(format!("there is no guest {name:?}; there are {}", names.join(", ")))
+        let names = names.join(", ");
+        Failure(format!("there is no guest {name:?}, only {names}; {}", usage("guest")))
     })?;
     if words.is_empty() {
         return boot_all(&[guest]);
