@@ -9,6 +9,7 @@
 //! Read next: `engine/sandbox.rs` and `engine/run.rs` for what the actions do,
 //! `engine/publish.rs` for what people see of it.
 
+mod error;
 mod events;
 mod exec;
 mod kernel_news;
@@ -24,7 +25,6 @@ mod this_node;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -48,6 +48,7 @@ use crate::store::{Fault, NoFault, Records};
 use crate::time::{Anchor, Instant, Moment};
 use crate::told::Told;
 
+pub use error::EngineError;
 use events::Events;
 use exec::Execs;
 use run::Layers;
@@ -74,76 +75,6 @@ pub struct Config {
     pub stop_after: Option<u64>,
     /// Stop every pod, remove what is left of them, and end (`nodlet down`).
     pub down: bool,
-}
-
-/// What can go wrong before the loop runs.
-#[derive(Debug)]
-pub enum EngineError {
-    /// A directory or a lock of ours.
-    Prepare {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Another agent works on this root.
-    AlreadyRunning {
-        /// Its process, if it is known.
-        pid: Option<i32>,
-        /// The root.
-        root: PathBuf,
-    },
-    /// The cgroups of this machine.
-    Cgroups(crate::cgroup::CgroupError),
-    /// The pods' network.
-    Network(crate::network::NetworkError),
-    /// The image store.
-    Images(nodlet_rootfs::StoreError),
-    /// A facility of the kernel.
-    Kernel {
-        /// Which.
-        what: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-}
-
-impl std::fmt::Display for EngineError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            EngineError::Prepare { path, .. } => write!(f, "prepare {}", path.display()),
-            EngineError::AlreadyRunning { pid: Some(pid), root } => {
-                write!(
-                    f,
-                    "start: another nodlet agent (pid {pid}) works on {}; stop it, or use another --root",
-                    root.display()
-                )
-            }
-            EngineError::AlreadyRunning { pid: None, root } => {
-                write!(
-                    f,
-                    "start: another nodlet agent works on {}; stop it, or use another --root",
-                    root.display()
-                )
-            }
-            EngineError::Cgroups(_) => f.write_str("use the cgroups of this machine"),
-            EngineError::Network(_) => f.write_str("set up the pods' network"),
-            EngineError::Images(_) => f.write_str("open the image store"),
-            EngineError::Kernel { what, .. } => write!(f, "get {what} from the kernel"),
-        }
-    }
-}
-
-impl std::error::Error for EngineError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            EngineError::Prepare { source, .. } | EngineError::Kernel { source, .. } => Some(source),
-            EngineError::AlreadyRunning { .. } => None,
-            EngineError::Cgroups(source) => Some(source),
-            EngineError::Network(source) => Some(source),
-            EngineError::Images(source) => Some(source),
-        }
-    }
 }
 
 /// What a task tells the loop.

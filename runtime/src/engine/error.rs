@@ -1,0 +1,74 @@
+//! Why an agent does not begin. Once its loop runs, what fails is an observation, and no error ends it.
+
+use std::io;
+use std::path::PathBuf;
+
+/// What can go wrong before the loop runs.
+#[derive(Debug)]
+pub enum EngineError {
+    /// A directory or a lock of ours.
+    Prepare {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another agent works on this root.
+    AlreadyRunning {
+        /// Its process, if it is known.
+        pid: Option<i32>,
+        /// The root.
+        root: PathBuf,
+    },
+    /// The cgroups of this machine.
+    Cgroups(crate::cgroup::CgroupError),
+    /// The pods' network.
+    Network(crate::network::NetworkError),
+    /// The image store.
+    Images(nodlet_rootfs::StoreError),
+    /// A facility of the kernel.
+    Kernel {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl std::fmt::Display for EngineError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            EngineError::Prepare { path, .. } => write!(f, "prepare {}", path.display()),
+            EngineError::AlreadyRunning { pid: Some(pid), root } => {
+                write!(
+                    f,
+                    "start: another nodlet agent (pid {pid}) works on {}; stop it, or use another --root",
+                    root.display()
+                )
+            }
+            EngineError::AlreadyRunning { pid: None, root } => {
+                write!(
+                    f,
+                    "start: another nodlet agent works on {}; stop it, or use another --root",
+                    root.display()
+                )
+            }
+            EngineError::Cgroups(_) => f.write_str("use the cgroups of this machine"),
+            EngineError::Network(_) => f.write_str("set up the pods' network"),
+            EngineError::Images(_) => f.write_str("open the image store"),
+            EngineError::Kernel { what, .. } => write!(f, "get {what} from the kernel"),
+        }
+    }
+}
+
+impl std::error::Error for EngineError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            EngineError::Prepare { source, .. } | EngineError::Kernel { source, .. } => Some(source),
+            EngineError::AlreadyRunning { .. } => None,
+            EngineError::Cgroups(source) => Some(source),
+            EngineError::Network(source) => Some(source),
+            EngineError::Images(source) => Some(source),
+        }
+    }
+}
