@@ -95,7 +95,10 @@ fn run() -> Outcome {
                 };
             }
             lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return help(parser),
-            lexopt::Arg::Long("version") => return (version::VERB.run)(context, parser),
+            lexopt::Arg::Long("version") => {
+                die_with_a_broken_pipe();
+                return (version::VERB.run)(context, parser);
+            }
             argument => {
                 let argument = arguments::Flag::from(argument);
                 context.global(&argument, &mut parser)?;
@@ -115,6 +118,7 @@ fn die_with_a_broken_pipe() {
 }
 
 fn help(mut parser: lexopt::Parser) -> Outcome {
+    die_with_a_broken_pipe();
     if let Ok(Some(lexopt::Arg::Value(name))) = parser.next() {
         let name = name.to_string_lossy();
         let verb = VERBS.iter().find(|verb| verb.name == name).ok_or_else(|| unknown(&name))?;

@@ -1,6 +1,9 @@
 //! Our own verbs, as people type them.
 
-use nodlet_tests::{Device, Terminal, manifest};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+use nodlet_tests::{Device, Terminal, manifest, nodlet_program};
 
 #[test]
 fn apply_get_and_delete_do_as_kubectl_does() {
@@ -230,4 +233,17 @@ fn an_agent_that_is_ready_says_so_unless_it_is_told_to_be_quiet() {
 fn version_is_said_without_an_agent() {
     let device = Device::new();
     assert!(device.nodlet(["version"]).ok().contains(env!("CARGO_PKG_VERSION")));
+}
+
+/// `nodlet get pods | head -1`: the reader has read enough, and that is no fault.
+#[test]
+fn output_that_nobody_reads_any_more_ends_a_verb_without_a_word() {
+    for arguments in [&["--help"][..], &["help", "get"], &["get", "--help"], &["version", "--client"]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe can be made");
+        drop(reader);
+        let mut verb = Command::new(nodlet_program());
+        let output = verb.args(arguments).stdout(writer).output().expect("nodlet can be run");
+        assert_eq!(output.status.signal(), Some(13), "{arguments:?}: {output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{arguments:?}");
+    }
 }
