@@ -97,7 +97,8 @@ pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
 }
 
 /// Builds what tests it, in the profile of tests and with the standard library as
-/// it comes: the demo program, and below `tests` each test of the workspace.
+/// it comes: the demo program, below `tests` what drives the binary, and below
+/// `unit` the tests beside the code.
 fn build_tests(target: &Target) -> Outcome {
     let place = place(target);
     run_command(cargo_for(target).args(["build", "--locked", "--package", "nodlet-tests", "--bin", "demo"]))?;
@@ -113,15 +114,17 @@ fn build_tests(target: &Target) -> Outcome {
     if !output.status.success() {
         return Err(Failure(format!("{}: {}", line_of(&build), output.status)));
     }
-    for (name, program) in test_programs(&String::from_utf8_lossy(&output.stdout))? {
+    for (to, program) in test_programs(&String::from_utf8_lossy(&output.stdout))? {
         elf::require_static(&fs::read(&program)?, target.machine)?;
-        println!("{}", put(&program, &place.join("tests").join(name))?.display());
+        println!("{}", put(&program, &place.join(to))?.display());
     }
     Ok(())
 }
 
-/// The test programs among cargo's messages, one JSON object a line.
-fn test_programs(messages: &str) -> Result<Vec<(String, PathBuf)>, Failure> {
+/// The test programs among cargo's messages, one JSON object a line, and where each
+/// is put. A crate's own tests lie apart: those of `nodlet` have the name of what
+/// the others look for beside them.
+fn test_programs(messages: &str) -> Result<Vec<(PathBuf, PathBuf)>, Failure> {
     let mut programs = Vec::new();
     for line in messages.lines() {
         let message: serde_json::Value = serde_json::from_str(line)?;
@@ -129,7 +132,8 @@ fn test_programs(messages: &str) -> Result<Vec<(String, PathBuf)>, Failure> {
             && let Some(program) = message["executable"].as_str()
         {
             let name = message["target"]["name"].as_str().ok_or("cargo names what it builds")?;
-            programs.push((name.to_owned(), PathBuf::from(program)));
+            let dir = if message["target"]["kind"][0] == "test" { "tests" } else { "unit" };
+            programs.push((Path::new(dir).join(name), PathBuf::from(program)));
         }
     }
     Ok(programs)
@@ -232,15 +236,22 @@ mod tests {
     }
 
     #[test]
-    fn only_what_tests_is_taken_from_cargos_messages() {
-        let messages = concat!(
-            r#"{"reason":"compiler-artifact","profile":{"test":false},"target":{"name":"demo"},"executable":"/t/demo"}"#,
-            "\n",
-            r#"{"reason":"compiler-artifact","profile":{"test":true},"target":{"name":"pods"},"executable":"/t/pods-1f"}"#,
-            "\n",
-            r#"{"reason":"build-finished","success":true}"#,
-        );
-        assert_eq!(test_programs(messages).unwrap(), [("pods".to_owned(), PathBuf::from("/t/pods-1f"))]);
+    fn what_tests_is_taken_from_cargos_messages_and_a_crates_own_tests_lie_apart() {
+        let of = |kind: &str, test: bool, name: &str| {
+            format!(
+                r#"{{"target":{{"kind":["{kind}"],"name":"{name}"}},"profile":{{"test":{test}}},"executable":"/t/{name}-1f"}}"#
+            )
+        };
+        let messages = [
+            of("bin", false, "demo"),
+            of("test", true, "line"),
+            of("bin", true, "nodlet"),
+            r#"{"reason":"build-finished","success":true}"#.into(),
+        ];
+        let found = test_programs(&messages.join("\n")).unwrap();
+        let to: Vec<_> =
+            found.iter().map(|(to, program)| (to.to_str().unwrap(), program.to_str().unwrap())).collect();
+        assert_eq!(to, [("tests/line", "/t/line-1f"), ("unit/nodlet", "/t/nodlet-1f")]);
         assert!(test_programs("no JSON").is_err());
     }
 }
