@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
+use nix::sys::stat::{Mode, umask};
 use nodlet_rootfs::{Image, LoadError, LoadOptions, Loaded, Platform, Progress, Reference, Store, Unpacker};
 use nodlet_runtime::cgroup::UnpackerCgroup;
 use nodlet_runtime::paths::Paths;
@@ -89,6 +90,8 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 }
 
 fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> Outcome {
+    // What is loaded has the same modes whoever loads it, as it has the same bytes.
+    umask(Mode::S_IWGRP | Mode::S_IWOTH);
     let cgroup = memory_cgroup(root);
     options.unpacker = Some(Unpacker {
         program: "/proc/self/exe".into(),

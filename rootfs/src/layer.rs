@@ -22,7 +22,7 @@ const TARGET_MAX: usize = 4095;
 /// How large a layer may be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerBounds {
-    /// Names held in memory: some hundred bytes each.
+    /// Names held in memory: some hundred bytes each, six hundred for a directory.
     pub(crate) names: Bounds,
     /// Bytes of the image, holes included: more than any layer that a board has room
     /// for, and a hole as large is passed over in seconds.
@@ -32,7 +32,7 @@ pub(crate) struct LayerBounds {
 impl Default for LayerBounds {
     fn default() -> LayerBounds {
         LayerBounds {
-            names: Bounds { entries: 256 * 1024, name_bytes: 16 * 1024 * 1024 },
+            names: Bounds { entries: 256 * 1024, directories: 64 * 1024, name_bytes: 16 * 1024 * 1024 },
             bytes: 16 * 1024 * 1024 * 1024,
         }
     }

@@ -83,6 +83,8 @@ pub(crate) enum Place {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) entries: usize,
+    /// Of the entries: one takes six times as much as a file.
+    pub(crate) directories: usize,
     pub(crate) name_bytes: usize,
 }
 
@@ -302,8 +304,11 @@ impl Tree {
             Some(Child::Symlink { .. } | Child::Other { .. }) | None => false,
         };
         self.count(name.len())?;
-        self.forget(parent, name);
         let index = self.directories.len();
+        if index > self.bounds.directories {
+            return Err(format!("more than {} directories in one layer", self.bounds.directories));
+        }
+        self.forget(parent, name);
         let attributes = Attributes::implied_directory();
         self.directories.push(Directory {
             parent,

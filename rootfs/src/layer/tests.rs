@@ -383,10 +383,14 @@ fn what_is_larger_than_its_bound_is_refused_by_name() {
         let file = Content::default().create(&scratch.path().join(name)).unwrap();
         convert(&mut &entries.finish()[..], file, bounds, &mut |_| {}).expect_err(name).to_string()
     };
-    let few = LayerBounds { names: Bounds { entries: 2, name_bytes: 100 }, ..LayerBounds::default() };
+    let few = LayerBounds {
+        names: Bounds { entries: 2, directories: 2, name_bytes: 100 },
+        ..LayerBounds::default()
+    };
     let error = convert_within("entries", few, TarBuilder::new().file("a", "").file("b", "").file("c", ""));
     assert_eq!(error, "unpack c: more than 2 names in one layer");
-    let names = LayerBounds { names: Bounds { entries: 9, name_bytes: 3 }, ..LayerBounds::default() };
+    let names =
+        LayerBounds { names: Bounds { entries: 9, directories: 9, name_bytes: 3 }, ..LayerBounds::default() };
     let error = convert_within("names", names, TarBuilder::new().symlink("a", "xyz"));
     assert_eq!(error, "unpack a: more than 3 bytes of names and of directories' attributes in one layer");
     let small = LayerBounds { bytes: 64 * 1024, ..LayerBounds::default() };

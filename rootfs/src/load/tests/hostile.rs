@@ -103,6 +103,12 @@ fn layers() -> Vec<Case> {
             tar().directory(&deep),
             ": a path of 6000 bytes: at most 4096 are possible",
         ),
+        // Ten kilobytes when compressed, and they would be a hundred thousand directories.
+        with_layer(
+            "countless directories that no member names",
+            (0..60).fold(tar(), |tar, number| tar.file(&format!("{number}/{}f", "d/".repeat(2000)), "")),
+            ": more than 65536 directories in one layer",
+        ),
         with_layer(
             "a link's target of 64 KiB",
             with_pax(&[("linkpath", &long)], "unused", b"")

@@ -1,0 +1,160 @@
+//! Images as hostile input, through the real program: where it reads them, what
+//! becomes of it when it is killed, and a `/dev` that leads elsewhere.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nodlet_tests::image::{Compression, Image};
+use nodlet_tests::{Device, demo_program, manifest};
+
+/// A load that has got half of its archive, by a pipe, and the process that reads it.
+struct HalfLoaded {
+    load: Child,
+    reader: u32,
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Stops half-way, when a layer has been begun.
+fn half_load(device: &Device) -> HalfLoaded {
+    let archive = device.path("/large.tar");
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let image = Image::new("localhost/large:1").compression(Compression::None).file("large", 0o644, &bytes);
+    image.write_docker_archive(&archive).expect("it can be written");
+    let bytes = fs::read(&archive).expect("it can be read");
+    let mut load = device
+        .command(&["image", "load", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("nodlet can be run");
+    let mut input = load.stdin.take().expect("a pipe");
+    input.write_all(&bytes[..bytes.len() / 2]).expect("it reads");
+    load.stdin = Some(input);
+    let staging = device.path("/var/lib/nodlet/images/staging");
+    device.wait_for("a layer to be begun", || count(&staging) == 1);
+    let reader = *children(load.id()).first().expect("a process that reads");
+    HalfLoaded { load, reader }
+}
+
+fn count(directory: &Path) -> usize {
+    fs::read_dir(directory).map_or(0, Iterator::count)
+}
+
+fn kill_9(pid: u32) {
+    kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).expect("it can be killed");
+}
+
+#[test]
+fn an_archive_is_read_by_a_process_that_can_do_nothing_else() {
+    let device = Device::start();
+    let HalfLoaded { mut load, reader } = half_load(&device);
+    let status = fs::read_to_string(format!("/proc/{reader}/status")).expect("it runs");
+    for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000"] {
+        assert!(status.contains(line), "{line} in {status}");
+    }
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).expect("it has one");
+    assert_ne!(namespace(&reader.to_string()), namespace("self"), "no network");
+    let root = fs::read_link(format!("/proc/{reader}/root")).expect("it has one");
+    assert!(root.ends_with("var/lib/nodlet/images/staging"), "{}", root.display());
+    let cgroups = fs::read_to_string(format!("/proc/{reader}/cgroup")).expect("it has some");
+    assert!(cgroups.lines().any(|line| line.ends_with("/unpacker")), "{cgroups}");
+    let limits = fs::read_to_string(format!("/proc/{reader}/limits")).expect("it has some");
+    assert!(limits.contains("167772160"), "{limits}");
+
+    kill_9(reader);
+    let ended = load.wait_with_output_after_close();
+    assert_eq!(
+        ended,
+        "error: standard input: failed to unpack the archive: the process that reads it was killed by SIGKILL; it \
+         may have 160 MiB of memory, and an archive that needs more is refused\n"
+    );
+    assert_eq!(count(&device.path("/var/lib/nodlet/images/staging")), 0);
+    assert!(!device.nodlet(["image", "ls"]).ok().contains("large"));
+}
+
+trait Ended {
+    fn wait_with_output_after_close(&mut self) -> String;
+}
+
+impl Ended for Child {
+    /// What it says of its end, which is a failure.
+    fn wait_with_output_after_close(&mut self) -> String {
+        drop(self.stdin.take());
+        let mut said = String::new();
+        let mut stderr = self.stderr.take().expect("a pipe");
+        std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
+        assert_eq!(self.wait().expect("it ends").code(), Some(1));
+        said
+    }
+}
+
+#[test]
+fn a_load_that_was_killed_leaves_nothing_that_the_next_agent_does_not_sweep() {
+    let mut device = Device::start();
+    let before = device.nodlet(["image", "ls"]).ok();
+    let HalfLoaded { mut load, reader } = half_load(&device);
+    kill_9(load.id());
+    load.wait().expect("it ends");
+    device.wait_for("the process that reads to die with it", || {
+        !Path::new(&format!("/proc/{reader}")).exists()
+    });
+    let staging = device.path("/var/lib/nodlet/images/staging");
+    assert_eq!(count(&staging), 1, "what it had begun");
+    device.kill_agent();
+    device.start_agent();
+    assert_eq!(count(&staging), 0);
+    assert_eq!(device.nodlet(["image", "ls"]).ok(), before);
+}
+
+#[test]
+fn what_a_disk_has_no_room_for_is_refused_with_both_sizes() {
+    let device = Device::new();
+    let disk = device.mount_tmpfs("/var/lib/nodlet", "size=1m");
+    let archive = device.path("/large.tar");
+    let image = Image::new("localhost/large:1").compression(Compression::None);
+    image.file("large", 0o644, &[7; 3_000_000]).write_oci_archive(&archive).expect("it can be written");
+    let said = device.nodlet(["image", "load", &archive.display().to_string()]).refused();
+    assert!(said.contains("at least 3002880 bytes are needed and "), "{said}");
+    assert!(said.contains(" are free; remove images with nodlet image rm"), "{said}");
+    // Compressed it looks as if it would fit.
+    let image = Image::new("localhost/large:1").compression(Compression::Gzip);
+    image.file("large", 0o644, &[7; 3_000_000]).write_oci_archive(&archive).expect("it can be written");
+    let said = device.nodlet(["image", "load", &archive.display().to_string()]).refused();
+    assert!(said.contains(" bytes are needed and ") && said.contains(" are free"), "{said}");
+    assert_eq!(count(&device.path("/var/lib/nodlet/images/staging")), 0);
+    assert_eq!(count(&device.path("/var/lib/nodlet/images/layers")), 0);
+    drop(disk);
+}
+
+/// The container's own devices are made by path: a link would have them made
+/// where it leads.
+#[test]
+fn a_container_does_not_start_from_an_image_whose_dev_is_a_link() {
+    let device = Device::start();
+    let program = fs::read(demo_program()).expect("the demo program is built");
+    let target = device.path("/target");
+    fs::create_dir(&target).expect("it can be made");
+    let absolute = target.display().to_string();
+    for (name, link) in [("absolute", absolute.as_str()), ("upward", "../../../../../../tmp"), ("root", "/")]
+    {
+        let image = format!("localhost/{name}:1");
+        device.load(&Image::demo(&image, &program).layer().file(".wh.dev", 0o644, b"").symlink("dev", link));
+        let text = manifest::pod_with(name, "print up then sleep", "restartPolicy: Never");
+        device.write_manifest(&format!("{name}.yaml"), &text.replace("localhost/demo:1", &image));
+        device.wait_for("the refusal", || {
+            let app = device.pod(name).container("app");
+            app.message().contains("its /dev is a symbolic link to")
+        });
+        assert_eq!(device.pod(name).logs("app"), "", "{name}");
+    }
+    assert_eq!(count(&target), 0, "nothing was made where the link leads");
+}
