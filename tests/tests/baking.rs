@@ -108,9 +108,11 @@ fn what_is_baked_in_runs_from_where_it_is_and_is_never_copied() {
         .status();
     assert!(ran.expect("cp can be run").success());
     fs::remove_dir_all(device.path("/workshop")).expect("it can be removed");
-    let text = |name: &str| {
-        manifest::pod(name, "print up then sleep").replace("localhost/demo:1", "localhost/baked:1")
+    let printing = |name: &str, what: &str| {
+        manifest::pod(name, &format!("print {what} then sleep"))
+            .replace("localhost/demo:1", "localhost/baked:1")
     };
+    let text = |name: &str| printing(name, "up");
     fs::create_dir_all(device.path("/usr/lib/nodlet/manifests")).expect("it can be made");
     fs::write(device.path("/usr/lib/nodlet/manifests/web.yaml"), text("web")).expect("it can be written");
     vendor.remount(nix::mount::MsFlags::MS_RDONLY, "");
@@ -134,13 +136,11 @@ fn what_is_baked_in_runs_from_where_it_is_and_is_never_copied() {
 
     // The site's word is the later one; the vendor's is back when it is gone.
     let before = device.pod("web").born("app");
-    device.write_manifest("site.yaml", &text("web").replace("print up", "print site"));
+    device.write_manifest("site.yaml", &printing("web", "site"));
     device.pod("web").wait_log("app", "site");
     assert_ne!(device.pod("web").born("app"), before);
     device.remove_manifest("site.yaml");
     device.pod("web").wait_log("app", "up");
-    drop(device);
-    drop(vendor);
 }
 
 #[test]

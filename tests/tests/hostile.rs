@@ -2,7 +2,7 @@
 //! becomes of it when it is killed, and a `/dev` that leads elsewhere.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
@@ -49,6 +49,16 @@ fn count(directory: &Path) -> usize {
     fs::read_dir(directory).map_or(0, Iterator::count)
 }
 
+/// What a load says of its end, which is a failure.
+fn last_words(mut load: Child) -> String {
+    drop(load.stdin.take());
+    let mut said = String::new();
+    let mut stderr = load.stderr.take().expect("a pipe");
+    stderr.read_to_string(&mut said).expect("text");
+    assert_eq!(load.wait().expect("it ends").code(), Some(1));
+    said
+}
+
 fn kill_9(pid: u32) {
     kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).expect("it can be killed");
 }
@@ -56,7 +66,7 @@ fn kill_9(pid: u32) {
 #[test]
 fn an_archive_is_read_by_a_process_that_can_do_nothing_else() {
     let device = Device::start();
-    let HalfLoaded { mut load, reader } = half_load(&device);
+    let HalfLoaded { load, reader } = half_load(&device);
     let status = fs::read_to_string(format!("/proc/{reader}/status")).expect("it runs");
     for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000"] {
         assert!(status.contains(line), "{line} in {status}");
@@ -71,30 +81,13 @@ fn an_archive_is_read_by_a_process_that_can_do_nothing_else() {
     assert!(limits.contains("167772160"), "{limits}");
 
     kill_9(reader);
-    let ended = load.wait_with_output_after_close();
     assert_eq!(
-        ended,
+        last_words(load),
         "error: standard input: failed to unpack the archive: the process that reads it was killed by SIGKILL; it \
          may have 160 MiB of memory, and an archive that needs more is refused\n"
     );
     assert_eq!(count(&device.path("/var/lib/nodlet/images/staging")), 0);
     assert!(!device.nodlet(["image", "ls"]).ok().contains("large"));
-}
-
-trait Ended {
-    fn wait_with_output_after_close(&mut self) -> String;
-}
-
-impl Ended for Child {
-    /// What it says of its end, which is a failure.
-    fn wait_with_output_after_close(&mut self) -> String {
-        drop(self.stdin.take());
-        let mut said = String::new();
-        let mut stderr = self.stderr.take().expect("a pipe");
-        std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
-        assert_eq!(self.wait().expect("it ends").code(), Some(1));
-        said
-    }
 }
 
 #[test]
@@ -123,7 +116,7 @@ fn what_a_disk_has_no_room_for_is_refused_with_both_sizes() {
     let image = Image::new("localhost/large:1").compression(Compression::None);
     image.file("large", 0o644, &[7; 3_000_000]).write_oci_archive(&archive).expect("it can be written");
     let said = device.nodlet(["image", "load", &archive.display().to_string()]).refused();
-    assert!(said.contains("at least 3002880 bytes are needed and "), "{said}");
+    assert!(said.contains("at least 3001856 bytes are needed and "), "{said}");
     assert!(said.contains(" are free; remove images with nodlet image rm"), "{said}");
     // Compressed it looks as if it would fit.
     let image = Image::new("localhost/large:1").compression(Compression::Gzip);

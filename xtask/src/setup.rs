@@ -16,6 +16,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("skopeo", "skopeo"),
     ("crun", "crun"),
     ("fsck.erofs", "erofs-utils"),
+    ("umoci", "umoci"),
     ("dpkg-deb", "dpkg"),
     ("gzip", "gzip"),
     ("qemu-system-x86_64", "qemu-system-x86"),
