@@ -10,6 +10,7 @@ use std::process::ExitCode;
 mod agent;
 mod apply;
 mod arguments;
+mod attach;
 mod client;
 mod containers;
 mod delete;
@@ -21,6 +22,7 @@ mod image;
 mod logs;
 mod output;
 mod ring;
+mod session;
 mod version;
 
 use arguments::Context;
@@ -45,6 +47,7 @@ const VERBS: &[Verb] = &[
     get::VERB,
     logs::VERB,
     exec::VERB,
+    attach::VERB,
     delete::VERB,
     image::VERB,
     agent::DOWN,
@@ -83,7 +86,7 @@ fn run() -> Outcome {
                 let verb = VERBS.iter().find(|verb| verb.name == name).ok_or_else(|| unknown(&name))?;
                 context.verb = verb.name;
                 context.help = verb.help;
-                if !verb.summary.is_empty() {
+                if verb.name != agent::VERB.name {
                     die_with_a_broken_pipe();
                 }
                 return match (verb.run)(context, parser) {
@@ -109,7 +112,8 @@ fn run() -> Outcome {
 }
 
 /// `nodlet get pods | head` ends without a word, as other tools do. Not for the
-/// agent, whose life must not hang on who reads its log.
+/// agent, whose life must not hang on who reads its log, or on a process that
+/// has closed its input while a client goes on writing.
 fn die_with_a_broken_pipe() {
     // SAFETY: no thread runs yet, and the default action is no handler of ours.
     let _ = unsafe {

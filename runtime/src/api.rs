@@ -31,6 +31,7 @@ use smol_hyper::rt::{FuturesIo, SmolTimer};
 use crate::objects::Objects;
 use crate::told::Told;
 
+mod attach;
 mod body;
 mod discovery;
 mod exec;
@@ -236,10 +237,13 @@ async fn answer(
                 ("pods", "exec", &(Method::GET | Method::POST)) => {
                     exec::exec(api, &key, &query, request, afterwards).await
                 }
-                ("pods", "log" | "exec" | "status", _) => Err(not_allowed(&method)),
-                ("pods", "attach" | "portforward", _) => Err(Status::forbidden(
-                    "nodlet has neither attach nor port-forward yet: use logs -f and exec",
-                )),
+                ("pods", "attach", &(Method::GET | Method::POST)) => {
+                    attach::attach(api, &key, &query, request, afterwards)
+                }
+                ("pods", "log" | "exec" | "attach" | "status", _) => Err(not_allowed(&method)),
+                ("pods", "portforward", _) => {
+                    Err(Status::forbidden("nodlet forwards no ports yet: connect to the pod's own address"))
+                }
                 _ => Err(Status::no_such_path()),
             }
         }

@@ -7,12 +7,13 @@
 //!
 //! Reading order: [`client`] is the agent's end; `protocol.rs` is what the two
 //! say; `process.rs` is the loop; `sandbox.rs`, `start.rs` and `enter.rs` are its
-//! helpers; `attempt.rs` is one run of one container, with `log.rs` and `exit.rs`.
+//! helpers; `attempt.rs` is one run of one container, with `log.rs`, `console.rs` and `exit.rs`.
 
 pub mod client;
 pub mod config;
 
 mod attempt;
+mod console;
 mod enter;
 mod execute;
 mod exit;

@@ -15,6 +15,7 @@
 //! and link nothing of it.
 
 mod api;
+mod binary;
 mod device;
 pub mod forward;
 pub mod guest;
@@ -27,6 +28,7 @@ mod ring;
 mod slot;
 mod terminal;
 
+pub use binary::binary;
 pub use device::{Device, Mount, Ran, demo_archive, demo_program, nodlet_program};
 pub use kubectl::Kubectl;
 pub use pod::{TestContainer, TestPod};

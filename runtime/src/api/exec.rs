@@ -73,7 +73,7 @@ pub(super) async fn exec(
     }
     // Last: kubectl asks again with SPDY when a handshake is refused, and shows
     // what that is answered. For the same reason the process is started after it.
-    let handshake = Handshake::of(&request)?;
+    let handshake = Handshake::of(&request, &PROTOCOLS)?;
     let (api, key) = (api.clone(), key.clone());
     let response = handshake.response();
     let upgrade = hyper::upgrade::on(request);
@@ -94,7 +94,7 @@ pub(super) async fn exec(
                 false => None,
             };
             match start(&api, &key, &container, &asked, size).await {
-                Ok((streams, session)) => talk(connection, decoder, early, streams, session).await,
+                Ok((streams, session)) => talk(connection, decoder, early, streams, Some(session)).await,
                 Err(status) => refuse(&connection, &status).await,
             }
         }
@@ -111,7 +111,9 @@ async fn start(
     size: Option<(u16, u16)>,
 ) -> Result<(Streams, ExecSession), Status> {
     let failed = |error: &dyn std::fmt::Display| Status::internal(format!("failed to make a pipe: {error}"));
-    let Pipes { ours, theirs } = Pipes::new(asked).map_err(|error| failed(&error))?;
+    let Pipes { ours, theirs } =
+        Pipes::new([asked.stdin, asked.stdout, asked.stderr].map(|wanted| wanted && !asked.tty))
+            .map_err(|error| failed(&error))?;
     let session = write::ask(api, |reply| Request::Exec {
         namespace: key.namespace.to_string(),
         pod: key.name.to_string(),
@@ -129,7 +131,7 @@ async fn start(
 
 /// The size that a client with a terminal says first. What else it says before
 /// is left in `early`; one that says nothing is not waited for.
-async fn first_size(
+pub(super) async fn first_size(
     mut client: &Async<UnixStream>,
     decoder: &mut Decoder,
     early: &mut Vec<Message>,
@@ -164,7 +166,7 @@ async fn first_size(
 }
 
 /// Says on the error channel why there is no process.
-async fn refuse(mut client: &Async<UnixStream>, status: &Status) {
+pub(super) async fn refuse(mut client: &Async<UnixStream>, status: &Status) {
     let status = status.to_json().to_string();
     let frames = [
         websocket::encode(Opcode::Binary, &[&[websocket::ERROR], status.as_bytes()], None),
@@ -174,13 +176,17 @@ async fn refuse(mut client: &Async<UnixStream>, status: &Status) {
 }
 
 /// The client's side of the upgrade.
-struct Handshake {
+pub(super) struct Handshake {
     accept: String,
     protocol: &'static str,
 }
 
 impl Handshake {
-    fn of(request: &hyper::Request<Incoming>) -> Result<Handshake, Status> {
+    /// `protocols` are those that are spoken, the best first.
+    pub(super) fn of(
+        request: &hyper::Request<Incoming>,
+        protocols: &[&'static str],
+    ) -> Result<Handshake, Status> {
         let text = |name| {
             request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or("")
         };
@@ -198,19 +204,20 @@ impl Handshake {
             return Err(Status::bad_request("a WebSocket of version 13 with a key is required"));
         }
         let offered = text(header::SEC_WEBSOCKET_PROTOCOL);
-        let protocol = PROTOCOLS
-            .into_iter()
+        let protocol = protocols
+            .iter()
+            .copied()
             .find(|known| offered.split(',').any(|offered| offered.trim() == *known))
             .ok_or_else(|| {
                 Status::bad_request(format!(
                     "none of the subprotocols {offered:?} is known: {}",
-                    PROTOCOLS.join(", ")
+                    protocols.join(", ")
                 ))
             })?;
         Ok(Handshake { accept: websocket::accept_key(key), protocol })
     }
 
-    fn response(&self) -> Response<Body> {
+    pub(super) fn response(&self) -> Response<Body> {
         let mut response = Response::new(Body::Whole(None));
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let headers = response.headers_mut();
@@ -224,27 +231,20 @@ impl Handshake {
     }
 }
 
-/// `PodExecOptions`.
-struct Asked {
-    container: Option<String>,
+/// `PodExecOptions`, and without a command `PodAttachOptions`.
+pub(super) struct Asked {
+    pub(super) container: Option<String>,
     command: Vec<String>,
-    stdin: bool,
-    stdout: bool,
-    stderr: bool,
-    tty: bool,
+    pub(super) stdin: bool,
+    pub(super) stdout: bool,
+    pub(super) stderr: bool,
+    pub(super) tty: bool,
 }
 
 impl Asked {
     fn parse(query: &Query) -> Result<Asked, Status> {
-        let asked = Asked {
-            container: query.get("container").filter(|name| !name.is_empty()).map(Into::into),
-            command: query.all("command").map(Into::into).collect(),
-            stdin: query.flag("stdin"),
-            stdout: query.flag("stdout"),
-            // A terminal has one output.
-            stderr: query.flag("stderr") && !query.flag("tty"),
-            tty: query.flag("tty"),
-        };
+        let asked =
+            Asked { command: query.all("command").map(Into::into).collect(), ..Asked::streams(query)? };
         if asked.command.first().is_none_or(String::is_empty) {
             return Err(Status::bad_request("command: Required value: what is to be executed"));
         }
@@ -254,6 +254,20 @@ impl Asked {
                 "command: Invalid value: must have at most {MAX_ARGUMENTS} arguments, none with a NUL byte"
             )));
         }
+        Ok(asked)
+    }
+
+    /// All but the command.
+    pub(super) fn streams(query: &Query) -> Result<Asked, Status> {
+        let asked = Asked {
+            container: query.get("container").filter(|name| !name.is_empty()).map(Into::into),
+            command: Vec::new(),
+            stdin: query.flag("stdin"),
+            stdout: query.flag("stdout"),
+            // A terminal has one output.
+            stderr: query.flag("stderr") && !query.flag("tty"),
+            tty: query.flag("tty"),
+        };
         if !asked.stdin && !asked.stdout && !asked.stderr {
             return Err(Status::bad_request("you must specify at least one of stdin, stdout, stderr"));
         }
@@ -262,18 +276,15 @@ impl Asked {
 }
 
 /// stdin, stdout and stderr: our ends and the process's.
-struct Pipes {
-    ours: [Option<OwnedFd>; 3],
-    theirs: [Option<OwnedFd>; 3],
+pub(super) struct Pipes {
+    pub(super) ours: [Option<OwnedFd>; 3],
+    pub(super) theirs: [Option<OwnedFd>; 3],
 }
 
 impl Pipes {
-    fn new(asked: &Asked) -> io::Result<Pipes> {
+    pub(super) fn new(wanted: [bool; 3]) -> io::Result<Pipes> {
         let mut pipes = Pipes { ours: [None, None, None], theirs: [None, None, None] };
-        if asked.tty {
-            return Ok(pipes);
-        }
-        for (index, wanted) in [asked.stdin, asked.stdout, asked.stderr].into_iter().enumerate() {
+        for (index, wanted) in wanted.into_iter().enumerate() {
             if wanted {
                 let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
                 let (ours, theirs) = if index == 0 { (write, read) } else { (read, write) };
@@ -286,11 +297,24 @@ impl Pipes {
 }
 
 /// What is written to, read from and resized.
-struct Streams {
+pub(super) struct Streams {
     stdin: Option<Async<File>>,
     stdout: Option<Async<File>>,
     stderr: Option<Async<File>>,
     terminal: Option<File>,
+    /// Where what is read of stdout goes: nowhere, if nobody wanted it.
+    stdout_channel: Option<u8>,
+    /// How input ends that is typed into a terminal.
+    end_of_input: EndOfInput,
+}
+
+/// What a client's end of input is to a process that has a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EndOfInput {
+    /// Dropping a terminal would not end its input; Ctrl-D does.
+    CtrlD,
+    /// Its pipe's end: the supervisor knows what that means.
+    Closes,
 }
 
 impl Streams {
@@ -306,16 +330,39 @@ impl Streams {
             stdout: open(stdout.or(another(asked.stdout)?))?,
             stderr: open(stderr)?,
             terminal: another(true)?.map(File::from),
+            stdout_channel: Some(websocket::STDOUT),
+            end_of_input: EndOfInput::CtrlD,
+        })
+    }
+
+    /// Of a client that is attached: pipes alone, the terminal is only resized.
+    /// There is always a stdout, by which the end is seen.
+    pub(super) fn attached(
+        stdout: bool,
+        ours: [Option<OwnedFd>; 3],
+        terminal: Option<OwnedFd>,
+    ) -> io::Result<Streams> {
+        let open = |end: Option<OwnedFd>| end.map(|end| Async::new(File::from(end))).transpose();
+        let [stdin, out, err] = ours;
+        Ok(Streams {
+            stdin: open(stdin)?,
+            stdout: open(out)?,
+            stderr: open(err)?,
+            terminal: terminal.map(File::from),
+            stdout_channel: stdout.then_some(websocket::STDOUT),
+            end_of_input: EndOfInput::Closes,
         })
     }
 }
 
-async fn talk(
+/// Until the client is gone, or all is said. A process has an end of its own; without
+/// one, as for a client that is attached, it is that of the outputs.
+pub(super) async fn talk(
     connection: Async<UnixStream>,
     decoder: Decoder,
     early: Vec<Message>,
-    Streams { stdin, stdout, stderr, terminal }: Streams,
-    session: ExecSession,
+    Streams { stdin, stdout, stderr, terminal, stdout_channel, end_of_input }: Streams,
+    session: Option<ExecSession>,
 ) {
     let (reader, mut writer) = (&connection, &connection);
     let (frames, to_send) = async_channel::bounded::<Vec<u8>>(FRAMES);
@@ -332,13 +379,14 @@ async fn talk(
     };
     let run = async {
         // By this clients see that the channels are there.
-        let first = if stdout.is_some() { websocket::STDOUT } else { websocket::ERROR };
+        let first = stdout_channel.filter(|_| stdout.is_some()).unwrap_or(websocket::ERROR);
         let _ = frames.send(websocket::encode(Opcode::Binary, &[&[first]], None)).await;
         let outputs = smol::future::zip(
-            pump(stdout, websocket::STDOUT, &frames, &is_over),
-            pump(stderr, websocket::STDERR, &frames, &is_over),
+            pump(stdout, stdout_channel, &frames, &is_over),
+            pump(stderr, Some(websocket::STDERR), &frames, &is_over),
         );
         let ended = async {
+            let Some(session) = session else { return ExecExit::Code(0) };
             let exit = session.exit.recv().await;
             over.close();
             exit.unwrap_or_else(|_| ExecExit::Failed("the process was lost".into()))
@@ -352,7 +400,7 @@ async fn talk(
         }
         frames.close();
     };
-    let receive = receive(reader, decoder, early, stdin, terminal, frames.clone());
+    let receive = receive(reader, decoder, early, Input { stdin, terminal, end_of_input }, frames.clone());
     // Over when the client is gone; and it should go when everything is said.
     smol::future::or(
         async {
@@ -367,7 +415,7 @@ async fn talk(
 /// From the process to the client, until the end of it.
 async fn pump(
     from: Option<Async<File>>,
-    channel: u8,
+    channel: Option<u8>,
     frames: &async_channel::Sender<Vec<u8>>,
     is_over: &async_channel::Receiver<()>,
 ) {
@@ -378,6 +426,7 @@ async fn pump(
             // EIO is how a terminal says that nobody has it open any more.
             Ok(0) => return,
             Ok(read) => {
+                let Some(channel) = channel else { continue };
                 let frame = websocket::encode(Opcode::Binary, &[&[channel], &piece[..read]], None);
                 if frames.send(frame).await.is_err() {
                     return;
@@ -408,13 +457,19 @@ async fn pump(
     }
 }
 
+/// Where a client's messages go.
+struct Input {
+    stdin: Option<Async<File>>,
+    terminal: Option<File>,
+    end_of_input: EndOfInput,
+}
+
 /// From the client to the process, until the client is gone.
 async fn receive(
     mut reader: &Async<UnixStream>,
     mut decoder: Decoder,
     early: Vec<Message>,
-    mut stdin: Option<Async<File>>,
-    terminal: Option<File>,
+    Input { mut stdin, terminal, end_of_input }: Input,
     frames: async_channel::Sender<Vec<u8>>,
 ) {
     let mut piece = vec![0; PIECE];
@@ -448,9 +503,8 @@ async fn receive(
                     }
                 }
                 (Opcode::Binary, Some((&websocket::CLOSE, [websocket::STDIN]))) => {
-                    // Dropping a terminal would not end its input; Ctrl-D does.
-                    match (&terminal, stdin.take()) {
-                        (Some(_), Some(to)) => {
+                    match (terminal.as_ref().map(|_| end_of_input), stdin.take()) {
+                        (Some(EndOfInput::CtrlD), Some(to)) => {
                             let _ = smol::future::or(write_all(&to, b"\x04"), gone(reader)).await;
                         }
                         (_, closed) => drop(closed),

@@ -72,6 +72,19 @@ pub enum Request {
         /// The process, started.
         reply: Reply<ExecSession>,
     },
+    /// Show what a container writes, and pass on input.
+    Attach {
+        /// `metadata.namespace`.
+        namespace: String,
+        /// `metadata.name`.
+        pod: String,
+        /// `name` of the container.
+        container: String,
+        /// The client's ends of its pipes for stdin, stdout and stderr, as far as wanted.
+        stdio: [Option<OwnedFd>; 3],
+        /// The master of the container's terminal, if it has one.
+        reply: Reply<Option<OwnedFd>>,
+    },
 }
 
 /// `fieldValidation` of a request.

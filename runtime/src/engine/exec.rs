@@ -1,5 +1,5 @@
 //! Processes beside a container's own: those that the API asks for, and exec
-//! probes. Both go through the supervisor; here is only who waits for which.
+//! probes; and clients that attach to the container's own. All go through the supervisor; here is only who waits for which.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -117,6 +117,28 @@ impl Shell {
         Ok(Exec { id, news, pod, container: container.to_owned(), number })
     }
 
+    /// Asks the pod's supervisor to attach a client with these ends of its pipes.
+    /// Answered as a process is that starts or fails, and never again.
+    ///
+    /// # Errors
+    /// The container does not run, or the supervisor cannot be asked.
+    pub(super) fn attach(
+        &self,
+        pod: PodIndex,
+        container: &str,
+        number: u32,
+        stdio: [Option<BorrowedFd<'_>>; 3],
+    ) -> Result<Attaching<'_>, String> {
+        let sandbox = self.sandbox(pod).ok_or("the pod does not run")?;
+        let (id, news) = self.execs.borrow_mut().begin(pod);
+        let attaching = Attaching { shell: self, pod, id, news };
+        sandbox
+            .supervisor
+            .attach(id, container, number, stdio)
+            .map_err(|error| crate::error::chain(&error))?;
+        Ok(attaching)
+    }
+
     /// Kills a process that was asked for, with all that it started.
     pub(super) fn kill_exec(&self, exec: &Exec) {
         let Some(sandbox) = self.sandbox(exec.pod) else { return };
@@ -125,6 +147,34 @@ impl Shell {
         if let Err(error) = run.leaf.kill_exec(exec.id) {
             log::warn!("failed to kill a process in {}: {error}", exec.container);
         }
+    }
+}
+
+/// A client whose attachment was asked for and not answered yet.
+pub(super) struct Attaching<'a> {
+    shell: &'a Shell,
+    pod: PodIndex,
+    id: u32,
+    news: Receiver<ExecNews>,
+}
+
+impl Attaching<'_> {
+    /// The container's terminal, if it has one.
+    ///
+    /// # Errors
+    /// Why nothing is attached.
+    pub(super) async fn answer(&self) -> Result<Option<OwnedFd>, String> {
+        match self.news.recv().await {
+            Ok(ExecNews::Started { terminal }) => Ok(terminal),
+            Ok(ExecNews::Failed(message)) => Err(message),
+            Ok(ExecNews::Exited(_)) | Err(_) => Err("the container is gone".into()),
+        }
+    }
+}
+
+impl Drop for Attaching<'_> {
+    fn drop(&mut self) {
+        self.shell.execs.borrow_mut().failed(self.pod, self.id, String::new());
     }
 }
 

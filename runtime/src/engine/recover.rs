@@ -276,7 +276,9 @@ impl Known {
                 SupervisorEvent::SandboxFailed { .. }
                 | SupervisorEvent::ExecStarted { .. }
                 | SupervisorEvent::ExecFailed { .. }
-                | SupervisorEvent::ExecExited { .. } => {}
+                | SupervisorEvent::ExecExited { .. }
+                | SupervisorEvent::Attached { .. }
+                | SupervisorEvent::AttachFailed { .. } => {}
             }
         }
         known

@@ -46,6 +46,21 @@ impl Engine {
                     Err(status) => drop(reply.try_send(Err(status))),
                 }
             }
+            Request::Attach { namespace, pod, container, stdio, reply } => {
+                let shell = self.shell.clone();
+                match self.running(&namespace, &pod, &container) {
+                    Ok((index, number)) => self.shell.spawn(async move {
+                        let ends = [&stdio[0], &stdio[1], &stdio[2]]
+                            .map(|descriptor| descriptor.as_ref().map(std::os::fd::AsFd::as_fd));
+                        let answer = match shell.attach(index, &container, number, ends) {
+                            Ok(attaching) => attaching.answer().await,
+                            Err(message) => Err(message),
+                        };
+                        let _ = reply.send(answer.map_err(Status::internal)).await;
+                    }),
+                    Err(status) => drop(reply.try_send(Err(status))),
+                }
+            }
         }
     }
 

@@ -294,10 +294,11 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
             shell.tell(pod, PodObservation::Exited { attempt, exit: Box::new(exit) }).await;
         }
         SupervisorEvent::SandboxReady { .. } | SupervisorEvent::SandboxFailed { .. } => {}
-        SupervisorEvent::ExecStarted { id, pid: _, terminal } => {
-            shell.execs.borrow_mut().started(pod, id, terminal)
+        SupervisorEvent::ExecStarted { id, pid: _, terminal }
+        | SupervisorEvent::Attached { id, terminal } => shell.execs.borrow_mut().started(pod, id, terminal),
+        SupervisorEvent::ExecFailed { id, message } | SupervisorEvent::AttachFailed { id, message } => {
+            shell.execs.borrow_mut().failed(pod, id, message)
         }
-        SupervisorEvent::ExecFailed { id, message } => shell.execs.borrow_mut().failed(pod, id, message),
         SupervisorEvent::ExecExited { id, code } => shell.execs.borrow_mut().exited(pod, id, code),
     }
 }

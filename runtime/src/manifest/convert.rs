@@ -151,6 +151,9 @@ fn container(container: &Value) -> Container {
         termination_message_path: text(container, "terminationMessagePath").to_owned(),
         termination_message_fallback_to_logs: text(container, "terminationMessagePolicy")
             == "FallbackToLogsOnError",
+        stdin: container["stdin"] == true,
+        stdin_once: container["stdinOnce"] == true,
+        tty: container["tty"] == true,
         security_context: security_context(&container["securityContext"]),
     }
 }

@@ -206,8 +206,6 @@ fn what_would_change_what_runs_is_refused_by_name() {
             "spec.containers[0].env[0].valueFrom.secretKeyRef",
         ),
         ("", "ports: [{containerPort: 80, hostPort: 80}]", "spec.containers[0].ports[0].hostPort"),
-        ("", "tty: true", "spec.containers[0].tty"),
-        ("", "stdin: true", "spec.containers[0].stdin"),
         ("", "restartPolicy: Never", "spec.containers[0].restartPolicy"),
         ("", "livenessProbe: {grpc: {port: 80}}", "spec.containers[0].livenessProbe.grpc"),
         (

@@ -44,7 +44,6 @@ const NO_VOLUME: &str = "provides no volumes but emptyDir and hostPath yet";
 const NO_OBJECTS: &str = "has no ConfigMaps and Secrets yet: write the value itself";
 const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
 const NO_WINDOWS: &str = "runs Linux containers only";
-const NO_STDIN: &str = "gives containers no standard input and no terminal yet; `exec -it` has both";
 const NO_HOST_PORT: &str =
     "does not forward ports of the host yet: use hostNetwork, or the pod's own address";
 
@@ -113,11 +112,11 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("restartPolicyRules", Refuses("does not give containers restart policies of their own yet", &["[]"])),
         ("securityContext", Acts),
         ("startupProbe", Acts),
-        ("stdin", Refuses(NO_STDIN, &["false"])),
-        ("stdinOnce", Refuses(NO_STDIN, &["false"])),
+        ("stdin", Acts),
+        ("stdinOnce", Acts),
         ("terminationMessagePath", Acts),
         ("terminationMessagePolicy", Acts),
-        ("tty", Refuses(NO_STDIN, &["false"])),
+        ("tty", Acts),
         ("volumeDevices", Refuses("gives containers no block devices yet", &["[]"])),
         ("volumeMounts", Acts),
         ("workingDir", Acts),

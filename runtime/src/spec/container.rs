@@ -64,6 +64,12 @@ pub struct Container {
     pub termination_message_path: String,
     /// `terminationMessagePolicy` is `FallbackToLogsOnError`.
     pub termination_message_fallback_to_logs: bool,
+    /// `stdin`: input comes from those who attach, and not from /dev/null.
+    pub stdin: bool,
+    /// `stdinOnce`: it ends with that of the first who does.
+    pub stdin_once: bool,
+    /// `tty`.
+    pub tty: bool,
     /// `securityContext`.
     pub security_context: SecurityContext,
 }

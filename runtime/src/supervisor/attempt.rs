@@ -18,6 +18,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::config::TerminationMessage;
+use super::console::Console;
 use super::log::{Log, Stream};
 use super::protocol::{MAX_GROUPS, Message, Name};
 use super::sys;
@@ -64,6 +65,8 @@ pub(super) struct Attempt {
     pub(super) log: Log,
     pub(super) stdout: Option<OwnedFd>,
     pub(super) stderr: Option<OwnedFd>,
+    /// Its input, and who watches its output.
+    pub(super) console: Console,
     pub(super) termination_message: Option<TerminationMessage>,
     /// Names of the layers it runs on.
     pub(super) layers: Vec<String>,
@@ -112,6 +115,24 @@ impl Attempt {
         sys::is_populated(&self.leaf, &mut self.events)
     }
 
+    /// Its process has opened a terminal, which is all that it has instead of pipes.
+    pub(super) fn set_terminal(&mut self, master: OwnedFd, stdin: bool) -> io::Result<()> {
+        if stdin {
+            self.console.set_stdin(master.try_clone()?);
+        }
+        self.stdout = Some(master);
+        Ok(())
+    }
+
+    /// Adds a client to its output and, if it has any, its input.
+    pub(super) fn attach(
+        &mut self,
+        stdin: Option<OwnedFd>,
+        outputs: [Option<OwnedFd>; 2],
+    ) -> Result<(), String> {
+        self.console.attach(stdin, outputs, [self.stdout.is_some(), self.stderr.is_some()])
+    }
+
     /// Reads what the container has written, to the last byte that is there.
     pub(super) fn drain(&mut self, buffer: &mut [u8]) {
         self.read(Stream::Stdout, buffer, true);
@@ -129,13 +150,19 @@ impl Attempt {
             match read(fd.as_fd(), buffer) {
                 Ok(0) => {
                     *pipe = None;
+                    self.console.end(stream);
                     return;
                 }
-                Ok(length) => self.log.write(stream, &buffer[..length]),
+                Ok(length) => {
+                    self.log.write(stream, &buffer[..length]);
+                    self.console.show(stream, &buffer[..length]);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // A terminal that nobody has open any more is EIO.
                 Err(_) => {
                     *pipe = None;
+                    self.console.end(stream);
                     return;
                 }
             }
@@ -149,6 +176,7 @@ impl Attempt {
     pub(super) fn end(&mut self, buffer: &mut [u8]) {
         self.drain(buffer);
         self.log.finish();
+        self.console.close();
         (self.stdout, self.stderr, self.events) = (None, None, None);
         self.layers.clear();
         // Those of executed processes would keep the agent from removing the leaf.

@@ -177,6 +177,20 @@ pub enum SupervisorEvent {
         /// As runc writes it.
         message: String,
     },
+    /// A client is attached; that its session is over is seen from its pipes.
+    Attached {
+        /// As given to `attach`.
+        id: u32,
+        /// Master of the container's terminal, if it has one.
+        terminal: Option<OwnedFd>,
+    },
+    /// It is not.
+    AttachFailed {
+        /// As given to `attach`.
+        id: u32,
+        /// Why not.
+        message: String,
+    },
     /// The process ended.
     ExecExited {
         /// As given to `exec`.
@@ -309,6 +323,25 @@ impl Supervisor {
         self.send_with(&request, config, &given)
     }
 
+    /// Asks for a container's output, and to pass on input: `Attached` or
+    /// `AttachFailed`. With these ends of pipes it is over when they are.
+    pub fn attach(
+        &self,
+        id: u32,
+        container: &str,
+        number: u32,
+        stdio: [Option<BorrowedFd>; 3],
+    ) -> Result<(), SupervisorError> {
+        let request = Request::Attach {
+            id,
+            container: cut(container),
+            number,
+            stdio: stdio.map(|stream| stream.is_some()),
+        };
+        let given: Vec<BorrowedFd> = stdio.into_iter().flatten().collect();
+        self.send(&request, &given)
+    }
+
     /// An attempt that is over need not be remembered any more; its exit record goes, too.
     pub fn forget(&self, container: &str, number: u32) -> Result<(), SupervisorError> {
         self.send(&Request::Forget { container: cut(container), number }, &[])
@@ -400,6 +433,10 @@ impl Supervisor {
             }
             News::ExecStarted { id, pid } => SupervisorEvent::ExecStarted { id, pid, terminal: descriptor },
             News::ExecFailed { id, message } => SupervisorEvent::ExecFailed { id, message: text(message) },
+            News::Attached { id } => SupervisorEvent::Attached { id, terminal: descriptor },
+            News::AttachFailed { id, message } => {
+                SupervisorEvent::AttachFailed { id, message: text(message) }
+            }
             News::ExecExited { id, code } => SupervisorEvent::ExecExited { id, code },
             // Answers to what nobody waits for any more.
             News::Hello { .. }

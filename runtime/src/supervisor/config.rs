@@ -90,6 +90,15 @@ pub struct ContainerConfig {
     pub cgroup: CgroupPaths,
     /// /proc/self/oom_score_adj.
     pub oom_score_adj: i32,
+    /// Keep its input open for those who attach (`stdin`).
+    #[serde(default)]
+    pub stdin: bool,
+    /// Close it with the first of them (`stdinOnce`).
+    #[serde(default)]
+    pub stdin_once: bool,
+    /// A terminal in place of pipes (`tty`).
+    #[serde(default)]
+    pub tty: bool,
     /// Where stdout and stderr go.
     pub log: LogConfig,
     /// The file at `terminationMessagePath`, if any; mounted unless one of `mounts` is there.

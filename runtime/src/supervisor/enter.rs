@@ -88,7 +88,7 @@ impl Enter<'_> {
             | CloneFlags::CLONE_NEWCGROUP;
         setns(self.pidfd, all).map_err(io::Error::from).map_err(step("enter the container"))?;
         let terminal = if config.tty {
-            Some(open_terminal(self.user, config.size).map_err(step("open a terminal"))?)
+            Some(open_terminal(Some(self.user), config.size).map_err(step("open a terminal"))?)
         } else {
             None
         };
@@ -180,8 +180,9 @@ impl Enter<'_> {
     }
 }
 
-/// A terminal of the container's own /dev/pts: master and slave.
-fn open_terminal(user: &User, size: Option<(u16, u16)>) -> io::Result<(OwnedFd, OwnedFd)> {
+/// A terminal of the container's own /dev/pts: master and slave, which is `user`'s or
+/// the caller's.
+pub(super) fn open_terminal(user: Option<&User>, size: Option<(u16, u16)>) -> io::Result<(OwnedFd, OwnedFd)> {
     // What the container has put there in its stead must not make this wait.
     let flags = libc::O_NOCTTY | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let master = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/pts/ptmx")?;
@@ -213,8 +214,23 @@ fn open_terminal(user: &User, size: Option<(u16, u16)>) -> io::Result<(OwnedFd, 
         }
         OwnedFd::from_raw_fd(fd)
     };
-    nix::unistd::fchown(slave.as_raw_fd(), Some(Uid::from_raw(user.uid)), None)?;
+    if let Some(user) = user {
+        nix::unistd::fchown(slave.as_raw_fd(), Some(Uid::from_raw(user.uid)), None)?;
+    }
     Ok((master.into(), slave))
+}
+
+/// Makes `slave` all three streams of the calling process, which leads a session, and
+/// the session's terminal.
+pub(super) fn take_terminal(slave: BorrowedFd) -> io::Result<()> {
+    for number in 0..3 {
+        nix::unistd::dup2(slave.as_raw_fd(), number)?;
+    }
+    // SAFETY: no pointers.
+    if unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 const DEVPTS: libc::c_ulong = 0x1cd1;

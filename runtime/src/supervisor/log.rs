@@ -27,10 +27,10 @@ const MAX_LINE: usize = 16 * 1024;
 /// Which of its outputs a container wrote to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
-    /// `stdout`.
-    Stdout,
+    /// `stdout`, or the terminal.
+    Stdout = 0,
     /// `stderr`.
-    Stderr,
+    Stderr = 1,
 }
 
 impl Stream {

@@ -22,6 +22,7 @@ use nix::unistd::Pid;
 
 use super::attempt::{Attempt, State, Told, User, pipe};
 use super::config::{ContainerConfig, SandboxConfig};
+use super::console::{self, Console};
 use super::enter::{self, Enter, Exec, ExecState};
 use super::exit;
 use super::log::{Log, Partial, Stream};
@@ -153,6 +154,7 @@ enum Source {
     Status(usize),
     ExecStatus(usize),
     Output(usize, Stream),
+    Console(usize),
     Events,
 }
 
@@ -236,6 +238,7 @@ impl Process {
                 add(Source::Status(at), status.as_fd(), PollFlags::POLLIN);
                 deadline = Some(deadline.map_or(*end, |other| other.min(*end)));
             }
+            attempt.console.poll(|fd, events| add(Source::Console(at), fd, events));
             if let Some(stdout) = &attempt.stdout {
                 add(Source::Output(at, Stream::Stdout), stdout.as_fd(), PollFlags::POLLIN);
             }
@@ -286,6 +289,7 @@ impl Process {
             Source::Sandbox => self.sandbox_answered(),
             Source::Status(at) => self.status(at),
             Source::ExecStatus(at) => self.exec_status(at),
+            Source::Console(at) => self.attempts[at].console.pump(),
             Source::Output(at, stream) => self.attempts[at].read(stream, &mut self.buffer, false),
             // The loop looks at every cgroup that is emptying.
             Source::Events => {}
@@ -335,6 +339,9 @@ impl Process {
             }
             Request::Exec { id, container, number, stdio } => {
                 self.exec(id, &container, number, stdio, descriptors)
+            }
+            Request::Attach { id, container, number, stdio } => {
+                self.attach(id, &container, number, stdio, descriptors);
             }
             Request::Reexec => {
                 if let Some(binary) = descriptors.pop() {
@@ -457,6 +464,12 @@ impl Process {
         let leaf = File::open(&config.cgroup.unified).map_err(text("open the container's cgroup"))?;
         let (stdout, their_stdout) = pipe().map_err(text("make a pipe"))?;
         let (stderr, their_stderr) = pipe().map_err(text("make a pipe"))?;
+        let input = if config.stdin && !config.tty {
+            Some(console::input_pipe().map_err(text("make a pipe"))?)
+        } else {
+            None
+        };
+        let (their_stdin, stdin) = input.unzip();
         let (status, their_status) = status_pair().map_err(text("make a socket"))?;
         // SAFETY: the supervisor has one thread.
         let forked = unsafe { sys::fork(Parent::Caller, Some(leaf.as_fd())) };
@@ -467,6 +480,7 @@ impl Process {
                 layers: layers.iter().map(|layer| layer.as_fd()).collect(),
                 namespaces,
                 status: their_status.as_fd(),
+                stdin: their_stdin,
                 stdout: their_stdout,
                 stderr: their_stderr,
                 scratch: &self.scratch(),
@@ -488,10 +502,38 @@ impl Process {
             log: Log::open(config.log, Partial::default()),
             stdout: Some(stdout),
             stderr: Some(stderr),
+            console: Console::new(stdin, config.stdin_once, config.tty),
             termination_message: config.termination_message,
             layers: config.layers,
             told: Told::default(),
         })
+    }
+
+    /// Answered at once: nothing of it can take time.
+    fn attach(&mut self, id: u32, container: &Name, number: u32, given: [bool; 3], fds: Vec<OwnedFd>) {
+        let mut fds = fds.into_iter();
+        let [stdin, stdout, stderr] = given.map(|given| if given { fds.next() } else { None });
+        let attempt = self.attempts.iter_mut().find(|attempt| attempt.is(container, number));
+        let attached = match attempt {
+            Some(attempt) if matches!(attempt.state, State::Running { .. }) => {
+                attempt.attach(stdin, [stdout, stderr]).map(|()| {
+                    let terminal = attempt.stdout.as_ref().filter(|_| attempt.console.is_tty());
+                    terminal.and_then(|terminal| terminal.try_clone().ok())
+                })
+            }
+            Some(_) | None => Err(format!("attach: container {container} is not running")),
+        };
+        let told = match &attached {
+            Ok(terminal) => {
+                let terminal: Vec<_> = terminal.iter().map(|fd| fd.as_fd()).collect();
+                self.say(&News::Attached { id }, &terminal)
+            }
+            Err(message) => self.say(&News::AttachFailed { id, message: cut(message) }, &[]),
+        };
+        // Nothing remembers it, so it is heard now, or the agent asks for all there is.
+        if !told {
+            self.agent = None;
+        }
     }
 
     fn exec(&mut self, id: u32, container: &Name, number: u32, given: [bool; 3], descriptors: Vec<OwnedFd>) {

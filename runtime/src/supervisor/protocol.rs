@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::time::Instant;
 
 /// Of all frames but those that never change.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Groups of one process that are told; a container with more is refused.
 pub(super) const MAX_GROUPS: usize = 64;
@@ -53,6 +53,9 @@ pub(super) enum Request {
     Start { container: Name, number: u32 },
     /// With it: an `ExecConfig`, then those of stdin, stdout and stderr that are given.
     Exec { id: u32, container: Name, number: u32, stdio: [bool; 3] },
+    /// Show what a container writes, and pass on input. With it: those of stdin,
+    /// stdout and stderr that are given; they are the client's ends of pipes.
+    Attach { id: u32, container: Name, number: u32, stdio: [bool; 3] },
     /// The agent has what it wants of an attempt that is over.
     Forget { container: Name, number: u32 },
     /// End, when no container is left.
@@ -93,6 +96,11 @@ pub(super) enum News {
     ExecFailed { id: u32, message: Message },
     /// Its process ended.
     ExecExited { id: u32, code: i32 },
+    /// Answers `Attach`; with it, if the container has one: the master of its
+    /// terminal. That a session is over is seen from its pipes.
+    Attached { id: u32 },
+    /// Nothing is attached.
+    AttachFailed { id: u32, message: Message },
     /// With it: the descriptor of a layer that containers are running on.
     Layer { name: heapless::String<128> },
     /// The supervisor stays what it is.

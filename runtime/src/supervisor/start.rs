@@ -27,6 +27,7 @@ use nodlet_rootfs::assemble::{self, AssembleError, UserError};
 use serde::{Deserialize, Serialize};
 
 use super::config::{ContainerConfig, UserConfig};
+use super::enter;
 use super::execute::Execute;
 use super::protocol::{self, MAX_GROUPS, Message, cut};
 use super::sandbox::Namespaces;
@@ -41,6 +42,11 @@ mod volume;
 pub(super) enum Status {
     /// Who the process will be.
     User { uid: u32, gid: u32, groups: heapless::Vec<u32, MAX_GROUPS>, home: heapless::String<512> },
+    /// With it: the master of the terminal that the container's process has opened.
+    Terminal {
+        /// Input is to be written to it.
+        stdin: bool,
+    },
     /// The container's process, which waits to be told to execute.
     Created { pid: i32 },
     /// It ends here.
@@ -59,6 +65,7 @@ pub(super) struct Start<'a> {
     pub(super) layers: Vec<BorrowedFd<'a>>,
     pub(super) namespaces: &'a Namespaces,
     pub(super) status: BorrowedFd<'a>,
+    pub(super) stdin: Option<OwnedFd>,
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
     /// A directory of the host on which the private tmpfs is mounted.
@@ -124,6 +131,7 @@ impl Start<'_> {
             self.stdout.as_raw_fd(),
             self.stderr.as_raw_fd(),
         ];
+        keep.extend(self.stdin.iter().map(|stdin| stdin.as_raw_fd()));
         keep.extend(self.layers.iter().map(|layer| layer.as_raw_fd()));
         keep.extend(self.namespaces.descriptors().map(|fd| fd.as_raw_fd()));
         sys::close_all_but(&keep);
@@ -180,7 +188,7 @@ impl Start<'_> {
         };
         protocol::send(self.status, &told, &[]).map_err(StartError::Bundle)?;
         // A process that is not root could not open its own /dev/stdout again.
-        for stream in [&self.stdout, &self.stderr] {
+        for stream in self.stdin.iter().chain([&self.stdout, &self.stderr]) {
             let (uid, gid) = (nix::unistd::Uid::from_raw(user.uid), nix::unistd::Gid::from_raw(user.gid));
             let _ = nix::unistd::fchown(stream.as_raw_fd(), Some(uid), Some(gid));
         }
@@ -205,7 +213,11 @@ impl Start<'_> {
         let bytes = serde_json::to_vec(&spec).map_err(|error| StartError::Bundle(error.into()))?;
         fs::write(bundle.join("config.json"), bytes).map_err(StartError::Bundle)?;
         set_oom_score(config.oom_score_adj);
-        let execute = Execute::new(&config.process, &user.home);
+        let mut process = config.process.clone();
+        if config.tty && !process.env.iter().any(|pair| pair.starts_with("TERM=")) {
+            process.env.push("TERM=xterm".to_owned());
+        }
+        let execute = Execute::new(&process, &user.home);
         drop((root_fd, volumes, layers));
         self.create(&config, &bundle, &state, execute)
     }
@@ -232,11 +244,20 @@ impl Start<'_> {
     ) -> Result<(), StartError> {
         let failed =
             |error: &(dyn std::error::Error + 'static)| StartError::Create(crate::error::chain(error));
-        let executor = ReportingExecutor { execute, status: self.status.as_raw_fd() };
-        let mut container = ContainerBuilder::new(config.id.clone(), SyscallType::Linux)
+        let executor = ReportingExecutor {
+            execute,
+            status: self.status.as_raw_fd(),
+            tty: config.tty,
+            stdin: config.stdin,
+        };
+        let mut builder = ContainerBuilder::new(config.id.clone(), SyscallType::Linux)
             .with_executor(executor)
             .with_stdout(self.stdout)
-            .with_stderr(self.stderr)
+            .with_stderr(self.stderr);
+        if let Some(stdin) = self.stdin {
+            builder = builder.with_stdin(stdin);
+        }
+        let mut container = builder
             .with_root_path(state)
             .map_err(|error| failed(&error))?
             .as_init(bundle)
@@ -257,13 +278,31 @@ struct ReportingExecutor {
     execute: Execute,
     /// Closed by the kernel when the process is executed.
     status: std::os::fd::RawFd,
+    /// Give it a terminal: one of the container's own, as its own user.
+    tty: bool,
+    /// Whether input of clients goes there.
+    stdin: bool,
+}
+
+impl ReportingExecutor {
+    fn open_terminal(&self, status: BorrowedFd) -> io::Result<()> {
+        let (master, slave) = enter::open_terminal(None, None)?;
+        protocol::send(status, &Status::Terminal { stdin: self.stdin }, &[master.as_fd()])?;
+        // Leads a session already where libcontainer saw to it.
+        let _ = nix::unistd::setsid();
+        enter::take_terminal(slave.as_fd())?;
+        Ok(())
+    }
 }
 
 impl Executor for ReportingExecutor {
     fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
-        let message = self.execute.run();
         // SAFETY: libcontainer marks it close-on-exec and leaves it open.
         let status = unsafe { BorrowedFd::borrow_raw(self.status) };
+        let message = match self.tty.then(|| self.open_terminal(status)) {
+            Some(Err(error)) => format!("open a terminal: {error}"),
+            Some(Ok(())) | None => self.execute.run(),
+        };
         let _ = protocol::send(status, &Status::Failed { run: true, message: cut(&message) }, &[]);
         sys::exit_now(128)
     }

@@ -152,6 +152,9 @@ impl Pod {
             privileged: false,
             cgroup: CgroupPaths { unified: leaf, v1_tasks: Vec::new() },
             oom_score_adj: 500,
+            stdin: false,
+            stdin_once: false,
+            tty: false,
             log: LogConfig {
                 path: self.root.join(format!("var/log/pods/{name}/{number}.log")),
                 link: self.root.join(format!("var/log/containers/{name}-{number}.log")),

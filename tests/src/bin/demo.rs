@@ -27,6 +27,9 @@ use std::time::Duration;
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
+#[path = "../binary.rs"]
+#[allow(unreachable_pub, reason = "in the library it is reached")]
+mod binary;
 #[path = "demo/http.rs"]
 mod http;
 #[path = "demo/ipc.rs"]
@@ -38,7 +41,8 @@ demo STEP [then STEP]…
 files    cat FILE · ls DIR · stat FILE · touch FILE · rm FILE · wait FILE
          write FILE TEXT [EVERY_SECONDS] · append FILE TEXT · lock FILE
 output   print TEXT [EVERY_SECONDS] · eprint TEXT · spam BYTES · echo (copies its input)
-itself   env · id · status · hostname · cwd · args WORD… · tty · resized · clock [FILE]
+         line BYTES (a long one) · binary BYTES (no text)
+itself   env · id · status · hostname · cwd · args WORD… · tty · resized · sizes COLUMNSxROWS · clock [FILE]
          mounts
 time     sleep [SECONDS] · exit CODE [AFTER_SECONDS] · fail-once FILE · abort · ignore-term
          on-term CODE [SECONDS]
@@ -101,6 +105,8 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["print", text, every] => repeat(seconds(every)?, |count| writeln!(io::stdout(), "{text} {count}"))?,
         ["eprint", text] => eprintln!("{text}"),
         ["spam", bytes] => spam(bytes.parse()?)?,
+        ["line", bytes] => println!("{}", "x".repeat(bytes.parse()?)),
+        ["binary", bytes] => io::stdout().write_all(&binary::binary(bytes.parse()?))?,
         ["echo"] => drop(io::copy(&mut io::stdin(), &mut io::stdout())?),
         ["env"] => std::env::vars().for_each(|(name, value)| println!("{name}={value}")),
         ["id"] => println!("{}", id()?),
@@ -117,6 +123,16 @@ fn run(step: &[String]) -> Result<(), Failure> {
                 std::thread::sleep(Duration::from_millis(10));
             }
             println!("{}", terminal());
+        }
+        ["sizes", last] => {
+            let (mut shown, last) = (String::new(), format!("tty {last}"));
+            while shown != last {
+                if terminal() != shown {
+                    shown = terminal();
+                    println!("{shown}");
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
         }
         ["clock"] => println!("{}", clock()?),
         ["clock", file] => fs::write(file, format!("{}\n", clock()?))?,

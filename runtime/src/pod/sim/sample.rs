@@ -73,6 +73,9 @@ pub(crate) fn container(name: &str) -> Container {
         startup_probe: None,
         termination_message_path: "/dev/termination-log".into(),
         termination_message_fallback_to_logs: false,
+        stdin: false,
+        stdin_once: false,
+        tty: false,
         security_context: SecurityContext::default(),
     }
 }

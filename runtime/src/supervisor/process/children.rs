@@ -113,6 +113,13 @@ impl Process {
                     attempt.user = User { uid, gid, groups, home: home.as_str().to_owned() };
                 }
                 Ok(Some((Status::Created { pid }, _))) => *init = Some(Pid::from_raw(pid)),
+                Ok(Some((Status::Terminal { stdin }, descriptors))) => {
+                    let master = descriptors.into_iter().next();
+                    let set = master.map(|master| attempt.set_terminal(master, stdin));
+                    if !matches!(set, Some(Ok(()))) {
+                        attempt.fail(false, cut("create the container: its terminal is missing"));
+                    }
+                }
                 Ok(Some((Status::Failed { run, message }, _))) => attempt.fail(run, message),
                 Ok(None) => {
                     // Every copy is closed: the process was executed, or all of them are dead.
@@ -140,7 +147,7 @@ impl Process {
                     *terminal = descriptors.into_iter().next();
                 }
                 Ok(Some((Status::Failed { message, .. }, _))) => exec.fail(message),
-                Ok(Some((Status::User { .. }, _))) => {}
+                Ok(Some((Status::User { .. } | Status::Terminal { .. }, _))) => {}
                 Ok(None) => match *pid {
                     Some(pid) => exec.state = ExecState::Running { pid, terminal: terminal.take() },
                     None => exec.fail(cut("exec: its helper died")),

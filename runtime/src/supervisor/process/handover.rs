@@ -23,6 +23,7 @@ use super::{Agent, Process, Sandbox, blocked_signals};
 use crate::supervisor::attempt::{Attempt, State, Told, User};
 use crate::supervisor::client::seal;
 use crate::supervisor::config::{LogConfig, TerminationMessage};
+use crate::supervisor::console::{Console, SavedConsole};
 use crate::supervisor::enter::{Exec, ExecState};
 use crate::supervisor::log::{Log, Partial};
 use crate::supervisor::protocol::{self, Message, Name, News, VERSION, cut};
@@ -89,6 +90,8 @@ struct SavedAttempt {
     partial: Partial,
     stdout: Option<RawFd>,
     stderr: Option<RawFd>,
+    #[serde(default)]
+    console: SavedConsole,
     termination_message: Option<TerminationMessage>,
     layers: Vec<String>,
 }
@@ -264,6 +267,7 @@ impl Saved {
         for attempt in &self.attempts {
             open.push(attempt.config);
             open.extend([attempt.stdout, attempt.stderr].into_iter().flatten());
+            open.extend(attempt.console.descriptors());
         }
         open.extend(self.layers.values());
         open
@@ -290,6 +294,7 @@ fn save_attempt(attempt: &Attempt) -> Option<SavedAttempt> {
         partial: attempt.log.partial().clone(),
         stdout: attempt.stdout.as_ref().map(AsRawFd::as_raw_fd),
         stderr: attempt.stderr.as_ref().map(AsRawFd::as_raw_fd),
+        console: attempt.console.save(),
         termination_message: attempt.termination_message.clone(),
         layers: attempt.layers.clone(),
     })
@@ -318,6 +323,7 @@ fn restore_attempt(saved: SavedAttempt, own: impl Fn(RawFd) -> OwnedFd) -> io::R
         log: Log::open(saved.log, saved.partial),
         stdout: saved.stdout.map(&own),
         stderr: saved.stderr.map(&own),
+        console: Console::restore(saved.console, &own),
         termination_message: saved.termination_message,
         layers: saved.layers,
         told: Told::default(),

@@ -1,0 +1,296 @@
+//! The streams of a process in a container and this terminal, over one WebSocket:
+//! what `nodlet exec` and `nodlet attach` have in common.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use nodlet_runtime::api::websocket::{self, Decoder, Opcode, Role};
+use serde_json::Value;
+
+use crate::Failure;
+use crate::client::{Client, Response, explain};
+
+/// What of this process's own the session has.
+pub(crate) struct Stdio {
+    pub(crate) stdin: bool,
+    pub(crate) tty: bool,
+    /// Has what runs there draw its screen again: the window becomes another size, and its own.
+    pub(crate) redraw: bool,
+    /// Typed one after the other they end the session, and not the process; none do nothing.
+    pub(crate) detach_keys: Vec<u8>,
+}
+
+/// How a session ended.
+pub(crate) enum Ended {
+    /// With this `Status`.
+    Status(Value),
+    /// By the keys.
+    Detached,
+}
+
+/// Opens a session at `target`, and stays until it has ended.
+pub(crate) fn run(client: &Client, target: &str, stdio: &Stdio) -> Result<Ended, Failure> {
+    let (stream, decoder) = connect(client, target, websocket::PROTOCOLS[0])?;
+    // Before there is another thread, so that only the one that waits for it gets it.
+    let mut resized = SigSet::empty();
+    resized.add(Signal::SIGWINCH);
+    resized.thread_block().map_err(io::Error::from)?;
+    let raw = if stdio.tty { Some(Raw::new()?) } else { None };
+    let ended = talk(stdio, stream, decoder, resized);
+    drop(raw);
+    ended
+}
+
+/// Opens a WebSocket at `target` that speaks `protocol`.
+pub(crate) fn connect(
+    client: &Client,
+    target: &str,
+    protocol: &str,
+) -> Result<(UnixStream, Decoder), Failure> {
+    // Any key will do: there is no proxy on the way that it would have to fool.
+    const KEY: &str = "bm9kbGV0IGV4ZWMgdjEuMA==";
+    let mut stream = client.connect()?;
+    let request = format!(
+        "GET {} HTTP/1.1\r\nhost: nodlet\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+             sec-websocket-version: 13\r\nsec-websocket-key: {KEY}\r\nsec-websocket-protocol: {}\r\n\r\n",
+        target, protocol
+    );
+    stream.write_all(request.as_bytes()).map_err(Failure::disconnected)?;
+    let mut response = Response::read(stream).map_err(Failure::disconnected)?;
+    if response.code != 101 {
+        let mut text = String::new();
+        let _ = response.body.read_to_string(&mut text);
+        return Err(Failure::refused(response.code, explain(response.code, &text)));
+    }
+    if response.header("sec-websocket-accept") != Some(&websocket::accept_key(KEY)) {
+        return Err(Failure::new("the agent's answer is not that of a WebSocket"));
+    }
+    let (stream, read_ahead) = response.body.into_stream();
+    let mut decoder = Decoder::new(Role::Client);
+    decoder.push(&read_ahead);
+    Ok((stream, decoder))
+}
+
+/// Until it has ended.
+fn talk(
+    stdio: &Stdio,
+    mut stream: UnixStream,
+    mut decoder: Decoder,
+    resized: SigSet,
+) -> Result<Ended, Failure> {
+    let writer = Writer(Arc::new(Mutex::new(stream.try_clone()?)));
+    let (detach, detached) = (stream.try_clone()?, Arc::new(AtomicBool::new(false)));
+    if stdio.tty {
+        let writer = writer.clone();
+        if stdio.redraw {
+            writer.resize(1);
+        }
+        writer.resize(0);
+        std::thread::spawn(move || {
+            while resized.wait().is_ok() {
+                writer.resize(0);
+            }
+        });
+    }
+    if stdio.stdin {
+        let (writer, detached) = (writer.clone(), detached.clone());
+        let keys = Keys::new(&stdio.detach_keys);
+        std::thread::spawn(move || {
+            if writer.pass_on_stdin(keys) {
+                detached.store(true, Ordering::SeqCst);
+                let _ = detach.shutdown(Shutdown::Both);
+            }
+        });
+    }
+    let mut status = Value::Null;
+    let mut bytes = vec![0; 32 * 1024];
+    loop {
+        while let Some(message) = decoder.message().map_err(|error| Failure::chain(&error))? {
+            match (message.opcode, message.payload.split_first()) {
+                (Opcode::Binary, Some((&websocket::STDOUT, bytes))) => show(&mut io::stdout().lock(), bytes)?,
+                (Opcode::Binary, Some((&websocket::STDERR, bytes))) => show(&mut io::stderr().lock(), bytes)?,
+                (Opcode::Binary, Some((&websocket::ERROR, bytes))) if !bytes.is_empty() => {
+                    status = serde_json::from_slice(bytes).unwrap_or_default();
+                }
+                (Opcode::Ping, _) => writer.send(Opcode::Pong, &[&message.payload])?,
+                (Opcode::Close, _) => {
+                    let _ = stream.shutdown(Shutdown::Both);
+                    return Ok(Ended::Status(status));
+                }
+                _ => {}
+            }
+        }
+        match stream.read(&mut bytes) {
+            Ok(0) | Err(_) if detached.load(Ordering::SeqCst) => return Ok(Ended::Detached),
+            Ok(0) if !status.is_null() => return Ok(Ended::Status(status)),
+            Ok(0) => return Err(Failure::disconnected("the connection to the agent was lost")),
+            Ok(read) => decoder.push(&bytes[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                return Err(Failure::disconnected(format!("the connection to the agent was lost: {error}")));
+            }
+        }
+    }
+}
+
+fn show(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    out.write_all(bytes)?;
+    out.flush()
+}
+
+/// Frames of several threads, whole.
+#[derive(Clone)]
+struct Writer(Arc<Mutex<UnixStream>>);
+
+impl Writer {
+    fn send(&self, opcode: Opcode, parts: &[&[u8]]) -> io::Result<()> {
+        let frame = websocket::encode(opcode, parts, Some([0x6e, 0x6f, 0x64, 0x6c]));
+        let mut stream = self.0.lock().map_err(|_| io::Error::other("a thread panicked"))?;
+        stream.write_all(&frame)
+    }
+
+    /// To the end of input; `true` if it is that of the session: the keys to detach.
+    fn pass_on_stdin(&self, mut keys: Keys) -> bool {
+        let mut bytes = vec![0; 32 * 1024];
+        let mut stdin = io::stdin().lock();
+        loop {
+            match stdin.read(&mut bytes) {
+                Ok(0) => break,
+                Ok(read) => {
+                    let (typed, detach) = keys.typed(&bytes[..read]);
+                    if detach {
+                        return true;
+                    }
+                    if self.send(Opcode::Binary, &[&[websocket::STDIN], &typed]).is_err() {
+                        return false;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        let _ = self.send(Opcode::Binary, &[&[websocket::CLOSE, websocket::STDIN]]);
+        false
+    }
+
+    /// Says how large this terminal is, made larger `by` so many cells.
+    fn resize(&self, by: u16) {
+        let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: TIOCGWINSZ writes one winsize, which lives until the call is over.
+        if unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) } == 0 && size.ws_col > 0 {
+            let size = format!(
+                "{{\"Width\":{},\"Height\":{}}}",
+                size.ws_col.saturating_add(by),
+                size.ws_row.saturating_add(by)
+            );
+            let _ = self.send(Opcode::Binary, &[&[websocket::RESIZE], size.as_bytes()]);
+        }
+    }
+}
+
+/// This terminal hands on every key; as it was, when this is dropped.
+struct Raw {
+    before: Termios,
+}
+
+impl Raw {
+    fn new() -> io::Result<Raw> {
+        let before = tcgetattr(io::stdin().as_fd())?;
+        let mut raw = before.clone();
+        cfmakeraw(&mut raw);
+        tcsetattr(io::stdin().as_fd(), SetArg::TCSANOW, &raw)?;
+        Ok(Raw { before })
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        let _ = tcsetattr(io::stdin().as_fd(), SetArg::TCSANOW, &self.before);
+    }
+}
+
+/// Looks for the keys to detach in what is typed.
+struct Keys {
+    keys: Vec<u8>,
+    /// How many of them were typed last, and are held back.
+    held: usize,
+}
+
+impl Keys {
+    fn new(keys: &[u8]) -> Keys {
+        Keys { keys: keys.to_vec(), held: 0 }
+    }
+
+    /// What is to be passed on of `bytes`, and whether the keys were typed.
+    fn typed(&mut self, bytes: &[u8]) -> (Vec<u8>, bool) {
+        let mut on = Vec::with_capacity(bytes.len());
+        for &byte in bytes {
+            if self.keys.get(self.held) == Some(&byte) {
+                self.held += 1;
+                if self.held == self.keys.len() {
+                    return (on, true);
+                }
+                continue;
+            }
+            on.extend_from_slice(&self.keys[..self.held]);
+            self.held = usize::from(!self.keys.is_empty() && self.keys[0] == byte);
+            if self.held == 0 {
+                on.push(byte);
+            }
+        }
+        (on, false)
+    }
+}
+
+/// `ctrl-p,ctrl-q`: keys as bytes, as docker and kubectl write them.
+pub(crate) fn parse_keys(text: &str) -> Option<Vec<u8>> {
+    text.split(',')
+        .map(|key| match (key.strip_prefix("ctrl-"), key.as_bytes()) {
+            (Some(key), _) => match key.as_bytes() {
+                [key @ (b'a'..=b'z' | b'@' | b'[' | b'\\' | b']' | b'^' | b'_')] => Some(key & 0x1f),
+                _ => None,
+            },
+            (None, [key]) => Some(*key),
+            (None, _) => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_to_detach_are_found_wherever_input_is_cut() {
+        for (pieces, expected) in [
+            (&["ab\x10", "\x11"][..], ("ab", true)),
+            (&["\x10x\x10\x10", "\x11"][..], ("\x10x\x10", true)),
+            (&["\x11\x10"][..], ("\x11", false)),
+        ] {
+            let mut keys = Keys::new(&[0x10, 0x11]);
+            let (mut on, mut detached) = (Vec::new(), false);
+            for piece in pieces {
+                let (more, detach) = keys.typed(piece.as_bytes());
+                on.extend(more);
+                detached |= detach;
+            }
+            assert_eq!((on.as_slice(), detached), (expected.0.as_bytes(), expected.1), "{pieces:?}");
+        }
+        assert_eq!(Keys::new(&[]).typed(b"\x10\x11"), (b"\x10\x11".to_vec(), false));
+    }
+
+    #[test]
+    fn keys_are_written_as_docker_writes_them() {
+        assert_eq!(parse_keys("ctrl-p,ctrl-q"), Some(vec![0x10, 0x11]));
+        assert_eq!(parse_keys("a,ctrl-["), Some(vec![b'a', 0x1b]));
+        for wrong in ["", "ctrl-", "ctrl-1", "ab", "ctrl-p,"] {
+            assert_eq!(parse_keys(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! A container's input, and the clients that are attached to it.
+//!
+//! The container comes first: nothing here waits for a client. Each gets its copy of
+//! the output through a pipe of its own; what does not fit into a pipe that is full
+//! is skipped for that client alone, counted, and told to it when it reads again. The
+//! log has all of it. Input goes the other way in pieces that the container's pipe
+//! takes at once, so that a container that does not read holds up its clients only.
+//!
+//! The rules for the end of input are containerd's: with `stdinOnce` it is the end
+//! of the container's input, otherwise of the client's session.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::{Deserialize, Serialize};
+
+use super::log::Stream;
+
+/// Clients of one container. Each copy of the output costs time.
+const MAX_CLIENTS: usize = 16;
+
+/// What a pipe that polls as writable takes without blocking: PIPE_BUF.
+const PIECE: usize = 4096;
+
+/// Pieces that are passed on before the rest of the pod has its turn.
+const PIECES: usize = 16;
+
+/// One client's ends of its pipes.
+struct Client {
+    stdin: Option<OwnedFd>,
+    /// stdout, stderr.
+    outputs: [Option<Output>; 2],
+}
+
+struct Output {
+    pipe: OwnedFd,
+    /// Bytes that were skipped since the client was last told.
+    skipped: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Console {
+    /// The writing end of its stdin, or the master of its terminal.
+    stdin: Option<OwnedFd>,
+    stdin_once: bool,
+    tty: bool,
+    /// Read from a client, not yet taken by the container.
+    pending: Vec<u8>,
+    clients: Vec<Client>,
+}
+
+/// A console for the supervisor's next binary; descriptors are numbers.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct SavedConsole {
+    stdin: Option<RawFd>,
+    stdin_once: bool,
+    tty: bool,
+    pending: Vec<u8>,
+    clients: Vec<SavedClient>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedClient {
+    stdin: Option<RawFd>,
+    /// Pipe, and bytes skipped.
+    outputs: [Option<(RawFd, u64)>; 2],
+}
+
+impl Console {
+    /// Of a container that is about to start. A terminal comes later.
+    pub(super) fn new(stdin: Option<OwnedFd>, stdin_once: bool, tty: bool) -> Console {
+        Console { stdin, stdin_once, tty, ..Console::default() }
+    }
+
+    pub(super) fn is_tty(&self) -> bool {
+        self.tty
+    }
+
+    /// The master of its terminal, if it has one that is read from.
+    pub(super) fn set_stdin(&mut self, terminal: OwnedFd) {
+        self.stdin = Some(terminal);
+    }
+
+    /// Adds a client. `open` says which outputs have not ended.
+    pub(super) fn attach(
+        &mut self,
+        stdin: Option<OwnedFd>,
+        outputs: [Option<OwnedFd>; 2],
+        open: [bool; 2],
+    ) -> Result<(), String> {
+        if self.clients.len() >= MAX_CLIENTS {
+            // Those that are gone but for input that the container does not take.
+            self.clients.retain(|client| client.outputs.iter().any(Option::is_some));
+        }
+        if self.clients.len() >= MAX_CLIENTS {
+            return Err(format!("attach: {MAX_CLIENTS} clients are attached to the container"));
+        }
+        for fd in stdin.iter().chain(outputs.iter().flatten()) {
+            fcntl(fd.as_raw_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+                .map_err(|error| format!("attach: use the client's pipe: {}", error.desc()))?;
+        }
+        let [stdout, stderr] = outputs;
+        let output =
+            |pipe: Option<OwnedFd>, open: bool| pipe.filter(|_| open).map(|pipe| Output { pipe, skipped: 0 });
+        self.clients.push(Client {
+            // Input of a container that takes none is refused as by a closed pipe.
+            stdin: stdin.filter(|_| self.stdin.is_some()),
+            outputs: [output(stdout, open[0]), output(stderr, open[1])],
+        });
+        Ok(())
+    }
+
+    /// What is to be polled. Ends that nobody waits on are asked only whether they are gone.
+    pub(super) fn poll<'a>(&'a self, mut add: impl FnMut(BorrowedFd<'a>, PollFlags)) {
+        if let (Some(stdin), false) = (&self.stdin, self.pending.is_empty()) {
+            add(stdin.as_fd(), PollFlags::POLLOUT);
+        }
+        for client in &self.clients {
+            if let (Some(stdin), true) = (&client.stdin, self.pending.is_empty()) {
+                add(stdin.as_fd(), PollFlags::POLLIN);
+            }
+            for output in client.outputs.iter().flatten() {
+                add(output.pipe.as_fd(), PollFlags::empty());
+            }
+        }
+    }
+
+    /// Passes input on, and lets go of clients that are gone.
+    pub(super) fn pump(&mut self) {
+        for _ in 0..PIECES {
+            if !self.flush() || !self.fetch() {
+                break;
+            }
+        }
+        for output in self.clients.iter_mut().flat_map(|client| &mut client.outputs) {
+            if output.as_ref().is_some_and(|output| is_gone(output.pipe.as_fd())) {
+                *output = None;
+            }
+        }
+        self.clients.retain(Client::is_there);
+    }
+
+    /// Hands the container what it has not taken yet; `false` if it takes no more now.
+    fn flush(&mut self) -> bool {
+        while let (Some(stdin), false) = (&self.stdin, self.pending.is_empty()) {
+            match nix::unistd::write(stdin, &self.pending) {
+                Ok(written @ 1..) => drop(self.pending.drain(..written)),
+                Err(nix::Error::EINTR) => {}
+                Err(nix::Error::EAGAIN) => return false,
+                // Nobody reads it any more.
+                Ok(_) | Err(_) => self.close_stdin(),
+            }
+        }
+        self.stdin.is_some()
+    }
+
+    /// Reads one piece from one client; `false` if there is none.
+    fn fetch(&mut self) -> bool {
+        let mut piece = [0; PIECE];
+        let mut at = 0;
+        while at < self.clients.len() {
+            let Some(stdin) = &self.clients[at].stdin else {
+                at += 1;
+                continue;
+            };
+            match nix::unistd::read(stdin.as_raw_fd(), &mut piece) {
+                Ok(length @ 1..) => {
+                    self.pending.extend_from_slice(&piece[..length]);
+                    return true;
+                }
+                Err(nix::Error::EINTR) => {}
+                Err(nix::Error::EAGAIN) => at += 1,
+                Ok(_) | Err(_) if self.stdin_once && !self.tty => {
+                    self.clients[at].stdin = None;
+                    self.close_stdin();
+                    return false;
+                }
+                Ok(_) | Err(_) => drop(self.clients.remove(at)),
+            }
+        }
+        false
+    }
+
+    /// The container gets no more input, and clients learn that nobody takes theirs.
+    fn close_stdin(&mut self) {
+        self.stdin = None;
+        self.pending = Vec::new();
+        for client in &mut self.clients {
+            client.stdin = None;
+        }
+    }
+
+    /// Shows the clients what the container wrote, as far as they have room for it.
+    pub(super) fn show(&mut self, stream: Stream, bytes: &[u8]) {
+        for client in &mut self.clients {
+            client.show(stream as usize, bytes);
+        }
+    }
+
+    /// An output of the container has ended, and with it the clients' copies.
+    pub(super) fn end(&mut self, stream: Stream) {
+        for client in &mut self.clients {
+            client.confess(stream as usize);
+            client.outputs[stream as usize] = None;
+        }
+        if self.tty && stream == Stream::Stdout {
+            self.close_stdin();
+        }
+        self.clients.retain(Client::is_there);
+    }
+
+    /// The container is gone.
+    pub(super) fn close(&mut self) {
+        self.end(Stream::Stdout);
+        self.end(Stream::Stderr);
+        *self = Console::new(None, self.stdin_once, self.tty);
+    }
+
+    pub(super) fn save(&self) -> SavedConsole {
+        let raw = |fd: &OwnedFd| fd.as_raw_fd();
+        let client = |client: &Client| SavedClient {
+            stdin: client.stdin.as_ref().map(raw),
+            outputs: [0, 1].map(|at| {
+                let output = client.outputs[at].as_ref();
+                output.map(|output| (output.pipe.as_raw_fd(), output.skipped))
+            }),
+        };
+        SavedConsole {
+            stdin: self.stdin.as_ref().map(raw),
+            stdin_once: self.stdin_once,
+            tty: self.tty,
+            pending: self.pending.clone(),
+            clients: self.clients.iter().map(client).collect(),
+        }
+    }
+
+    pub(super) fn restore(saved: SavedConsole, own: impl Fn(RawFd) -> OwnedFd) -> Console {
+        let client = |client: SavedClient| Client {
+            stdin: client.stdin.map(&own),
+            outputs: client
+                .outputs
+                .map(|output| output.map(|(pipe, skipped)| Output { pipe: own(pipe), skipped })),
+        };
+        Console {
+            stdin: saved.stdin.map(&own),
+            stdin_once: saved.stdin_once,
+            tty: saved.tty,
+            pending: saved.pending,
+            clients: saved.clients.into_iter().map(client).collect(),
+        }
+    }
+}
+
+impl SavedConsole {
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        let of_clients = self.clients.iter().flat_map(|client| {
+            let outputs = client.outputs.iter().flatten().map(|(pipe, _)| *pipe);
+            client.stdin.into_iter().chain(outputs)
+        });
+        self.stdin.into_iter().chain(of_clients)
+    }
+}
+
+impl Client {
+    fn is_there(&self) -> bool {
+        self.stdin.is_some() || self.outputs.iter().any(Option::is_some)
+    }
+
+    fn show(&mut self, at: usize, bytes: &[u8]) {
+        let Some(output) = &mut self.outputs[at] else { return };
+        // Who fell behind begins again when half of the pipe is free, and not for every page of it.
+        if output.skipped > 0 && !is_half_empty(output.pipe.as_fd()) {
+            output.skipped += bytes.len() as u64;
+            return;
+        }
+        self.confess(at);
+        let Some(output) = &mut self.outputs[at] else { return };
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match nix::unistd::write(&output.pipe, rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(nix::Error::EINTR) => {}
+                Err(nix::Error::EAGAIN) => {
+                    output.skipped += rest.len() as u64;
+                    return;
+                }
+                Err(_) => {
+                    self.outputs[at] = None;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Says what was skipped of an output: on stderr, where that is its own stream.
+    fn confess(&mut self, at: usize) {
+        let Some(output) = &mut self.outputs[at] else { return };
+        let skipped = std::mem::take(&mut output.skipped);
+        if skipped == 0 {
+            return;
+        }
+        let notice = format!(
+            "\nnodlet: {skipped} bytes of output were skipped here: they were not read in time; the log has them\n"
+        );
+        let [stdout, stderr] = &self.outputs;
+        if let Some(output) = stderr.as_ref().or(stdout.as_ref()) {
+            // Shorter than PIPE_BUF: all of it or nothing.
+            let _ = nix::unistd::write(&output.pipe, notice.as_bytes());
+        }
+    }
+}
+
+/// Whether nobody holds the other end of a pipe.
+fn is_gone(pipe: BorrowedFd) -> bool {
+    let mut fds = [PollFd::new(pipe, PollFlags::empty())];
+    poll(&mut fds, PollTimeout::ZERO) == Ok(1)
+}
+
+fn is_half_empty(pipe: BorrowedFd) -> bool {
+    let mut unread: libc::c_int = 0;
+    // SAFETY: FIONREAD writes one int, which lives until the call is over.
+    let asked = unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD as _, &raw mut unread) };
+    let size = fcntl(pipe.as_raw_fd(), FcntlArg::F_GETPIPE_SZ).unwrap_or(0);
+    asked == 0 && unread <= size / 2
+}
+
+/// A pipe whose writing end does not block, and whose reading end does.
+pub(super) fn input_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    fcntl(writer.as_raw_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok((reader, writer))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+use std::fs::File;
+use std::io::{Read, Write};
+
+use super::*;
+
+/// A console with input, and the container's end of that.
+fn console(stdin_once: bool) -> (Console, File) {
+    let (reader, writer) = input_pipe().unwrap();
+    (Console::new(Some(writer), stdin_once, false), reader.into())
+}
+
+/// The far ends of an attached client's pipes.
+struct Far {
+    stdin: Option<File>,
+    stdout: File,
+    stderr: File,
+}
+
+fn attach(console: &mut Console) -> Far {
+    let pipe = || nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap();
+    let ((stdin, their_stdin), (their_stdout, stdout), (their_stderr, stderr)) = (pipe(), pipe(), pipe());
+    console.attach(Some(stdin), [Some(stdout), Some(stderr)], [true, true]).unwrap();
+    Far { stdin: Some(their_stdin.into()), stdout: their_stdout.into(), stderr: their_stderr.into() }
+}
+
+fn rest_of(mut file: File) -> String {
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn every_client_sees_both_outputs() {
+    let (mut console, _container) = console(false);
+    let (one, two) = (attach(&mut console), attach(&mut console));
+    console.show(Stream::Stdout, b"out");
+    console.show(Stream::Stderr, b"err");
+    console.close();
+    for far in [one, two] {
+        assert_eq!((rest_of(far.stdout), rest_of(far.stderr)), ("out".to_owned(), "err".to_owned()));
+    }
+}
+
+#[test]
+fn a_client_that_does_not_read_misses_a_part_and_is_told_how_much() {
+    let (mut console, _container) = console(false);
+    let (slow, quick) = (attach(&mut console), attach(&mut console));
+    let mut quick_out = quick.stdout;
+    let line = [b'x'; 1024];
+    let mut seen = [0; 1024];
+    for _ in 0..1000 {
+        console.show(Stream::Stdout, &line);
+        quick_out.read_exact(&mut seen).unwrap();
+        assert_eq!(seen, line);
+    }
+    console.close();
+    let shown = rest_of(slow.stdout).len();
+    assert_eq!(shown, 64 * 1024, "a pipe is as large as that");
+    let notice = rest_of(slow.stderr);
+    assert!(notice.contains(&format!(" {} bytes of output were skipped", 1000 * 1024 - shown)), "{notice}");
+}
+
+#[test]
+fn a_client_that_reads_again_goes_on_behind_the_notice() {
+    let (mut console, _container) = console(false);
+    let mut slow = attach(&mut console);
+    let piece = vec![b'x'; 100 * 1024];
+    console.show(Stream::Stdout, &piece);
+    let mut read = vec![0; 64 * 1024];
+    slow.stdout.read_exact(&mut read).unwrap();
+    console.show(Stream::Stdout, b"again");
+    console.close();
+    assert_eq!(rest_of(slow.stdout), "again");
+    assert!(rest_of(slow.stderr).contains(&format!(" {} bytes", 36 * 1024)));
+}
+
+#[test]
+fn input_ends_with_that_of_the_first_client_where_it_is_to_be_had_once() {
+    let (mut console, container) = console(true);
+    let mut far = attach(&mut console);
+    far.stdin.as_mut().unwrap().write_all(b"all of it").unwrap();
+    console.pump();
+    far.stdin = None;
+    console.pump();
+    assert_eq!(rest_of(container), "all of it");
+    console.show(Stream::Stdout, b"and output goes on");
+    console.close();
+    assert_eq!(rest_of(far.stdout), "and output goes on");
+}
+
+#[test]
+fn otherwise_the_end_of_input_is_that_of_the_session_and_another_client_goes_on() {
+    let (mut console, container) = console(false);
+    let (mut one, mut two) = (attach(&mut console), attach(&mut console));
+    one.stdin.as_mut().unwrap().write_all(b"one ").unwrap();
+    one.stdin = None;
+    console.pump();
+    assert_eq!(rest_of(one.stdout), "");
+    two.stdin.as_mut().unwrap().write_all(b"two").unwrap();
+    console.pump();
+    console.close();
+    assert_eq!(rest_of(container), "one two");
+}
+
+#[test]
+fn a_container_that_does_not_read_holds_nothing_but_one_piece() {
+    let (mut console, _container) = console(false);
+    let far = attach(&mut console);
+    let mut stdin = far.stdin.unwrap();
+    fcntl(stdin.as_raw_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    let mut taken = 0;
+    while let Ok(written) = stdin.write(&[b'x'; 4096]) {
+        taken += written;
+        console.pump();
+        console.pump();
+    }
+    assert!((128 * 1024..=128 * 1024 + PIECE).contains(&taken), "two full pipes and a piece, not {taken}");
+    assert!(console.pending.len() <= PIECE);
+}
+
+#[test]
+fn clients_that_are_gone_make_room_for_others() {
+    let (mut console, _container) = console(false);
+    for _ in 0..3 * MAX_CLIENTS {
+        drop(attach(&mut console));
+        console.pump();
+    }
+    assert!(console.clients.is_empty());
+    let _held: Vec<Far> = (0..MAX_CLIENTS).map(|_| attach(&mut console)).collect();
+    assert_eq!(
+        console.attach(None, [None, None], [true, true]),
+        Err(format!("attach: {MAX_CLIENTS} clients are attached to the container"))
+    );
+}
+
+#[test]
+fn clients_and_input_outlive_the_binary() {
+    let (mut console, container) = console(true);
+    let mut far = attach(&mut console);
+    console.pending = b"left ".to_vec();
+    let saved = serde_json::to_vec(&console.save()).unwrap();
+    let saved: SavedConsole = serde_json::from_slice(&saved).unwrap();
+    assert_eq!(saved.descriptors().count(), 4);
+    // What executing does: the descriptors stay, the memory goes.
+    std::mem::forget(console);
+    // SAFETY: each is in the record once, and their owner was forgotten.
+    let mut console = Console::restore(saved, |fd| unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) });
+    far.stdin.as_mut().unwrap().write_all(b"over").unwrap();
+    console.pump();
+    console.pump();
+    far.stdin = None;
+    console.pump();
+    assert_eq!(rest_of(container), "left over");
+}

@@ -1,0 +1,302 @@
+//! The streams of a container's own process: attach, stdin and terminals, by our verb
+//! and by kubectl, and clients that are slow, dead or of an agent before.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nodlet_tests::{Device, Kubectl, Terminal, manifest};
+
+/// An attached client with pipes, and the lines that it has shown.
+struct Client {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Client {
+    fn start(mut command: Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it can be run");
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&lines);
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                seen.lock().expect("no reader panics").push(line);
+            }
+        });
+        let stdin = child.stdin.take();
+        Self { child, stdin, lines }
+    }
+
+    fn say(&mut self, text: &str) {
+        self.stdin.as_mut().expect("it is open").write_all(text.as_bytes()).expect("the client reads");
+    }
+
+    fn saw(&self, line: &str) -> bool {
+        self.lines.lock().expect("no reader panics").iter().any(|seen| seen == line)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn container(steps: &str, more: &str, spec: &str) -> String {
+    manifest::pod_of("web", &[manifest::container("app", steps, more)], spec)
+}
+
+/// The pod of most tests: it says what it hears.
+fn parrot() -> String {
+    container("print up then echo then sleep", "stdin: true", "")
+}
+
+#[test]
+fn a_terminal_knows_its_size_and_is_left_and_entered_again() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest("web.yaml", &container("sizes 90x20 then echo", "stdin: true\ntty: true", ""));
+    device.pod("web").wait_ready();
+
+    let mut terminal = Terminal::start(device.command(&["attach", "-it", "web"]));
+    terminal.wait_for("tty 100x30");
+    terminal.resize(90, 20);
+    terminal.wait_for("tty 90x20");
+    terminal.type_in("one\r");
+    // Once as the terminal's own echo, once from the program.
+    terminal.wait_for("one\r\none\r\n");
+    terminal.type_in("\u{10}\u{11}");
+    assert_eq!(terminal.ended(), 0, "{}", terminal.screen());
+    assert!(terminal.screen().contains("Session ended, resume with"), "{}", terminal.screen());
+
+    let mut terminal = Terminal::start(kubectl.command(["attach", "-it", "web"]));
+    terminal.wait_for("try pressing enter");
+    terminal.type_in("two\r");
+    terminal.wait_for("two\r\ntwo\r\n");
+    terminal.type_in("\u{10}\u{11}");
+    assert_eq!(terminal.ended(), 0, "{}", terminal.screen());
+
+    let mut terminal = Terminal::start(device.command(&["attach", "-it", "web"]));
+    terminal.wait_for("try pressing enter");
+    terminal.type_in("three\r");
+    terminal.wait_for("three\r\nthree\r\n");
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+    assert!(device.pod("web").logs("app").contains("two\r\ntwo\r\n"), "a terminal's output is its log");
+    // The end of its input, which ends it, and with it the session.
+    terminal.type_in("\u{4}");
+    assert_eq!(terminal.ended(), 0, "{}", terminal.screen());
+}
+
+#[test]
+fn input_that_is_to_be_had_once_ends_with_the_first_client() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let pod = container("echo then print end", "stdin: true\nstdinOnce: true", "restartPolicy: Never");
+    for (name, by_kubectl) in [("ours", false), ("kubectl", true)] {
+        device.write_manifest("pod.yaml", &pod.replace("name: web", &format!("name: {name}")));
+        device.pod(name).wait_ready();
+        let command = match by_kubectl {
+            false => device.command(&["attach", "-i", name]),
+            true => kubectl.command(["attach", "-i", name]),
+        };
+        let mut client = Client::start(command);
+        client.say("hello\n");
+        device.wait_for("the container to answer", || client.saw("hello"));
+        client.stdin = None;
+        assert!(client.child.wait().expect("it ends").success());
+        device.wait_for("the last line", || client.saw("end"));
+        device.pod(name).wait_phase("Succeeded");
+        assert_eq!(device.pod(name).logs("app"), "hello\nend\n");
+        let refused = device.nodlet(["attach", name]).refused();
+        assert!(refused.contains("is not running"), "{refused}");
+        device.remove_manifest("pod.yaml");
+        device.pod(name).wait_gone();
+    }
+}
+
+#[test]
+fn a_client_that_is_cut_off_ends_input_that_is_to_be_had_once() {
+    let device = Device::start();
+    let pod = container("echo then print end", "stdin: true\nstdinOnce: true", "restartPolicy: Never");
+    device.write_manifest("web.yaml", &pod);
+    device.pod("web").wait_ready();
+    let mut client = Client::start(device.command(&["attach", "-i", "web"]));
+    client.say("hello\n");
+    device.wait_for("the container to answer", || client.saw("hello"));
+    drop(client);
+    device.pod("web").wait_phase("Succeeded");
+    assert_eq!(device.pod("web").logs("app"), "hello\nend\n");
+}
+
+#[test]
+fn containers_of_an_earlier_agent_hear_the_clients_of_this_one() {
+    let mut device = Device::start();
+    device.write_manifest("web.yaml", &parrot());
+    device.pod("web").wait_log("app", "up");
+    let mut before = Client::start(device.command(&["attach", "-i", "web"]));
+    before.say("before\n");
+    device.wait_for("the container to answer", || before.saw("before"));
+    device.kill_agent();
+    assert!(!before.child.wait().expect("it ends").success(), "a lost session is no success");
+    device.start_agent();
+    device.pod("web").wait_ready();
+    let mut after = Client::start(device.command(&["attach", "-i", "web"]));
+    after.say("after\n");
+    device.wait_for("the container to answer", || after.saw("after"));
+    assert!(!after.saw("before"), "what was written earlier is in the log");
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+    assert_eq!(device.pod("web").logs("app"), "up\nbefore\nafter\n");
+}
+
+#[test]
+fn all_clients_see_the_output_and_each_may_leave() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &parrot());
+    device.pod("web").wait_log("app", "up");
+    let mut one = Client::start(device.command(&["attach", "-i", "web"]));
+    let mut two = Client::start(device.command(&["attach", "-i", "web"]));
+    one.say("from one\n");
+    device.wait_for("the first to see it", || one.saw("from one"));
+    two.say("from two\n");
+    device.wait_for("both to see it", || one.saw("from two") && two.saw("from two"));
+    one.stdin = None;
+    assert!(one.child.wait().expect("it ends").success(), "without stdinOnce it is its session that ends");
+    two.say("still here\n");
+    device.wait_for("the other to go on", || two.saw("still here"));
+}
+
+#[test]
+fn a_container_without_input_is_watched_alone() {
+    let device = Device::start();
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod("web", "wait /tmp/go then print out then eprint err then sleep"),
+    );
+    device.pod("web").wait_ready();
+    let mut client = Client::start(device.command(&["attach", "-i", "web"]));
+    client.say("nobody hears it\n");
+    let refused = device.nodlet(["attach", "absent"]).refused();
+    assert!(refused.contains("pods \"absent\" not found"), "{refused}");
+    // Until its copy arrives: when a client is attached is not to be seen from outside.
+    device.pod("web").exec("app", ["/bin/demo", "touch", "/tmp/go"]).ok();
+    device.pod("web").wait_log("app", "err");
+    device.remove_manifest("web.yaml");
+    assert!(client.child.wait().expect("it ends").success(), "with the container ends the session");
+}
+
+#[test]
+fn a_client_that_is_stopped_holds_up_neither_the_container_nor_the_agent() {
+    let device = Device::start();
+    let steps = format!("echo then print heard then wait /tmp/go then spam {} then print end", 50_000_000);
+    let pod = container(&steps, "stdin: true\nstdinOnce: true", "restartPolicy: Never");
+    device.write_manifest("web.yaml", &pod);
+    device.pod("web").wait_ready();
+    let mut child = device
+        .command(&["attach", "-i", "web"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it can be run");
+    let mut stdin = child.stdin.take().expect("it is piped");
+    let mut stdout = child.stdout.take().expect("it is piped");
+    stdin.write_all(b"hello\n").expect("the client reads");
+    drop(stdin);
+    let mut hello = [0; 12];
+    stdout.read_exact(&mut hello).expect("the container answers");
+    assert_eq!(&hello, b"hello\nheard\n");
+    let pid = Pid::from_raw(child.id() as i32);
+    kill(pid, Signal::SIGSTOP).expect("it runs");
+    device.pod("web").exec("app", ["/bin/demo", "touch", "/tmp/go"]).ok();
+    device.pod("web").wait_phase("Succeeded");
+    assert!(device.pod("web").logs("app").ends_with("\nend\n"));
+    kill(pid, Signal::SIGCONT).expect("it is there");
+    let mut shown = Vec::new();
+    let reading = std::thread::spawn(move || {
+        let _ = stdout.read_to_end(&mut shown);
+        shown.len()
+    });
+    let mut notice = String::new();
+    child.stderr.take().expect("it is piped").read_to_string(&mut notice).expect("it is text");
+    assert!(child.wait().expect("it ends").success());
+    let shown = reading.join().expect("no reader panics");
+    let skipped = notice
+        .lines()
+        .filter_map(|line| line.strip_prefix("nodlet: ")?.split(' ').next()?.parse::<usize>().ok());
+    assert_eq!(shown + skipped.sum::<usize>(), 50_000_000 + "end\n".len(), "{notice}");
+}
+
+#[test]
+fn logs_take_what_comes_lines_of_ten_megabytes_and_bytes_that_are_no_text() {
+    let device = Device::start();
+    device.write_manifest(
+        "line.yaml",
+        &manifest::pod_with("line", "line 10000000 then print next", "restartPolicy: Never"),
+    );
+    device
+        .write_manifest("bytes.yaml", &manifest::pod_with("bytes", "binary 1000000", "restartPolicy: Never"));
+    device.pod("line").wait_phase("Succeeded");
+    let line = device.pod("line").logs("app");
+    assert!(
+        line.bytes().take_while(|byte| *byte == b'x').count() == 10_000_000
+            && line.ends_with("x\nnext\n")
+            && line.len() == 10_000_006
+    );
+    device.pod("bytes").wait_phase("Succeeded");
+    let bytes = device.command(&["logs", "bytes"]).output().expect("it can be run").stdout;
+    assert!(bytes == nodlet_tests::binary(1_000_000), "{} bytes came back", bytes.len());
+}
+
+#[test]
+fn a_flood_of_output_is_written_whole_and_rotated_without_a_gap() {
+    const BYTES: usize = 200_000_000;
+    let device = Device::start();
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod_with("web", &format!("spam {BYTES}"), "restartPolicy: Never"),
+    );
+    device.pod("web").wait_phase("Succeeded");
+    let directory = device.path(&format!("/var/log/pods/default_web_{}/app", device.pod("web").uid()));
+    let mut files: Vec<_> = std::fs::read_dir(directory)
+        .expect("it has logs")
+        .map(|entry| entry.expect("it can be read").path())
+        .collect();
+    // `0.log` sorts before those that were put aside, but is the newest.
+    files.sort();
+    files.rotate_left(1);
+    assert!(files.len() > 1, "{files:?}");
+    let mut last: Option<usize> = None;
+    let (mut first_time, mut last_time) = (String::new(), String::new());
+    for file in &files {
+        for line in BufReader::new(File::open(file).expect("it can be opened")).lines() {
+            let line = line.expect("it is text");
+            let words: Vec<&str> = line.splitn(5, ' ').collect();
+            let number: usize = words[3].parse().expect("lines are numbered");
+            assert!(last.is_none_or(|last| number == last + 1), "{number} follows {last:?}");
+            last = Some(number);
+            if first_time.is_empty() {
+                first_time = words[0].to_owned();
+            }
+            last_time = words[0].to_owned();
+        }
+    }
+    assert_eq!(last, Some(BYTES / 100 - 1), "the newest file ends with the last line");
+    let app = device.pod("web").container("app");
+    println!(
+        "{} MB of output, from {} to {}; the files kept are of {first_time} to {last_time}",
+        BYTES / 1_000_000,
+        app.of_state("startedAt"),
+        app.of_state("finishedAt")
+    );
+}
