@@ -14,6 +14,7 @@ mod guest;
 mod image;
 mod images;
 mod kubectl;
+mod long;
 mod schema;
 mod setup;
 mod sizes;
@@ -60,6 +61,12 @@ const TASKS: &[Task] = &[
         "[GUEST [PROGRAM ARGUMENT...]]",
         "the tests that need a kernel of their own, in QEMU; only one guest, or only this in it",
         guest::run,
+    ),
+    (
+        "long",
+        "[images] [fuzz] [memory] [--rounds N] [--seed N]",
+        "what check runs for a short while, with random inputs, for long",
+        long::run,
     ),
     ("image", "", "build the demo image into .work/images, in both archive formats", image::run),
     ("images", "", "build images of redis, nginx and python3 with buildah, podman and skopeo", images::run),
