@@ -103,6 +103,7 @@ struct Options {
 fn run(mut context: Context, parser: Parser) -> Outcome {
     let options = Options::parse(&mut context, parser)?;
     begin(options.quiet)?;
+    spare_us();
     start(config(&context.root, options, false)?)
 }
 
@@ -160,6 +161,14 @@ fn begin(quiet: bool) -> Result<(), Failure> {
     }
     log::set_max_level(if quiet { log::LevelFilter::Warn } else { log::LevelFilter::Info });
     log::set_logger(&Console).map_err(|error| Failure::new(error.to_string()))
+}
+
+/// As the kubelet's: when the machine is out of memory, agent and supervisors go
+/// last. Containers have scores of their own.
+fn spare_us() {
+    if let Err(error) = fs::write("/proc/self/oom_score_adj", "-999") {
+        log::debug!("failed to lower oom_score_adj: {error}");
+    }
 }
 
 fn start(config: Config) -> Outcome {

@@ -50,7 +50,8 @@ impl Image {
     pub fn new(reference: &str) -> Self {
         Self {
             reference: reference.into(),
-            architecture: "amd64".into(),
+            // The programs in it are built as this one.
+            architecture: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }.into(),
             config: json!({}),
             compression: Compression::Gzip,
             layers: vec![Vec::new()],

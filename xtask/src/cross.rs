@@ -150,6 +150,13 @@ fn place(target: &Target) -> PathBuf {
     target_dir().join("cross").join(target.triple)
 }
 
+/// cargo for one of the targets; this machine's own programs are built already, by
+/// whoever works here.
+pub(crate) fn cargo_for_triple(triple: &str) -> Result<Command, Failure> {
+    let target = target(triple)?;
+    Ok(if triple == TARGETS[0].triple { cargo() } else { cargo_for(target) })
+}
+
 fn cargo_for(target: &Target) -> Command {
     let mut command = cargo();
     // Would take the place of what .cargo/config.toml says.

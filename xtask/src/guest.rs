@@ -19,13 +19,45 @@ use std::time::{Duration, Instant};
 use nodlet_tests::guest::{END, MODULE_LIST, MODULES, ORDERS, SAYS};
 use serde_json::Value;
 
-use crate::{Failure, Outcome, built, cargo, run as run_command, usage, work};
+use crate::{Failure, Outcome, cross, line_of, usage, work};
 
 mod cpio;
 mod kernel;
 
 use self::cpio::Cpio;
 use self::kernel::Kernel;
+
+/// A processor that a guest has, and how QEMU makes a machine of it.
+struct Processor {
+    triple: &'static str,
+    qemu: &'static str,
+    /// The Debian package that brings it.
+    package: &'static str,
+    machine: &'static [&'static str],
+    console: &'static str,
+    /// As Debian calls it.
+    debian: &'static str,
+}
+
+const PROCESSORS: &[Processor] = &[
+    Processor {
+        triple: "x86_64-unknown-linux-musl",
+        qemu: "qemu-system-x86_64",
+        package: "qemu-system-x86",
+        // Without cmpxchg16b, after which QEMU 7.2 now and then restores wrong flags.
+        machine: &["-machine", "q35", "-cpu", "Nehalem,-cx16,+rdrand"],
+        console: "ttyS0",
+        debian: "amd64",
+    },
+    Processor {
+        triple: "aarch64-unknown-linux-musl",
+        qemu: "qemu-system-aarch64",
+        package: "qemu-system-arm",
+        machine: &["-machine", "virt", "-cpu", "cortex-a53"],
+        console: "ttyAMA0",
+        debian: "arm64",
+    },
+];
 
 /// One boot.
 struct Guest<'a> {
@@ -38,6 +70,8 @@ struct Guest<'a> {
     runs: &'a [&'a str],
     /// All that nodlet needs of the kernel is loaded by then.
     modules: &'static [&'static str],
+    /// Too long for every check.
+    only_by_hand: bool,
 }
 
 /// What nodlet needs and Debian's kernels have as modules.
@@ -50,6 +84,7 @@ const GUESTS: &[Guest<'_>] = &[
         kernel: "",
         runs: &["lacking --ignored --test-threads=1 --skip memory_controller"],
         modules: NEEDED,
+        only_by_hand: false,
     },
     Guest {
         name: "no-memory",
@@ -57,36 +92,82 @@ const GUESTS: &[Guest<'_>] = &[
         kernel: "cgroup_disable=memory",
         runs: &["lacking --ignored --test-threads=1 memory_controller"],
         modules: NEEDED,
+        only_by_hand: false,
+    },
+    Guest {
+        name: "v2",
+        what: "supervisors and limits where cgroup v2 has all controllers",
+        kernel: "",
+        runs: &["supervisor", "limits --ignored --test-threads=1"],
+        modules: NEEDED,
+        only_by_hand: false,
+    },
+    Guest {
+        name: "all",
+        what: "what runs on this machine too, with cgroup v2",
+        kernel: "",
+        runs: &[
+            "line",
+            "restart",
+            "down",
+            "probes",
+            "volumes",
+            "network",
+            "manifests",
+            "bad",
+            "attack",
+            "verbs",
+            "images",
+            "kill",
+            "twenty",
+        ],
+        modules: NEEDED,
+        only_by_hand: true,
     },
 ];
 
 /// A guest that takes longer than this hangs.
-const DEADLINE: Duration = Duration::from_secs(600);
+const DEADLINE: Duration = Duration::from_secs(1800);
 
-const MEMORY_MIB: u32 = 1024;
+const MEMORY_MIB: u32 = 3072;
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let Some((name, words)) = arguments.split_first() else { return check() };
+    let (processor, arguments) = match arguments {
+        [flag, triple, rest @ ..] if flag == "--target" => (processor(triple)?, rest),
+        rest => (&PROCESSORS[0], rest),
+    };
+    let Some((name, words)) = arguments.split_first() else { return boot_all(processor, &always()) };
     let guest = GUESTS.iter().find(|guest| guest.name == name).ok_or_else(|| {
         let names: Vec<&str> = GUESTS.iter().map(|guest| guest.name).collect();
         let names = names.join(", ");
         Failure(format!("there is no guest {name:?}, only {names}; {}", usage("guest")))
     })?;
     if words.is_empty() {
-        return boot_all(&[guest]);
+        return boot_all(processor, &[guest]);
     }
     let run = words.join(" ");
-    boot_all(&[&Guest { runs: &[&run], ..*guest }])
+    boot_all(processor, &[&Guest { runs: &[&run], ..*guest }])
 }
 
-/// All of them, as a step of the check.
+/// Those that are a step of the check.
 pub(crate) fn check() -> Outcome {
-    boot_all(&GUESTS.iter().collect::<Vec<_>>())
+    boot_all(&PROCESSORS[0], &always())
 }
 
-fn boot_all(guests: &[&Guest<'_>]) -> Outcome {
-    let kernel = kernel::get()?;
-    let programs = build()?;
+fn always() -> Vec<&'static Guest<'static>> {
+    GUESTS.iter().filter(|guest| !guest.only_by_hand).collect()
+}
+
+fn processor(triple: &str) -> Result<&'static Processor, Failure> {
+    PROCESSORS.iter().find(|processor| processor.triple == triple).ok_or_else(|| {
+        let known: Vec<&str> = PROCESSORS.iter().map(|processor| processor.triple).collect();
+        Failure(format!("no guest has a processor {triple:?}; there are {}", known.join(", ")))
+    })
+}
+
+fn boot_all(processor: &Processor, guests: &[&Guest<'_>]) -> Outcome {
+    let kernel = kernel::get(processor.debian)?;
+    let programs = build(processor)?;
     let dir = work("guest")?;
     let mut passed = 0;
     for guest in guests {
@@ -95,7 +176,7 @@ fn boot_all(guests: &[&Guest<'_>]) -> Outcome {
         let initramfs = dir.join(format!("{}.cpio", guest.name));
         guest.write_initramfs(&initramfs, &kernel, &programs)?;
         let log = dir.join(format!("{}.log", guest.name));
-        let said = guest.boot(&kernel, &initramfs, &log)?;
+        let said = guest.boot(processor, &kernel, &initramfs, &log)?;
         fs::remove_file(&initramfs)?;
         let count = guest.judge(&said).map_err(|why| {
             Failure(format!(
@@ -107,29 +188,33 @@ fn boot_all(guests: &[&Guest<'_>]) -> Outcome {
         eprintln!("guest {}: {count} tests passed in {:.0?}", guest.name, begun.elapsed());
         passed += count;
     }
-    eprintln!("{passed} tests passed in {} guests with {}", guests.len(), kernel.release);
+    eprintln!("{passed} tests passed in {} guests with Linux {}", guests.len(), kernel.release);
     Ok(())
 }
 
 /// The programs of the tests, by name.
-fn build() -> Result<BTreeMap<String, PathBuf>, Failure> {
-    run_command(cargo().args(["build", "--quiet", "--package", "nodlet"]))?;
-    run_command(cargo().args(["build", "--quiet", "--package", "nodlet-tests", "--bins"]))?;
-    let packages = ["--package", "nodlet-tests", "--package", "nodlet-runtime"];
-    let mut tests = cargo();
-    tests.args(["test", "--quiet", "--no-run", "--message-format=json", "--tests"]).args(packages);
-    let output = tests.stderr(Stdio::inherit()).output()?;
-    if !output.status.success() {
-        return Err("the tests do not compile".into());
-    }
-    let mut programs: BTreeMap<String, PathBuf> =
-        ["nodlet", "demo", "guest-init"].map(|name| (name.to_owned(), built("debug", name))).into();
-    for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        let message: Value = serde_json::from_slice(line)?;
-        if let (Some(path), Some(name)) = (message["executable"].as_str(), message["target"]["name"].as_str())
-            && message["target"]["kind"][0] == "test"
-        {
-            programs.insert(name.to_owned(), path.into());
+fn build(processor: &Processor) -> Result<BTreeMap<String, PathBuf>, Failure> {
+    let mut programs = BTreeMap::new();
+    for words in [
+        "build --bins --package nodlet --package nodlet-tests",
+        "build --package nodlet-runtime --example replay",
+        "test --no-run --tests --package nodlet-runtime --package nodlet-tests",
+    ] {
+        let mut build = cross::cargo_for_triple(processor.triple)?;
+        build.args(words.split(' ')).args(["--quiet", "--message-format=json-render-diagnostics"]);
+        eprintln!("$ {}", line_of(&build));
+        let output = build.stderr(Stdio::inherit()).output()?;
+        if !output.status.success() {
+            return Err(Failure(format!("{}: {}", line_of(&build), output.status)));
+        }
+        for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let message: Value = serde_json::from_slice(line)?;
+            if message["profile"]["test"] == words.starts_with("test")
+                && let (Some(path), Some(name)) =
+                    (message["executable"].as_str(), message["target"]["name"].as_str())
+            {
+                programs.insert(name.to_owned(), path.into());
+            }
         }
     }
     Ok(programs)
@@ -154,6 +239,7 @@ impl Guest<'_> {
         for name in wanted {
             cpio.file(&format!("/tests/{name}"), 0o755, &fs::read(program(name)?)?).map_err(failed)?;
         }
+        cpio.file("/tests/examples/replay", 0o755, &fs::read(program("replay")?)?).map_err(failed)?;
         let modules = kernel.modules(NEEDED)?;
         let mut list = String::new();
         for module in &modules {
@@ -169,11 +255,16 @@ impl Guest<'_> {
     }
 
     /// Boots it and gives all that it said until it was off.
-    fn boot(&self, kernel: &Kernel, initramfs: &Path, log: &Path) -> Result<String, Failure> {
-        let mut qemu = Command::new("qemu-system-x86_64");
-        qemu
-            // Without cmpxchg16b, after which QEMU 7.2 now and then restores wrong flags.
-            .args(["-machine", "q35", "-accel", "tcg", "-smp", "1", "-cpu", "Nehalem,-cx16,+rdrand"])
+    fn boot(
+        &self,
+        processor: &Processor,
+        kernel: &Kernel,
+        initramfs: &Path,
+        log: &Path,
+    ) -> Result<String, Failure> {
+        let mut qemu = Command::new(processor.qemu);
+        qemu.args(processor.machine)
+            .args(["-accel", "tcg", "-smp", "1"])
             // The guest's clock counts its instructions, two nanoseconds each, and does not
             // wait where the guest does: its deadlines know nothing of how busy this machine is.
             .args(["-icount", "shift=1,sleep=off", "-rtc", "clock=vm"])
@@ -187,11 +278,16 @@ impl Guest<'_> {
             .arg(initramfs)
             .arg("-append")
             // Errors only: warnings would stand in the middle of what the tests say.
-            .arg(format!("console=ttyS0 panic=-1 mitigations=off loglevel=1 {}", self.kernel))
+            .arg(format!("console={} panic=-1 mitigations=off loglevel=1 {}", processor.console, self.kernel))
             .stdin(Stdio::null());
         // SAFETY: one system call, which is async-signal-safe. A guest must not outlive who waits for it.
         unsafe { qemu.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?)) };
-        let mut qemu = qemu.spawn().map_err(|error| format!("failed to run qemu-system-x86_64: {error}"))?;
+        let mut qemu = qemu.spawn().map_err(|error| {
+            format!(
+                "failed to run {}: {error}; Debian's package {} has it",
+                processor.qemu, processor.package
+            )
+        })?;
         let until = Instant::now() + DEADLINE;
         let hung = loop {
             if qemu.try_wait()?.is_some() {
@@ -239,8 +335,14 @@ fn passed(line: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    const GUEST: Guest<'_> =
-        Guest { name: "one", what: "", kernel: "", runs: &["line", "supervisor x"], modules: &[] };
+    const GUEST: Guest<'_> = Guest {
+        name: "one",
+        what: "",
+        kernel: "",
+        runs: &["line", "supervisor x"],
+        modules: &[],
+        only_by_hand: true,
+    };
 
     #[test]
     fn a_guest_is_believed_only_if_every_run_ended_well_and_ran_tests() {

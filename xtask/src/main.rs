@@ -58,7 +58,7 @@ const TASKS: &[Task] = &[
     ),
     (
         "guest",
-        "[GUEST [PROGRAM ARGUMENT...]]",
+        "[--target TARGET] [GUEST [PROGRAM ARGUMENT...]]",
         "the tests that need a kernel of their own, in QEMU; only one guest, or only this in it",
         guest::run,
     ),

@@ -35,6 +35,9 @@ pub(super) const MEMORY_VOLUMES: &str = "/volumes";
 /// The pod's end of the veth pair.
 const POD_LINK: &str = "eth0";
 
+/// Of the pause process, as the kubelet's.
+const PAUSE_OOM_SCORE_ADJ: &str = "-998";
+
 /// What a pod's containers join. `None` is the host's, or with `pid` one for each container.
 pub(super) struct Namespaces {
     pub(super) mnt: OwnedFd,
@@ -210,6 +213,9 @@ fn finish(config: &SandboxConfig, answer: BorrowedFd, scratch: &Path) -> Result<
     // The kernel shows the new PID namespace only once it has a process, and there is no /proc by then.
     let own_namespaces = File::open("/proc/self/ns").map_err(SandboxError::Namespace)?;
     let tasks = open_tasks(&config.pause_cgroup.v1_tasks).map_err(SandboxError::Pause)?;
+    // Inherited by the pause process: with it the whole pod would go. It cannot be
+    // lowered everywhere, and is no reason to fail.
+    let _ = fs::write("/proc/self/oom_score_adj", PAUSE_OOM_SCORE_ADJ);
     mount_memory(config, scratch).map_err(SandboxError::Mounts)?;
 
     let mut pause_pid = None;

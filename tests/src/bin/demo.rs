@@ -46,7 +46,8 @@ itself   env · id · status · hostname · cwd · args WORD… · tty · resize
          mounts
 time     sleep [SECONDS] · exit CODE [AFTER_SECONDS] · fail-once FILE · abort · ignore-term
          on-term CODE [SECONDS]
-load     hog MIB · forks COUNT · spin
+load     hog MIB · forks COUNT · spin · child STEP (and waits for it)
+devices  mknod FILE MAJOR MINOR · open FILE
 network  serve PORT DIR · listen PORT · get URL · connect HOST:PORT
 ipc      ipc sysv-make|sysv-has KEY · ipc posix-make|posix-has NAME
 ";
@@ -159,6 +160,13 @@ fn run(step: &[String]) -> Result<(), Failure> {
         }
         ["hog", mib] => hog(mib.parse()?),
         ["forks", count] => forks(count.parse()?)?,
+        ["child", step @ ..] => println!("{}", Command::new("/proc/self/exe").args(step).status()?),
+        ["mknod", file, major, minor] => {
+            use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+            let device = makedev(major.parse()?, minor.parse()?);
+            mknod(*file, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), device)?;
+        }
+        ["open", file] => drop(fs::File::open(file)?),
         ["spin"] => loop {
             std::hint::spin_loop();
         },

@@ -12,9 +12,6 @@ use crate::{Failure, Outcome, run as run_command, work};
 /// With Linux 6.12, which mounts EROFS from a file.
 const SUITE: &str = "trixie";
 
-/// For virtual machines: what QEMU has, and a third of the size.
-const PACKAGE: &str = "linux-image-cloud-amd64";
-
 pub(super) struct Kernel {
     /// `6.12.107+deb13-cloud-amd64`.
     pub(super) release: String,
@@ -29,11 +26,13 @@ pub(super) struct Module {
     pub(super) bytes: Vec<u8>,
 }
 
-/// The kernel, fetched if it is not here yet.
-pub(super) fn get() -> Result<Kernel, Failure> {
-    let dir = work("kernel")?.join(PACKAGE);
+/// The kernel for a processor, as Debian calls it, fetched if it is not here yet.
+pub(super) fn get(processor: &str) -> Result<Kernel, Failure> {
+    // For virtual machines: what QEMU has, and a third of the size.
+    let package = format!("linux-image-cloud-{processor}");
+    let dir = work("kernel")?.join(&package);
     if !dir.join("boot").is_dir() {
-        fetch(&dir)?;
+        fetch(&package, processor, &dir)?;
     }
     let image = only(&dir.join("boot"), "vmlinuz-")?;
     let release = image
@@ -65,16 +64,16 @@ impl Kernel {
     }
 }
 
-fn fetch(dir: &Path) -> Outcome {
-    let apt = Apt::new(&work("kernel")?.join("apt"))?;
+fn fetch(wanted: &str, processor: &str, dir: &Path) -> Outcome {
+    let apt = Apt::new(&work("kernel")?.join("apt"), processor)?;
     run_command(apt.command("apt-get").arg("update"))?;
     // The package of that name is empty and needs the one of the newest release.
-    let needs = apt.command("apt-cache").args(["depends", PACKAGE]).output()?;
+    let needs = apt.command("apt-cache").args(["depends", wanted]).output()?;
     let needs = String::from_utf8_lossy(&needs.stdout).into_owned();
     let package = needs
         .lines()
         .find_map(|line| line.trim().strip_prefix("Depends: linux-image-"))
-        .ok_or_else(|| format!("Debian's {SUITE} has no {PACKAGE}"))?;
+        .ok_or_else(|| format!("Debian's {SUITE} has no {wanted}"))?;
     let package = format!("linux-image-{package}");
     run_command(apt.command("apt-get").args(["download", &package]).current_dir(&apt.dir))?;
     let archive = only(&apt.dir, &package)?;
@@ -92,12 +91,12 @@ struct Apt {
 }
 
 impl Apt {
-    fn new(dir: &Path) -> Result<Apt, Failure> {
+    fn new(dir: &Path, processor: &str) -> Result<Apt, Failure> {
         let _ = fs::remove_dir_all(dir);
         fs::create_dir_all(dir.join("lists/partial"))?;
         let sources = format!(
             "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: {SUITE}\nComponents: main\n\
-             Architectures: amd64\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+             Architectures: {processor}\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
         );
         fs::write(dir.join("debian.sources"), sources)?;
         // What this machine does after its own updates, as removing what it fetched, is not for ours.
@@ -108,7 +107,7 @@ impl Apt {
              Dir::State::lists \"{at}/lists\";\nDir::State::status \"/dev/null\";\nDir::Cache \"{at}\";\n\
              Dir::Etc::sourcelist \"{at}/debian.sources\";\nDir::Etc::sourceparts \"/dev/null\";\n\
              Acquire::Languages \"none\";\nAcquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
-             APT::Architecture \"amd64\";\nAPT::Sandbox::User \"root\";\n"
+             APT::Architecture \"{processor}\";\nAPT::Sandbox::User \"root\";\n"
         );
         fs::write(dir.join("apt.conf"), config)?;
         Ok(Apt { dir: dir.to_owned() })

@@ -1,0 +1,204 @@
+//! What a pod may use, where cgroup v2 has all controllers: limits, want of
+//! memory, devices, and whom the kernel kills first.
+//!
+//! `cargo xtask guest` runs these, in a machine of their own: see `src/guest.rs`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use nodlet_tests::{Device, manifest};
+
+/// A pod of one container with these limits, which is never restarted.
+fn limited(name: &str, steps: &str, limits: &str) -> String {
+    let container = manifest::container("app", steps, &format!("resources: {{limits: {{{limits}}}}}"));
+    manifest::pod_of(name, &[container], "restartPolicy: Never")
+}
+
+/// The cgroup of the one container that runs on the device.
+fn leaf(device: &Device) -> PathBuf {
+    device.wait_for("a process of a container", || !device.container_processes().is_empty());
+    let pid = device.container_processes()[0];
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it runs");
+    let path = text.lines().find_map(|line| line.strip_prefix("0::/")).expect("it is in a v2 cgroup");
+    PathBuf::from("/sys/fs/cgroup").join(path)
+}
+
+/// A number of one of the cgroup's files, `FILE` or `FILE:KEY`.
+fn number(leaf: &std::path::Path, what: &str) -> u64 {
+    let (file, key) = what.split_once(':').unwrap_or((what, ""));
+    let text = fs::read_to_string(leaf.join(file)).expect("the controller is on");
+    let value = text.lines().find_map(|line| line.strip_prefix(key)).expect("the file has it");
+    value.trim().parse().expect("it is a number")
+}
+
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn requests_and_limits_stand_in_the_files_of_the_kernel() {
+    let device = Device::start();
+    let resources = "resources: {requests: {cpu: 500m}, limits: {cpu: 1500m, memory: 64Mi}}";
+    let container = manifest::container("app", "print up then sleep", resources);
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &[container], ""));
+    device.pod("web").wait_ready();
+    let leaf = leaf(&device);
+    let read = |file: &str| fs::read_to_string(leaf.join(file)).expect("the controller is on");
+    assert_eq!(read("cpu.max"), "150000 100000\n");
+    assert_eq!(read("cpu.weight"), "20\n");
+    assert_eq!(read("memory.max"), format!("{}\n", 64 << 20));
+    assert_eq!(read("memory.oom.group"), "1\n");
+    let pod = leaf.parent().expect("the pod's cgroup");
+    assert_eq!(fs::read_to_string(pod.join("cpu.max")).expect("it is there"), "150000 100000\n");
+    assert_eq!(fs::read_to_string(pod.join("memory.max")).expect("it is there"), format!("{}\n", 64 << 20));
+}
+
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn a_container_has_no_more_cpu_than_its_limit() {
+    let device = Device::start();
+    device.write_manifest("spin.yaml", &limited("spin", "spin", "cpu: 100m"));
+    device.pod("spin").wait_phase("Running");
+    let leaf = leaf(&device);
+    device.wait_for("the container to be held back", || number(&leaf, "cpu.stat:nr_throttled ") >= 10);
+    let (used, periods) = (number(&leaf, "cpu.stat:usage_usec "), number(&leaf, "cpu.stat:nr_periods "));
+    // A tenth of each period of 100 ms; the kernel gives time in slices of 5 ms.
+    assert!(used < (periods + 2) * 15_000, "{used} us in {periods} periods");
+    assert!(number(&leaf, "cpu.stat:throttled_usec ") > used, "most of the time it must wait");
+}
+
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn a_container_that_takes_too_much_memory_is_killed_and_reported() {
+    let device = Device::start();
+    device.write_manifest("hog.yaml", &limited("hog", "hog 100 then sleep", "memory: 32Mi"));
+    device.pod("hog").wait_phase("Failed");
+    let app = device.pod("hog").container("app");
+    assert_eq!((app.exit_code(), app.reason().as_str()), (Some(137), "OOMKilled"));
+    assert!(!device.pod("hog").logs("app").contains("holding"));
+}
+
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn a_child_that_takes_too_much_memory_takes_the_container_with_it() {
+    let device = Device::start();
+    device.write_manifest(
+        "hog.yaml",
+        &limited("hog", "child hog 100 then print survived then sleep", "memory: 32Mi"),
+    );
+    device.pod("hog").wait_phase("Failed");
+    let app = device.pod("hog").container("app");
+    assert_eq!((app.exit_code(), app.reason().as_str()), (Some(137), "OOMKilled"));
+    assert!(!device.pod("hog").logs("app").contains("survived"));
+}
+
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn an_exec_that_takes_too_much_memory_takes_the_container_with_it() {
+    let device = Device::start();
+    let container = manifest::container("app", "print up then sleep", "resources: {limits: {memory: 32Mi}}");
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &[container], ""));
+    device.pod("web").wait_ready();
+    let ran = device.pod("web").exec("app", ["/bin/demo", "hog", "100"]);
+    assert_eq!(ran.code, 137, "{ran:?}");
+    device.wait_for("the container to be started again", || {
+        let app = device.pod("web").container("app");
+        app.restart_count() == 1 && app.is_running()
+    });
+    let app = device.pod("web").container("app");
+    assert_eq!(
+        (app.of_last("exitCode").as_i64(), app.of_last("reason").as_str()),
+        (Some(137), Some("OOMKilled"))
+    );
+}
+
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn one_container_that_takes_too_much_memory_harms_no_other_of_its_pod() {
+    let device = Device::start();
+    let hog = manifest::container("hog", "hog 100 then sleep", "resources: {limits: {memory: 32Mi}}");
+    let calm = manifest::container("calm", "print up then sleep", "resources: {limits: {memory: 32Mi}}");
+    device.write_manifest("two.yaml", &manifest::pod_of("two", &[hog, calm], "restartPolicy: Never"));
+    device.wait_for("the end of the hog", || device.pod("two").container("hog").reason() == "OOMKilled");
+    let calm = device.pod("two").container("calm");
+    assert!(calm.is_running() && calm.restart_count() == 0);
+}
+
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn a_pod_that_forks_without_end_has_as_many_processes_as_it_may() {
+    let mut device = Device::new();
+    device.agent_arguments(["--pod-pids-limit", "20"]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    device.write_manifest("forks.yaml", &limited("forks", "forks 100 then sleep", "memory: 64Mi"));
+    device.pod("forks").wait_phase("Failed");
+    let log = device.pod("forks").logs("app");
+    assert!(log.contains("Resource temporarily unavailable"), "{log}");
+    assert!(log.lines().filter(|line| line.starts_with("child ")).count() < 20, "{log}");
+}
+
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn a_pod_that_goes_takes_every_process_of_its_cgroup_with_it() {
+    let device = Device::start();
+    let spec = "terminationGracePeriodSeconds: 1";
+    device
+        .write_manifest("forks.yaml", &manifest::pod_with("forks", "forks 5 then print up then sleep", spec));
+    device.pod("forks").wait_log("app", "up");
+    assert_eq!(device.container_processes().len(), 6);
+    device.remove_manifest("forks.yaml");
+    device.pod("forks").wait_gone();
+    assert_eq!(device.container_processes(), Vec::<u32>::new());
+}
+
+/// /dev/kmsg is the device that no container has; any may be made, as a tar may hold them.
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn a_container_and_its_execs_open_only_devices_that_every_container_has() {
+    let device = Device::start();
+    let steps = "mknod /zero 1 5 then open /zero then mknod /kmsg 1 11 then print made then open /kmsg";
+    device.write_manifest("open.yaml", &limited("open", steps, "memory: 64Mi"));
+    device.pod("open").wait_phase("Failed");
+    let log = device.pod("open").logs("app");
+    assert!(log.contains("made"), "{log}");
+    assert!(log.contains("demo open /kmsg: Operation not permitted"), "{log}");
+
+    device.write_manifest(
+        "exec.yaml",
+        &limited("exec", "mknod /kmsg 1 11 then print made then sleep", "memory: 64Mi"),
+    );
+    device.pod("exec").wait_log("app", "made");
+    let ran = device.pod("exec").exec("app", ["/bin/demo", "open", "/kmsg"]);
+    assert!(ran.stderr.contains("Operation not permitted"), "{ran:?}");
+
+    let text = limited("all", "mknod /kmsg 1 11 then open /kmsg then print opened", "memory: 64Mi")
+        .replace("resources:", "securityContext: {privileged: true}\n    resources:");
+    device.write_manifest("all.yaml", &text);
+    device.pod("all").wait_phase("Succeeded");
+    assert!(device.pod("all").logs("app").contains("opened"));
+}
+
+/// The kubelet's scores. Those below zero take CAP_SYS_RESOURCE, which root has in the guest.
+#[test]
+#[ignore = "needs CAP_SYS_RESOURCE: cargo xtask guest"]
+fn the_kernel_kills_best_effort_first_and_nodlet_last() {
+    let device = Device::start();
+    let score = |pid: u32| {
+        let path = format!("/proc/{pid}/oom_score_adj");
+        fs::read_to_string(path).expect("it runs").trim().to_owned()
+    };
+    device.write_manifest("low.yaml", &manifest::pod_with("low", "sleep", "shareProcessNamespace: true"));
+    device.write_manifest("high.yaml", &limited("high", "sleep", "cpu: 1, memory: 64Mi"));
+    device.pod("low").wait_ready();
+    device.pod("high").wait_ready();
+    for (pod, expected) in [("low", "1000\n"), ("high", "-997\n")] {
+        let own = device.pod(pod).exec("app", ["/bin/demo", "cat", "/proc/self/oom_score_adj"]).ok();
+        assert_eq!(own, expected, "exec in {pod}");
+    }
+    let mut scores: Vec<String> = device.container_processes().into_iter().map(score).collect();
+    scores.sort();
+    assert_eq!(scores, ["-997", "-998", "1000"], "high, pause, low");
+    for pid in device.own_processes() {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).expect("it runs");
+        let expected = if name.trim() == "pause" { "-998" } else { "-999" };
+        assert_eq!(score(pid), expected, "{name}");
+    }
+}
