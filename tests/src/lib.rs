@@ -6,6 +6,7 @@
 //! * [`TestPod`]: one pod on it, as the API shows it
 //! * [`manifest`]: the frame of a manifest, around what a test is about
 //! * [`Terminal`]: a command on a terminal
+//! * [`steps`]: a process of nodlet killed before its n-th step
 //! * [`image`]: images from files named in the test
 //! * [`Kubectl`]: the real one, over [`forward`]
 //! * [`guest`]: a kernel of one's own, and one that lacks something
@@ -25,11 +26,14 @@ mod leftovers;
 pub mod manifest;
 mod pod;
 mod ring;
+mod seed;
 mod slot;
+pub mod steps;
 mod terminal;
 
 pub use binary::binary;
 pub use device::{Device, Mount, Ran, demo_archive, demo_program, nodlet_program};
 pub use kubectl::Kubectl;
 pub use pod::{TestContainer, TestPod};
+pub use seed::{Seed, seed};
 pub use terminal::Terminal;

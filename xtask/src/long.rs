@@ -1,23 +1,37 @@
 //! The tests that `check` runs in a short form, for as long as one likes. Each
 //! prints its seeds; a failure names the one to begin with:
-//! `cargo xtask long fuzz --seed 4711 --rounds 1`.
+//! `cargo xtask long fuzz --seed 4711 --rounds 1`. Where there is an end to the
+//! cases it does them all, and says of how many.
 
-use crate::{Failure, Outcome, cargo, run as run_command, usage};
+use std::process::Command;
 
-/// A subject: its name, rounds that take some minutes, and how it is tested.
-type Subject = (&'static str, u64, &'static [&'static str]);
+use crate::{Failure, Outcome, cargo, earlier, run as run_command, setup, usage};
 
-const SUBJECTS: &[Subject] = &[
+/// How a subject is tested.
+enum Test {
+    /// With random inputs: rounds that take some minutes, and the tests.
+    Rounds(u64, &'static [&'static str]),
+    /// In every case there is.
+    All(fn() -> Outcome),
+}
+
+const SUBJECTS: &[(&str, Test)] = &[
     // Random images against what GNU tar and umoci extract.
-    ("images", 300, &["--package", "nodlet-rootfs", "random_images"]),
+    ("images", Test::Rounds(300, &["--package", "nodlet-rootfs", "random_images"])),
     // Archives, manifests, protocol frames and API requests, changed at random.
     (
         "fuzz",
-        50_000,
-        &["--package", "nodlet-rootfs", "--package", "nodlet-runtime", "--lib", "changed_at_random"],
+        Test::Rounds(
+            50_000,
+            &["--package", "nodlet-rootfs", "--package", "nodlet-runtime", "--lib", "changed_at_random"],
+        ),
     ),
     // An image of so many megabytes in one layer.
-    ("memory", 500, &["--package", "nodlet-rootfs", "memory_does_not_grow"]),
+    ("memory", Test::Rounds(500, &["--package", "nodlet-rootfs", "memory_does_not_grow"])),
+    // Agent, supervisors and helpers, killed at each of their steps.
+    ("kills", Test::All(kills)),
+    // Pods that a binary of an earlier commit runs.
+    ("upgrade", Test::All(upgrade)),
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
@@ -31,22 +45,57 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         match argument.as_str() {
             "--rounds" => rounds = Some(number()?),
             "--seed" => seed = number()?,
-            name if SUBJECTS.iter().any(|(subject, ..)| *subject == name) => wanted.push(name),
+            name if SUBJECTS.iter().any(|(subject, _)| *subject == name) => wanted.push(name),
             other => return Err(Failure(format!("there is no subject {other:?}; {}", usage("long")))),
         }
     }
-    for (name, default, test) in SUBJECTS {
-        if wanted.is_empty() || wanted.contains(name) {
-            let rounds = rounds.clone().unwrap_or_else(|| default.to_string());
-            run_command(
-                cargo()
-                    .arg("test")
-                    .args(*test)
-                    .args(["--", "--nocapture"])
-                    .env("NODLET_ROUNDS", rounds)
-                    .env("NODLET_SEED", &seed),
-            )?;
+    for (name, test) in SUBJECTS {
+        if !wanted.is_empty() && !wanted.contains(name) {
+            continue;
+        }
+        match test {
+            Test::Rounds(default, test) => {
+                let rounds = rounds.clone().unwrap_or_else(|| default.to_string());
+                run_command(
+                    cargo()
+                        .arg("test")
+                        .args(*test)
+                        .args(["--", "--nocapture"])
+                        .env("NODLET_ROUNDS", rounds)
+                        .env("NODLET_SEED", &seed),
+                )?;
+            }
+            Test::All(test) => test()?,
         }
     }
     Ok(())
+}
+
+fn kills() -> Outcome {
+    build()?;
+    run_command(&mut ignored(&["kill", "steps"]))
+}
+
+fn upgrade() -> Outcome {
+    build()?;
+    run_command(ignored(&["upgrade"]).env("NODLET_EARLIER", earlier::build()?))
+}
+
+/// What the tests with real containers run.
+fn build() -> Outcome {
+    setup::require_root()?;
+    run_command(cargo().args(["build", "--package", "nodlet"]))?;
+    run_command(cargo().args(["build", "--package", "nodlet-runtime", "--example", "replay"]))
+}
+
+/// The tests of these files that `check` passes over, with what they print.
+fn ignored(files: &[&str]) -> Command {
+    let mut command = cargo();
+    command.args(["test", "--package", "nodlet-tests"]);
+    for file in files {
+        command.args(["--test", file]);
+    }
+    // One after another: each makes use of the whole machine by itself.
+    command.args(["--", "--ignored", "--nocapture", "--test-threads=1"]);
+    command
 }

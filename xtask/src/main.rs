@@ -9,6 +9,7 @@ mod check;
 mod cross;
 mod demo;
 mod distribution;
+mod earlier;
 mod elf;
 mod guest;
 mod image;
@@ -64,8 +65,8 @@ const TASKS: &[Task] = &[
     ),
     (
         "long",
-        "[images] [fuzz] [memory] [--rounds N] [--seed N]",
-        "what check runs for a short while, with random inputs, for long",
+        "[images] [fuzz] [memory] [kills] [upgrade] [--rounds N] [--seed N]",
+        "what check runs for a short while, for long or in every case there is",
         long::run,
     ),
     ("image", "", "build the demo image into .work/images, in both archive formats", image::run),
