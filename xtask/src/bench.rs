@@ -33,6 +33,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     }
     setup::require_root()?;
     run_command(cargo().args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
+    // With which each device of the harness ends.
+    run_command(cargo().args(["build", "--package", "nodlet-runtime", "--example", "replay"]))?;
     let program = match binary {
         // From where cargo was called, which is where a relative path is meant from.
         Some(path) => fs::canonicalize(path).map_err(|error| format!("failed to find {path}: {error}"))?,

@@ -101,10 +101,16 @@ pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
 /// `unit` the tests beside the code.
 fn build_tests(target: &Target) -> Outcome {
     let place = place(target);
-    run_command(cargo_for(target).args(["build", "--locked", "--package", "nodlet-tests", "--bin", "demo"]))?;
-    let demo = build_dir().join(target.triple).join("debug/demo");
-    elf::require_static(&fs::read(&demo)?, target.machine)?;
-    println!("{}", put(&demo, &place.join("demo"))?.display());
+    // What runs in the containers, and with what each device of the harness ends.
+    for (package, kind, name, file) in [
+        ("nodlet-tests", "--bin", "demo", "demo"),
+        ("nodlet-runtime", "--example", "replay", "examples/replay"),
+    ] {
+        run_command(cargo_for(target).args(["build", "--locked", "--package", package, kind, name]))?;
+        let program = build_dir().join(target.triple).join("debug").join(file);
+        elf::require_static(&fs::read(&program)?, target.machine)?;
+        println!("{}", put(&program, &place.join(file))?.display());
+    }
 
     let mut build = cargo_for(target);
     build.args(["test", "--no-run", "--locked", "--workspace", "--exclude", "xtask"]);
