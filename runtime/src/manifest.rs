@@ -40,6 +40,10 @@ pub use field::{FieldError, FieldErrorKind};
 /// The longest manifest that is read.
 pub const SIZE_LIMIT: usize = 10 * 1024 * 1024;
 
+/// Values in one file, those that aliases repeat counted each time: as many Pods as a node
+/// takes, and then some. Each costs some hundred bytes for the moment of reading.
+const VALUES: usize = 25_000;
+
 /// What happens to unknown and repeated fields; kubectl's `--validate`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Validation {
@@ -370,6 +374,7 @@ fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
                         })
                         .collect());
                 }
+                Err(error) if error.is_data() => return Err((error.line(), json_message(&error))),
                 Err(error) => Some(error),
             }
         } else {
@@ -391,13 +396,15 @@ fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
                 })
                 .collect())
         }
-        (Err(_), Some(error)) => {
-            let message = error.to_string();
-            let message = message.split(" at line ").next().unwrap_or_default();
-            Err((error.line(), format!("error converting JSON: {message}")))
-        }
+        (Err(_), Some(error)) => Err((error.line(), json_message(&error))),
         (Err(error), None) => Err((error.line, format!("error converting YAML to JSON: {}", error.message))),
     }
+}
+
+/// Without the place, which is said before it.
+fn json_message(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    format!("error converting JSON: {}", message.split(" at line ").next().unwrap_or_default())
 }
 
 fn duplicates(duplicates: &[String], validation: Validation) -> Result<Vec<String>, ManifestError> {

@@ -26,11 +26,23 @@ use crate::manifest::{self, Manifest, Validation};
 use crate::spec::Pod;
 use crate::time::Instant;
 
-/// Bytes of a manifest that are read (pod-semantics: 10 MiB, as the kubelet).
-const MAX_BYTES: u64 = 10 << 20;
+/// Bytes of a manifest that are read: as many as the API takes, and more than a cluster keeps
+/// of an object. A kubelet reads ten times that, on a machine with memory for it.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Files of one directory that are read; the rest is refused by name in the log.
 const MAX_FILES: usize = 1024;
+
+/// What is kept of all files together: room for the pods of a node, each with several times
+/// the manifest that people write. What is beyond is refused by name and read when there is room.
+const ROOM: Size = Size { pods: 1024, bytes: 4 << 20 };
+
+/// Bytes that are kept of what is said about a file; the rest of a list of a thousand wrong
+/// fields helps nobody.
+const MESSAGE: usize = 1024;
+
+/// Warnings about one pod.
+const WARNINGS: usize = 64;
 
 /// How long a file that was moved to `NAME~` is taken for one that is written anew:
 /// so vim and emacs save, and the pod is not to end for it.
@@ -97,6 +109,14 @@ struct ReadFile {
     refusal: Option<Refusal>,
     /// When it was found to be moved to its `NAME~`.
     aside: Option<Instant>,
+}
+
+/// What pods take.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    pods: usize,
+    /// Of their objects as JSON.
+    bytes: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -253,6 +273,10 @@ impl Sources {
             );
             names.truncate(MAX_FILES);
         }
+        // What goes with this reading has given its room back already. This directory is not among ours.
+        let others = self.directories.iter().flat_map(|directory| directory.files.values());
+        let stay = before.iter().filter(|(name, _)| names.binary_search(name).is_ok()).map(|(_, file)| file);
+        let mut held = others.chain(stay).map(ReadFile::size).sum();
         for name in names {
             let path = directory.join(&name);
             if let Ok(target) = fs::read_link(&path) {
@@ -266,7 +290,7 @@ impl Sources {
                 }
             }
             let old = before.remove(&name).unwrap_or_default();
-            match self.read_file(&path, old) {
+            match self.read_file(&path, old, &mut held) {
                 Ok(file) => after.insert(name, file),
                 Err(gone) => before.insert(name, *gone),
             };
@@ -281,13 +305,13 @@ impl Sources {
     }
 
     /// What it holds now; as it was, as an error, if it is not a file, or gone.
-    fn read_file(&self, path: &Path, mut file: ReadFile) -> Result<ReadFile, Box<ReadFile>> {
+    fn read_file(&self, path: &Path, mut file: ReadFile, held: &mut Size) -> Result<ReadFile, Box<ReadFile>> {
         let refuse = |file: ReadFile, message: String| {
             let pod = file
                 .wanted
                 .first()
                 .map(|wanted| (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
-            let refusal = Refusal { source: path.to_owned(), pod, message };
+            let refusal = Refusal { source: path.to_owned(), pod, message: shortened(message) };
             if file.refusal.as_ref() != Some(&refusal) && file.stamp.is_none_or(|stamp| stamp.size > 0) {
                 // An empty file is one that somebody is about to write.
                 log::error!("{}", refusal.message);
@@ -306,7 +330,8 @@ impl Sources {
             return Ok(file);
         }
         file.stamp = Some(stamp);
-        let too_large = || format!("{}: is larger than 10 MiB, which no manifest needs", path.display());
+        let too_large =
+            || format!("{}: is larger than 1 MiB, which no manifest needs: split it", path.display());
         if stamp.size > MAX_BYTES {
             return refuse(file, too_large());
         }
@@ -317,9 +342,22 @@ impl Sources {
         };
         match manifest::parse(&path.to_string_lossy(), &bytes, Validation::Strict, &self.node) {
             Ok(manifests) => {
+                let new = |manifest| Rc::new(Wanted::new(manifest, path));
+                let read =
+                    ReadFile { wanted: manifests.into_iter().map(new).collect(), ..Default::default() };
+                if !held.replace(file.size(), read.size()) {
+                    // Looked at again whenever something changed: then there may be room.
+                    file.stamp = None;
+                    let message = format!(
+                        "{}: no room: all manifests together may ask for {} pods and have {} MiB; take some away",
+                        path.display(),
+                        ROOM.pods,
+                        ROOM.bytes >> 20
+                    );
+                    return refuse(file, message);
+                }
                 file.refusal = None;
-                file.wanted =
-                    manifests.into_iter().map(|manifest| Rc::new(Wanted::new(manifest, path))).collect();
+                file.wanted = read.wanted;
                 let warned = self.warned.as_ref().is_some_and(|directory| path.starts_with(directory));
                 for warning in file.wanted.iter().filter(|_| !warned).flat_map(|wanted| &wanted.warnings) {
                     log::warn!("{}: {warning}", path.display());
@@ -393,13 +431,52 @@ impl Wanted {
         Wanted {
             pod: manifest.pod,
             object: to_raw_value(&manifest.object).expect("JSON renders as JSON").into(),
-            warnings: manifest.warnings,
+            warnings: manifest.warnings.into_iter().take(WARNINGS).collect(),
             source: source.to_owned(),
         }
     }
 }
 
+impl Size {
+    /// Makes room for `new` in the place of `old`; `false`, with nothing changed, if there is none.
+    fn replace(&mut self, old: Size, new: Size) -> bool {
+        let with = Size {
+            pods: self.pods.saturating_sub(old.pods) + new.pods,
+            bytes: self.bytes.saturating_sub(old.bytes) + new.bytes,
+        };
+        let fits = with.pods <= ROOM.pods && with.bytes <= ROOM.bytes;
+        if fits {
+            *self = with;
+        }
+        fits
+    }
+}
+
+impl std::iter::Sum for Size {
+    fn sum<I: Iterator<Item = Size>>(sizes: I) -> Size {
+        sizes.fold(Size::default(), |all, one| Size {
+            pods: all.pods + one.pods,
+            bytes: all.bytes + one.bytes,
+        })
+    }
+}
+
+/// At most [`MESSAGE`] bytes of it.
+fn shortened(mut message: String) -> String {
+    if message.len() > MESSAGE {
+        message.truncate(message.floor_char_boundary(MESSAGE));
+        message.push('…');
+        message.shrink_to_fit();
+    }
+    message
+}
+
 impl ReadFile {
+    fn size(&self) -> Size {
+        let bytes = self.wanted.iter().map(|wanted| wanted.object.get().len()).sum();
+        Size { pods: self.wanted.len(), bytes }
+    }
+
     /// Whether it is `NAME~` now, and not merely an older backup that is so called.
     fn is_aside(&self, directory: &Path, name: &OsStr) -> bool {
         let mut backup = name.to_owned();

@@ -16,6 +16,9 @@ use super::Shell;
 /// Events that are kept, of all pods.
 const EVENTS: usize = 512;
 
+/// Bytes of an event's message: as many as Kubernetes takes.
+const MESSAGE: usize = 1024;
+
 /// The events that are shown now.
 pub(super) struct Events {
     objects: Rc<Objects>,
@@ -57,7 +60,8 @@ impl Events {
         let stem =
             refusal.source.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         let (namespace, name) = refusal.pod.clone().unwrap_or_else(|| ("default".into(), stem));
-        let known = self.kept.iter().any(|kept| kept.same.message == refusal.message);
+        let message = &refusal.message[..refusal.message.floor_char_boundary(MESSAGE)];
+        let known = self.kept.iter().any(|kept| kept.same.message == message);
         if !known {
             let involved = Involved { namespace: &namespace, name: &name, uid: "", container: None };
             self.record(&involved, "Warning", "FailedValidation", &refusal.message, at, "");
@@ -77,7 +81,7 @@ impl Events {
             uid: format!("{}/{}/{}", involved.namespace, involved.name, involved.uid),
             container: involved.container.map(str::to_owned),
             reason: reason.to_owned(),
-            message: message.to_owned(),
+            message: message[..message.floor_char_boundary(MESSAGE)].to_owned(),
         };
         let position = self.kept.iter().position(|kept| kept.same == same);
         let mut kept = match position.and_then(|position| self.kept.remove(position)) {

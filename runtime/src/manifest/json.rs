@@ -6,8 +6,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Values in one file; as for YAML.
-const VALUES: usize = 100_000;
+use super::VALUES;
 
 /// One object of a file.
 #[derive(Debug, PartialEq)]
@@ -19,7 +18,7 @@ pub(super) struct Document {
     pub(super) duplicates: Vec<String>,
 }
 
-/// Reads all objects of a text.
+/// Reads all objects of a text. An error of the category `Data` says that they are too many.
 pub(super) fn read(text: &str) -> Result<Vec<Document>, serde_json::Error> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let state = RefCell::new(State::default());
@@ -164,7 +163,7 @@ mod tests {
             read(&format!("[{}1]", "1,".repeat(200_000)))
                 .unwrap_err()
                 .to_string()
-                .contains("more than 100000")
+                .contains("more than 25000")
         );
     }
 }

@@ -8,19 +8,18 @@
 mod input;
 mod resolve;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 use serde_json::{Map, Value};
 
-use input::Text;
+use super::VALUES;
+use input::{MARKS, Text};
 
 /// How deep objects and lists may lie in each other. The deepest Pod has 12.
 const DEPTH: usize = 64;
-
-/// Values in one file, those that aliases repeat counted each time: a thousand Pods,
-/// and some 10 MiB of memory, which a small board can spare for a moment.
-const VALUES: usize = 100_000;
 
 /// Bytes of text in one file, those that aliases repeat counted each time.
 const TEXT: usize = super::SIZE_LIMIT;
@@ -48,8 +47,10 @@ pub(super) struct Document {
 pub(super) fn read(text: &str) -> Result<Vec<Document>, YamlError> {
     refuse_control_characters(text)?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let marks = Rc::new(Cell::new(0));
     let mut reader = Reader {
-        parser: Parser::new(Text::new(text)),
+        parser: Parser::new(Text::new(text, &marks)),
+        marks,
         anchors: BTreeMap::new(),
         duplicates: Vec::new(),
         values: 0,
@@ -112,6 +113,8 @@ fn refuse_control_characters(text: &str) -> Result<(), YamlError> {
 
 struct Reader<'text> {
     parser: Parser<'text, Text<'text>>,
+    /// What [`Text`] has counted since the last event.
+    marks: Rc<Cell<usize>>,
     anchors: BTreeMap<usize, Node>,
     duplicates: Vec<(String, usize)>,
     values: usize,
@@ -128,7 +131,18 @@ struct Node {
 
 impl<'text> Reader<'text> {
     fn next(&mut self) -> Result<(Event<'text>, Span), YamlError> {
-        match self.parser.next_event() {
+        let event = self.parser.next_event();
+        if self.marks.replace(0) > MARKS {
+            let line = match &event {
+                Some(Ok((_, span))) => span.end.line(),
+                Some(Err(error)) => error.marker().line(),
+                None => 1,
+            };
+            let message =
+                format!("more than {MARKS} of []{{}},: in one value: write it in lines, or as JSON");
+            return Err(YamlError { line, message });
+        }
+        match event {
             Some(Ok(event)) => Ok(event),
             Some(Err(error)) => Err(scan_error(&error)),
             None => Ok((Event::StreamEnd, Span::default())),
