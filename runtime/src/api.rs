@@ -7,7 +7,7 @@
 //! reads of files are bounded, and what a client does not take stays unread.
 //! The socket's mode is the only lock on the door, and its group is as good as
 //! root. Read next: `api/route.rs` (what a URL means), `api/read.rs` (get,
-//! list), `api/watch.rs`, `api/write.rs`, `api/log.rs`, `api/exec.rs`, `api/ring.rs`.
+//! list), `api/watch.rs`, `api/write.rs`, `api/log.rs`, `api/exec.rs`, `api/ring.rs`; `api/place.rs`, who has to make room.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -19,12 +19,12 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Response};
-use smol::lock::Semaphore;
+use smol::lock::{Semaphore, SemaphoreGuardArc};
 use smol::{Async, LocalExecutor};
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
@@ -36,6 +36,7 @@ mod body;
 mod discovery;
 mod exec;
 mod log;
+mod place;
 mod read;
 mod request;
 mod ring;
@@ -48,12 +49,14 @@ pub mod websocket;
 mod write;
 
 use body::Body;
+pub use place::Places;
+use place::{Answer, Place};
 pub use request::{Accepted, Applied, ExecExit, ExecSession, FieldValidation, Reply, Request};
 use route::{Query, Resource, Target};
 pub use status::Status;
 
-/// Clients at a time: people, and the odd tool that watches. The next one waits
-/// in the socket's backlog.
+/// Clients at a time: people, and the odd tool that watches. The next one waits until one of
+/// them hangs ([`place`]); those after it wait in the socket's backlog.
 const CONNECTIONS: usize = 64;
 
 /// Bytes of a request's line and headers: an exec carries its command there.
@@ -66,7 +69,7 @@ const BODY_BYTES: usize = 1024 * 1024;
 const HEADERS_WITHIN: Duration = Duration::from_secs(30);
 
 /// What the API serves from.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Api {
     /// What it shows.
     pub objects: Rc<Objects>,
@@ -78,6 +81,8 @@ pub struct Api {
     pub node_name: String,
     /// What its core was told last.
     pub ring: Rc<Told>,
+    /// The places of its clients.
+    pub places: Places,
 }
 
 /// Where the socket is, below the root.
@@ -118,7 +123,6 @@ pub async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result<()> {
             // Said once, or an agent without descriptors would fill its own log.
             let mut refused = false;
             loop {
-                let place = free.acquire_arc().await;
                 let (stream, _) = match listener.accept().await {
                     Ok(accepted) => accepted,
                     // The client is gone already, or there are no descriptors left: someone will close one.
@@ -132,11 +136,12 @@ pub async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result<()> {
                     }
                 };
                 refused = false;
+                let free = place_for_one(&api.places, &free).await;
                 let api = api.clone();
                 connections
                     .spawn(async move {
                         connection(api, stream).await;
-                        drop(place);
+                        drop(free);
                     })
                     .detach();
             }
@@ -144,26 +149,55 @@ pub async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result<()> {
         .await
 }
 
+/// Waits for a place; looks now and then for a client that makes room.
+async fn place_for_one(places: &Places, free: &Arc<Semaphore>) -> SemaphoreGuardArc {
+    loop {
+        if let Some(place) = free.try_acquire_arc() {
+            return place;
+        }
+        places.make_room(Instant::now());
+        let place = async { Some(free.acquire_arc().await) };
+        let later = async {
+            smol::Timer::after(LOOK).await;
+            None
+        };
+        if let Some(place) = smol::future::or(place, later).await {
+            return place;
+        }
+    }
+}
+
+/// How often it is looked for a client that hangs, while another one waits for its place.
+const LOOK: Duration = Duration::from_millis(250);
+
 /// What a connection turns into once its last response, `101 Switching Protocols`, is sent.
 type Afterwards = Rc<RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>>;
 
 async fn connection(api: Rc<Api>, stream: Async<UnixStream>) {
     let afterwards = Afterwards::default();
-    let service = service_fn(|request| {
-        let (api, afterwards) = (api.clone(), afterwards.clone());
-        async move { Ok::<_, Infallible>(respond(&api, request, &afterwards).await) }
+    let place = api.places.take();
+    let service = service_fn(|request: hyper::Request<Incoming>| {
+        let (api, afterwards, place) = (api.clone(), afterwards.clone(), place.clone());
+        place.asks(request.body().is_end_stream());
+        async move { Ok::<_, Infallible>(respond(&api, request, &afterwards, place).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(SmolTimer::new())
         .header_read_timeout(HEADERS_WITHIN)
         .max_buf_size(HEADER_BYTES)
         .serve_connection(FuturesIo::new(stream), service)
-        .with_upgrades()
-        .await;
-    if let Err(error) = served {
+        .with_upgrades();
+    let sent_away = async {
+        place.sent_away().await;
+        None
+    };
+    match smol::future::or(async { Some(served.await) }, sent_away).await {
+        Some(Ok(())) => {}
         // A client that hangs up or talks nonsense is its own business.
-        ::log::debug!("api: {error}");
+        Some(Err(error)) => ::log::debug!("api: {error}"),
+        None => return ::log::debug!("api: a client that hangs makes room for another"),
     }
+    place.is_upgraded();
     let afterwards = afterwards.borrow_mut().take();
     if let Some(afterwards) = afterwards {
         afterwards.await;
@@ -174,26 +208,36 @@ async fn respond(
     api: &Rc<Api>,
     request: hyper::Request<Incoming>,
     afterwards: &Afterwards,
-) -> Response<Body> {
+    place: Rc<Place>,
+) -> Response<Answer> {
     let method = request.method().clone();
     let uri = request.uri().clone();
-    match answer(api, request, afterwards).await {
-        Ok(response) => response,
-        Err(status) => {
-            ::log::debug!("api: {method} {uri}: {} {status}", status.code);
-            body::refuse(&status)
-        }
-    }
+    let answered = answer(api, request, afterwards, &place).await.and_then(|response| {
+        let held = match response.body() {
+            Body::Whole(Some(bytes)) => Some(api.places.hold(bytes.len())?),
+            Body::Whole(None) | Body::Stream(_) => None,
+        };
+        Ok((response, held))
+    });
+    let (response, held) = answered.unwrap_or_else(|status| {
+        ::log::debug!("api: {method} {uri}: {} {status}", status.code);
+        (body::refuse(&status), None)
+    });
+    response.map(|body| Answer::new(body, place, held))
 }
 
 async fn answer(
     api: &Rc<Api>,
     request: hyper::Request<Incoming>,
     afterwards: &Afterwards,
+    place: &Place,
 ) -> Result<Response<Body>, Status> {
     let target = route::parse(request.uri().path())?;
     let query = Query::parse(request.uri().query().unwrap_or(""))?;
     let method = request.method().clone();
+    if query.flag("watch") || query.flag("follow") || route::stays(&target) {
+        api.places.stay(place)?;
+    }
     let target = match target {
         Target::Objects(target) => target,
         Target::Ring { node } if method == Method::GET => return ring::show(api, &node, &query),

@@ -18,6 +18,7 @@ mod on_tmpfs;
 mod publish;
 mod recover;
 mod requests;
+mod resolver;
 mod root;
 mod run;
 mod sandbox;
@@ -41,6 +42,7 @@ use crate::network::Network;
 use crate::node::{Action, Attempt, Change, Health, Node, Observation, PodIndex, PodObservation};
 use crate::objects::Objects;
 use crate::paths::Paths;
+use crate::service::Service;
 use crate::sources::{SAVED_WITHIN, Sources, Wanted, WantedByName};
 use crate::spec::Uid;
 use crate::storage::Storage;
@@ -218,6 +220,7 @@ impl Engine {
                 root: shell.config.root.clone(),
                 node_name: shell.config.node_name.clone(),
                 ring: ring.clone(),
+                places: api::Places::default(),
             };
             Some((api, root::listen(&shell.paths)?))
         };
@@ -257,7 +260,12 @@ impl Engine {
             self.sweep();
             self.publish_changed();
             self.open_api();
+            resolver::follow(&self.shell);
+            let service = self.report_to_service();
             self.turn().await;
+            if let Some(service) = service {
+                service.ends();
+            }
             if self.shell.config.down { self.shell.clean_up().await } else { Ok(()) }
         }))
     }
@@ -279,6 +287,27 @@ impl Engine {
                 log::error!("the API has ended: {error}");
             }
         });
+    }
+
+    /// Tells the service manager that the API answers, and from now on that the loop turns.
+    fn report_to_service(&self) -> Option<Rc<Service>> {
+        let service = Rc::new(Service::of_this_process().filter(|_| !self.shell.config.down)?);
+        service.is_ready();
+        if let Some(every) = service.every() {
+            let (service, news) = (service.clone(), self.shell.news.clone());
+            self.shell.spawn(async move {
+                loop {
+                    smol::Timer::after(every).await;
+                    let service = service.clone();
+                    // Said by the loop itself: a timer goes off in a loop that hangs, too.
+                    let lives = News::Then(Box::new(move |_| service.lives()));
+                    if news.send(lives).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        Some(service)
     }
 
     async fn turn(&mut self) {

@@ -20,6 +20,7 @@
 //! 8. [`status`] is derived from what the core knows; the engine puts it into
 //!    [`objects`], from which the [`api`] shows it. What the core was told and asked for
 //!    last is in [`told`], and [`replay`] tells it again.
+//!    The [`service`] manager is told that the loop turns.
 //! 9. What must survive a power cut is written by [`store`], on the one thread of
 //!    [`storage`]; [`paths`] says where everything lies.
 
@@ -38,6 +39,7 @@ pub mod pod_files;
 pub mod prober;
 pub mod replay;
 pub mod schema;
+pub mod service;
 pub mod sources;
 pub mod spec;
 pub mod status;

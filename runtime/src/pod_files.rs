@@ -2,9 +2,9 @@
 //! `/etc/resolv.conf`, `/etc/hostname`. Texts are made by pure functions; the
 //! files lie with the pod's run-time files and die with the boot.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
@@ -16,6 +16,9 @@ const HOSTNAME: usize = 63;
 
 /// Nameservers that a resolver takes (`MAXNS`), as validation and kubelet have it.
 const NAMESERVERS: usize = 3;
+
+/// The machine's name servers and search domains.
+pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// Where systemd-resolved writes the nameservers that it asks itself.
 const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
@@ -186,14 +189,47 @@ pub fn write(directory: &Path, pod: &Pod, ip: Option<Ipv4Addr>, host_name: &str)
     let node_file = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let hosts = hosts(pod, ip, host_name, &node_file("/etc/hosts"));
     put(&directory.join("etc-hosts"), &hosts)?;
-    let mut node = node_file("/etc/resolv.conf");
-    if !pod.spec.host_network && is_stub(&node) {
-        node = fs::read_to_string(RESOLVED).unwrap_or(node);
-    }
-    let (text, left_out) = resolv_conf(&pod.spec, &node);
+    let (text, left_out) = resolv_conf(&pod.spec, &node_resolv_conf(pod));
     put(&directory.join("resolv.conf"), &text)?;
     put(&directory.join("hostname"), &format!("{}\n", hostname(pod, host_name)))?;
     Ok(left_out)
+}
+
+/// The machine's resolv.conf, as it is of use to the pod.
+fn node_resolv_conf(pod: &Pod) -> String {
+    let node = fs::read_to_string(RESOLV_CONF).unwrap_or_default();
+    if !pod.spec.host_network && is_stub(&node) {
+        return fs::read_to_string(RESOLVED).unwrap_or(node);
+    }
+    node
+}
+
+/// The files of the machine that pods' resolv.conf is made from now.
+pub fn resolv_conf_sources() -> Vec<&'static Path> {
+    let stub = fs::read_to_string(RESOLV_CONF).is_ok_and(|node| is_stub(&node));
+    let others = stub.then_some(Path::new(RESOLVED));
+    std::iter::once(Path::new(RESOLV_CONF)).chain(others).collect()
+}
+
+/// Writes a pod's resolv.conf anew where it lies, for containers have that very file mounted.
+/// `false` if there is nothing new: it says the same, the pod has none yet, or the machine has
+/// none, as it is while it gets another.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn renew_resolv_conf(directory: &Path, pod: &Pod) -> io::Result<bool> {
+    let path = directory.join("resolv.conf");
+    let Ok(before) = fs::read_to_string(&path) else { return Ok(false) };
+    let node = node_resolv_conf(pod);
+    let (text, _) = resolv_conf(&pod.spec, &node);
+    if node.trim().is_empty() || text == before {
+        return Ok(false);
+    }
+    // Never empty in between: a resolver that looks just now would fall back to localhost.
+    let mut file = fs::OpenOptions::new().write(true).open(&path)?;
+    file.write_all(text.as_bytes())?;
+    file.set_len(text.len() as u64)?;
+    Ok(true)
 }
 
 /// Whether all nameservers are the node's own, as systemd-resolved's: a pod's

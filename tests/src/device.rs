@@ -1,5 +1,6 @@
 //! [`Device`]: a board of its own for one test, on the machine that tests.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -35,12 +36,14 @@ fn look() -> Duration {
 pub struct Device {
     slot: Slot,
     root: PathBuf,
-    /// What its agent, its supervisors and its verbs are from now on.
-    program: PathBuf,
     agent: Option<Child>,
     /// Of the agent that runs.
     ring: Option<RingReader>,
     arguments: Vec<String>,
+    /// Set in the environment of the agent.
+    environment: Vec<(String, OsString)>,
+    /// What the agent takes for /etc.
+    etc: Option<PathBuf>,
     /// How often the power was cut.
     boots: u32,
 }
@@ -122,18 +125,44 @@ impl Device {
         let _ = fs::remove_dir_all(&root);
         let _ = fs::remove_file(slot.dir().join("agent.log"));
         fs::create_dir_all(&root).expect("/tmp can be written to");
-        let program = nodlet_program();
-        Self { slot, root, program, agent: None, ring: None, arguments: Vec::new(), boots: 0 }
-    }
-
-    /// Another binary for every start of nodlet from now on, as an upgrade brings one.
-    pub fn install(&mut self, program: &Path) {
-        self.program = program.to_owned();
+        Self {
+            slot,
+            root,
+            agent: None,
+            ring: None,
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            etc: None,
+            boots: 0,
+        }
     }
 
     /// Sets further arguments for every start of the agent from now on.
     pub fn agent_arguments<const N: usize>(&mut self, arguments: [&str; N]) {
         self.arguments = arguments.map(str::to_owned).to_vec();
+    }
+
+    /// Sets a variable in the environment of every agent from now on.
+    pub fn agent_variable(&mut self, name: &str, value: impl Into<OsString>) {
+        self.environment.push((name.to_owned(), value.into()));
+    }
+
+    /// Gives every agent from now on an `/etc` of its own, with nothing in it but what the test
+    /// puts there. The agent sees it in a mount namespace: the machine's stays what it is.
+    pub fn own_etc(&mut self) -> PathBuf {
+        let etc = self.slot.dir().join("etc");
+        let _ = fs::remove_dir_all(&etc);
+        fs::create_dir_all(&etc).expect("/tmp can be written to");
+        self.etc = Some(etc.clone());
+        etc
+    }
+
+    /// Lets this agent's ring be, where more happens at once than it holds: a replay begins with
+    /// the first entry.
+    pub fn replay_nothing(&mut self) {
+        if let Some(ring) = self.ring.take() {
+            ring.forget();
+        }
     }
 
     /// The directory that this device takes for `/`.
@@ -185,14 +214,14 @@ impl Device {
             .arg(&self.root)
             .args(["agent", "--pod-cidr", &self.slot.pod_cidr()])
             .args(&self.arguments)
+            .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(log())
             .stderr(log())
             .spawn()
             .expect("the agent can be started");
         self.agent = Some(agent);
-        // Another version may know no ring, or another core.
-        self.ring = (self.program == nodlet_program()).then(|| RingReader::start(self.socket()));
+        self.ring = Some(RingReader::start(self.socket()));
     }
 
     /// Tells the core again what that of the agent was told: it must decide the same.
@@ -206,7 +235,12 @@ impl Device {
     /// clock that has begun anew, in namespaces of its own: the machine's stay what they are.
     fn agent_command(&self) -> Command {
         if self.boots == 0 {
-            return Command::new(&self.program);
+            let Some(etc) = &self.etc else { return Command::new(nodlet_program()) };
+            let mut command = Command::new("unshare");
+            command
+                .args(["--mount", "sh", "-c", "mount --bind \"$0\" /etc && exec \"$@\""])
+                .args([etc.as_path(), &nodlet_program()]);
+            return command;
         }
         let boot_id = self.slot.dir().join("boot-id");
         let text = format!("{:08x}-0000-4000-8000-000000000000\n", self.boots);
@@ -220,7 +254,7 @@ impl Device {
         }
         command
             .args(["sh", "-c", "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\""])
-            .args([&boot_id, &self.program]);
+            .args([boot_id, nodlet_program()]);
         command
     }
 
@@ -377,7 +411,7 @@ impl Device {
 
     /// A verb of nodlet to be run by the test itself: in the background, on a terminal.
     pub fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(nodlet_program());
         command.arg("--root").arg(&self.root).args(words);
         command
     }
@@ -433,15 +467,7 @@ impl Device {
 
     /// nodlet's own processes on this device: the agent, the supervisors and their like.
     pub fn own_processes(&self) -> Vec<u32> {
-        leftovers::own_processes(&self.root, &self.program)
-    }
-
-    /// How many actions the agent has begun since it was started, by its ring.
-    #[track_caller]
-    pub fn actions_begun(&self) -> u64 {
-        let ring = self.nodlet(["ring", "-o", "json"]).stdout;
-        let asked = ring.lines().filter(|line| line.contains(r#""entry":{"Asked":"#)).count();
-        u64::try_from(asked).expect("a ring is no larger than memory")
+        leftovers::own_processes(&self.root, &nodlet_program())
     }
 
     /// Waits until the condition is true; a minute without it fails the test and

@@ -75,7 +75,18 @@ pub(crate) fn own_processes(root: &Path, program: &Path) -> Vec<u32> {
     found
 }
 
-fn processes(root: &Path) -> Vec<u32> {
+/// How many children of these processes have ended and were never waited for.
+pub(crate) fn zombies_of(parents: &[u32]) -> usize {
+    let entries = fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    let zombie_of = |stat: String| -> Option<u32> {
+        let (_, rest) = stat.rsplit_once(") Z ")?;
+        rest.split(' ').next()?.parse().ok()
+    };
+    stats.filter_map(zombie_of).filter(|parent| parents.contains(parent)).count()
+}
+
+pub(crate) fn processes(root: &Path) -> Vec<u32> {
     let (mark, root) = (mark(root), root.display().to_string());
     all_processes()
         .filter(|pid| {
@@ -129,7 +140,7 @@ fn collect_below(dir: &Path, found: &mut impl FnMut(&Path)) {
     }
 }
 
-fn links(root: &Path) -> Vec<String> {
+pub(crate) fn links(root: &Path) -> Vec<String> {
     let mark = mark(root);
     let entries = fs::read_dir("/sys/class/net").expect("/sys is mounted");
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

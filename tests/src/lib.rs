@@ -4,9 +4,9 @@
 //! * [`Device`]: a board in a scratch directory with an agent of its own; what it
 //!   leaves behind when it ends fails the test
 //! * [`TestPod`]: one pod on it, as the API shows it
+//! * [`Memory`], [`Holdings`]: what it takes of the machine
 //! * [`manifest`]: the frame of a manifest, around what a test is about
 //! * [`Terminal`]: a command on a terminal
-//! * [`steps`]: a process of nodlet killed before its n-th step
 //! * [`image`]: images from files named in the test
 //! * [`Kubectl`]: the real one, over [`forward`]
 //! * [`guest`]: a kernel of one's own, and one that lacks something
@@ -18,6 +18,7 @@
 mod api;
 mod binary;
 mod device;
+mod figures;
 pub mod forward;
 pub mod guest;
 pub mod image;
@@ -26,14 +27,12 @@ mod leftovers;
 pub mod manifest;
 mod pod;
 mod ring;
-mod seed;
 mod slot;
-pub mod steps;
 mod terminal;
 
 pub use binary::binary;
 pub use device::{Device, Mount, Ran, demo_archive, demo_program, nodlet_program};
+pub use figures::{Holdings, Memory};
 pub use kubectl::Kubectl;
 pub use pod::{TestContainer, TestPod};
-pub use seed::{Seed, seed};
 pub use terminal::Terminal;

@@ -41,6 +41,11 @@ impl RingReader {
         RingReader { reader, ended }
     }
 
+    /// Reads no more than is read already; the reader ends with the agent.
+    pub(crate) fn forget(self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
     /// The agent has ended. The lines are written to `file`, for the program that replays them.
     #[track_caller]
     pub(crate) fn replay(self, file: &Path) {

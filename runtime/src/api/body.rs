@@ -1,13 +1,11 @@
 //! Bodies of requests and responses.
 
-use std::convert::Infallible;
 use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_lite::Stream;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Bytes, Frame, Incoming, SizeHint};
+use hyper::body::{Bytes, Incoming};
 use hyper::{Response, StatusCode, header};
 use serde_json::Value;
 
@@ -17,7 +15,7 @@ use super::{BODY_BYTES, Status};
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 
 /// What a response carries: bytes, or a stream that is asked for the next piece
-/// only when the client has taken the last.
+/// only when the client has taken the last ([`super::place::Answer`]).
 pub(super) enum Body {
     Whole(Option<Bytes>),
     Stream(Pin<Box<dyn Stream<Item = Bytes>>>),
@@ -26,34 +24,6 @@ pub(super) enum Body {
 impl Body {
     pub(super) fn stream(pieces: impl Stream<Item = Bytes> + 'static) -> Body {
         Body::Stream(Box::pin(pieces))
-    }
-}
-
-impl hyper::body::Body for Body {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            Body::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Body::Stream(pieces) => {
-                pieces.as_mut().poll_next(context).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self, Body::Whole(None))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Body::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Body::Stream(_) => SizeHint::default(),
-        }
     }
 }
 
@@ -77,7 +47,12 @@ pub(super) fn text(pieces: Body) -> Response<Body> {
 
 pub(super) fn refuse(status: &Status) -> Response<Body> {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    value(code, &status.to_json())
+    let mut response = value(code, &status.to_json());
+    if code == StatusCode::TOO_MANY_REQUESTS {
+        // In seconds; kubectl comes again by itself then.
+        response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
+    }
+    response
 }
 
 /// Adds the header by which kubectl prints `Warning: …`.

@@ -105,6 +105,23 @@ pub(super) enum Target {
     Objects(Objects),
 }
 
+/// Whether who asks for this stays until it is over, whatever else the request says.
+pub(super) fn stays(target: &Target) -> bool {
+    match target {
+        Target::Objects(objects) => {
+            matches!(objects.subresource.as_deref(), Some("exec" | "attach" | "portforward"))
+        }
+        Target::Version
+        | Target::Healthy
+        | Target::Versions
+        | Target::Groups
+        | Target::Resources
+        | Target::OpenApi
+        | Target::OpenApiPods
+        | Target::Ring { .. } => false,
+    }
+}
+
 /// All objects of a resource, one, or a part of one.
 pub(super) struct Objects {
     pub(super) resource: &'static Resource,

@@ -9,6 +9,7 @@ use hyper::{HeaderMap, Response, header};
 use serde_json::{Value, json};
 
 use super::body::Body;
+use super::place::Held;
 use super::read::{self, parse};
 use super::select::Selector;
 use super::{Api, Query, Resource, Status, table, wants_table};
@@ -25,10 +26,19 @@ struct Watch {
     selector: Selector,
     table: Option<table::Include>,
     since: u64,
-    /// Sent before any change.
-    first: String,
+    /// What there is, sent before any change, and the room that it takes.
+    first: Option<First>,
     deadline: Option<smol::Timer>,
     ended: bool,
+}
+
+/// The state that a watch begins with: shared with the store as long as nothing changes.
+struct First {
+    objects: std::vec::IntoIter<read::Shown>,
+    version: u64,
+    /// Whether to say when that was all.
+    bookmark: bool,
+    _held: Held,
 }
 
 pub(super) fn watch(
@@ -53,7 +63,7 @@ pub(super) fn watch(
         selector: read::selector(resource, query)?,
         table: wants_table(headers, query)?,
         since: given.unwrap_or(0),
-        first: String::new(),
+        first: None,
         deadline: query
             .number("timeoutSeconds", 0)?
             .map(|seconds| smol::Timer::after(Duration::from_secs(seconds))),
@@ -62,14 +72,12 @@ pub(super) fn watch(
     if given.is_none() || initial {
         let (found, version) = read::all(api, resource, namespace);
         watch.since = version;
-        for read::Shown { json, .. } in found {
-            if watch.selector.is_empty() || watch.selector.matches(&parse(&json)) {
-                watch.first.push_str(&watch.event("ADDED", &json, version));
-            }
-        }
-        if initial && query.flag("allowWatchBookmarks") {
-            watch.first.push_str(&watch.initial_events_end(version));
-        }
+        watch.first = Some(First {
+            _held: api.places.hold(found.iter().map(|shown| shown.json.len()).sum())?,
+            objects: found.into_iter(),
+            version,
+            bookmark: initial && query.flag("allowWatchBookmarks"),
+        });
     }
     let pieces = futures_lite::stream::unfold(watch, |mut watch| async {
         let piece = watch.next().await?;
@@ -82,8 +90,10 @@ pub(super) fn watch(
 
 impl Watch {
     async fn next(&mut self) -> Option<String> {
-        if !self.first.is_empty() {
-            return Some(std::mem::take(&mut self.first));
+        while let Some(lines) = self.next_of_first() {
+            if !lines.is_empty() {
+                return Some(lines);
+            }
         }
         loop {
             if self.ended {
@@ -109,6 +119,27 @@ impl Watch {
                 return None;
             }
         }
+    }
+
+    /// The next lines of what there is, none if no object of them is for this client; `None`
+    /// when all was said.
+    fn next_of_first(&mut self) -> Option<String> {
+        let first = self.first.as_mut()?;
+        let (version, bookmark) = (first.version, first.bookmark);
+        let objects: Vec<read::Shown> = first.objects.by_ref().take(CHANGES_AT_ONCE).collect();
+        let mut lines = String::new();
+        for read::Shown { json, .. } in &objects {
+            if self.selector.is_empty() || self.selector.matches(&parse(json)) {
+                lines.push_str(&self.event("ADDED", json, version));
+            }
+        }
+        if objects.is_empty() {
+            self.first = None;
+            if bookmark {
+                lines = self.initial_events_end(version);
+            }
+        }
+        Some(lines)
     }
 
     /// Until something changed; false if the client's time is over first.

@@ -6,8 +6,7 @@
 //!     └──────► Failing ──────────────► Failed     news: StartFailed
 //! ```
 //! `Exited` and `Failing` wait for the cgroup: an attempt is over when its last
-//! process is gone, not its first. A start that fails when its process has been
-//! executed after all (its helper was killed in between) is a run, and goes on from `Exited`. The order of an exit is: see it, drain the
+//! process is gone, not its first. The order of an exit is: see it, drain the
 //! log, write the exit record, reap.
 
 use std::fs::File;
@@ -37,35 +36,12 @@ pub(super) struct User {
 /// Where an attempt is. See the module.
 #[derive(Debug)]
 pub(super) enum State {
-    Starting {
-        helper: Option<Pid>,
-        status: OwnedFd,
-        init: Option<Pid>,
-        deadline: Instant,
-    },
-    Running {
-        init: Pid,
-        pidfd: OwnedFd,
-        at: Instant,
-    },
-    Exited {
-        init: Pid,
-        at: Instant,
-    },
-    Over {
-        init: Pid,
-        at: Instant,
-    },
-    /// `init` until it is reaped: only then it is known whether it was executed.
-    Failing {
-        run: bool,
-        message: Message,
-        init: Option<Pid>,
-    },
-    Failed {
-        run: bool,
-        message: Message,
-    },
+    Starting { helper: Option<Pid>, status: OwnedFd, init: Option<Pid>, deadline: Instant },
+    Running { init: Pid, pidfd: OwnedFd, at: Instant },
+    Exited { init: Pid, at: Instant },
+    Over { init: Pid, at: Instant },
+    Failing { run: bool, message: Message },
+    Failed { run: bool, message: Message },
 }
 
 /// What the connected agent knows of an attempt.
@@ -124,11 +100,7 @@ impl Attempt {
 
     /// Ends what a start has left; it is over when the cgroup is empty.
     pub(super) fn fail(&mut self, run: bool, message: Message) {
-        let init = match &self.state {
-            State::Starting { init, .. } | State::Failing { init, .. } => *init,
-            State::Running { .. } | State::Exited { .. } | State::Over { .. } | State::Failed { .. } => None,
-        };
-        self.state = State::Failing { run, message, init };
+        self.state = State::Failing { run, message };
         self.kill();
     }
 
@@ -138,10 +110,9 @@ impl Attempt {
         let _ = sys::kill_cgroup(&self.leaf);
     }
 
-    /// Whether its cgroup holds a process, or it is not known yet how the last one ended.
+    /// Whether its cgroup holds a process.
     pub(super) fn is_populated(&mut self) -> bool {
         sys::is_populated(&self.leaf, &mut self.events)
-            || matches!(&self.state, State::Failing { init: Some(_), .. })
     }
 
     /// Its process has opened a terminal, which is all that it has instead of pipes.
@@ -216,7 +187,7 @@ impl Attempt {
         }
         let state = match &self.state {
             State::Exited { init, at } => State::Over { init: *init, at: *at },
-            State::Failing { run, message, .. } => State::Failed { run: *run, message: message.clone() },
+            State::Failing { run, message } => State::Failed { run: *run, message: message.clone() },
             State::Starting { .. } | State::Running { .. } | State::Over { .. } | State::Failed { .. } => {
                 unreachable!("only an attempt that is emptying ends")
             }

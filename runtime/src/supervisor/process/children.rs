@@ -41,8 +41,9 @@ impl Process {
             let owner = self.attempts.iter_mut().find(|attempt| match &attempt.state {
                 State::Starting { helper, init, .. } => *helper == Some(pid) || *init == Some(pid),
                 State::Running { init, .. } => *init == pid,
-                State::Failing { init, .. } => *init == Some(pid),
-                State::Exited { .. } | State::Over { .. } | State::Failed { .. } => false,
+                State::Exited { .. } | State::Over { .. } | State::Failing { .. } | State::Failed { .. } => {
+                    false
+                }
             });
             if let Some(attempt) = owner {
                 let failed = !matches!(status, WaitStatus::Exited(_, 0));
@@ -63,17 +64,10 @@ impl Process {
                         record(&self.dir, attempt, status, at);
                         attempt.state = State::Exited { init, at };
                     }
-                    State::Failing { init, .. } => {
-                        *init = None;
-                        if sys::has_executed(pid) {
-                            // It had begun before it was killed: a run that nobody may begin again.
-                            let at = Instant::now();
-                            attempt.drain(&mut self.buffer);
-                            record(&self.dir, attempt, status, at);
-                            attempt.state = State::Exited { init: pid, at };
-                        }
-                    }
-                    State::Exited { .. } | State::Over { .. } | State::Failed { .. } => {}
+                    State::Exited { .. }
+                    | State::Over { .. }
+                    | State::Failing { .. }
+                    | State::Failed { .. } => {}
                 }
             }
             let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG);

@@ -1,0 +1,254 @@
+//! The places that clients take: what each is doing, who makes room when all are
+//! taken, and how much of what nobody has read yet may be held for them.
+//!
+//! A client that hangs is nobody's business as long as there is room for others:
+//! a pager that shows the log of an hour ago holds one place and one block. It is
+//! the one to go when somebody else wants in. Next: `api.rs`, which gives them out.
+
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use hyper::body::{Bytes, Frame, SizeHint};
+
+use super::Status;
+use super::body::Body;
+
+/// Bytes of answers that are held until their clients have read them, of all clients
+/// together: a list of all pods of a full board for each of a dozen. One alone may be larger.
+const UNREAD: usize = 4 * 1024 * 1024;
+
+/// Clients at a time that stay: that watch, follow a log, have a process executed. The other
+/// places are for those that ask and go.
+const STAYING: usize = 48;
+
+/// How long a client may leave an answer unread, or say nothing, before it has to make
+/// room for another one.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// What a client is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It asks for nothing, since then.
+    Silent(Instant),
+    /// It is being answered, or has taken all that there is to say until now.
+    Served,
+    /// It has not taken what there is for it, since then.
+    Unread(Instant),
+}
+
+/// All places.
+#[derive(Debug, Default)]
+pub struct Places {
+    taken: RefCell<Vec<Weak<Place>>>,
+    /// Bytes that are held for all clients.
+    unread: Rc<Cell<usize>>,
+}
+
+/// The place of one client.
+#[derive(Debug)]
+pub(super) struct Place {
+    standing: Cell<Standing>,
+    /// What it asked for has no end of its own.
+    stays: Cell<bool>,
+    /// Closed when the client has to go.
+    going: (async_channel::Sender<Infallible>, async_channel::Receiver<Infallible>),
+}
+
+impl Places {
+    /// A place for a client that has just come.
+    pub(super) fn take(&self) -> Rc<Place> {
+        let place = Rc::new(Place {
+            standing: Cell::new(Standing::Silent(Instant::now())),
+            stays: Cell::new(false),
+            going: async_channel::bounded(1),
+        });
+        let mut taken = self.taken.borrow_mut();
+        taken.retain(|place| place.strong_count() > 0);
+        taken.push(Rc::downgrade(&place));
+        place
+    }
+
+    /// Sends the client away that has hung for longest. `false` if none has hung for [`PATIENCE`].
+    pub(super) fn make_room(&self, now: Instant) -> bool {
+        let taken = self.taken.borrow();
+        let hung = taken.iter().filter_map(Weak::upgrade).filter(|place| !place.going.0.is_closed());
+        let longest =
+            hung.filter_map(|place| Some((place.hung_since()?, place))).min_by_key(|(since, _)| *since);
+        match longest {
+            Some((since, place)) if now.saturating_duration_since(since) >= PATIENCE => place.going.0.close(),
+            Some(_) | None => false,
+        }
+    }
+
+    /// Lets a client stay, if not too many do.
+    pub(super) fn stay(&self, place: &Place) -> Result<(), Status> {
+        let taken = self.taken.borrow();
+        let staying = taken.iter().filter_map(Weak::upgrade).filter(|place| place.stays.get()).count();
+        if staying >= STAYING {
+            return Err(Status::too_many_requests(format!(
+                "{STAYING} clients watch, follow logs or execute already: end one of them"
+            )));
+        }
+        place.stays.set(true);
+        Ok(())
+    }
+
+    /// Room for an answer of so many bytes, until what is returned is dropped.
+    pub(super) fn hold(&self, bytes: usize) -> Result<Held, Status> {
+        let held = self.unread.get();
+        if held > 0 && held + bytes > UNREAD {
+            self.make_room(Instant::now());
+            return Err(Status::too_many_requests(
+                "other clients have not read their answers yet: try again in a moment",
+            ));
+        }
+        self.unread.set(held + bytes);
+        Ok(Held { bytes, unread: self.unread.clone() })
+    }
+}
+
+impl Place {
+    /// Ends when the client has to make room.
+    pub(super) fn sent_away(&self) -> impl Future<Output = ()> {
+        let going = self.going.1.clone();
+        // It is never sent anything: this ends when it is closed.
+        async move {
+            let _ = going.recv().await;
+        }
+    }
+
+    /// It has asked for something; `whole` if all of the request is there. A body that has yet
+    /// to come is the client's turn still.
+    pub(super) fn asks(&self, whole: bool) {
+        self.stays.set(false);
+        self.standing.set(if whole { Standing::Served } else { Standing::Silent(Instant::now()) });
+    }
+
+    /// Its connection has become something else, which looks after itself.
+    pub(super) fn is_upgraded(&self) {
+        self.standing.set(Standing::Served);
+    }
+
+    fn hung_since(&self) -> Option<Instant> {
+        match self.standing.get() {
+            Standing::Silent(since) | Standing::Unread(since) => Some(since),
+            Standing::Served => None,
+        }
+    }
+}
+
+/// Bytes that are held for a client.
+#[derive(Debug)]
+pub(super) struct Held {
+    bytes: usize,
+    unread: Rc<Cell<usize>>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.unread.set(self.unread.get() - self.bytes);
+    }
+}
+
+/// Bytes that are given to the connection at a time: it asks for more when these are on their way.
+const PIECE: usize = 16 * 1024;
+
+/// The answer to a client, piece by piece, so that it is seen how far the client has read.
+pub(super) struct Answer {
+    body: Body,
+    place: Rc<Place>,
+    held: Option<Held>,
+}
+
+impl Answer {
+    pub(super) fn new(body: Body, place: Rc<Place>, held: Option<Held>) -> Answer {
+        Answer { body, place, held }
+    }
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let answer = self.get_mut();
+        let piece = match &mut answer.body {
+            Body::Whole(whole) => {
+                let piece = whole.as_mut().map(|bytes| bytes.split_to(bytes.len().min(PIECE)));
+                if whole.as_ref().is_none_or(Bytes::is_empty) {
+                    *whole = None;
+                    answer.held = None;
+                }
+                Poll::Ready(piece)
+            }
+            Body::Stream(pieces) => pieces.as_mut().poll_next(context),
+        };
+        // Who has taken a piece is asked for the next at once, unless the client reads nothing.
+        answer.place.standing.set(match &piece {
+            Poll::Ready(Some(_)) => Standing::Unread(Instant::now()),
+            Poll::Ready(None) | Poll::Pending => Standing::Served,
+        });
+        piece.map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.body, Body::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.body {
+            Body::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Body::Stream(_) => SizeHint::default(),
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        // The last piece may be on its way still; then it is the client's turn all the same.
+        self.place.standing.set(Standing::Silent(Instant::now()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_that_hangs_for_longest_makes_room_and_none_that_is_served() {
+        let places = Places::default();
+        let start = Instant::now();
+        let (silent, slow, served) = (places.take(), places.take(), places.take());
+        slow.standing.set(Standing::Unread(start));
+        silent.standing.set(Standing::Silent(start + Duration::from_secs(1)));
+        served.asks(true);
+        assert!(!places.make_room(start + PATIENCE / 2), "nobody has hung for long");
+        let late = start + PATIENCE + Duration::from_secs(1);
+        for (place, what) in [(&slow, "slow"), (&silent, "silent")] {
+            assert!(places.make_room(late));
+            assert!(place.going.0.is_closed(), "{what}");
+        }
+        assert!(!places.make_room(late), "the last is served");
+        assert!(!served.going.0.is_closed());
+    }
+
+    #[test]
+    fn what_is_unread_is_bounded_for_all_together() {
+        let places = Places::default();
+        let first = places.hold(UNREAD * 2).expect("one alone may be larger");
+        assert_eq!(places.hold(1).map(|_| ()).map_err(|status| status.code), Err(429));
+        drop(first);
+        let many: Vec<Held> = (0..4).map(|_| places.hold(UNREAD / 4).expect("there is room")).collect();
+        assert!(places.hold(1).is_err());
+        drop(many);
+        assert_eq!(places.unread.get(), 0);
+    }
+}

@@ -1,0 +1,161 @@
+//! The pods' `/etc/resolv.conf` follows the machine's: a lease that is renewed, a VPN that comes
+//! up, a network that is another one today. inotify says when to look; nothing is polled.
+//!
+//! The machine's file is replaced by a rename, is a link that leads elsewhere tomorrow, or is
+//! written where it lies. So every directory on the way to it is watched, and the way is looked
+//! for anew after each change. Next: `pod_files.rs`, which makes the texts.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use smol::Async;
+
+use crate::pod_files;
+
+use super::Shell;
+
+/// Links that lead from one to the next; the kernel follows 40.
+const LINKS: usize = 40;
+
+/// Watches from now on, and brings up to date what is there: it may have changed while no agent ran.
+pub(super) fn follow(shell: &Rc<Shell>) {
+    let (shell, executor) = (shell.clone(), shell.clone());
+    executor.spawn(async move {
+        loop {
+            let watch = match Watch::begin() {
+                Ok(watch) => watch,
+                Err(error) => {
+                    return log::warn!(
+                        "failed to watch {}: {error}; pods keep theirs",
+                        pod_files::RESOLV_CONF
+                    );
+                }
+            };
+            // After it is watched, so that no change falls between.
+            shell.renew_resolv_confs();
+            if let Err(error) = watch.changed().await {
+                return log::warn!("failed to watch {}: {error}; pods keep theirs", pod_files::RESOLV_CONF);
+            }
+        }
+    });
+}
+
+/// The way to the file as it is now.
+struct Watch {
+    inotify: Async<Inotify>,
+    /// The names that matter in each directory.
+    names: BTreeMap<WatchDescriptor, Vec<OsString>>,
+}
+
+impl Watch {
+    fn begin() -> io::Result<Watch> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let what = AddWatchFlags::IN_CLOSE_WRITE
+            | AddWatchFlags::IN_MOVED_TO
+            | AddWatchFlags::IN_MOVED_FROM
+            | AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_DELETE_SELF
+            | AddWatchFlags::IN_MOVE_SELF
+            | AddWatchFlags::IN_ONLYDIR;
+        let mut names: BTreeMap<WatchDescriptor, Vec<OsString>> = BTreeMap::new();
+        for file in pod_files::resolv_conf_sources() {
+            for (directory, name) in way(file) {
+                // Gone since: what comes in its place is told by the directory before it.
+                if let Ok(watch) = inotify.add_watch(&directory, what) {
+                    names.entry(watch).or_default().push(name);
+                }
+            }
+        }
+        Ok(Watch { inotify: Async::new_nonblocking(inotify)?, names })
+    }
+
+    /// Ends when something on the way has changed.
+    async fn changed(&self) -> io::Result<()> {
+        loop {
+            self.inotify.readable().await?;
+            let events = match self.inotify.get_ref().read_events() {
+                Ok(events) => events,
+                Err(nix::Error::EAGAIN) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            // Without a name: the directory itself, or more news than the kernel keeps.
+            let matters = |watch: &WatchDescriptor, name: Option<&OsString>| {
+                name.is_none_or(|name| self.names.get(watch).is_some_and(|names| names.contains(name)))
+            };
+            if events.iter().any(|event| matters(&event.wd, event.name.as_ref())) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The directories on the way to `file`, each with the name in it that leads on. Where the way
+/// ends, the last is the one in which it would go on.
+fn way(file: &Path) -> Vec<(PathBuf, OsString)> {
+    let mut way = Vec::new();
+    let mut path = file.to_owned();
+    for _ in 0..LINKS {
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { break };
+        let Ok(real) = fs::canonicalize(directory) else {
+            path = directory.to_owned();
+            continue;
+        };
+        way.push((real.clone(), OsStr::to_owned(name)));
+        match fs::read_link(real.join(name)) {
+            Ok(target) => path = real.join(target),
+            Err(_) => break,
+        }
+    }
+    way
+}
+
+impl Shell {
+    /// Writes every pod's file anew where it would say something else now.
+    fn renew_resolv_confs(&self) {
+        for entry in self.pods.borrow().values() {
+            let pod = &entry.wanted.pod;
+            match pod_files::renew_resolv_conf(&self.paths.run_pod(&pod.uid.0), pod) {
+                Ok(false) => {}
+                Ok(true) => log::info!("{}/{}: resolv.conf follows the machine's", pod.namespace, pod.name),
+                Err(error) => {
+                    log::warn!("failed to write resolv.conf of {}/{}: {error}", pod.namespace, pod.name);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_directory_on_the_way_is_watched_and_the_last_where_it_would_go_on() {
+        let root = std::env::temp_dir().join(format!("nodlet-resolver-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        fs::create_dir_all(root.join("etc")).unwrap();
+        fs::create_dir_all(root.join("run/a")).unwrap();
+        let root = fs::canonicalize(&root).unwrap();
+        let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, root.join(name)).unwrap();
+        link("../run/link", "etc/resolv.conf");
+        link("a/file", "run/link");
+        let steps = || -> Vec<String> {
+            let relative = |path: &Path| path.strip_prefix(&root).unwrap().display().to_string();
+            let way = way(&root.join("etc/resolv.conf"));
+            way.iter().map(|(directory, name)| relative(&directory.join(name))).collect()
+        };
+        assert_eq!(steps(), ["etc/resolv.conf", "run/link", "run/a/file"]);
+        fs::remove_dir(root.join("run/a")).unwrap();
+        assert_eq!(steps(), ["etc/resolv.conf", "run/link", "run/a"]);
+        fs::remove_file(root.join("run/link")).unwrap();
+        link("link", "run/link");
+        assert_eq!(steps().len(), LINKS, "a loop ends");
+        fs::remove_dir_all(&root).unwrap();
+    }
+}

@@ -1,0 +1,270 @@
+//! What is too much for a small board, thrown at an agent that has a pod to look after: the
+//! agent's memory stays under a bound, falls again, and the pod notices nothing.
+//!
+//! The bounds are some half above what was measured on x86-64, in an unoptimised build; an
+//! idle agent has some 700 KiB of such memory.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use nodlet_tests::{Device, Holdings, Memory, manifest};
+
+/// KiB of an agent that reads the worst manifest there is: its text, 50 000 tokens or 25 000
+/// values of it, and the messages about that.
+const READING: u64 = 24 * 1024;
+
+/// KiB of an agent with as many pods as it lists: 110 that it admits, 900 that it refuses.
+const LISTING: u64 = 32 * 1024;
+
+/// KiB of an agent all of whose places are taken by clients that read nothing: 64 times the
+/// buffers of a connection, and 4 MiB of what is unread.
+const SERVING: u64 = 24 * 1024;
+
+/// KiB that may stay of it: 512 events, the ring of changes, and what the allocator keeps.
+const AFTER: u64 = 6 * 1024;
+
+/// For what two busy cores need some time for.
+const LONG: Duration = Duration::from_secs(240);
+
+/// A device with a pod on it that counts, and what it was when that began.
+struct Watched {
+    device: Device,
+    born: String,
+    before: u64,
+}
+
+impl Watched {
+    fn start() -> Watched {
+        let mut device = Device::start();
+        device.replay_nothing();
+        let probe = "livenessProbe: {exec: {command: [/bin/demo, cat, /work/beat]}, periodSeconds: 1, timeoutSeconds: 20}\n\
+                     volumeMounts: [{name: work, mountPath: /work}]";
+        let container = manifest::container("app", "write /work/beat alive 1", probe);
+        let spec = "volumes: [{name: work, emptyDir: {}}]";
+        device.write_manifest("witness.yaml", &manifest::pod_of("witness", &[container], spec));
+        device.pod("witness").wait_ready();
+        let born = device.pod("witness").born("app");
+        let before = Memory::of(device.agent_pid()).now;
+        Memory::forget_peak(device.agent_pid());
+        Watched { device, born, before }
+    }
+
+    /// The pod never stopped, and the agent neither: it takes one more pod and gives it up again.
+    #[track_caller]
+    fn is_undisturbed(&self) {
+        let device = &self.device;
+        device.write_manifest("after.yaml", &manifest::pod("after", "sleep"));
+        device.wait_within(LONG, "one more pod to run", || device.pod("after").is_ready());
+        device.remove_manifest("after.yaml");
+        device.wait_within(LONG, "it to be gone", || device.pod("after").object().is_none());
+        let witness = device.pod("witness");
+        assert_eq!(witness.born("app"), self.born, "the witness was started again");
+        assert_eq!(witness.container("app").restart_count(), 0);
+    }
+
+    /// The peak of the agent's memory since the last time, which must stay below `bound`.
+    #[track_caller]
+    fn stayed_below(&self, bound: u64, what: &str) {
+        let memory = Memory::of(self.device.agent_pid());
+        println!("{what}: {} KiB before, {} at most, {} after", self.before, memory.peak, memory.now);
+        assert!(memory.peak < bound, "{what}: the agent had {} KiB, not below {bound}", memory.peak);
+        Memory::forget_peak(self.device.agent_pid());
+    }
+
+    #[track_caller]
+    fn fell_again(&self) {
+        let now = Memory::of(self.device.agent_pid()).now;
+        assert!(now < self.before + AFTER, "the agent keeps {now} KiB, {} before", self.before);
+    }
+
+    fn put(&self, file: &str, text: impl AsRef<[u8]>) {
+        fs::create_dir_all(self.device.manifests()).expect("the root can be written to");
+        fs::write(self.device.manifests().join(file), text).expect("the root can be written to");
+    }
+
+    fn take_all(&self) {
+        for entry in fs::read_dir(self.device.manifests()).expect("it is there").flatten() {
+            if entry.file_name() != "witness.yaml" {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        self.device.wait_within(LONG, "all pods but one to be gone", || self.device.pods() == ["witness"]);
+    }
+}
+
+#[test]
+fn a_thousand_wrong_manifests_are_refused_and_forgotten() {
+    let watched = Watched::start();
+    for number in 0..1000 {
+        let fields: String = (0..40).map(|field| format!(", wrong{field}: {number}")).collect();
+        watched.put(
+            &format!("wrong-{number}.yaml"),
+            format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: wrong-{number}}}\nspec: {{containers: [{{name: c, image: i{fields}}}]}}\n"),
+        );
+    }
+    watched.is_undisturbed();
+    watched.stayed_below(LISTING, "1000 wrong manifests");
+    watched.take_all();
+    watched.is_undisturbed();
+    watched.fell_again();
+}
+
+#[test]
+fn a_thousand_pods_are_listed_and_a_hundred_and_ten_admitted() {
+    let watched = Watched::start();
+    // None has an image that is there: to start a hundred is the business of another test.
+    for number in 0..1000 {
+        let name = format!("pod-{number:03}");
+        let text = manifest::pod(&name, "sleep").replace("localhost/demo:1", "localhost/none:1");
+        watched.put(&format!("{name}.yaml"), text);
+    }
+    let device = &watched.device;
+    device.wait_within(LONG, "all pods to be listed", || device.pods().len() == 1001);
+    let refused = || {
+        let list = device.get("/api/v1/pods").expect("the API lists pods");
+        let pods = list["items"].as_array().expect("a list").iter();
+        pods.filter(|pod| pod["status"]["reason"] == "OutOfpods").count()
+    };
+    device.wait_within(LONG, "all but 110 to be refused", || refused() == 1001 - 110);
+    watched.stayed_below(LISTING, "1000 pods");
+    watched.take_all();
+    watched.is_undisturbed();
+    watched.fell_again();
+}
+
+#[test]
+fn manifests_that_are_too_much_together_are_refused_by_name_until_there_is_room() {
+    let watched = Watched::start();
+    let device = &watched.device;
+    let big = |name: &str| {
+        let text = manifest::pod(name, "sleep").replace("localhost/demo:1", "localhost/none:1");
+        text.replace("metadata:\n", &format!("metadata:\n  annotations: {{a: {}}}\n", "x".repeat(250_000)))
+    };
+    for number in 10..40 {
+        watched.put(&format!("big-{number}.yaml"), big(&format!("big-{number}")));
+    }
+    device.wait_within(LONG, "the last to be refused", || {
+        device.pod("big-39").events().iter().any(|event| event.contains("no room"))
+    });
+    assert_eq!(device.pods().len(), 1 + 4 * 1024 * 1024 / 250_000);
+    watched.stayed_below(2 * LISTING, "30 manifests of 250 KB");
+    fs::remove_file(device.manifests().join("big-10.yaml")).expect("it is there");
+    device.wait_within(LONG, "the next to take its room", || device.pods().contains(&"big-26".to_owned()));
+    watched.take_all();
+    watched.is_undisturbed();
+    watched.fell_again();
+}
+
+#[test]
+fn the_worst_manifests_there_are_cost_little() {
+    let watched = Watched::start();
+    let device = &watched.device;
+    let mib = 1 << 20;
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: big}\nspec:\n  containers:\n";
+    let environment = |how_many: usize| -> String {
+        (0..how_many).map(|number| format!("    - {{name: A{number}, value: x}}\n")).collect()
+    };
+    let worst: [(&str, String); 9] = [
+        ("10 MiB of zeros", "0".repeat(10 * mib)),
+        ("10 MiB of pods", pod.repeat(10 * mib / pod.len())),
+        ("lists in a list", format!("[{}]", "[],".repeat(mib / 3 - 2))),
+        ("lists in an object", format!("{{\"a\":[{}0]}}", "[],".repeat(mib / 3 - 8))),
+        ("objects in an object", format!("{{\"a\":[{}0]}}", "{\"a\":1},".repeat(mib / 8 - 8))),
+        ("objects in YAML", format!("a:\n{}", "- {a: 1}\n".repeat(mib / 9 - 8))),
+        ("a long word", "x".repeat(mib)),
+        ("documents", "---\n".repeat(mib / 4)),
+        (
+            "an environment",
+            format!("{pod}  - name: c\n    image: localhost/none:1\n    env:\n{}", environment(6000)),
+        ),
+    ];
+    for (what, text) in worst {
+        watched.put("big.yaml", text);
+        watched.is_undisturbed();
+        watched.stayed_below(READING, what);
+        fs::remove_file(device.manifests().join("big.yaml")).expect("it is there");
+    }
+    watched.take_all();
+    watched.is_undisturbed();
+    watched.fell_again();
+}
+
+#[test]
+fn a_directory_of_garbage_is_passed_over() {
+    let watched = Watched::start();
+    let mut seed = 7_u64;
+    for number in 0..300 {
+        let bytes = (0..10_000).map(|_| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 56) as u8
+        });
+        watched.put(&format!("garbage-{number}"), bytes.collect::<Vec<u8>>());
+    }
+    let dir = watched.device.manifests();
+    fs::create_dir_all(dir.join("directory.yaml/in/it")).expect("the root can be written to");
+    for (name, target) in
+        [("loop.yaml", "loop.yaml"), ("zero.yaml", "/dev/zero"), ("none.yaml", "nowhere"), ("dir.yaml", "/")]
+    {
+        std::os::unix::fs::symlink(target, dir.join(name)).expect("the root can be written to");
+    }
+    nix::unistd::mkfifo(&dir.join("fifo.yaml"), nix::sys::stat::Mode::S_IRWXU).expect("a fifo can be made");
+    watched.is_undisturbed();
+    watched.stayed_below(READING, "a directory of garbage");
+    fs::remove_dir_all(dir.join("directory.yaml")).expect("it is there");
+    watched.take_all();
+    watched.is_undisturbed();
+    watched.fell_again();
+}
+
+#[test]
+fn a_thousand_clients_that_read_nothing_keep_nobody_out() {
+    let watched = Watched::start();
+    let device = &watched.device;
+    // Something to list: events of pods that cannot start.
+    for number in 0..60 {
+        let name = format!("pod-{number}");
+        let text = manifest::pod(&name, "sleep").replace("localhost/demo:1", "localhost/none:1");
+        let text = text
+            .replace("metadata:\n", &format!("metadata:\n  annotations: {{a: {}}}\n", "x".repeat(20_000)));
+        watched.put(&format!("{name}.yaml"), text);
+    }
+    device.wait_within(LONG, "all pods to be listed", || device.pods().len() == 61);
+    Memory::forget_peak(device.agent_pid());
+    let requests = [
+        "",
+        "GET /api/v1/pods HTTP/1.1\r\nHost: x\r\n",
+        "GET /api/v1/pods HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET /api/v1/pods?watch=true HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET /api/v1/namespaces/default/pods/witness/log?follow=true HTTP/1.1\r\nHost: x\r\n\r\n",
+        "POST /api/v1/namespaces/default/pods HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{",
+    ];
+    let socket = device.socket();
+    let clients = thread::spawn(move || {
+        let mut clients = Vec::new();
+        for number in 0..1000 {
+            // Beyond the backlog this waits until another client was sent away.
+            let mut client = UnixStream::connect(&socket).expect("the API listens");
+            let request = requests[number % requests.len()];
+            let _ = client.write_all(request.as_bytes());
+            clients.push(client);
+        }
+        clients
+    });
+    let mut answers = 0;
+    while !clients.is_finished() {
+        if device.get("/api/v1/namespaces/default/pods/witness").is_ok() {
+            answers += 1;
+        }
+    }
+    let clients = clients.join().expect("all clients could connect");
+    device.wait_within(LONG, "somebody else to be answered", || device.get("/version").is_ok());
+    println!("{answers} answers meanwhile, {:?}", Holdings::of(device));
+    watched.stayed_below(SERVING, "1000 clients");
+    drop(clients);
+    watched.take_all();
+    watched.is_undisturbed();
+    watched.fell_again();
+}
