@@ -187,7 +187,7 @@ pub(super) fn open_terminal(user: Option<&User>, size: Option<(u16, u16)>) -> io
     let flags = libc::O_NOCTTY | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let master = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/pts/ptmx")?;
     let magic = nix::sys::statfs::fstatfs(&master)?.filesystem_type();
-    if magic != nix::sys::statfs::FsType(DEVPTS) {
+    if magic != DEVPTS {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the container's /dev/pts is not a devpts"));
     }
     if let Some((ws_col, ws_row)) = size {
@@ -233,7 +233,7 @@ pub(super) fn take_terminal(slave: BorrowedFd) -> io::Result<()> {
     Ok(())
 }
 
-const DEVPTS: libc::c_ulong = 0x1cd1;
+const DEVPTS: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x1cd1);
 
 fn close_on_exec() {
     const CLOSE_RANGE_CLOEXEC: u32 = 4;
