@@ -102,12 +102,13 @@ impl Journal {
         matches!(self.need, Need::Clean) && self.in_flight.is_none()
     }
 
-    /// That run `number` begins is on flash.
+    /// That run `number` begins is on flash, and nothing under way says otherwise.
     pub(super) fn has_begun(&self, container: ContainerIndex, number: u32) -> bool {
-        self.on_flash
-            .as_ref()
-            .and_then(|record| record.containers.get(usize::from(container.0)))
-            .is_some_and(|container| container.attempts > number)
+        let says = |record: &Record| {
+            record.containers.get(usize::from(container.0)).is_some_and(|known| known.attempts > number)
+        };
+        self.on_flash.as_deref().is_some_and(says)
+            && self.in_flight.as_ref().is_none_or(|(_, record)| says(record))
     }
 
     pub(super) fn wake(&self, wake: &mut Wake) {

@@ -154,9 +154,12 @@ impl PodState {
                 Run::Running | Run::Terminating { .. } | Run::Killing { .. } => None,
             };
             let Some(finished) = turn else { continue };
+            // Of a start that is tried again it may be on flash already: nothing would be written
+            // and no news come of it.
+            let recorded = self.journal.has_begun(index, container.number);
             match policy {
-                RestartPolicy::Never => container.begin(Run::Recording),
-                RestartPolicy::Always | RestartPolicy::OnFailure => {
+                RestartPolicy::Never if !recorded => container.begin(Run::Recording),
+                RestartPolicy::Never | RestartPolicy::Always | RestartPolicy::OnFailure => {
                     let number = match container.run {
                         Run::Exited => container.number + 1,
                         Run::Waiting | Run::Recording | Run::Starting { .. } => container.number,

@@ -306,6 +306,24 @@ fn a_process_that_cannot_be_executed_counts_as_an_exit_with_128() {
 }
 
 #[test]
+fn a_never_pod_that_could_not_start_is_tried_again_without_anybody_else_waking_the_core() {
+    let mut tries = 0;
+    let mut sim = Sim::new(pod(RestartPolicy::Never), move |_, _| {
+        tries += 1;
+        match tries {
+            1..=3 => Fate::FailsToStart(StartFailureReason::CreateContainerError),
+            _ => Fate::Exits(0, secs(1)),
+        }
+    });
+    sim.run_until(secs(60));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n  10s app#0 start\n  20s app#0 start\n  30s app#0 start\n  31s app#0 exits 0\n"
+    );
+    assert_eq!(phase(&sim), "Succeeded");
+}
+
+#[test]
 fn a_sandbox_that_cannot_be_made_is_tried_again_every_ten_seconds() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
     sim.weather.failures = 100;
