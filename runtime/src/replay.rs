@@ -188,6 +188,13 @@ mod tests {
     }
 
     #[test]
+    fn a_plan_that_asks_for_nothing_is_told_again_too() {
+        let lines = recorded();
+        // What there was to do came with the first plan; this one moves nothing but stages.
+        assert_eq!(lines.matches("{\"Planned\":0}").count(), 1, "{lines}");
+    }
+
+    #[test]
     fn what_is_not_the_same_is_named() {
         let lines = recorded();
         let refused = |lines: &str| replay(lines).expect_err("it does not replay").to_string();

@@ -182,11 +182,9 @@ impl Ring {
         self.add(now, entry);
     }
 
-    /// Remembers what the core has just asked for. A plan with nothing in it changes nothing.
+    /// Remembers what the core has just asked for. A plan with nothing in it counts, too: that
+    /// it was asked for moves stages on, and what is told next may find another one.
     pub fn planned(&mut self, now: Instant, plan: &Plan) {
-        if plan.actions.is_empty() && !plan.more {
-            return;
-        }
         self.add(now, Entry::Planned(plan.actions.len() as u8));
         for (index, action) in &plan.actions {
             self.add(now, Entry::Asked(*index, Asked::of(action)));
@@ -247,7 +245,7 @@ impl fmt::Display for Line<'_> {
             Entry::Unwanted(uid, Some(grace)) => write!(f, "Unwanted {uid}, grace {grace:?}"),
             Entry::Unwanted(uid, None) => write!(f, "Unwanted {uid}"),
             Entry::SourcesSeen | Entry::ImagesChanged | Entry::Shutdown => write!(f, "{entry:?}"),
-            Entry::Planned(0) => f.write_str("planned, and there is more"),
+            Entry::Planned(0) => f.write_str("planned nothing"),
             Entry::Planned(actions) => write!(f, "planned {actions}"),
         }
     }
