@@ -6,7 +6,8 @@
 //!     └──────► Failing ──────────────► Failed     news: StartFailed
 //! ```
 //! `Exited` and `Failing` wait for the cgroup: an attempt is over when its last
-//! process is gone, not its first. The order of an exit is: see it, drain the
+//! process is gone, not its first. A start that fails when its process has been
+//! executed after all (its helper was killed in between) is a run, and goes on from `Exited`. The order of an exit is: see it, drain the
 //! log, write the exit record, reap.
 
 use std::fs::File;
@@ -36,12 +37,35 @@ pub(super) struct User {
 /// Where an attempt is. See the module.
 #[derive(Debug)]
 pub(super) enum State {
-    Starting { helper: Option<Pid>, status: OwnedFd, init: Option<Pid>, deadline: Instant },
-    Running { init: Pid, pidfd: OwnedFd, at: Instant },
-    Exited { init: Pid, at: Instant },
-    Over { init: Pid, at: Instant },
-    Failing { run: bool, message: Message },
-    Failed { run: bool, message: Message },
+    Starting {
+        helper: Option<Pid>,
+        status: OwnedFd,
+        init: Option<Pid>,
+        deadline: Instant,
+    },
+    Running {
+        init: Pid,
+        pidfd: OwnedFd,
+        at: Instant,
+    },
+    Exited {
+        init: Pid,
+        at: Instant,
+    },
+    Over {
+        init: Pid,
+        at: Instant,
+    },
+    /// `init` until it is reaped: only then it is known whether it was executed.
+    Failing {
+        run: bool,
+        message: Message,
+        init: Option<Pid>,
+    },
+    Failed {
+        run: bool,
+        message: Message,
+    },
 }
 
 /// What the connected agent knows of an attempt.
@@ -100,7 +124,11 @@ impl Attempt {
 
     /// Ends what a start has left; it is over when the cgroup is empty.
     pub(super) fn fail(&mut self, run: bool, message: Message) {
-        self.state = State::Failing { run, message };
+        let init = match &self.state {
+            State::Starting { init, .. } | State::Failing { init, .. } => *init,
+            State::Running { .. } | State::Exited { .. } | State::Over { .. } | State::Failed { .. } => None,
+        };
+        self.state = State::Failing { run, message, init };
         self.kill();
     }
 
@@ -110,9 +138,10 @@ impl Attempt {
         let _ = sys::kill_cgroup(&self.leaf);
     }
 
-    /// Whether its cgroup holds a process.
+    /// Whether its cgroup holds a process, or it is not known yet how the last one ended.
     pub(super) fn is_populated(&mut self) -> bool {
         sys::is_populated(&self.leaf, &mut self.events)
+            || matches!(&self.state, State::Failing { init: Some(_), .. })
     }
 
     /// Its process has opened a terminal, which is all that it has instead of pipes.
@@ -187,7 +216,7 @@ impl Attempt {
         }
         let state = match &self.state {
             State::Exited { init, at } => State::Over { init: *init, at: *at },
-            State::Failing { run, message } => State::Failed { run: *run, message: message.clone() },
+            State::Failing { run, message, .. } => State::Failed { run: *run, message: message.clone() },
             State::Starting { .. } | State::Running { .. } | State::Over { .. } | State::Failed { .. } => {
                 unreachable!("only an attempt that is emptying ends")
             }

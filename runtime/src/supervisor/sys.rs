@@ -228,6 +228,16 @@ pub(super) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })
 }
 
+/// Whether a process, dead but not yet reaped, has executed another program since it was forked.
+pub(super) fn has_executed(pid: Pid) -> bool {
+    /// It was forked and has not executed: `PF_FORKNOEXEC`, in the flags of proc_pid_stat(5).
+    const FORKED: u64 = 0x40;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let flags = fields.split_whitespace().nth(6).and_then(|flags| flags.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & FORKED == 0)
+}
+
 /// Sets the permitted and effective capabilities to `wanted`, by their bits, and
 /// the inheritable ones to none.
 pub(super) fn set_capabilities(wanted: u64) -> io::Result<()> {

@@ -41,9 +41,8 @@ impl Process {
             let owner = self.attempts.iter_mut().find(|attempt| match &attempt.state {
                 State::Starting { helper, init, .. } => *helper == Some(pid) || *init == Some(pid),
                 State::Running { init, .. } => *init == pid,
-                State::Exited { .. } | State::Over { .. } | State::Failing { .. } | State::Failed { .. } => {
-                    false
-                }
+                State::Failing { init, .. } => *init == Some(pid),
+                State::Exited { .. } | State::Over { .. } | State::Failed { .. } => false,
             });
             if let Some(attempt) = owner {
                 let failed = !matches!(status, WaitStatus::Exited(_, 0));
@@ -64,10 +63,17 @@ impl Process {
                         record(&self.dir, attempt, status, at);
                         attempt.state = State::Exited { init, at };
                     }
-                    State::Exited { .. }
-                    | State::Over { .. }
-                    | State::Failing { .. }
-                    | State::Failed { .. } => {}
+                    State::Failing { init, .. } => {
+                        *init = None;
+                        if sys::has_executed(pid) {
+                            // It had begun before it was killed: a run that nobody may begin again.
+                            let at = Instant::now();
+                            attempt.drain(&mut self.buffer);
+                            record(&self.dir, attempt, status, at);
+                            attempt.state = State::Exited { init: pid, at };
+                        }
+                    }
+                    State::Exited { .. } | State::Over { .. } | State::Failed { .. } => {}
                 }
             }
             let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG);

@@ -98,11 +98,28 @@ struct SavedAttempt {
 
 #[derive(Serialize, Deserialize)]
 enum SavedState {
-    Running { init: i32, at: Instant },
-    Exited { init: i32, at: Instant },
-    Over { init: i32, at: Instant },
-    Failing { run: bool, message: Message },
-    Failed { run: bool, message: Message },
+    Running {
+        init: i32,
+        at: Instant,
+    },
+    Exited {
+        init: i32,
+        at: Instant,
+    },
+    Over {
+        init: i32,
+        at: Instant,
+    },
+    Failing {
+        run: bool,
+        message: Message,
+        #[serde(default)]
+        init: Option<i32>,
+    },
+    Failed {
+        run: bool,
+        message: Message,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -280,7 +297,9 @@ fn save_attempt(attempt: &Attempt) -> Option<SavedAttempt> {
         State::Running { init, at, .. } => SavedState::Running { init: init.as_raw(), at: *at },
         State::Exited { init, at } => SavedState::Exited { init: init.as_raw(), at: *at },
         State::Over { init, at } => SavedState::Over { init: init.as_raw(), at: *at },
-        State::Failing { run, message } => SavedState::Failing { run: *run, message: message.clone() },
+        State::Failing { run, message, init } => {
+            SavedState::Failing { run: *run, message: message.clone(), init: init.map(Pid::as_raw) }
+        }
         State::Failed { run, message } => SavedState::Failed { run: *run, message: message.clone() },
     };
     Some(SavedAttempt {
@@ -309,7 +328,9 @@ fn restore_attempt(saved: SavedAttempt, own: impl Fn(RawFd) -> OwnedFd) -> io::R
         }
         SavedState::Exited { init, at } => State::Exited { init: Pid::from_raw(init), at },
         SavedState::Over { init, at } => State::Over { init: Pid::from_raw(init), at },
-        SavedState::Failing { run, message } => State::Failing { run, message },
+        SavedState::Failing { run, message, init } => {
+            State::Failing { run, message, init: init.map(Pid::from_raw) }
+        }
         SavedState::Failed { run, message } => State::Failed { run, message },
     };
     Ok(Attempt {
