@@ -18,7 +18,7 @@ use crate::sources::Wanted;
 use crate::spec::ContainerIndex;
 use crate::spec::container::PullPolicy;
 use crate::supervisor::ExitRecord;
-use crate::supervisor::client::{StartFailedAt, SupervisorEvent};
+use crate::supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 use crate::time::{Anchor, Instant, Moment};
 
 use super::sandbox::Sandbox;
@@ -300,6 +300,27 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
             shell.execs.borrow_mut().failed(pod, id, message)
         }
         SupervisorEvent::ExecExited { id, code } => shell.execs.borrow_mut().exited(pod, id, code),
+    }
+}
+
+/// Tells how runs ended that a supervisor, dead since, had put on record and not told.
+pub(super) async fn hear_records(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox>) {
+    let Some(wanted) = shell.wanted(pod) else { return };
+    let directory = shell.paths.run_pod(&wanted.pod.uid.0);
+    let known = || {
+        let runs = sandbox.runs.borrow();
+        runs.iter().map(|((name, number), run)| (name.clone(), *number, run.started.is_some())).collect()
+    };
+    let runs: Vec<(String, u32, bool)> = known();
+    for (container, number, was_told) in runs {
+        let Ok(record) = ExitRecord::read(&directory, &container, number) else { continue };
+        if !was_told {
+            let process =
+                StartedProcess { pid: 0, pidfd: None, at: record.started_at, user: User::default() };
+            let started = SupervisorEvent::Started { container: container.clone(), number, process };
+            heard(shell, pod, sandbox, started).await;
+        }
+        heard(shell, pod, sandbox, SupervisorEvent::Exited { container, number, exit: Some(record) }).await;
     }
 }
 

@@ -202,6 +202,7 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
                 report_loss(&shell, pod, &error);
                 leave::kill_remains(&sandbox.cgroup).await;
                 shell.execs.borrow_mut().lost(pod);
+                run::hear_records(&shell, pod, &sandbox).await;
                 shell.tell(pod, PodObservation::SandboxLost).await;
                 return;
             }
