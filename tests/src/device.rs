@@ -36,6 +36,8 @@ fn look() -> Duration {
 pub struct Device {
     slot: Slot,
     root: PathBuf,
+    /// What its agent, its supervisors and its verbs are from now on.
+    program: PathBuf,
     agent: Option<Child>,
     /// Of the agent that runs.
     ring: Option<RingReader>,
@@ -125,9 +127,11 @@ impl Device {
         let _ = fs::remove_dir_all(&root);
         let _ = fs::remove_file(slot.dir().join("agent.log"));
         fs::create_dir_all(&root).expect("/tmp can be written to");
+        let program = nodlet_program();
         Self {
             slot,
             root,
+            program,
             agent: None,
             ring: None,
             arguments: Vec::new(),
@@ -135,6 +139,11 @@ impl Device {
             etc: None,
             boots: 0,
         }
+    }
+
+    /// Another binary for every start of nodlet from now on, as an upgrade brings one.
+    pub fn install(&mut self, program: &Path) {
+        self.program = program.to_owned();
     }
 
     /// Sets further arguments for every start of the agent from now on.
@@ -221,7 +230,8 @@ impl Device {
             .spawn()
             .expect("the agent can be started");
         self.agent = Some(agent);
-        self.ring = Some(RingReader::start(self.socket()));
+        // Another version may know no ring, or another core.
+        self.ring = (self.program == nodlet_program()).then(|| RingReader::start(self.socket()));
     }
 
     /// Tells the core again what that of the agent was told: it must decide the same.
@@ -235,11 +245,11 @@ impl Device {
     /// clock that has begun anew, in namespaces of its own: the machine's stay what they are.
     fn agent_command(&self) -> Command {
         if self.boots == 0 {
-            let Some(etc) = &self.etc else { return Command::new(nodlet_program()) };
+            let Some(etc) = &self.etc else { return Command::new(&self.program) };
             let mut command = Command::new("unshare");
             command
                 .args(["--mount", "sh", "-c", "mount --bind \"$0\" /etc && exec \"$@\""])
-                .args([etc.as_path(), &nodlet_program()]);
+                .args([etc.as_path(), &self.program]);
             return command;
         }
         let boot_id = self.slot.dir().join("boot-id");
@@ -254,7 +264,7 @@ impl Device {
         }
         command
             .args(["sh", "-c", "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\""])
-            .args([boot_id, nodlet_program()]);
+            .args([&boot_id, &self.program]);
         command
     }
 
@@ -411,7 +421,7 @@ impl Device {
 
     /// A verb of nodlet to be run by the test itself: in the background, on a terminal.
     pub fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(nodlet_program());
+        let mut command = Command::new(&self.program);
         command.arg("--root").arg(&self.root).args(words);
         command
     }
@@ -467,7 +477,15 @@ impl Device {
 
     /// nodlet's own processes on this device: the agent, the supervisors and their like.
     pub fn own_processes(&self) -> Vec<u32> {
-        leftovers::own_processes(&self.root, &nodlet_program())
+        leftovers::own_processes(&self.root, &self.program)
+    }
+
+    /// How many actions the agent has begun since it was started, by its ring.
+    #[track_caller]
+    pub fn actions_begun(&self) -> u64 {
+        let ring = self.nodlet(["ring", "-o", "json"]).stdout;
+        let asked = ring.lines().filter(|line| line.contains(r#""entry":{"Asked":"#)).count();
+        u64::try_from(asked).expect("a ring is no larger than memory")
     }
 
     /// Waits until the condition is true; a minute without it fails the test and

@@ -1,6 +1,7 @@
 //! The life of a container, and what outlives the agent.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -325,6 +326,13 @@ fn a_supervisor_replaces_itself_and_no_container_notices() {
     pod.start(config_number(&floods), &floods);
     pod.ask_to_exec(9, &stays, &["program", "program", "until=/go", "exit=8"], false, [None; 3]);
     assert!(matches!(pod.next(), SupervisorEvent::ExecStarted { id: 9, .. }));
+    let ((their_in, mut our_in), (mut our_out, their_out)) =
+        (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+    let session = ["/bin/program", "program", "out=open", "line", "exit=5"];
+    let stdio = [Some(their_in.as_fd()), Some(their_out.as_fd()), None];
+    pod.ask_to_exec(10, &stays, &session, false, stdio);
+    assert!(matches!(pod.next(), SupervisorEvent::ExecStarted { id: 10, .. }));
+    drop((their_in, their_out));
     let pid = pod.pid();
     let exe = || {
         fs::metadata(format!("/proc/{pid}/exe"))
@@ -352,8 +360,12 @@ fn a_supervisor_replaces_itself_and_no_container_notices() {
         assert!(known(&config.name, config_number(config)), "{:?}", state.events);
     }
     assert!(state.events.iter().any(|event| matches!(event, SupervisorEvent::ExecStarted { id: 9, .. })));
+    our_in.write_all(b"still\n").unwrap();
+    let mut said = String::new();
+    our_out.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "open\nstill\n", "the streams of a session go on");
     touch(&process, "go");
-    let (mut left, mut executed) = (2, false);
+    let (mut left, mut executed, mut session_over) = (2, false, false);
     let flood_is_over = state
         .events
         .iter()
@@ -361,11 +373,15 @@ fn a_supervisor_replaces_itself_and_no_container_notices() {
     if flood_is_over {
         left = 1;
     }
-    while left > 0 || !executed {
+    while left > 0 || !executed || !session_over {
         match pod.next() {
             SupervisorEvent::Exited { container, exit, .. } => {
                 assert_eq!(exit.unwrap().code, if container == "stays" { 4 } else { 0 });
                 left -= 1;
+            }
+            SupervisorEvent::ExecExited { id: 10, code } => {
+                assert!(code == 5 || code == 137, "{code}");
+                session_over = true;
             }
             SupervisorEvent::ExecExited { id: 9, code } => {
                 // The container may have ended first, and taken it along.

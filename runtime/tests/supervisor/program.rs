@@ -1,7 +1,10 @@
 //! What runs in the tests' containers: this same static binary, told by its
 //! arguments what to do, one after the other.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::io::{Read, Write};
+use std::path::Path;
 
 /// Carries out `op` or `op=value` in order; ends with 0 after the last.
 pub(crate) fn run(args: impl Iterator<Item = String>) -> ! {
@@ -52,6 +55,8 @@ fn perform(op: &str, value: &str) {
             Ok(_) => println!("overwrote {value}"),
             Err(error) => println!("{value}: {error}"),
         },
+        // Whatever of nodlet is seen, for as long as it takes; and again when it has ended.
+        "attack" => attack(Path::new(value)),
         "mount" => {
             let flags = nix::mount::MsFlags::empty();
             nix::mount::mount(Some("test"), value, Some("tmpfs"), flags, None::<&str>).expect("it may mount");
@@ -154,6 +159,46 @@ fn perform(op: &str, value: &str) {
             std::process::exit(99);
         }
     }
+}
+
+/// Tries to open the binary of every process of nodlet to write to it, until `stop` is there;
+/// then again through a descriptor that was taken of each while it lived.
+fn attack(stop: &Path) {
+    let writable = |path: &str| fs::OpenOptions::new().write(true).truncate(true).open(path).map(drop);
+    let mut held = BTreeMap::new();
+    let mut tried = BTreeMap::<String, u32>::new();
+    println!("attacking");
+    while !stop.exists() {
+        for process in fs::read_dir("/proc").expect("/proc is there").flatten() {
+            let process = process.path();
+            let name = fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned();
+            // By their names: this process may write to much else on this machine.
+            if !name.starts_with("nodlet:") && !name.starts_with("youki:") {
+                continue;
+            }
+            let exe = process.join("exe").display().to_string();
+            match writable(&exe) {
+                Ok(()) => println!("OVERWROTE {name}"),
+                Err(error) if error.raw_os_error() == Some(libc::EROFS) => {
+                    *tried.entry(name.clone()).or_default() += 1;
+                    if held.len() < 200
+                        && let Ok(file) = fs::File::open(&exe)
+                    {
+                        held.insert(exe, (name, file));
+                    }
+                }
+                // It has ended meanwhile, or executes the container's own program by now.
+                Err(_) => {}
+            }
+        }
+    }
+    for (name, file) in held.values() {
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+        if writable(&path).is_ok() {
+            println!("OVERWROTE {name} after its end");
+        }
+    }
+    println!("{}", tried.keys().cloned().collect::<Vec<_>>().join(" "));
 }
 
 extern "C" fn on_term(_: i32) {

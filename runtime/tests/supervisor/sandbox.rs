@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use nodlet_runtime::network::netlink::{Netlink, link_index};
 use nodlet_runtime::supervisor::client::{Supervisor, SupervisorEvent};
 
-use crate::pod::{Pod, config_number, link, wait_until};
+use crate::pod::{Pod, config_number, link, touch, wait_until};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     (
@@ -28,6 +28,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ),
     ("a_pod_on_the_host_shares_what_it_asks_for", a_pod_on_the_host_shares_what_it_asks_for),
     ("no_container_can_write_to_the_binary", no_container_can_write_to_the_binary),
+    (
+        "no_container_can_write_to_the_binary_while_others_start_or_when_they_have_ended",
+        no_container_can_write_to_the_binary_while_others_start_or_when_they_have_ended,
+    ),
 ];
 
 /// A bridge on the host, which for these tests is a network namespace.
@@ -181,6 +185,34 @@ fn no_container_can_write_to_the_binary() {
         pod.run(&config).1,
         format!("/proc/{supervisor}/exe: Read-only file system (os error 30)\nend\n")
     );
+}
+
+/// The same of all that nodlet executes, while it starts, while it executes a process beside
+/// a container's, and by what is left open of it when it has ended.
+fn no_container_can_write_to_the_binary_while_others_start_or_when_they_have_ended() {
+    let pod = Pod::with("seal-all", |sandbox| sandbox.host_pid = true);
+    let mut attacker = pod.container("attacker", &["attack=/stop"]);
+    attacker.privileged = true;
+    attacker.process.capabilities = (0..41).map(capability).collect();
+    let process = pod.start(config_number(&attacker), &attacker);
+    pod.wait_for_output(&attacker, "attacking");
+    for round in 0..20 {
+        let app = pod.container("app", &["wait"]);
+        let first = pod.start(config_number(&app), &app);
+        for id in 0..5 {
+            assert_eq!(pod.exec(round * 5 + id, &app, &["out=in"]), (0, "in\n".to_owned()));
+        }
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(first.pid), nix::sys::signal::Signal::SIGKILL)
+            .unwrap();
+        pod.exited();
+    }
+    touch(&process, "stop");
+    assert_eq!(pod.exited().code, 0);
+    let output = pod.output(&attacker);
+    assert!(!output.contains("OVERWROTE"), "{output}");
+    for name in ["nodlet:super", "nodlet:start", "nodlet:exec"] {
+        assert!(output.contains(name), "{name} was never seen: {output}");
+    }
 }
 
 /// Names of all capabilities, in the kernel's order.
