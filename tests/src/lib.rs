@@ -7,6 +7,7 @@
 //! * [`Memory`], [`Holdings`]: what it takes of the machine
 //! * [`manifest`]: the frame of a manifest, around what a test is about
 //! * [`Terminal`]: a command on a terminal
+//! * [`steps`]: a process of nodlet killed before its n-th step
 //! * [`image`]: images from files named in the test
 //! * [`Kubectl`]: the real one, over [`forward`]
 //! * [`guest`]: a kernel of one's own, and one that lacks something
@@ -27,7 +28,9 @@ mod leftovers;
 pub mod manifest;
 mod pod;
 mod ring;
+mod seed;
 mod slot;
+pub mod steps;
 mod terminal;
 
 pub use binary::binary;
@@ -35,4 +38,5 @@ pub use device::{Device, Mount, Ran, demo_archive, demo_program, nodlet_program}
 pub use figures::{Holdings, Memory};
 pub use kubectl::Kubectl;
 pub use pod::{TestContainer, TestPod};
+pub use seed::{Seed, seed};
 pub use terminal::Terminal;

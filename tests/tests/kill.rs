@@ -1,125 +1,166 @@
-//! The agent is killed after its n-th action, for every n there is, and the next
-//! agent carries on: nothing runs twice, nothing is lost. `--stop-after`
-//! makes an agent end at that point without another word, so no test has to be lucky.
+//! The agent is killed after its n-th action, and the next one carries on: nothing
+//! stops, restarts, runs twice or is lost. `--stop-after` makes an agent end at that
+//! point without another word, so no test has to be lucky. `cargo xtask long kills` does
+//! it for every n there is, `cargo xtask check` for some: `NODLET_SEED` says which.
 
-use nodlet_tests::{Device, manifest};
+use std::cell::Cell;
+use std::fs;
+use std::path::Path;
 
-/// More actions than the longest of these lives has.
-const MOST: u32 = 120;
+use nodlet_tests::{Device, manifest, seed};
 
-/// Two containers that each hold a lock for as long as they live, so that a
-/// second one beside the first would be heard.
-fn locked(shared: &str, word: &str) -> String {
-    let held = |name: &str| {
-        manifest::container(
-            name,
-            &format!("lock /one/{name} then print {word} then append /one/{name}-starts {word} then sleep"),
-            "volumeMounts: [{name: one, mountPath: /one}]",
-        )
-    };
+/// More actions than the life below has, however slow the machine is: probes go on meanwhile.
+const MOST: u64 = 400;
+
+/// A container that holds a lock for as long as it lives, so that a second one beside
+/// it would be heard, and notes each of its runs with `word`.
+fn locked(name: &str, word: &str, steps: &str, more: &str) -> String {
+    manifest::container(
+        name,
+        &format!("lock /one/{name} then append /one/{name}-starts {word} then {steps}"),
+        &format!("{more}volumeMounts: [{{name: one, mountPath: /one}}]"),
+    )
+}
+
+/// Two containers with a probe of each kind, by each means.
+fn web(shared: &str, word: &str) -> String {
+    let probes = "startupProbe: {exec: {command: [/bin/demo, stat, /one]}, periodSeconds: 1, timeoutSeconds: 20}\n\
+                  readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1, timeoutSeconds: 20}\n\
+                  livenessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, timeoutSeconds: 20}\n";
+    let app = format!("print {word} then serve 8080 /one");
     manifest::pod_of(
         "web",
-        &[held("app"), held("beside")],
+        &[locked("app", word, &app, probes), locked("beside", word, &format!("print {word} then sleep"), "")],
         &format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]"),
     )
 }
 
-/// Runs `life` with an agent that dies after n actions and is started again, for
-/// n = 1, 2, … until an agent lives through all of it.
-fn at_every_action(
-    mut life: impl FnMut(&mut Device, &dyn Fn(&mut Device)),
-    mut after: impl FnMut(&mut Device),
-) {
-    for n in 1..=MOST {
-        let mut device = Device::new();
-        device.start_agent();
-        device.load_image(nodlet_tests::demo_archive());
-        device.stop_agent();
-        device.agent_arguments(["--stop-after", &n.to_string()]);
-        let died = std::cell::Cell::new(false);
-        life(&mut device, &|device| {
-            // The agent may have stopped itself; the next one knows nothing of that.
-            if device.agent_is_dead() {
-                died.set(true);
-                device.agent_arguments([]);
-                device.start_agent();
-            }
-        });
-        after(&mut device);
-        if !died.get() {
-            assert!(n > 5, "the agent never died: is --stop-after heard?");
-            return;
+/// Three pods, of which one is replaced, one ends by itself and all are removed at last,
+/// with an agent that dies after `stop_after` actions and is started again. Gives the
+/// actions that were begun, or `None` if the agent died.
+fn live(stop_after: u64) -> Option<u64> {
+    let mut device = Device::new();
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    device.stop_agent();
+    device.agent_arguments(["--stop-after", &stop_after.to_string()]);
+    let died = Cell::new(false);
+    let revive = |device: &mut Device| {
+        // The agent may have stopped itself; the next one knows nothing of that.
+        if device.agent_is_dead() {
+            died.set(true);
+            device.agent_arguments([]);
+            device.start_agent();
         }
+    };
+    let (shared, here) = device.shared("one");
+    let volumes = format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]");
+    device.write_manifest("web.yaml", &web(&shared, "old"));
+    let tick = locked("tick", "run", "print tick 0.05", "");
+    device.write_manifest("tick.yaml", &manifest::pod_of("tick", &[tick], &volumes));
+    let job = locked("job", "run", "print begun then exit 3 0.5", "");
+    let spec = format!("restartPolicy: Never\n{volumes}");
+    device.write_manifest("job.yaml", &manifest::pod_of("job", &[job], &spec));
+    device.launch_agent();
+    device.wait_reviving("all pods to be where they stay", &revive, |device| {
+        device.pod("web").is_ready()
+            && device.pod("job").phase() == "Failed"
+            && device.pod("tick").logs("tick").lines().count() > 20
+    });
+    device.write_manifest("web.yaml", &web(&shared, "new"));
+    device.wait_reviving("the new pod to be ready", &revive, |device| {
+        let web = device.pod("web");
+        web.is_ready() && web.logs("app").starts_with("new\n") && web.logs("beside") == "new\n"
+    });
+    let what = format!("stopped after {stop_after} actions");
+    device.wait_reviving("the API", &revive, |device| check(device, &here, &what).is_some());
+    let actions = device.actions_begun();
+    for file in ["web.yaml", "tick.yaml", "job.yaml"] {
+        device.remove_manifest(file);
     }
-    panic!("{MOST} actions are not enough for one pod");
+    device.wait_reviving("all pods to be gone", &revive, |device| {
+        device.get("/api/v1/pods").is_ok_and(|list| list["items"].as_array().is_some_and(Vec::is_empty))
+    });
+    assert!(device.container_processes().is_empty(), "{what}");
+    assert_eq!(fs::read_dir(device.path("/var/log/pods")).expect("it is there").count(), 0, "{what}");
+    for name in ["app", "beside", "tick", "job"] {
+        assert!(!here.join(format!("{name}.twice")).exists(), "{what}: two of {name} at once");
+    }
+    (!died.get()).then_some(actions)
+}
+
+/// What must be true before all is removed; `None` if the agent died while it was asked.
+fn check(device: &Device, here: &Path, what: &str) -> Option<()> {
+    let pods = device.get("/api/v1/namespaces/default/pods").ok()?;
+    let container = |pod: &str, name: &str| {
+        let pods = pods["items"].as_array().expect("a list has items");
+        let pod = pods.iter().find(|object| object["metadata"]["name"] == pod).expect("it is there");
+        let containers = pod["status"]["containerStatuses"].as_array().expect("it has a status");
+        containers.iter().find(|status| status["name"] == name).expect("it has one").clone()
+    };
+    let ticks = device.nodlet(["logs", "tick"]);
+    let begun = device.nodlet(["logs", "job"]);
+    if ticks.code != 0 || begun.code != 0 {
+        return None;
+    }
+    for (pod, name, starts) in [
+        ("web", "app", "old\nnew\n"),
+        ("web", "beside", "old\nnew\n"),
+        ("tick", "tick", "run\n"),
+        ("job", "job", "run\n"),
+    ] {
+        assert_eq!(container(pod, name)["restartCount"], 0, "{what}: {name}");
+        let noted = fs::read_to_string(here.join(format!("{name}-starts"))).expect("it ran");
+        assert_eq!(noted, starts, "{what}: {name}");
+    }
+    let ended = &container("job", "job")["state"]["terminated"];
+    assert_eq!((&ended["exitCode"], &ended["reason"]), (&3.into(), &"Error".into()), "{what}");
+    assert_eq!(begun.stdout, "begun\n", "{what}");
+    for (number, line) in ticks.stdout.lines().enumerate() {
+        assert_eq!(line, format!("tick {number}"), "{what}: a line of the log is lost or there twice");
+    }
+    Some(())
 }
 
 #[test]
-fn killed_at_any_action_of_a_start_each_container_runs_exactly_once() {
-    at_every_action(
-        |device, revive| {
-            let (shared, _) = device.shared("one");
-            device.write_manifest("web.yaml", &locked(&shared, "up"));
-            device.launch_agent();
-            device.wait_reviving("web to be ready", revive, |device| device.pod("web").is_ready());
-        },
-        |device| {
-            let (_, here) = device.shared("one");
-            let web = device.pod("web");
-            for name in ["app", "beside"] {
-                let starts =
-                    || std::fs::read_to_string(here.join(format!("{name}-starts"))).unwrap_or_default();
-                // Ready is what has been executed, before it has done a thing.
-                web.wait_log(name, "up");
-                device.wait_for("its start to be noted", || !starts().is_empty());
-                assert_eq!(web.container(name).restart_count(), 0, "{name}");
-                assert_eq!(web.logs(name), "up\n", "{name}");
-                assert_eq!(starts(), "up\n", "{name}");
-            }
-            assert_eq!(device.container_processes().len(), 2);
-        },
-    );
-}
-
-#[test]
-fn killed_at_any_action_of_a_replacement_the_old_is_gone_before_the_new_comes() {
-    at_every_action(
-        |device, revive| {
-            let (shared, _) = device.shared("one");
-            device.write_manifest("web.yaml", &locked(&shared, "old"));
-            device.launch_agent();
-            device.wait_reviving("the old pod to be ready", revive, |device| device.pod("web").is_ready());
-            device.write_manifest("web.yaml", &locked(&shared, "new"));
-            device.wait_reviving("the new pod to be ready", revive, |device| {
-                device.pod("web").is_ready() && device.pod("web").logs("app") == "new\n"
+#[ignore = "takes long: cargo xtask long kills"]
+fn killed_after_any_action_no_container_stops_runs_twice_or_loses_a_thing() {
+    // As many at once as the machine can do with.
+    let next = std::sync::atomic::AtomicU64::new(1);
+    let (covered, end) = (std::sync::atomic::AtomicU64::new(0), std::sync::atomic::AtomicU64::new(MOST));
+    let order = std::sync::atomic::Ordering::SeqCst;
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, |count| count.get() + 1) {
+            scope.spawn(|| {
+                loop {
+                    let n = next.fetch_add(1, order);
+                    if n >= end.load(order) {
+                        return;
+                    }
+                    if live(n).is_some() {
+                        end.fetch_min(n, order);
+                    } else {
+                        covered.fetch_add(1, order);
+                    }
+                }
             });
-        },
-        |device| {
-            let web = device.pod("web");
-            assert!(!web.logs("app").contains("TWO AT ONCE") && !web.logs("beside").contains("TWO AT ONCE"));
-            assert_eq!(web.container("app").restart_count(), 0);
-            assert_eq!(device.container_processes().len(), 2);
-        },
-    );
+        }
+    });
+    let all = end.load(order) - 1;
+    // Those beyond the first agent that outlived it were begun at the same time.
+    println!("killed after {} of {all} actions", covered.load(order).min(all));
+    assert!(all < MOST - 1, "{MOST} actions are not enough for these pods");
+    assert!(all > 20 && covered.load(order) >= all, "is --stop-after heard?");
 }
 
 #[test]
-fn killed_at_any_action_of_a_removal_the_pod_goes_all_the_same() {
-    at_every_action(
-        |device, revive| {
-            let (shared, _) = device.shared("one");
-            device.write_manifest("web.yaml", &locked(&shared, "up"));
-            device.launch_agent();
-            device.wait_reviving("web to be ready", revive, |device| device.pod("web").is_ready());
-            device.remove_manifest("web.yaml");
-            device.wait_reviving("web to be gone", revive, |device| {
-                device
-                    .get("/api/v1/pods")
-                    .is_ok_and(|list| list["items"].as_array().is_some_and(Vec::is_empty))
-            });
-        },
-        |device| assert!(device.container_processes().is_empty()),
-    );
+fn killed_after_some_actions_no_container_stops_runs_twice_or_loses_a_thing() {
+    let mut seed = seed();
+    let actions = live(u64::MAX).expect("nothing stopped it");
+    let chosen: Vec<u64> = (0..3).map(|_| 1 + seed.number() % actions).collect();
+    let died = chosen.iter().filter(|n| live(**n).is_none()).count();
+    println!("killed after {died} of {chosen:?}, out of {actions} actions");
+    assert!(died > 0, "is --stop-after heard?");
 }
 
 #[test]

@@ -220,8 +220,8 @@ fn describe(path: &Path) -> io::Result<String> {
 
 /// Holds the lock until the program ends. Taken already means that two of one
 /// container run at once: the promise that must never break, so it is loud.
-fn lock(file: &str) -> Result<(), Failure> {
-    let file = fs::OpenOptions::new().create(true).append(true).open(file)?;
+fn lock(name: &str) -> Result<(), Failure> {
+    let file = fs::OpenOptions::new().create(true).append(true).open(name)?;
     match file.try_lock() {
         Ok(()) => {
             std::mem::forget(file);
@@ -229,6 +229,8 @@ fn lock(file: &str) -> Result<(), Failure> {
         }
         Err(error) => {
             println!("TWO AT ONCE: the lock is held by another");
+            // A log may be lost with its supervisor; this is not.
+            fs::write(format!("{name}.twice"), "TWO AT ONCE\n")?;
             Err(format!("two at once: {error}").into())
         }
     }

@@ -1,0 +1,35 @@
+//! [`seed`]: what a test chooses by chance, and how to have it choose the same again.
+
+use std::hash::{BuildHasher, Hasher};
+
+/// A stream of numbers that hangs on its beginning alone (splitmix64).
+#[derive(Debug)]
+pub struct Seed(u64);
+
+/// A new seed, or `$NODLET_SEED`. It is printed, and cargo shows that of a test that failed.
+pub fn seed() -> Seed {
+    let chosen = std::env::var("NODLET_SEED").ok().and_then(|text| text.parse().ok());
+    let number = chosen.unwrap_or_else(|| std::hash::RandomState::new().build_hasher().finish() >> 32);
+    println!("NODLET_SEED={number}");
+    Seed(number)
+}
+
+impl Seed {
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// One of these.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn choose<'a, T>(&mut self, among: &'a [T]) -> &'a T {
+        let place = self.number() % u64::try_from(among.len()).expect("it is no more than memory");
+        &among[usize::try_from(place).expect("it is a place in the list")]
+    }
+}

@@ -1,0 +1,469 @@
+//! [`Steps`]: what the processes of a pod do, one system call after another, and
+//! how to kill one of them before its n-th.
+//!
+//! A debugger could do no more: the supervisors that an agent starts are followed
+//! by ptrace(2), and so are the helpers that they fork, until those execute what is
+//! in the container. nodlet itself has no hook for it and pays nothing. A *step*
+//! is a system call of which anybody else can tell whether it was made; between
+//! two of them it is all the same when a process dies.
+//!
+//! It must not outlive the agent that it follows: end it first.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use libc::{c_int, c_long, pid_t};
+
+/// Which of a pod's processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// The supervisor.
+    Supervisor,
+    /// What makes the namespaces that its containers share.
+    SandboxHelper,
+    /// What builds a container.
+    StartHelper,
+    /// libcontainer's process between that one and the container's.
+    Intermediate,
+    /// The container's process, before it executes what is in the container.
+    Init,
+    /// What executes a process beside the container's, and that process before it does.
+    ExecHelper,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Role; 6] = [
+        Role::Supervisor,
+        Role::SandboxHelper,
+        Role::StartHelper,
+        Role::Intermediate,
+        Role::Init,
+        Role::ExecHelper,
+    ];
+
+    /// By the name that the process gives itself.
+    fn named(name: &str) -> Option<Role> {
+        Some(match name {
+            "nodlet:super" => Role::Supervisor,
+            "nodlet:sandbox" => Role::SandboxHelper,
+            "nodlet:start" => Role::StartHelper,
+            "youki:[1:INTER]" => Role::Intermediate,
+            "youki:[2:INIT]" => Role::Init,
+            "nodlet:exec" => Role::ExecHelper,
+            _ => return None,
+        })
+    }
+}
+
+/// A step: the `number`th, from 1, of the processes of this role in the life of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Step {
+    /// Whose.
+    pub role: Role,
+    /// Which.
+    pub number: u32,
+}
+
+/// What was seen of one pod.
+#[derive(Clone, Debug, Default)]
+pub struct Followed {
+    /// Steps that were made.
+    pub made: BTreeMap<Role, u32>,
+    /// The system call before which one was killed.
+    pub killed_before: Option<String>,
+}
+
+/// The processes of an agent's pods are followed for as long as this lives.
+pub struct Steps {
+    thread: Option<JoinHandle<()>>,
+    over: Arc<AtomicBool>,
+    seen: Arc<Mutex<BTreeMap<String, Followed>>>,
+}
+
+impl Steps {
+    /// Follows what the agent starts from now on. `aims` says for a pod, by its uid,
+    /// where a process of it is to be killed; once, in its first sandbox.
+    ///
+    /// # Panics
+    /// If the agent cannot be followed: somebody else does, or the machine forbids it.
+    pub fn follow(agent: u32, aims: impl Fn(&str) -> Option<Step> + Send + 'static) -> Steps {
+        let (over, seen) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let (ready, is_ready) = mpsc::channel();
+        let mut follower = Follower {
+            tracees: BTreeMap::new(),
+            early: BTreeSet::new(),
+            aims: Box::new(aims),
+            seen: Arc::clone(&seen),
+            over: Arc::clone(&over),
+        };
+        let thread = thread::spawn(move || {
+            let begun = follower.begin(agent.cast_signed());
+            let failed = begun.is_err();
+            let _ = ready.send(begun);
+            if !failed {
+                follower.follow();
+            }
+            // The kernel lets go of all that this thread follows.
+        });
+        is_ready.recv().expect("the thread answers").expect("the agent can be followed by ptrace");
+        Steps { thread: Some(thread), over, seen }
+    }
+
+    /// What was seen so far of the pod with this uid.
+    pub fn of(&self, uid: &str) -> Followed {
+        lock(&self.seen).get(uid).cloned().unwrap_or_default()
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        let Some(thread) = self.thread.take() else { return };
+        while !thread.is_finished() {
+            // It waits for what it follows; this makes it look up.
+            wake(&thread);
+            thread::sleep(Duration::from_millis(5));
+        }
+        let _ = thread.join();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nobody panics with it")
+}
+
+extern "C" fn nothing(_: c_int) {}
+
+/// Interrupts the thread's system call.
+fn wake(thread: &JoinHandle<()>) {
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+    use std::os::unix::thread::JoinHandleExt;
+    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
+    // SAFETY: the handler does nothing; the thread was not joined, so its handle is valid.
+    unsafe {
+        let _ = sigaction(Signal::SIGUSR2, &action);
+        libc::pthread_kill(thread.as_pthread_t() as _, libc::SIGUSR2);
+    }
+}
+
+/// What a followed process is.
+#[derive(Clone, Debug)]
+enum Tracee {
+    /// The agent, or its child that has executed nothing yet.
+    Agent,
+    /// A process of this pod; without a role until it has named itself.
+    Of { uid: String, role: Option<Role>, naming: bool },
+}
+
+/// Where a process of the pod with this uid is to be killed.
+type Aims = Box<dyn Fn(&str) -> Option<Step> + Send>;
+
+struct Follower {
+    tracees: BTreeMap<pid_t, Tracee>,
+    /// Processes that stopped before their parent's fork was heard of.
+    early: BTreeSet<pid_t>,
+    aims: Aims,
+    seen: Arc<Mutex<BTreeMap<String, Followed>>>,
+    over: Arc<AtomicBool>,
+}
+
+impl Follower {
+    fn begin(&mut self, agent: pid_t) -> io::Result<()> {
+        for entry in std::fs::read_dir(format!("/proc/{agent}/task"))? {
+            let thread = entry?.file_name().to_str().and_then(|name| name.parse().ok());
+            let Some(thread) = thread else { continue };
+            let options = libc::PTRACE_O_TRACESYSGOOD
+                | libc::PTRACE_O_TRACEFORK
+                | libc::PTRACE_O_TRACEVFORK
+                | libc::PTRACE_O_TRACECLONE
+                | libc::PTRACE_O_TRACEEXEC;
+            ptrace(libc::PTRACE_SEIZE, thread, 0, options as usize)?;
+            self.tracees.insert(thread, Tracee::Agent);
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self) {
+        while !self.over.load(Ordering::Acquire) {
+            let mut status = 0;
+            // Only what this very thread follows: the children of tests are not its to reap.
+            // SAFETY: the kernel writes one integer.
+            let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
+            if pid < 0 {
+                if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
+                    continue;
+                }
+                return;
+            }
+            if !libc::WIFSTOPPED(status) {
+                self.tracees.remove(&pid);
+                self.early.remove(&pid);
+            } else if self.tracees.contains_key(&pid) {
+                self.stopped(pid, libc::WSTOPSIG(status), status >> 16);
+            } else {
+                self.early.insert(pid);
+            }
+        }
+    }
+
+    fn stopped(&mut self, pid: pid_t, signal: c_int, event: c_int) {
+        match event {
+            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
+                let mut child: libc::c_ulong = 0;
+                if ptrace(libc::PTRACE_GETEVENTMSG, pid, 0, &raw mut child as usize).is_ok() {
+                    self.born(pid, child as pid_t);
+                }
+                self.resume(pid, 0);
+            }
+            libc::PTRACE_EVENT_EXEC => self.executed(pid),
+            // A stop of the kernel's own, as the first one of a child.
+            libc::PTRACE_EVENT_STOP => self.resume(pid, 0),
+            _ if signal == libc::SIGTRAP | 0x80 => {
+                if self.called(pid) {
+                    self.resume(pid, 0);
+                }
+            }
+            _ => self.resume(pid, signal),
+        }
+    }
+
+    fn born(&mut self, parent: pid_t, child: pid_t) {
+        let tracee = match &self.tracees[&parent] {
+            Tracee::Agent => Tracee::Agent,
+            // The process that it makes does not name itself.
+            Tracee::Of { uid, role: Some(Role::ExecHelper), .. } => {
+                Tracee::Of { uid: uid.clone(), role: Some(Role::ExecHelper), naming: false }
+            }
+            Tracee::Of { uid, .. } => Tracee::Of { uid: uid.clone(), role: None, naming: false },
+        };
+        self.tracees.insert(child, tracee);
+        if self.early.remove(&child) {
+            self.resume(child, 0);
+        }
+    }
+
+    /// A supervisor is followed, and nothing else that is executed.
+    fn executed(&mut self, pid: pid_t) {
+        let known = matches!(self.tracees.get(&pid), Some(Tracee::Of { role: Some(Role::Supervisor), .. }));
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<String> =
+            line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        if known {
+            self.resume(pid, 0);
+        } else if words.get(1).is_some_and(|word| word == "supervisor")
+            && let Some(uid) = words.get(2).and_then(|dir| dir.rsplit('/').next())
+            && !lock(&self.seen).contains_key(uid)
+        {
+            // The first of this pod: what comes after a kill is left alone.
+            lock(&self.seen).insert(uid.to_owned(), Followed::default());
+            let supervisor = Tracee::Of { uid: uid.to_owned(), role: None, naming: false };
+            self.tracees.insert(pid, supervisor);
+            self.resume(pid, 0);
+        } else {
+            self.tracees.remove(&pid);
+            let _ = ptrace(libc::PTRACE_DETACH, pid, 0, 0);
+        }
+    }
+
+    /// A system call begins or ends; `false` if the process was killed.
+    fn called(&mut self, pid: pid_t) -> bool {
+        const ENTRY: u8 = 1;
+        const GET_SYSCALL_INFO: c_int = 0x420e;
+        let mut call = SyscallInfo::default();
+        let asked = ptrace(GET_SYSCALL_INFO, pid, size_of::<SyscallInfo>(), &raw mut call as usize);
+        let Some(Tracee::Of { uid, role, naming }) = self.tracees.get_mut(&pid) else { return true };
+        if asked.is_err() {
+            return true;
+        }
+        if call.op != ENTRY {
+            if std::mem::take(naming) {
+                let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+                *role = Role::named(name.trim_end()).or(*role);
+            }
+            return true;
+        }
+        let number = call.number as c_long;
+        *naming = number == libc::SYS_prctl && call.arguments[0] == libc::PR_SET_NAME as u64;
+        let (Some(role), true) = (*role, is_step(&call)) else { return true };
+        let mut seen = lock(&self.seen);
+        let pod = seen.entry(uid.clone()).or_default();
+        let made = pod.made.entry(role).or_default();
+        *made += 1;
+        let step = Step { role, number: *made };
+        if pod.killed_before.is_some() || (self.aims)(uid) != Some(step) {
+            return true;
+        }
+        pod.killed_before = Some(name_of(number));
+        // SAFETY: no pointers; it is stopped for us, so the number is still its own.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+        false
+    }
+
+    fn resume(&self, pid: pid_t, signal: c_int) {
+        let how = match &self.tracees[&pid] {
+            Tracee::Agent => libc::PTRACE_CONT,
+            Tracee::Of { .. } => libc::PTRACE_SYSCALL,
+        };
+        // One that was killed meanwhile is not there to go on.
+        let _ = ptrace(how, pid, 0, signal as usize);
+    }
+}
+
+/// `struct ptrace_syscall_info`, as far as it is read here.
+#[repr(C)]
+#[derive(Default)]
+struct SyscallInfo {
+    op: u8,
+    _reserved: [u8; 3],
+    _arch: u32,
+    _instruction_pointer: u64,
+    _stack_pointer: u64,
+    number: u64,
+    arguments: [u64; 6],
+}
+
+fn ptrace(request: c_int, pid: pid_t, address: usize, data: usize) -> io::Result<()> {
+    // SAFETY: who calls passes what the request wants: a number, or a pointer to room that lives.
+    let result = unsafe { libc::ptrace(request as _, pid, address, data) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// System calls that change nothing for anybody else: what they make is the process's
+/// own, and gone with it.
+const UNSEEN: &[c_long] = &[
+    libc::SYS_brk,
+    libc::SYS_clock_gettime,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_faccessat,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_fstatfs,
+    libc::SYS_futex,
+    libc::SYS_getcwd,
+    libc::SYS_getdents64,
+    libc::SYS_getegid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getgroups,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_getrandom,
+    libc::SYS_gettid,
+    libc::SYS_getuid,
+    libc::SYS_lseek,
+    libc::SYS_madvise,
+    libc::SYS_memfd_create,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_newfstatat,
+    libc::SYS_pidfd_open,
+    libc::SYS_pipe2,
+    libc::SYS_ppoll,
+    libc::SYS_prctl,
+    libc::SYS_pread64,
+    libc::SYS_prlimit64,
+    libc::SYS_read,
+    libc::SYS_readlinkat,
+    libc::SYS_readv,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_yield,
+    libc::SYS_set_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_sigaltstack,
+    libc::SYS_signalfd4,
+    libc::SYS_socket,
+    libc::SYS_socketpair,
+    libc::SYS_statfs,
+    libc::SYS_statx,
+    libc::SYS_tgkill,
+    libc::SYS_umask,
+    libc::SYS_uname,
+];
+
+/// The same, of calls that only this processor has.
+#[cfg(target_arch = "x86_64")]
+const UNSEEN_HERE: &[c_long] = &[
+    libc::SYS_access,
+    libc::SYS_arch_prctl,
+    libc::SYS_dup2,
+    libc::SYS_lstat,
+    libc::SYS_poll,
+    libc::SYS_readlink,
+    libc::SYS_stat,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const UNSEEN_HERE: &[c_long] = &[];
+
+/// Whether others can tell that the call was made. What is not known counts.
+fn is_step(call: &SyscallInfo) -> bool {
+    let number = call.number as c_long;
+    let makes = |flags: u64| flags & (libc::O_CREAT | libc::O_TRUNC) as u64 != 0;
+    match number {
+        libc::SYS_openat => makes(call.arguments[2]),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_open => makes(call.arguments[1]),
+        libc::SYS_openat2 => false,
+        // Looking at a child that has ended is not yet to reap it.
+        libc::SYS_waitid => call.arguments[3] & libc::WNOWAIT as u64 == 0,
+        _ => !UNSEEN.contains(&number) && !UNSEEN_HERE.contains(&number),
+    }
+}
+
+/// What a person calls it, of those that matter most.
+fn name_of(number: c_long) -> String {
+    const NAMES: &[(c_long, &str)] = &[
+        (libc::SYS_accept4, "accept4"),
+        (libc::SYS_capset, "capset"),
+        (libc::SYS_chdir, "chdir"),
+        (libc::SYS_clone, "clone"),
+        (libc::SYS_clone3, "clone3"),
+        (libc::SYS_execve, "execve"),
+        (libc::SYS_exit_group, "exit_group"),
+        (libc::SYS_fchown, "fchown"),
+        (libc::SYS_kill, "kill"),
+        (libc::SYS_mkdirat, "mkdirat"),
+        (libc::SYS_mount, "mount"),
+        (libc::SYS_move_mount, "move_mount"),
+        (libc::SYS_openat, "openat"),
+        (libc::SYS_open_tree, "open_tree"),
+        (libc::SYS_pivot_root, "pivot_root"),
+        (libc::SYS_sendmsg, "sendmsg"),
+        (libc::SYS_setns, "setns"),
+        (libc::SYS_umount2, "umount2"),
+        (libc::SYS_unlinkat, "unlinkat"),
+        (libc::SYS_unshare, "unshare"),
+        (libc::SYS_waitid, "waitid"),
+        (libc::SYS_write, "write"),
+    ];
+    #[cfg(target_arch = "x86_64")]
+    const HERE: &[(c_long, &str)] = &[
+        (libc::SYS_fork, "fork"),
+        (libc::SYS_mkdir, "mkdir"),
+        (libc::SYS_open, "open"),
+        (libc::SYS_rename, "rename"),
+        (libc::SYS_rmdir, "rmdir"),
+        (libc::SYS_symlink, "symlink"),
+        (libc::SYS_unlink, "unlink"),
+    ];
+    #[cfg(not(target_arch = "x86_64"))]
+    const HERE: &[(c_long, &str)] = &[];
+    let mut known = NAMES.iter().chain(HERE);
+    known
+        .find(|(of, _)| *of == number)
+        .map_or_else(|| format!("system call {number}"), |(_, name)| (*name).to_owned())
+}

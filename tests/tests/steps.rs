@@ -1,0 +1,231 @@
+//! Supervisors and their helpers are killed before each of their steps, one step a
+//! pod: never two of a container, no run that nobody counts, no exit code lost that
+//! was on record, and the pod goes on as it should. `cargo xtask long kills` does it
+//! for all of them, `cargo xtask check` for some: `NODLET_SEED` says which.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use nodlet_tests::steps::{Followed, Role, Step, Steps};
+use nodlet_tests::{Device, manifest, seed};
+use serde_json::Value;
+
+/// Pods of one device: more would wait for each other longer than a test waits.
+const AT_ONCE: usize = 16;
+
+/// How often a step is aimed at that was not come to: how many there are hangs on time.
+const ROUNDS: usize = 3;
+
+/// What a pod does of which a process is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It fails once, runs again, is found ready by a probe that is executed, and is deleted.
+    Service,
+    /// It runs once and ends with 3.
+    Job,
+}
+
+impl Kind {
+    fn manifest(self, shared: &str, name: &str) -> String {
+        let begins =
+            format!("lock /one/{name} then append /one/{name}-starts run then print one then print two");
+        let (steps, probe, policy) = match self {
+            Kind::Service => (
+                format!("{begins} then fail-once /one/{name}-mark then print three then sleep"),
+                format!(
+                    "startupProbe: {{exec: {{command: [/bin/demo, stat, /one/{name}-mark]}}, periodSeconds: 1, \
+                     timeoutSeconds: 20, failureThreshold: 60}}\n"
+                ),
+                "Always",
+            ),
+            Kind::Job => (format!("{begins} then exit 3"), String::new(), "Never"),
+        };
+        let more = format!("{probe}volumeMounts: [{{name: one, mountPath: /one}}]");
+        manifest::pod_of(
+            name,
+            &[manifest::container("app", &steps, &more)],
+            &format!("restartPolicy: {policy}\nvolumes: [{{name: one, hostPath: {{path: {shared}}}}}]"),
+        )
+    }
+
+    /// It is where it stays until it is deleted.
+    fn is_settled(self, device: &Device, name: &str) -> bool {
+        let pod = device.pod(name);
+        match self {
+            Kind::Service => pod.is_ready() && pod.logs("app").contains("three\n"),
+            Kind::Job => pod.phase() == "Failed",
+        }
+    }
+}
+
+/// One life for each aim, all on one device: what was done and seen of each.
+fn live(kind: Kind, aims: &[Option<Step>]) -> Vec<Followed> {
+    let device = Device::start();
+    let (shared, here) = device.shared("one");
+    let names: Vec<String> = (0..aims.len()).map(|number| format!("life-{number}")).collect();
+    let aim_of: BTreeMap<String, Step> =
+        names.iter().cloned().zip(aims).filter_map(|(name, aim)| Some((name, (*aim)?))).collect();
+    let run_pods = device.path("/run/nodlet/pods");
+    let recorded: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let note = recorded.clone();
+    let steps = Steps::follow(device.agent_pid(), move |uid| {
+        let pod: Value = serde_json::from_slice(&fs::read(run_pods.join(uid).join("pod.json")).ok()?).ok()?;
+        // How the first run ended is on record when the process is killed.
+        if run_pods.join(uid).join("exits/app_0").exists() {
+            note.lock().expect("nobody panics with it").insert(uid.to_owned());
+        }
+        aim_of.get(pod["object"]["metadata"]["name"].as_str()?).copied()
+    });
+    for name in &names {
+        device.write_manifest(&format!("{name}.yaml"), &kind.manifest(&shared, name));
+    }
+    let mut uids = Vec::new();
+    for (name, aim) in names.iter().zip(aims) {
+        device.wait_for(&format!("{name} ({aim:?}) to settle"), || kind.is_settled(&device, name));
+        let uid = device.pod(name).uid();
+        let followed = steps.of(&uid);
+        let on_record = recorded.lock().expect("nobody panics with it").contains(&uid);
+        let what = format!("{name}, {aim:?} before {:?}", followed.killed_before);
+        check(kind, &device, &here, name, followed.killed_before.is_some(), on_record, &what);
+        uids.push(uid);
+    }
+    for name in &names {
+        device.remove_manifest(&format!("{name}.yaml"));
+    }
+    for name in &names {
+        device.pod(name).wait_gone();
+    }
+    assert!(device.container_processes().is_empty());
+    let twice: Vec<_> = names.iter().filter(|name| here.join(format!("{name}.twice")).exists()).collect();
+    assert!(twice.is_empty(), "two at once: {twice:?}");
+    // Before the device ends, whose processes are followed.
+    uids.iter().map(|uid| steps.of(uid)).collect()
+}
+
+/// What must be true of a pod, whatever was killed of it.
+fn check(
+    kind: Kind,
+    device: &Device,
+    here: &Path,
+    name: &str,
+    was_killed: bool,
+    on_record: bool,
+    what: &str,
+) {
+    let pod = device.pod(name);
+    let app = pod.container("app");
+    let starts = fs::read_to_string(here.join(format!("{name}-starts"))).unwrap_or_default().lines().count();
+    let restarts = usize::try_from(app.restart_count()).expect("it has a status");
+    assert!(starts <= restarts + 1, "{what}: it ran {starts} times, and {restarts} restarts are told");
+    let lost = (Value::from(137), Value::from("ContainerStatusUnknown"));
+    match kind {
+        Kind::Service => {
+            let last = (app.of_last("exitCode"), app.of_last("reason"));
+            assert_eq!(pod.logs("app"), "one\ntwo\nthree\n", "{what}");
+            if !was_killed {
+                assert_eq!((starts, restarts), (2, 1), "{what}");
+                assert_eq!(last, (1.into(), "Error".into()), "{what}");
+                let before = device.nodlet(["logs", "-p", name]).ok();
+                assert!(before.starts_with("one\ntwo\n"), "{what}: {before}");
+            }
+            assert!(last.0 == 1 || last == lost || last.0 == 137, "{what}: {last:?}");
+        }
+        Kind::Job => {
+            let end = (app.of_state("exitCode"), app.of_state("reason"));
+            assert_eq!(restarts, 0, "{what}");
+            if !was_killed || on_record {
+                assert_eq!(end, (3.into(), "Error".into()), "{what}");
+                assert_eq!((starts, pod.logs("app").as_str()), (1, "one\ntwo\n"), "{what}");
+            }
+            assert!(end.0 == 3 || end == lost || end.0 == 137, "{what}: {end:?}");
+        }
+    }
+    let logs = device.path("/var/log/pods");
+    for directory in fs::read_dir(logs).expect("it is there").flatten() {
+        if !directory.file_name().to_string_lossy().starts_with(&format!("default_{name}_")) {
+            continue;
+        }
+        for file in fs::read_dir(directory.path().join("app")).into_iter().flatten().flatten() {
+            let text = fs::read_to_string(file.path()).expect("it can be read");
+            let whole = |line: &str| line.splitn(4, ' ').count() == 4;
+            assert!(text.lines().all(whole) && (text.is_empty() || text.ends_with('\n')), "{what}: {text}");
+        }
+    }
+}
+
+/// All steps of such a life, as one that nobody disturbs makes them.
+fn steps_of(kind: Kind) -> Vec<Step> {
+    let followed = live(kind, &[None]).remove(0);
+    let steps =
+        |role| (1..=followed.made.get(&role).copied().unwrap_or(0)).map(move |number| Step { role, number });
+    let all: Vec<Step> = Role::ALL.into_iter().flat_map(steps).collect();
+    for role in Role::ALL {
+        let expected = kind == Kind::Service || role != Role::ExecHelper;
+        assert_eq!(followed.made.contains_key(&role), expected, "{role:?} of a {kind:?}");
+    }
+    all
+}
+
+/// Kills before each of these steps; gives those that were killed at.
+fn kill_at(kind: Kind, wanted: &[Step]) -> BTreeSet<Step> {
+    let mut covered = BTreeSet::new();
+    for _ in 0..ROUNDS {
+        let left: Vec<Option<Step>> =
+            wanted.iter().filter(|step| !covered.contains(*step)).copied().map(Some).collect();
+        for aims in left.chunks(AT_ONCE) {
+            let followed = live(kind, aims);
+            let hit = aims.iter().zip(&followed).filter(|(_, pod)| pod.killed_before.is_some());
+            covered.extend(hit.filter_map(|(aim, _)| *aim));
+        }
+    }
+    covered
+}
+
+fn whole(kind: Kind) {
+    let all = steps_of(kind);
+    let covered = kill_at(kind, &all);
+    for role in Role::ALL {
+        let of = |steps: &mut dyn Iterator<Item = &Step>| steps.filter(|step| step.role == role).count();
+        println!(
+            "{kind:?}, {role:?}: killed at {} of {} steps",
+            of(&mut covered.iter()),
+            of(&mut all.iter())
+        );
+    }
+    println!("{kind:?}: {} of {}", covered.len(), all.len());
+    // A step that only some lives have, such as a second probe, may not come again.
+    assert!(covered.len() * 100 >= all.len() * 97, "too few were come to");
+}
+
+#[test]
+#[ignore = "takes long: cargo xtask long kills"]
+fn killed_before_any_step_of_a_service_it_runs_on_and_never_twice() {
+    whole(Kind::Service);
+}
+
+#[test]
+#[ignore = "takes long: cargo xtask long kills"]
+fn killed_before_any_step_of_a_job_it_runs_once_and_its_end_is_told() {
+    whole(Kind::Job);
+}
+
+#[test]
+fn killed_before_some_steps_pods_run_on_and_never_twice() {
+    let mut seed = seed();
+    for kind in [Kind::Service, Kind::Job] {
+        let all = steps_of(kind);
+        // Always those at which the container begins while its helper still lives.
+        let helper: Vec<Step> = all.iter().filter(|step| step.role == Role::StartHelper).copied().collect();
+        let mut chosen: Vec<Option<Step>> = helper.iter().rev().take(2).copied().map(Some).collect();
+        chosen.extend((0..6).map(|_| Some(*seed.choose(&all))));
+        let hit = live(kind, &chosen).iter().filter(|pod| pod.killed_before.is_some()).count();
+        println!(
+            "{kind:?}: killed at {hit} of {} chosen out of {} steps: {chosen:?}",
+            chosen.len(),
+            all.len()
+        );
+        assert!(hit > 0, "nothing was killed: {chosen:?}");
+    }
+}
