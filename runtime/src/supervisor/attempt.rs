@@ -128,6 +128,8 @@ impl Attempt {
             State::Starting { init, .. } | State::Failing { init, .. } => *init,
             State::Running { .. } | State::Exited { .. } | State::Over { .. } | State::Failed { .. } => None,
         };
+        // One that died before its helper named it was reaped as nobody's, and had executed nothing.
+        let init = init.filter(|init| sys::is_child(*init));
         self.state = State::Failing { run, message, init };
         self.kill();
     }

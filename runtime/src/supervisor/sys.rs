@@ -228,6 +228,12 @@ pub(super) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })
 }
 
+/// Whether a process is a child of the caller's, alive or not yet reaped.
+pub(super) fn is_child(pid: Pid) -> bool {
+    use nix::sys::wait::{Id, WaitPidFlag, waitid};
+    waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT).is_ok()
+}
+
 /// Whether a process, dead but not yet reaped, has executed another program since it was forked.
 pub(super) fn has_executed(pid: Pid) -> bool {
     /// It was forked and has not executed: `PF_FORKNOEXEC`, in the flags of proc_pid_stat(5).
