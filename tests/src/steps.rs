@@ -343,6 +343,7 @@ const UNSEEN: &[c_long] = &[
     libc::SYS_dup,
     libc::SYS_dup3,
     libc::SYS_faccessat,
+    libc::SYS_faccessat2,
     libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_fstatfs,
