@@ -21,6 +21,7 @@ mod get;
 mod image;
 mod logs;
 mod output;
+mod port_forward;
 mod ring;
 mod session;
 mod version;
@@ -48,6 +49,7 @@ const VERBS: &[Verb] = &[
     logs::VERB,
     exec::VERB,
     attach::VERB,
+    port_forward::VERB,
     delete::VERB,
     image::VERB,
     agent::DOWN,
@@ -131,7 +133,7 @@ fn help(mut parser: lexopt::Parser) -> Outcome {
     }
     println!("nodlet runs Kubernetes Pods on small boards.\n\nUsage: nodlet [--root DIR] VERB\n\nVerbs:");
     for verb in VERBS.iter().filter(|verb| !verb.summary.is_empty()) {
-        println!("  {:<10} {}", verb.name, verb.summary);
+        println!("  {:<12} {}", verb.name, verb.summary);
     }
     println!(
         "\nOptions:\n  --root DIR   where all of nodlet's files are, instead of / (or $NODLET_ROOT)\n\n\

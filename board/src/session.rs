@@ -84,7 +84,7 @@ fn talk(
     mut decoder: Decoder,
     resized: SigSet,
 ) -> Result<Ended, Failure> {
-    let writer = Writer(Arc::new(Mutex::new(stream.try_clone()?)));
+    let writer = Writer::new(stream.try_clone()?);
     let (detach, detached) = (stream.try_clone()?, Arc::new(AtomicBool::new(false)));
     if stdio.tty {
         let writer = writer.clone();
@@ -146,10 +146,14 @@ fn show(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
 
 /// Frames of several threads, whole.
 #[derive(Clone)]
-struct Writer(Arc<Mutex<UnixStream>>);
+pub(crate) struct Writer(Arc<Mutex<UnixStream>>);
 
 impl Writer {
-    fn send(&self, opcode: Opcode, parts: &[&[u8]]) -> io::Result<()> {
+    pub(crate) fn new(stream: UnixStream) -> Writer {
+        Writer(Arc::new(Mutex::new(stream)))
+    }
+
+    pub(crate) fn send(&self, opcode: Opcode, parts: &[&[u8]]) -> io::Result<()> {
         let frame = websocket::encode(opcode, parts, Some([0x6e, 0x6f, 0x64, 0x6c]));
         let mut stream = self.0.lock().map_err(|_| io::Error::other("a thread panicked"))?;
         stream.write_all(&frame)

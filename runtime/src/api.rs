@@ -37,11 +37,13 @@ mod discovery;
 mod exec;
 mod log;
 mod place;
+mod portforward;
 mod read;
 mod request;
 mod ring;
 mod route;
 mod select;
+pub mod spdy;
 mod status;
 mod table;
 mod watch;
@@ -51,7 +53,7 @@ mod write;
 use body::Body;
 pub use place::Places;
 use place::{Answer, Place};
-pub use request::{Accepted, Applied, ExecExit, ExecSession, FieldValidation, Reply, Request};
+pub use request::{Accepted, Applied, ExecExit, ExecSession, Family, FieldValidation, Reply, Request};
 use route::{Query, Resource, Target};
 pub use status::Status;
 
@@ -284,9 +286,11 @@ async fn answer(
                 ("pods", "attach", &(Method::GET | Method::POST)) => {
                     attach::attach(api, &key, &query, request, afterwards)
                 }
-                ("pods", "log" | "exec" | "attach" | "status", _) => Err(not_allowed(&method)),
-                ("pods", "portforward", _) => {
-                    Err(Status::forbidden("nodlet forwards no ports yet: connect to the pod's own address"))
+                ("pods", "portforward", &(Method::GET | Method::POST)) => {
+                    portforward::portforward(api, &key, request, afterwards)
+                }
+                ("pods", "log" | "exec" | "attach" | "portforward" | "status", _) => {
+                    Err(not_allowed(&method))
                 }
                 _ => Err(Status::no_such_path()),
             }

@@ -14,6 +14,7 @@ mod events;
 mod exec;
 mod kernel_news;
 mod leave;
+mod netns;
 mod on_tmpfs;
 mod publish;
 mod recover;

@@ -76,7 +76,19 @@ fn every_verb_has_help_with_an_example() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let all = help(&[]);
-    for verb in ["agent", "apply", "get", "logs", "exec", "attach", "delete", "image", "down", "version"] {
+    for verb in [
+        "agent",
+        "apply",
+        "get",
+        "logs",
+        "exec",
+        "attach",
+        "port-forward",
+        "delete",
+        "image",
+        "down",
+        "version",
+    ] {
         assert!(all.contains(verb), "{verb} in {all}");
         let text = help(&[verb]);
         assert!(text.contains("Example") && text.contains(&format!("nodlet {verb}")), "{text}");

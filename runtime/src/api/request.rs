@@ -85,6 +85,26 @@ pub enum Request {
         /// The master of the container's terminal, if it has one.
         reply: Reply<Option<OwnedFd>>,
     },
+    /// Make a TCP socket in the network namespace of a pod.
+    Socket {
+        /// `metadata.namespace`.
+        namespace: String,
+        /// `metadata.name`.
+        pod: String,
+        /// Of its address.
+        family: Family,
+        /// Not connected, and not blocking.
+        reply: Reply<OwnedFd>,
+    },
+}
+
+/// Which addresses a socket has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// `AF_INET`.
+    V4,
+    /// `AF_INET6`.
+    V6,
 }
 
 /// `fieldValidation` of a request.

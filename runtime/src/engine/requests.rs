@@ -46,6 +46,13 @@ impl Engine {
                     Err(status) => drop(reply.try_send(Err(status))),
                 }
             }
+            Request::Socket { namespace, pod, family, reply } => {
+                let socket = self
+                    .shown(&namespace, &pod)
+                    .ok_or_else(|| Status::not_found("pods", &pod))
+                    .and_then(|index| self.shell.pod_socket(index, family));
+                let _ = reply.try_send(socket);
+            }
             Request::Attach { namespace, pod, container, stdio, reply } => {
                 let shell = self.shell.clone();
                 match self.running(&namespace, &pod, &container) {

@@ -48,7 +48,7 @@ time     sleep [SECONDS] · exit CODE [AFTER_SECONDS] · fail-once FILE · abort
          on-term CODE [SECONDS]
 load     hog MIB · forks COUNT · spin · child STEP (and waits for it)
 devices  mknod FILE MAJOR MINOR · open FILE
-network  serve PORT DIR · listen PORT · get URL · connect HOST:PORT
+network  serve PORT DIR · listen PORT · mirror ADDRESS:PORT · get URL · connect HOST:PORT
 ipc      ipc sysv-make|sysv-has KEY · ipc posix-make|posix-has NAME
 ";
 
@@ -174,6 +174,18 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["listen", port] => {
             for connection in TcpListener::bind(("0.0.0.0", port.parse()?))?.incoming() {
                 drop(connection?);
+            }
+        }
+        ["mirror", address] => {
+            let listener = TcpListener::bind(address)?;
+            println!("mirror");
+            for connection in listener.incoming() {
+                let mut connection = connection?;
+                std::thread::spawn(move || {
+                    let mut back = connection.try_clone()?;
+                    io::copy(&mut connection, &mut back)?;
+                    back.shutdown(std::net::Shutdown::Write)
+                });
             }
         }
         ["get", url] => http::get(url)?,

@@ -1,0 +1,49 @@
+//! Sockets in a pod's network namespace, for connections that are forwarded into it.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use crate::api::{Family, Status};
+use crate::node::PodIndex;
+
+use super::Shell;
+
+/// It calls the kernel three times.
+const STACK: usize = 64 * 1024;
+
+impl Shell {
+    /// A TCP socket in the namespace of `pod`, that does not block.
+    ///
+    /// # Errors
+    /// No container of it runs, by whose process the namespace could be found.
+    pub(super) fn pod_socket(&self, pod: PodIndex, family: Family) -> Result<OwnedFd, Status> {
+        let sandbox = self.sandbox(pod).ok_or_else(|| Status::internal("the pod does not run"))?;
+        let runs = sandbox.runs.borrow();
+        let process = runs.values().find_map(|run| run.process.as_ref());
+        let process = process.ok_or_else(|| Status::internal("no container of the pod runs"))?;
+        socket_in(std::os::fd::AsFd::as_fd(process), family).map_err(|error| {
+            Status::internal(format!("failed to make a socket in the pod's network namespace: {error}"))
+        })
+    }
+}
+
+/// A namespace is entered by a thread, not a process: this one goes when it has the
+/// socket, and the one that decides stays where it is.
+fn socket_in(process: BorrowedFd, family: Family) -> io::Result<OwnedFd> {
+    let family = match family {
+        Family::V4 => AddressFamily::Inet,
+        Family::V6 => AddressFamily::Inet6,
+    };
+    let make = || -> io::Result<OwnedFd> {
+        setns(process, CloneFlags::CLONE_NEWNET)?;
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        Ok(socket(family, SockType::Stream, flags, None)?)
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, make)?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))
+    })
+}

@@ -1,0 +1,185 @@
+//! Ports of this machine that lead into a pod, by our verb and by kubectl.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+
+use nodlet_tests::{Device, Kubectl, manifest};
+
+/// A forwarder in the background.
+struct Forwarding {
+    child: Child,
+    port: u16,
+    errors: mpsc::Receiver<String>,
+}
+
+impl Forwarding {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be run");
+        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let first = lines.next().expect("it says where it listens").expect("it is text");
+        let port = first.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next());
+        let port = port.and_then(|port| port.parse().ok()).unwrap_or_else(|| panic!("{first}"));
+        // Read on, or it would be held up by its own words.
+        std::thread::spawn(move || lines.for_each(drop));
+        let (say, errors) = mpsc::channel();
+        let words = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+        std::thread::spawn(move || words.map_while(Result::ok).for_each(|line| drop(say.send(line))));
+        Self { child, port, errors }
+    }
+
+    fn connect(&self) -> TcpStream {
+        TcpStream::connect(("127.0.0.1", self.port)).expect("it listens")
+    }
+
+    /// Sends this, ends it, and gives what comes back to the end.
+    fn ask(&self, bytes: &[u8]) -> Vec<u8> {
+        exchange(self.connect(), bytes)
+    }
+
+    /// Waits for a line on stderr with this in it.
+    fn wait_for_error(&self, text: &str) {
+        let deadline = std::time::Duration::from_secs(60);
+        while !self.errors.recv_timeout(deadline).expect("it says why").contains(text) {}
+    }
+}
+
+impl Drop for Forwarding {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn exchange(connection: TcpStream, bytes: &[u8]) -> Vec<u8> {
+    let mut back = connection.try_clone().expect("a descriptor can be copied");
+    let reading = std::thread::spawn(move || {
+        let mut answer = Vec::new();
+        back.read_to_end(&mut answer).map(|_| answer)
+    });
+    (&connection).write_all(bytes).expect("it is taken");
+    connection.shutdown(Shutdown::Write).expect("it is open");
+    reading.join().expect("no reader panics").expect("it is read to its end")
+}
+
+/// A pod that answers on its 127.0.0.1 alone with what it is sent.
+fn mirror(device: &Device) {
+    let container =
+        manifest::container("app", "mirror 127.0.0.1:7000", "ports: [{name: echo, containerPort: 7000}]");
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &[container], ""));
+    device.pod("web").wait_log("app", "mirror");
+}
+
+fn each(device: &Device, kubectl: &Kubectl, ports: &str) -> [(&'static str, Forwarding); 2] {
+    [
+        ("nodlet", Forwarding::start(device.command(&["port-forward", "web", ports]))),
+        (
+            "kubectl",
+            Forwarding::start(kubectl.command(["port-forward", "--address=127.0.0.1", "pod/web", ports])),
+        ),
+    ]
+}
+
+#[test]
+fn what_listens_on_the_pods_own_localhost_is_reached_by_many_at_once() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    mirror(&device);
+    for (who, forwarding) in each(&device, &kubectl, ":7000") {
+        assert_eq!(forwarding.ask(b"hello"), b"hello", "{who}");
+        assert_eq!(forwarding.ask(b""), b"", "{who}");
+        let open: Vec<TcpStream> = (0..20).map(|_| forwarding.connect()).collect();
+        for (number, mut connection) in open.iter().enumerate().rev() {
+            let text = format!("{number:0>4}");
+            connection.write_all(text.as_bytes()).expect("it is taken");
+            let mut answer = [0; 4];
+            connection.read_exact(&mut answer).expect("it answers");
+            assert_eq!(answer, text.as_bytes(), "{who}");
+        }
+    }
+    let named = Forwarding::start(device.command(&["port-forward", "web", ":echo"]));
+    assert_eq!(named.ask(b"by name"), b"by name");
+}
+
+#[test]
+fn much_goes_both_ways_at_once_and_arrives_whole() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    mirror(&device);
+    let bytes = nodlet_tests::binary(20_000_000);
+    for (who, forwarding) in each(&device, &kubectl, ":7000") {
+        let begun = std::time::Instant::now();
+        assert!(forwarding.ask(&bytes) == bytes, "{who}");
+        println!("{who}: 20 MB there and back in {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn a_port_on_which_nobody_listens_is_told_and_the_next_connection_works_again() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    mirror(&device);
+    for (_, forwarding) in each(&device, &kubectl, ":7001") {
+        let mut answer = Vec::new();
+        // Reset or ended: there is nobody.
+        let _ = forwarding.connect().read_to_end(&mut answer);
+        assert!(answer.is_empty());
+        forwarding
+            .wait_for_error("error forwarding port 7001 to pod web: failed to connect to 127.0.0.1:7001");
+    }
+    let forwarding = Forwarding::start(device.command(&["port-forward", "web", ":7001"]));
+    let _ = forwarding.connect().read_to_end(&mut Vec::new());
+    forwarding.wait_for_error("Connection refused");
+    device.pod("web").exec("app", ["/bin/demo", "get", "http://127.0.0.1:7001/"]).refused();
+    let refused = device.nodlet(["port-forward", "absent", "80"]).refused();
+    assert!(refused.contains("pods \"absent\" not found"), "{refused}");
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_up_neither_the_agent_nor_another() {
+    let device = Device::start();
+    mirror(&device);
+    let forwarding = Forwarding::start(device.command(&["port-forward", "web", ":7000"]));
+    let stuck = forwarding.connect();
+    stuck.set_nonblocking(true).expect("it is a socket");
+    let piece = vec![b'x'; 1 << 20];
+    let mut taken = 0;
+    let mut idle = 0;
+    // Until nothing of what it sends is taken: all buffers on the way are full.
+    device.wait_for("it to be held up", || {
+        match (&stuck).write(&piece) {
+            Ok(written) => (taken, idle) = (taken + written, 0),
+            Err(_) => idle += 1,
+        }
+        idle > 50
+    });
+    assert!(taken < 200 << 20, "{taken} bytes lie somewhere");
+    assert_eq!(forwarding.ask(b"another"), b"another");
+    assert!(device.pod("web").is_ready());
+    drop(stuck);
+    assert_eq!(forwarding.ask(b"and on"), b"and on");
+}
+
+#[test]
+fn a_pod_of_the_hosts_network_is_reached_and_one_that_does_not_run_is_refused() {
+    let device = Device::start();
+    device.write_manifest("job.yaml", &manifest::pod_with("job", "exit 0", "restartPolicy: Never"));
+    device.pod("job").wait_phase("Succeeded");
+    let refused = device.nodlet(["port-forward", "job", "80"]).refused();
+    assert!(refused.contains("pod is not running. Current status=Succeeded"), "{refused}");
+
+    // A port of the machine that is free now.
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .expect("there is one")
+        .local_addr()
+        .expect("it has one")
+        .port();
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod_with("web", &format!("mirror 127.0.0.1:{free}"), "hostNetwork: true"),
+    );
+    device.pod("web").wait_log("app", "mirror");
+    let forwarding = Forwarding::start(device.command(&["port-forward", "web", &format!(":{free}")]));
+    assert_eq!(forwarding.ask(b"hello"), b"hello");
+}
