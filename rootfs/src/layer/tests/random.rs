@@ -404,7 +404,7 @@ fn against_umoci(scratch: &Scratch, layers: Vec<Vec<u8>>, images: &[PathBuf], wh
 
 #[test]
 fn random_images_are_what_gnu_tar_and_umoci_extract() {
-    let (first, rounds) = (setting("NODLET_SEED", 1), setting("NODLET_ROUNDS", 25));
+    let (first, rounds) = (setting("NODLET_SEED", 1), setting("NODLET_ROUNDS", 15));
     let mut count = (0, 0);
     for seed in first..first + rounds {
         let scratch = Scratch::new();
