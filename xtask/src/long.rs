@@ -28,6 +28,8 @@ const SUBJECTS: &[(&str, Test)] = &[
     ),
     // An image of so many megabytes in one layer.
     ("memory", Test::Rounds(500, &["--package", "nodlet-rootfs", "memory_does_not_grow"])),
+    // So many restarts of containers, and at least twice as many exec probes.
+    ("soak", Test::Rounds(10_000, &["--package", "nodlet-tests", "--test", "soak"])),
     // Agent, supervisors and helpers, killed at each of their steps.
     ("kills", Test::All(kills)),
     // Pods that a binary of an earlier commit runs.
@@ -55,6 +57,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         }
         match test {
             Test::Rounds(default, test) => {
+                if test.contains(&"nodlet-tests") {
+                    build()?;
+                }
                 let rounds = rounds.clone().unwrap_or_else(|| default.to_string());
                 run_command(
                     cargo()

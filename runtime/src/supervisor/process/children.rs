@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use super::Process;
 use crate::supervisor::attempt::{Attempt, State, User};
-use crate::supervisor::enter::ExecState;
+use crate::supervisor::enter::{Exec, ExecState};
 use crate::supervisor::exit::{self, ExitRecord};
 use crate::supervisor::protocol::{self, cut};
 use crate::supervisor::start::Status;
@@ -35,7 +35,7 @@ impl Process {
             for at in 0..self.execs.len() {
                 self.exec_status(at);
             }
-            if !self.exec_ended(pid, &status) {
+            if self.is_unnamed(pid) || !self.exec_ended(pid, &status) {
                 return;
             }
             let owner = self.attempts.iter_mut().find(|attempt| match &attempt.state {
@@ -78,6 +78,27 @@ impl Process {
             }
             let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG);
         }
+    }
+
+    /// Whether a child that has ended may be one that its helper has yet to name: an executed
+    /// process can be over sooner than the helper gets to say what it is called. It is known, or
+    /// the helper dead, the next time that a helper is heard.
+    fn is_unnamed(&self, ended: Pid) -> bool {
+        let of_attempt = |attempt: &Attempt| match &attempt.state {
+            State::Starting { helper, init, .. } => *helper == Some(ended) || *init == Some(ended),
+            State::Running { init, .. } => *init == ended,
+            State::Failing { init, .. } => *init == Some(ended),
+            State::Exited { .. } | State::Over { .. } | State::Failed { .. } => false,
+        };
+        let of_exec = |exec: &Exec| match &exec.state {
+            ExecState::Starting { helper, pid, .. } => *helper == Some(ended) || *pid == Some(ended),
+            ExecState::Running { pid, .. } | ExecState::Ended { pid, .. } => *pid == ended,
+            ExecState::Failed { .. } => false,
+        };
+        let naming = |exec: &Exec| matches!(exec.state, ExecState::Starting { pid: None, .. });
+        self.execs.iter().any(naming)
+            && !self.attempts.iter().any(of_attempt)
+            && !self.execs.iter().any(of_exec)
     }
 
     /// A child ended that may be an executed process; `false` if it must wait.

@@ -1,0 +1,115 @@
+//! Restarts and exec probes by the hundred, and by the ten thousand with `cargo xtask long soak`:
+//! nothing grows by them. What is taken before is taken when the rings of events and of changes
+//! are full, for they are meant to fill.
+
+use std::time::{Duration, Instant};
+
+use nodlet_tests::{Device, Holdings, Memory, manifest};
+
+/// Containers of one pod.
+const CONTAINERS: usize = 8;
+
+/// Rounds after which all rings are full: 512 events, of which a container's two runs bring six.
+const WARM: usize = 12;
+
+/// KiB that the memory of the agent, and of all supervisors together, may differ by: an allocator
+/// keeps more at one moment than at another. A byte a restart that is lost shows in the long form.
+const NOISE: u64 = 768;
+
+#[test]
+fn nothing_grows_by_restarts_and_exec_probes() {
+    let rounds = std::env::var("NODLET_ROUNDS").ok();
+    let restarts: usize = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(250);
+    let probes = 2 * restarts;
+    let mut device = Device::start();
+    // Its entries are more than memory, too, where a test reads all of them.
+    device.replay_nothing();
+    let (host, shared) = device.shared("work");
+    let probed = if probes > 1000 { 5 } else { 2 };
+    for pod in 0..probed {
+        let containers: Vec<String> = (0..CONTAINERS).map(|number| {
+            let probe = format!(
+                "livenessProbe: {{exec: {{command: [/bin/demo, append, /work/{pod}-{number}, x]}}, periodSeconds: 1, timeoutSeconds: 60}}\n\
+                 volumeMounts: [{{name: work, mountPath: /work}}]"
+            );
+            manifest::container(&format!("c{number}"), "sleep", &probe)
+        }).collect();
+        let spec = format!("volumes: [{{name: work, hostPath: {{path: {host}}}}}]");
+        device.write_manifest(
+            &format!("probed-{pod}.yaml"),
+            &manifest::pod_of(&format!("probed-{pod}"), &containers, &spec),
+        );
+    }
+    let probed_so_far = || -> usize {
+        let files = std::fs::read_dir(&shared).expect("it is there").flatten();
+        files.filter_map(|file| Some(file.metadata().ok()?.len() as usize)).sum()
+    };
+    device.wait_for("all to be probed", || {
+        std::fs::read_dir(&shared).expect("it is there").count() == probed * CONTAINERS
+    });
+    let length = probed_so_far() / (probed * CONTAINERS);
+    assert!(length > 0, "a probe leaves a mark");
+    for _ in 0..WARM {
+        round(&device);
+    }
+    let (before, memory) = quiet(&device, None);
+    let (began, probes_before) = (Instant::now(), probed_so_far() / 2);
+    let mut done = 0;
+    while done < restarts || probed_so_far() / 2 < probes_before + probes {
+        done += round(&device);
+    }
+    let probes = probed_so_far() / 2 - probes_before;
+    let (after, memory_after) = quiet(&device, Some(before));
+    println!(
+        "{done} restarts and {probes} exec probes in {:?}\n{before:?}\n{after:?}\nKiB of agent and of supervisors: {memory:?}, then {memory_after:?}",
+        began.elapsed()
+    );
+    assert_eq!(after, before);
+    for (before, after) in [(memory.0, memory_after.0), (memory.1, memory_after.1)] {
+        assert!(after < before + NOISE, "{before} KiB became {after}");
+    }
+    for pod in 0..probed {
+        for number in 0..CONTAINERS {
+            let name = format!("probed-{pod}");
+            assert_eq!(device.pod(&name).container(&format!("c{number}")).restart_count(), 0);
+        }
+    }
+}
+
+/// A pod all of whose containers fail and are restarted at once, as each is for the first time;
+/// then it goes. Gives the restarts.
+fn round(device: &Device) -> usize {
+    let containers: Vec<String> =
+        (0..CONTAINERS).map(|number| manifest::container(&format!("c{number}"), "exit 1", "")).collect();
+    let spec = "restartPolicy: OnFailure\nterminationGracePeriodSeconds: 1";
+    device.write_manifest("failing.yaml", &manifest::pod_of("failing", &containers, spec));
+    let pod = device.pod("failing");
+    let mut restarted = 0;
+    device.wait_for("all to be restarted", || {
+        let status = pod.status();
+        let all = status["containerStatuses"].as_array().into_iter().flatten();
+        let counts: Vec<usize> =
+            all.filter_map(|one| one["restartCount"].as_u64()).map(|count| count as usize).collect();
+        restarted = counts.iter().sum();
+        counts.len() == CONTAINERS && counts.iter().all(|count| *count > 0)
+    });
+    device.remove_manifest("failing.yaml");
+    pod.wait_gone();
+    restarted
+}
+
+/// What is held at a moment without a probe under way, and the memory of agent and supervisors.
+fn quiet(device: &Device, like: Option<Holdings>) -> (Holdings, (u64, u64)) {
+    // Fewest things are there when nothing is under way; or as many as before.
+    let until = Instant::now() + Duration::from_secs(30);
+    let mut least = Holdings::of(device);
+    while Instant::now() < until && like != Some(least) {
+        let now = Holdings::of(device);
+        if (now.processes, now.descriptors) < (least.processes, least.descriptors) {
+            least = now;
+        }
+    }
+    let agent = device.agent_pid();
+    let others = device.own_processes().into_iter().filter(|pid| *pid != agent);
+    (least, (Memory::of(agent).now, others.map(|pid| Memory::of(pid).now).sum()))
+}
