@@ -14,14 +14,14 @@ use nodlet_tests::{Device, Holdings, Memory, manifest};
 
 /// KiB of an agent that reads the worst manifest there is: its text, 50 000 tokens or 25 000
 /// values of it, and the messages about that.
-const READING: u64 = 24 * 1024;
+const READING: u64 = 16 * 1024;
 
 /// KiB of an agent with as many pods as it lists: 110 that it admits, 900 that it refuses.
-const LISTING: u64 = 32 * 1024;
+const LISTING: u64 = 14 * 1024;
 
 /// KiB of an agent all of whose places are taken by clients that read nothing: 64 times the
 /// buffers of a connection, and 4 MiB of what is unread.
-const SERVING: u64 = 24 * 1024;
+const SERVING: u64 = 22 * 1024;
 
 /// KiB that may stay of it: 512 events, the ring of changes, and what the allocator keeps.
 const AFTER: u64 = 6 * 1024;

@@ -4,8 +4,9 @@
 //! be a key: a hundred bytes for one of text. So the text ends early for it where there are
 //! more than [`MARKS`] of `[]{},:` between two of its events; the reader sees it by their count.
 //!
-//! It refuses `key:<TAB>value`, which YAML allows and Kubernetes takes. It asks whether there was a space behind the colon, in one place; here a tab will do. As
-//! indentation, where it has no place in YAML, a tab is refused as before: that is asked elsewhere.
+//! It refuses `key:<TAB>value`, which YAML allows and Kubernetes takes. It asks whether there
+//! was a space behind the colon, in one place; here a tab will do. As indentation, where it has
+//! no place in YAML, a tab is refused as before: that is asked elsewhere.
 
 use std::cell::Cell;
 use std::rc::Rc;
