@@ -47,6 +47,11 @@ fn nothing_grows_by_restarts_and_exec_probes() {
     device.wait_for("all to be probed", || {
         std::fs::read_dir(&shared).expect("it is there").count() == probed * CONTAINERS
     });
+    // Each pod's record is written when it has settled, and is one more file from then on.
+    let records = device.path("/var/lib/nodlet/records");
+    device.wait_for("the records of the pods", || {
+        std::fs::read_dir(&records).is_ok_and(|records| records.count() == probed)
+    });
     let length = probed_so_far() / (probed * CONTAINERS);
     assert!(length > 0, "a probe leaves a mark");
     for _ in 0..WARM {
