@@ -4,10 +4,11 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use serde_json::Value;
 
-use crate::Failure;
+use crate::{Failure, Outcome};
 
 /// Bytes of a response's head that are read.
 const HEAD_BYTES: u64 = 64 * 1024;
@@ -179,6 +180,20 @@ pub(crate) struct Response {
 }
 
 impl Response {
+    /// Writes the body to standard output, as it comes, until the agent ends it.
+    pub(crate) fn print(mut self) -> Outcome {
+        let mut out = io::stdout().lock();
+        let mut bytes = vec![0; 32 * 1024];
+        loop {
+            let read = self.body.read(&mut bytes).map_err(Failure::disconnected)?;
+            if read == 0 {
+                return Ok(ExitCode::SUCCESS);
+            }
+            out.write_all(&bytes[..read])?;
+            out.flush()?;
+        }
+    }
+
     pub(crate) fn read(stream: UnixStream) -> io::Result<Response> {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         let mut reader = BufReader::new(stream);

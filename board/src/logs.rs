@@ -1,7 +1,5 @@
 //! `nodlet logs`: what a container wrote.
 
-use std::io::{Read, Write};
-use std::process::ExitCode;
 use std::time::Duration;
 
 use lexopt::{Parser, ValueExt};
@@ -47,17 +45,8 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         Some(container) => Some(container.clone()),
         None => containers::default(&context, &client, &logs.pod)?,
     };
-    let mut response = client.request("GET", &logs.target(&context, container.as_deref()), "*/*", None)?;
-    let mut out = std::io::stdout().lock();
-    let mut bytes = vec![0; 32 * 1024];
-    loop {
-        let read = response.body.read(&mut bytes).map_err(Failure::disconnected)?;
-        if read == 0 {
-            return Ok(ExitCode::SUCCESS);
-        }
-        out.write_all(&bytes[..read])?;
-        out.flush()?;
-    }
+    let response = client.request("GET", &logs.target(&context, container.as_deref()), "*/*", None)?;
+    response.print()
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,5 @@
 //! `nodlet ring`: what the agent was told last, and what it decided.
 
-use std::io::{Read, Write};
-use std::process::ExitCode;
-
 use lexopt::{Parser, ValueExt};
 
 use crate::arguments::{Context, Flag, switch};
@@ -58,15 +55,6 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let nodes = client.json("GET", "/api/v1/nodes", None)?;
     let node = nodes["items"][0]["metadata"]["name"].as_str().unwrap_or_default();
     let target = format!("/api/v1/nodes/{}/proxy/debug/ring?follow={follow}&output={format}", encode(node));
-    let mut response = client.request("GET", &target, "*/*", None)?;
-    let mut out = std::io::stdout().lock();
-    let mut bytes = vec![0; 32 * 1024];
-    loop {
-        let read = response.body.read(&mut bytes).map_err(Failure::disconnected)?;
-        if read == 0 {
-            return Ok(ExitCode::SUCCESS);
-        }
-        out.write_all(&bytes[..read])?;
-        out.flush()?;
-    }
+    let response = client.request("GET", &target, "*/*", None)?;
+    response.print()
 }
