@@ -181,7 +181,7 @@ impl Attempt {
             match read(fd.as_fd(), buffer) {
                 Ok(0) => {
                     *pipe = None;
-                    self.console.end(stream);
+                    self.console.end([self.stdout.is_some(), self.stderr.is_some()]);
                     return;
                 }
                 Ok(length) => {
@@ -193,7 +193,7 @@ impl Attempt {
                 // A terminal that nobody has open any more is EIO.
                 Err(_) => {
                     *pipe = None;
-                    self.console.end(stream);
+                    self.console.end([self.stdout.is_some(), self.stderr.is_some()]);
                     return;
                 }
             }

@@ -105,6 +105,7 @@ impl Console {
         let [stdout, stderr] = outputs;
         let output =
             |pipe: Option<OwnedFd>, open: bool| pipe.filter(|_| open).map(|pipe| Output { pipe, skipped: 0 });
+        let open = are_wanted(open);
         self.clients.push(Client {
             // Input of a container that takes none is refused as by a closed pipe.
             stdin: stdin.filter(|_| self.stdin.is_some()),
@@ -200,13 +201,18 @@ impl Console {
         }
     }
 
-    /// An output of the container has ended, and with it the clients' copies.
-    pub(super) fn end(&mut self, stream: Stream) {
+    /// An output of the container has ended, and with it the clients' copies. `open` says which have not.
+    pub(super) fn end(&mut self, open: [bool; 2]) {
+        let wanted = are_wanted(open);
         for client in &mut self.clients {
-            client.confess(stream as usize);
-            client.outputs[stream as usize] = None;
+            for at in (0..2).filter(|at| !open[*at]) {
+                client.confess_in_the_end(at);
+            }
+            for at in (0..2).filter(|at| !wanted[*at]) {
+                client.outputs[at] = None;
+            }
         }
-        if self.tty && stream == Stream::Stdout {
+        if self.tty && !open[Stream::Stdout as usize] {
             self.close_stdin();
         }
         self.clients.retain(Client::is_there);
@@ -214,8 +220,7 @@ impl Console {
 
     /// The container is gone.
     pub(super) fn close(&mut self) {
-        self.end(Stream::Stdout);
-        self.end(Stream::Stderr);
+        self.end([false, false]);
         *self = Console::new(None, self.stdin_once, self.tty);
     }
 
@@ -270,23 +275,21 @@ impl Client {
     }
 
     fn show(&mut self, at: usize, bytes: &[u8]) {
-        let Some(output) = &mut self.outputs[at] else { return };
+        let Some(output) = &self.outputs[at] else { return };
         // Who fell behind begins again when half of the pipe is free, and not for every page of it.
         if output.skipped > 0 && !is_half_empty(output.pipe.as_fd()) {
-            output.skipped += bytes.len() as u64;
-            return;
+            return self.skip(at, bytes);
         }
-        self.confess(at);
+        if !self.confess(at) {
+            return self.skip(at, bytes);
+        }
         let Some(output) = &mut self.outputs[at] else { return };
         let mut rest = bytes;
         while !rest.is_empty() {
             match nix::unistd::write(&output.pipe, rest) {
                 Ok(written) => rest = &rest[written..],
                 Err(nix::Error::EINTR) => {}
-                Err(nix::Error::EAGAIN) => {
-                    output.skipped += rest.len() as u64;
-                    return;
-                }
+                Err(nix::Error::EAGAIN) => return self.skip(at, rest),
                 Err(_) => {
                     self.outputs[at] = None;
                     return;
@@ -295,22 +298,55 @@ impl Client {
         }
     }
 
+    fn skip(&mut self, at: usize, bytes: &[u8]) {
+        if let Some(output) = &mut self.outputs[at] {
+            output.skipped += bytes.len() as u64;
+        }
+    }
+
     /// Says what was skipped of an output: on stderr, where that is its own stream.
-    fn confess(&mut self, at: usize) {
-        let Some(output) = &mut self.outputs[at] else { return };
-        let skipped = std::mem::take(&mut output.skipped);
+    /// `false` if there is no room to say it in.
+    fn confess(&mut self, at: usize) -> bool {
+        let skipped = self.outputs[at].as_ref().map_or(0, |output| output.skipped);
         if skipped == 0 {
-            return;
+            return true;
         }
         let notice = format!(
             "\nnodlet: {skipped} bytes of output were skipped here: they were not read in time; the log has them\n"
         );
-        let [stdout, stderr] = &self.outputs;
-        if let Some(output) = stderr.as_ref().or(stdout.as_ref()) {
-            // Shorter than PIPE_BUF: all of it or nothing.
-            let _ = nix::unistd::write(&output.pipe, notice.as_bytes());
+        // Shorter than PIPE_BUF: all of it or nothing.
+        if self.notices().map(|pipe| nix::unistd::write(pipe, notice.as_bytes()))
+            == Some(Err(nix::Error::EAGAIN))
+        {
+            return false;
+        }
+        if let Some(output) = &mut self.outputs[at] {
+            output.skipped = 0;
+        }
+        true
+    }
+
+    /// As [`Client::confess`], in a pipe that is made larger for it: no other moment comes.
+    fn confess_in_the_end(&mut self, at: usize) {
+        if !self.confess(at)
+            && let Some(pipe) = self.notices().map(AsRawFd::as_raw_fd)
+        {
+            let size = fcntl(pipe, FcntlArg::F_GETPIPE_SZ).unwrap_or(0);
+            let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(size * 2));
+            self.confess(at);
         }
     }
+
+    /// Where it is told what was skipped.
+    fn notices(&self) -> Option<&OwnedFd> {
+        self.outputs.iter().rev().flatten().map(|output| &output.pipe).next()
+    }
+}
+
+/// Which of a client's outputs are kept, of those that are open: stderr as long as
+/// stdout, which is spoken of there.
+fn are_wanted([stdout, stderr]: [bool; 2]) -> [bool; 2] {
+    [stdout, stderr || stdout]
 }
 
 /// Whether nobody holds the other end of a pipe.

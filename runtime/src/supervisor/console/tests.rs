@@ -61,6 +61,41 @@ fn a_client_that_does_not_read_misses_a_part_and_is_told_how_much() {
 }
 
 #[test]
+fn it_is_told_whichever_output_ends_first_and_however_full_the_pipe_is() {
+    for open in [[true, false], [false, true]] {
+        let (mut console, _container) = console(false);
+        let slow = attach(&mut console);
+        console.show(Stream::Stdout, &[b'x'; 100 * 1024]);
+        console.end(open);
+        console.close();
+        assert_eq!(rest_of(slow.stdout), "x".repeat(64 * 1024));
+        assert!(rest_of(slow.stderr).contains(&format!(" {} bytes", 36 * 1024)), "{open:?}");
+    }
+    let (mut console, _container) = console(false);
+    let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap();
+    console.attach(None, [Some(writer), None], [true, true]).unwrap();
+    console.show(Stream::Stdout, &[b'x'; 100 * 1024]);
+    console.close();
+    assert!(rest_of(reader.into())[64 * 1024..].contains(&format!(" {} bytes", 36 * 1024)));
+}
+
+#[test]
+fn a_notice_that_finds_no_room_is_told_later() {
+    let (mut console, _container) = console(false);
+    let mut slow = attach(&mut console);
+    console.show(Stream::Stdout, &[b'x'; 100 * 1024]);
+    console.show(Stream::Stderr, &[b'e'; 64 * 1024]);
+    let mut read = vec![0; 64 * 1024];
+    slow.stdout.read_exact(&mut read).unwrap();
+    console.show(Stream::Stdout, b"not shown either");
+    slow.stderr.read_exact(&mut read).unwrap();
+    console.show(Stream::Stdout, b"again");
+    console.close();
+    assert_eq!(rest_of(slow.stdout), "again");
+    assert!(rest_of(slow.stderr).contains(&format!(" {} bytes", 36 * 1024 + 16)));
+}
+
+#[test]
 fn a_client_that_reads_again_goes_on_behind_the_notice() {
     let (mut console, _container) = console(false);
     let mut slow = attach(&mut console);
