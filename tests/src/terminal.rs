@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use nix::pty::{Winsize, openpty};
@@ -17,6 +17,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 pub struct Terminal {
     child: Child,
     screen: Arc<Mutex<Vec<u8>>>,
+    /// Reads to the end of what is shown.
+    reader: JoinHandle<()>,
     keyboard: File,
 }
 
@@ -46,13 +48,13 @@ impl Terminal {
         let mut output = keyboard.try_clone().expect("a descriptor can be copied");
         let screen = Arc::new(Mutex::new(Vec::new()));
         let shown = Arc::clone(&screen);
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = output.read(&mut bytes) {
                 shown.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&bytes[..count]);
             }
         });
-        Self { child, screen, keyboard }
+        Self { child, screen, reader, keyboard }
     }
 
     /// All that was shown so far.
@@ -84,12 +86,13 @@ impl Terminal {
         }
     }
 
-    /// Waits for the command's end and gives its exit code.
+    /// Waits for the command's end and gives its exit code; all that it showed is on the screen then.
     #[track_caller]
     pub fn ended(&mut self) -> i32 {
         let until = Instant::now() + DEADLINE;
         loop {
-            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+            let status = self.child.try_wait().expect("a child can be waited for");
+            if let Some(status) = status.filter(|_| self.reader.is_finished()) {
                 return status.code().unwrap_or(-1);
             }
             assert!(Instant::now() < until, "the command does not end; shown was:\n{}", self.screen());
