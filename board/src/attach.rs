@@ -86,6 +86,10 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         target.push_str(&format!("&container={}", encode(container)));
     }
     if tty {
+        eprintln!(
+            "All commands and output from this session will be recorded in container logs, including credentials \
+             and sensitive information passed through the command prompt."
+        );
         eprintln!("If you don't see a command prompt, try pressing enter.");
     }
     let detach_keys = if tty { attach.detach_keys } else { Vec::new() };

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lexopt::{Parser, ValueExt};
 use nodlet_runtime::api::spdy::{self, Frame};
@@ -47,6 +48,9 @@ const DATA: u32 = 3;
 
 /// Read at a time.
 const PIECE: usize = 32 * 1024;
+
+/// Until a connection is accepted again where one could not be.
+const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, PartialEq, Eq)]
 struct PortForward {
@@ -98,10 +102,12 @@ fn listen(listener: &TcpListener, remote: u16, target: &Arc<(Client, String)>) {
     for connection in listener.incoming() {
         let local = match connection {
             Ok(local) => local,
-            // The table of files is full, say: it may not be so for ever.
+            // Who connected is gone again.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+            // The table of files is full, say: it may not be so for ever, and nobody tells when.
             Err(error) => {
                 eprintln!("error: failed to accept a connection: {error}");
-                std::thread::sleep(std::time::Duration::from_secs(1));
+                std::thread::sleep(ACCEPT_AGAIN);
                 continue;
             }
         };

@@ -37,12 +37,14 @@ pub(crate) enum Ended {
 /// Opens a session at `target`, and stays until it has ended.
 pub(crate) fn run(client: &Client, target: &str, stdio: &Stdio) -> Result<Ended, Failure> {
     let (stream, decoder) = connect(client, target, websocket::PROTOCOLS[0])?;
-    // Before there is another thread, so that only the one that waits for it gets it.
-    let mut resized = SigSet::empty();
-    resized.add(Signal::SIGWINCH);
-    resized.thread_block().map_err(io::Error::from)?;
     let raw = if stdio.tty { Some(Raw::new()?) } else { None };
-    let ended = talk(stdio, stream, decoder, resized);
+    let signals = Signals::block(raw.as_ref())?;
+    let ended = talk(stdio, stream, decoder, signals);
+    let cut_off = matches!(&ended, Err(failure) if failure.is_disconnected());
+    if raw.is_some() && cut_off {
+        // What is said of it is not to stand behind half a line.
+        eprint!("\r\n");
+    }
     drop(raw);
     ended
 }
@@ -82,21 +84,17 @@ fn talk(
     stdio: &Stdio,
     mut stream: UnixStream,
     mut decoder: Decoder,
-    resized: SigSet,
+    signals: Option<Signals>,
 ) -> Result<Ended, Failure> {
     let writer = Writer::new(stream.try_clone()?);
     let (detach, detached) = (stream.try_clone()?, Arc::new(AtomicBool::new(false)));
-    if stdio.tty {
+    if let Some(signals) = signals {
         let writer = writer.clone();
         if stdio.redraw {
             writer.resize(1);
         }
         writer.resize(0);
-        std::thread::spawn(move || {
-            while resized.wait().is_ok() {
-                writer.resize(0);
-            }
-        });
+        std::thread::spawn(move || signals.obey(&writer));
     }
     if stdio.stdin {
         let (writer, detached) = (writer.clone(), detached.clone());
@@ -215,7 +213,41 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        let _ = tcsetattr(io::stdin().as_fd(), SetArg::TCSANOW, &self.before);
+        restore(&self.before);
+    }
+}
+
+fn restore(before: &Termios) {
+    let _ = tcsetattr(io::stdin().as_fd(), SetArg::TCSANOW, before);
+}
+
+/// The window becomes another size; or this program is asked to end, and leaves the terminal
+/// as it was.
+struct Signals {
+    blocked: SigSet,
+    before: Termios,
+}
+
+impl Signals {
+    /// Before there is another thread, so that only the one that waits for them gets them.
+    fn block(raw: Option<&Raw>) -> io::Result<Option<Signals>> {
+        let Some(raw) = raw else { return Ok(None) };
+        let mut blocked = SigSet::empty();
+        for signal in [Signal::SIGWINCH, Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
+            blocked.add(signal);
+        }
+        blocked.thread_block()?;
+        Ok(Some(Signals { blocked, before: raw.before.clone() }))
+    }
+
+    fn obey(&self, writer: &Writer) {
+        while let Ok(signal) = self.blocked.wait() {
+            if signal != Signal::SIGWINCH {
+                restore(&self.before);
+                std::process::exit(128 + signal as i32);
+            }
+            writer.resize(0);
+        }
     }
 }
 

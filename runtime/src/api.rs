@@ -7,7 +7,8 @@
 //! reads of files are bounded, and what a client does not take stays unread.
 //! The socket's mode is the only lock on the door, and its group is as good as
 //! root. Read next: `api/route.rs` (what a URL means), `api/read.rs` (get,
-//! list), `api/watch.rs`, `api/write.rs`, `api/log.rs`, `api/exec.rs`, `api/ring.rs`; `api/place.rs`, who has to make room.
+//! list), `api/watch.rs`, `api/write.rs`, `api/log.rs`, `api/ring.rs`; what is no longer
+//! HTTP, `api/upgrade.rs` (`exec`, `attach`, `portforward`); `api/place.rs`, who has to make room.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -33,6 +34,7 @@ use crate::told::Told;
 
 mod attach;
 mod body;
+mod container;
 mod discovery;
 mod exec;
 mod log;
@@ -45,7 +47,9 @@ mod route;
 mod select;
 pub mod spdy;
 mod status;
+mod streams;
 mod table;
+mod upgrade;
 mod watch;
 pub mod websocket;
 mod write;
@@ -193,16 +197,20 @@ async fn connection(api: Rc<Api>, stream: Async<UnixStream>) {
         place.sent_away().await;
         None
     };
-    match smol::future::or(async { Some(served.await) }, sent_away).await {
+    let all = async {
+        let served = served.await;
+        place.is_upgraded();
+        let afterwards = afterwards.borrow_mut().take();
+        if let Some(afterwards) = afterwards {
+            afterwards.await;
+        }
+        Some(served)
+    };
+    match smol::future::or(all, sent_away).await {
         Some(Ok(())) => {}
         // A client that hangs up or talks nonsense is its own business.
         Some(Err(error)) => ::log::debug!("api: {error}"),
-        None => return ::log::debug!("api: a client that hangs makes room for another"),
-    }
-    place.is_upgraded();
-    let afterwards = afterwards.borrow_mut().take();
-    if let Some(afterwards) = afterwards {
-        afterwards.await;
+        None => ::log::debug!("api: a client that hangs makes room for another"),
     }
 }
 
@@ -232,13 +240,13 @@ async fn answer(
     api: &Rc<Api>,
     request: hyper::Request<Incoming>,
     afterwards: &Afterwards,
-    place: &Place,
+    place: &Rc<Place>,
 ) -> Result<Response<Body>, Status> {
     let target = route::parse(request.uri().path())?;
     let query = Query::parse(request.uri().query().unwrap_or(""))?;
     let method = request.method().clone();
     if query.flag("watch") || query.flag("follow") || route::stays(&target) {
-        api.places.stay(place)?;
+        api.places.stay(place, Instant::now())?;
     }
     let target = match target {
         Target::Objects(target) => target,
@@ -281,13 +289,13 @@ async fn answer(
                 ("pods", "status", &Method::GET) => read::get(api, resource, &key, &query, request.headers()),
                 ("pods", "log", &Method::GET) => log::log(api, &key, &query),
                 ("pods", "exec", &(Method::GET | Method::POST)) => {
-                    exec::exec(api, &key, &query, request, afterwards).await
+                    exec::exec(api, &key, &query, request, afterwards, place)
                 }
                 ("pods", "attach", &(Method::GET | Method::POST)) => {
-                    attach::attach(api, &key, &query, request, afterwards)
+                    attach::attach(api, &key, &query, request, afterwards, place)
                 }
                 ("pods", "portforward", &(Method::GET | Method::POST)) => {
-                    portforward::portforward(api, &key, request, afterwards)
+                    portforward::portforward(api, &key, request, afterwards, place)
                 }
                 ("pods", "log" | "exec" | "attach" | "portforward" | "status", _) => {
                     Err(not_allowed(&method))

@@ -62,6 +62,16 @@ impl Terminal {
         String::from_utf8_lossy(&self.screen.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The end that a person sits at.
+    pub fn keyboard(&self) -> impl std::os::fd::AsFd {
+        &self.keyboard
+    }
+
     /// Types this.
     pub fn type_in(&mut self, text: &str) {
         self.keyboard.write_all(text.as_bytes()).expect("the terminal is open");

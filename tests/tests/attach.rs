@@ -119,7 +119,8 @@ fn input_that_is_to_be_had_once_ends_with_the_first_client() {
         device.pod(name).wait_phase("Succeeded");
         assert_eq!(device.pod(name).logs("app"), "hello\nend\n");
         let refused = device.nodlet(["attach", name]).refused();
-        assert!(refused.contains("is not running"), "{refused}");
+        let completed = "cannot attach a container in a completed pod; current phase is Succeeded";
+        assert!(refused.contains(completed), "{refused}");
         device.remove_manifest("pod.yaml");
         device.pod(name).wait_gone();
     }
@@ -179,20 +180,87 @@ fn all_clients_see_the_output_and_each_may_leave() {
 #[test]
 fn a_container_without_input_is_watched_alone() {
     let device = Device::start();
-    device.write_manifest(
-        "web.yaml",
-        &manifest::pod("web", "wait /tmp/go then print out then eprint err then sleep"),
-    );
+    let steps = "wait /tmp/go then print out then eprint err then print tick 0.05";
+    device.write_manifest("web.yaml", &manifest::pod_with("web", steps, "terminationGracePeriodSeconds: 1"));
     device.pod("web").wait_ready();
     let mut client = Client::start(device.command(&["attach", "-i", "web"]));
     client.say("nobody hears it\n");
     let refused = device.nodlet(["attach", "absent"]).refused();
     assert!(refused.contains("pods \"absent\" not found"), "{refused}");
-    // Until its copy arrives: when a client is attached is not to be seen from outside.
     device.pod("web").exec("app", ["/bin/demo", "touch", "/tmp/go"]).ok();
     device.pod("web").wait_log("app", "err");
+    device.wait_for("the client to see what comes now", || {
+        client.lines.lock().expect("no reader panics").iter().any(|line| line.starts_with("tick "))
+    });
     device.remove_manifest("web.yaml");
     assert!(client.child.wait().expect("it ends").success(), "with the container ends the session");
+}
+
+#[test]
+fn the_terminal_of_a_container_is_its_console_too() {
+    let device = Device::start();
+    let steps = "stat /dev/console then append /dev/console hello then id then print end then sleep";
+    for (name, more, spec) in [
+        ("root", "", ""),
+        ("user", "", "securityContext: {runAsUser: 1000, runAsGroup: 1000}"),
+        ("sealed", "securityContext: {readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}", ""),
+        ("mighty", "securityContext: {privileged: true}", ""),
+    ] {
+        let app = manifest::container("app", steps, &format!("tty: true\n{more}"));
+        // What a process has of it when it is executed is none of the right to mount it.
+        let other = manifest::container("other", "status then print end then sleep", more);
+        let own =
+            manifest::container("own", "status then print end then sleep", &format!("tty: true\n{more}"));
+        let text = manifest::pod_of(name, &[app, other, own], spec);
+        device.write_manifest(&format!("{name}.yaml"), &text);
+        let pod = device.pod(name);
+        for container in ["app", "other", "own"] {
+            pod.wait_log(container, "end");
+        }
+        let log = pod.logs("app");
+        assert!(log.starts_with("char 0620 ") && log.contains(" 136,0\r\nhello\r\n"), "{name}: {log}");
+        let capabilities = |container: &str| -> Vec<String> {
+            let status = pod.logs(container).replace('\r', "");
+            status.lines().filter(|line| line.starts_with("Cap")).map(str::to_owned).collect()
+        };
+        assert_eq!(capabilities("own"), capabilities("other"), "{name}");
+        assert_eq!(capabilities("own").len(), 5);
+    }
+    // What a volume has there stays what it is.
+    let own = manifest::container(
+        "app",
+        "stat /dev/console then print end then sleep",
+        "tty: true\nvolumeMounts: [{name: dev, mountPath: /dev/console}]",
+    );
+    let (shared, here) = device.shared("file");
+    std::fs::write(here.join("file"), "").expect("the root can be written to");
+    let spec = format!("volumes: [{{name: dev, hostPath: {{path: {shared}/file}}}}]");
+    device.write_manifest("own.yaml", &manifest::pod_of("own", &[own], &spec));
+    device.pod("own").wait_log("app", "end");
+    assert!(device.pod("own").logs("app").starts_with("file "), "{}", device.pod("own").logs("app"));
+    assert!(std::fs::metadata("/dev/console").is_err() || !is_pty("/dev/console"), "the machine's own");
+}
+
+/// Whether a device is a slave of the kind that containers have.
+fn is_pty(path: &str) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).is_ok_and(|meta| libc::major(meta.rdev()) == 136)
+}
+
+#[test]
+fn who_writes_on_when_the_first_process_has_ended_keeps_nobody_waiting() {
+    let device = Device::start();
+    // Its child is of the pod's PID namespace, and outlives it.
+    let steps = "leave spam 1000000000000 then wait /tmp/go then exit 3";
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod_with("web", steps, "restartPolicy: Never\nshareProcessNamespace: true"),
+    );
+    device.wait_for("it to write", || !device.nodlet(["logs", "web", "--tail=1"]).stdout.is_empty());
+    device.pod("web").exec("app", ["/bin/demo", "touch", "/tmp/go"]).ok();
+    device.pod("web").wait_phase("Failed");
+    assert_eq!(device.pod("web").container("app").exit_code(), Some(3));
+    assert!(device.container_processes().is_empty());
 }
 
 #[test]

@@ -162,6 +162,30 @@ fn a_client_that_does_not_read_holds_up_neither_the_agent_nor_another() {
 }
 
 #[test]
+fn a_client_that_is_gone_while_it_is_held_up_is_forgotten() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest("web.yaml", &manifest::pod("web", "deaf 127.0.0.1:7000"));
+    device.pod("web").wait_log("app", "deaf");
+    let held = || std::fs::read_dir(format!("/proc/{}/fd", device.agent_pid())).map_or(0, Iterator::count);
+    for (who, forwarding) in each(&device, &kubectl, ":7000") {
+        let before = held();
+        let stuck = forwarding.connect();
+        stuck.set_nonblocking(true).expect("it is a socket");
+        let piece = vec![b'x'; 1 << 20];
+        let mut idle = 0;
+        device.wait_for("it to be held up", || {
+            idle = if (&stuck).write(&piece).is_ok() { 0 } else { idle + 1 };
+            idle > 50
+        });
+        assert!(held() > before, "{who}: there is a connection");
+        // kubectl's own is there before.
+        drop(forwarding);
+        device.wait_for(&format!("{who}'s connection to be gone"), || held() <= before);
+    }
+}
+
+#[test]
 fn a_pod_of_the_hosts_network_is_reached_and_one_that_does_not_run_is_refused() {
     let device = Device::start();
     device.write_manifest("job.yaml", &manifest::pod_with("job", "exit 0", "restartPolicy: Never"));

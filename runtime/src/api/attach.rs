@@ -1,24 +1,23 @@
 //! `pods/attach`: the streams of a container's own process, over one WebSocket.
 //!
-//! Messages are those of `pods/exec`, and so is the way they go (`api/exec.rs`); but
-//! the other ends of the pipes are the supervisor's, which keeps the container's
-//! streams and lets no client hold it up (`supervisor/console.rs`).
+//! Bytes go as they do for `exec` (`api/streams.rs`); but the other ends of the pipes are
+//! the supervisor's, which keeps the container's streams and lets no client hold it up
+//! (`supervisor/console.rs`).
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
 use hyper::Response;
 use hyper::body::Incoming;
 use nix::fcntl::{FcntlArg, fcntl};
-use smol::Async;
-use smol_hyper::rt::FuturesIo;
 
 use super::body::Body;
-use super::exec::{self, Asked, Handshake, Pipes, Streams};
-use super::read::parse;
-use super::websocket::{Decoder, PROTOCOLS, Role};
-use super::{Afterwards, Api, Query, Request, Status, log, write};
+use super::container::{self, Verb};
+use super::exec::Asked;
+use super::place::Place;
+use super::streams::{self, Pipes, Streams};
+use super::upgrade::{self, upgrade};
+use super::{Afterwards, Api, Query, Request, Status, write};
 use crate::objects::Key;
 
 /// Bytes of output by which a client may lag behind before some are skipped for it.
@@ -30,38 +29,17 @@ pub(super) fn attach(
     query: &Query,
     request: hyper::Request<Incoming>,
     afterwards: &Afterwards,
+    place: &Rc<Place>,
 ) -> Result<Response<Body>, Status> {
     let asked = Asked::streams(query)?;
-    let object = api.objects.get(key).ok_or_else(|| Status::not_found("pods", &key.name))?;
-    let pod = parse(&object.json);
-    let container = log::container(&pod, asked.container.as_deref())?;
-    if !log::container_status(&pod, &container).is_some_and(|status| status["state"]["running"].is_object()) {
-        return Err(Status::bad_request(format!(
-            "container \"{container}\" in pod \"{}\" is not running: see `nodlet get pod {}`",
-            key.name, key.name
-        )));
-    }
-    let handshake = Handshake::of(&request, &PROTOCOLS)?;
+    let container = container::running(api, key, asked.container.as_deref(), Verb::Attach)?;
     let (api, key) = (api.clone(), key.clone());
-    let response = handshake.response();
-    let upgrade = hyper::upgrade::on(request);
-    *afterwards.borrow_mut() = Some(Box::pin(async move {
-        let connection = match upgrade.await {
-            Ok(connection) => connection,
-            Err(error) => return ::log::debug!("api: attach: {error}"),
-        };
-        // What was read behind the request are the client's first frames.
-        if let Ok(parts) = connection.downcast::<FuturesIo<Async<UnixStream>>>() {
-            let mut decoder = Decoder::new(Role::Server);
-            decoder.push(&parts.read_buf);
-            let connection = parts.io.into_inner();
-            match begin(&api, &key, &container, &asked).await {
-                Ok(streams) => exec::talk(connection, decoder, Vec::new(), streams, None).await,
-                Err(status) => exec::refuse(&connection, &status).await,
-            }
+    upgrade(request, &upgrade::STREAMS, afterwards, place, |client, decoder| async move {
+        match begin(&api, &key, &container, &asked).await {
+            Ok(streams) => streams::talk(client, decoder, Vec::new(), streams, None).await,
+            Err(status) => streams::refuse(&client, &status).await,
         }
-    }));
-    Ok(response)
+    })
 }
 
 /// Has the supervisor take the other ends.

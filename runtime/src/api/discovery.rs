@@ -54,8 +54,10 @@ fn resources() -> Value {
         }));
     }
     for (name, kind, verbs) in [
-        ("pods/exec", "PodExecOptions", &["create", "get"][..]),
+        ("pods/attach", "PodAttachOptions", &["create", "get"][..]),
+        ("pods/exec", "PodExecOptions", &["create", "get"]),
         ("pods/log", "Pod", &["get"]),
+        ("pods/portforward", "PodPortForwardOptions", &["create", "get"]),
         ("pods/status", "Pod", &["get"]),
     ] {
         list.push(

@@ -18,6 +18,7 @@ use serde_json::Value;
 use smol::Async;
 
 use super::body::{self, Body};
+use super::container;
 use super::read::parse;
 use super::{Api, Query, Status};
 use crate::objects::{Key, Objects};
@@ -34,7 +35,7 @@ pub(super) fn log(api: &Api, key: &Key, query: &Query) -> Result<Response<Body>,
     let options = Options::parse(query)?;
     let object = api.objects.get(key).ok_or_else(|| Status::not_found("pods", &key.name))?;
     let pod = parse(&object.json);
-    let container = container(&pod, options.container.as_deref())?;
+    let container = container::named(&pod, options.container.as_deref())?;
     let run = choose_run(&pod, &container, options.previous)?;
     let uid = pod["metadata"]["uid"].as_str().unwrap_or("");
     let directory =
@@ -111,43 +112,12 @@ impl Options {
     }
 }
 
-/// The container that is meant: with several, it must be said which.
-pub(super) fn container(pod: &Value, named: Option<&str>) -> Result<String, Status> {
-    let name = pod["metadata"]["name"].as_str().unwrap_or("");
-    let names = |field: &str| -> Vec<&str> {
-        let containers = pod["spec"][field].as_array().into_iter().flatten();
-        containers.filter_map(|container| container["name"].as_str()).collect()
-    };
-    let regular = names("containers");
-    let all = [names("initContainers"), regular.clone(), names("ephemeralContainers")].concat();
-    match named {
-        Some(named) if all.contains(&named) => Ok(named.into()),
-        Some(named) => Err(Status::bad_request(format!("container {named} is not valid for pod {name}"))),
-        None => match regular[..] {
-            [only] => Ok(only.into()),
-            _ => Err(Status::bad_request(format!(
-                "a container name must be specified for pod {name}, choose one of: [{}]",
-                all.join(" ")
-            ))),
-        },
-    }
-}
-
-/// The container's entry in the pod's status.
-pub(super) fn container_status<'a>(pod: &'a Value, container: &str) -> Option<&'a Value> {
-    ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"]
-        .iter()
-        .filter_map(|field| pod["status"][field].as_array())
-        .flatten()
-        .find(|status| status["name"] == container)
-}
-
 /// Which run of the container has the log that is asked for.
 fn choose_run(pod: &Value, container: &str, previous: bool) -> Result<u64, Status> {
     let name = pod["metadata"]["name"].as_str().unwrap_or("");
     let refuse =
         |why: &str| Status::bad_request(format!("container \"{container}\" in pod \"{name}\" {why}"));
-    let status = container_status(pod, container).ok_or_else(|| refuse("is not available"))?;
+    let status = container::status(pod, container).ok_or_else(|| refuse("is not available"))?;
     let newest = status["restartCount"].as_u64().unwrap_or(0);
     let (state, last) = (&status["state"], &status["lastState"]["terminated"]);
     let waiting = !state["running"].is_object() && !state["terminated"].is_object();
@@ -177,7 +147,7 @@ fn is_over(objects: &Objects, key: &Key, uid: &str, container: &str, run: u64) -
     if pod["metadata"]["uid"].as_str() != Some(uid) {
         return true;
     }
-    let Some(status) = container_status(&pod, container) else { return true };
+    let Some(status) = container::status(&pod, container) else { return true };
     !status["state"]["running"].is_object() || status["restartCount"].as_u64().unwrap_or(0) != run
 }
 
@@ -238,20 +208,22 @@ impl Reader {
 
     async fn next(&mut self) -> Option<Vec<u8>> {
         let mut printed = Vec::new();
+        // Whether the run was over before the file was read last: then that was all of it.
+        let mut over = false;
         while !self.ended {
-            // Asked before the file is read: what was written before the end is in the file by then.
-            let over = self.follow.as_ref().is_none_or(|follow| {
-                is_over(&follow.objects, &follow.key, &follow.uid, &follow.container, follow.run)
-            });
             match self.file.read(&mut self.block) {
                 Ok(0) if self.rotated() => {}
                 Ok(0) if over => {
                     self.ended = true;
                     self.printer.end(&mut printed);
                 }
+                // What was written before the end is in the file when the end is known.
+                Ok(0) if self.is_over() => over = true,
                 Ok(0) => self.wait().await,
                 Ok(read) => {
                     self.ended = !self.printer.print(&self.block[..read], &mut printed);
+                    // A long log of which nothing is shown is not read in one go: others are served here.
+                    smol::future::yield_now().await;
                 }
                 Err(error) => {
                     ::log::warn!("api: failed to read {}: {error}", self.path.display());
@@ -263,6 +235,12 @@ impl Reader {
             }
         }
         None
+    }
+
+    fn is_over(&self) -> bool {
+        self.follow.as_ref().is_none_or(|follow| {
+            is_over(&follow.objects, &follow.key, &follow.uid, &follow.container, follow.run)
+        })
     }
 
     /// Goes on with the new file if the supervisor began one; at the end of the old one.

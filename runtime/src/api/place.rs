@@ -23,7 +23,7 @@ use super::body::Body;
 const UNREAD: usize = 4 * 1024 * 1024;
 
 /// Clients at a time that stay: that watch, follow a log, have a process executed. The other
-/// places are for those that ask and go.
+/// places are for those that ask and go. The next one to stay is refused unless one of them hangs.
 const STAYING: usize = 48;
 
 /// How long a client may leave an answer unread, or say nothing, before it has to make
@@ -75,27 +75,25 @@ impl Places {
 
     /// Sends the client away that has hung for longest. `false` if none has hung for [`PATIENCE`].
     pub(super) fn make_room(&self, now: Instant) -> bool {
-        let taken = self.taken.borrow();
-        let hung = taken.iter().filter_map(Weak::upgrade).filter(|place| !place.going.0.is_closed());
-        let longest =
-            hung.filter_map(|place| Some((place.hung_since()?, place))).min_by_key(|(since, _)| *since);
-        match longest {
-            Some((since, place)) if now.saturating_duration_since(since) >= PATIENCE => place.going.0.close(),
-            Some(_) | None => false,
-        }
+        make_room(self.there(), now)
     }
 
-    /// Lets a client stay, if not too many do.
-    pub(super) fn stay(&self, place: &Place) -> Result<(), Status> {
-        let taken = self.taken.borrow();
-        let staying = taken.iter().filter_map(Weak::upgrade).filter(|place| place.stays.get()).count();
-        if staying >= STAYING {
+    /// Lets a client stay, if not too many do that read what there is for them.
+    pub(super) fn stay(&self, place: &Place, now: Instant) -> Result<(), Status> {
+        let staying = || self.there().filter(|place| place.stays.get());
+        if staying().count() >= STAYING && !make_room(staying(), now) {
             return Err(Status::too_many_requests(format!(
-                "{STAYING} clients watch, follow logs or execute already: end one of them"
+                "{STAYING} clients watch, follow logs, execute, attach or forward already: end one of them"
             )));
         }
         place.stays.set(true);
         Ok(())
+    }
+
+    /// Those that are there and have not been sent away.
+    fn there(&self) -> impl Iterator<Item = Rc<Place>> {
+        let there: Vec<Rc<Place>> = self.taken.borrow().iter().filter_map(Weak::upgrade).collect();
+        there.into_iter().filter(|place| !place.going.0.is_closed())
     }
 
     /// Room for an answer of so many bytes, until what is returned is dropped.
@@ -109,6 +107,15 @@ impl Places {
         }
         self.unread.set(held + bytes);
         Ok(Held { bytes, unread: self.unread.clone() })
+    }
+}
+
+/// Sends the one of them away that has hung for longest, if it has for [`PATIENCE`].
+fn make_room(of: impl Iterator<Item = Rc<Place>>, now: Instant) -> bool {
+    let longest = of.filter_map(|place| Some((place.hung_since()?, place))).min_by_key(|(since, _)| *since);
+    match longest {
+        Some((since, place)) if now.saturating_duration_since(since) >= PATIENCE => place.going.0.close(),
+        Some(_) | None => false,
     }
 }
 
@@ -129,9 +136,14 @@ impl Place {
         self.standing.set(if whole { Standing::Served } else { Standing::Silent(Instant::now()) });
     }
 
-    /// Its connection has become something else, which looks after itself.
+    /// Its connection has become something else; or it has taken what it was sent there.
     pub(super) fn is_upgraded(&self) {
         self.standing.set(Standing::Served);
+    }
+
+    /// There is something for it on a connection that has become something else.
+    pub(super) fn is_sent_something(&self) {
+        self.standing.set(Standing::Unread(Instant::now()));
     }
 
     fn hung_since(&self) -> Option<Instant> {
@@ -238,6 +250,38 @@ mod tests {
         }
         assert!(!places.make_room(late), "the last is served");
         assert!(!served.going.0.is_closed());
+    }
+
+    #[test]
+    fn one_more_may_stay_only_in_the_place_of_one_that_hangs() {
+        let places = Places::default();
+        let start = Instant::now();
+        let staying: Vec<Rc<Place>> = (0..STAYING).map(|_| places.take()).collect();
+        for place in &staying {
+            place.asks(true);
+            places.stay(place, start).expect("there is room");
+        }
+        let late = start + PATIENCE + Duration::from_secs(60);
+        // Hangs, too, but it is not what there are too many of.
+        let silent = places.take();
+        silent.standing.set(Standing::Silent(start));
+        let next = places.take();
+        next.asks(true);
+        assert_eq!(places.stay(&next, late).map_err(|status| status.code), Err(429));
+        staying[7].is_sent_something();
+        assert_eq!(
+            places.stay(&next, Instant::now()).map_err(|status| status.code),
+            Err(429),
+            "not for long"
+        );
+        staying[7].is_upgraded();
+        assert!(places.stay(&next, late).is_err(), "it has read it");
+        staying[7].is_sent_something();
+        places.stay(&next, late).expect("one of them hangs");
+        assert!(staying[7].going.0.is_closed() && !silent.going.0.is_closed());
+        let another = places.take();
+        another.asks(true);
+        assert!(places.stay(&another, late).is_err(), "only one of them hung");
     }
 
     #[test]

@@ -5,13 +5,16 @@
 //! pod's network namespace, so that what listens on 127.0.0.1 there is reached, too.
 //! Each connection has a few pieces of memory and no more: who does not read holds up
 //! who sends, and on one WebSocket all of its connections, as under a kubelet.
+//!
+//! A client is connected to one pod, and not to the next one of that name: when that pod is
+//! over, the WebSocket is closed, and kubectl says that it lost the connection to the pod.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
 use std::rc::Rc;
+use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
@@ -19,14 +22,14 @@ use hyper::Response;
 use hyper::body::Incoming;
 use nix::sys::socket::{SockaddrIn, SockaddrIn6, SockaddrLike};
 use smol::{Async, LocalExecutor};
-use smol_hyper::rt::FuturesIo;
 
 use super::body::Body;
-use super::exec::Handshake;
+use super::place::Place;
 use super::read::parse;
 use super::request::Family;
 use super::spdy::{self, Frame};
-use super::websocket::{self, Opcode, Role};
+use super::upgrade::{self, Client, upgrade};
+use super::websocket::{self, Opcode};
 use super::{Afterwards, Api, Request, Status, write};
 use crate::objects::Key;
 
@@ -42,42 +45,62 @@ const PIECES: usize = 4;
 /// Connections of one client at once; another one is refused.
 const MAX_CONNECTIONS: usize = 128;
 
+/// For the client to read the last of what it is told.
+const GOODBYE: Duration = Duration::from_secs(1);
+
 pub(super) fn portforward(
     api: &Rc<Api>,
     key: &Key,
     request: hyper::Request<Incoming>,
     afterwards: &Afterwards,
+    place: &Rc<Place>,
 ) -> Result<Response<Body>, Status> {
     let object = api.objects.get(key).ok_or_else(|| Status::not_found("pods", &key.name))?;
-    let phase = parse(&object.json)["status"]["phase"].as_str().unwrap_or("Unknown").to_owned();
+    let pod = parse(&object.json);
+    let phase = pod["status"]["phase"].as_str().unwrap_or("Unknown");
     if phase != "Running" {
         return Err(Status::bad_request(format!(
             "unable to forward port because pod is not running. Current status={phase}"
         )));
     }
-    let handshake = Handshake::of(&request, &[spdy::PROTOCOL])?;
-    let (api, key) = (api.clone(), key.clone());
-    let response = handshake.response();
-    let upgrade = hyper::upgrade::on(request);
-    *afterwards.borrow_mut() = Some(Box::pin(async move {
-        let connection = match upgrade.await {
-            Ok(connection) => connection,
-            Err(error) => return ::log::debug!("api: portforward: {error}"),
-        };
-        // What was read behind the request are the client's first frames.
-        if let Ok(parts) = connection.downcast::<FuturesIo<Async<UnixStream>>>() {
-            let mut decoder = websocket::Decoder::new(Role::Server);
-            decoder.push(&parts.read_buf);
-            Session::run(api, key, parts.io.into_inner(), decoder).await;
+    let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    let pod = Rc::new(Pod { api: api.clone(), key: key.clone(), uid });
+    upgrade(request, &upgrade::CONNECTIONS, afterwards, place, |client, decoder| async move {
+        Session::run(pod, client, decoder).await;
+    })
+}
+
+/// Where to.
+struct Pod {
+    api: Rc<Api>,
+    key: Key,
+    /// Of another one of this name.
+    uid: String,
+}
+
+impl Pod {
+    /// Until it runs no more.
+    async fn is_over(&self) {
+        let mut seen = None;
+        loop {
+            let version = self.api.objects.version();
+            let Some(object) = self.api.objects.get(&self.key) else { return };
+            if seen != Some(object.version) {
+                seen = Some(object.version);
+                let pod = parse(&object.json);
+                if pod["metadata"]["uid"] != *self.uid || pod["status"]["phase"] != "Running" {
+                    return;
+                }
+            }
+            self.api.objects.changed_since(version).await;
         }
-    }));
-    Ok(response)
+    }
 }
 
 /// One client.
 struct Session {
-    api: Rc<Api>,
-    key: Key,
+    pod: Rc<Pod>,
+    client: Rc<Client>,
     encoder: spdy::Encoder,
     frames: Sender<Vec<u8>>,
     /// Streams for errors that wait for one for data, by `requestID`.
@@ -98,23 +121,22 @@ struct Connection {
 }
 
 impl Session {
-    /// Until the client is gone; its connections go with it.
-    async fn run(api: Rc<Api>, key: Key, client: Async<UnixStream>, mut messages: websocket::Decoder) {
+    /// Until the client or the pod is gone; its connections go with it.
+    async fn run(pod: Rc<Pod>, client: Client, mut messages: websocket::Decoder) {
         let (frames, to_send) = async_channel::bounded::<Vec<u8>>(FRAMES);
-        let tasks = Rc::new(LocalExecutor::new());
-        let (mut reader, mut writer) = (&client, &client);
+        let (tasks, client) = (Rc::new(LocalExecutor::new()), Rc::new(client));
         let mut session = Session {
-            api,
-            key,
+            pod: pod.clone(),
+            client: client.clone(),
             encoder: spdy::Encoder::default(),
-            frames,
+            frames: frames.clone(),
             errors: BTreeMap::new(),
             connections: BTreeMap::new(),
             tasks: tasks.clone(),
         };
         let send = async {
             while let Ok(frame) = to_send.recv().await {
-                if writer.write_all(&frame).await.is_err() {
+                if client.write_all(&frame).await.is_err() {
                     break;
                 }
             }
@@ -126,13 +148,27 @@ impl Session {
                 if let Err(error) = session.obey(&mut messages, &mut decoder).await {
                     return ::log::debug!("api: portforward: {error}");
                 }
-                match reader.read(&mut piece).await {
+                match client.read(&mut piece).await {
                     Ok(0) | Err(_) => return,
                     Ok(read) => messages.push(&piece[..read]),
                 }
             }
         };
-        tasks.run(smol::future::or(send, receive)).await;
+        let run = async {
+            smol::future::or(receive, pod.is_over()).await;
+            let normal = websocket::encode(Opcode::Close, &[&1000u16.to_be_bytes()], None);
+            let closed = async {
+                let _ = frames.send(normal).await;
+                // What is said already is sent, and then there is no more.
+                frames.close();
+                smol::future::pending().await
+            };
+            smol::future::or(closed, async {
+                smol::Timer::after(GOODBYE).await;
+            })
+            .await;
+        };
+        tasks.run(smol::future::or(send, run)).await;
     }
 
     /// Does what has arrived whole. An error is the end.
@@ -148,38 +184,47 @@ impl Session {
                     let _ =
                         self.frames.send(websocket::encode(Opcode::Pong, &[&message.payload], None)).await;
                 }
-                Opcode::Close => {
-                    let normal = websocket::encode(Opcode::Close, &[&1000u16.to_be_bytes()], None);
-                    let _ = self.frames.send(normal).await;
-                    return Err("the client has closed".into());
-                }
+                Opcode::Close => return Err("the client has closed".into()),
                 Opcode::Text | Opcode::Pong => {}
             }
             while let Some(frame) = decoder.frame().map_err(|error| error.to_string())? {
-                self.hear(frame).await;
+                self.hear(frame).await?;
             }
         }
         Ok(())
     }
 
-    async fn hear(&mut self, frame: Frame) {
+    /// An error is the end.
+    async fn hear(&mut self, frame: Frame) -> Result<(), String> {
         match frame {
             Frame::Open { stream, headers, .. } => self.open(stream, &headers).await,
             Frame::Data { stream, bytes, fin } => {
-                let Some(connection) = self.connections.get_mut(&stream) else { return };
+                let Some(connection) = self.connections.get_mut(&stream) else { return Ok(()) };
                 if let (Some(input), false) = (&connection.input, bytes.is_empty()) {
                     // Held up by the connection; one that has ended takes all, and throws it away.
-                    let _ = input.send(bytes).await;
+                    let taken = async {
+                        let _ = input.send(bytes).await;
+                        Ok(())
+                    };
+                    let gone = async {
+                        self.client.gone().await;
+                        Err("the client is gone".to_owned())
+                    };
+                    smol::future::or(taken, gone).await?;
                 }
                 if fin {
                     connection.input = None;
                 }
             }
-            Frame::Reset { stream } => drop(self.connections.remove(&stream)),
+            Frame::Reset { stream } => {
+                self.connections.remove(&stream);
+                self.errors.retain(|_, error| *error != stream);
+            }
             Frame::Ping { id } => self.say(spdy::pong(id)).await,
             // It waits for its connections, and closes the WebSocket then.
             Frame::GoAway | Frame::Other => {}
         }
+        Ok(())
     }
 
     /// A stream for errors is remembered, and one for data connects.
@@ -205,8 +250,7 @@ impl Session {
                 let (running, ended) = async_channel::bounded::<()>(1);
                 self.connections.insert(stream, Connection { input: Some(input), _cut: cut, ended });
                 let forward = Forward {
-                    api: self.api.clone(),
-                    key: self.key.clone(),
+                    pod: self.pod.clone(),
                     port,
                     data: stream,
                     error: self.errors.remove(&request),
@@ -236,8 +280,7 @@ impl Session {
 
 /// One connection.
 struct Forward {
-    api: Rc<Api>,
-    key: Key,
+    pod: Rc<Pod>,
     port: u16,
     data: u32,
     error: Option<u32>,
@@ -274,7 +317,7 @@ impl Forward {
     async fn end(&self, result: Result<(), String>) {
         if let Err(why) = &result {
             if let Some(error) = self.error {
-                let why = format!("error forwarding port {} to pod {}: {why}", self.port, self.key.name);
+                let why = format!("error forwarding port {} to pod {}: {why}", self.port, self.pod.key.name);
                 self.say(error, why.as_bytes(), true).await;
             }
             self.say(self.data, &[], true).await;
@@ -299,9 +342,11 @@ impl Forward {
     }
 
     async fn connect_to(&self, family: Family, address: SocketAddr) -> Result<Async<TcpStream>, String> {
-        let socket = write::ask(&self.api, |reply| Request::Socket {
-            namespace: self.key.namespace.to_string(),
-            pod: self.key.name.to_string(),
+        let Pod { api, key, uid } = &*self.pod;
+        let socket = write::ask(api, |reply| Request::Socket {
+            namespace: key.namespace.to_string(),
+            pod: key.name.to_string(),
+            uid: uid.clone(),
             family,
             reply,
         })

@@ -91,6 +91,8 @@ pub enum Request {
         namespace: String,
         /// `metadata.name`.
         pod: String,
+        /// `metadata.uid`: none in another pod of this name.
+        uid: String,
         /// Of its address.
         family: Family,
         /// Not connected, and not blocking.

@@ -46,9 +46,10 @@ impl Engine {
                     Err(status) => drop(reply.try_send(Err(status))),
                 }
             }
-            Request::Socket { namespace, pod, family, reply } => {
+            Request::Socket { namespace, pod, uid, family, reply } => {
                 let socket = self
                     .shown(&namespace, &pod)
+                    .filter(|index| self.shell.uid(*index).is_some_and(|shown| *shown.0 == *uid))
                     .ok_or_else(|| Status::not_found("pods", &pod))
                     .and_then(|index| self.shell.pod_socket(index, family));
                 let _ = reply.try_send(socket);

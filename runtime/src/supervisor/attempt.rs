@@ -164,42 +164,46 @@ impl Attempt {
         self.console.attach(stdin, outputs, [self.stdout.is_some(), self.stderr.is_some()])
     }
 
-    /// Reads what the container has written, to the last byte that is there.
+    /// Reads what the container has written, to the last byte that is there now. Not for as
+    /// long as there is more: others may hold its pipes, and write without end.
     pub(super) fn drain(&mut self, buffer: &mut [u8]) {
-        self.read(Stream::Stdout, buffer, true);
-        self.read(Stream::Stderr, buffer, true);
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let mut left = self.output(stream).as_ref().map_or(0, |pipe| capacity(pipe.as_fd()));
+            while left > 0 {
+                match self.read(stream, buffer) {
+                    0 => break,
+                    length => left = left.saturating_sub(length),
+                }
+            }
+        }
     }
 
-    /// Reads from one of its outputs: once, or until there is no more.
-    pub(super) fn read(&mut self, stream: Stream, buffer: &mut [u8], all: bool) {
+    /// Reads from one of its outputs, as much as fits into the buffer; 0 if there is nothing now.
+    pub(super) fn read(&mut self, stream: Stream, buffer: &mut [u8]) -> usize {
         loop {
-            let pipe = match stream {
-                Stream::Stdout => &mut self.stdout,
-                Stream::Stderr => &mut self.stderr,
-            };
-            let Some(fd) = pipe else { return };
-            match read(fd.as_fd(), buffer) {
-                Ok(0) => {
-                    *pipe = None;
-                    self.console.end([self.stdout.is_some(), self.stderr.is_some()]);
-                    return;
-                }
-                Ok(length) => {
+            let Some(pipe) = self.output(stream) else { return 0 };
+            match read(pipe.as_fd(), buffer) {
+                Ok(length @ 1..) => {
                     self.log.write(stream, &buffer[..length]);
                     self.console.show(stream, &buffer[..length]);
+                    return length;
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return 0,
                 // A terminal that nobody has open any more is EIO.
-                Err(_) => {
-                    *pipe = None;
+                Ok(_) | Err(_) => {
+                    *self.output(stream) = None;
                     self.console.end([self.stdout.is_some(), self.stderr.is_some()]);
-                    return;
+                    return 0;
                 }
             }
-            if !all {
-                return;
-            }
+        }
+    }
+
+    fn output(&mut self, stream: Stream) -> &mut Option<OwnedFd> {
+        match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
         }
     }
 
@@ -229,6 +233,15 @@ impl Attempt {
 
 fn read(fd: BorrowedFd, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(nix::unistd::read(fd.as_raw_fd(), buffer)?)
+}
+
+/// The most bytes that can lie in a pipe, or be on their way through a terminal.
+fn capacity(pipe: BorrowedFd) -> usize {
+    use nix::fcntl::{FcntlArg, fcntl};
+    /// More than the kernel keeps on a terminal's way: 64 KiB and two lines' worth.
+    const TERMINAL: usize = 128 * 1024;
+    let size = fcntl(pipe.as_raw_fd(), FcntlArg::F_GETPIPE_SZ);
+    size.ok().and_then(|size| usize::try_from(size).ok()).unwrap_or(TERMINAL)
 }
 
 /// A pipe whose reading end does not block, and whose writing end does.

@@ -24,6 +24,9 @@ use crate::time::Timestamp;
 /// containerd does.
 const MAX_LINE: usize = 16 * 1024;
 
+/// Bytes of whole lines that are written to the file at once, or a line more.
+const BATCH: usize = 64 * 1024;
+
 /// Which of its outputs a container wrote to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
@@ -48,6 +51,15 @@ impl Stream {
 pub(super) struct Partial {
     stdout: Vec<u8>,
     stderr: Vec<u8>,
+}
+
+impl Partial {
+    fn of(&mut self, stream: Stream) -> &mut Vec<u8> {
+        match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        }
+    }
 }
 
 /// The log of one attempt.
@@ -103,24 +115,21 @@ impl Log {
 
     /// Takes what was read from a stream.
     pub(super) fn write(&mut self, stream: Stream, mut bytes: &[u8]) {
-        let mut lines = Vec::with_capacity(bytes.len() + bytes.len() / 4 + 64);
+        let prefix = Prefix::new(stream);
+        let mut lines = Vec::with_capacity((bytes.len() + bytes.len() / 4).min(BATCH) + 64);
         let mut count = 0;
-        let now = Timestamp::now();
         while !bytes.is_empty() {
-            let partial = match stream {
-                Stream::Stdout => &mut self.partial.stdout,
-                Stream::Stderr => &mut self.partial.stderr,
-            };
+            let partial = self.partial.of(stream);
             let room = MAX_LINE - partial.len();
-            let newline = bytes.iter().take(room + 1).position(|byte| *byte == b'\n');
+            let newline = memchr::memchr(b'\n', &bytes[..bytes.len().min(room + 1)]);
             match newline {
                 Some(end) => {
-                    append(&mut lines, now, stream, "F", &[partial, &bytes[..end]]);
+                    prefix.append(&mut lines, "F", &[partial, &bytes[..end]]);
                     partial.clear();
                     bytes = &bytes[end + 1..];
                 }
                 None if bytes.len() > room => {
-                    append(&mut lines, now, stream, "P", &[partial, &bytes[..room]]);
+                    prefix.append(&mut lines, "P", &[partial, &bytes[..room]]);
                     partial.clear();
                     bytes = &bytes[room..];
                 }
@@ -131,14 +140,12 @@ impl Log {
             }
             count += 1;
             // One batch is one write; a batch that would pass the size is its own.
-            if lines.len() >= MAX_LINE {
+            if lines.len() >= BATCH {
                 self.store(&lines, count);
-                (lines, count) = (Vec::with_capacity(bytes.len() + 64), 0);
+                lines.clear();
+                count = 0;
             }
-            let partial = match stream {
-                Stream::Stdout => &mut self.partial.stdout,
-                Stream::Stderr => &mut self.partial.stderr,
-            };
+            let partial = self.partial.of(stream);
             // An idle supervisor keeps no room for a long line that is over.
             if partial.capacity() > 1024 && partial.is_empty() {
                 *partial = Vec::new();
@@ -151,12 +158,11 @@ impl Log {
 
     /// The streams have ended: a line without a newline is one.
     pub(super) fn finish(&mut self) {
-        let now = Timestamp::now();
         let partial = std::mem::take(&mut self.partial);
         for (stream, rest) in [(Stream::Stdout, partial.stdout), (Stream::Stderr, partial.stderr)] {
             if !rest.is_empty() {
                 let mut line = Vec::with_capacity(rest.len() + 64);
-                append(&mut line, now, stream, "F", &[&rest]);
+                Prefix::new(stream).append(&mut line, "F", &[&rest]);
                 self.store(&line, 1);
             }
         }
@@ -227,7 +233,7 @@ impl Log {
             let text =
                 format!("nodlet: {} lines ({} bytes) were lost here: {}", lost.lines, lost.bytes, lost.error);
             let mut line = Vec::new();
-            append(&mut line, Timestamp::now(), Stream::Stderr, "F", &[text.as_bytes()]);
+            Prefix::new(Stream::Stderr).append(&mut line, "F", &[text.as_bytes()]);
             self.append_whole(&line)?;
             self.lost = None;
         }
@@ -276,15 +282,27 @@ impl Log {
     }
 }
 
-fn append(to: &mut Vec<u8>, time: Timestamp, stream: Stream, tag: &str, content: &[&[u8]]) {
-    let mut prefix = heapless::String::<64>::new();
-    write!(prefix, "{} {} {tag} ", time.nanos(), stream.name())
-        .expect("a time, a stream and a tag have 46 bytes");
-    to.extend_from_slice(prefix.as_bytes());
-    for part in content {
-        to.extend_from_slice(part);
+/// What the lines of one moment and stream begin with. To write a time takes longer than
+/// to write a line.
+struct Prefix(heapless::String<64>);
+
+impl Prefix {
+    fn new(stream: Stream) -> Prefix {
+        let mut text = heapless::String::new();
+        write!(text, "{} {} ", Timestamp::now().nanos(), stream.name())
+            .expect("a time and a stream have 38 bytes");
+        Prefix(text)
     }
-    to.push(b'\n');
+
+    fn append(&self, to: &mut Vec<u8>, tag: &str, content: &[&[u8]]) {
+        to.extend_from_slice(self.0.as_bytes());
+        to.extend_from_slice(tag.as_bytes());
+        to.push(b' ');
+        for part in content {
+            to.extend_from_slice(part);
+        }
+        to.push(b'\n');
+    }
 }
 
 /// `20060102-150405`, as the kubelet names rotated files.

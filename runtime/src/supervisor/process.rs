@@ -47,8 +47,9 @@ const MAX_EXECS: usize = 64;
 /// How long a start may take before it is given up: the kubelet's runtimeRequestTimeout.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Read from a container at once.
-const BUFFER: usize = 16 * 1024;
+/// Read from a container at once: what a pipe holds. Pages of it that no container has
+/// filled yet are none.
+const BUFFER: usize = 64 * 1024;
 
 /// Where helpers mount, in the pod's directory.
 const SCRATCH: &str = "mnt";
@@ -290,7 +291,9 @@ impl Process {
             Source::Status(at) => self.status(at),
             Source::ExecStatus(at) => self.exec_status(at),
             Source::Console(at) => self.attempts[at].console.pump(),
-            Source::Output(at, stream) => self.attempts[at].read(stream, &mut self.buffer, false),
+            Source::Output(at, stream) => {
+                self.attempts[at].read(stream, &mut self.buffer);
+            }
             // The loop looks at every cgroup that is emptying.
             Source::Events => {}
         }

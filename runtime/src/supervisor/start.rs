@@ -36,6 +36,11 @@ use super::sys::{self, Resolve};
 mod spec;
 mod volume;
 
+use volume::Mounted;
+
+/// What a container that has a terminal may know it by.
+const CONSOLE: &str = "/dev/console";
+
 /// What the helper and the container's process tell the supervisor.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "a frame of fixed capacity on the stack")]
@@ -200,6 +205,12 @@ impl Start<'_> {
         let cgroup = hide_cgroups(&config, &directory("cgroup")?).map_err(StartError::JoinCgroup)?;
 
         let (bundle, state) = (directory("bundle")?, directory("state")?);
+        // Where the container's terminal goes later, when there is one; not over what a volume has there.
+        let covered = |volume: &Mounted| ["/dev", CONSOLE].map(Path::new).contains(&&*volume.destination);
+        let console = (config.tty && !mounted.iter().any(covered)).then(|| bundle.join("console"));
+        if let Some(console) = &console {
+            File::create(console).map_err(StartError::Bundle)?;
+        }
         let spec = spec::make(
             &config,
             &spec::Made {
@@ -208,6 +219,7 @@ impl Start<'_> {
                 user: &user,
                 volumes: &mounted,
                 cgroup: cgroup.as_deref(),
+                console: console.as_deref(),
             },
         );
         let bytes = serde_json::to_vec(&spec).map_err(|error| StartError::Bundle(error.into()))?;
@@ -219,7 +231,7 @@ impl Start<'_> {
         }
         let execute = Execute::new(&process, &user.home);
         drop((root_fd, volumes, layers));
-        self.create(&config, &bundle, &state, execute)
+        self.create(&config, &bundle, &state, execute, console.is_some())
     }
 
     /// Leaves the host's mounts: from here on nothing that is mounted is seen there.
@@ -241,6 +253,7 @@ impl Start<'_> {
         bundle: &Path,
         state: &Path,
         execute: Execute,
+        console: bool,
     ) -> Result<(), StartError> {
         let failed =
             |error: &(dyn std::error::Error + 'static)| StartError::Create(crate::error::chain(error));
@@ -248,6 +261,7 @@ impl Start<'_> {
             execute,
             status: self.status.as_raw_fd(),
             tty: config.tty,
+            console,
             stdin: config.stdin,
         };
         let mut builder = ContainerBuilder::new(config.id.clone(), SyscallType::Linux)
@@ -280,6 +294,8 @@ struct ReportingExecutor {
     status: std::os::fd::RawFd,
     /// Give it a terminal: one of the container's own, as its own user.
     tty: bool,
+    /// It is `/dev/console`, too.
+    console: bool,
     /// Whether input of clients goes there.
     stdin: bool,
 }
@@ -287,6 +303,10 @@ struct ReportingExecutor {
 impl ReportingExecutor {
     fn open_terminal(&self, status: BorrowedFd) -> io::Result<()> {
         let (master, slave) = enter::open_terminal(None, None)?;
+        if self.console {
+            let terminal = sys::clone_mount(Some(slave.as_fd()), c"", false)?;
+            sys::attach_mount(terminal.as_fd(), Path::new(CONSOLE))?;
+        }
         protocol::send(status, &Status::Terminal { stdin: self.stdin }, &[master.as_fd()])?;
         // Leads a session already where libcontainer saw to it.
         let _ = nix::unistd::setsid();

@@ -46,9 +46,9 @@ itself   env · id · status · hostname · cwd · args WORD… · tty · resize
          mounts
 time     sleep [SECONDS] · exit CODE [AFTER_SECONDS] · fail-once FILE · abort · ignore-term
          on-term CODE [SECONDS]
-load     hog MIB · forks COUNT · spin · child STEP (and waits for it)
+load     hog MIB · forks COUNT · spin · child STEP (and waits for it) · leave STEP (and does not)
 devices  mknod FILE MAJOR MINOR · open FILE
-network  serve PORT DIR · listen PORT · mirror ADDRESS:PORT · get URL · connect HOST:PORT
+network  serve PORT DIR · listen PORT · mirror ADDRESS:PORT · deaf ADDRESS:PORT · get URL · connect HOST:PORT
 ipc      ipc sysv-make|sysv-has KEY · ipc posix-make|posix-has NAME
 ";
 
@@ -161,6 +161,7 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["hog", mib] => hog(mib.parse()?),
         ["forks", count] => forks(count.parse()?)?,
         ["child", step @ ..] => println!("{}", Command::new("/proc/self/exe").args(step).status()?),
+        ["leave", step @ ..] => drop(Command::new("/proc/self/exe").args(step).spawn()?),
         ["mknod", file, major, minor] => {
             use nix::sys::stat::{Mode, SFlag, makedev, mknod};
             let device = makedev(major.parse()?, minor.parse()?);
@@ -187,6 +188,12 @@ fn run(step: &[String]) -> Result<(), Failure> {
                     back.shutdown(std::net::Shutdown::Write)
                 });
             }
+        }
+        ["deaf", address] => {
+            let listener = TcpListener::bind(address)?;
+            println!("deaf");
+            // Accepted and never read.
+            let _held: Vec<_> = listener.incoming().collect();
         }
         ["get", url] => http::get(url)?,
         ["connect", address] => drop(std::net::TcpStream::connect(address)?),
@@ -248,11 +255,24 @@ fn lock(name: &str) -> Result<(), Failure> {
     }
 }
 
-/// Numbered lines of 100 bytes, so that a reader can tell a lost one.
+/// Numbered lines of 100 bytes, so that a reader can tell a lost one; written as fast as
+/// they are taken, because how fast that is may be what is measured.
 fn spam(bytes: usize) -> io::Result<()> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    for number in 0..bytes.div_ceil(100) {
-        writeln!(out, "{number:0>12} {:x>86}", "")?;
+    const LINES: usize = 640;
+    let mut out = io::stdout().lock();
+    let lines = bytes.div_ceil(100);
+    let mut block: Vec<u8> =
+        (0..LINES).flat_map(|number| format!("{number:0>12} {:x>86}\n", "").into_bytes()).collect();
+    for first in (0..lines).step_by(LINES) {
+        let count = LINES.min(lines - first);
+        for (number, line) in block.chunks_exact_mut(100).enumerate().take(count) {
+            let mut rest = first + number;
+            for digit in line[..12].iter_mut().rev() {
+                *digit = b'0' + (rest % 10) as u8;
+                rest /= 10;
+            }
+        }
+        out.write_all(&block[..count * 100])?;
     }
     out.flush()
 }

@@ -58,6 +58,7 @@ fn objects() -> Rc<Objects> {
     let objects = Rc::new(Objects::new(0));
     objects.put(key("web"), web);
     objects.put(key("idle"), pod("idle", "Pending"));
+    objects.put(key("done"), pod("done", "Succeeded"));
     objects
 }
 
@@ -70,10 +71,14 @@ struct Client {
 
 impl Client {
     fn start(socket: &Path, query: &str) -> Client {
+        Client::of(socket, &format!("{EXEC}?{query}"))
+    }
+
+    fn of(socket: &Path, target: &str) -> Client {
         let mut stream = UnixStream::connect(socket).expect("the API listens");
         write!(
             stream,
-            "GET {EXEC}?{query} HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+            "GET {target} HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
              sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
              sec-websocket-protocol: v5.channel.k8s.io\r\n\r\n"
         )
@@ -274,13 +279,14 @@ fn what_cannot_be_executed_is_refused_where_kubectl_shows_it() {
                          sec-websocket-key: eA==\r\nsec-websocket-protocol: v5.channel.k8s.io\r\n";
         let old = websocket.replace("v5.", "v1.");
         let spdy = "connection: Upgrade\r\nupgrade: SPDY/3.1\r\n";
-        let other = EXEC.replace("web", "idle");
+        let (other, done) = (EXEC.replace("web", "idle"), EXEC.replace("web", "done"));
+        let ports = EXEC.replace("/exec", "/portforward");
         for (target, query, headers, code, expected) in [
             (EXEC, "command=sh&stdout=1", "", 400, "Upgrade request required"),
             (EXEC, "command=sh&stdout=1", spdy, 400, "WebSocket and not SPDY"),
             (EXEC, "command=sh&stdout=1", &old, 400, "none of the subprotocols"),
             (EXEC, "stdout=1", websocket, 400, "command: Required value"),
-            (EXEC, "command=sh", websocket, 400, "at least one of stdin, stdout, stderr"),
+            (EXEC, "command=sh", websocket, 400, "at least 1 of stdin, stdout, stderr"),
             (
                 EXEC,
                 "command=sh&stdout=1&container=db",
@@ -291,10 +297,81 @@ fn what_cannot_be_executed_is_refused_where_kubectl_shows_it() {
             (EXEC, "command=a%00b&stdout=1", websocket, 400, "none with a NUL byte"),
             (&other, "command=sh&stdout=1", websocket, 400, "is not running"),
             (&other, "command=sh&stdout=1", spdy, 400, "is not running"),
+            (
+                &done,
+                "command=sh&stdout=1",
+                websocket,
+                400,
+                "cannot exec into a container in a completed pod; current phase is Succeeded",
+            ),
+            (
+                &done.replace("/exec", "/attach"),
+                "stdout=1",
+                websocket,
+                400,
+                "cannot attach a container in a completed pod; current phase is Succeeded",
+            ),
+            (EXEC, "command=sh&stdout=1", spdy, 400, "leave KUBECTL_REMOTE_COMMAND_WEBSOCKETS alone"),
+            (&ports, "", spdy, 400, "leave KUBECTL_PORT_FORWARD_WEBSOCKETS alone"),
+            (&ports, "", websocket, 400, "is known: SPDY/3.1+portforward.k8s.io"),
         ] {
             let (answered, body) = call(&socket, "GET", &format!("{target}?{query}"), headers, "");
             assert_eq!(answered, code, "{query}: {body}");
             assert!(body.contains(expected), "{query}: {body}");
         }
+    });
+}
+
+/// Whether others are answered, as long as `busy` keeps a client's thread busy.
+fn others_are_served(socket: &Path, busy: &std::thread::JoinHandle<()>) {
+    for _ in 0..20 {
+        assert_eq!(call(socket, "GET", "/version", "", "").0, 200);
+    }
+    assert!(!busy.is_finished(), "nobody was in their way");
+}
+
+/// How long a flood lasts that nobody ends.
+const FLOOD: std::time::Duration = std::time::Duration::from_secs(60);
+
+#[test]
+fn a_client_that_sends_without_a_pause_holds_up_nobody_else() {
+    let root = Root::new();
+    with_api(&root, objects(), engine, |socket| {
+        // The process has closed its input: what is sent is thrown away as fast as it comes.
+        let script = "command=sh&command=-c&command=exec+0%3C%26-%3B+echo+closed%3B+exec+sleep+1000";
+        let mut client = Client::start(&socket, &format!("{script}&stdin=1&stdout=1"));
+        while client.next().expect("more").1 != b"\x01closed\n" {}
+        let mut stream = client.stream.try_clone().expect("a descriptor");
+        let flood = std::thread::spawn(move || {
+            let frame = websocket::encode(Opcode::Binary, &[&[0], &[b'x'; 30_000]], Some([0; 4]));
+            let until = std::time::Instant::now() + FLOOD;
+            while std::time::Instant::now() < until && stream.write_all(&frame).is_ok() {}
+        });
+        others_are_served(&socket, &flood);
+        client.stream.shutdown(std::net::Shutdown::Both).expect("it is open");
+        flood.join().expect("no panic");
+    });
+}
+
+#[test]
+fn output_that_nobody_wants_holds_up_nobody() {
+    let root = Root::new();
+    let (say, flooding) = std::sync::mpsc::channel();
+    let engine = move |request| {
+        let Request::Attach { stdio: [_, stdout, _], reply, .. } = request else { panic!("{request:?}") };
+        let mut stdout = std::fs::File::from(stdout.expect("there is always one"));
+        let flood = std::thread::spawn(move || {
+            let until = std::time::Instant::now() + FLOOD;
+            while std::time::Instant::now() < until && stdout.write_all(&[b'x'; 30_000]).is_ok() {}
+        });
+        say.send(flood).expect("the client waits for it");
+        let _ = reply.try_send(Ok(None));
+    };
+    with_api(&root, objects(), engine, move |socket| {
+        let client = Client::of(&socket, &EXEC.replace("/exec", "/attach?stdin=true"));
+        let flood = flooding.recv().expect("it was asked for");
+        others_are_served(&socket, &flood);
+        drop(client);
+        flood.join().expect("no panic");
     });
 }

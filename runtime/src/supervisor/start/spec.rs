@@ -41,10 +41,18 @@ pub(super) struct Made<'a> {
     pub(super) user: &'a User,
     pub(super) volumes: &'a [Mounted],
     pub(super) cgroup: Option<&'a Path>,
+    /// A file in whose place the terminal will be.
+    pub(super) console: Option<&'a Path>,
 }
 
 pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
     let capabilities = execute::possible_capabilities(&config.process.capabilities);
+    // To mount its terminal. It goes when the process is executed, because it is not in the bounding set.
+    let mut before = config.process.capabilities.clone();
+    if made.console.is_some() {
+        before.push("CAP_SYS_ADMIN".to_owned());
+    }
+    let before = execute::possible_capabilities(&before);
     json!({
         "ociVersion": "1.2.0",
         "process": {
@@ -59,8 +67,8 @@ pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
             "cwd": config.process.cwd,
             "capabilities": {
                 "bounding": capabilities,
-                "effective": capabilities,
-                "permitted": capabilities,
+                "effective": before,
+                "permitted": before,
                 "inheritable": [],
                 "ambient": [],
             },
@@ -111,6 +119,14 @@ fn mounts(config: &ContainerConfig, made: &Made) -> Vec<Value> {
             "source": volume.source,
             "destination": volume.destination,
             "options": options,
+        }));
+    }
+    if let Some(console) = made.console {
+        mounts.push(json!({
+            "type": "bind",
+            "source": console,
+            "destination": super::CONSOLE,
+            "options": ["bind", "nosuid", "noexec"],
         }));
     }
     mounts

@@ -1,0 +1,392 @@
+//! The streams of a process, over one WebSocket: what `exec` and `attach` have in common.
+//!
+//! Bytes go to and fro between pipes or a terminal of ours and the client. Nothing is
+//! buffered beyond one piece of each stream: a client that does not read stops an executed
+//! process at its next write, as a pipe does, and misses some of what a container writes
+//! that it is attached to (`supervisor/console.rs`). Read next: `api/websocket.rs`.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use smol::Async;
+
+use super::Status;
+use super::request::{ExecExit, ExecSession};
+use super::upgrade::Client;
+use super::websocket::{self, Decoder, Message, Opcode};
+
+/// Read at a time from a stream, and sent as one message.
+const PIECE: usize = 32 * 1024;
+
+/// Frames that wait for the client to read: one of each stream and a `Pong`.
+const FRAMES: usize = 3;
+
+/// After the process has ended its output is in the pipe already, unless a
+/// child of it holds on to that; nobody waits for those.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// For the client to answer our last frame, so that it does not find the line cut.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// For a client with a terminal to say how large that is.
+const SIZE_WITHIN: Duration = Duration::from_millis(500);
+
+/// Messages that may come before that: keys pressed early.
+const MAX_EARLY: usize = 8;
+
+/// stdin, stdout and stderr: our ends and the process's.
+pub(super) struct Pipes {
+    pub(super) ours: [Option<OwnedFd>; 3],
+    pub(super) theirs: [Option<OwnedFd>; 3],
+}
+
+impl Pipes {
+    pub(super) fn new(wanted: [bool; 3]) -> io::Result<Pipes> {
+        let mut pipes = Pipes { ours: [None, None, None], theirs: [None, None, None] };
+        for (index, wanted) in wanted.into_iter().enumerate() {
+            if wanted {
+                let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+                let (ours, theirs) = if index == 0 { (write, read) } else { (read, write) };
+                pipes.ours[index] = Some(ours);
+                pipes.theirs[index] = Some(theirs);
+            }
+        }
+        Ok(pipes)
+    }
+}
+
+/// What is written to, read from and resized.
+pub(super) struct Streams {
+    stdin: Option<Async<File>>,
+    stdout: Option<Async<File>>,
+    stderr: Option<Async<File>>,
+    terminal: Option<File>,
+    /// Where what is read of stdout goes: nowhere, if nobody wanted it.
+    stdout_channel: Option<u8>,
+    /// How input ends that is typed into a terminal.
+    end_of_input: EndOfInput,
+}
+
+/// What a client's end of input is to a process that has a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EndOfInput {
+    /// Dropping a terminal would not end its input; Ctrl-D does.
+    CtrlD,
+    /// Its pipe's end: the supervisor knows what that means.
+    Closes,
+}
+
+impl Streams {
+    /// Of a process that was executed; `stdin` and `stdout` tell what is wanted of its terminal,
+    /// if it has one.
+    pub(super) fn executed(
+        ours: [Option<OwnedFd>; 3],
+        terminal: Option<&OwnedFd>,
+        [wants_stdin, wants_stdout]: [bool; 2],
+    ) -> io::Result<Streams> {
+        let open = |end: Option<OwnedFd>| end.map(|end| Async::new(File::from(end))).transpose();
+        let another = |wanted: bool| match terminal {
+            Some(terminal) if wanted => terminal.try_clone().map(Some),
+            _ => Ok(None),
+        };
+        let [stdin, stdout, stderr] = ours;
+        Ok(Streams {
+            stdin: open(stdin.or(another(wants_stdin)?))?,
+            stdout: open(stdout.or(another(wants_stdout)?))?,
+            stderr: open(stderr)?,
+            terminal: another(true)?.map(File::from),
+            stdout_channel: Some(websocket::STDOUT),
+            end_of_input: EndOfInput::CtrlD,
+        })
+    }
+
+    /// Of a client that is attached: pipes alone, the terminal is only resized.
+    /// There is always a stdout, by which the end is seen.
+    pub(super) fn attached(
+        stdout: bool,
+        ours: [Option<OwnedFd>; 3],
+        terminal: Option<OwnedFd>,
+    ) -> io::Result<Streams> {
+        let open = |end: Option<OwnedFd>| end.map(|end| Async::new(File::from(end))).transpose();
+        let [stdin, out, err] = ours;
+        Ok(Streams {
+            stdin: open(stdin)?,
+            stdout: open(out)?,
+            stderr: open(err)?,
+            terminal: terminal.map(File::from),
+            stdout_channel: stdout.then_some(websocket::STDOUT),
+            end_of_input: EndOfInput::Closes,
+        })
+    }
+}
+
+/// Until the client is gone, or all is said. A process has an end of its own; without
+/// one, as for a client that is attached, it is that of the outputs.
+pub(super) async fn talk(
+    client: Client,
+    decoder: Decoder,
+    early: Vec<Message>,
+    Streams { stdin, stdout, stderr, terminal, stdout_channel, end_of_input }: Streams,
+    session: Option<ExecSession>,
+) {
+    let (frames, to_send) = async_channel::bounded::<Vec<u8>>(FRAMES);
+    let (over, is_over) = async_channel::bounded::<()>(1);
+
+    let send = async {
+        while let Ok(frame) = to_send.recv().await {
+            if client.write_all(&frame).await.is_err() {
+                break;
+            }
+        }
+        // Nobody waits for a place in a queue that is not read any more.
+        to_send.close();
+    };
+    let run = async {
+        // By this clients see that the channels are there.
+        let first = stdout_channel.filter(|_| stdout.is_some()).unwrap_or(websocket::ERROR);
+        let _ = frames.send(websocket::encode(Opcode::Binary, &[&[first]], None)).await;
+        let outputs = smol::future::zip(
+            pump(stdout, stdout_channel, &frames, &is_over),
+            pump(stderr, Some(websocket::STDERR), &frames, &is_over),
+        );
+        let ended = async {
+            let Some(session) = session else { return ExecExit::Code(0) };
+            let exit = session.exit.recv().await;
+            over.close();
+            exit.unwrap_or_else(|_| ExecExit::Failed("the process was lost".into()))
+        };
+        let (_, exit) = smol::future::zip(outputs, ended).await;
+        let status = status(&exit).to_string();
+        let status = websocket::encode(Opcode::Binary, &[&[websocket::ERROR], status.as_bytes()], None);
+        let normal = websocket::encode(Opcode::Close, &[&1000u16.to_be_bytes()], None);
+        for frame in [status, normal] {
+            let _ = frames.send(frame).await;
+        }
+        frames.close();
+    };
+    let receive = receive(&client, decoder, early, Input { stdin, terminal, end_of_input }, frames.clone());
+    // Over when the client is gone; and it should go when everything is said.
+    smol::future::or(
+        async {
+            smol::future::zip(send, run).await;
+            smol::Timer::after(GOODBYE).await;
+        },
+        receive,
+    )
+    .await;
+}
+
+/// From the process to the client, until the end of it.
+async fn pump(
+    from: Option<Async<File>>,
+    channel: Option<u8>,
+    frames: &async_channel::Sender<Vec<u8>>,
+    is_over: &async_channel::Receiver<()>,
+) {
+    let Some(from) = from else { return };
+    let mut piece = vec![0; PIECE];
+    loop {
+        match from.get_ref().read(&mut piece) {
+            // EIO is how a terminal says that nobody has it open any more.
+            Ok(0) => return,
+            Ok(read) => {
+                let Some(channel) = channel else {
+                    // Nothing else here waits for anybody, and a process may write without end.
+                    smol::future::yield_now().await;
+                    continue;
+                };
+                let frame = websocket::encode(Opcode::Binary, &[&[channel], &piece[..read]], None);
+                if frames.send(frame).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let readable = async { from.readable().await.is_ok() };
+                let more = if is_over.is_closed() {
+                    smol::future::or(readable, async {
+                        smol::Timer::after(QUIET).await;
+                        false
+                    })
+                    .await
+                } else {
+                    smol::future::or(readable, async {
+                        let _ = is_over.recv().await;
+                        true
+                    })
+                    .await
+                };
+                if !more {
+                    return;
+                }
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+/// Where a client's messages go.
+struct Input {
+    stdin: Option<Async<File>>,
+    terminal: Option<File>,
+    end_of_input: EndOfInput,
+}
+
+/// From the client to the process, until the client is gone.
+async fn receive(
+    client: &Client,
+    mut decoder: Decoder,
+    early: Vec<Message>,
+    Input { mut stdin, terminal, end_of_input }: Input,
+    frames: async_channel::Sender<Vec<u8>>,
+) {
+    let mut piece = vec![0; PIECE];
+    let mut early = early.into_iter();
+    loop {
+        loop {
+            let next = early.next().map_or_else(|| decoder.message(), |message| Ok(Some(message)));
+            let message = match next {
+                Ok(Some(message)) => message,
+                Ok(None) => break,
+                Err(error) => return ::log::debug!("api: failed to {error}"),
+            };
+            let Message { opcode, payload } = message;
+            match (opcode, payload.split_first()) {
+                (Opcode::Close, _) => return,
+                (Opcode::Ping, _) => {
+                    let _ = frames.send(websocket::encode(Opcode::Pong, &[&payload], None)).await;
+                }
+                (Opcode::Binary, Some((&websocket::STDIN, bytes))) => {
+                    let Some(to) = &stdin else { continue };
+                    match unless_gone(client, write_all(to, bytes)).await {
+                        Some(Ok(())) => {}
+                        // The process closed it: what is still to come is lost, as in a pipe.
+                        Some(Err(_)) => stdin = None,
+                        None => return,
+                    }
+                }
+                (Opcode::Binary, Some((&websocket::RESIZE, size))) => {
+                    if let Some(terminal) = &terminal {
+                        resize(terminal, size);
+                    }
+                }
+                (Opcode::Binary, Some((&websocket::CLOSE, [websocket::STDIN]))) => {
+                    match (terminal.as_ref().map(|_| end_of_input), stdin.take()) {
+                        (Some(EndOfInput::CtrlD), Some(to)) => {
+                            if unless_gone(client, write_all(&to, b"\x04")).await.is_none() {
+                                return;
+                            }
+                        }
+                        (_, closed) => drop(closed),
+                    }
+                }
+                (Opcode::Binary | Opcode::Text | Opcode::Pong, _) => {}
+            }
+        }
+        match client.read(&mut piece).await {
+            Ok(0) | Err(_) => return,
+            Ok(read) => decoder.push(&piece[..read]),
+        }
+    }
+}
+
+/// What is waited for, or nothing if the client goes meanwhile.
+async fn unless_gone<T>(client: &Client, wait: impl Future<Output = T>) -> Option<T> {
+    let gone = async {
+        client.gone().await;
+        None
+    };
+    smol::future::or(async { Some(wait.await) }, gone).await
+}
+
+async fn write_all(to: &Async<File>, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match to.get_ref().write(bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => to.writable().await?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Columns and rows in `{"Width":80,"Height":24}`.
+fn window(size: &[u8]) -> Option<(u16, u16)> {
+    let size: Value = serde_json::from_slice(size).ok()?;
+    let cells = |field: &str| size[field].as_u64().and_then(|cells| u16::try_from(cells).ok());
+    Some((cells("Width")?, cells("Height")?))
+}
+
+fn resize(terminal: &File, size: &[u8]) {
+    let Some((ws_col, ws_row)) = window(size) else { return };
+    let size = libc::winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: TIOCSWINSZ reads one winsize, which lives until the call is over;
+    // the descriptor is open for as long as `terminal` is borrowed.
+    unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &size) };
+}
+
+/// The size that a client with a terminal says first. What else it says before
+/// is left in `early`; one that says nothing is not waited for.
+pub(super) async fn first_size(
+    client: &Client,
+    decoder: &mut Decoder,
+    early: &mut Vec<Message>,
+) -> Option<(u16, u16)> {
+    let listen = async {
+        let mut piece = vec![0; PIECE];
+        while early.len() < MAX_EARLY {
+            match decoder.message().ok()? {
+                Some(message) => {
+                    let size = match message.payload.split_first() {
+                        Some((&websocket::RESIZE, size)) => window(size),
+                        _ => None,
+                    };
+                    early.push(message);
+                    if size.is_some() {
+                        return size;
+                    }
+                }
+                None => match client.read(&mut piece).await {
+                    Ok(0) | Err(_) => return None,
+                    Ok(read) => decoder.push(&piece[..read]),
+                },
+            }
+        }
+        None
+    };
+    smol::future::or(listen, async {
+        smol::Timer::after(SIZE_WITHIN).await;
+        None
+    })
+    .await
+}
+
+/// Says on the error channel why there is no process.
+pub(super) async fn refuse(client: &Client, status: &Status) {
+    let status = status.to_json().to_string();
+    let frames = [
+        websocket::encode(Opcode::Binary, &[&[websocket::ERROR], status.as_bytes()], None),
+        websocket::encode(Opcode::Close, &[&1000u16.to_be_bytes()], None),
+    ];
+    let _ = client.write_all(&frames.concat()).await;
+}
+
+/// What the error channel says in the end.
+fn status(exit: &ExecExit) -> Value {
+    match exit {
+        ExecExit::Code(0) => json!({"metadata": {}, "status": "Success"}),
+        ExecExit::Code(code) => json!({
+            "metadata": {}, "status": "Failure", "reason": "NonZeroExitCode",
+            "message": format!("command terminated with non-zero exit code: exit status {code}"),
+            "details": {"causes": [{"reason": "ExitCode", "message": code.to_string()}]},
+        }),
+        ExecExit::Failed(why) => json!({
+            "metadata": {}, "status": "Failure", "reason": "InternalError", "code": 500,
+            "message": format!("Internal error occurred: error executing command in container: {why}"),
+        }),
+    }
+}

@@ -1,0 +1,161 @@
+//! Connections that become something else than HTTP: the WebSocket handshake of `exec`,
+//! `attach` and `portforward`, and the client at the other end after it.
+//!
+//! A client may send without a pause, read nothing, or go without a word; none of that
+//! is to cost anybody else more than its own place. Read next: `api/streams.rs` and
+//! `api/portforward.rs`, what is spoken then; `api/websocket.rs`, the frames.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+
+use futures_lite::{AsyncReadExt, AsyncWriteExt};
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use smol::Async;
+use smol_hyper::rt::FuturesIo;
+
+use super::body::Body;
+use super::place::Place;
+use super::websocket::{self, Decoder, PROTOCOLS, Role};
+use super::{Afterwards, Status, spdy};
+
+/// What can be spoken on a WebSocket.
+pub(super) struct Spoken {
+    /// The best first.
+    protocols: &'static [&'static str],
+    /// Where users of kubectl say that they want no WebSocket.
+    variable: &'static str,
+}
+
+/// Streams of a process.
+pub(super) const STREAMS: Spoken =
+    Spoken { protocols: &PROTOCOLS, variable: "KUBECTL_REMOTE_COMMAND_WEBSOCKETS" };
+
+/// Forwarded connections.
+pub(super) const CONNECTIONS: Spoken =
+    Spoken { protocols: &[spdy::PROTOCOL], variable: "KUBECTL_PORT_FORWARD_WEBSOCKETS" };
+
+/// Answers that the connection is a WebSocket from now on, and has `talk` go on with it.
+///
+/// To be called last: kubectl asks again with SPDY when a handshake is refused, and shows
+/// what it is answered then.
+pub(super) fn upgrade<Talk: Future<Output = ()> + 'static>(
+    request: hyper::Request<Incoming>,
+    spoken: &Spoken,
+    afterwards: &Afterwards,
+    place: &Rc<Place>,
+    talk: impl FnOnce(Client, Decoder) -> Talk + 'static,
+) -> Result<Response<Body>, Status> {
+    let response = Handshake::of(&request, spoken)?.response();
+    let (upgrade, place) = (hyper::upgrade::on(request), place.clone());
+    *afterwards.borrow_mut() = Some(Box::pin(async move {
+        let connection = match upgrade.await {
+            Ok(connection) => connection,
+            Err(error) => return ::log::debug!("api: failed to upgrade a connection: {error}"),
+        };
+        if let Ok(parts) = connection.downcast::<FuturesIo<Async<UnixStream>>>() {
+            // What was read behind the request are the client's first frames.
+            let mut decoder = Decoder::new(Role::Server);
+            decoder.push(&parts.read_buf);
+            talk(Client { stream: parts.io.into_inner(), place }, decoder).await;
+        }
+    }));
+    Ok(response)
+}
+
+/// The other end of a connection that is no longer HTTP.
+pub(super) struct Client {
+    stream: Async<UnixStream>,
+    place: Rc<Place>,
+}
+
+impl Client {
+    /// Reads what there is; 0 if the client has ended.
+    pub(super) async fn read(&self, piece: &mut [u8]) -> io::Result<usize> {
+        // One that sends as fast as it is read would never be waited for, and nobody else be served.
+        smol::future::yield_now().await;
+        (&self.stream).read(piece).await
+    }
+
+    /// Sends all of it. Who does not read is one that hangs, meanwhile.
+    pub(super) async fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+        self.place.is_sent_something();
+        let sent = (&self.stream).write_all(bytes).await;
+        self.place.is_upgraded();
+        sent
+    }
+
+    /// Ends when the client is gone: for while it cannot be read from, since what it has sent
+    /// comes before its end.
+    pub(super) async fn gone(&self) {
+        let watch = || -> io::Result<Async<OwnedFd>> {
+            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            epoll.add(self.stream.as_fd(), EpollEvent::new(EpollFlags::EPOLLRDHUP, 0))?;
+            Async::new(epoll.0)
+        };
+        match watch() {
+            Ok(watched) if watched.readable().await.is_ok() => {}
+            // Then it is seen when it is read from again.
+            Ok(_) | Err(_) => smol::future::pending().await,
+        }
+    }
+}
+
+/// The client's side of the upgrade.
+struct Handshake {
+    accept: String,
+    protocol: &'static str,
+}
+
+impl Handshake {
+    fn of(request: &hyper::Request<Incoming>, spoken: &Spoken) -> Result<Handshake, Status> {
+        let text = |name| {
+            request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or("")
+        };
+        let upgrade = text(header::UPGRADE);
+        if upgrade.to_ascii_lowercase().starts_with("spdy/") {
+            return Err(Status::bad_request(format!(
+                "nodlet speaks WebSocket and not SPDY: use kubectl 1.31 or later, and leave {} alone",
+                spoken.variable
+            )));
+        }
+        if !upgrade.eq_ignore_ascii_case("websocket") {
+            return Err(Status::bad_request("Upgrade request required"));
+        }
+        let key = text(header::SEC_WEBSOCKET_KEY);
+        if key.is_empty() || text(header::SEC_WEBSOCKET_VERSION) != "13" {
+            return Err(Status::bad_request("a WebSocket of version 13 with a key is required"));
+        }
+        let offered = text(header::SEC_WEBSOCKET_PROTOCOL);
+        let protocol = spoken
+            .protocols
+            .iter()
+            .copied()
+            .find(|known| offered.split(',').any(|offered| offered.trim() == *known))
+            .ok_or_else(|| {
+                Status::bad_request(format!(
+                    "none of the subprotocols {offered:?} is known: {}",
+                    spoken.protocols.join(", ")
+                ))
+            })?;
+        Ok(Handshake { accept: websocket::accept_key(key), protocol })
+    }
+
+    fn response(&self) -> Response<Body> {
+        let mut response = Response::new(Body::Whole(None));
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = response.headers_mut();
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(self.protocol));
+        if let Ok(accept) = HeaderValue::from_str(&self.accept) {
+            headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+        }
+        response
+    }
+}

@@ -1,0 +1,363 @@
+//! What becomes of those who follow logs, are attached, execute and forward when the pod
+//! ends under them, or another one takes its name; when the agent does; and when there are
+//! a thousand of them. By our verbs and by kubectl.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::termios::{LocalFlags, tcgetattr};
+use nix::unistd::Pid;
+use nodlet_tests::{Device, Holdings, Kubectl, Memory, Terminal, manifest};
+
+/// A command in the background, and what it has said so far.
+struct Session {
+    what: String,
+    child: Child,
+    said: Arc<Mutex<String>>,
+}
+
+impl Session {
+    fn start(what: &str, mut command: Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it can be run");
+        let said = Arc::new(Mutex::new(String::new()));
+        let outputs: [Box<dyn Read + Send>; 2] = [
+            Box::new(child.stdout.take().expect("it is piped")),
+            Box::new(child.stderr.take().expect("it is piped")),
+        ];
+        for output in outputs {
+            let said = Arc::clone(&said);
+            std::thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    *said.lock().expect("no reader panics") += &format!("{line}\n");
+                }
+            });
+        }
+        Self { what: what.to_owned(), child, said }
+    }
+
+    fn said(&self) -> String {
+        self.said.lock().expect("no reader panics").clone()
+    }
+
+    #[track_caller]
+    fn wait_to_say(&self, device: &Device, text: &str) {
+        device.wait_for(&format!("{} to say {text:?}; it said {:?}", self.what, self.said()), || {
+            self.said().contains(text)
+        });
+    }
+
+    /// Waits for its end: its exit code, and that it has said this.
+    #[track_caller]
+    fn ends(mut self, device: &Device, code: i32, text: &str) {
+        let mut ended = None;
+        device.wait_for(&format!("{} to end", self.what), || {
+            ended = self.child.try_wait().expect("a child can be waited for");
+            ended.is_some()
+        });
+        assert_eq!(ended.and_then(|status| status.code()), Some(code), "{}: {}", self.what, self.said());
+        self.wait_to_say(device, text);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The port on which it forwards.
+fn port(device: &Device, session: &Session) -> u16 {
+    session.wait_to_say(device, "Forwarding from 127.0.0.1:");
+    let said = session.said();
+    let port = said.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next());
+    port.and_then(|port| port.parse().ok()).unwrap_or_else(|| panic!("{said}"))
+}
+
+const STEPS: &str = "mirror 127.0.0.1:7000";
+
+/// The pod under all sessions: it prints without an end, answers on a port, and ends at once.
+fn pod(name: &str) -> String {
+    let tick = manifest::container("tick", "print tick 0.05", "");
+    let app = manifest::container("app", STEPS, "");
+    manifest::pod_of(name, &[tick, app], "terminationGracePeriodSeconds: 1")
+}
+
+/// All four of them, by one program; and a connection that is forwarded.
+struct Four {
+    logs: Session,
+    attach: Session,
+    exec: Session,
+    forward: Session,
+    connection: TcpStream,
+}
+
+impl Four {
+    fn start(device: &Device, who: &str, program: &dyn Fn(&[&str]) -> Command, pod: &str) -> Four {
+        let start = |words: &[&str]| Session::start(&format!("{who} {}", words.join(" ")), program(words));
+        let logs = start(&["logs", "-f", pod, "-c", "tick"]);
+        let attach = start(&["attach", pod, "-c", "tick"]);
+        let exec = start(&["exec", pod, "-c", "app", "--", "/bin/demo", "print", "in", "then", "sleep"]);
+        let forward = start(&["port-forward", "--address=127.0.0.1", pod, ":7000"]);
+        logs.wait_to_say(device, "tick ");
+        attach.wait_to_say(device, "tick ");
+        exec.wait_to_say(device, "in\n");
+        let connection = TcpStream::connect(("127.0.0.1", port(device, &forward))).expect("it listens");
+        say(&connection, "hello");
+        Four { logs, attach, exec, forward, connection }
+    }
+}
+
+/// Says something to a mirror, and hears it.
+fn say(mut connection: &TcpStream, word: &str) {
+    connection.write_all(word.as_bytes()).expect("it is open");
+    let mut back = vec![0; word.len()];
+    connection.read_exact(&mut back).expect("it answers");
+    assert_eq!(back, word.as_bytes());
+}
+
+/// Nothing is left of a connection whose pod is gone.
+fn is_cut(mut connection: TcpStream) {
+    let mut rest = Vec::new();
+    let _ = connection.read_to_end(&mut rest);
+    assert_eq!(rest, b"");
+}
+
+#[test]
+fn with_the_pod_end_all_that_were_at_it() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    for (who, program) in programs(&device, &kubectl) {
+        device.write_manifest("web.yaml", &pod("web"));
+        device.pod("web").wait_ready();
+        let four = Four::start(&device, who, &program, "web");
+        device.remove_manifest("web.yaml");
+        four.logs.ends(&device, 0, "tick ");
+        four.attach.ends(&device, 0, "tick ");
+        four.exec.ends(&device, 137, "command terminated with exit code 137");
+        is_cut(four.connection);
+        device.pod("web").wait_gone();
+        match who {
+            "kubectl" => four.forward.ends(&device, 1, "lost connection to pod"),
+            // It forwards to whichever pod has the name: one more may come.
+            _ => {
+                let port = port(&device, &four.forward);
+                is_cut(TcpStream::connect(("127.0.0.1", port)).expect("it listens still"));
+                four.forward.wait_to_say(&device, "pods \"web\" not found");
+            }
+        }
+    }
+    assert_eq!(Holdings::of(&device).zombies, 0);
+}
+
+#[test]
+fn who_is_at_a_pod_is_not_at_the_next_one_of_its_name() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    for (who, program) in programs(&device, &kubectl) {
+        device.write_manifest("web.yaml", &pod("web"));
+        device.pod("web").wait_ready();
+        let before = device.pod("web").uid();
+        let four = Four::start(&device, who, &program, "web");
+        // Another manifest of the same name: the old pod ends, and then the new one starts.
+        device.write_manifest("web.yaml", &pod("web").replace("\"tick\"", "\"tock\""));
+        four.logs.ends(&device, 0, "tick ");
+        four.attach.ends(&device, 0, "tick ");
+        four.exec.ends(&device, 137, "command terminated with exit code 137");
+        is_cut(four.connection);
+        device.wait_for("the next pod", || device.pod("web").uid() != before && device.pod("web").is_ready());
+        match who {
+            "kubectl" => four.forward.ends(&device, 1, "lost connection to pod"),
+            _ => {
+                let port = port(&device, &four.forward);
+                say(&TcpStream::connect(("127.0.0.1", port)).expect("it listens still"), "again");
+            }
+        }
+        device.remove_manifest("web.yaml");
+        device.pod("web").wait_gone();
+    }
+}
+
+type Program<'a> = Box<dyn Fn(&[&str]) -> Command + 'a>;
+
+fn programs<'a>(device: &'a Device, kubectl: &'a Kubectl) -> [(&'static str, Program<'a>); 2] {
+    [
+        ("nodlet", Box::new(|words| device.command(words))),
+        (
+            "kubectl",
+            Box::new(|words| {
+                let mut command = kubectl.command([]);
+                command.args(words);
+                command
+            }),
+        ),
+    ]
+}
+
+#[test]
+fn a_terminal_is_given_back_when_the_agent_goes_and_the_container_waits_for_the_next() {
+    let mut device = Device::start();
+    let console = manifest::container("app", "print up then echo", "stdin: true\ntty: true");
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &[console], ""));
+    device.pod("web").wait_log("app", "up");
+    let born = device.pod("web").born("app");
+    for how in ["it is killed", "it ends"] {
+        let words = ["exec", "-it", "web", "--", "/bin/demo", "print", "in", "then", "sleep"];
+        let kubectl = Kubectl::new(&device);
+        let mut terminals = [
+            ("our attach", Terminal::start(device.command(&["attach", "-it", "web"]))),
+            ("our exec", Terminal::start(device.command(&words))),
+            ("kubectl's attach", Terminal::start(kubectl.command(["attach", "-it", "web"]))),
+            ("kubectl's exec", Terminal::start(kubectl.command(words))),
+        ];
+        for (who, terminal) in &mut terminals {
+            if who.ends_with("attach") {
+                terminal.wait_for("try pressing enter");
+                terminal.type_in(&format!("{who}\r"));
+                terminal.wait_for(&format!("{who}\r\n{who}\r\n"));
+            } else {
+                terminal.wait_for("in\r\n");
+            }
+            assert!(!is_cooked(terminal), "{who}: keys are handed on as they are typed");
+        }
+        match how {
+            "it ends" => assert_eq!(device.stop_agent(), 0),
+            _ => device.kill_agent(),
+        }
+        for (who, terminal) in &mut terminals {
+            assert_eq!(terminal.ended(), 1, "{who}, when {how}: {}", terminal.screen());
+            assert!(is_cooked(terminal), "{who}, when {how}");
+            if who.starts_with("our") {
+                terminal.wait_for("\r\nerror: the connection to the agent was lost\r\n");
+            }
+        }
+        device.start_agent();
+        device.pod("web").wait_ready();
+        device.wait_for("what was executed to be gone", || device.container_processes().len() == 1);
+        let mut terminal = Terminal::start(device.command(&["attach", "-it", "web"]));
+        terminal.wait_for("try pressing enter");
+        terminal.type_in("again\r");
+        terminal.wait_for("again\r\nagain\r\n");
+        terminal.type_in("\u{10}\u{11}");
+        assert_eq!(terminal.ended(), 0, "{}", terminal.screen());
+    }
+    assert_eq!(device.pod("web").born("app"), born, "it is the same process");
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+}
+
+#[test]
+fn a_verb_that_is_told_to_end_leaves_the_terminal_as_it_was() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    for signal in [Signal::SIGTERM, Signal::SIGHUP] {
+        let words = ["exec", "-it", "web", "--", "/bin/demo", "print", "in", "then", "sleep"];
+        let mut terminal = Terminal::start(device.command(&words));
+        terminal.wait_for("in\r\n");
+        assert!(!is_cooked(&terminal));
+        kill(Pid::from_raw(terminal.pid().cast_signed()), signal).expect("it runs");
+        assert_eq!(terminal.ended(), 128 + signal as i32, "{}", terminal.screen());
+        assert!(is_cooked(&terminal), "{signal}");
+    }
+}
+
+/// Whether the terminal works on what is typed, as it does for a shell.
+fn is_cooked(terminal: &Terminal) -> bool {
+    let flags = tcgetattr(terminal.keyboard()).expect("it is a terminal").local_flags;
+    flags.contains(LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG)
+}
+
+/// KiB of an agent that serves as many clients as may stay, with as many connections that it
+/// refuses: some half above what was measured.
+const SERVING: u64 = 12 * 1024;
+
+/// As the agent has it, but for the one with which each device follows its ring.
+const STAYING: usize = 48 - 1;
+
+#[test]
+fn a_thousand_at_once_are_served_or_refused_and_the_pod_notices_nothing() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &pod("web"));
+    device.pod("web").wait_ready();
+    let born = device.pod("web").born("app");
+    Memory::forget_peak(device.agent_pid());
+    let path = "GET /api/v1/namespaces/default/pods/web";
+    let websocket = |protocol: &str| {
+        format!(
+            "HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: eA==\r\nSec-WebSocket-Protocol: {protocol}\r\n\r\n"
+        )
+    };
+    let (streams, ports) = (websocket("v5.channel.k8s.io"), websocket("SPDY/3.1+portforward.k8s.io"));
+    let requests = [
+        format!("{path}/log?follow=true&container=tick HTTP/1.1\r\nHost: x\r\n\r\n"),
+        format!("{path}/attach?container=tick&stdout=true {streams}"),
+        format!("{path}/exec?container=app&command=/bin/demo&command=sleep&stdout=true {streams}"),
+        format!("{path}/portforward {ports}"),
+    ];
+    let (mut served, mut refused) = (Vec::new(), 0);
+    for number in 0..1000 {
+        let mut client = UnixStream::connect(device.socket()).expect("the API listens");
+        client.write_all(requests[number % requests.len()].as_bytes()).expect("it is taken");
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer).expect("it is answered");
+        match &answer {
+            b"HTTP/1.1 200" | b"HTTP/1.1 101" => served.push(client),
+            b"HTTP/1.1 429" => refused += 1,
+            other => panic!("{}", other.escape_ascii()),
+        }
+    }
+    // More than stay: a container shows itself to sixteen, and the next ones are sent off again.
+    println!("{} served, {refused} of 1000 refused", served.len());
+    assert!(served.len() >= STAYING && refused >= 500, "{refused}");
+    let memory = Memory::of(device.agent_pid());
+    println!("{} KiB at most, {} KiB after", memory.peak, memory.now);
+    assert!(memory.peak < SERVING, "the agent had {} KiB", memory.peak);
+    assert!(device.nodlet(["get", "pod", "web"]).code == 0, "who only asks is answered");
+    drop(served);
+    device.wait_for("what was executed to be gone", || device.container_processes().len() == 2);
+    let last = Session::start("the last", device.command(&["logs", "-f", "web", "-c", "tick"]));
+    last.wait_to_say(&device, "tick ");
+    assert_eq!(device.pod("web").born("app"), born);
+    assert!(["tick", "app"].iter().all(|name| device.pod("web").container(name).restart_count() == 0));
+}
+
+#[test]
+fn followers_that_hang_make_room_for_those_that_read() {
+    let device = Device::start();
+    // More than fits into a connection: who does not read it hangs.
+    device.write_manifest("web.yaml", &manifest::pod("web", "spam 5000000 then print end then sleep"));
+    device.pod("web").wait_log("app", "\nend\n");
+    let hang: Vec<UnixStream> = (0..STAYING)
+        .map(|_| {
+            let mut client = UnixStream::connect(device.socket()).expect("the API listens");
+            let path = "/api/v1/namespaces/default/pods/web/log?follow=true";
+            write!(client, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is taken");
+            let mut answer = [0; 12];
+            client.read_exact(&mut answer).expect("it is answered");
+            assert_eq!(&answer, b"HTTP/1.1 200");
+            client
+        })
+        .collect();
+    // kubectl comes again by itself when it is told that there are too many; so does this.
+    let mut follower = None;
+    device.wait_for("one more to follow", || {
+        let session = Session::start("one more", device.command(&["logs", "-f", "--tail=1", "web"]));
+        while session.said().is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let follows = session.said() == "end\n";
+        follower = Some(session);
+        follows
+    });
+    drop(hang);
+}
