@@ -278,7 +278,7 @@ fn is_cooked(terminal: &Terminal) -> bool {
 
 /// KiB of an agent that serves as many clients as may stay, with as many connections that it
 /// refuses: some half above what was measured.
-const SERVING: u64 = 12 * 1024;
+const SERVING: u64 = 4 * 1024;
 
 /// As the agent has it, but for the one with which each device follows its ring.
 const STAYING: usize = 48 - 1;
