@@ -134,7 +134,7 @@ fn memory_cgroup(root: &Path) -> Option<UnpackerCgroup> {
     }
     // The agent names its cgroups after the directory itself, not after a link to it.
     let root = root.canonicalize().or_else(|_| std::path::absolute(root)).unwrap_or_else(|_| root.to_owned());
-    match UnpackerCgroup::make(&Paths::new(&root).hash(), UNPACK_MEMORY) {
+    match UnpackerCgroup::make(&Paths::new(&root), UNPACK_MEMORY) {
         Ok(cgroup) => Some(cgroup),
         Err(error) => {
             eprintln!("Warning: the archive is unpacked without a cgroup: {}", Failure::chain(&error));

@@ -10,12 +10,14 @@
 //! and kills; each limit is set where its controller is, in v2 or in a v1
 //! hierarchy. Every limit is read back: cgroups-rs ignores one whose controller
 //! is missing. This module and those below it alone name `cgroups_rs`. Nothing
-//! outside of `nodlet-<hash>` is written, but for v2's `cgroup.subtree_control`
-//! on the way there. Read next: `cgroup/limits.rs`.
+//! outside of `nodlet-<hash>` is written, but for `cgroup.subtree_control` of the v2
+//! cgroup that it lies in: the top one, or that of the agent's service, if it is ours to
+//! use (`cgroup/place.rs`). Read next: `cgroup/limits.rs`.
 
 mod devices;
 mod hierarchy;
 mod limits;
+mod place;
 mod tree;
 mod unpacker;
 
@@ -34,6 +36,7 @@ use self::hierarchy::{Controller, Hierarchies, Home};
 pub use self::limits::ContainerLimits;
 use self::limits::{MIN_SHARES, Target};
 pub use self::unpacker::UnpackerCgroup;
+use crate::paths::Paths;
 use crate::spec::{Pod, QosClass};
 use crate::supervisor::config::CgroupPaths;
 
@@ -55,9 +58,11 @@ pub struct Cgroups {
 impl Cgroups {
     /// Finds the machine's hierarchies and makes our own cgroup in each. `pod_pids` is how
     /// many processes each pod may have (the kubelet's `podPidsLimit`).
-    pub fn open(hash: &str, pod_pids: Option<u64>) -> Result<Cgroups, CgroupError> {
-        let hierarchies = Rc::new(Hierarchies::find()?);
-        let parent = PathBuf::from(format!("nodlet-{hash}"));
+    pub fn open(paths: &Paths, pod_pids: Option<u64>) -> Result<Cgroups, CgroupError> {
+        let machine = Hierarchies::find()?;
+        let place = place::choose(&machine, paths)?;
+        let hierarchies = Rc::new(machine.below(&place)?);
+        let parent = name(paths);
         let relative = parent.join("supervisors");
         let supervisors = hierarchies.mounts().iter().map(|mount| mount.join(&relative)).collect();
         let cgroups = Cgroups { hierarchies, parent, supervisors, pod_pids };
@@ -188,6 +193,11 @@ impl Cgroups {
         }
         Ok(())
     }
+}
+
+/// Our own cgroup, by the root.
+fn name(paths: &Paths) -> PathBuf {
+    format!("nodlet-{}", paths.hash()).into()
 }
 
 /// The directory of a pod, which a uid from a manifest must not lead out of.
@@ -513,7 +523,7 @@ impl fmt::Display for CgroupError {
             CgroupError::Missing { limit, option } => {
                 write!(
                     f,
-                    "set {limit}: the kernel cannot ({option}), or its controller is not mounted; remove the limit or change the kernel"
+                    "set {limit}: the kernel cannot ({option}), or its controller is not mounted or not delegated; remove the limit or change the kernel"
                 )
             }
             CgroupError::NotTaken { path, limit, wanted, found } => {

@@ -169,7 +169,7 @@ impl Engine {
         if let Err(error) = images.tidy() {
             log::warn!("failed to {}", crate::error::chain(&error));
         }
-        let cgroups = Cgroups::open(&paths.hash(), config.pod_pids_limit).map_err(EngineError::Cgroups)?;
+        let cgroups = Cgroups::open(&paths, config.pod_pids_limit).map_err(EngineError::Cgroups)?;
         let network = if config.down {
             Network::without_range(&paths)
         } else {

@@ -110,6 +110,11 @@ impl Paths {
         self.run().join("agent.lock")
     }
 
+    /// Says where the cgroups of this root's pods lie.
+    pub fn cgroup_place(&self) -> PathBuf {
+        self.run().join("cgroup")
+    }
+
     /// The socket of the local API.
     pub fn api_socket(&self) -> PathBuf {
         self.run().join("api.sock")
@@ -152,6 +157,7 @@ mod tests {
             paths.run_pod("u"),
             paths.api_socket(),
             paths.agent_lock(),
+            paths.cgroup_place(),
             paths.pod_cidr(),
         ]);
         assert!(all.iter().all(|path| path.starts_with("/tmp/a")), "{all:?}");

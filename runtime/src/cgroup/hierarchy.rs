@@ -56,9 +56,9 @@ pub(super) enum Home<'a> {
 /// The mounted hierarchies that nodlet uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hierarchies {
-    /// The v2 hierarchy, with or without controllers.
+    /// The v2 hierarchy, with or without controllers, or the part of it that is delegated.
     pub(super) unified: PathBuf,
-    /// Those of our controllers that the v2 hierarchy has.
+    /// Those of our controllers that it has.
     v2: Vec<Controller>,
     /// Those that v1 hierarchies have. Several may share one hierarchy.
     v1: Vec<(Controller, PathBuf)>,
@@ -71,13 +71,19 @@ impl Hierarchies {
         let text = fs::read_to_string(path).map_err(CgroupError::file("read", path))?;
         let (unified, v1) = parse(&text);
         let unified = unified.ok_or(CgroupError::NoUnified)?;
-        let path = unified.join("cgroup.controllers");
-        let offered = fs::read_to_string(&path).map_err(CgroupError::file("read", &path))?;
-        let v2 = Controller::ALL
-            .into_iter()
-            .filter(|controller| offered.split_whitespace().any(|name| name == controller.name()))
-            .collect();
+        let v2 = offered(&unified)?;
         Ok(Hierarchies { unified, v2, v1 })
+    }
+
+    /// These, with the cgroup at `place` as if it were the top of the v2 hierarchy: what
+    /// is above is not ours.
+    pub(super) fn below(self, place: &Path) -> Result<Hierarchies, CgroupError> {
+        if place.as_os_str().is_empty() {
+            return Ok(self);
+        }
+        let unified = self.unified.join(place);
+        let v2 = offered(&unified)?;
+        Ok(Hierarchies { unified, v2, ..self })
     }
 
     #[cfg(test)]
@@ -138,6 +144,14 @@ impl fmt::Display for Hierarchies {
         }
         Ok(())
     }
+}
+
+/// Those of our controllers that a v2 cgroup has.
+fn offered(directory: &Path) -> Result<Vec<Controller>, CgroupError> {
+    let path = directory.join("cgroup.controllers");
+    let text = fs::read_to_string(&path).map_err(CgroupError::file("read", &path))?;
+    let is_offered = |controller: &Controller| text.split_whitespace().any(|name| name == controller.name());
+    Ok(Controller::ALL.into_iter().filter(is_offered).collect())
 }
 
 /// The first v2 mount and the first v1 mount of each of our controllers.

@@ -10,14 +10,16 @@ use crate::manifest::{self, Validation};
 use crate::spec::ContainerIndex;
 
 /// Cgroups that nobody else has, gone with all their processes at the end of the test.
-struct Scratch(Cgroups);
+struct Scratch(Cgroups, Paths);
 
 impl Scratch {
     fn new() -> Scratch {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("t{:x}-{number}", std::process::id());
-        Scratch(Cgroups::open(&name, None).expect("these tests need root and cgroups"))
+        let root = std::env::temp_dir().join(format!("nodlet-cgroup-{}-{number}", std::process::id()));
+        let paths = Paths::new(&root);
+        fs::create_dir_all(paths.run()).expect("a scratch directory");
+        Scratch(Cgroups::open(&paths, None).expect("these tests need root and cgroups"), paths)
     }
 
     fn kernel(&self) -> &Hierarchies {
@@ -32,6 +34,7 @@ impl Drop for Scratch {
         let all = PodCgroup::new(&self.0.hierarchies, parent);
         smol::block_on(all.emptied());
         self.0.remove_all().unwrap();
+        fs::remove_dir_all(self.1.root()).unwrap();
     }
 }
 

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use super::hierarchy::{Controller, Hierarchies, Home};
 use super::limits::Target;
-use super::{CgroupError, enable, tree};
+use super::{CgroupError, enable, place, tree};
+use crate::paths::Paths;
 
 /// A cgroup that bounds memory, and with it the page cache that a load takes
 /// from pods. Removed with this value, when the process in it has ended.
@@ -18,9 +19,11 @@ pub struct UnpackerCgroup {
 
 impl UnpackerCgroup {
     /// Makes it where the memory controller is, with a limit of so many bytes.
-    pub fn make(hash: &str, memory: u64) -> Result<UnpackerCgroup, CgroupError> {
-        let hierarchies = Hierarchies::find()?;
-        let parent = PathBuf::from(format!("nodlet-{hash}"));
+    pub fn make(paths: &Paths, memory: u64) -> Result<UnpackerCgroup, CgroupError> {
+        let machine = Hierarchies::find()?;
+        let place = place::known(&machine.unified, paths);
+        let hierarchies = machine.below(&place)?;
+        let parent = super::name(paths);
         let relative = parent.join("unpacker");
         let mount = match hierarchies.home(Controller::Memory) {
             Home::V1(mount) => mount,

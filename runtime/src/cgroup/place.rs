@@ -1,0 +1,278 @@
+//! Where our cgroup lies among the machine's: below that of the service, if the
+//! service manager has delegated it (`Delegate=yes`), else at the top.
+//!
+//! ```text
+//! system.slice/nodlet.service                 delegated: it has the attribute `delegate`
+//! system.slice/nodlet.service/agent           the agent, where DelegateSubgroup= puts it
+//! system.slice/nodlet.service/nodlet-<hash>   our cgroup
+//! ```
+//!
+//! The agent never moves itself: a cgroup with controllers for its children has no
+//! process of its own, so a manager that knows no `DelegateSubgroup=` (systemd before
+//! 254) could not start the next agent there while pods live. Under such a one our
+//! cgroup lies at the top.
+//!
+//! Where it lies is written down for agents that come later, wherever they are started:
+//! there must never be two places with pods. Nothing here writes to a cgroup that is not
+//! ours. Read next: `hierarchy.rs`.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use super::hierarchy::Hierarchies;
+use super::{CgroupError, tree};
+use crate::paths::Paths;
+
+/// Extended attributes by which a manager says that what is below a cgroup is its
+/// payload's. The first can be read by everybody, and systemd before 251 knows the other only.
+const DELEGATED: [&std::ffi::CStr; 2] = [c"user.delegate", c"trusted.delegate"];
+
+/// Where the v2 cgroup of a root's agent lies, relative to the top: where pods of an
+/// earlier agent are, else below the cgroup that was delegated to this process, else at
+/// the top. Writes that down.
+pub(super) fn choose(hierarchies: &Hierarchies, paths: &Paths) -> Result<PathBuf, CgroupError> {
+    let path = Path::new("/proc/self/cgroup");
+    let text = fs::read_to_string(path).map_err(CgroupError::file("read", path))?;
+    // A v1 hierarchy cannot be delegated, and pods have one place in all of them.
+    let own = if hierarchies.v1_mounts().is_empty() { of_process(&text) } else { PathBuf::new() };
+    choose_for(&own, &hierarchies.unified, paths)
+}
+
+/// The same for a process in the cgroup `own`.
+fn choose_for(own: &Path, unified: &Path, paths: &Paths) -> Result<PathBuf, CgroupError> {
+    let name = super::name(paths);
+    let recorded = recorded(paths);
+    // Agents that wrote nothing down had theirs at the top.
+    let earlier: Vec<PathBuf> = recorded.iter().cloned().chain([PathBuf::new()]).collect();
+    let inhabited = earlier.iter().find(|place| has_pods(&unified.join(place).join(&name))).cloned();
+    let place = match inhabited {
+        Some(place) => place,
+        None => {
+            let place = delegated_to(own, unified);
+            for old in earlier.iter().filter(|old| **old != place) {
+                // Nobody lives there; but for an image that is just loaded, which removes its own.
+                if let Err(error) = tree::remove(&unified.join(old).join(&name)) {
+                    log::debug!("failed to {}", crate::error::chain(&error));
+                }
+            }
+            place
+        }
+    };
+    if recorded.as_ref() != Some(&place) {
+        write_down(&place, paths)?;
+    }
+    Ok(place)
+}
+
+/// Where the agent's is as far as that is known, for who only needs a corner of it.
+pub(super) fn known(unified: &Path, paths: &Paths) -> PathBuf {
+    recorded(paths).filter(|place| unified.join(place).is_dir()).unwrap_or_default()
+}
+
+/// The v2 cgroup in the text of /proc/PID/cgroup, relative to the top.
+fn of_process(text: &str) -> PathBuf {
+    let path = text.lines().find_map(|line| line.strip_prefix("0::/"));
+    path.and_then(|path| inside(Path::new(path))).unwrap_or_default()
+}
+
+/// The path, if it leads nowhere else: a process that has left our cgroup namespace
+/// has one that begins with `..`.
+fn inside(path: &Path) -> Option<PathBuf> {
+    path.components().all(|part| matches!(part, Component::Normal(_))).then(|| path.to_owned())
+}
+
+/// The cgroup above `own` if it was delegated, else the top.
+fn delegated_to(own: &Path, unified: &Path) -> PathBuf {
+    match own.parent() {
+        Some(parent) if is_delegated(&unified.join(parent)) => parent.to_owned(),
+        Some(_) | None => {
+            if is_delegated(&unified.join(own)) {
+                log::info!(
+                    "/{} is delegated, but this agent is in it and not in one below (DelegateSubgroup=): \
+                     the cgroups of pods lie at the top",
+                    own.display()
+                );
+            }
+            PathBuf::new()
+        }
+    }
+}
+
+fn is_delegated(directory: &Path) -> bool {
+    let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else { return false };
+    DELEGATED.iter().any(|name| {
+        let mut value = [0_u8; 1];
+        // SAFETY: both names end in NUL, and the kernel writes no more than the buffer's length.
+        let length =
+            unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+        length == 1 && value == *b"1"
+    })
+}
+
+/// Whether pods live in our cgroup at `directory`.
+fn has_pods(directory: &Path) -> bool {
+    // One that cannot be read may have some.
+    ["supervisors", "kubepods"].iter().any(|part| tree::populated(&directory.join(part)).unwrap_or(true))
+}
+
+/// What [`write_down`] wrote. Something else is as good as nothing: it is looked at the top then.
+fn recorded(paths: &Paths) -> Option<PathBuf> {
+    let path = paths.cgroup_place();
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) => {
+            if error.kind() != io::ErrorKind::NotFound {
+                log::warn!("failed to read {}: {error}", path.display());
+            }
+            return None;
+        }
+    };
+    let place = text.strip_suffix('\n').and_then(|text| inside(Path::new(text.strip_prefix('/')?)));
+    if place.is_none() {
+        log::warn!(
+            "{} should name a cgroup, as /system.slice/nodlet.service, and has {text:?}",
+            path.display()
+        );
+    }
+    place
+}
+
+/// One line, as /proc/PID/cgroup has it. Before anything is made there: no pod lives where
+/// no later agent would look.
+fn write_down(place: &Path, paths: &Paths) -> Result<(), CgroupError> {
+    let path = paths.cgroup_place();
+    let new = path.with_extension("new");
+    fs::write(&new, format!("/{}\n", place.display())).map_err(CgroupError::file("write", &new))?;
+    fs::rename(&new, &path).map_err(CgroupError::file("write", &path))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// A service's cgroup on this machine, delegated with one below for its agent, and a root.
+    struct Service {
+        unified: PathBuf,
+        own: PathBuf,
+        paths: Paths,
+    }
+
+    impl Service {
+        fn new(name: &str) -> Service {
+            let unified = Hierarchies::find().expect("these tests need cgroups").unified;
+            let own = PathBuf::from(format!("nodlet-place-{name}-{}", std::process::id()));
+            fs::create_dir_all(unified.join(&own).join("agent")).expect("these tests need root");
+            let root = std::env::temp_dir().join(&own);
+            let paths = Paths::new(&root);
+            fs::create_dir_all(paths.run()).expect("a scratch directory");
+            Service { unified, own, paths }
+        }
+
+        fn delegate(&self) {
+            let directory = CString::new(self.unified.join(&self.own).as_os_str().as_bytes()).unwrap();
+            // SAFETY: two C strings and one byte, which live through the call.
+            let set = unsafe {
+                libc::setxattr(directory.as_ptr(), DELEGATED[1].as_ptr(), c"1".as_ptr().cast(), 1, 0)
+            };
+            assert_eq!(set, 0, "{}", io::Error::last_os_error());
+        }
+
+        fn choose(&self, own: &Path) -> PathBuf {
+            choose_for(own, &self.unified, &self.paths).expect("it can be written down")
+        }
+
+        /// A supervisor below this place.
+        fn inhabit(&self, place: &Path) -> Inhabitant {
+            let directory = self.unified.join(place).join(super::super::name(&self.paths));
+            let supervisor = directory.join("supervisors/podx");
+            fs::create_dir_all(&supervisor).unwrap();
+            let child = Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap();
+            fs::write(supervisor.join("cgroup.procs"), child.id().to_string()).unwrap();
+            Inhabitant { directory, child }
+        }
+    }
+
+    impl Drop for Service {
+        fn drop(&mut self) {
+            let _ = tree::remove(&self.unified.join(super::super::name(&self.paths)));
+            tree::remove(&self.unified.join(&self.own)).expect("nobody is in it");
+            fs::remove_dir_all(self.paths.root()).unwrap();
+        }
+    }
+
+    struct Inhabitant {
+        directory: PathBuf,
+        child: Child,
+    }
+
+    impl Drop for Inhabitant {
+        fn drop(&mut self) {
+            self.child.kill().unwrap();
+            self.child.wait().unwrap();
+            // It leaves the cgroup a little after we have been told.
+            while has_pods(&self.directory) {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn pods_live_below_the_delegated_cgroup_and_never_in_one_with_the_agent() {
+        let service = Service::new("delegated");
+        let agent = service.own.join("agent");
+        assert_eq!(service.choose(&agent), Path::new(""), "nobody has delegated it");
+        service.delegate();
+        assert_eq!(service.choose(&service.own), Path::new(""), "the agent is in the way");
+        assert_eq!(service.choose(&agent), service.own);
+        let written = fs::read_to_string(service.paths.cgroup_place()).unwrap();
+        assert_eq!(written, format!("/{}\n", service.own.display()));
+        assert_eq!(known(&service.unified, &service.paths), service.own);
+    }
+
+    #[test]
+    fn pods_are_found_where_they_are_whoever_looks_from_where() {
+        let service = Service::new("found");
+        service.delegate();
+        let (agent, top) = (service.own.join("agent"), Path::new(""));
+        let pod = service.inhabit(top);
+        assert_eq!(service.choose(&agent), top, "those of an agent that wrote nothing down");
+        assert_eq!(service.choose(&agent), top, "and of one that did");
+        drop(pod);
+        assert_eq!(service.choose(&agent), service.own, "when none is left there");
+        let old = service.unified.join(super::super::name(&service.paths));
+        assert!(!old.exists(), "what was theirs goes");
+        let pod = service.inhabit(&service.own);
+        assert_eq!(service.choose(top), service.own, "an agent started by hand");
+        drop(pod);
+        assert_eq!(service.choose(top), top);
+    }
+
+    #[test]
+    fn a_record_that_is_none_and_one_of_a_cgroup_that_is_gone_are_passed_over() {
+        let service = Service::new("record");
+        for text in ["", "\n", "system.slice\n", "/../..\n", "/a/../b\n", "/a", "/no/such/cgroup\n", "\0\n"] {
+            fs::write(service.paths.cgroup_place(), text).unwrap();
+            assert_eq!(known(&service.unified, &service.paths), Path::new(""), "{text:?}");
+            assert_eq!(service.choose(Path::new("")), Path::new(""), "{text:?}");
+            assert_eq!(fs::read_to_string(service.paths.cgroup_place()).unwrap(), "/\n", "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_cgroup_of_a_process_is_read_in_every_kind_of_hierarchy() {
+        for (text, expected) in [
+            ("0::/system.slice/nodlet.service/agent\n", "system.slice/nodlet.service/agent"),
+            ("12:pids:/a\n1:name=systemd:/b\n0::/c\n", "c"),
+            ("0::/\n", ""),
+            ("0::/../other\n", ""),
+            ("4:memory:/a\n", ""),
+        ] {
+            assert_eq!(of_process(text), Path::new(expected), "{text:?}");
+        }
+    }
+}
