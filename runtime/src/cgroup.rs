@@ -81,9 +81,14 @@ impl Cgroups {
     /// The cgroup of the supervisor of the pod `uid`: outside of the pod's, and of the
     /// agent's service. Only the v2 hierarchy has one a pod, to kill it by; limits are none.
     pub fn supervisor(&self, uid: &str) -> Result<PodCgroup, CgroupError> {
+        let own = self.known_supervisor(uid)?;
+        tree::make(&own.unified())?;
+        Ok(own)
+    }
+
+    /// The same, whether there is one or not.
+    pub fn known_supervisor(&self, uid: &str) -> Result<PodCgroup, CgroupError> {
         let relative = self.parent.join("supervisors").join(pod_name(uid)?);
-        let directory = self.hierarchies.unified.join(&relative);
-        tree::make(&directory)?;
         Ok(PodCgroup::new(&self.hierarchies, relative))
     }
 
@@ -96,16 +101,22 @@ impl Cgroups {
 
     /// The cgroup of `pod`, made if missing, with the limits of the pod as a whole.
     pub fn pod(&self, pod: &Pod) -> Result<PodCgroup, CgroupError> {
-        let class = self.class(pod.spec.qos_class());
-        let relative = class.join(pod_name(&pod.uid.0)?);
-        self.make(&relative)?;
+        let cgroup = self.known_pod(pod)?;
+        let (class, relative) = (self.class(pod.spec.qos_class()), &cgroup.relative);
+        self.make(relative)?;
         // Its leaves have limits of their own; it has no process itself, so v2 allows it.
-        enable(&self.hierarchies, &self.hierarchies.unified.join(&relative))?;
+        enable(&self.hierarchies, &cgroup.unified())?;
         let limits = ContainerLimits { pids: self.pod_pids, ..ContainerLimits::of_pod(pod) };
-        Target::new(&self.hierarchies, &relative).limit(&limits)?;
+        Target::new(&self.hierarchies, relative).limit(&limits)?;
         if pod.spec.qos_class() != QosClass::Guaranteed {
             self.weigh(&class)?;
         }
+        Ok(cgroup)
+    }
+
+    /// The same, whether there is one or not: it may be that its limits could not be set.
+    pub fn known_pod(&self, pod: &Pod) -> Result<PodCgroup, CgroupError> {
+        let relative = self.class(pod.spec.qos_class()).join(pod_name(&pod.uid.0)?);
         Ok(PodCgroup::new(&self.hierarchies, relative))
     }
 

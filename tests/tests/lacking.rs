@@ -86,6 +86,10 @@ fn when_the_memory_controller_is_off_a_pod_runs_only_without_a_memory_limit() {
     });
     assert!(device.agent_log().contains(sentence), "{}", device.agent_log());
     assert!(device.pod("web").is_ready());
+    let uid = device.pod("limited").uid();
+    device.remove_manifest("limited.yaml");
+    device.pod("limited").wait_gone();
+    assert!(device.cgroups().iter().all(|path| !path.to_string_lossy().contains(&uid)));
 }
 
 #[test]

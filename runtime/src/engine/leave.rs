@@ -90,7 +90,8 @@ impl Shell {
     /// Ends what a pod has left, its supervisor too, and removes its cgroups.
     pub(super) async fn remove_remains(&self, wanted: &Wanted) {
         let uid = &wanted.pod.uid.0;
-        let found = self.cgroups.supervisor(uid).and_then(|own| Ok([own, self.cgroups.pod(&wanted.pod)?]));
+        let own = self.cgroups.known_supervisor(uid);
+        let found = own.and_then(|own| Ok([own, self.cgroups.known_pod(&wanted.pod)?]));
         match found {
             Ok(cgroups) => self.empty(uid, &cgroups).await,
             Err(error) => log::error!("failed to look for processes of {uid}: {error}"),
@@ -108,7 +109,7 @@ impl Shell {
 
     /// A pod whose run-time files cannot be read: nobody can say what it is, so it ends.
     pub(super) async fn end_unreadable(&self, uid: &str, directory: &Path) {
-        let mut cgroups: Vec<PodCgroup> = self.cgroups.supervisor(uid).into_iter().collect();
+        let mut cgroups: Vec<PodCgroup> = self.cgroups.known_supervisor(uid).into_iter().collect();
         cgroups.extend(
             self.cgroups.pods().into_iter().filter(|(known, _)| known == uid).map(|(_, cgroup)| cgroup),
         );

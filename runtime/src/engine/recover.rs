@@ -74,7 +74,7 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Vec<FoundPod> {
     // Cgroups whose pod has no directory: the agent died between the two, or somebody removed it.
     let is_found = |uid: &str| found.iter().any(|pod: &FoundPod| *pod.wanted.pod.uid.0 == *uid);
     for uid in shell.cgroups.supervised() {
-        match shell.cgroups.supervisor(&uid) {
+        match shell.cgroups.known_supervisor(&uid) {
             Ok(cgroup) if !is_found(&uid) => shell.empty(&uid, &[cgroup]).await,
             Ok(_) => {}
             Err(error) => log::error!("failed to look for the supervisor of {uid}: {error}"),

@@ -106,26 +106,49 @@ fn lock_name(wanted: &Wanted) -> String {
     format!("{}_{}", wanted.pod.namespace, wanted.pod.name)
 }
 
+/// Makes it, or nothing: of a sandbox that fails nobody looks for remains.
 async fn make(
     shell: &Rc<Shell>,
     wanted: &Rc<Wanted>,
     ip: Option<Ipv4Addr>,
 ) -> Result<(Sandbox, Instant), Failure> {
+    let volumes = set_up_volumes(shell, wanted).await?;
+    let made = make_on(shell, wanted, ip, volumes);
+    let late = async {
+        smol::Timer::after(SANDBOX_WITHIN).await;
+        let seconds = SANDBOX_WITHIN.as_secs();
+        Err(Failure(SandboxFailure::Sandbox, format!("failed to make its namespaces within {seconds} s")))
+    };
+    let made = smol::future::or(made, late).await;
+    if made.is_err() {
+        // Whatever was made of it hangs on its processes.
+        shell.remove_remains(wanted).await;
+        let _ = std::fs::remove_dir_all(shell.paths.run_pod(&wanted.pod.uid.0));
+    }
+    made
+}
+
+async fn set_up_volumes(shell: &Shell, wanted: &Wanted) -> Result<volume::Volumes, Failure> {
+    let request = volume::Request::new(&wanted.pod, &shell.paths);
+    // No container of it runs: writable layers that are there are of an earlier sandbox.
+    let layers = shell.paths.pod(&wanted.pod.uid.0).join("containers");
+    let made = shell.storage.run(move || {
+        volume::tear_down(&layers)
+            .map_err(|error| format!("failed to remove {}: {error}", layers.display()))?;
+        volume::set_up(&request)
+    });
+    made.await.map_err(|message| Failure(SandboxFailure::Mount, message))
+}
+
+/// All of it but the volumes.
+async fn make_on(
+    shell: &Rc<Shell>,
+    wanted: &Rc<Wanted>,
+    ip: Option<Ipv4Addr>,
+    volumes: volume::Volumes,
+) -> Result<(Sandbox, Instant), Failure> {
     let pod = &wanted.pod;
     let uid = &pod.uid.0;
-    let volumes = {
-        let request = volume::Request::new(pod, &shell.paths);
-        // No container of it runs: writable layers that are there are of an earlier sandbox.
-        let layers = shell.paths.pod(uid).join("containers");
-        let made = shell.storage.run(move || {
-            volume::tear_down(&layers)
-                .map_err(|error| format!("failed to remove {}: {error}", layers.display()))?;
-            volume::set_up(&request)
-        });
-        made.await
-    }
-    .map_err(|error| Failure(SandboxFailure::Mount, error.to_string()))?;
-
     let directory = shell.paths.run_pod(uid);
     on_tmpfs::write_pod(shell, wanted, ip).map_err(Failure::sandbox)?;
     if ip.is_some() {
@@ -146,35 +169,21 @@ async fn make(
         network,
         cgroup.pause_paths().map_err(Failure::sandbox)?,
     );
-    let lock = lock_name(wanted);
-    let made = async {
-        let own_cgroup = shell.cgroups.supervisor(uid).map_err(Failure::sandbox)?;
-        let supervisor = Supervisor::spawn(&directory, &lock, &shell.cgroups.supervisor_paths(&own_cgroup))
-            .map_err(Failure::sandbox)?;
-        supervisor.hello().await.map_err(Failure::sandbox)?;
-        supervisor.create_sandbox(&config).map_err(Failure::sandbox)?;
-        loop {
-            match supervisor.next().await.map_err(Failure::sandbox)? {
-                SupervisorEvent::SandboxReady { at } => return Ok((supervisor, at)),
-                SupervisorEvent::SandboxFailed { message } => {
-                    return Err(Failure(SandboxFailure::Sandbox, format!("failed to {message}")));
-                }
-                other => log::debug!("{uid}: {other:?} before the sandbox was ready"),
+    let own_cgroup = shell.cgroups.supervisor(uid).map_err(Failure::sandbox)?;
+    let own_paths = shell.cgroups.supervisor_paths(&own_cgroup);
+    let supervisor =
+        Supervisor::spawn(&directory, &lock_name(wanted), &own_paths).map_err(Failure::sandbox)?;
+    supervisor.hello().await.map_err(Failure::sandbox)?;
+    supervisor.create_sandbox(&config).map_err(Failure::sandbox)?;
+    loop {
+        match supervisor.next().await.map_err(Failure::sandbox)? {
+            SupervisorEvent::SandboxReady { at } => {
+                return Ok((Sandbox::new(supervisor, cgroup, ip, volumes), at));
             }
-        }
-    };
-    let late = async {
-        smol::Timer::after(SANDBOX_WITHIN).await;
-        let seconds = SANDBOX_WITHIN.as_secs();
-        Err(Failure(SandboxFailure::Sandbox, format!("failed to make its namespaces within {seconds} s")))
-    };
-    match smol::future::or(made, late).await {
-        Ok((supervisor, at)) => Ok((Sandbox::new(supervisor, cgroup, ip, volumes), at)),
-        Err(failure) => {
-            // Whatever was made of it hangs on its processes.
-            shell.remove_remains(wanted).await;
-            let _ = std::fs::remove_dir_all(&directory);
-            Err(failure)
+            SupervisorEvent::SandboxFailed { message } => {
+                return Err(Failure(SandboxFailure::Sandbox, format!("failed to {message}")));
+            }
+            other => log::debug!("{uid}: {other:?} before the sandbox was ready"),
         }
     }
 }
