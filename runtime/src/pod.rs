@@ -64,6 +64,8 @@ pub struct PodState {
     /// Wanted again while it goes: to be taken anew when it is forgotten.
     again: Option<Rc<Pod>>,
     sandbox: Sandbox,
+    /// What was in the way when it was last tried.
+    sandbox_failure: Option<Box<str>>,
     ip: Option<Ipv4Addr>,
     containers: Vec<ContainerState>,
     verdict: Option<Verdict>,
@@ -124,6 +126,7 @@ impl PodState {
             wish,
             again: None,
             sandbox: Sandbox::Absent,
+            sandbox_failure: None,
             ip: None,
             containers,
             verdict: None,
@@ -155,6 +158,11 @@ impl PodState {
     /// Its address, the last known one after its sandbox is gone.
     pub fn ip(&self) -> Option<Ipv4Addr> {
         self.ip
+    }
+
+    /// Why it has no sandbox, while one is tried for again and again; empty if there is nothing to say.
+    pub fn sandbox_failure(&self) -> &str {
+        self.sandbox_failure.as_deref().unwrap_or_default()
     }
 
     /// It is being stopped on someone's request, or is stopped and about to be forgotten:
@@ -312,6 +320,7 @@ impl PodState {
             PodObservation::SandboxReady { ip, at: _ } => {
                 if matches!(self.sandbox, Sandbox::Creating) {
                     self.sandbox = Sandbox::Ready;
+                    self.sandbox_failure = None;
                     self.ip = ip;
                     self.touch();
                 }
@@ -319,13 +328,15 @@ impl PodState {
             PodObservation::SandboxFailed { reason, message } => {
                 if matches!(self.sandbox, Sandbox::Creating) {
                     self.sandbox = Sandbox::Failed { retry_at: now + SYNC_RETRY };
-                    match reason {
-                        SandboxFailure::Mount => events.warn(self.index, None, "FailedMount", message),
+                    let (reason, message) = match reason {
+                        SandboxFailure::Mount => ("FailedMount", message),
                         SandboxFailure::Sandbox => {
-                            let message = format!("Failed to create pod sandbox: {message}").into();
-                            events.warn(self.index, None, "FailedCreatePodSandBox", message);
+                            let message = format!("Failed to create pod sandbox: {message}");
+                            ("FailedCreatePodSandBox", message.into())
                         }
-                    }
+                    };
+                    self.sandbox_failure = Some(message.clone());
+                    events.warn(self.index, None, reason, message);
                     self.touch();
                 }
             }

@@ -130,22 +130,29 @@ fn container_statuses(pod: &PodState, anchor: Anchor) -> Value {
         .containers()
         .map(|(index, container)| {
             let spec = spec.container(index);
-            (spec.name.as_str(), container_status(spec, container, message_bytes, anchor))
+            let held_up = pod.sandbox_failure();
+            (spec.name.as_str(), container_status(spec, container, held_up, message_bytes, anchor))
         })
         .collect();
     statuses.sort_by_key(|(name, _)| *name);
     statuses.into_iter().map(|(_, status)| status).collect()
 }
 
+/// `held_up` says why there is no sandbox: a kubelet tells it by an event alone, which is
+/// gone long before the pod runs.
 fn container_status(
     spec: &Container,
     container: &ContainerState,
+    held_up: &str,
     message_bytes: usize,
     anchor: Anchor,
 ) -> Value {
     let (state, last) = container.shown();
     let state = match state {
-        Shown::Waiting { reason, message } => json!({ "waiting": waiting(reason, message) }),
+        Shown::Waiting { reason, message } => {
+            let message = if message.is_empty() { held_up } else { message };
+            json!({ "waiting": waiting(reason, message) })
+        }
         Shown::Running { at } => json!({ "running": { "startedAt": instant(at, anchor) } }),
         Shown::Terminated(ended) => json!({ "terminated": terminated(ended, message_bytes, anchor) }),
     };

@@ -40,8 +40,21 @@ fn a_range_that_the_machine_uses_is_told_when_the_agent_starts() {
     let mut other = Device::new();
     other.agent_arguments(["--pod-cidr", &range]);
     other.start_agent();
-    let told = format!("failed to use {range} for pods: the machine has the address ");
+    let told = format!("use {range} for pods: the machine has the address ");
     assert!(other.agent_log().contains(&told), "{}", other.agent_log());
+
+    // A pod that cannot have its network says so itself, and leaves nothing when it goes.
+    other.write_manifest("late.yaml", &manifest::pod("late", "sleep"));
+    let late = other.pod("late");
+    other.wait_for("the pod to say why it waits", || late.container("app").message().contains(&told));
+    assert_eq!(late.container("app").reason(), "ContainerCreating");
+    let uid = late.uid();
+    other.remove_manifest("late.yaml");
+    late.wait_gone();
+    assert!(!other.path(&format!("/run/nodlet/pods/{uid}")).exists());
+    let left: Vec<_> =
+        other.cgroups().into_iter().filter(|path| path.to_string_lossy().contains(&uid)).collect();
+    assert!(left.is_empty(), "{left:?}");
     assert!(!one.agent_log().contains("for pods: the machine has"), "{}", one.agent_log());
 }
 

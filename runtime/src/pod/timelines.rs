@@ -330,9 +330,13 @@ fn a_sandbox_that_cannot_be_made_is_tried_again_every_ten_seconds() {
     sim.run_until(secs(25));
     assert_eq!(sim.log.matches("create sandbox").count(), 3);
     assert_eq!(sim.events[0], "FailedCreatePodSandBox: Failed to create pod sandbox: no such device");
+    let waiting = |sim: &Sim| sim.status(&uid())["containerStatuses"][0]["state"]["waiting"].clone();
+    let why = "Failed to create pod sandbox: no such device";
+    assert_eq!(waiting(&sim), serde_json::json!({ "reason": "ContainerCreating", "message": why }));
     sim.weather.failures = 0;
     sim.run_until(secs(35));
     assert_eq!(sim.trace, "  30s app#0 start\n");
+    assert!(waiting(&sim).is_null());
 }
 
 #[test]
