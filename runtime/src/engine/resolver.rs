@@ -11,6 +11,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use smol::Async;
@@ -22,24 +23,26 @@ use super::Shell;
 /// Links that lead from one to the next; the kernel follows 40.
 const LINKS: usize = 40;
 
+/// Until a watch that the kernel had no room for is tried again.
+const RETRY: Duration = Duration::from_secs(60);
+
 /// Watches from now on, and brings up to date what is there: it may have changed while no agent ran.
 pub(super) fn follow(shell: &Rc<Shell>) {
     let (shell, executor) = (shell.clone(), shell.clone());
     executor.spawn(async move {
         loop {
-            let watch = match Watch::begin() {
-                Ok(watch) => watch,
-                Err(error) => {
-                    return log::warn!(
-                        "failed to watch {}: {error}; pods keep theirs",
-                        pod_files::RESOLV_CONF
-                    );
+            let watched = match Watch::begin() {
+                Ok(watch) => {
+                    // After it is watched, so that no change falls between.
+                    shell.renew_resolv_confs();
+                    watch.changed().await
                 }
+                Err(error) => Err(error),
             };
-            // After it is watched, so that no change falls between.
-            shell.renew_resolv_confs();
-            if let Err(error) = watch.changed().await {
-                return log::warn!("failed to watch {}: {error}; pods keep theirs", pod_files::RESOLV_CONF);
+            if let Err(error) = watched {
+                let file = pod_files::RESOLV_CONF;
+                log::warn!("failed to watch {file}: {error}; until that is possible pods keep theirs");
+                smol::Timer::after(RETRY).await;
             }
         }
     });
