@@ -45,6 +45,10 @@ use crate::supervisor::config::CgroupPaths;
 const LEAVING: [Duration; 4] =
     [Duration::from_millis(1), Duration::from_millis(2), Duration::from_millis(4), Duration::from_millis(8)];
 
+/// Times that what was just made and is gone is made again: a service manager removes what is
+/// empty in the cgroup of a service that has ended, while `nodlet down` begins.
+const TIDYING: u32 = 16;
+
 /// The agent's place among the machine's cgroups.
 #[derive(Debug)]
 pub struct Cgroups {
@@ -59,6 +63,16 @@ impl Cgroups {
     /// Finds the machine's hierarchies and makes our own cgroup in each. `pod_pids` is how
     /// many processes each pod may have (the kubelet's `podPidsLimit`).
     pub fn open(paths: &Paths, pod_pids: Option<u64>) -> Result<Cgroups, CgroupError> {
+        let mut tries = 0..TIDYING;
+        loop {
+            match Cgroups::try_open(paths, pod_pids) {
+                Err(error) if error.is_gone() && tries.next().is_some() => {}
+                opened => return opened,
+            }
+        }
+    }
+
+    fn try_open(paths: &Paths, pod_pids: Option<u64>) -> Result<Cgroups, CgroupError> {
         let machine = Hierarchies::find()?;
         let place = place::choose(&machine, paths)?;
         let hierarchies = Rc::new(machine.below(&place)?);
@@ -502,6 +516,19 @@ impl CgroupError {
         path: &Path,
     ) -> impl FnOnce(cgroups_rs::fs::error::Error) -> CgroupError {
         move |source| CgroupError::Limit { operation, path: path.to_owned(), source }
+    }
+
+    /// Whether there is no such cgroup.
+    fn is_gone(&self) -> bool {
+        match self {
+            CgroupError::File { path, .. }
+            | CgroupError::Limit { path, .. }
+            | CgroupError::DeviceFilter { path, .. } => !path.exists(),
+            CgroupError::NoUnified
+            | CgroupError::Uid { .. }
+            | CgroupError::Missing { .. }
+            | CgroupError::NotTaken { .. } => false,
+        }
     }
 
     /// Whether a process was in the way.

@@ -165,6 +165,28 @@ fn the_pods_together_leave_processes_to_the_machine() {
     assert!(most > 0 && most < threads, "{most} of {threads}");
 }
 
+/// As systemd does with the cgroup of a service that has just ended.
+#[test]
+fn what_somebody_tidies_away_meanwhile_is_made_again() {
+    let scratch = Scratch::new();
+    let doomed: Vec<PathBuf> =
+        scratch.kernel().mounts().iter().map(|mount| mount.join(scratch.0.kubepods())).collect();
+    let tidies = std::sync::atomic::AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while tidies.load(Ordering::Relaxed) {
+                doomed.iter().for_each(|directory| drop(fs::remove_dir(directory)));
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let opened: Vec<_> = (0..200).map(|_| Cgroups::open(&scratch.1, None)).collect();
+        tidies.store(false, Ordering::Relaxed);
+        for opened in opened {
+            opened.unwrap();
+        }
+    });
+}
+
 #[test]
 fn pods_are_found_by_class_and_removed_with_all_their_leaves() {
     let scratch = Scratch::new();
