@@ -23,6 +23,9 @@ pub const MODULES: &str = "/guest/modules";
 /// A line a module: its name and those that it needs.
 pub const MODULE_LIST: &str = "/guest/modules/list";
 
+/// The first process of a guest that has it.
+pub const SYSTEMD: &str = "/usr/lib/systemd/systemd";
+
 /// Begins each line in which the guest itself says something.
 pub const SAYS: &str = "guest: ";
 

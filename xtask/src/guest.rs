@@ -23,6 +23,7 @@ use crate::{Failure, Outcome, cross, line_of, usage, work};
 
 mod cpio;
 mod kernel;
+mod systemd;
 
 use self::cpio::Cpio;
 use self::kernel::Kernel;
@@ -72,6 +73,8 @@ struct Guest<'a> {
     modules: &'static [&'static str],
     /// Too long for every check.
     only_by_hand: bool,
+    /// The first process becomes systemd, with a Debian around it.
+    systemd: bool,
 }
 
 /// What nodlet needs and Debian's kernels have as modules.
@@ -85,6 +88,7 @@ const GUESTS: &[Guest<'_>] = &[
         runs: &["lacking --ignored --test-threads=1 --skip memory_controller"],
         modules: NEEDED,
         only_by_hand: false,
+        systemd: false,
     },
     Guest {
         name: "no-memory",
@@ -93,6 +97,7 @@ const GUESTS: &[Guest<'_>] = &[
         runs: &["lacking --ignored --test-threads=1 memory_controller"],
         modules: NEEDED,
         only_by_hand: false,
+        systemd: false,
     },
     Guest {
         name: "v2",
@@ -101,6 +106,7 @@ const GUESTS: &[Guest<'_>] = &[
         runs: &["limits --ignored --test-threads=1"],
         modules: NEEDED,
         only_by_hand: false,
+        systemd: false,
     },
     Guest {
         name: "all",
@@ -123,6 +129,17 @@ const GUESTS: &[Guest<'_>] = &[
         ],
         modules: NEEDED,
         only_by_hand: true,
+        systemd: false,
+    },
+    Guest {
+        name: "systemd",
+        what: "a service of systemd, beside NetworkManager, networkd and resolved",
+        kernel: "systemd.show_status=0",
+        runs: &["systemd --ignored --test-threads=1"],
+        // With what tests take for a network card.
+        modules: &["erofs", "overlay", "veth", "bridge", "loop", "dummy"],
+        only_by_hand: true,
+        systemd: true,
     },
 ];
 
@@ -174,7 +191,8 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>]) -> Outcome {
         eprintln!("guest {}: {}", guest.name, guest.what);
         let begun = Instant::now();
         let initramfs = dir.join(format!("{}.cpio", guest.name));
-        guest.write_initramfs(&initramfs, &kernel, &programs)?;
+        let system = if guest.systemd { Some(systemd::get(processor.debian)?) } else { None };
+        guest.write_initramfs(&initramfs, &kernel, &programs, system.as_deref())?;
         let log = dir.join(format!("{}.log", guest.name));
         let said = guest.boot(processor, &kernel, &initramfs, &log)?;
         fs::remove_file(&initramfs)?;
@@ -221,7 +239,13 @@ fn build(processor: &Processor) -> Result<BTreeMap<String, PathBuf>, Failure> {
 }
 
 impl Guest<'_> {
-    fn write_initramfs(&self, path: &Path, kernel: &Kernel, programs: &BTreeMap<String, PathBuf>) -> Outcome {
+    fn write_initramfs(
+        &self,
+        path: &Path,
+        kernel: &Kernel,
+        programs: &BTreeMap<String, PathBuf>,
+        system: Option<&Path>,
+    ) -> Outcome {
         let failed = |error: io::Error| Failure(format!("failed to write {}: {error}", path.display()));
         let program = |name: &str| {
             programs.get(name).ok_or_else(|| Failure(format!("there is no test program {name:?}")))
@@ -233,6 +257,9 @@ impl Guest<'_> {
             wanted.extend(run.split(' ').next());
         }
         let mut cpio = Cpio::new(BufWriter::new(File::create(path).map_err(failed)?));
+        if let Some(system) = system {
+            systemd::install(&mut cpio, system, &fs::read(program("nodlet")?)?).map_err(failed)?;
+        }
         cpio.file("/init", 0o755, &fs::read(program("guest-init")?)?).map_err(failed)?;
         wanted.sort_unstable();
         wanted.dedup();
@@ -240,7 +267,7 @@ impl Guest<'_> {
             cpio.file(&format!("/tests/{name}"), 0o755, &fs::read(program(name)?)?).map_err(failed)?;
         }
         cpio.file("/tests/examples/replay", 0o755, &fs::read(program("replay")?)?).map_err(failed)?;
-        let modules = kernel.modules(NEEDED)?;
+        let modules = kernel.modules(self.modules)?;
         let mut list = String::new();
         for module in &modules {
             let words: Vec<&str> =
@@ -342,6 +369,7 @@ mod tests {
         runs: &["line", "supervisor x"],
         modules: &[],
         only_by_hand: true,
+        systemd: false,
     };
 
     #[test]

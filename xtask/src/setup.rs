@@ -21,6 +21,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("gzip", "gzip"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("xz", "xz-utils"),
+    ("debootstrap", "debootstrap"),
     ("ip", "iproute2"),
 ];
 

@@ -2,6 +2,9 @@
 //! initramfs a machine on which the tests run as they do elsewhere, carries out
 //! its orders, says how each ended, and turns the machine off. It decides
 //! nothing; `tests/src/guest.rs` has what it shares with those who do.
+//!
+//! In a guest with systemd that is the first process as soon as the modules are
+//! loaded, and carries out the other orders as a service, which runs this again.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -14,21 +17,30 @@ use std::process::{Command, Stdio};
 use nix::mount::{MsFlags, mount};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
-use nodlet_tests::guest::{END, ORDERS, SAYS, load_module};
+use nodlet_tests::guest::{END, ORDERS, SAYS, SYSTEMD, load_module};
 
 type Failure = Box<dyn std::error::Error>;
 
 fn main() {
-    if std::process::id() != 1 {
-        eprintln!("this is the first process of a guest, which `cargo xtask guest` boots");
-        std::process::exit(2);
-    }
-    match make_machine().and_then(|()| carry_out()) {
+    let done = match (std::process::id(), Path::new(SYSTEMD).exists()) {
+        (1, false) => make_machine().and_then(|()| load()).and_then(|()| carry_out()),
+        (1, true) => make_machine().and_then(|()| load()).and_then(|()| become_systemd()),
+        (_, true) if nodlet_tests::guest::is_guest() => carry_out(),
+        (_, true | false) => {
+            eprintln!("this is the first process of a guest, which `cargo xtask guest` boots");
+            std::process::exit(2);
+        }
+    };
+    match done {
         Ok(()) => println!("\n{END}"),
         Err(error) => println!("\n{SAYS}failed to {error}"),
     }
     // SAFETY: no pointers; all that was written lies in memory.
     unsafe { libc::reboot(libc::RB_POWER_OFF) };
+}
+
+fn become_systemd() -> Result<(), Failure> {
+    Err(format!("execute {SYSTEMD}: {}", Command::new(SYSTEMD).env_clear().exec()).into())
 }
 
 /// File systems, the console, the loopback link: what an init gives everybody.
@@ -85,16 +97,25 @@ fn loopback_up() -> io::Result<()> {
     }
 }
 
+fn orders() -> Result<String, Failure> {
+    Ok(fs::read_to_string(ORDERS).map_err(|error| format!("read {ORDERS}: {error}"))?)
+}
+
+fn load() -> Result<(), Failure> {
+    let orders = orders()?;
+    let wanted =
+        orders.lines().filter_map(|order| order.strip_prefix("load ")).flat_map(|all| all.split(' '));
+    for module in wanted.filter(|module| !module.is_empty()) {
+        load_module(module).map_err(|error| format!("load the module {module}: {error}"))?;
+    }
+    Ok(())
+}
+
 fn carry_out() -> Result<(), Failure> {
-    let orders = fs::read_to_string(ORDERS).map_err(|error| format!("read {ORDERS}: {error}"))?;
-    for order in orders.lines() {
+    for order in orders()?.lines() {
         let words: Vec<&str> = order.split(' ').collect();
         match words.as_slice() {
-            ["load", modules @ ..] => {
-                for module in modules {
-                    load_module(module).map_err(|error| format!("load the module {module}: {error}"))?;
-                }
-            }
+            ["load", ..] => {}
             ["run", program, arguments @ ..] => {
                 println!("\n{SAYS}{order}");
                 let code = run(program, arguments).map_err(|error| format!("{order}: {error}"))?;

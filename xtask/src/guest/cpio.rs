@@ -2,7 +2,11 @@
 //! Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 pub(super) struct Cpio<W> {
     to: W,
@@ -20,25 +24,65 @@ impl<W: Write> Cpio<W> {
         let path = path.trim_start_matches('/');
         for (end, _) in path.match_indices('/') {
             if self.directories.insert(path[..end].to_owned()) {
-                self.entry(&path[..end], libc_mode(Kind::Directory, 0o755), &[])?;
+                self.entry(&path[..end], libc_mode(Kind::Directory, 0o755), ROOT, &[])?;
             }
         }
-        self.entry(path, libc_mode(Kind::File, mode), bytes)
+        self.entry(path, libc_mode(Kind::File, mode), ROOT, bytes)
+    }
+
+    /// Adds a symbolic link in a directory that is there.
+    pub(super) fn link(&mut self, path: &str, target: &str) -> io::Result<()> {
+        self.entry(path.trim_start_matches('/'), libc_mode(Kind::Link, 0o777), ROOT, target.as_bytes())
+    }
+
+    /// Adds all that lies in a directory, with its owners, but for devices and sockets. The
+    /// directories in there that `empty` names, by their paths in it, have nothing in them.
+    pub(super) fn tree(&mut self, root: &Path, empty: &[&str]) -> io::Result<()> {
+        self.below(root, "", empty)
+    }
+
+    fn below(&mut self, directory: &Path, prefix: &str, empty: &[&str]) -> io::Result<()> {
+        let mut entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let name = entry.file_name();
+            let name = name.to_str().ok_or_else(|| io::Error::other(format!("{name:?} is no text")))?;
+            let (name, path) = (format!("{prefix}{name}"), entry.path());
+            let metadata = entry.metadata()?;
+            let owner = [metadata.uid(), metadata.gid()];
+            if metadata.is_dir() {
+                self.directories.insert(name.clone());
+                self.entry(&name, metadata.mode(), owner, &[])?;
+                if !empty.contains(&name.as_str()) {
+                    self.below(&path, &format!("{name}/"), empty)?;
+                }
+            } else if metadata.is_symlink() {
+                let target = fs::read_link(&path)?;
+                if path.is_dir() {
+                    // As /bin: a directory of that name would take the place of the link.
+                    self.directories.insert(name.clone());
+                }
+                self.entry(&name, metadata.mode(), owner, target.as_os_str().as_bytes())?;
+            } else if metadata.is_file() {
+                self.entry(&name, metadata.mode(), owner, &fs::read(&path)?)?;
+            }
+        }
+        Ok(())
     }
 
     /// Ends the archive.
     pub(super) fn end(mut self) -> io::Result<()> {
-        self.entry("TRAILER!!!", 0, &[])?;
+        self.entry("TRAILER!!!", 0, ROOT, &[])?;
         self.to.flush()
     }
 
-    fn entry(&mut self, name: &str, mode: u32, bytes: &[u8]) -> io::Result<()> {
+    fn entry(&mut self, name: &str, mode: u32, [user, group]: [u32; 2], bytes: &[u8]) -> io::Result<()> {
         self.entries += 1;
         let size =
             u32::try_from(bytes.len()).map_err(|_| io::Error::other(format!("{name} is too large")))?;
         let links = 1;
         // ino mode uid gid nlink mtime filesize devmajor devminor rdevmajor rdevminor namesize check
-        let fields = [self.entries, mode, 0, 0, links, 0, size, 0, 0, 0, 0, name.len() as u32 + 1, 0];
+        let fields = [self.entries, mode, user, group, links, 0, size, 0, 0, 0, 0, name.len() as u32 + 1, 0];
         write!(self.to, "070701")?;
         for field in fields {
             write!(self.to, "{field:08x}")?;
@@ -57,9 +101,13 @@ impl<W: Write> Cpio<W> {
     }
 }
 
+/// User and group of what nobody else owns.
+const ROOT: [u32; 2] = [0, 0];
+
 enum Kind {
     Directory,
     File,
+    Link,
 }
 
 /// As `st_mode` has it.
@@ -67,6 +115,7 @@ fn libc_mode(kind: Kind, permissions: u32) -> u32 {
     match kind {
         Kind::Directory => 0o040_000 | permissions,
         Kind::File => 0o100_000 | permissions,
+        Kind::Link => 0o120_000 | permissions,
     }
 }
 
@@ -89,5 +138,30 @@ mod tests {
             at.iter().map(|at| text[at + 110..].split('\0').next().unwrap_or_default()).collect();
         assert_eq!(names, ["a", "a/b", "a/c", "TRAILER!!!"]);
         assert!(text.contains("a/b\0\0\0one\x00070701"), "{text:?}");
+    }
+
+    #[test]
+    fn a_tree_comes_with_its_links_and_with_nothing_in_what_is_to_be_empty() {
+        let root = std::env::temp_dir().join(format!("nodlet-cpio-{}", std::process::id()));
+        fs::create_dir_all(root.join("usr/bin")).expect("a scratch directory");
+        fs::create_dir_all(root.join("usr/doc")).expect("a scratch directory");
+        fs::write(root.join("usr/bin/true"), "").expect("it can be written to");
+        fs::write(root.join("usr/doc/true"), "").expect("it can be written to");
+        std::os::unix::fs::symlink("usr/bin", root.join("bin")).expect("it can be written to");
+        let mut bytes = Vec::new();
+        let mut cpio = Cpio::new(&mut bytes);
+        cpio.tree(&root, &["usr/doc"]).expect("it can be read");
+        cpio.file("usr/bin/false", 0o755, b"").expect("memory takes all");
+        cpio.file("bin/sh", 0o755, b"").expect("memory takes all");
+        cpio.link("usr/sbin", "bin").expect("memory takes all");
+        cpio.end().expect("memory takes all");
+        fs::remove_dir_all(&root).expect("it is ours");
+        let text = String::from_utf8(bytes).expect("all of it is text");
+        let at: Vec<usize> = text.match_indices("070701").map(|(at, _)| at).collect();
+        let names: Vec<&str> =
+            at.iter().map(|at| text[at + 110..].split('\0').next().unwrap_or_default()).collect();
+        let tree = ["bin", "usr", "usr/bin", "usr/bin/true", "usr/doc"];
+        assert_eq!(names, [&tree[..], &["usr/bin/false", "bin/sh", "usr/sbin", "TRAILER!!!"]].concat());
+        assert!(text.contains("bin\0\0\0usr/bin\x00070701"), "{text:?}");
     }
 }

@@ -1,0 +1,80 @@
+//! A guest whose first process becomes systemd, with NetworkManager and
+//! systemd-resolved beside it: a system as debootstrap makes one, fetched once into
+//! `.work/guest`, with nodlet installed as `docs/systemd.md` says. It lies in memory,
+//! so that each boot begins with the same. `tests/tests/systemd.rs` runs in there.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::cpio::Cpio;
+use crate::{Failure, project, run as run_command, work};
+
+/// With systemd 257: DelegateSubgroup= came with 254.
+const SUITE: &str = "trixie";
+
+const PACKAGES: &str = "systemd,systemd-sysv,systemd-resolved,udev,dbus,network-manager,iproute2";
+
+/// Directories of which no test looks at anything, and those that each boot fills itself. What
+/// would be started with it is started by the tests.
+const EMPTY: &[&str] = &[
+    "dev",
+    "proc",
+    "run",
+    "sys",
+    "etc/systemd/system/multi-user.target.wants",
+    "usr/lib/udev/hwdb.d",
+    "usr/share/doc",
+    "usr/share/info",
+    "usr/share/locale",
+    "usr/share/man",
+    "usr/share/zoneinfo",
+    "var/cache/apt",
+    "var/lib/apt",
+    "var/log",
+];
+
+/// Files of `board/systemd`, and where they are to be installed.
+const OURS: &[(&str, &str)] = &[
+    ("nodlet.service", "/usr/lib/systemd/system/nodlet.service"),
+    ("05-nodlet.network", "/usr/lib/systemd/network/05-nodlet.network"),
+    ("80-nodlet-networkmanager.conf", "/usr/lib/NetworkManager/conf.d/80-nodlet.conf"),
+];
+
+/// Carries out the orders once systemd is up.
+const SERVICE: &str = "[Unit]\nAfter=basic.target\n\n[Service]\nType=exec\nExecStart=/init\n\
+    StandardOutput=tty\nStandardError=tty\nTTYPath=/dev/console\n";
+
+/// The system for a processor, as Debian calls it, made if it is not here yet.
+pub(super) fn get(processor: &str) -> Result<PathBuf, Failure> {
+    let dir = work(&format!("guest/{processor}"))?.join("debian");
+    if !dir.is_dir() {
+        // Aside and then in place: what is there is whole.
+        let aside = dir.with_extension("new");
+        let _ = fs::remove_dir_all(&aside);
+        let mut debootstrap = Command::new("debootstrap");
+        debootstrap.args(["--variant=minbase", &format!("--arch={processor}")]);
+        debootstrap.arg(format!("--include={PACKAGES}")).arg(SUITE).arg(&aside);
+        run_command(debootstrap.arg("http://deb.debian.org/debian").stdout(io::stderr()))?;
+        fs::rename(&aside, &dir)?;
+    }
+    Ok(dir)
+}
+
+/// Adds the system and nodlet to what a guest boots.
+pub(super) fn install<W: Write>(cpio: &mut Cpio<W>, system: &Path, nodlet: &[u8]) -> io::Result<()> {
+    cpio.tree(system, EMPTY)?;
+    cpio.file("/usr/bin/nodlet", 0o755, nodlet)?;
+    for (name, path) in OURS {
+        cpio.file(path, 0o644, &fs::read(project().join("board/systemd").join(name))?)?;
+    }
+    cpio.file("/etc/hostname", 0o644, b"guest\n")?;
+    // Without one systemd takes this for the first boot of all, and asks.
+    cpio.file("/etc/machine-id", 0o444, b"6e6f646c65740000000000000000f00d\n")?;
+    cpio.file("/etc/systemd/system/guest.service", 0o644, SERVICE.as_bytes())?;
+    cpio.link("/etc/systemd/system/multi-user.target.wants/guest.service", "../guest.service")?;
+    cpio.link("/etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target")?;
+    // The console is the tests'.
+    cpio.link("/etc/systemd/system/serial-getty@ttyS0.service", "/dev/null")
+}
