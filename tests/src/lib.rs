@@ -8,6 +8,7 @@
 //! * [`manifest`]: the frame of a manifest, around what a test is about
 //! * [`Terminal`]: a command on a terminal
 //! * [`steps`]: a process of nodlet killed before its n-th step
+//! * [`upgrade`]: which binary a supervisor executes, and another one
 //! * [`image`]: images from files named in the test
 //! * [`Kubectl`]: the real one, over [`forward`]
 //! * [`guest`]: a kernel of one's own, and one that lacks something
@@ -32,6 +33,7 @@ mod seed;
 mod slot;
 pub mod steps;
 mod terminal;
+pub mod upgrade;
 
 pub use binary::binary;
 pub use device::{Device, Mount, Ran, demo_archive, demo_program, nodlet_program};

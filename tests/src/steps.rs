@@ -7,7 +7,7 @@
 //! is a system call of which anybody else can tell whether it was made; between
 //! two of them it is all the same when a process dies.
 //!
-//! It must not outlive the agent that it follows: end it first.
+//! It must not outlive the agent or the supervisors that it follows: end it first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -25,6 +25,8 @@ pub enum Role {
     Supervisor,
     /// What makes the namespaces that its containers share.
     SandboxHelper,
+    /// The first process of a PID namespace that they share.
+    Pause,
     /// What builds a container.
     StartHelper,
     /// libcontainer's process between that one and the container's.
@@ -33,17 +35,24 @@ pub enum Role {
     Init,
     /// What executes a process beside the container's, and that process before it does.
     ExecHelper,
+    /// A newer binary that is asked whether it can take a supervisor over.
+    Trial,
+    /// The supervisor, once it executes a newer binary.
+    Successor,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Role; 6] = [
+    pub const ALL: [Role; 9] = [
         Role::Supervisor,
         Role::SandboxHelper,
+        Role::Pause,
         Role::StartHelper,
         Role::Intermediate,
         Role::Init,
         Role::ExecHelper,
+        Role::Trial,
+        Role::Successor,
     ];
 
     /// By the name that the process gives itself.
@@ -92,6 +101,26 @@ impl Steps {
     /// # Panics
     /// If the agent cannot be followed: somebody else does, or the machine forbids it.
     pub fn follow(agent: u32, aims: impl Fn(&str) -> Option<Step> + Send + 'static) -> Steps {
+        Steps::begin(aims, move |follower| follower.begin(agent.cast_signed()))
+    }
+
+    /// Follows supervisors that run already, by the uids of their pods, and what they fork.
+    ///
+    /// # Panics
+    /// As [`Steps::follow`].
+    pub fn follow_supervisors(
+        supervisors: BTreeMap<String, u32>,
+        aims: impl Fn(&str) -> Option<Step> + Send + 'static,
+    ) -> Steps {
+        Steps::begin(aims, move |follower| {
+            supervisors.iter().try_for_each(|(uid, pid)| follower.take_up(uid, pid.cast_signed()))
+        })
+    }
+
+    fn begin(
+        aims: impl Fn(&str) -> Option<Step> + Send + 'static,
+        begin: impl FnOnce(&mut Follower) -> io::Result<()> + Send + 'static,
+    ) -> Steps {
         let (over, seen) = (Arc::new(AtomicBool::new(false)), Arc::default());
         let (ready, is_ready) = mpsc::channel();
         let mut follower = Follower {
@@ -102,7 +131,7 @@ impl Steps {
             over: Arc::clone(&over),
         };
         let thread = thread::spawn(move || {
-            let begun = follower.begin(agent.cast_signed());
+            let begun = begin(&mut follower);
             let failed = begun.is_err();
             let _ = ready.send(begun);
             if !failed {
@@ -110,7 +139,7 @@ impl Steps {
             }
             // The kernel lets go of all that this thread follows.
         });
-        is_ready.recv().expect("the thread answers").expect("the agent can be followed by ptrace");
+        is_ready.recv().expect("the thread answers").expect("it can be followed by ptrace");
         Steps { thread: Some(thread), over, seen }
     }
 
@@ -177,15 +206,20 @@ impl Follower {
         for entry in std::fs::read_dir(format!("/proc/{agent}/task"))? {
             let thread = entry?.file_name().to_str().and_then(|name| name.parse().ok());
             let Some(thread) = thread else { continue };
-            let options = libc::PTRACE_O_TRACESYSGOOD
-                | libc::PTRACE_O_TRACEFORK
-                | libc::PTRACE_O_TRACEVFORK
-                | libc::PTRACE_O_TRACECLONE
-                | libc::PTRACE_O_TRACEEXEC;
-            ptrace(libc::PTRACE_SEIZE, thread, 0, options as usize)?;
+            seize(thread)?;
             self.tracees.insert(thread, Tracee::Agent);
         }
         Ok(())
+    }
+
+    /// A supervisor has one thread.
+    fn take_up(&mut self, uid: &str, supervisor: pid_t) -> io::Result<()> {
+        seize(supervisor)?;
+        lock(&self.seen).insert(uid.to_owned(), Followed::default());
+        let tracee = Tracee::Of { uid: uid.to_owned(), role: Some(Role::Supervisor), naming: false };
+        self.tracees.insert(supervisor, tracee);
+        // Once it has stopped it is resumed as those are whose system calls are looked at.
+        ptrace(libc::PTRACE_INTERRUPT, supervisor, 0, 0)
     }
 
     fn follow(&mut self) {
@@ -235,11 +269,25 @@ impl Follower {
     fn born(&mut self, parent: pid_t, child: pid_t) {
         let tracee = match &self.tracees[&parent] {
             Tracee::Agent => Tracee::Agent,
-            // The process that it makes does not name itself.
-            Tracee::Of { uid, role: Some(Role::ExecHelper), .. } => {
-                Tracee::Of { uid: uid.clone(), role: Some(Role::ExecHelper), naming: false }
+            Tracee::Of { uid, role, .. } => {
+                let role = match role {
+                    // The process that it makes does not name itself.
+                    Some(Role::ExecHelper) => Some(Role::ExecHelper),
+                    Some(Role::SandboxHelper) => Some(Role::Pause),
+                    // By the name that it will give itself.
+                    Some(
+                        Role::Supervisor
+                        | Role::Pause
+                        | Role::StartHelper
+                        | Role::Intermediate
+                        | Role::Init
+                        | Role::Trial
+                        | Role::Successor,
+                    )
+                    | None => None,
+                };
+                Tracee::Of { uid: uid.clone(), role, naming: false }
             }
-            Tracee::Of { uid, .. } => Tracee::Of { uid: uid.clone(), role: None, naming: false },
         };
         self.tracees.insert(child, tracee);
         if self.early.remove(&child) {
@@ -247,13 +295,17 @@ impl Follower {
         }
     }
 
-    /// A supervisor is followed, and nothing else that is executed.
+    /// Supervisors are followed, and nothing else that is executed.
     fn executed(&mut self, pid: pid_t) {
-        let known = matches!(self.tracees.get(&pid), Some(Tracee::Of { role: Some(Role::Supervisor), .. }));
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<String> =
             line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        if known {
+        if let Some(Tracee::Of { role: Some(role @ (Role::Supervisor | Role::Trial | Role::Successor)), .. }) =
+            self.tracees.get_mut(&pid)
+        {
+            if *role == Role::Supervisor {
+                *role = Role::Successor;
+            }
             self.resume(pid, 0);
         } else if words.get(1).is_some_and(|word| word == "supervisor")
             && let Some(uid) = words.get(2).and_then(|dir| dir.rsplit('/').next())
@@ -281,13 +333,17 @@ impl Follower {
             return true;
         }
         if call.op != ENTRY {
-            if std::mem::take(naming) {
+            if std::mem::take(naming) && !matches!(role, Some(Role::Trial | Role::Successor)) {
                 let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
                 *role = Role::named(name.trim_end()).or(*role);
             }
             return true;
         }
         let number = call.number as c_long;
+        if role.is_none() && number == libc::SYS_execve {
+            // Nothing else of nodlet executes before it has named itself.
+            *role = Some(Role::Trial);
+        }
         *naming = number == libc::SYS_prctl && call.arguments[0] == libc::PR_SET_NAME as u64;
         let (Some(role), true) = (*role, is_step(&call)) else { return true };
         let mut seen = lock(&self.seen);
@@ -325,6 +381,15 @@ struct SyscallInfo {
     _stack_pointer: u64,
     number: u64,
     arguments: [u64; 6],
+}
+
+fn seize(thread: pid_t) -> io::Result<()> {
+    let options = libc::PTRACE_O_TRACESYSGOOD
+        | libc::PTRACE_O_TRACEFORK
+        | libc::PTRACE_O_TRACEVFORK
+        | libc::PTRACE_O_TRACECLONE
+        | libc::PTRACE_O_TRACEEXEC;
+    ptrace(libc::PTRACE_SEIZE, thread, 0, options as usize)
 }
 
 fn ptrace(request: c_int, pid: pid_t, address: usize, data: usize) -> io::Result<()> {

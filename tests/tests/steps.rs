@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use nodlet_tests::steps::{Followed, Role, Step, Steps};
-use nodlet_tests::{Device, manifest, seed};
+use nodlet_tests::upgrade::inode;
+use nodlet_tests::{Device, demo_archive, manifest, seed};
 use serde_json::Value;
 
 /// Pods of one device: more would wait for each other longer than a test waits.
@@ -23,30 +24,38 @@ const ROUNDS: usize = 3;
 enum Kind {
     /// It fails once, runs again, is found ready by a probe that is executed, and is deleted.
     Service,
+    /// The same, in a PID namespace of the whole pod.
+    Shared,
     /// It runs once and ends with 3.
     Job,
+    /// It runs when its supervisor takes a newer binary over, and is deleted.
+    Upgraded,
 }
 
 impl Kind {
     fn manifest(self, shared: &str, name: &str) -> String {
         let begins =
             format!("lock /one/{name} then append /one/{name}-starts run then print one then print two");
-        let (steps, probe, policy) = match self {
-            Kind::Service => (
-                format!("{begins} then fail-once /one/{name}-mark then print three then sleep"),
-                format!(
-                    "startupProbe: {{exec: {{command: [/bin/demo, stat, /one/{name}-mark]}}, periodSeconds: 1, \
-                     timeoutSeconds: 20, failureThreshold: 60}}\n"
-                ),
-                "Always",
+        let service = (
+            format!("{begins} then fail-once /one/{name}-mark then print three then sleep"),
+            format!(
+                "startupProbe: {{exec: {{command: [/bin/demo, stat, /one/{name}-mark]}}, periodSeconds: 1, \
+                 timeoutSeconds: 20, failureThreshold: 60}}\n"
             ),
-            Kind::Job => (format!("{begins} then exit 3"), String::new(), "Never"),
+        );
+        let ((steps, probe), spec) = match self {
+            Kind::Service => (service, "restartPolicy: Always"),
+            Kind::Shared => (service, "restartPolicy: Always\nshareProcessNamespace: true"),
+            Kind::Job => ((format!("{begins} then exit 3"), String::new()), "restartPolicy: Never"),
+            Kind::Upgraded => {
+                ((format!("{begins} then print three then sleep"), String::new()), "restartPolicy: Always")
+            }
         };
         let more = format!("{probe}volumeMounts: [{{name: one, mountPath: /one}}]");
         manifest::pod_of(
             name,
             &[manifest::container("app", &steps, &more)],
-            &format!("restartPolicy: {policy}\nvolumes: [{{name: one, hostPath: {{path: {shared}}}}}]"),
+            &format!("{spec}\nvolumes: [{{name: one, hostPath: {{path: {shared}}}}}]"),
         )
     }
 
@@ -54,15 +63,40 @@ impl Kind {
     fn is_settled(self, device: &Device, name: &str) -> bool {
         let pod = device.pod(name);
         match self {
-            Kind::Service => pod.is_ready() && pod.logs("app").contains("three\n"),
+            Kind::Service | Kind::Shared | Kind::Upgraded => {
+                pod.is_ready() && pod.logs("app").contains("three\n")
+            }
             Kind::Job => pod.phase() == "Failed",
+        }
+    }
+
+    /// Whose steps there are in such a life, if nobody disturbs it.
+    fn has(self, role: Role) -> bool {
+        match role {
+            Role::Supervisor => true,
+            Role::SandboxHelper | Role::StartHelper | Role::Intermediate | Role::Init => {
+                self != Kind::Upgraded
+            }
+            Role::Pause => self == Kind::Shared,
+            Role::ExecHelper => matches!(self, Kind::Service | Kind::Shared),
+            Role::Trial | Role::Successor => self == Kind::Upgraded,
         }
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nobody panics with it")
+}
+
 /// One life for each aim, all on one device: what was done and seen of each.
 fn live(kind: Kind, aims: &[Option<Step>]) -> Vec<Followed> {
-    let device = Device::start();
+    let mut device = Device::new();
+    let binaries = ["first", "second"].map(|name| device.newer_binary(name));
+    if kind == Kind::Upgraded {
+        device.install(&binaries[0]);
+    }
+    device.start_agent();
+    device.load_image(demo_archive());
     let (shared, here) = device.shared("one");
     let names: Vec<String> = (0..aims.len()).map(|number| format!("life-{number}")).collect();
     let aim_of: BTreeMap<String, Step> =
@@ -70,25 +104,57 @@ fn live(kind: Kind, aims: &[Option<Step>]) -> Vec<Followed> {
     let run_pods = device.path("/run/nodlet/pods");
     let recorded: Arc<Mutex<BTreeSet<String>>> = Arc::default();
     let note = recorded.clone();
-    let steps = Steps::follow(device.agent_pid(), move |uid| {
-        let pod: Value = serde_json::from_slice(&fs::read(run_pods.join(uid).join("pod.json")).ok()?).ok()?;
+    let known: Mutex<BTreeMap<String, Option<Step>>> = Mutex::default();
+    let aim = move |uid: &str| {
         // How the first run ended is on record when the process is killed.
         if run_pods.join(uid).join("exits/app_0").exists() {
-            note.lock().expect("nobody panics with it").insert(uid.to_owned());
+            lock(&note).insert(uid.to_owned());
         }
-        aim_of.get(pod["object"]["metadata"]["name"].as_str()?).copied()
-    });
-    for name in &names {
-        device.write_manifest(&format!("{name}.yaml"), &kind.manifest(&shared, name));
-    }
+        let find = || {
+            let bytes = fs::read(run_pods.join(uid).join("pod.json")).ok()?;
+            let pod: Value = serde_json::from_slice(&bytes).ok()?;
+            aim_of.get(pod["object"]["metadata"]["name"].as_str()?).copied()
+        };
+        *lock(&known).entry(uid.to_owned()).or_insert_with(find)
+    };
+    let write_manifests = || {
+        for name in &names {
+            device.write_manifest(&format!("{name}.yaml"), &kind.manifest(&shared, name));
+        }
+    };
+    let steps = if kind == Kind::Upgraded {
+        write_manifests();
+        for name in &names {
+            device.wait_for(&format!("{name} to settle"), || kind.is_settled(&device, name));
+        }
+        device.stop_agent();
+        let supervisors = device.supervisors().into_iter().map(|(uid, supervisor)| (uid, supervisor.pid));
+        let steps = Steps::follow_supervisors(supervisors.collect(), aim);
+        device.install(&binaries[1]);
+        device.start_agent();
+        steps
+    } else {
+        let steps = Steps::follow(device.agent_pid(), aim);
+        write_manifests();
+        steps
+    };
     let mut uids = Vec::new();
     for (name, aim) in names.iter().zip(aims) {
         device.wait_for(&format!("{name} ({aim:?}) to settle"), || kind.is_settled(&device, name));
         let uid = device.pod(name).uid();
         let followed = steps.of(&uid);
-        let on_record = recorded.lock().expect("nobody panics with it").contains(&uid);
-        let what = format!("{name}, {aim:?} before {:?}", followed.killed_before);
-        check(kind, &device, &here, name, followed.killed_before.is_some(), on_record, &what);
+        let seen = Seen {
+            killed: followed.killed_before.as_ref().and(*aim).map(|step| step.role),
+            on_record: lock(&recorded).contains(&uid),
+            what: format!("{name}, {aim:?} before {:?}", followed.killed_before),
+        };
+        check(kind, &device, &here, name, &seen);
+        if kind == Kind::Upgraded {
+            let executes = device.supervisors().get(&uid).map(|supervisor| supervisor.executes);
+            // One that was not taken over goes on as it was.
+            let expected = &binaries[usize::from(seen.killed != Some(Role::Trial))];
+            assert_eq!(executes, Some(inode(expected)), "{}", seen.what);
+        }
         uids.push(uid);
     }
     for name in &names {
@@ -104,16 +170,18 @@ fn live(kind: Kind, aims: &[Option<Step>]) -> Vec<Followed> {
     uids.iter().map(|uid| steps.of(uid)).collect()
 }
 
-/// What must be true of a pod, whatever was killed of it.
-fn check(
-    kind: Kind,
-    device: &Device,
-    here: &Path,
-    name: &str,
-    was_killed: bool,
+/// What became of a pod of which something was to be killed.
+struct Seen {
+    /// What was.
+    killed: Option<Role>,
+    /// How its first run ended was on record by then.
     on_record: bool,
-    what: &str,
-) {
+    what: String,
+}
+
+/// What must be true of a pod, whatever was killed of it.
+fn check(kind: Kind, device: &Device, here: &Path, name: &str, seen: &Seen) {
+    let (was_killed, what) = (seen.killed.is_some(), &seen.what);
     let pod = device.pod(name);
     let app = pod.container("app");
     let starts = fs::read_to_string(here.join(format!("{name}-starts"))).unwrap_or_default().lines().count();
@@ -121,7 +189,7 @@ fn check(
     assert!(starts <= restarts + 1, "{what}: it ran {starts} times, and {restarts} restarts are told");
     let lost = (Value::from(137), Value::from("ContainerStatusUnknown"));
     match kind {
-        Kind::Service => {
+        Kind::Service | Kind::Shared => {
             let last = (app.of_last("exitCode"), app.of_last("reason"));
             assert_eq!(pod.logs("app"), "one\ntwo\nthree\n", "{what}");
             if !was_killed {
@@ -135,11 +203,16 @@ fn check(
         Kind::Job => {
             let end = (app.of_state("exitCode"), app.of_state("reason"));
             assert_eq!(restarts, 0, "{what}");
-            if !was_killed || on_record {
+            if !was_killed || seen.on_record {
                 assert_eq!(end, (3.into(), "Error".into()), "{what}");
                 assert_eq!((starts, pod.logs("app").as_str()), (1, "one\ntwo\n"), "{what}");
             }
             assert!(end.0 == 3 || end == lost || end.0 == 137, "{what}: {end:?}");
+        }
+        Kind::Upgraded => {
+            assert_eq!(pod.logs("app"), "one\ntwo\nthree\n", "{what}");
+            let is_lost = matches!(seen.killed, Some(Role::Supervisor | Role::Successor));
+            assert_eq!((starts, restarts), if is_lost { (2, 1) } else { (1, 0) }, "{what}");
         }
     }
     let logs = device.path("/var/log/pods");
@@ -160,33 +233,51 @@ fn steps_of(kind: Kind) -> Vec<Step> {
     let followed = live(kind, &[None]).remove(0);
     let steps =
         |role| (1..=followed.made.get(&role).copied().unwrap_or(0)).map(move |number| Step { role, number });
-    let all: Vec<Step> = Role::ALL.into_iter().flat_map(steps).collect();
     for role in Role::ALL {
-        let expected = kind == Kind::Service || role != Role::ExecHelper;
-        assert_eq!(followed.made.contains_key(&role), expected, "{role:?} of a {kind:?}");
+        assert_eq!(followed.made.contains_key(&role), kind.has(role), "{role:?} of a {kind:?}");
     }
-    all
+    Role::ALL.into_iter().flat_map(steps).collect()
 }
 
-/// Kills before each of these steps; gives those that were killed at.
+/// Kills before each of these steps, on as many devices at once as the machine can do with;
+/// gives those that were killed at.
 fn kill_at(kind: Kind, wanted: &[Step]) -> BTreeSet<Step> {
-    let mut covered = BTreeSet::new();
+    let covered = Mutex::new(BTreeSet::new());
     for _ in 0..ROUNDS {
         let left: Vec<Option<Step>> =
-            wanted.iter().filter(|step| !covered.contains(*step)).copied().map(Some).collect();
-        for aims in left.chunks(AT_ONCE) {
-            let followed = live(kind, aims);
-            let hit = aims.iter().zip(&followed).filter(|(_, pod)| pod.killed_before.is_some());
-            covered.extend(hit.filter_map(|(aim, _)| *aim));
-        }
+            wanted.iter().filter(|step| !lock(&covered).contains(*step)).copied().map(Some).collect();
+        let chunks = Mutex::new(left.chunks(AT_ONCE));
+        let work = || {
+            while let Some(aims) = { lock(&chunks).next() } {
+                let followed = live(kind, aims);
+                let hit = aims.iter().zip(&followed).filter(|(_, pod)| pod.killed_before.is_some());
+                let mut covered = lock(&covered);
+                covered.extend(hit.filter_map(|(aim, _)| *aim));
+                println!("{kind:?}: {} of {} so far", covered.len(), wanted.len());
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..std::thread::available_parallelism().map_or(1, |count| count.get() + 1) {
+                scope.spawn(work);
+            }
+        });
     }
-    covered
+    covered.into_inner().expect("nobody panics with it")
+}
+
+/// `NODLET_SHARD=2/5`: the second of five parts.
+fn shard(all: Vec<Step>) -> Vec<Step> {
+    let Ok(shard) = std::env::var("NODLET_SHARD") else { return all };
+    let numbers = shard.split_once('/').and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
+    let (part, of): (usize, usize) = numbers.expect("NODLET_SHARD is a part and of how many, as 2/5");
+    assert!((1..=of).contains(&part), "there is no part {part} of {of}");
+    all.into_iter().skip(part - 1).step_by(of).collect()
 }
 
 fn whole(kind: Kind) {
-    let all = steps_of(kind);
+    let all = shard(steps_of(kind));
     let covered = kill_at(kind, &all);
-    for role in Role::ALL {
+    for role in Role::ALL.into_iter().filter(|role| kind.has(*role)) {
         let of = |steps: &mut dyn Iterator<Item = &Step>| steps.filter(|step| step.role == role).count();
         println!(
             "{kind:?}, {role:?}: killed at {} of {} steps",
@@ -194,7 +285,8 @@ fn whole(kind: Kind) {
             of(&mut all.iter())
         );
     }
-    println!("{kind:?}: {} of {}", covered.len(), all.len());
+    let left: Vec<&Step> = all.iter().filter(|step| !covered.contains(step)).collect();
+    println!("{kind:?}: killed at {} of {} steps; not come to: {left:?}", covered.len(), all.len());
     // A step that only some lives have, such as a second probe, may not come again.
     assert!(covered.len() * 100 >= all.len() * 97, "too few were come to");
 }
@@ -207,8 +299,20 @@ fn killed_before_any_step_of_a_service_it_runs_on_and_never_twice() {
 
 #[test]
 #[ignore = "takes long: cargo xtask long kills"]
+fn killed_before_any_step_of_a_service_that_shares_its_processes_it_runs_on_and_never_twice() {
+    whole(Kind::Shared);
+}
+
+#[test]
+#[ignore = "takes long: cargo xtask long kills"]
 fn killed_before_any_step_of_a_job_it_runs_once_and_its_end_is_told() {
     whole(Kind::Job);
+}
+
+#[test]
+#[ignore = "takes long: cargo xtask long kills"]
+fn killed_before_any_step_of_an_upgrade_it_goes_on_or_runs_again() {
+    whole(Kind::Upgraded);
 }
 
 /// The same for a few of them.
@@ -217,7 +321,7 @@ fn some(kind: Kind) {
     let all = steps_of(kind);
     // Always those at which helper and container wait for each other: each may die first.
     let mut chosen = Vec::new();
-    for role in [Role::StartHelper, Role::Init] {
+    for role in [Role::StartHelper, Role::Init, Role::Pause, Role::Trial, Role::Successor] {
         chosen.extend(all.iter().rev().filter(|step| step.role == role).take(2).copied().map(Some));
     }
     chosen.extend((0..4).map(|_| Some(*seed.choose(&all))));
@@ -234,4 +338,14 @@ fn killed_before_some_steps_of_a_service_it_runs_on_and_never_twice() {
 #[test]
 fn killed_before_some_steps_of_a_job_it_runs_once_and_its_end_is_told() {
     some(Kind::Job);
+}
+
+#[test]
+fn killed_before_some_steps_of_a_service_that_shares_its_processes_it_runs_on_and_never_twice() {
+    some(Kind::Shared);
+}
+
+#[test]
+fn killed_before_some_steps_of_an_upgrade_it_goes_on_or_runs_again() {
+    some(Kind::Upgraded);
 }

@@ -1,43 +1,53 @@
-//! The binary of an earlier commit, whose running pods this one must take over.
+//! Binaries of earlier commits, whose running pods this one must take over.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{Failure, Outcome, cargo, project, run as run_command, work};
 
-/// The last commit before kills and upgrades were tested: a supervisor of it may live on
-/// somebody's board.
-const EARLIER: &str = "b69db2a";
+/// A commit.
+pub(crate) struct Earlier(&'static str);
 
-/// Builds it once, in `.work/earlier`, and gives the file.
-pub(crate) fn build() -> Result<PathBuf, Failure> {
-    let dir = work("earlier")?.join(EARLIER);
-    let built = dir.join("nodlet");
-    if built.is_file() {
-        return Ok(built);
+/// One of each version of the protocol between agent and supervisor that was ever on main:
+/// supervisors of it may live on somebody's board.
+pub(crate) const ALL: &[Earlier] = &[
+    // Version 1: before kills and upgrades were tested, without attach and port-forward.
+    Earlier("b69db2a"),
+    // Version 2, with both.
+    Earlier("91ee1e9"),
+];
+
+impl Earlier {
+    /// Builds it once, in `.work/earlier`, and gives the file.
+    pub(crate) fn build(&self) -> Result<PathBuf, Failure> {
+        let dir = work("earlier")?.join(self.0);
+        let built = dir.join("nodlet");
+        if built.is_file() {
+            return Ok(built);
+        }
+        let (source, target) = (dir.join("source"), dir.join("target"));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&source)?;
+        extract(self.0, &source)?;
+        run_command(cargo().current_dir(&source).env("CARGO_TARGET_DIR", &target).args([
+            "build",
+            "--locked",
+            "--package",
+            "nodlet",
+        ]))?;
+        // The last thing, so that what is there is whole.
+        let aside = dir.join("nodlet.new");
+        std::fs::copy(target.join("x86_64-unknown-linux-musl/debug/nodlet"), &aside)?;
+        std::fs::rename(&aside, &built)?;
+        std::fs::remove_dir_all(&target)?;
+        Ok(built)
     }
-    let (source, target) = (dir.join("source"), dir.join("target"));
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir_all(&source)?;
-    extract(&source)?;
-    run_command(cargo().current_dir(&source).env("CARGO_TARGET_DIR", &target).args([
-        "build",
-        "--locked",
-        "--package",
-        "nodlet",
-    ]))?;
-    // The last thing, so that what is there is whole.
-    let aside = dir.join("nodlet.new");
-    std::fs::copy(target.join("x86_64-unknown-linux-musl/debug/nodlet"), &aside)?;
-    std::fs::rename(&aside, &built)?;
-    std::fs::remove_dir_all(&target)?;
-    Ok(built)
 }
 
-fn extract(source: &Path) -> Outcome {
+fn extract(commit: &str, source: &Path) -> Outcome {
     let archive = source.with_extension("tar");
     let mut git = Command::new("git");
-    git.current_dir(project()).args(["archive", "--output"]).arg(&archive).arg(EARLIER);
+    git.current_dir(project()).args(["archive", "--output"]).arg(&archive).arg(commit);
     run_command(&mut git)?;
     run_command(
         Command::new("tar").arg("--extract").arg("--file").arg(&archive).arg("--directory").arg(source),

@@ -1,7 +1,8 @@
 //! The tests that `check` runs in a short form, for as long as one likes. Each
 //! prints its seeds; a failure names the one to begin with:
 //! `cargo xtask long fuzz --seed 4711 --rounds 1`. Where there is an end to the
-//! cases it does them all, and says of how many.
+//! cases it does them all, or with `--shard 2/5` the second of five parts of them,
+//! and says of how many.
 
 use std::process::Command;
 
@@ -11,8 +12,8 @@ use crate::{Failure, Outcome, cargo, earlier, run as run_command, setup, usage};
 enum Test {
     /// With random inputs: rounds that take some minutes, and the tests.
     Rounds(u64, &'static [&'static str]),
-    /// In every case there is.
-    All(fn() -> Outcome),
+    /// In every case there is, or in those of one part: `2/5`.
+    All(fn(Option<&str>) -> Outcome),
 }
 
 const SUBJECTS: &[(&str, Test)] = &[
@@ -37,16 +38,17 @@ const SUBJECTS: &[(&str, Test)] = &[
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (mut rounds, mut seed, mut wanted) = (None, "1".to_owned(), Vec::new());
+    let (mut rounds, mut seed, mut shard, mut wanted) = (None, "1".to_owned(), None, Vec::new());
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
-        let mut number = || {
-            let value = arguments.next().filter(|value| value.parse::<u64>().is_ok());
-            value.cloned().ok_or_else(|| Failure(format!("{argument} takes a number; {}", usage("long"))))
+        let mut value = |what: &str, is_one: fn(&str) -> bool| {
+            let value = arguments.next().filter(|value| is_one(value));
+            value.cloned().ok_or_else(|| Failure(format!("{argument} takes {what}; {}", usage("long"))))
         };
         match argument.as_str() {
-            "--rounds" => rounds = Some(number()?),
-            "--seed" => seed = number()?,
+            "--rounds" => rounds = Some(value("a number", is_number)?),
+            "--seed" => seed = value("a number", is_number)?,
+            "--shard" => shard = Some(value("a part and of how many, as 2/5", is_shard)?),
             name if SUBJECTS.iter().any(|(subject, _)| *subject == name) => wanted.push(name),
             other => return Err(Failure(format!("there is no subject {other:?}; {}", usage("long")))),
         }
@@ -70,20 +72,35 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                         .env("NODLET_SEED", &seed),
                 )?;
             }
-            Test::All(test) => test()?,
+            Test::All(test) => test(shard.as_deref())?,
         }
     }
     Ok(())
 }
 
-fn kills() -> Outcome {
-    build()?;
-    run_command(&mut ignored(&["kill", "steps"]))
+fn is_number(text: &str) -> bool {
+    text.parse::<u64>().is_ok()
 }
 
-fn upgrade() -> Outcome {
+fn is_shard(text: &str) -> bool {
+    let numbers = text.split_once('/').and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
+    numbers.is_some_and(|(part, of): (u32, u32)| (1..=of).contains(&part))
+}
+
+fn kills(shard: Option<&str>) -> Outcome {
     build()?;
-    run_command(ignored(&["upgrade"]).env("NODLET_EARLIER", earlier::build()?))
+    let mut tests = ignored(&["kill", "steps"]);
+    tests.env("NODLET_SHARD", shard.unwrap_or("1/1"));
+    run_command(&mut tests)
+}
+
+/// There is nothing to divide.
+fn upgrade(_: Option<&str>) -> Outcome {
+    build()?;
+    for earlier in earlier::ALL {
+        run_command(ignored(&["upgrade"]).env("NODLET_EARLIER", earlier.build()?))?;
+    }
+    Ok(())
 }
 
 /// What the tests with real containers run.
@@ -103,4 +120,22 @@ fn ignored(files: &[&str]) -> Command {
     // One after another: each makes use of the whole machine by itself.
     command.args(["--", "--ignored", "--nocapture", "--test-threads=1"]);
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_one_of_those_that_there_are() {
+        for (text, is) in
+            [("1/1", true), ("2/5", true), ("5/5", true), ("6/5", false), ("0/5", false), ("1", false), ("", false)]
+        {
+            assert_eq!(is_shard(text), is, "{text}");
+        }
+        let Err(Failure(why)) = run(&["kills".to_owned(), "--shard".to_owned(), "9/2".to_owned()]) else {
+            panic!("it was run")
+        };
+        assert!(why.contains("--shard takes a part and of how many, as 2/5"), "{why}");
+    }
 }

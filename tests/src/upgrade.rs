@@ -1,0 +1,60 @@
+//! What an upgrade changes: the file that agent and supervisors execute.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::device::{Device, nodlet_program};
+
+/// The supervisor of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Supervisor {
+    /// Its process id.
+    pub pid: u32,
+    /// Inode of the file that it executes.
+    pub executes: u64,
+}
+
+/// The inode of a program, to know it again by.
+pub fn inode(program: &Path) -> u64 {
+    fs::metadata(program).expect("it is there").ino()
+}
+
+impl Device {
+    /// Writes a binary where this device can have it installed.
+    pub fn binary(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.shared("binaries").1.join(name);
+        fs::write(&path, bytes).expect("the root can be written to");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        path
+    }
+
+    /// The binary under test, as another file.
+    pub fn newer_binary(&self, name: &str) -> PathBuf {
+        let mut bytes = fs::read(nodlet_program()).expect("it is built");
+        // Nothing of an ELF file; for people who compare.
+        bytes.extend_from_slice(name.as_bytes());
+        self.binary(name, &bytes)
+    }
+
+    /// The supervisors of the pods by uid.
+    pub fn supervisors(&self) -> BTreeMap<String, Supervisor> {
+        let read = |pid: u32, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let processes = fs::read_dir("/proc").expect("/proc is mounted").flatten();
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let mut found = BTreeMap::new();
+        for pid in pids.filter(|pid| read(*pid, "comm").trim_end() == "nodlet:super") {
+            let cgroup = read(pid, "cgroup");
+            for pod in fs::read_dir(self.path("/run/nodlet/pods")).expect("it is there").flatten() {
+                let uid = pod.file_name().to_string_lossy().into_owned();
+                if cgroup.contains(&uid)
+                    && let Ok(file) = fs::metadata(format!("/proc/{pid}/exe"))
+                {
+                    found.insert(uid, Supervisor { pid, executes: file.ino() });
+                }
+            }
+        }
+        found
+    }
+}
