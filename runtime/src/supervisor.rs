@@ -26,3 +26,6 @@ mod sys;
 
 pub use exit::ExitRecord;
 pub use process::run;
+
+/// The file in a supervisor's directory that says why it ended, if it could say so.
+pub const LAST_WORDS: &str = "last-words";

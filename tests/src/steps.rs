@@ -300,8 +300,10 @@ impl Follower {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<String> =
             line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        if let Some(Tracee::Of { role: Some(role @ (Role::Supervisor | Role::Trial | Role::Successor)), .. }) =
-            self.tracees.get_mut(&pid)
+        if let Some(Tracee::Of {
+            role: Some(role @ (Role::Supervisor | Role::Trial | Role::Successor)),
+            ..
+        }) = self.tracees.get_mut(&pid)
         {
             if *role == Role::Supervisor {
                 *role = Role::Successor;

@@ -40,7 +40,8 @@ impl Device {
 
     /// The supervisors of the pods by uid.
     pub fn supervisors(&self) -> BTreeMap<String, Supervisor> {
-        let read = |pid: u32, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let read =
+            |pid: u32, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
         let processes = fs::read_dir("/proc").expect("/proc is mounted").flatten();
         let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let mut found = BTreeMap::new();

@@ -128,9 +128,15 @@ mod tests {
 
     #[test]
     fn a_part_is_one_of_those_that_there_are() {
-        for (text, is) in
-            [("1/1", true), ("2/5", true), ("5/5", true), ("6/5", false), ("0/5", false), ("1", false), ("", false)]
-        {
+        for (text, is) in [
+            ("1/1", true),
+            ("2/5", true),
+            ("5/5", true),
+            ("6/5", false),
+            ("0/5", false),
+            ("1", false),
+            ("", false),
+        ] {
             assert_eq!(is_shard(text), is, "{text}");
         }
         let Err(Failure(why)) = run(&["kills".to_owned(), "--shard".to_owned(), "9/2".to_owned()]) else {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::cgroup::PodCgroup;
 use crate::node::{Event, PodIndex, PodObservation, SandboxFailure};
 use crate::sources::Wanted;
+use crate::supervisor::LAST_WORDS;
 use crate::supervisor::client::{self, Supervisor, SupervisorEvent};
 use crate::time::Instant;
 use crate::{container_config, pod_files, volume};
@@ -193,8 +194,8 @@ fn report_loss(shell: &Shell, pod: PodIndex, error: &dyn std::error::Error) {
     let Some(wanted) = shell.wanted(pod) else { return };
     let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
     log::error!("lost the supervisor of {namespace}/{name}: {error}; its containers go with it");
-    if let Ok(panic) = std::fs::read_to_string(shell.paths.run_pod(&wanted.pod.uid.0).join("panic")) {
-        log::error!("it contradicted itself: {}", panic.trim());
+    if let Ok(words) = std::fs::read_to_string(shell.paths.run_pod(&wanted.pod.uid.0).join(LAST_WORDS)) {
+        log::error!("its last words: {}", words.trim());
     }
 }
 

@@ -45,12 +45,14 @@ impl Stream {
     }
 }
 
-/// What was read of a line that has not ended, of each stream. It outlives the
-/// supervisor's replacement by a newer one.
+/// What was read and is not in the file: a line of each stream that has not ended,
+/// and what is lost. It outlives the supervisor's replacement by a newer one.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Partial {
     stdout: Vec<u8>,
     stderr: Vec<u8>,
+    #[serde(default)]
+    lost: Option<Lost>,
 }
 
 impl Partial {
@@ -70,14 +72,14 @@ pub(super) struct Log {
     /// Times in the names of the rotated files, oldest first.
     rotated: VecDeque<String>,
     partial: Partial,
-    lost: Option<Lost>,
 }
 
 /// What could not be written since the last line that could.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Lost {
     lines: u64,
     bytes: u64,
-    error: io::Error,
+    why: String,
 }
 
 impl Log {
@@ -85,7 +87,7 @@ impl Log {
     /// tried again with every line.
     pub(super) fn open(config: LogConfig, partial: Partial) -> Log {
         let rotated = rotated_files(&config.path);
-        let mut log = Log { config, file: None, size: 0, rotated, partial, lost: None };
+        let mut log = Log { config, file: None, size: 0, rotated, partial };
         log.file = log.open_file().ok();
         log.make_link();
         log
@@ -158,17 +160,21 @@ impl Log {
 
     /// The streams have ended: a line without a newline is one.
     pub(super) fn finish(&mut self) {
-        let partial = std::mem::take(&mut self.partial);
-        for (stream, rest) in [(Stream::Stdout, partial.stdout), (Stream::Stderr, partial.stderr)] {
+        let partial = [&mut self.partial.stdout, &mut self.partial.stderr].map(std::mem::take);
+        for (stream, rest) in [Stream::Stdout, Stream::Stderr].into_iter().zip(partial) {
             if !rest.is_empty() {
                 let mut line = Vec::with_capacity(rest.len() + 64);
                 Prefix::new(stream).append(&mut line, "F", &[&rest]);
                 self.store(&line, 1);
             }
         }
+        if self.partial.lost.is_some() {
+            // No line comes any more that it could stand before.
+            let _ = self.try_store(&[]);
+        }
     }
 
-    /// What is left of the lines begun.
+    /// What is not in the file yet.
     pub(super) fn partial(&self) -> &Partial {
         &self.partial
     }
@@ -215,7 +221,8 @@ impl Log {
     /// Writes whole lines, or counts them as lost.
     fn store(&mut self, lines: &[u8], count: u64) {
         if let Err(error) = self.try_store(lines) {
-            let lost = self.lost.get_or_insert(Lost { lines: 0, bytes: 0, error });
+            let lost =
+                self.partial.lost.get_or_insert_with(|| Lost { lines: 0, bytes: 0, why: error.to_string() });
             lost.lines += count;
             lost.bytes += lines.len() as u64;
         }
@@ -229,13 +236,13 @@ impl Log {
         if self.file.is_none() {
             self.file = Some(self.open_file()?);
         }
-        if let Some(lost) = &self.lost {
+        if let Some(lost) = &self.partial.lost {
             let text =
-                format!("nodlet: {} lines ({} bytes) were lost here: {}", lost.lines, lost.bytes, lost.error);
+                format!("nodlet: {} lines ({} bytes) were lost here: {}", lost.lines, lost.bytes, lost.why);
             let mut line = Vec::new();
             Prefix::new(Stream::Stderr).append(&mut line, "F", &[text.as_bytes()]);
             self.append_whole(&line)?;
-            self.lost = None;
+            self.partial.lost = None;
         }
         self.append_whole(lines)
     }

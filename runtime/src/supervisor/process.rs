@@ -2,12 +2,12 @@
 //!
 //! All it knows is in [`Process`]; what an agent has not been told yet is seen
 //! from that, so there is no queue of news. Whatever is slow or may die is done
-//! in a forked helper. Read next: `process/children.rs`, `process/tell.rs`, and
-//! `process/handover.rs` for how it replaces itself.
+//! in a forked helper. Read next: `process/obey.rs`, `process/children.rs`,
+//! `process/tell.rs`, and `process/handover.rs` for how it replaces itself.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -16,24 +16,25 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{self, AddressFamily, SockFlag, SockType};
+use nix::sys::socket::{self, SockFlag};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
-use super::attempt::{Attempt, State, Told, User, pipe};
-use super::config::{ContainerConfig, SandboxConfig};
-use super::console::{self, Console};
-use super::enter::{self, Enter, Exec, ExecState};
-use super::exit;
-use super::log::{Log, Partial, Stream};
-use super::protocol::{self, Message, Name, News, Request, cut};
-use super::sandbox::{self, Made, Namespaces};
-use super::start::Start;
-use super::sys::{self, Parent};
+use super::LAST_WORDS;
+use super::attempt::{Attempt, State};
+use super::config::SandboxConfig;
+use super::enter::{Exec, ExecState};
+use super::log::Stream;
+use super::protocol::{self, Message, Request};
+use super::sandbox::Namespaces;
+use super::sys;
 use crate::time::Instant;
+
+use self::tell::Agent;
 
 mod children;
 mod handover;
+mod obey;
 mod tell;
 
 /// Attempts that are remembered until the agent forgets them: a pod's containers,
@@ -63,14 +64,6 @@ enum Sandbox {
     Failed { message: Message },
 }
 
-/// The connected agent.
-struct Agent {
-    socket: OwnedFd,
-    /// Nothing is told before it has greeted.
-    greeted: bool,
-    sandbox_told: bool,
-}
-
 /// All that a supervisor knows.
 struct Process {
     dir: PathBuf,
@@ -85,7 +78,7 @@ struct Process {
     execs: Vec<Exec>,
     /// EROFS layers by name, for as long as a container runs on them.
     layers: BTreeMap<String, OwnedFd>,
-    /// `End` was asked for.
+    /// `End` was asked for, or what the containers share is lost.
     ending: bool,
     buffer: Vec<u8>,
 }
@@ -138,7 +131,8 @@ fn blocked_signals() -> io::Result<SignalFd> {
 fn hush_panics(dir: PathBuf) {
     let supervisor = std::process::id();
     std::panic::set_hook(Box::new(move |panic| {
-        let _ = fs::write(dir.join("panic"), format!("pid {}: {panic}\n", std::process::id()));
+        let text = format!("pid {} contradicted itself: {panic}\n", std::process::id());
+        let _ = fs::write(dir.join(LAST_WORDS), text);
         if std::process::id() != supervisor {
             sys::exit_now(101);
         }
@@ -193,13 +187,24 @@ impl Process {
 
     fn serve(&mut self) -> io::Result<()> {
         hush_panics(self.dir.clone());
+        self.turn().inspect_err(|error| self.leave_word(&format!("it cannot wait any more: {error}")))
+    }
+
+    /// Why it ends, for the agent's log: there is nobody to tell it to.
+    fn leave_word(&self, why: &str) {
+        let _ = fs::write(self.dir.join(LAST_WORDS), why);
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
         loop {
             self.reap();
             self.settle();
             self.tell();
             // What has been told of need not be kept.
             self.settle();
-            if self.ending && self.attempts.iter().all(Attempt::is_over) {
+            // A sandbox helper undoes what it has begun, and needs somebody to tell.
+            let making = matches!(self.sandbox, Sandbox::Making { .. });
+            if self.ending && !making && self.attempts.iter().all(Attempt::is_over) {
                 self.take_down();
                 return Ok(());
             }
@@ -224,11 +229,10 @@ impl Process {
             fds.push(PollFd::new(fd, events));
         };
         if let Some(agent) = &self.agent {
-            let mut events = PollFlags::POLLIN;
-            if agent.greeted && self.has_news() {
-                events |= PollFlags::POLLOUT;
-            }
-            add(Source::Agent, agent.socket.as_fd(), events);
+            let mut events = PollFlags::empty();
+            events.set(PollFlags::POLLIN, agent.may_ask());
+            events.set(PollFlags::POLLOUT, self.has_news());
+            add(Source::Agent, agent.socket(), events);
         }
         if let Sandbox::Making { answer, .. } = &self.sandbox {
             add(Source::Sandbox, answer.as_fd(), PollFlags::POLLIN);
@@ -280,11 +284,11 @@ impl Process {
         match source {
             Source::Listener => self.accept(),
             Source::Signals => while let Ok(Some(_)) = self.signals.read_signal() {},
-            Source::Agent
-                if events.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) =>
-            {
-                self.hear();
+            // It has hung up: what it asked for before still counts.
+            Source::Agent if events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) => {
+                self.hear_out();
             }
+            Source::Agent if events.contains(PollFlags::POLLIN) => drop(self.hear()),
             // Something can be told again, which the loop does.
             Source::Agent => {}
             Source::Sandbox => self.sandbox_answered(),
@@ -301,20 +305,27 @@ impl Process {
 
     /// A new agent replaces the old one, which is dead or about to be.
     fn accept(&mut self) {
-        // What it said before it died still counts.
-        while self.hear() {}
+        self.hear_out();
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         if let Ok(fd) = socket::accept4(self.listener.as_raw_fd(), flags) {
             // SAFETY: the call returned a new descriptor that nobody else owns.
-            let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-            self.agent = Some(Agent { socket, greeted: false, sandbox_told: false });
+            self.agent = Some(Agent::new(unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+
+    /// Carries out what an agent has asked for that is gone, and answers nothing.
+    fn hear_out(&mut self) {
+        while self.hear() {
+            if let Some(agent) = &mut self.agent {
+                agent.forget_answer();
+            }
         }
     }
 
     /// Carries out one request; `false` if there is none.
     fn hear(&mut self) -> bool {
         let Some(agent) = &self.agent else { return false };
-        match protocol::receive::<Request>(agent.socket.as_fd()) {
+        match protocol::receive::<Request>(agent.socket()) {
             Ok(Some((request, descriptors))) => {
                 self.obey(request, descriptors);
                 return true;
@@ -324,286 +335,6 @@ impl Process {
             Ok(None) | Err(_) => self.agent = None,
         }
         false
-    }
-
-    fn obey(&mut self, request: Request, mut descriptors: Vec<OwnedFd>) {
-        match request {
-            Request::Hello { version } => self.greet(version),
-            Request::CreateSandbox => {
-                if let Some(config) = descriptors.pop() {
-                    self.create_sandbox(config);
-                }
-            }
-            Request::Start { container, number } => {
-                if !descriptors.is_empty() {
-                    let config = descriptors.remove(0);
-                    self.start(container, number, config, descriptors);
-                }
-            }
-            Request::Exec { id, container, number, stdio } => {
-                self.exec(id, &container, number, stdio, descriptors)
-            }
-            Request::Attach { id, container, number, stdio } => {
-                self.attach(id, &container, number, stdio, descriptors);
-            }
-            Request::Reexec => {
-                if let Some(binary) = descriptors.pop() {
-                    self.reexec(&binary);
-                }
-            }
-            Request::Forget { container, number } => {
-                if let Some(at) = self.attempts.iter().position(|attempt| attempt.is(&container, number))
-                    && self.attempts[at].is_over()
-                {
-                    self.attempts.remove(at);
-                    exit::remove(&self.dir, &container, number);
-                }
-            }
-            Request::End => self.ending = true,
-        }
-    }
-
-    fn create_sandbox(&mut self, config: OwnedFd) {
-        match &self.sandbox {
-            Sandbox::Absent | Sandbox::Failed { .. } => {}
-            Sandbox::Making { .. } | Sandbox::Ready { .. } => return,
-        }
-        if let Some(agent) = &mut self.agent {
-            agent.sandbox_told = false;
-        }
-        self.sandbox = match self.fork_sandbox(config) {
-            Ok(making) => making,
-            Err(error) => Sandbox::Failed { message: cut(&format!("start the sandbox helper: {error}")) },
-        };
-    }
-
-    fn fork_sandbox(&self, config: OwnedFd) -> io::Result<Sandbox> {
-        let parsed: SandboxConfig = protocol::read_memfd(config.as_fd())?;
-        let (ours, theirs) = status_pair()?;
-        // SAFETY: the supervisor has one thread.
-        match unsafe { sys::fork(Parent::Caller, None) }? {
-            None => sandbox::run(config.as_fd(), theirs, &self.scratch()),
-            Some(_) => Ok(Sandbox::Making { answer: ours, config: Box::new(parsed) }),
-        }
-    }
-
-    /// Where helpers mount, each in a mount namespace of its own.
-    fn scratch(&self) -> PathBuf {
-        self.dir.join(SCRATCH)
-    }
-
-    fn sandbox_answered(&mut self) {
-        let Sandbox::Making { answer, config } = &self.sandbox else { return };
-        let made = match protocol::receive::<Made>(answer.as_fd()) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Ok(Some((Made::Namespaces { pause }, descriptors))) => namespaces(config, descriptors)
-                .map(|namespaces| (namespaces, pause.map(Pid::from_raw)))
-                .ok_or_else(|| cut("make namespaces: descriptors are missing")),
-            Ok(Some((Made::Failed { message }, _))) => Err(message),
-            Ok(None) => Err(cut("make namespaces: the sandbox helper died")),
-            Err(error) => Err(cut(&format!("hear the sandbox helper: {error}"))),
-        };
-        let host_link = config.network.as_ref().map(|network| network.host_link.clone());
-        self.sandbox = match made {
-            Ok((namespaces, pause)) => {
-                Sandbox::Ready { namespaces: Box::new(namespaces), at: Instant::now(), pause, host_link }
-            }
-            Err(message) => Sandbox::Failed { message },
-        };
-    }
-
-    fn start(&mut self, container: Name, number: u32, config: OwnedFd, layers: Vec<OwnedFd>) {
-        if self.attempts.iter().any(|attempt| attempt.is(&container, number)) {
-            return;
-        }
-        let refused = match self.refusal(&container) {
-            None => match self.fork_start(&container, number, config, layers) {
-                Ok(attempt) => {
-                    self.attempts.push(attempt);
-                    return;
-                }
-                Err(error) => cut(&error),
-            },
-            Some(reason) => cut(reason),
-        };
-        let news = News::StartFailed { container, number, run: false, message: refused };
-        // Nothing remembers it, so it is heard now, or the agent asks for all there is.
-        if !self.say(&news, &[]) {
-            self.agent = None;
-        }
-    }
-
-    fn refusal(&self, container: &Name) -> Option<&'static str> {
-        if self.ending {
-            return Some("start it: the sandbox is ending");
-        }
-        if self.attempts.len() >= MAX_ATTEMPTS {
-            return Some("start it: too many attempts are not yet forgotten");
-        }
-        // Never two attempts of one container, whatever an agent asks for.
-        let alive = self.attempts.iter().any(|attempt| attempt.container == *container && !attempt.is_over());
-        if alive {
-            return Some("start it: the attempt before is not over");
-        }
-        None
-    }
-
-    fn fork_start(
-        &mut self,
-        container: &Name,
-        number: u32,
-        memfd: OwnedFd,
-        layers: Vec<OwnedFd>,
-    ) -> Result<Attempt, String> {
-        let Sandbox::Ready { namespaces, .. } = &self.sandbox else {
-            return Err("start it: there is no sandbox".to_owned());
-        };
-        let config: ContainerConfig = protocol::read_memfd(memfd.as_fd())
-            .map_err(|error| format!("read the container's configuration: {error}"))?;
-        if config.layers.len() != layers.len() || layers.is_empty() {
-            return Err(format!("find the layers: {} of {} came", layers.len(), config.layers.len()));
-        }
-        let text = |step: &'static str| move |error: io::Error| format!("{step}: {error}");
-        let leaf = File::open(&config.cgroup.unified).map_err(text("open the container's cgroup"))?;
-        let (stdout, their_stdout) = pipe().map_err(text("make a pipe"))?;
-        let (stderr, their_stderr) = pipe().map_err(text("make a pipe"))?;
-        let input = if config.stdin && !config.tty {
-            Some(console::input_pipe().map_err(text("make a pipe"))?)
-        } else {
-            None
-        };
-        let (their_stdin, stdin) = input.unzip();
-        let (status, their_status) = status_pair().map_err(text("make a socket"))?;
-        // SAFETY: the supervisor has one thread.
-        let forked = unsafe { sys::fork(Parent::Caller, Some(leaf.as_fd())) };
-        let helper = match forked.map_err(text("start the start helper"))? {
-            Some(helper) => helper,
-            None => Start {
-                config: memfd.as_fd(),
-                layers: layers.iter().map(|layer| layer.as_fd()).collect(),
-                namespaces,
-                status: their_status.as_fd(),
-                stdin: their_stdin,
-                stdout: their_stdout,
-                stderr: their_stderr,
-                scratch: &self.scratch(),
-            }
-            .run(),
-        };
-        for (name, layer) in config.layers.iter().zip(layers) {
-            self.layers.entry(name.clone()).or_insert(layer);
-        }
-        let deadline = Instant::now() + START_TIMEOUT;
-        Ok(Attempt {
-            container: container.clone(),
-            number,
-            config: memfd,
-            leaf: config.cgroup.unified,
-            events: None,
-            user: User::default(),
-            state: State::Starting { helper: Some(helper), status, init: None, deadline },
-            log: Log::open(config.log, Partial::default()),
-            stdout: Some(stdout),
-            stderr: Some(stderr),
-            console: Console::new(stdin, config.stdin_once, config.tty),
-            termination_message: config.termination_message,
-            layers: config.layers,
-            told: Told::default(),
-        })
-    }
-
-    /// Answered at once: nothing of it can take time.
-    fn attach(&mut self, id: u32, container: &Name, number: u32, given: [bool; 3], fds: Vec<OwnedFd>) {
-        let mut fds = fds.into_iter();
-        let [stdin, stdout, stderr] = given.map(|given| if given { fds.next() } else { None });
-        let attempt = self.attempts.iter_mut().find(|attempt| attempt.is(container, number));
-        let attached = match attempt {
-            Some(attempt) if matches!(attempt.state, State::Running { .. }) => {
-                attempt.attach(stdin, [stdout, stderr]).map(|()| {
-                    let terminal = attempt.stdout.as_ref().filter(|_| attempt.console.is_tty());
-                    terminal.and_then(|terminal| terminal.try_clone().ok())
-                })
-            }
-            Some(_) | None => Err(format!("attach: container {container} is not running")),
-        };
-        let told = match &attached {
-            Ok(terminal) => {
-                let terminal: Vec<_> = terminal.iter().map(|fd| fd.as_fd()).collect();
-                self.say(&News::Attached { id }, &terminal)
-            }
-            Err(message) => self.say(&News::AttachFailed { id, message: cut(message) }, &[]),
-        };
-        // Nothing remembers it, so it is heard now, or the agent asks for all there is.
-        if !told {
-            self.agent = None;
-        }
-    }
-
-    fn exec(&mut self, id: u32, container: &Name, number: u32, given: [bool; 3], descriptors: Vec<OwnedFd>) {
-        let exec = self.fork_exec(id, container, number, given, descriptors).unwrap_or_else(|message| Exec {
-            id,
-            cgroup: PathBuf::new(),
-            events: None,
-            state: ExecState::Failed { message: cut(&message) },
-            started_told: false,
-            ended_told: false,
-        });
-        self.execs.push(exec);
-    }
-
-    fn fork_exec(
-        &self,
-        id: u32,
-        container: &Name,
-        number: u32,
-        given: [bool; 3],
-        descriptors: Vec<OwnedFd>,
-    ) -> Result<Exec, String> {
-        if self.execs.len() >= MAX_EXECS {
-            return Err(format!("exec: {MAX_EXECS} processes are being executed in this pod"));
-        }
-        let attempt = self.attempts.iter().find(|attempt| attempt.is(container, number));
-        let Some((attempt, State::Running { pidfd, .. })) = attempt.map(|attempt| (attempt, &attempt.state))
-        else {
-            return Err(format!("exec: container {container} is not running"));
-        };
-        let mut descriptors = descriptors.iter().map(|fd| fd.as_fd());
-        let config = descriptors.next().ok_or("exec: its configuration did not come")?;
-        let stdio = given.map(|given| if given { descriptors.next() } else { None });
-        let text = |step: &'static str| move |error: io::Error| format!("exec: {step}: {error}");
-        let cgroup = enter::cgroup(&attempt.leaf, id);
-        fs::create_dir(&cgroup).map_err(text("make its cgroup"))?;
-        let forked = (|| -> io::Result<(Pid, OwnedFd)> {
-            let directory = File::open(&cgroup)?;
-            let (status, theirs) = status_pair()?;
-            // SAFETY: the supervisor has one thread.
-            match unsafe { sys::fork(Parent::Caller, Some(directory.as_fd())) }? {
-                Some(helper) => Ok((helper, status)),
-                None => Enter {
-                    container: attempt.config.as_fd(),
-                    config,
-                    pidfd: pidfd.as_fd(),
-                    user: &attempt.user,
-                    status: theirs.as_fd(),
-                    stdio,
-                }
-                .run(),
-            }
-        })();
-        match forked {
-            Ok((helper, status)) => Ok(Exec {
-                id,
-                cgroup,
-                events: None,
-                state: ExecState::Starting { helper: Some(helper), status, pid: None, terminal: None },
-                started_told: false,
-                ended_told: false,
-            }),
-            Err(error) => {
-                let _ = fs::remove_dir(&cgroup);
-                Err(format!("exec: start its helper: {error}"))
-            }
-        }
     }
 
     /// The last thing done. What the kernel undoes later is undone now, so that
@@ -620,26 +351,4 @@ impl Process {
         }
         self.sandbox = Sandbox::Absent;
     }
-}
-
-fn namespaces(config: &SandboxConfig, descriptors: Vec<OwnedFd>) -> Option<Namespaces> {
-    let mut descriptors = descriptors.into_iter();
-    let mnt = descriptors.next()?;
-    let mut next = |wanted: bool| -> Option<Option<OwnedFd>> {
-        if wanted { descriptors.next().map(Some) } else { Some(None) }
-    };
-    Some(Namespaces {
-        mnt,
-        net: next(config.network.is_some())?,
-        ipc: next(!config.host_ipc)?,
-        uts: next(config.network.is_some())?,
-        pid: next(config.share_process_namespace)?,
-        host_pid: config.host_pid,
-        host_ipc: config.host_ipc,
-    })
-}
-
-/// A socket on which a helper reports; the first end does not block.
-fn status_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?)
 }

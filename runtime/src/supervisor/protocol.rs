@@ -2,8 +2,8 @@
 //! SEQPACKET socket, descriptors beside them, everything large in a sealed memfd.
 //!
 //! Two frames never change, so that any agent can greet and replace any
-//! supervisor: [`Request::Hello`] with its answer [`News::Hello`], and
-//! [`Request::Reexec`]. All others may: a new agent brings its supervisors up to
+//! supervisor: [`Request::Hello`] and [`Request::Reexec`] with their answers
+//! [`News::Hello`] and [`News::ReexecFailed`]. All others may: a new agent brings its supervisors up to
 //! date before it says anything else.
 //!
 //! News is never queued. It is told from the supervisor's state, and what could
@@ -63,7 +63,7 @@ pub(super) enum Request {
 }
 
 /// From the supervisor.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum News {
     /// Answers `Hello`; if the versions are equal, all that there is to tell
     /// follows, up to `HelloEnd`. Never changes.
@@ -103,7 +103,7 @@ pub(super) enum News {
     AttachFailed { id: u32, message: Message },
     /// With it: the descriptor of a layer that containers are running on.
     Layer { name: heapless::String<128> },
-    /// The supervisor stays what it is.
+    /// The supervisor stays what it is. Never changes.
     ReexecFailed { message: Message },
 }
 
@@ -277,5 +277,8 @@ mod tests {
         assert_eq!(text(&Request::Reexec), r#""Reexec""#);
         let news = News::Hello { version: 3, pid: 9 };
         assert_eq!(serde_json_core::to_string::<_, 64>(&news).unwrap(), r#"{"Hello":{"version":3,"pid":9}}"#);
+        let news = News::ReexecFailed { message: cut("why") };
+        let text = serde_json_core::to_string::<_, 64>(&news).unwrap();
+        assert_eq!(text, r#"{"ReexecFailed":{"message":"why"}}"#);
     }
 }

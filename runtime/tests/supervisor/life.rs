@@ -32,6 +32,15 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         "a_supervisor_replaces_itself_and_no_container_notices",
         a_supervisor_replaces_itself_and_no_container_notices,
     ),
+    (
+        "clients_stay_attached_when_the_supervisor_replaces_itself",
+        clients_stay_attached_when_the_supervisor_replaces_itself,
+    ),
+    (
+        "a_terminal_that_no_agent_has_taken_outlives_the_replacement",
+        a_terminal_that_no_agent_has_taken_outlives_the_replacement,
+    ),
+    ("an_agent_that_reads_late_is_told_all", an_agent_that_reads_late_is_told_all),
     ("a_binary_that_cannot_take_over_changes_nothing", a_binary_that_cannot_take_over_changes_nothing),
     ("a_further_pod_costs_little_memory", a_further_pod_costs_little_memory),
 ];
@@ -340,12 +349,9 @@ fn a_supervisor_replaces_itself_and_no_container_notices() {
             .unwrap()
     };
     let before = exe();
-    // A newer binary: another file.
-    let newer = pod.root.join("newer");
-    fs::copy("/proc/self/exe", &newer).unwrap();
-    let newer = fs::File::open(newer).unwrap();
+    let newer = newer(&pod);
     for _ in 0..3 {
-        pod.client(|supervisor| crate::pod::patiently("handover", supervisor.reexec(newer.as_fd()))).unwrap();
+        reexec(&pod, &newer);
     }
     assert_ne!(exe(), before);
     let state = pod.hello();
@@ -401,6 +407,109 @@ fn a_supervisor_replaces_itself_and_no_container_notices() {
     let after = pod.container("after", &["out=runs"]);
     assert_eq!(pod.run(&after).1, "runs\n");
     wait_until("no child", || possessions(pid).1.is_empty());
+}
+
+/// Another binary for the supervisor of this pod.
+fn newer(pod: &Pod) -> fs::File {
+    let newer = pod.root.join("newer");
+    fs::copy("/proc/self/exe", &newer).unwrap();
+    fs::File::open(newer).unwrap()
+}
+
+fn reexec(pod: &Pod, binary: &fs::File) {
+    pod.client(|supervisor| crate::pod::patiently("handover", supervisor.reexec(binary.as_fd()))).unwrap();
+}
+
+fn clients_stay_attached_when_the_supervisor_replaces_itself() {
+    let pod = Pod::new("attached");
+    let mut config = pod.container("app", &["flood=3000x100", "line", "out=end"]);
+    config.stdin = true;
+    pod.start(config_number(&config), &config);
+    let ((their_in, mut our_in), (mut our_out, their_out), (mut our_err, their_err)) =
+        (std::io::pipe().unwrap(), std::io::pipe().unwrap(), std::io::pipe().unwrap());
+    let number = config_number(&config);
+    let stdio = [Some(their_in.as_fd()), Some(their_out.as_fd()), Some(their_err.as_fd())];
+    pod.client(|supervisor| supervisor.attach(1, "app", number, stdio)).unwrap();
+    assert!(matches!(pod.next(), SupervisorEvent::Attached { id: 1, .. }));
+    drop((their_in, their_out, their_err));
+    // More than the pipe takes, which nobody reads; then another binary has all of it.
+    pod.wait_for_output(&config, "2999 ");
+    let newer = newer(&pod);
+    for _ in 0..2 {
+        reexec(&pod, &newer);
+    }
+    pod.hello();
+    our_in.write_all(b"typed\n").unwrap();
+    pod.wait_for_output(&config, "end\n");
+    assert_eq!(pod.exited().code, 0);
+    let (mut shown, mut notice) = (String::new(), String::new());
+    our_out.read_to_string(&mut shown).unwrap();
+    our_err.read_to_string(&mut notice).unwrap();
+    let skipped: usize = notice
+        .lines()
+        .filter_map(|line| line.strip_prefix("nodlet: ")?.split(' ').next()?.parse::<usize>().ok())
+        .sum();
+    let written = pod.output(&config);
+    assert!(skipped > 0 && written.ends_with("typed\nend\n"), "{notice}");
+    // From where it was attached, which the flood may have been before.
+    assert!(shown.len() + skipped <= written.len(), "{} and {skipped} of {}", shown.len(), written.len());
+    let begin = written.len() - shown.len() - skipped;
+    assert!(written[begin..].starts_with(&shown[..shown.len().min(1000)]), "{notice}");
+}
+
+fn a_terminal_that_no_agent_has_taken_outlives_the_replacement() {
+    let pod = Pod::new("untold");
+    let config = pod.container("app", &["wait"]);
+    pod.start(config_number(&config), &config);
+    pod.ask_to_exec(4, &config, &["/bin/program", "program", "line", "exit=3"], true, [None; 3]);
+    pod.disconnect();
+    let procs =
+        nodlet_runtime::supervisor::client::exec_cgroup(&config.cgroup.unified, 4).join("cgroup.procs");
+    let executed = || {
+        let procs = fs::read_to_string(&procs).unwrap_or_default();
+        procs
+            .lines()
+            .any(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "program\n"))
+    };
+    wait_until("executed process", executed);
+    pod.connect();
+    reexec(&pod, &newer(&pod));
+    let state = pod.hello();
+    let told = state.events.into_iter().find_map(|event| match event {
+        SupervisorEvent::ExecStarted { id: 4, terminal, .. } => terminal,
+        _ => None,
+    });
+    let mut terminal = fs::File::from(told.expect("its terminal is there"));
+    terminal.write_all(b"typed\n").unwrap();
+    assert!(matches!(pod.next(), SupervisorEvent::ExecExited { id: 4, code: 3 }));
+}
+
+/// There is more to tell than a socket holds.
+fn an_agent_that_reads_late_is_told_all() {
+    const RUNS: u32 = 200;
+    let pod = Pod::new("late");
+    for number in 0..RUNS {
+        let config = pod.container("app", &["exit=7"]);
+        pod.start(number, &config);
+        pod.exited();
+        fs::remove_dir(&config.cgroup.unified).expect("nobody is left in the cgroup");
+    }
+    let pid = pod.pid();
+    let sleeps = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+        line.trim().parse::<u64>().unwrap()
+    };
+    let before = sleeps();
+    let state = pod.client(|supervisor| {
+        let mut hello = std::pin::pin!(supervisor.hello());
+        assert!(smol::block_on(smol::future::poll_once(&mut hello)).is_none());
+        wait_until("sleep of a supervisor that has said what it can", || sleeps() > before);
+        crate::pod::patiently("an answer to hello", hello).unwrap()
+    });
+    let exits = state.events.iter().filter(|event| matches!(event, SupervisorEvent::Exited { .. })).count();
+    let starts = state.events.iter().filter(|event| matches!(event, SupervisorEvent::Started { .. })).count();
+    assert_eq!((starts, exits), (RUNS as usize, RUNS as usize));
 }
 
 fn a_binary_that_cannot_take_over_changes_nothing() {

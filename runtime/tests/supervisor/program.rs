@@ -112,6 +112,11 @@ fn perform(op: &str, value: &str) {
                 if value == "setsid" {
                     nix::unistd::setsid().expect("a new process leads no group");
                 }
+                if value == "spam" {
+                    // Faster than anybody reads.
+                    let lines = "spam\n".repeat(10_000);
+                    while std::io::stdout().write_all(lines.as_bytes()).is_ok() {}
+                }
                 loop {
                     nix::unistd::pause();
                 }

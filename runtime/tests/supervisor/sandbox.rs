@@ -4,7 +4,8 @@ use std::fs;
 use std::net::Ipv4Addr;
 
 use nodlet_runtime::network::netlink::{Netlink, link_index};
-use nodlet_runtime::supervisor::client::{Supervisor, SupervisorEvent};
+use nodlet_runtime::supervisor::LAST_WORDS;
+use nodlet_runtime::supervisor::client::{Supervisor, SupervisorError, SupervisorEvent};
 
 use crate::pod::{Pod, config_number, link, touch, wait_until};
 
@@ -25,6 +26,14 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     (
         "what_a_container_left_in_a_shared_pid_namespace_ends_with_it",
         what_a_container_left_in_a_shared_pid_namespace_ends_with_it,
+    ),
+    (
+        "a_pod_whose_pause_ended_ends_and_says_how_its_containers_did",
+        a_pod_whose_pause_ended_ends_and_says_how_its_containers_did,
+    ),
+    (
+        "who_writes_on_when_the_container_has_ended_holds_up_nothing",
+        who_writes_on_when_the_container_has_ended_holds_up_nothing,
     ),
     ("a_pod_on_the_host_shares_what_it_asks_for", a_pod_on_the_host_shares_what_it_asks_for),
     ("no_container_can_write_to_the_binary", no_container_can_write_to_the_binary),
@@ -152,6 +161,29 @@ fn what_a_container_left_in_a_shared_pid_namespace_ends_with_it() {
     assert_eq!(exit.code, 5);
     assert_eq!(fs::read_to_string(config.cgroup.unified.join("cgroup.procs")).unwrap(), "");
     fs::remove_dir(&config.cgroup.unified).unwrap();
+}
+
+/// Nothing could be started in its PID namespace any more.
+fn a_pod_whose_pause_ended_ends_and_says_how_its_containers_did() {
+    let pod = Pod::with("lost-pause", |sandbox| sandbox.share_process_namespace = true);
+    let config = pod.container("app", &["out=up", "wait"]);
+    pod.start(config_number(&config), &config);
+    pod.wait_for_output(&config, "up");
+    fs::write(pod.cgroup.join("pause/cgroup.kill"), "1").unwrap();
+    assert_eq!(pod.exited().code, 137);
+    let end = pod.client(|supervisor| crate::pod::patiently("end", supervisor.next()));
+    assert!(matches!(end, Err(SupervisorError::Died)), "{end:?}");
+    let words = fs::read_to_string(pod.dir.join(LAST_WORDS)).unwrap();
+    assert_eq!(words, "the pause process of the pod ended");
+}
+
+fn who_writes_on_when_the_container_has_ended_holds_up_nothing() {
+    let pod = Pod::with("writes-on", |sandbox| sandbox.share_process_namespace = true);
+    let mut config = pod.container("app", &["fork=spam", "exit=5"]);
+    (config.log.max_size, config.log.max_files) = (1 << 20, 2);
+    let (exit, output) = pod.run(&config);
+    assert_eq!(exit.code, 5);
+    assert!(output.contains("spam\n"));
 }
 
 fn a_pod_on_the_host_shares_what_it_asks_for() {

@@ -2,17 +2,19 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-use super::Process;
+use super::{Process, Sandbox};
 use crate::supervisor::attempt::{Attempt, State, User};
+use crate::supervisor::config::SandboxConfig;
 use crate::supervisor::enter::{Exec, ExecState};
 use crate::supervisor::exit::{self, ExitRecord};
 use crate::supervisor::protocol::{self, cut};
+use crate::supervisor::sandbox::{Made, Namespaces};
 use crate::supervisor::start::Status;
 use crate::supervisor::sys;
 use crate::time::Instant;
@@ -35,6 +37,7 @@ impl Process {
             for at in 0..self.execs.len() {
                 self.exec_status(at);
             }
+            self.pause_ended(pid);
             if self.is_unnamed(pid) || !self.exec_ended(pid, &status) {
                 return;
             }
@@ -80,6 +83,18 @@ impl Process {
         }
     }
 
+    /// Without the first process of a shared PID namespace nothing can be started in it, and the
+    /// kernel has killed all that ran there. The pod begins again, as under a kubelet.
+    fn pause_ended(&mut self, ended: Pid) {
+        if let Sandbox::Ready { pause, .. } = &mut self.sandbox
+            && *pause == Some(ended)
+        {
+            *pause = None;
+            self.ending = true;
+            self.leave_word("the pause process of the pod ended");
+        }
+    }
+
     /// Whether a child that has ended may be one that its helper has yet to name: an executed
     /// process can be over sooner than the helper gets to say what it is called. It is known, or
     /// the helper dead, the next time that a helper is heard.
@@ -92,8 +107,9 @@ impl Process {
         };
         let of_exec = |exec: &Exec| match &exec.state {
             ExecState::Starting { helper, pid, .. } => *helper == Some(ended) || *pid == Some(ended),
-            ExecState::Running { pid, .. } | ExecState::Ended { pid, .. } => *pid == ended,
-            ExecState::Failed { .. } => false,
+            ExecState::Running { pid, .. } => *pid == ended,
+            // It was reaped: who has its number now is another.
+            ExecState::Ended { .. } | ExecState::Failed { .. } => false,
         };
         let naming = |exec: &Exec| matches!(exec.state, ExecState::Starting { pid: None, .. });
         self.execs.iter().any(naming)
@@ -129,6 +145,35 @@ impl Process {
             }
         }
         true
+    }
+
+    /// Hears the sandbox helper.
+    pub(super) fn sandbox_answered(&mut self) {
+        let Sandbox::Making { answer, config } = &self.sandbox else { return };
+        let made = match protocol::receive::<Made>(answer.as_fd()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Ok(Some((Made::Namespaces { pause }, descriptors))) => namespaces(config, descriptors)
+                .map(|namespaces| (namespaces, pause.map(Pid::from_raw)))
+                .ok_or_else(|| cut("make namespaces: descriptors are missing")),
+            Ok(Some((Made::Failed { message }, _))) => Err(message),
+            Ok(None) => Err(cut("make namespaces: the sandbox helper died")),
+            Err(error) => Err(cut(&format!("hear the sandbox helper: {error}"))),
+        };
+        let made = made.and_then(|(namespaces, pause)| match pause {
+            Some(pause) if !sys::is_child(pause) => Err(cut("start the pause process: it ended")),
+            Some(_) | None => Ok((namespaces, pause)),
+        });
+        if made.is_err() && config.share_process_namespace {
+            // What the helper has left, if it died after it had forked that.
+            let _ = sys::kill_cgroup(&config.pause_cgroup.unified);
+        }
+        let host_link = config.network.as_ref().map(|network| network.host_link.clone());
+        self.sandbox = match made {
+            Ok((namespaces, pause)) => {
+                Sandbox::Ready { namespaces: Box::new(namespaces), at: Instant::now(), pause, host_link }
+            }
+            Err(message) => Sandbox::Failed { message },
+        };
     }
 
     /// Hears a start helper, or the process it made.
@@ -215,6 +260,23 @@ impl Process {
         let attempts = &self.attempts;
         self.layers.retain(|name, _| attempts.iter().any(|attempt| attempt.layers.contains(name)));
     }
+}
+
+fn namespaces(config: &SandboxConfig, descriptors: Vec<OwnedFd>) -> Option<Namespaces> {
+    let mut descriptors = descriptors.into_iter();
+    let mnt = descriptors.next()?;
+    let mut next = |wanted: bool| -> Option<Option<OwnedFd>> {
+        if wanted { descriptors.next().map(Some) } else { Some(None) }
+    };
+    Some(Namespaces {
+        mnt,
+        net: next(config.network.is_some())?,
+        ipc: next(!config.host_ipc)?,
+        uts: next(config.network.is_some())?,
+        pid: next(config.share_process_namespace)?,
+        host_pid: config.host_pid,
+        host_ipc: config.host_ipc,
+    })
 }
 
 /// Writes the exit record of an attempt whose first process has ended.

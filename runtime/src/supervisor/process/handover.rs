@@ -22,11 +22,11 @@ use serde::{Deserialize, Serialize};
 use super::{Agent, Process, Sandbox, blocked_signals};
 use crate::supervisor::attempt::{Attempt, State, Told, User};
 use crate::supervisor::client::seal;
-use crate::supervisor::config::{LogConfig, TerminationMessage};
+use crate::supervisor::config::{ContainerConfig, LogConfig, TerminationMessage};
 use crate::supervisor::console::{Console, SavedConsole};
 use crate::supervisor::enter::{Exec, ExecState};
 use crate::supervisor::log::{Log, Partial};
-use crate::supervisor::protocol::{self, Message, Name, News, VERSION, cut};
+use crate::supervisor::protocol::{self, Message, Name, News, cut};
 use crate::supervisor::sandbox::Namespaces;
 use crate::supervisor::sys::{self, Parent};
 use crate::time::Instant;
@@ -132,19 +132,26 @@ struct SavedExec {
 #[derive(Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "made once, written, dropped")]
 enum SavedExecState {
-    Running { pid: i32 },
-    Ended { pid: i32, code: i32 },
-    Failed { message: Message },
+    Running {
+        pid: i32,
+        #[serde(default)]
+        terminal: Option<RawFd>,
+    },
+    Ended {
+        pid: i32,
+        code: i32,
+    },
+    Failed {
+        message: Message,
+    },
 }
 
 /// The trial: never returns.
 pub(super) fn parse(memfd: RawFd) -> ! {
     // SAFETY: whoever executes this passes it.
     let memfd = unsafe { std::os::fd::BorrowedFd::borrow_raw(memfd) };
-    std::process::exit(match protocol::read_memfd::<Saved>(memfd) {
-        Ok(_) => CAN,
-        Err(_) => 1,
-    })
+    let can = protocol::read_memfd::<Saved>(memfd).is_ok_and(|saved| saved.knows_its_containers());
+    std::process::exit(if can { CAN } else { 1 })
 }
 
 impl Process {
@@ -154,7 +161,7 @@ impl Process {
             Ok(never) => match never {},
             Err(error) => cut(&error.to_string()),
         };
-        self.say(&News::ReexecFailed { message }, &[]);
+        self.answer(News::ReexecFailed { message }, None);
     }
 
     fn try_reexec(&self, binary: &OwnedFd) -> io::Result<std::convert::Infallible> {
@@ -210,7 +217,7 @@ impl Process {
             dir: self.dir.clone(),
             listener: raw(&self.listener),
             lock: raw(&self.lock),
-            agent: self.agent.as_ref().map(|agent| raw(&agent.socket)),
+            agent: self.agent.as_ref().map(|agent| agent.socket().as_raw_fd()),
             sandbox,
             attempts: self.attempts.iter().map(save_attempt).collect::<Option<_>>()?,
             execs: self.execs.iter().map(save_exec).collect::<Option<_>>()?,
@@ -255,21 +262,19 @@ impl Process {
             .into_iter()
             .map(|attempt| restore_attempt(attempt, own))
             .collect::<Result<_, _>>()?;
-        let mut process = Process {
+        Ok(Process {
             dir: saved.dir,
             listener: own(saved.listener),
             lock: own(saved.lock),
             signals: blocked_signals()?,
-            agent: saved.agent.map(|fd| Agent { socket: own(fd), greeted: false, sandbox_told: false }),
+            agent: saved.agent.map(|fd| Agent::taken_over(own(fd))),
             sandbox,
             attempts,
-            execs: saved.execs.into_iter().map(restore_exec).collect(),
+            execs: saved.execs.into_iter().map(|exec| restore_exec(exec, own)).collect(),
             layers: saved.layers.into_iter().map(|(name, fd)| (name, own(fd))).collect(),
             ending: saved.ending,
             buffer: vec![0; super::BUFFER],
-        };
-        process.say(&News::Hello { version: VERSION, pid: std::process::id() as i32 }, &[]);
-        Ok(process)
+        })
     }
 }
 
@@ -286,8 +291,25 @@ impl Saved {
             open.extend([attempt.stdout, attempt.stderr].into_iter().flatten());
             open.extend(attempt.console.descriptors());
         }
+        let terminal = |exec: &SavedExec| match exec.state {
+            SavedExecState::Running { terminal, .. } => terminal,
+            SavedExecState::Ended { .. } | SavedExecState::Failed { .. } => None,
+        };
+        open.extend(self.execs.iter().filter_map(terminal));
         open.extend(self.layers.values());
         open
+    }
+
+    /// Whether what was asked for long ago can be read, too: processes are executed by it. For a
+    /// trial, which has none of the descriptors but sees those of its parent.
+    fn knows_its_containers(&self) -> bool {
+        let parent = std::os::unix::process::parent_id();
+        self.attempts.iter().filter(|attempt| matches!(attempt.state, SavedState::Running { .. })).all(
+            |attempt| {
+                let config = std::fs::File::open(format!("/proc/{parent}/fd/{}", attempt.config));
+                config.is_ok_and(|config| protocol::read_memfd::<ContainerConfig>(config.as_fd()).is_ok())
+            },
+        )
     }
 }
 
@@ -353,18 +375,21 @@ fn restore_attempt(saved: SavedAttempt, own: impl Fn(RawFd) -> OwnedFd) -> io::R
 
 fn save_exec(exec: &Exec) -> Option<SavedExec> {
     let state = match &exec.state {
-        // Its terminal has not been handed on yet, either.
-        ExecState::Starting { .. } | ExecState::Running { terminal: Some(_), .. } => return None,
-        ExecState::Running { pid, terminal: None } => SavedExecState::Running { pid: pid.as_raw() },
+        ExecState::Starting { .. } => return None,
+        ExecState::Running { pid, terminal } => {
+            SavedExecState::Running { pid: pid.as_raw(), terminal: terminal.as_ref().map(AsRawFd::as_raw_fd) }
+        }
         ExecState::Ended { pid, code } => SavedExecState::Ended { pid: pid.as_raw(), code: *code },
         ExecState::Failed { message } => SavedExecState::Failed { message: message.clone() },
     };
     Some(SavedExec { id: exec.id, cgroup: exec.cgroup.clone(), state })
 }
 
-fn restore_exec(saved: SavedExec) -> Exec {
+fn restore_exec(saved: SavedExec, own: impl Fn(RawFd) -> OwnedFd) -> Exec {
     let state = match saved.state {
-        SavedExecState::Running { pid } => ExecState::Running { pid: Pid::from_raw(pid), terminal: None },
+        SavedExecState::Running { pid, terminal } => {
+            ExecState::Running { pid: Pid::from_raw(pid), terminal: terminal.map(own) }
+        }
         SavedExecState::Ended { pid, code } => ExecState::Ended { pid: Pid::from_raw(pid), code },
         SavedExecState::Failed { message } => ExecState::Failed { message },
     };
