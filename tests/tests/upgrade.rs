@@ -1,69 +1,40 @@
 //! Another binary: its agent has the running supervisors take it over in place, and no
 //! container notices; one that cannot leaves them what they are, and says so.
-//! `cargo xtask long upgrade` begins with a binary of an earlier commit, `$NODLET_EARLIER`.
+//! `cargo xtask long upgrade` begins with binaries of earlier commits, `$NODLET_EARLIER`.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
-use nodlet_tests::{Device, demo_archive, manifest, nodlet_program};
+use nodlet_tests::upgrade::inode;
+use nodlet_tests::{Device, Terminal, demo_archive, manifest, nodlet_program};
 
-/// Writes a binary where a device can have it installed.
-fn program(device: &Device, name: &str, bytes: &[u8]) -> PathBuf {
-    let path = device.shared("binaries").1.join(name);
-    fs::write(&path, bytes).expect("the root can be written to");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
-    path
-}
-
-/// The binary under test, as another file.
-fn newer(device: &Device, name: &str) -> PathBuf {
+/// The binary under test, but for a word that it must share with the one before.
+fn incompatible(device: &Device, word: &str) -> PathBuf {
     let mut bytes = fs::read(nodlet_program()).expect("it is built");
-    // Nothing of an ELF file; for people who compare.
-    bytes.extend_from_slice(name.as_bytes());
-    program(device, name, &bytes)
-}
-
-/// The binary under test, but for the word by which it is asked on trial to take over.
-fn incompatible(device: &Device) -> PathBuf {
-    let mut bytes = fs::read(nodlet_program()).expect("it is built");
-    let word = b"--parse";
+    let word = word.as_bytes();
     let places: Vec<usize> =
-        bytes.windows(word.len()).enumerate().filter(|(_, at)| at == word).map(|(place, _)| place).collect();
-    assert!(!places.is_empty(), "the binary knows no trial");
+        bytes.windows(word.len()).enumerate().filter(|(_, at)| *at == word).map(|(place, _)| place).collect();
+    assert!(!places.is_empty(), "the binary does not know the word");
     for place in places {
-        bytes[place + 2] = b'P';
+        bytes[place + 2] = bytes[place + 2].to_ascii_uppercase();
     }
-    program(device, "incompatible", &bytes)
+    device.binary("incompatible", &bytes)
 }
 
-/// The supervisors of the pods by uid, with the file that each executes.
-fn supervisors(device: &Device) -> BTreeMap<String, (u32, u64)> {
-    let processes = fs::read_dir("/proc").expect("/proc is mounted").flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let directory = device.path("/run/nodlet/pods");
-    let cgroup = |pid: u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let mut found = BTreeMap::new();
-    for pid in pids.filter(|pid| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "nodlet:super")
-    }) {
-        let cgroup = cgroup(pid);
-        for pod in fs::read_dir(&directory).expect("it is there").flatten() {
-            let uid = pod.file_name().to_string_lossy().into_owned();
-            if cgroup.contains(&uid)
-                && let Ok(file) = fs::metadata(format!("/proc/{pid}/exe"))
-            {
-                found.insert(uid, (pid, file.ino()));
-            }
-        }
-    }
-    found
-}
-
-fn inode(path: &Path) -> u64 {
-    fs::metadata(path).expect("it is there").ino()
+/// A device with pods of every kind, all run by this binary; and what they share with the test.
+fn begin(first: impl FnOnce(&Device) -> PathBuf) -> (Device, PathBuf, PathBuf) {
+    let mut device = Device::new();
+    let first = first(&device);
+    device.install(&first);
+    device.start_agent();
+    device.load_image(demo_archive());
+    let (shared, here) = device.shared("one");
+    settle(&device, &shared);
+    assert!(runs_all_on(&device, &first));
+    (device, here, first)
 }
 
 /// Pods of every kind that an upgrade may disturb, all of them where they stay.
@@ -105,11 +76,17 @@ fn lives(device: &Device) -> Vec<(String, i64)> {
         .to_vec()
 }
 
-/// The first process of every container, by what the kernel says of it.
-fn processes(device: &Device) -> Vec<(u32, String)> {
+/// The processes of every container, or those that are executed beside them, by what the
+/// kernel says of each.
+fn processes(device: &Device, executed: bool) -> Vec<(u32, String)> {
+    let is_wanted = |pid: &u32| {
+        let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        cgroup.contains("/exec-") == executed
+    };
     let mut all: Vec<(u32, String)> = device
         .container_processes()
         .into_iter()
+        .filter(is_wanted)
         .map(|pid| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let born = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19));
@@ -121,14 +98,14 @@ fn processes(device: &Device) -> Vec<(u32, String)> {
 }
 
 fn open_session(device: &Device) -> Child {
-    let before = device.container_processes().len();
+    let before = processes(device, true).len();
     let session = device
         .command(&["exec", "web", "-c", "beside", "--", "/bin/demo", "print", "in", "then", "sleep"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("nodlet can be run");
-    device.wait_for("the session's process", || device.container_processes().len() > before);
+    device.wait_for("the session's process", || processes(device, true).len() > before);
     session
 }
 
@@ -161,10 +138,11 @@ fn check_use(device: &Device, here: &Path) {
 
 /// From one binary to another while a session is open: what the next agent finds.
 fn upgrade(device: &mut Device, to: &Path) {
-    let (lives_before, were) = (lives(device), processes(device));
+    let (lives_before, were) = (lives(device), processes(device, false));
     let mut session = open_session(device);
-    let pids =
-        |device: &Device| -> Vec<u32> { supervisors(device).into_values().map(|(pid, _)| pid).collect() };
+    let pids = |device: &Device| -> Vec<u32> {
+        device.supervisors().into_values().map(|supervisor| supervisor.pid).collect()
+    };
     let supervisors_before = pids(device);
     assert!(!supervisors_before.is_empty());
     let ticks = device.pod("tick").logs("app").lines().count();
@@ -177,7 +155,8 @@ fn upgrade(device: &mut Device, to: &Path) {
         device.pod(pod).wait_ready();
     }
     assert!(!session.wait().expect("it ends").success(), "its connection went to the agent before");
-    device.wait_for("the session's process to end", || processes(device) == were);
+    device.wait_for("the sessions' processes to end", || processes(device, true).is_empty());
+    assert_eq!(processes(device, false), were);
     assert_eq!(lives(device), lives_before);
     assert_eq!(pids(device), supervisors_before);
     device.wait_for("ticks to go on", || device.pod("tick").logs("app").lines().count() > ticks + 10);
@@ -185,42 +164,147 @@ fn upgrade(device: &mut Device, to: &Path) {
 }
 
 fn runs_all_on(device: &Device, program: &Path) -> bool {
-    supervisors(device).into_values().all(|(_, executes)| executes == inode(program))
+    device.supervisors().into_values().all(|supervisor| supervisor.executes == inode(program))
+}
+
+/// What people have open: streams of containers, terminals and forwarded ports.
+struct Clients {
+    attached: Child,
+    input: ChildStdin,
+    watched: Terminal,
+    executed: Terminal,
+    forwarder: Child,
+    forwarded: TcpStream,
+}
+
+/// An attached client, and what it sees line by line.
+fn attach(device: &Device) -> (Child, ChildStdin, impl Iterator<Item = String>) {
+    let mut attached = piped(device.command(&["attach", "-i", "talk"]));
+    let input = attached.stdin.take().expect("it is piped");
+    let lines = BufReader::new(attached.stdout.take().expect("it is piped")).lines();
+    (attached, input, lines.map_while(Result::ok))
+}
+
+fn piped(mut command: Command) -> Child {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.spawn().expect("it can be run")
+}
+
+/// A port of this machine that leads to the pod, and a connection to it that has answered.
+fn forward(device: &Device) -> (Child, TcpStream) {
+    let mut forwarder = piped(device.command(&["port-forward", "mirror", ":7000"]));
+    let mut lines = BufReader::new(forwarder.stdout.take().expect("it is piped")).lines();
+    let first = lines.next().expect("it says where it listens").expect("it is text");
+    let port = first.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next());
+    let port: u16 = port.and_then(|port| port.parse().ok()).unwrap_or_else(|| panic!("{first}"));
+    // Read on, or it would be held up by its own words.
+    std::thread::spawn(move || lines.for_each(drop));
+    let mut forwarded = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    forwarded.write_all(b"hello").expect("it is taken");
+    let mut answer = [0; 5];
+    forwarded.read_exact(&mut answer).expect("it answers");
+    assert_eq!(&answer, b"hello");
+    (forwarder, forwarded)
+}
+
+impl Clients {
+    fn open(device: &Device) -> Clients {
+        let container = |steps: &str, more: &str| manifest::container("app", steps, more);
+        for (name, container) in [
+            ("talk", container("print up then echo then sleep", "stdin: true")),
+            ("screen", container("print up then echo then sleep", "stdin: true\ntty: true")),
+            ("mirror", container("mirror 127.0.0.1:7000", "")),
+        ] {
+            device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(name, &[container], ""));
+        }
+        device.pod("talk").wait_log("app", "up");
+        device.pod("screen").wait_log("app", "up");
+        device.pod("mirror").wait_log("app", "mirror");
+        let (attached, mut input, mut lines) = attach(device);
+        input.write_all(b"before\n").expect("the client reads");
+        assert!(lines.any(|line| line == "before"), "the container answers");
+        let mut watched = Terminal::start(device.command(&["attach", "-it", "screen"]));
+        watched.wait_for("try pressing enter");
+        watched.type_in("one\r");
+        watched.wait_for("one\r\none\r\n");
+        let mut executed =
+            Terminal::start(device.command(&["exec", "-it", "talk", "--", "/bin/demo", "echo"]));
+        executed.type_in("two\r");
+        executed.wait_for("two\r\ntwo\r\n");
+        let (forwarder, forwarded) = forward(device);
+        Clients { attached, input, watched, executed, forwarder, forwarded }
+    }
+
+    /// They were the clients of an agent that is gone, and learn of it.
+    fn end(mut self) {
+        assert!(!self.attached.wait().expect("it ends").success(), "a lost session is no success");
+        drop(self.input);
+        assert_ne!(self.watched.ended(), 0, "{}", self.watched.screen());
+        assert_ne!(self.executed.ended(), 0, "{}", self.executed.screen());
+        // Ended or reset.
+        assert_eq!(self.forwarded.read(&mut [0; 8]).unwrap_or(0), 0);
+        let _ = self.forwarder.kill();
+        let _ = self.forwarder.wait();
+    }
+
+    /// The containers know nothing of it: whoever comes now is understood as before.
+    fn come_again(device: &Device) {
+        for pod in ["talk", "screen", "mirror"] {
+            device.pod(pod).wait_ready();
+            assert_eq!(device.pod(pod).container("app").restart_count(), 0, "{pod}");
+        }
+        let (mut attached, mut input, mut lines) = attach(device);
+        input.write_all(b"after\n").expect("the client reads");
+        assert!(lines.any(|line| line == "after"), "the container answers");
+        drop(input);
+        assert!(attached.wait().expect("it ends").success());
+        assert_eq!(device.pod("talk").logs("app"), "up\nbefore\nafter\n");
+        let mut watched = Terminal::start(device.command(&["attach", "-it", "screen"]));
+        watched.wait_for("try pressing enter");
+        watched.type_in("three\r");
+        watched.wait_for("three\r\nthree\r\n");
+        // What the terminal was once told is told no more, and nothing of it is lost.
+        assert_eq!(device.pod("screen").logs("app"), "up\r\none\r\none\r\nthree\r\nthree\r\n");
+        let mut executed =
+            Terminal::start(device.command(&["exec", "-it", "screen", "--", "/bin/demo", "echo"]));
+        executed.type_in("four\r");
+        executed.wait_for("four\r\nfour\r\n");
+        executed.type_in("\u{4}");
+        assert_eq!(executed.ended(), 0, "{}", executed.screen());
+        let (mut forwarder, _) = forward(device);
+        let _ = forwarder.kill();
+        let _ = forwarder.wait();
+    }
 }
 
 #[test]
 fn a_newer_binary_takes_over_running_supervisors_and_no_container_notices() {
-    let mut device = Device::new();
-    let (first, second) = (newer(&device, "first"), newer(&device, "second"));
-    device.install(&first);
-    device.start_agent();
-    device.load_image(demo_archive());
-    let (shared, here) = device.shared("one");
-    settle(&device, &shared);
-    assert!(runs_all_on(&device, &first));
+    let (mut device, here, _) = begin(|device| device.newer_binary("first"));
+    let second = device.newer_binary("second");
+    let clients = Clients::open(&device);
     upgrade(&mut device, &second);
-    assert!(runs_all_on(&device, &second), "{:?}", supervisors(&device));
+    assert!(runs_all_on(&device, &second), "{:?}", device.supervisors());
+    clients.end();
+    Clients::come_again(&device);
     check_use(&device, &here);
 }
 
+/// It does not answer when it is asked, or it cannot read what containers were asked for with.
 #[test]
 fn a_binary_that_cannot_take_over_leaves_supervisors_as_they_are_and_says_so() {
-    let mut device = Device::new();
-    let (first, second) = (newer(&device, "first"), newer(&device, "second"));
-    device.install(&first);
-    device.start_agent();
-    device.load_image(demo_archive());
-    let (shared, here) = device.shared("one");
-    settle(&device, &shared);
-    let incompatible = incompatible(&device);
-    upgrade(&mut device, &incompatible);
-    assert!(runs_all_on(&device, &first), "{:?}", supervisors(&device));
-    let said = "failed to replace the supervisor: the new binary cannot take over from this one; it goes on as it was";
-    assert_eq!(device.agent_log().matches(said).count(), 3, "{}", device.agent_log());
-    // One that can takes over from the first.
-    upgrade(&mut device, &second);
-    assert!(runs_all_on(&device, &second), "{:?}", supervisors(&device));
-    check_use(&device, &here);
+    for word in ["--parse", "upper_dir"] {
+        let (mut device, here, first) = begin(|device| device.newer_binary("first"));
+        let second = device.newer_binary("second");
+        let incompatible = incompatible(&device, word);
+        upgrade(&mut device, &incompatible);
+        assert!(runs_all_on(&device, &first), "{:?}", device.supervisors());
+        let said = "failed to replace the supervisor: the new binary cannot take over from this one; it goes on as it was";
+        assert_eq!(device.agent_log().matches(said).count(), 3, "{}", device.agent_log());
+        // One that can takes over from the first.
+        upgrade(&mut device, &second);
+        assert!(runs_all_on(&device, &second), "{:?}", device.supervisors());
+        check_use(&device, &here);
+    }
 }
 
 #[test]
@@ -228,14 +312,20 @@ fn a_binary_that_cannot_take_over_leaves_supervisors_as_they_are_and_says_so() {
 fn this_binary_takes_over_what_one_of_an_earlier_commit_runs() {
     let earlier =
         std::env::var_os("NODLET_EARLIER").map(PathBuf::from).expect("cargo xtask long upgrade says it");
-    let mut device = Device::new();
-    device.install(&earlier);
-    device.start_agent();
-    device.load_image(demo_archive());
-    let (shared, here) = device.shared("one");
-    settle(&device, &shared);
-    assert!(runs_all_on(&device, &earlier));
+    let (mut device, here, _) = begin(|_| earlier.clone());
+    // Others have neither input nor terminals.
+    let attaches = device.nodlet(["--help"]).stdout.contains("attach");
+    let clients = attaches.then(|| Clients::open(&device));
     upgrade(&mut device, &nodlet_program());
-    assert!(runs_all_on(&device, &nodlet_program()), "{:?}", supervisors(&device));
+    assert!(runs_all_on(&device, &nodlet_program()), "{:?}", device.supervisors());
+    if let Some(clients) = clients {
+        clients.end();
+        Clients::come_again(&device);
+    }
     check_use(&device, &here);
+    println!(
+        "{}: taken over, {}",
+        earlier.display(),
+        if attaches { "clients and all" } else { "it knows no clients" }
+    );
 }

@@ -39,6 +39,12 @@ pub(super) struct FoundPod {
 /// one that takes longer is dead to all who need it.
 const GREETING: Duration = Duration::from_secs(20);
 
+/// How long a supervisor that starts something is asked again to bring itself up to date.
+const STARTING: Duration = Duration::from_secs(5);
+
+/// How often.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+
 /// All pods that an earlier agent of this boot left, alive or not.
 pub(super) async fn look(shell: &Rc<Shell>) -> Vec<FoundPod> {
     let mut found = Vec::new();
@@ -131,7 +137,13 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
             }
         }
         Ok(None) => None,
-        Err(error) => return Err(error.to_string()),
+        Err(error) => {
+            log::error!(
+                "the supervisor of {uid} cannot be reached: {}; killing it",
+                crate::error::chain(&error)
+            );
+            None
+        }
     };
     let (mut attempts, mut ready, mut sandbox) = (Vec::new(), None, None);
     if let Some((supervisor, state)) = living {
@@ -216,19 +228,28 @@ async fn hear_starts(supervisor: &Supervisor, state: &mut SupervisorState) -> bo
 /// else need know two versions. One that cannot take over stays what it is, if we understand it.
 async fn greet(supervisor: &Supervisor) -> Result<SupervisorState, SupervisorError> {
     let ours = File::open("/proc/self/exe").map_err(SupervisorError::Execute)?;
-    let theirs = match supervisor.hello().await {
+    let mut theirs = match supervisor.hello().await {
         Ok(state) if runs_on(state.pid, &ours) => return Ok(state),
         Ok(state) => Some(state),
         Err(SupervisorError::Version { .. }) => None,
         Err(error) => return Err(error),
     };
-    match (supervisor.reexec(ours.as_fd()).await, theirs) {
-        (Ok(()), _) => supervisor.hello().await,
-        (Err(error @ SupervisorError::Reexec { .. }), Some(state)) => {
-            log::error!("failed to {}; it goes on as it was", crate::error::chain(&error));
-            Ok(state)
-        }
-        (Err(error), _) => Err(error),
+    let begun = Instant::now();
+    loop {
+        theirs = match (supervisor.reexec(ours.as_fd()).await, theirs) {
+            (Ok(()), _) => return supervisor.hello().await,
+            // A start is over soon, or is given up; one that we understand need not wait for it.
+            (Err(SupervisorError::Busy), theirs) if theirs.is_none() || Instant::now() < begun + STARTING => {
+                smol::Timer::after(ASK_AGAIN).await;
+                theirs
+            }
+            // What became of starts meanwhile is told as news.
+            (Err(error @ (SupervisorError::Busy | SupervisorError::Reexec { .. })), Some(state)) => {
+                log::error!("failed to {}; it goes on as it was", crate::error::chain(&error));
+                return Ok(state);
+            }
+            (Err(error), _) => return Err(error),
+        };
     }
 }
 

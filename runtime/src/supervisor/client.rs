@@ -54,6 +54,8 @@ pub enum SupervisorError {
         /// Its own.
         theirs: u32,
     },
+    /// It is starting something, and cannot replace itself meanwhile.
+    Busy,
     /// It could not replace itself, and is what it was.
     Reexec {
         /// Why.
@@ -76,6 +78,7 @@ impl fmt::Display for SupervisorError {
             SupervisorError::Version { theirs } => {
                 write!(f, "talk to the supervisor: it speaks version {theirs}, this is {VERSION}")
             }
+            SupervisorError::Busy => write!(f, "replace the supervisor: {}", protocol::BUSY),
             SupervisorError::Reexec { message } => write!(f, "replace the supervisor: {message}"),
         }
     }
@@ -92,6 +95,7 @@ impl std::error::Error for SupervisorError {
             SupervisorError::Locked { .. }
             | SupervisorError::Died
             | SupervisorError::Version { .. }
+            | SupervisorError::Busy
             | SupervisorError::Reexec { .. } => None,
         }
     }
@@ -360,6 +364,9 @@ impl Supervisor {
             let (news, descriptors) = self.receive().await?;
             match news {
                 News::Hello { .. } => return Ok(()),
+                News::ReexecFailed { message } if message == protocol::BUSY => {
+                    return Err(SupervisorError::Busy);
+                }
                 News::ReexecFailed { message } => {
                     return Err(SupervisorError::Reexec { message: message.as_str().to_owned() });
                 }
@@ -524,7 +531,9 @@ fn listen(dir: &Path) -> io::Result<OwnedFd> {
 fn connect(dir: &Path) -> nix::Result<OwnedFd> {
     let directory =
         sys::open_path(dir).map_err(|error| nix::Error::from_raw(error.raw_os_error().unwrap_or(0)))?;
-    let socket = socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+    // A supervisor that accepts nobody is an error, and nothing to wait for.
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
     socket::connect(socket.as_raw_fd(), &socket_address(&directory)?)?;
     Ok(socket)
 }

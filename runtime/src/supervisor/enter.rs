@@ -123,20 +123,21 @@ impl Enter<'_> {
         }
         let execute = Execute::with_args(&process, &config.args, &self.user.home);
         let _ = nix::unistd::setsid();
-        let streams = match slave {
-            Some(slave) => [Some(slave); 3],
-            None => self.stdio,
-        };
-        for (number, stream) in (0..).zip(streams) {
-            if let Some(stream) = stream
-                && let Err(error) = nix::unistd::dup2(stream.as_raw_fd(), number)
-            {
-                return format!("exec: pass on stdio: {}", error.desc());
+        match slave {
+            Some(slave) => {
+                if let Err(error) = take_terminal(slave) {
+                    return format!("exec: take its terminal: {error}");
+                }
             }
-        }
-        if slave.is_some() {
-            // SAFETY: no pointers. The process leads a session that has no terminal.
-            unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) };
+            None => {
+                for (number, stream) in (0..).zip(self.stdio) {
+                    if let Some(stream) = stream
+                        && let Err(error) = nix::unistd::dup2(stream.as_raw_fd(), number)
+                    {
+                        return format!("exec: pass on stdio: {}", error.desc());
+                    }
+                }
+            }
         }
         if let Err(error) = std::env::set_current_dir(&process.cwd) {
             return format!("exec: chdir to {}: {error}", process.cwd.display());

@@ -22,6 +22,9 @@ use crate::time::Instant;
 /// Of all frames but those that never change.
 pub(super) const VERSION: u32 = 2;
 
+/// Why a supervisor does not replace itself now and may soon. Never changes.
+pub(super) const BUSY: &str = "something is being started; ask again";
+
 /// Groups of one process that are told; a container with more is refused.
 pub(super) const MAX_GROUPS: usize = 64;
 

@@ -40,6 +40,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         "a_terminal_that_no_agent_has_taken_outlives_the_replacement",
         a_terminal_that_no_agent_has_taken_outlives_the_replacement,
     ),
+    (
+        "a_supervisor_that_accepts_nobody_holds_up_no_agent",
+        a_supervisor_that_accepts_nobody_holds_up_no_agent,
+    ),
     ("an_agent_that_reads_late_is_told_all", an_agent_that_reads_late_is_told_all),
     ("a_binary_that_cannot_take_over_changes_nothing", a_binary_that_cannot_take_over_changes_nothing),
     ("a_further_pod_costs_little_memory", a_further_pod_costs_little_memory),
@@ -482,6 +486,27 @@ fn a_terminal_that_no_agent_has_taken_outlives_the_replacement() {
     let mut terminal = fs::File::from(told.expect("its terminal is there"));
     terminal.write_all(b"typed\n").unwrap();
     assert!(matches!(pod.next(), SupervisorEvent::ExecExited { id: 4, code: 3 }));
+}
+
+/// It hangs, and agents that died since have left their connections to it.
+fn a_supervisor_that_accepts_nobody_holds_up_no_agent() {
+    let pod = Pod::new("hangs");
+    let pid = nix::unistd::Pid::from_raw(pod.pid());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    let mut waiting = Vec::new();
+    wait_until("end of its patience", || match Supervisor::connect(&pod.dir) {
+        Ok(connected) => {
+            waiting.push(connected.expect("it lives"));
+            false
+        }
+        Err(SupervisorError::Socket(error)) => error.kind() == std::io::ErrorKind::WouldBlock,
+        Err(error) => panic!("{error}"),
+    });
+    assert!(waiting.len() < 20, "{}", waiting.len());
+    drop(waiting);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
+    wait_until("connection", || Supervisor::connect(&pod.dir).is_ok());
+    assert_eq!(pod.reconnect().pid, pid.as_raw());
 }
 
 /// There is more to tell than a socket holds.

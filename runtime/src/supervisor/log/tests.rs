@@ -152,6 +152,24 @@ fn what_a_full_disk_swallows_is_counted_and_said() {
 }
 
 #[test]
+fn what_was_lost_is_said_by_the_next_binary_and_at_the_end_too() {
+    let scratch = Scratch::new("lost");
+    let mut log = scratch.log(0, 5);
+    log.file = Some(OpenOptions::new().write(true).open("/dev/full").unwrap());
+    log.write(Stream::Stdout, b"lost\nlost\n");
+    let saved = serde_json::to_vec(log.partial()).unwrap();
+    let mut next = Log::open(log.config().clone(), serde_json::from_slice(&saved).unwrap());
+    // No line follows.
+    next.finish();
+    let lines = scratch.lines();
+    assert!(lines[0].starts_with("stderr F nodlet: 2 lines ("), "{lines:?}");
+    assert_eq!(lines.len(), 1);
+    // One of before it was counted.
+    let earlier: Partial = serde_json::from_str(r#"{"stdout":[98],"stderr":[]}"#).unwrap();
+    assert!(earlier.lost.is_none() && earlier.stdout == b"b");
+}
+
+#[test]
 fn the_tail_is_the_content_of_the_last_80_lines_and_2048_bytes() {
     let scratch = Scratch::new("tail");
     let mut log = scratch.log(0, 5);

@@ -165,7 +165,7 @@ impl Process {
     }
 
     fn try_reexec(&self, binary: &OwnedFd) -> io::Result<std::convert::Infallible> {
-        let saved = self.save().ok_or_else(|| io::Error::other("something is being started; ask again"))?;
+        let saved = self.save().ok_or_else(|| io::Error::other(protocol::BUSY))?;
         let mut open = saved.descriptors();
         let memfd = protocol::memfd(&saved)?;
         open.push(memfd.as_raw_fd());
