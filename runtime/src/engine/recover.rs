@@ -119,27 +119,15 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
     if let Some(ip) = on_tmpfs.ip {
         shell.network.borrow_mut().adopt(&wanted.pod.uid, ip);
     }
-    let living = match Supervisor::connect(directory) {
-        Ok(Some(supervisor)) => {
-            let late = async {
-                smol::Timer::after(GREETING).await;
-                Err(SupervisorError::Receive(io::ErrorKind::TimedOut.into()))
-            };
-            match smol::future::or(greet(&supervisor), late).await {
-                Ok(state) => Some((supervisor, state)),
-                Err(error) => {
-                    log::error!(
-                        "the supervisor of {uid} does not answer: {}; killing it",
-                        crate::error::chain(&error)
-                    );
-                    None
-                }
-            }
-        }
-        Ok(None) => None,
+    let late = async {
+        smol::Timer::after(GREETING).await;
+        Err(SupervisorError::Receive(io::ErrorKind::TimedOut.into()))
+    };
+    let living = match smol::future::or(find_supervisor(directory), late).await {
+        Ok(living) => living,
         Err(error) => {
             log::error!(
-                "the supervisor of {uid} cannot be reached: {}; killing it",
+                "the supervisor of {uid} does not answer: {}; killing it",
                 crate::error::chain(&error)
             );
             None
@@ -222,6 +210,20 @@ async fn hear_starts(supervisor: &Supervisor, state: &mut SupervisorState) -> bo
         false
     };
     smol::future::or(hear, late).await
+}
+
+/// The pod's supervisor and what it has; `None` if it is dead.
+async fn find_supervisor(directory: &Path) -> Result<Option<(Supervisor, SupervisorState)>, SupervisorError> {
+    let found = loop {
+        match Supervisor::connect(directory) {
+            // Agents that died since have left their connections to it.
+            Err(SupervisorError::Occupied) => smol::Timer::after(ASK_AGAIN).await,
+            other => break other?,
+        };
+    };
+    let Some(supervisor) = found else { return Ok(None) };
+    let state = greet(&supervisor).await?;
+    Ok(Some((supervisor, state)))
 }
 
 /// Greets a supervisor, brought up to date first if it runs another binary than we do: nothing

@@ -41,6 +41,8 @@ pub enum SupervisorError {
     Lock(io::Error),
     /// The socket cannot be made or reached.
     Socket(io::Error),
+    /// More connections wait for it than it may have.
+    Occupied,
     /// The binary cannot be executed.
     Execute(io::Error),
     /// A request could not be sent.
@@ -71,6 +73,7 @@ impl fmt::Display for SupervisorError {
             }
             SupervisorError::Lock(_) => write!(f, "open the pod's lock"),
             SupervisorError::Socket(_) => write!(f, "make or reach the supervisor's socket"),
+            SupervisorError::Occupied => write!(f, "reach the supervisor: it accepts nobody"),
             SupervisorError::Execute(_) => write!(f, "execute the supervisor"),
             SupervisorError::Send(_) => write!(f, "send a request to the supervisor"),
             SupervisorError::Receive(_) => write!(f, "hear the supervisor"),
@@ -93,6 +96,7 @@ impl std::error::Error for SupervisorError {
             | SupervisorError::Send(source)
             | SupervisorError::Receive(source) => Some(source),
             SupervisorError::Locked { .. }
+            | SupervisorError::Occupied
             | SupervisorError::Died
             | SupervisorError::Version { .. }
             | SupervisorError::Busy
@@ -245,7 +249,7 @@ impl Supervisor {
     }
 
     /// Connects to the supervisor of `dir`; `None` if it is dead. It forgets an
-    /// agent of before.
+    /// agent of before. One that accepts nobody now is [`SupervisorError::Occupied`].
     pub fn connect(dir: &Path) -> Result<Option<Supervisor>, SupervisorError> {
         match connect(dir) {
             Ok(socket) => {
@@ -253,6 +257,7 @@ impl Supervisor {
                 Ok(Some(Supervisor { dir: dir.to_owned(), socket, early: RefCell::default() }))
             }
             Err(nix::Error::ECONNREFUSED | nix::Error::ENOENT) => Ok(None),
+            Err(nix::Error::EAGAIN) => Err(SupervisorError::Occupied),
             Err(error) => Err(SupervisorError::Socket(error.into())),
         }
     }
@@ -531,7 +536,7 @@ fn listen(dir: &Path) -> io::Result<OwnedFd> {
 fn connect(dir: &Path) -> nix::Result<OwnedFd> {
     let directory =
         sys::open_path(dir).map_err(|error| nix::Error::from_raw(error.raw_os_error().unwrap_or(0)))?;
-    // A supervisor that accepts nobody is an error, and nothing to wait for.
+    // A supervisor that accepts nobody is not waited for in here.
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
     socket::connect(socket.as_raw_fd(), &socket_address(&directory)?)?;

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nodlet_runtime::supervisor::client::{Supervisor, SupervisorEvent, SupervisorState};
+use nodlet_runtime::supervisor::client::{Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
 use nodlet_runtime::supervisor::config::{
     CgroupPaths, ContainerConfig, ExecConfig, LogConfig, NetworkConfig, ProcessConfig, SandboxConfig,
     TerminationMessage, UserConfig,
@@ -293,6 +293,15 @@ fn remove(cgroup: &Path, root: &Path) {
     }
     let _ = fs::remove_dir(cgroup);
     let _ = fs::remove_dir_all(root);
+}
+
+/// Whether nobody listens there any more. One that is busy may accept nobody for a moment.
+pub(crate) fn is_dead(dir: &Path) -> bool {
+    match Supervisor::connect(dir) {
+        Ok(supervisor) => supervisor.is_none(),
+        Err(SupervisorError::Occupied) => false,
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// What a process has open, and its children, the dead ones included.

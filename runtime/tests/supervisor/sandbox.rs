@@ -7,7 +7,7 @@ use nodlet_runtime::network::netlink::{Netlink, link_index};
 use nodlet_runtime::supervisor::LAST_WORDS;
 use nodlet_runtime::supervisor::client::{Supervisor, SupervisorError, SupervisorEvent};
 
-use crate::pod::{Pod, config_number, link, touch, wait_until};
+use crate::pod::{Pod, config_number, is_dead, link, touch, wait_until};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     (
@@ -90,7 +90,7 @@ fn a_pod_has_a_link_an_address_and_a_way_out() {
     let name = link("ndnet", 3).host_link;
     assert!(link_index(&name).is_ok());
     other.client(Supervisor::end).unwrap();
-    wait_until("end of the supervisor", || Supervisor::connect(&other.dir).unwrap().is_none());
+    wait_until("end of the supervisor", || is_dead(&other.dir));
     assert!(link_index(&name).is_err());
     drop(pod);
     host.remove_link("ndnet").unwrap();
