@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use nodlet_tests::steps::{Followed, Role, Step, Steps};
 use nodlet_tests::upgrade::inode;
@@ -15,6 +16,10 @@ use serde_json::Value;
 
 /// Pods of one device: more would wait for each other longer than a test waits.
 const AT_ONCE: usize = 16;
+
+/// How long such a life may take to settle: it is killed and begins again after a back-off,
+/// among many others whose every system call is looked at.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How often a step is aimed at that was not come to: how many there are hangs on time.
 const ROUNDS: usize = 3;
@@ -125,7 +130,7 @@ fn live(kind: Kind, aims: &[Option<Step>]) -> Vec<Followed> {
     let steps = if kind == Kind::Upgraded {
         write_manifests();
         for name in &names {
-            device.wait_for(&format!("{name} to settle"), || kind.is_settled(&device, name));
+            device.wait_within(PATIENCE, &format!("{name} to settle"), || kind.is_settled(&device, name));
         }
         device.stop_agent();
         let supervisors = device.supervisors().into_iter().map(|(uid, supervisor)| (uid, supervisor.pid));
@@ -140,7 +145,8 @@ fn live(kind: Kind, aims: &[Option<Step>]) -> Vec<Followed> {
     };
     let mut uids = Vec::new();
     for (name, aim) in names.iter().zip(aims) {
-        device.wait_for(&format!("{name} ({aim:?}) to settle"), || kind.is_settled(&device, name));
+        let what = format!("{name} ({aim:?}) to settle");
+        device.wait_within(PATIENCE, &what, || kind.is_settled(&device, name));
         let uid = device.pod(name).uid();
         let followed = steps.of(&uid);
         let seen = Seen {
