@@ -40,5 +40,5 @@ pub use device::{Device, Mount, Ran, demo_archive, demo_program, nodlet_program}
 pub use figures::{Holdings, Memory};
 pub use kubectl::Kubectl;
 pub use pod::{TestContainer, TestPod};
-pub use seed::{Seed, seed};
+pub use seed::{Seed, seed, shard};
 pub use terminal::Terminal;

@@ -1,4 +1,5 @@
 //! [`seed`]: what a test chooses by chance, and how to have it choose the same again.
+//! [`shard`]: which part of its cases a test does that has many.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -32,4 +33,16 @@ impl Seed {
         let place = self.number() % u64::try_from(among.len()).expect("it is no more than memory");
         &among[usize::try_from(place).expect("it is a place in the list")]
     }
+}
+
+/// A part of all cases, and of how many: the first of one, or `$NODLET_SHARD`.
+///
+/// # Panics
+/// If `$NODLET_SHARD` is none.
+pub fn shard() -> (usize, usize) {
+    let Ok(shard) = std::env::var("NODLET_SHARD") else { return (1, 1) };
+    let numbers = shard.split_once('/').and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
+    let (part, of): (usize, usize) = numbers.expect("NODLET_SHARD is a part and of how many, as 2/5");
+    assert!((1..=of).contains(&part), "there is no part {part} of {of}");
+    (part, of)
 }

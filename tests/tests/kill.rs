@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 
-use nodlet_tests::{Device, manifest, seed};
+use nodlet_tests::{Device, manifest, seed, shard};
 
 /// More actions than the life below has, however slow the machine is: probes go on meanwhile.
 const MOST: u64 = 400;
@@ -125,15 +125,17 @@ fn check(device: &Device, here: &Path, what: &str) -> Option<()> {
 #[test]
 #[ignore = "takes long: cargo xtask long kills"]
 fn killed_after_any_action_no_container_stops_runs_twice_or_loses_a_thing() {
+    let (part, of) = shard();
+    let (part, of) = (part as u64, of as u64);
     // As many at once as the machine can do with.
-    let next = std::sync::atomic::AtomicU64::new(1);
+    let next = std::sync::atomic::AtomicU64::new(part);
     let (covered, end) = (std::sync::atomic::AtomicU64::new(0), std::sync::atomic::AtomicU64::new(MOST));
     let order = std::sync::atomic::Ordering::SeqCst;
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, |count| count.get() + 1) {
             scope.spawn(|| {
                 loop {
-                    let n = next.fetch_add(1, order);
+                    let n = next.fetch_add(of, order);
                     if n >= end.load(order) {
                         return;
                     }
@@ -146,11 +148,12 @@ fn killed_after_any_action_no_container_stops_runs_twice_or_loses_a_thing() {
             });
         }
     });
-    let all = end.load(order) - 1;
-    // Those beyond the first agent that outlived it were begun at the same time.
+    let end = end.load(order);
+    // Those of this part; those beyond the first agent that outlived it were begun at the same time.
+    let all = (end - part).div_ceil(of);
     println!("killed after {} of {all} actions", covered.load(order).min(all));
-    assert!(all < MOST - 1, "{MOST} actions are not enough for these pods");
-    assert!(all > 20 && covered.load(order) >= all, "is --stop-after heard?");
+    assert!(end < MOST, "{MOST} actions are not enough for these pods");
+    assert!(all * of > 20 && covered.load(order) >= all, "is --stop-after heard?");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nodlet_tests::steps::{Followed, Role, Step, Steps};
 use nodlet_tests::upgrade::inode;
-use nodlet_tests::{Device, demo_archive, manifest, seed};
+use nodlet_tests::{Device, demo_archive, manifest, seed, shard};
 use serde_json::Value;
 
 /// Pods of one device: more would wait for each other longer than a test waits.
@@ -271,17 +271,9 @@ fn kill_at(kind: Kind, wanted: &[Step]) -> BTreeSet<Step> {
     covered.into_inner().expect("nobody panics with it")
 }
 
-/// `NODLET_SHARD=2/5`: the second of five parts.
-fn shard(all: Vec<Step>) -> Vec<Step> {
-    let Ok(shard) = std::env::var("NODLET_SHARD") else { return all };
-    let numbers = shard.split_once('/').and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
-    let (part, of): (usize, usize) = numbers.expect("NODLET_SHARD is a part and of how many, as 2/5");
-    assert!((1..=of).contains(&part), "there is no part {part} of {of}");
-    all.into_iter().skip(part - 1).step_by(of).collect()
-}
-
 fn whole(kind: Kind) {
-    let all = shard(steps_of(kind));
+    let (part, of) = shard();
+    let all: Vec<Step> = steps_of(kind).into_iter().skip(part - 1).step_by(of).collect();
     let covered = kill_at(kind, &all);
     for role in Role::ALL.into_iter().filter(|role| kind.has(*role)) {
         let of = |steps: &mut dyn Iterator<Item = &Step>| steps.filter(|step| step.role == role).count();
