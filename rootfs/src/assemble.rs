@@ -20,7 +20,7 @@ mod loop_device;
 mod share;
 mod user;
 
-pub(crate) use kernel::open_in_root;
+pub(crate) use kernel::{open_in_root, open_tree_clone};
 pub use user::{ProcessUser, UserError, user};
 
 /// A step towards a root file system that failed.

@@ -7,6 +7,7 @@
 //! | | root | others |
 //! |---|---|---|
 //! | files: the working directory alone | its own root directory, Landlock (5.13) | Landlock |
+//! | an input that is a directory: what is below it | a mount of its own (5.2), Landlock | Landlock |
 //! | network: none | a namespace without links, no system call, Landlock (6.7) | no system call, Landlock |
 //! | processes, signals, tracing, mounts, devices: none | no capability, no system call | no system call |
 //! | no new privileges, no core dump, dies with its parent | yes | yes |
@@ -15,6 +16,7 @@
 //! Nothing here knows of images. Numbers are Linux': `linux/landlock.h`,
 //! `linux/seccomp.h`, `linux/capability.h`.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -24,6 +26,8 @@ use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, setrlimit};
 use serde::{Deserialize, Serialize};
+
+use crate::assemble::open_tree_clone;
 
 /// Descriptors that may be open: the archive, a layer, a directory and the parent's socket.
 const OPEN_FILES: u64 = 32;
@@ -36,18 +40,26 @@ pub(crate) struct Limits {
 }
 
 /// Confines this process (its calling thread, where it has others). `input` is
-/// open; if it is a directory, what is below it stays readable. Gives what this
-/// kernel cannot confine.
-pub(crate) fn confine(input: BorrowedFd<'_>, limits: &Limits) -> io::Result<Vec<&'static str>> {
+/// open; if it is a directory, what is below it stays readable by what is given
+/// back of it. Gives what this kernel cannot confine, too.
+pub(crate) fn confine(mut input: File, limits: &Limits) -> io::Result<(File, Vec<&'static str>)> {
     let mut weaker = Vec::new();
-    let here = std::fs::File::open(".")?;
+    let here = File::open(".")?;
     let owner = here.metadata()?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
     setrlimit(Resource::RLIMIT_NOFILE, OPEN_FILES, OPEN_FILES)?;
     setrlimit(Resource::RLIMIT_DATA, limits.memory, limits.memory)?;
     // Containers need network namespaces; a kernel without them has nothing to run.
     permitted(unshare(CloneFlags::CLONE_NEWNET))?;
-    let enclosed = permitted(nix::unistd::chroot("."))?;
+    let mut enclosed = permitted(nix::unistd::chroot("."))?;
+    if enclosed && input.metadata()?.is_dir() {
+        // A directory outside of its root is a way out of it, upwards. One that is the
+        // root of a mount, attached nowhere, has nothing above it.
+        match open_tree_clone(input.as_fd()) {
+            Ok(mount) => input = mount.into(),
+            Err(_) => enclosed = false,
+        }
+    }
     if nix::unistd::geteuid().is_root() && owner.uid() != 0 {
         // Without capabilities, only the owner of the directory can write to it.
         nix::unistd::setgroups(&[])?;
@@ -59,11 +71,12 @@ pub(crate) fn confine(input: BorrowedFd<'_>, limits: &Limits) -> io::Result<Vec<
     prctl(libc::PR_SET_DUMPABLE, 0)?;
     // After the change of user, which takes it away.
     prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as c_ulong)?;
-    match landlock(here.as_fd(), input) {
+    match landlock(here.as_fd(), input.as_fd()) {
         Ok(()) => {}
-        Err(Errno::ENOSYS | Errno::EOPNOTSUPP) if enclosed => {}
-        Err(Errno::ENOSYS | Errno::EOPNOTSUPP) => weaker.push(
-            "the archive is unpacked with less protection: without root, only Landlock confines files \
+        // The last is what a container's filter of system calls may say.
+        Err(Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::EPERM) if enclosed => {}
+        Err(Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::EPERM) => weaker.push(
+            "the archive is unpacked with less protection: only Landlock would keep its reader from other files \
              (CONFIG_SECURITY_LANDLOCK, Linux 5.13), and this kernel has none",
         ),
         Err(errno) => return Err(errno.into()),
@@ -76,7 +89,7 @@ pub(crate) fn confine(input: BorrowedFd<'_>, limits: &Limits) -> io::Result<Vec<
         ),
         Err(errno) => return Err(errno.into()),
     }
-    Ok(weaker)
+    Ok((input, weaker))
 }
 
 /// Whether it was done; that this user may not is no error.
@@ -217,7 +230,6 @@ mod seccomp {
         libc::SYS_unlinkat,
         libc::SYS_fadvise64,
         libc::SYS_flock,
-        libc::SYS_fcntl,
         libc::SYS_mmap,
         libc::SYS_munmap,
         libc::SYS_mremap,
@@ -245,9 +257,14 @@ mod seccomp {
         libc::SYS_unlink,
     ];
 
+    /// What `fcntl` may be asked for: others have the kernel signal whom one likes.
+    const FCNTL_ALLOWED: &[i32] = &[libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_DUPFD_CLOEXEC];
+
     // Places in struct seccomp_data.
     const NUMBER: u32 = 0;
     const AUDIT_ARCHITECTURE: u32 = 4;
+    /// The lower half of it, which is all that the kernel looks at.
+    const SECOND_ARGUMENT: u32 = 24;
 
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -273,20 +290,33 @@ mod seccomp {
     /// Any other call gives EPERM: a library that tries a new one has an old one
     /// to fall back on, and who was broken into gets nothing from it.
     fn program() -> Vec<sock_filter> {
-        let refuse = libc::SECCOMP_RET_ERRNO | Errno::EPERM as u32;
-        let instruction = |code, k, jt, jf| sock_filter { code, jt, jf, k };
+        let fcntl = decision(SECOND_ARGUMENT, FCNTL_ALLOWED.iter().map(|command| *command as u32));
         let mut program = vec![
             instruction(LOAD, AUDIT_ARCHITECTURE, 0, 0),
             instruction(JUMP_IF_EQUAL, ARCHITECTURE, 1, 0),
-            instruction(RETURN, refuse, 0, 0),
+            instruction(RETURN, REFUSE, 0, 0),
             instruction(LOAD, NUMBER, 0, 0),
+            instruction(JUMP_IF_EQUAL, libc::SYS_fcntl as u32, 0, fcntl.len() as u8),
         ];
-        for (index, number) in ALLOWED.iter().enumerate() {
-            // Over the other comparisons and the refusal.
-            let allowed = (ALLOWED.len() - index) as u8;
-            program.push(instruction(JUMP_IF_EQUAL, *number as u32, allowed, 0));
-        }
-        program.push(instruction(RETURN, refuse, 0, 0));
+        program.extend(fcntl);
+        program.extend(decision(NUMBER, ALLOWED.iter().map(|number| *number as u32)));
+        program
+    }
+
+    const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | Errno::EPERM as u32;
+
+    fn instruction(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
+        sock_filter { code, jt, jf, k }
+    }
+
+    /// Allows the call if what stands in this place is one of these, and refuses it otherwise.
+    fn decision(place: u32, allowed: impl ExactSizeIterator<Item = u32>) -> Vec<sock_filter> {
+        let count = allowed.len();
+        let mut program = vec![instruction(LOAD, place, 0, 0)];
+        // Over the other comparisons and the refusal.
+        let jumps = allowed.enumerate().map(|(index, value)| (value, (count - index) as u8));
+        program.extend(jumps.map(|(value, jump)| instruction(JUMP_IF_EQUAL, value, jump, 0)));
+        program.push(instruction(RETURN, REFUSE, 0, 0));
         program.push(instruction(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0));
         program
     }

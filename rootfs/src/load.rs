@@ -13,11 +13,13 @@
 //! in their names; docker archives of old name them by nothing that can be
 //! known beforehand, so that those are staged again and then dropped.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 
 use serde::{Deserialize, Serialize};
 
@@ -137,7 +139,7 @@ pub enum LoadError {
     /// The process that reads the archive died of it.
     Died {
         /// How.
-        how: String,
+        status: ExitStatus,
         /// Bytes of memory that it may have.
         memory: u64,
     },
@@ -179,12 +181,17 @@ impl fmt::Display for LoadError {
             ),
             LoadError::Unpacker { verb, .. } => f.write_str(verb),
             LoadError::Refused(refusal) => refusal.fmt(f),
-            LoadError::Died { how, memory } => write!(
-                f,
-                "unpack the archive: the process that reads it {how}; it may have {} MiB of memory, and an archive \
-                 that needs more is refused",
-                memory / (1024 * 1024)
-            ),
+            LoadError::Died { status, memory } => {
+                write!(f, "unpack the archive: the process that reads it {}", child::ending(*status))?;
+                match status.signal() {
+                    Some(_) => write!(
+                        f,
+                        "; it may have {} MiB of memory, and an archive that needs more is refused",
+                        memory / (1024 * 1024)
+                    ),
+                    None => Ok(()),
+                }
+            }
             LoadError::Unbelievable { problem } => {
                 write!(f, "unpack the archive: the process that reads it says {problem}")
             }
@@ -439,10 +446,15 @@ impl<'a> Loading<'a> {
 /// can be seen from here is looked at before anything is named.
 fn check(unpacked: &Unpacked, request: &Request, staging: &Path) -> Result<(), LoadError> {
     let wrong = |problem: String| LoadError::Unbelievable { problem };
-    for name in unpacked.staged.values() {
+    let mut names = BTreeSet::new();
+    for (layer, name) in &unpacked.staged {
         let is_file = || fs::symlink_metadata(staging.join(name)).is_ok_and(|metadata| metadata.is_file());
-        if !unpack::is_layer_name(name) || !is_file() {
-            return Err(wrong(format!("that a layer is in {:?}", name)));
+        if !unpack::is_layer_name(name) || !is_file() || !names.insert(name) {
+            return Err(wrong(format!("that a layer is in {name:?}")));
+        }
+        // What other images are made of is not its to replace.
+        if request.present.contains(layer) {
+            return Err(wrong(format!("that it has written layer {layer}, which is there")));
         }
     }
     for image in &unpacked.images {

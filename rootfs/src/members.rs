@@ -509,9 +509,9 @@ fn number(field: &[u8]) -> Option<i64> {
 fn checksum_is_right(header: &Header) -> bool {
     let bytes = header.as_bytes();
     let summed = || bytes[..148].iter().chain(&[b' '; 8]).chain(&bytes[156..]);
-    let unsigned: u32 = summed().map(|b| u32::from(*b)).sum();
-    let signed: i32 = summed().map(|b| i32::from(b.cast_signed())).sum();
-    header.cksum().is_ok_and(|sum| sum == unsigned || i64::from(sum) == i64::from(signed))
+    let unsigned = || summed().map(|b| u32::from(*b)).sum::<u32>();
+    let signed = || summed().map(|b| i32::from(b.cast_signed())).sum::<i32>();
+    header.cksum().is_ok_and(|sum| sum == unsigned() || i64::from(sum) == i64::from(signed()))
 }
 
 /// Whether these first 512 bytes begin a tar archive, be it an empty one.

@@ -534,6 +534,10 @@ impl Store {
                 if keep.contains(&path) || (unknown && directory == self.writable.layers()) {
                     continue;
                 }
+                // None of ours, such as lost+found.
+                if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir()) {
+                    continue;
+                }
                 self.content.remove(&path)?;
                 layers.extend(name.strip_suffix(".erofs").and_then(|hex| Digest::from_hex(hex).ok()));
             }

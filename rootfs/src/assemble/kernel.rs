@@ -82,7 +82,8 @@ pub(super) fn fsmount(context: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     })
 }
 
-pub(super) fn open_tree_clone(mount: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+/// A copy of the mount that shows what is below this directory, attached nowhere.
+pub(crate) fn open_tree_clone(mount: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as c_uint | libc::AT_EMPTY_PATH as c_uint;
     // SAFETY: the empty path ends in NUL and outlives the call.
     descriptor(unsafe { libc::syscall(libc::SYS_open_tree, mount.as_raw_fd(), c"".as_ptr(), flags) })

@@ -72,10 +72,29 @@ impl std::error::Error for Refusal {
 }
 
 impl Refusal {
+    fn new(text: &str, cause: &dyn fmt::Display) -> Refusal {
+        let cause = Refusal { text: cause.to_string(), cause: None };
+        Refusal { text: text.to_owned(), cause: Some(Box::new(cause)) }
+    }
+
     fn of(error: &(dyn std::error::Error + 'static)) -> Refusal {
         let cause = error.source().map(|cause| Box::new(Refusal::of(cause)));
         Refusal { text: error.to_string(), cause }
     }
+
+    fn printable(self) -> Refusal {
+        let cause = self.cause.map(|cause| Box::new(cause.printable()));
+        Refusal { text: printable(&self.text), cause }
+    }
+}
+
+/// A text without what a terminal obeys.
+fn printable(text: &str) -> String {
+    let shown = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(shown).collect()
 }
 
 /// The first frame, from the parent.
@@ -85,7 +104,7 @@ struct Task {
     limits: Limits,
 }
 
-/// Frames from the child.
+/// Frames from the child. Its texts end on somebody's terminal: see [`printable`].
 #[derive(Serialize, Deserialize)]
 enum Said {
     Progress(Progress),
@@ -133,14 +152,20 @@ impl Unpacker {
         let mut last = said.err();
         while last.is_none() {
             match receive::<Said>(&mut ours) {
-                Ok(Said::Progress(step)) => progress(step),
+                Ok(Said::Progress(step)) => progress(match step {
+                    Progress::Reading { layer, bytes, total } => {
+                        Progress::Reading { layer: printable(&layer), bytes, total }
+                    }
+                    Progress::Warning(text) => Progress::Warning(printable(&text)),
+                    step @ (Progress::Stored { .. } | Progress::Present { .. }) => step,
+                }),
                 Ok(Said::Unpacked(unpacked)) => return Ok(unpacked),
-                Ok(Said::Refused(refusal)) => return Err(LoadError::Refused(refusal)),
+                Ok(Said::Refused(refusal)) => return Err(LoadError::Refused(refusal.printable())),
                 Ok(Said::NotEnoughSpace { needed, free }) => {
                     return Err(LoadError::NotEnoughSpace { path: staging.to_owned(), needed, free });
                 }
                 Ok(Said::Failed(verb, name, errno)) => {
-                    let error = ContentError::heard((verb, name, errno), staging);
+                    let error = ContentError::heard((printable(&verb), printable(&name), errno), staging);
                     return Err(StoreError::from(error).into());
                 }
                 Err(error) => last = Some(error),
@@ -152,7 +177,7 @@ impl Unpacker {
             }
             _ => {
                 let status = child.0.wait().map_err(failed("wait for the process that unpacks"))?;
-                Err(LoadError::Died { how: ending(status), memory: self.memory })
+                Err(LoadError::Died { status, memory: self.memory })
             }
         }
     }
@@ -175,7 +200,8 @@ impl Drop for Ended {
     }
 }
 
-fn ending(status: ExitStatus) -> String {
+/// What became of it, as in "the process was killed by SIGKILL".
+pub(super) fn ending(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal), _) => match Signal::try_from(signal) {
             Ok(name) => format!("was killed by {name}"),
@@ -206,16 +232,20 @@ pub(super) fn told(content: Content) -> io::Result<()> {
     let task: Task = receive_rest(&mut socket, length)?;
     // Held to the end: another load waits for it before it sweeps.
     let _lock = lock(Path::new(".")).map_err(io::Error::other)?;
-    let archive = File::from(archive);
-    let weaker = confine::confine(archive.as_fd(), &task.limits)?;
     let mut tell = |said: &Said| encode(said).and_then(|bytes| socket.write_all(&bytes));
+    let (archive, weaker) = match confine::confine(File::from(archive), &task.limits) {
+        Ok(confined) => confined,
+        Err(error) => {
+            return tell(&Said::Refused(Refusal::new("confine the process that reads the archive", &error)));
+        }
+    };
     for weakness in weaker {
         tell(&Said::Progress(Progress::Warning(weakness.to_owned())))?;
     }
-    let mut untold = None;
     let unpacked = unpack(Input::File(archive), &task.request, &content, Path::new("."), &mut |step| {
-        if untold.is_none() {
-            untold = tell(&Said::Progress(step)).err();
+        // A parent that died before it could take this process along: there is nobody to unpack for.
+        if tell(&Said::Progress(step)).is_err() {
+            std::process::exit(1);
         }
     });
     tell(&match unpacked {

@@ -5,6 +5,7 @@
 //! changes nothing but files in the staging directory. It knows of the store
 //! what its [`Request`] says; what it gives back is checked in `load`.
 
+use std::cmp::Ordering;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -22,8 +23,11 @@ use crate::layer::{LayerBounds, LayerError, convert};
 use crate::members::{Kind, Members};
 use crate::reference::Digest;
 
-/// The part of the free space that no layer may take: pods write, too.
+/// The part of the free space that no load may take: pods write, too.
 const RESERVED: u64 = 16;
+
+/// Warnings that are told of one archive: who makes it may give cause for millions.
+const WARNINGS_MAX: usize = 16;
 
 /// Bytes between two reports.
 const TELL_EVERY: u64 = 1024 * 1024;
@@ -71,6 +75,8 @@ pub(super) fn unpack(
         content,
         staging,
         progress,
+        reserved: content.free_space(staging)? / RESERVED,
+        warnings: 0,
         proven: HashMap::new(),
         staged: BTreeMap::new(),
         files: 0,
@@ -98,6 +104,9 @@ struct Unpacking<'a> {
     content: &'a Content,
     staging: &'a Path,
     progress: &'a mut dyn FnMut(Progress),
+    /// Bytes of the disk that are left to others.
+    reserved: u64,
+    warnings: usize,
     proven: HashMap<Digest, Digest>,
     staged: BTreeMap<Digest, String>,
     files: usize,
@@ -235,10 +244,9 @@ impl Unpacking<'_> {
         self.is_present(&diff_id).then_some((digest, diff_id))
     }
 
-    /// Bytes that a layer may take.
+    /// Bytes that the next layer may take.
     fn space(&self) -> Result<u64, LoadError> {
-        let free = self.content.free_space(self.staging)?;
-        Ok(free - free / RESERVED)
+        Ok(self.content.free_space(self.staging)?.saturating_sub(self.reserved))
     }
 
     /// Refuses, before anything is written, what is larger than the disk even
@@ -270,7 +278,14 @@ impl Unpacking<'_> {
             },
         };
         let mut blob = Digesting::new(told);
+        let warnings = &mut self.warnings;
         let result = convert(&mut blob, file, LayerBounds::default(), &mut |text| {
+            *warnings += 1;
+            let text = match (*warnings).cmp(&WARNINGS_MAX) {
+                Ordering::Less => text,
+                Ordering::Equal => "there is more to warn of, which is not listed".to_owned(),
+                Ordering::Greater => return,
+            };
             (progress.borrow_mut())(Progress::Warning(text));
         });
         let converted = match result {
