@@ -17,7 +17,7 @@ use crate::reference::{Digest, DigestError, Reference};
 mod manifest;
 pub(crate) mod source;
 
-use manifest::{Descriptor, DockerImage, Index, Manifest};
+use manifest::{Descriptor, DockerImage, Index, Manifest, OneImage};
 
 /// The largest document (index, manifest, configuration) that is read.
 pub(crate) const DOCUMENT_MAX: u64 = 4 * 1024 * 1024;
@@ -29,6 +29,8 @@ const LAYERS_MAX: usize = 127;
 const DESCRIPTORS_MAX: usize = 256;
 /// Indexes within indexes.
 const NESTING_MAX: usize = 4;
+/// Names that one archive may give: each stays in the store's index.
+const NAMES_MAX: usize = 1024;
 
 /// Why an archive holds no image that can be loaded.
 #[derive(Debug)]
@@ -240,13 +242,23 @@ fn parsed<T: serde::de::DeserializeOwned>(
 /// whose name is nowhere.
 fn docker_manifest(bytes: &[u8]) -> Result<Vec<DockerImage>, ArchiveError> {
     let member = "manifest.json";
-    match from_json::<serde_json::Value>(member, bytes)? {
-        manifest if manifest["schemaVersion"].is_number() => Err(ArchiveError::Foreign {
+    let wrong = |problem: String| ArchiveError::Document { member: member.to_owned(), problem };
+    if bytes.trim_ascii_start().starts_with(b"{")
+        && from_json::<OneImage>(member, bytes)?.schema_version.is_some()
+    {
+        return Err(ArchiveError::Foreign {
             problem: "it is what `skopeo copy … dir:` and `podman save --format docker-dir` write, which is not taken: \
                       save it as a docker-archive, an oci-archive or an OCI image layout (oci:DIR, oci-dir)"
                 .to_owned(),
-        }),
-        _ => from_json(member, bytes),
+        });
+    }
+    let images: Vec<DockerImage> = from_json(member, bytes)?;
+    if images.len() > DESCRIPTORS_MAX {
+        return Err(wrong(format!("{} images: at most {DESCRIPTORS_MAX} are taken", images.len())));
+    }
+    match images.iter().map(DockerImage::name_count).sum::<usize>() {
+        count if count > NAMES_MAX => Err(wrong(format!("{count} names: at most {NAMES_MAX} are taken"))),
+        _ => Ok(images),
     }
 }
 
@@ -443,7 +455,7 @@ fn docker_images(
     wanted: &Wanted,
 ) -> Result<Vec<Planned>, ArchiveError> {
     let mut found = Vec::new();
-    for (number, image) in images.into_iter().take(DESCRIPTORS_MAX).enumerate() {
+    for (number, image) in images.into_iter().enumerate() {
         let missing = || ArchiveError::Missing { member: image.config.clone() };
         let bytes = documents.document(&image.config)?.ok_or_else(missing)?;
         let id = Digest::of(&bytes);

@@ -1,14 +1,14 @@
 //! What an image says of how to run it: its configuration document, as OCI and
 //! Docker write it. Pure.
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
 
 use crate::platform::Platform;
 use crate::reference::Digest;
 
-/// How the image wants to be run, where a Pod does not say otherwise.
+/// How the image wants to be run, where a Pod does not say otherwise. Of what else a
+/// configuration has (labels, ports, volumes, history) nothing is kept in memory: a
+/// Pod has its own word for it, or none, and an image may bring megabytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageConfig {
     /// The command that a container's `command` replaces.
@@ -23,12 +23,6 @@ pub struct ImageConfig {
     pub working_dir: String,
     /// The signal that asks the process to end, if not SIGTERM.
     pub stop_signal: Option<String>,
-    /// `80/tcp`
-    pub exposed_ports: Vec<String>,
-    /// Paths whose content is not the image's.
-    pub volumes: Vec<String>,
-    /// What the maker noted.
-    pub labels: BTreeMap<String, String>,
 }
 
 /// An image's configuration document.
@@ -67,9 +61,6 @@ struct RawConfig {
     user: Option<String>,
     working_dir: Option<String>,
     stop_signal: Option<String>,
-    exposed_ports: Option<BTreeMap<String, serde::de::IgnoredAny>>,
-    volumes: Option<BTreeMap<String, serde::de::IgnoredAny>>,
-    labels: Option<BTreeMap<String, String>>,
 }
 
 impl RawConfig {
@@ -107,9 +98,6 @@ impl Document {
                 user: config.user.unwrap_or_default(),
                 working_dir: config.working_dir.unwrap_or_default(),
                 stop_signal: config.stop_signal.filter(|signal| !signal.is_empty()),
-                exposed_ports: config.exposed_ports.unwrap_or_default().into_keys().collect(),
-                volumes: config.volumes.unwrap_or_default().into_keys().collect(),
-                labels: config.labels.unwrap_or_default(),
             },
             diff_ids: raw.rootfs.diff_ids.unwrap_or_default(),
         })
@@ -144,10 +132,5 @@ mod tests {
         assert_eq!((config.entrypoint, config.cmd), (vec!["/e".to_owned()], vec!["c".to_owned()]));
         assert_eq!((config.env, config.user.as_str()), (vec!["A=b".to_owned()], "www:80"));
         assert_eq!((config.working_dir.as_str(), config.stop_signal.as_deref()), ("/w", Some("SIGQUIT")));
-        assert_eq!(
-            (config.exposed_ports, config.volumes),
-            (vec!["80/tcp".to_owned()], vec!["/data".to_owned()])
-        );
-        assert_eq!(config.labels["k"], "v");
     }
 }

@@ -32,7 +32,13 @@ pub(crate) struct LayerBounds {
 impl Default for LayerBounds {
     fn default() -> LayerBounds {
         LayerBounds {
-            names: Bounds { entries: 256 * 1024, directories: 64 * 1024, name_bytes: 16 * 1024 * 1024 },
+            names: Bounds {
+                entries: 256 * 1024,
+                directories: 64 * 1024,
+                name_bytes: 16 * 1024 * 1024,
+                // Sixty-four for each entry.
+                steps: 16 * 1024 * 1024,
+            },
             bytes: 16 * 1024 * 1024 * 1024,
         }
     }

@@ -28,7 +28,7 @@ use crate::config::Document;
 use crate::layer::LayerError;
 use crate::platform::Platform;
 use crate::reference::{Digest, Reference};
-use crate::store::{Area, Image, Lock, Record, Store, StoreError, lock};
+use crate::store::{Area, Image, Lock, Record, Store, StoreError, Whole, lock};
 
 mod child;
 mod unpack;
@@ -300,10 +300,10 @@ impl<'a> Loading<'a> {
         let held = lock(&area.directory)?;
         // Of a load that was killed, the process that unpacks outlives it by a moment.
         drop(lock(&area.staging())?);
-        store.sweep()?;
+        store.sweep(&area.index_or_records()?.0)?;
         let mut known = HashMap::new();
         for area in [&store.baked, &store.writable] {
-            for id in area.index()?.images.keys() {
+            for id in area.index_or_records()?.0.images.keys() {
                 let Some(record) = whole(area, id)? else { continue };
                 let blobs = record.blobs.iter().zip(&record.layers);
                 known.extend(blobs.filter_map(|(blob, layer)| Some(((*blob)?, *layer))));
@@ -316,7 +316,7 @@ impl<'a> Loading<'a> {
     /// cannot, the next load does.
     fn end(self, result: Result<Vec<Loaded>, LoadError>) -> Result<Vec<Loaded>, LoadError> {
         if result.is_err() {
-            let _ = self.store.sweep();
+            let _ = self.store.writable.index_or_records().and_then(|(index, _)| self.store.sweep(&index));
         }
         result
     }
@@ -353,9 +353,9 @@ impl<'a> Loading<'a> {
         let mut staged: BTreeMap<Digest, PathBuf> =
             staged.into_iter().map(|(layer, name)| (layer, area.staging().join(name))).collect();
         self.known.extend(proven);
-        let mut index = area.index()?;
+        let (mut index, whole_before) = area.index_or_records()?;
         let before = index.clone();
-        let baked = store.baked.index()?;
+        let (baked, _) = store.baked.index_or_records()?;
         let only = planned.len() == 1;
         let mut moved_layers = false;
         let mut records = Vec::new();
@@ -419,8 +419,8 @@ impl<'a> Loading<'a> {
         if any_record {
             store.content.sync_directory(&area.records())?;
         }
-        if index != before {
-            let bytes = index.encode();
+        if index != before || whole_before == Whole::No {
+            let bytes = area.encode(&index)?;
             bytes_written += bytes.len() as u64;
             store.content.replace(&area.staging().join("index.json"), &area.index_path(), &bytes)?;
             store.content.sync_directory(&area.directory)?;

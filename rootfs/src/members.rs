@@ -437,6 +437,11 @@ impl Extensions {
             let (key, value, after) = pax_record(rest)
                 .ok_or_else(|| "PAX record: must be \"<length> <key>=<value>\" and a line feed".to_owned())?;
             rest = after;
+            // As in POSIX: what the header says stands.
+            if value.is_empty() && matches!(key, b"path" | b"linkpath" | b"size" | b"uid" | b"gid" | b"mtime")
+            {
+                continue;
+            }
             let number = || {
                 std::str::from_utf8(value)
                     .ok()

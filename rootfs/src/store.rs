@@ -31,7 +31,7 @@ use nix::fcntl::{Flock, FlockArg};
 mod area;
 
 use area::Entry;
-pub(crate) use area::{Area, Record};
+pub(crate) use area::{Area, Index, Record, Whole};
 
 /// The fewest digits that name an image by the beginning of its ID.
 const ID_PREFIX_MIN: usize = 4;
@@ -93,6 +93,18 @@ pub enum StoreError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A file of the store in a form that is not known yet.
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// The version of its form.
+        version: u32,
+    },
+    /// An index of more names than are read again.
+    Full {
+        /// The index.
+        path: PathBuf,
+    },
     /// No such image, so it cannot be leased.
     NoSuchImage {
         /// The image asked for.
@@ -112,6 +124,18 @@ impl fmt::Display for StoreError {
             StoreError::Damaged { path, problem } => {
                 write!(f, "read {}: {problem}; load its images again", path.display())
             }
+            StoreError::Newer { path, version } => {
+                write!(
+                    f,
+                    "read {}: version {version} was written by a newer nodlet; use that one",
+                    path.display()
+                )
+            }
+            StoreError::Full { path } => write!(
+                f,
+                "write {}: it would have more names than are taken; remove images with nodlet image rm",
+                path.display()
+            ),
             StoreError::NoSuchImage { image } => write!(f, "use image {image}: it is not on this board"),
             StoreError::BadHolder { holder } => {
                 write!(f, "lease an image to \"{}\": must be a file name", holder.escape_debug())
@@ -124,9 +148,11 @@ impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             StoreError::Content(error) => error.source(),
-            StoreError::Damaged { .. } | StoreError::NoSuchImage { .. } | StoreError::BadHolder { .. } => {
-                None
-            }
+            StoreError::Damaged { .. }
+            | StoreError::Newer { .. }
+            | StoreError::Full { .. }
+            | StoreError::NoSuchImage { .. }
+            | StoreError::BadHolder { .. } => None,
         }
     }
 }
@@ -226,8 +252,13 @@ impl Store {
     /// The store below `root`. Nothing is created until an image is loaded.
     pub fn open(root: &Path) -> Result<Store, StoreError> {
         let store = Store::with_content(root, Content::default());
-        store.writable.index()?;
-        store.baked.index()?;
+        for area in [&store.writable, &store.baked] {
+            match area.index() {
+                // Whoever asks for an image is told; pods that run need none, and a load mends it.
+                Ok(_) | Err(StoreError::Damaged { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
         Ok(store)
     }
 
@@ -452,7 +483,7 @@ impl Store {
         }
         // Written before the lock that pods' starts wait for is taken.
         let mut file = self.content.create(&staged)?;
-        file.write_at(&index.encode(), 0)?;
+        file.write_at(&self.writable.encode(&index)?, 0)?;
         file.sync()?;
         let leases = self.lock_leases()?;
         if let Err(error) = unused() {
@@ -463,7 +494,7 @@ impl Store {
         self.content.sync_directory(&self.writable.directory)?;
         drop(leases);
         if gone {
-            removed.layers = self.sweep()?;
+            removed.layers = self.sweep(&index)?;
             match self.baked.index()?.images.contains_key(&id) {
                 true => removed.remains = Some(self.baked.directory.clone()),
                 false => removed.image = Some(id),
@@ -506,13 +537,12 @@ impl Store {
         else {
             return Ok(());
         };
-        self.sweep().map(drop)
+        self.sweep(&self.writable.index()?).map(drop)
     }
 
     /// Removes files that no image in the index uses: what an interrupted load
     /// or removal left. Called with the store locked. Gives the layers removed.
-    pub(crate) fn sweep(&self) -> Result<Vec<Digest>, StoreError> {
-        let index = self.writable.index()?;
+    pub(crate) fn sweep(&self, index: &Index) -> Result<Vec<Digest>, StoreError> {
         let mut keep: BTreeSet<PathBuf> = BTreeSet::new();
         let mut unknown = false;
         for id in index.images.keys() {

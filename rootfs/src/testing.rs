@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use nix::mount::MsFlags;
+use nix::sched::{CloneFlags, unshare};
 use tar::{EntryType, Header};
 
 use crate::platform::Platform;
@@ -45,6 +47,22 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Runs `body` in a directory of its own, where its mounts are nobody else's. Namespaces
+/// are a thread's.
+pub(crate) fn in_own_namespace(body: impl FnOnce(&Path) + Send) {
+    let scratch = Scratch::new();
+    std::thread::scope(|scope| {
+        let body = || {
+            unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_FS)
+                .expect("a mount namespace: this test needs root (CAP_SYS_ADMIN)");
+            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            nix::mount::mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+            body(scratch.path());
+        };
+        scope.spawn(body).join().unwrap();
+    });
 }
 
 #[track_caller]

@@ -86,6 +86,9 @@ pub(crate) struct Bounds {
     /// Of the entries: one takes six times as much as a file.
     pub(crate) directories: usize,
     pub(crate) name_bytes: usize,
+    /// Components of names that are looked up: forty links of two thousand each may
+    /// stand for one of them, and every member may have them on its way.
+    pub(crate) steps: usize,
 }
 
 /// The names of one layer.
@@ -97,6 +100,7 @@ pub(crate) struct Tree {
     bounds: Bounds,
     entries: usize,
     name_bytes: usize,
+    steps: usize,
 }
 
 impl Tree {
@@ -108,7 +112,14 @@ impl Tree {
             opaque: false,
             children: BTreeMap::new(),
         };
-        Tree { directories: vec![root], link_counts: HashMap::new(), bounds, entries: 0, name_bytes: 0 }
+        Tree {
+            directories: vec![root],
+            link_counts: HashMap::new(),
+            bounds,
+            entries: 0,
+            name_bytes: 0,
+            steps: 0,
+        }
     }
 
     /// Where a member of this name goes. Directories on the way that the layer
@@ -261,6 +272,10 @@ impl Tree {
         let mut rest: Vec<Box<[u8]>> = components.iter().rev().map(|name| (*name).into()).collect();
         let (mut at, mut followed) = (ROOT, 0);
         while let Some(name) = rest.pop() {
+            self.steps += 1;
+            if self.steps > self.bounds.steps {
+                return Err(format!("more than {} steps from name to name in one layer", self.bounds.steps));
+            }
             match &*name {
                 b"" | b"." => continue,
                 b".." => {

@@ -27,8 +27,8 @@ const SUBJECTS: &[(&str, Test)] = &[
             &["--package", "nodlet-rootfs", "--package", "nodlet-runtime", "--lib", "changed_at_random"],
         ),
     ),
-    // An image of so many megabytes in one layer.
-    ("memory", Test::Rounds(500, &["--package", "nodlet-rootfs", "memory_does_not_grow"])),
+    // An image of so many megabytes in one layer, and one of as many names as are taken.
+    ("memory", Test::Rounds(500, &["--package", "nodlet-rootfs", "tests::memory::"])),
     // So many restarts of containers, and at least twice as many exec probes.
     ("soak", Test::Rounds(10_000, &["--package", "nodlet-tests", "--test", "soak"])),
     // Agent, supervisors and helpers, killed at each of their steps.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::reference::{Reference, ReferenceError};
 
@@ -71,6 +72,13 @@ impl Descriptor {
     }
 }
 
+/// What `manifest.json` is where it is no list: the manifest of one image.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct OneImage {
+    pub(super) schema_version: Option<IgnoredAny>,
+}
+
 /// One element of a docker archive's `manifest.json`.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -81,6 +89,10 @@ pub(super) struct DockerImage {
 }
 
 impl DockerImage {
+    pub(super) fn name_count(&self) -> usize {
+        self.repo_tags.as_ref().map_or(0, Vec::len)
+    }
+
     pub(super) fn names(&self) -> Result<Vec<Reference>, ReferenceError> {
         self.repo_tags.iter().flatten().map(|name| Reference::parse(name)).collect()
     }

@@ -30,16 +30,12 @@ const DIRECTORIES_MAX: usize = 4096;
 
 /// Describes in `upper`, which is empty, what layers above the lowest leave to those below.
 pub(super) fn describe(layers: &[BorrowedFd<'_>], upper: BorrowedFd<'_>) -> io::Result<()> {
-    let mut implied: Vec<BTreeSet<PathBuf>> = Vec::with_capacity(layers.len());
-    for layer in layers {
-        let mut found = BTreeSet::new();
-        if let Some(root) = open(*layer, Path::new("."))? {
-            collect(root, Path::new(""), &mut found)?;
-        }
-        implied.push(found);
-    }
-    let wanted: BTreeSet<&PathBuf> = implied.iter().skip(1).flatten().collect();
-    if wanted.len() > DIRECTORIES_MAX {
+    let implied = layers.iter().map(|layer| undescribed(*layer)).collect::<io::Result<Vec<_>>>()?;
+    // What the lowest leaves undescribed is what it is.
+    let above = implied.iter().skip(1);
+    let cut_off = above.clone().any(|layer| layer.cut_off);
+    let wanted: BTreeSet<&PathBuf> = above.flat_map(|layer| &layer.found).collect();
+    if cut_off || wanted.len() > DIRECTORIES_MAX {
         let message = format!("its layers leave more than {DIRECTORIES_MAX} directories undescribed");
         return Err(io::Error::other(message));
     }
@@ -68,38 +64,49 @@ pub(super) fn describe(layers: &[BorrowedFd<'_>], upper: BorrowedFd<'_>) -> io::
     Ok(())
 }
 
-/// Adds the marked directories in `directory`, which is at `path`.
-fn collect(directory: File, path: &Path, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
-    let Some(mark) = attribute(&directory, &trusted(MARK))? else { return Ok(()) };
-    if mark == IMPLIED {
-        found.insert(path.to_owned());
-    }
-    if found.len() > DIRECTORIES_MAX {
-        return Ok(());
-    }
-    let mut entries = Dir::from(OwnedFd::from(directory.try_clone()?))?;
-    for entry in entries.iter() {
-        let entry = entry?;
-        let name = entry.file_name();
-        if entry.file_type() != Some(Type::Directory) || [c".", c".."].contains(&name) {
-            continue;
+/// The directories of a layer that it uses and does not describe.
+struct Undescribed {
+    found: BTreeSet<PathBuf>,
+    /// Not all of them: they are more than [`DIRECTORIES_MAX`].
+    cut_off: bool,
+}
+
+/// However deep a layer is, few of its directories are open at a time.
+fn undescribed(layer: BorrowedFd<'_>) -> io::Result<Undescribed> {
+    let mark = trusted(MARK);
+    let mut found = BTreeSet::new();
+    // Each of these has at least one in it, or is one itself.
+    let mut todo = vec![PathBuf::from(".")];
+    while let Some(path) = todo.pop() {
+        let Some(directory) = open(layer, &path)? else { continue };
+        let Some(value) = attribute(&directory, &mark)? else { continue };
+        if value == IMPLIED {
+            found.insert(path.strip_prefix(".").unwrap_or(&path).to_owned());
         }
-        let name = Path::new(OsStr::from_bytes(name.to_bytes()));
-        if let Some(child) = open(directory.as_fd(), name)? {
-            collect(child, &path.join(name), found)?;
+        let mut entries = Dir::from(OwnedFd::from(directory.try_clone()?))?;
+        for entry in entries.iter() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if entry.file_type() != Some(Type::Directory) || [c".", c".."].contains(&name) {
+                continue;
+            }
+            let name = Path::new(OsStr::from_bytes(name.to_bytes()));
+            let Some(child) = open(directory.as_fd(), name)? else { continue };
+            if attribute(&child, &mark)?.is_some() {
+                todo.push(path.join(name));
+            }
+            if found.len() + todo.len() > DIRECTORIES_MAX {
+                return Ok(Undescribed { found, cut_off: true });
+            }
         }
     }
-    Ok(())
+    Ok(Undescribed { found, cut_off: false })
 }
 
 /// The directory of the topmost layer that describes it, if no layer above that hides it.
-fn described(
-    layers: &[BorrowedFd<'_>],
-    implied: &[BTreeSet<PathBuf>],
-    path: &Path,
-) -> io::Result<Option<File>> {
+fn described(layers: &[BorrowedFd<'_>], implied: &[Undescribed], path: &Path) -> io::Result<Option<File>> {
     for (layer, implied) in layers.iter().zip(implied).rev() {
-        if !implied.contains(path) {
+        if !implied.found.contains(path) {
             match open(*layer, path) {
                 Ok(Some(directory)) => return Ok(Some(directory)),
                 Ok(None) => {}

@@ -3,30 +3,21 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use nix::sched::{CloneFlags, unshare};
 use tar::EntryType;
 
 use super::*;
 use crate::load::LoadOptions;
 use crate::reference::{Digest, Reference};
 use crate::store::Store;
-use crate::testing::{Scratch, TarBuilder, TestImage, oci_archive, run};
+use crate::testing::{self, Scratch, TarBuilder, TestImage, oci_archive, run};
 
-/// Runs `body` where its mounts are nobody else's. Namespaces are a thread's.
+/// Runs `body` where its mounts are nobody else's, in a directory with places for them.
 fn in_own_namespace(body: impl FnOnce(&Path) + Send) {
-    let scratch = Scratch::new();
-    std::thread::scope(|scope| {
-        let body = || {
-            unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_FS)
-                .expect("a mount namespace: this test needs root (CAP_SYS_ADMIN)");
-            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-            nix::mount::mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
-            for name in ["upper", "work", "target"] {
-                fs::create_dir(scratch.path().join(name)).unwrap();
-            }
-            body(scratch.path());
-        };
-        scope.spawn(body).join().unwrap();
+    testing::in_own_namespace(|scratch| {
+        for name in ["upper", "work", "target"] {
+            fs::create_dir(scratch.join(name)).unwrap();
+        }
+        body(scratch);
     });
 }
 
@@ -124,6 +115,24 @@ fn a_directory_that_an_upper_layer_leaves_undescribed_is_what_a_lower_one_says()
             assert_eq!(fs::metadata(target.join(path)).unwrap().mtime(), 1_000_000_000, "{path}");
         }
         assert_eq!(fs::read_to_string(target.join("home/app/deep/file")).unwrap(), "x");
+    });
+}
+
+#[test]
+fn directories_that_nobody_describes_may_be_as_deep_as_names_are_long() {
+    in_own_namespace(|scratch| {
+        let deep = format!("{}f", "d/".repeat(1800));
+        let base = TarBuilder::new().file("a", "");
+        let top = TarBuilder::new().file(&deep, "deep");
+        let archive =
+            oci_archive(&[TestImage::new("test/app:1", vec![base.finish(), top.finish()])]).finish();
+        let store = Store::open(&scratch.join("root")).unwrap();
+        let loaded = store.load(&mut &archive[..], &LoadOptions::default(), &mut |_| {}).unwrap();
+        let mounts = mounted_layers(&store, &loaded[0].image.layers);
+        let mounts: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
+        let target = scratch.join("target");
+        mount_root(&mounts, &scratch.join("upper"), &scratch.join("work"), &target, false).unwrap();
+        assert_eq!(fs::read_to_string(target.join(deep)).unwrap(), "deep");
     });
 }
 

@@ -27,8 +27,9 @@ fn an_image_says_which_layer_it_is() {
     let path = scratch.path().join("image");
     let writer = Writer::new(Content::default().create(&path).unwrap(), 1 << 20);
     let id = Digest::of(b"layer");
-    let finished =
-        writer.finish(&Tree::new(Bounds { entries: 1, directories: 1, name_bytes: 1 }), &id).unwrap();
+    let finished = writer
+        .finish(&Tree::new(Bounds { entries: 1, directories: 1, name_bytes: 1, steps: 1 }), &id)
+        .unwrap();
     let bytes = std::fs::read(&path).unwrap();
     assert_eq!(bytes.len() as u64, finished.bytes);
     assert_eq!(bytes[SUPERBLOCK + 48..SUPERBLOCK + 64], id.bytes()[..16]);

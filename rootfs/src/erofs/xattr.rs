@@ -45,6 +45,9 @@ impl Xattrs {
         let shown = || crate::members::shown(name);
         let name_length = u8::try_from(name.len())
             .map_err(|_| format!("extended attribute {}…: a name of more than {NAME_MAX} bytes", shown()))?;
+        if name.contains(&0) {
+            return Err(format!("extended attribute {}: a name with a NUL byte", shown()));
+        }
         let value_length = u16::try_from(value.len())
             .map_err(|_| format!("extended attribute {}: a value of more than {VALUE_MAX} bytes", shown()))?;
         let mut entries = std::mem::take(&mut self.0).into_vec();

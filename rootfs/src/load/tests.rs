@@ -457,3 +457,25 @@ fn a_baked_image_is_used_and_never_copied() {
     assert_eq!(removed.names, ["docker.io/library/own:1"]);
     assert!(store.find(&Reference::parse("own:1").unwrap()).unwrap().is_none());
 }
+
+#[test]
+fn who_makes_an_archive_does_not_fill_the_screen_with_warnings() {
+    let records = [("SCHILY.xattr.user.overlay.redirect", "/etc")];
+    let layer =
+        (0..100).fold(TarBuilder::new(), |tar, number| tar.pax(&records).file(&format!("{number}"), ""));
+    let archive = oci_archive(&[TestImage::new("app:1", vec![layer.finish()])]).finish();
+    let scratch = Scratch::new();
+    let mut warnings = Vec::new();
+    let mut note = |step| {
+        if let Progress::Warning(text) = step {
+            warnings.push(text);
+        }
+    };
+    Store::open(scratch.path()).unwrap().load(&mut &archive[..], &amd64(), &mut note).unwrap();
+    assert_eq!(warnings.len(), 16);
+    assert_eq!(
+        warnings[0],
+        "0: extended attribute user.overlay.redirect is left out: it means something to overlayfs"
+    );
+    assert_eq!(warnings[15], "there is more to warn of, which is not listed");
+}

@@ -44,6 +44,12 @@ fn pax_records_override_the_header() {
 }
 
 #[test]
+fn an_empty_pax_record_says_nothing() {
+    let records = [("path", ""), ("linkpath", ""), ("size", ""), ("uid", ""), ("gid", ""), ("mtime", "")];
+    assert_eq!(walk(&with_pax(&records, b"abc").finish()), Ok(vec!["a abc".to_owned()]));
+}
+
+#[test]
 fn a_size_in_a_pax_record_is_the_size() {
     let archive = with_pax(&[("size", "3")], b"abcdef").file("next", "1").finish();
     assert_eq!(walk(&archive), Ok(vec!["a abc".to_owned(), "next 1".to_owned()]));

@@ -23,6 +23,13 @@ pub(crate) struct Index {
     pub(crate) images: BTreeMap<Digest, Entry>,
 }
 
+/// Whether an index could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whole {
+    Yes,
+    No,
+}
+
 /// One image's part of the index: what may change about it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -34,12 +41,6 @@ pub(crate) struct Entry {
 impl Default for Index {
     fn default() -> Index {
         Index { version: VERSION, images: BTreeMap::new() }
-    }
-}
-
-impl Index {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("strings and digests are always JSON")
     }
 }
 
@@ -109,7 +110,38 @@ impl Area {
         let index: Index = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
         match index.version {
             VERSION => Ok(index),
-            version => Err(damaged(format!("version {version} was written by a newer nodlet"))),
+            version => Err(StoreError::Newer { path, version }),
+        }
+    }
+
+    /// The index, or where it is damaged one of all images that have a whole record. Their
+    /// names are lost; loading them again brings those, and finds the layers there.
+    pub(crate) fn index_or_records(&self) -> Result<(Index, Whole), StoreError> {
+        match self.index() {
+            Ok(index) => return Ok((index, Whole::Yes)),
+            Err(StoreError::Damaged { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let mut index = Index::default();
+        for name in super::names_in(&self.records())? {
+            let Some(id) = name.strip_suffix(".json").and_then(|hex| Digest::from_hex(hex).ok()) else {
+                continue;
+            };
+            match self.record(&id) {
+                Ok(Some(_)) => drop(index.images.insert(id, Entry::default())),
+                Ok(None) | Err(StoreError::Damaged { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((index, Whole::No))
+    }
+
+    /// The index's bytes, if they are no more than are read again.
+    pub(crate) fn encode(&self, index: &Index) -> Result<Vec<u8>, StoreError> {
+        let bytes = serde_json::to_vec(index).expect("strings and digests are always JSON");
+        match bytes.len() as u64 <= RECORD_MAX {
+            true => Ok(bytes),
+            false => Err(StoreError::Full { path: self.index_path() }),
         }
     }
 
@@ -120,7 +152,7 @@ impl Area {
         let damaged = |problem: String| StoreError::Damaged { path: path.clone(), problem };
         let record: Record = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
         if record.version != VERSION {
-            return Err(damaged(format!("version {} was written by a newer nodlet", record.version)));
+            return Err(StoreError::Newer { path, version: record.version });
         }
         match Digest::of(record.config.as_bytes()) == *image {
             true => Ok(Some(record)),

@@ -107,7 +107,70 @@ fn what_a_bad_card_loses_is_named_and_loaded_again() {
     store_of(scratch.path(), &["app:1", "tool:1"]);
     assert_eq!(find(&store, "app:1").unwrap().id, app.id);
     assert_eq!(find(&store, "tool:1").unwrap().id, tool.id);
-    fs::write(store.writable.index_path(), r#"{"version":2,"images":{}}"#).unwrap();
+}
+
+#[test]
+fn what_a_newer_nodlet_wrote_is_left_alone() {
+    let scratch = Scratch::new();
+    let store = store_of(scratch.path(), &["app:1"]);
+    let newer = r#"{"version":2,"images":{}}"#;
+    fs::write(store.writable.index_path(), newer).unwrap();
     let error = Store::open(scratch.path()).unwrap_err().to_string();
-    assert!(error.contains("index.json: version 2 was written by a newer nodlet"), "{error}");
+    assert!(error.ends_with("index.json: version 2 was written by a newer nodlet; use that one"), "{error}");
+    store.tidy().unwrap_err();
+    let options = LoadOptions { platform: Platform::parse("linux/amd64").ok(), ..LoadOptions::default() };
+    let archive = oci_archive(&[TestImage::new("tool:1", vec![layer("tool")])]).finish();
+    store.load(&mut &archive[..], &options, &mut |_| {}).unwrap_err();
+    assert_eq!(fs::read_to_string(store.writable.index_path()).unwrap(), newer);
+    assert_eq!(fs::read_dir(store.writable.layers()).unwrap().count(), 2);
+}
+
+/// The names are gone with it, and nothing else: a load brings those of its images back.
+#[test]
+fn a_damaged_index_stops_nobody_and_the_next_load_mends_it() {
+    let scratch = Scratch::new();
+    let store = store_of(scratch.path(), &["app:1", "tool:1"]);
+    let tool = find(&store, "tool:1").unwrap();
+    fs::write(store.writable.index_path(), "\0\0\0").unwrap();
+    let store = Store::open(scratch.path()).unwrap();
+    let error = store.find(&Reference::parse("app:1").unwrap()).unwrap_err().to_string();
+    let problem = "index.json: expected value at line 1 column 1; load its images again";
+    assert!(error.ends_with(problem), "{error}");
+    store.tidy().unwrap_err();
+    assert!(store.layer_path(&tool.layers[1]).is_some(), "nothing is swept for it");
+    store_of(scratch.path(), &["app:1"]);
+    assert!(find(&store, "app:1").is_some());
+    assert!(find(&store, "tool:1").is_none());
+    let by_id = store.images().unwrap().into_iter().find(|image| image.id == tool.id).unwrap();
+    assert_eq!((by_id.names, by_id.layers), (Vec::new(), tool.layers));
+    let again = store_of(scratch.path(), &["tool:1"]);
+    assert_eq!(find(&again, "tool:1").unwrap().id, tool.id);
+}
+
+#[test]
+fn an_index_never_becomes_larger_than_what_is_read_again() {
+    let scratch = Scratch::new();
+    let store = store_of(scratch.path(), &["app:1"]);
+    let mut index = store.writable.index().unwrap();
+    let entry = index.images.values_mut().next().unwrap();
+    entry.names.extend((0..60_000).map(|number| format!("docker.io/{}:{number}", "n".repeat(240))));
+    fs::write(store.writable.index_path(), store.writable.encode(&index).unwrap()).unwrap();
+    let entry = index.images.values_mut().next().unwrap();
+    entry.names.extend((0..10_000).map(|number| format!("docker.io/{}:{number}", "m".repeat(240))));
+    let error = store.writable.encode(&index).unwrap_err().to_string();
+    assert!(error.ends_with("more names than are taken; remove images with nodlet image rm"), "{error}");
+    assert!(find(&store, "app:1").is_some(), "the one there is can be read");
+}
+
+/// A card's own file system brings some with it.
+#[test]
+fn a_directory_that_is_nobody_s_is_in_nobody_s_way() {
+    let scratch = Scratch::new();
+    let store = store_of(scratch.path(), &["app:1"]);
+    fs::create_dir(store.writable.layers().join("lost+found")).unwrap();
+    fs::write(store.writable.layers().join("rubbish"), "").unwrap();
+    store.tidy().unwrap();
+    assert!(store.writable.layers().join("lost+found").is_dir());
+    assert!(!store.writable.layers().join("rubbish").exists());
+    store.remove("app:1").unwrap();
 }

@@ -271,3 +271,38 @@ fn loading_again_writes_nothing() {
     }
     assert_eq!(disk.lock().unwrap().operations, first, "operations on the disk");
 }
+
+/// Pods write, too. Layer after layer, each with most of what is free, would leave them nothing.
+#[test]
+fn a_load_leaves_a_part_of_the_disk_to_others() {
+    const KIBIBYTE: usize = 1024;
+    let files = |sizes: &[usize]| {
+        let layer = |size: &usize| TarBuilder::new().bytes("file", &vec![7; size * KIBIBYTE]).finish();
+        // So small that it looks as if it would fit.
+        let image = TestImage::new("app:1", sizes.iter().map(layer).collect()).compressed(Compression::Gzip);
+        oci_archive(&[image]).finish()
+    };
+    crate::testing::in_own_namespace(|scratch| {
+        let disk = scratch.join("disk");
+        fs::create_dir(&disk).unwrap();
+        let (tmpfs, flags) = (Some("tmpfs"), nix::mount::MsFlags::empty());
+        nix::mount::mount(tmpfs, &disk, tmpfs, flags, Some("size=4m")).unwrap();
+        let store = Store::open(&disk).unwrap();
+        for load in [
+            Store::load_path,
+            |store: &Store, path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(Progress)| {
+                store.load(&mut &fs::read(path).unwrap()[..], options, progress)
+            },
+        ] {
+            let path = scratch.join("archive.tar");
+            // A sixteenth, 256 KiB, is not to be had.
+            fs::write(&path, files(&[3000, 900])).unwrap();
+            let error = load(&store, &path, &amd64(), &mut |_| {}).unwrap_err();
+            assert!(matches!(error, LoadError::NotEnoughSpace { .. }), "{error:?}");
+            assert_eq!(fs::read_dir(store.writable.staging()).unwrap().count(), 0);
+            fs::write(&path, files(&[3000, 600])).unwrap();
+            load(&store, &path, &amd64(), &mut |_| {}).unwrap();
+            store.remove("app:1").unwrap();
+        }
+    });
+}

@@ -59,7 +59,7 @@ fn layers_changed_at_random_are_taken_or_refused() {
     let path = scratch.path().join("image");
     // Small, so that a hole that was made large costs nothing.
     let bounds = LayerBounds {
-        names: Bounds { entries: 1000, directories: 1000, name_bytes: 100_000 },
+        names: Bounds { entries: 1000, directories: 1000, name_bytes: 100_000, steps: 100_000 },
         bytes: 16 * 1024 * 1024,
     };
     let words: [&[u8]; 10] = [

@@ -168,6 +168,11 @@ fn layers() -> Vec<Case> {
             ": extended attribute a: a value of more than 65535 bytes",
         ),
         with_layer(
+            "an extended attribute of two names",
+            with_pax(&[("SCHILY.xattr.user.a\0trusted.overlay.opaque", "y")], "a", b""),
+            ": extended attribute a\\0trusted.overlay.opaque: a name with a NUL byte",
+        ),
+        with_layer(
             "rubbish after a member",
             TarBuilder::of([&TarBuilder::new().file("a", "x").finish()[..1024], &[0xa5; 512]].concat()),
             ": checksum mismatch: not a tar archive, or damaged",
@@ -267,6 +272,13 @@ fn archives() -> Vec<Case> {
         .file(&blob(&wrong_size), &wrong_size)
         .file("index.json", &index(descriptor(&wrong_size)));
     let whole = docker_archive(&[image()]).finish();
+    let large: Vec<String> =
+        (0..12).map(|number| format!("{empty}{}", " ".repeat((1 << 20) + number))).collect();
+    let docker = |images: usize, names: usize| {
+        let names: Vec<String> = (0..names).map(|name| format!("\"n{name}\"")).collect();
+        let image = format!(r#"{{"Config":"c","RepoTags":[{}],"Layers":["l"]}}"#, names.join(","));
+        format!("[{}]", vec![image; images].join(","))
+    };
     vec![
         with_documents(
             "indexes nine deep",
@@ -308,6 +320,16 @@ fn archives() -> Vec<Case> {
             &[("manifest.json", r#"[{"Config":"c\u001b[2J","RepoTags":["a:1"],"Layers":["l"]}]"#)],
             "read c\\u{1b}[2J: it is not in the archive, though its manifest names it",
         ),
+        with_documents(
+            "more names than are kept",
+            &[("manifest.json", &docker(1, 1025))],
+            "read manifest.json in the archive: 1025 names: at most 1024 are taken",
+        ),
+        with_documents(
+            "more images than are looked at",
+            &[("manifest.json", &docker(257, 0))],
+            "read manifest.json in the archive: 257 images: at most 256 are taken",
+        ),
         with_documents("nothing", &[], "make one with podman save, docker save, buildah push or skopeo copy"),
         Case {
             what: "a descriptor that lies of its size",
@@ -328,12 +350,15 @@ fn archives() -> Vec<Case> {
         },
         Case {
             what: "documents of 12 MiB",
-            archive: (0..12)
-                .fold(TarBuilder::new(), |archive, number| {
-                    archive.file(&format!("d{number}"), &" ".repeat(1 << 20))
-                })
+            archive: large
+                .iter()
+                .fold(TarBuilder::new(), |archive, text| archive.file(&blob(text), text))
+                .file(
+                    "index.json",
+                    &index(large.iter().map(|text| descriptor(text)).collect::<Vec<_>>().join(",")),
+                )
                 .finish(),
-            expected: "",
+            expected: " of documents in one archive",
         },
         Case {
             what: "cut off within a layer",

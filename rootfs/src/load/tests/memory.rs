@@ -1,6 +1,7 @@
 //! Memory does not grow with the image: a load in a process of its own, whose
 //! high-water mark is read before and after, and that of the process that
-//! unpacks for it. `NODLET_ROUNDS` says how many mebibytes there are.
+//! unpacks for it. `NODLET_ROUNDS` says how many mebibytes there are, and how many
+//! five-hundredths of all names that are taken of a layer.
 
 use std::fs::File;
 use std::io::Write;
@@ -92,4 +93,21 @@ fn memory_does_not_grow_with_the_image() {
     let file = fs::metadata(store.layer_path(&image.layers[0]).unwrap()).unwrap();
     let on_disk = file.blocks() * 512;
     assert!(on_disk < data() + 2 * MEBIBYTE, "a hole takes no space: {on_disk} bytes on disk");
+}
+
+/// They are held until all are known: as many as are taken must fit in what the process
+/// that unpacks is given (`UNPACK_MEMORY` of `nodlet image`).
+#[test]
+fn memory_is_enough_for_the_names_of_a_layer() {
+    const MEMORY: u64 = 160 * MEBIBYTE;
+    let files = setting("NODLET_ROUNDS", 10).min(500) * 418;
+    let names = (0..files).map(|number| format!("{}/{number:0>50}", number % (files / 4)));
+    let layer = names.fold(TarBuilder::new(), |layer, name| layer.file(&name, "")).finish();
+    let scratch = Scratch::new();
+    let path = scratch.path().join("archive.tar");
+    fs::write(&path, docker_archive(&[TestImage::new("names:1", vec![layer])]).finish()).unwrap();
+    let store = Store::open(&scratch.path().join("root")).unwrap();
+    let unpacker = options(&[]).unpacker.map(|unpacker| Unpacker { memory: MEMORY, ..unpacker });
+    store.load_path(&path, &LoadOptions { unpacker, ..amd64() }, &mut |_| {}).unwrap();
+    println!("{files} files in {} directories: {} MiB are enough", files / 4, MEMORY / MEBIBYTE);
 }
