@@ -92,7 +92,8 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> Outcome {
     // What is loaded has the same modes whoever loads it, as it has the same bytes.
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
-    let cgroup = memory_cgroup(root);
+    // A cgroup would count a store in memory as memory of the process, and end it for that.
+    let cgroup = if store.is_in_memory() { None } else { memory_cgroup(root) };
     options.unpacker = Some(Unpacker {
         program: "/proc/self/exe".into(),
         arguments: vec![UNPACK.into()],

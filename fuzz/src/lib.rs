@@ -5,7 +5,7 @@
 //! crate has its targets beside the code they try, as ordinary tests:
 //!
 //! ```text
-//! rootfs   archive, image manifest     load/tests/fuzz.rs
+//! rootfs   archive, layer, image manifest   load/tests/fuzz.rs
 //! runtime  manifest, protocol frame, API request
 //! ```
 //!
@@ -16,10 +16,16 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-/// One input may take so long; more is a hang.
+/// One input may take so long; more is too slow.
 const SLOW: Duration = Duration::from_secs(20);
+/// What has not come back by then never will: the process ends, so that the seed is known.
+const HANG: Duration = Duration::from_secs(120);
+/// Kibibytes of address space that a process may grow by over one input, its other threads included.
+const GROWTH: u64 = 1024 * 1024;
 /// An input does not grow beyond this by what is done to it.
 const LONGEST: usize = 1024 * 1024;
 
@@ -67,22 +73,58 @@ pub fn setting(name: &str, default: u64) -> u64 {
 /// of them unless `NODLET_ROUNDS` says otherwise. `words` mean something to it.
 pub fn fuzz(name: &str, rounds: u64, corpus: &[Vec<u8>], words: &[&[u8]], mut target: impl FnMut(&[u8])) {
     let (first, rounds) = (setting("NODLET_SEED", 1), setting("NODLET_ROUNDS", rounds));
+    let watch = watch(name.to_owned(), Duration::from_secs(setting("NODLET_HANG", HANG.as_secs())));
     for seed in first..first.saturating_add(rounds) {
         let mut random = Random::of(seed);
         let mut input = random.pick(corpus).clone();
         for _ in 0..=random.below(6) {
             change(&mut input, &mut random, corpus, words);
         }
-        let begun = Instant::now();
+        // It ends the process and not itself.
+        let _ = watch.send((seed, input.clone()));
+        let (begun, size) = (Instant::now(), largest_size());
         let outcome = catch_unwind(AssertUnwindSafe(|| target(&input)));
-        let slow = begun.elapsed() > SLOW;
-        if outcome.is_err() || slow {
-            let path = keep(name, seed, &input);
-            let what = if slow { "took more than 20 s over" } else { "panicked at" };
-            panic!("{name} {what} the input of seed {seed}, which is in {}", path.display());
-        }
+        let what = match outcome {
+            Err(_) => "panicked at",
+            Ok(()) if begun.elapsed() > SLOW => "took more than 20 s over",
+            Ok(()) if largest_size() - size > GROWTH => "took more than 1 GiB of memory for",
+            Ok(()) => continue,
+        };
+        panic!("{name} {what} the input of seed {seed}, which is in {}", keep(name, seed, &input).display());
     }
     println!("{name}: {rounds} inputs, seeds {first} to {}", first.saturating_add(rounds) - 1);
+}
+
+/// Ends the process when nothing is heard for so long, unless the sender is gone.
+fn watch(name: String, patience: Duration) -> mpsc::Sender<(u64, Vec<u8>)> {
+    let (sender, told) = mpsc::channel();
+    thread::spawn(move || {
+        let mut last: Option<(u64, Vec<u8>)> = None;
+        loop {
+            match told.recv_timeout(patience) {
+                Ok(next) => last = Some(next),
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Some((seed, input)) = &last {
+                        let path = keep(&name, *seed, input);
+                        eprintln!(
+                            "{name} hangs over the input of seed {seed}, which is in {}",
+                            path.display()
+                        );
+                        std::process::abort();
+                    }
+                }
+            }
+        }
+    });
+    sender
+}
+
+/// Kibibytes of address space that this process had at the most.
+fn largest_size() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmPeak:")?.trim().strip_suffix(" kB"));
+    size.and_then(|size| size.parse().ok()).unwrap_or(0)
 }
 
 /// Where an input lies that was too much, for whoever looks into it.
@@ -138,18 +180,63 @@ fn change(input: &mut Vec<u8>, random: &mut Random, corpus: &[Vec<u8>], words: &
 mod tests {
     use super::*;
 
+    const HANGING: &str = "tests::a_target_that_hangs";
+
+    fn kept(message: &str) -> Vec<u8> {
+        let path = message.trim().rsplit(' ').next().expect("its last word");
+        let input = std::fs::read(path).expect("the input is kept");
+        std::fs::remove_file(path).expect("it can be removed");
+        input
+    }
+
+    fn panics_with(name: &str, target: impl Fn(&[u8]) + std::panic::RefUnwindSafe) -> String {
+        let corpus = [b"some text to begin with".to_vec()];
+        let found = catch_unwind(|| fuzz(name, 2000, &corpus, &[b"magic"], &target));
+        *found.expect_err("it is found").downcast::<String>().expect("a message")
+    }
+
+    fn is_magic(input: &[u8]) -> bool {
+        input.windows(5).any(|word| word == b"magic")
+    }
+
     #[test]
     fn a_target_that_panics_is_found_and_its_input_kept() {
-        let corpus = [b"some text to begin with".to_vec()];
-        let found = catch_unwind(|| {
-            fuzz("self test", 2000, &corpus, &[b"magic"], |input| {
-                assert!(!input.windows(5).any(|word| word == b"magic"));
-            });
+        let message = panics_with("self test", |input| assert!(!is_magic(input)));
+        assert!(message.starts_with("self test panicked at the input of seed "), "{message}");
+        assert!(is_magic(&kept(&message)));
+    }
+
+    #[test]
+    fn a_target_that_asks_for_memory_without_bound_is_found() {
+        let message = panics_with("self test of memory", |input| {
+            let bytes: Vec<u8> = Vec::with_capacity(if is_magic(input) { 2 << 30 } else { 0 });
+            std::hint::black_box(&bytes);
         });
-        let message = found.expect_err("it is found").downcast::<String>().expect("a message");
-        let path = message.rsplit(' ').next().expect("its last word");
-        let input = std::fs::read(path).expect("the input is kept");
-        assert!(input.windows(5).any(|word| word == b"magic"));
-        std::fs::remove_file(path).expect("it can be removed");
+        assert!(message.contains("took more than 1 GiB of memory for the input of seed "), "{message}");
+        assert!(is_magic(&kept(&message)));
+    }
+
+    /// Not a test by itself: what the next one runs, in a process of its own.
+    #[test]
+    fn a_target_that_hangs() {
+        if std::env::args().any(|argument| argument == HANGING) {
+            let corpus = [b"some text to begin with".to_vec()];
+            fuzz("self test of hanging", 2000, &corpus, &[b"magic"], |input| {
+                while is_magic(input) {
+                    thread::park();
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_target_that_hangs_ends_the_process_and_its_input_is_kept() {
+        let mut process = std::process::Command::new(std::env::current_exe().expect("its own path"));
+        process.args(["--exact", HANGING, "--nocapture"]).env("NODLET_HANG", "1");
+        let ended = process.output().expect("it can be run");
+        assert!(!ended.status.success());
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        let message = said.lines().find(|line| line.contains(" hangs over ")).expect(&said);
+        assert!(is_magic(&kept(message)));
     }
 }

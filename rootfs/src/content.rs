@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::errno::Errno;
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::sys::statvfs::statvfs;
 
 /// One change to the disk, told to the observer before it is made.
@@ -204,6 +205,15 @@ impl Content {
             .map_err(|errno| ContentError::new("measure the free space of", path, errno.into()))?;
         Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
     }
+}
+
+/// Whether files below this directory, which need not be there yet, lie in memory.
+pub(crate) fn is_in_memory(directory: &Path) -> bool {
+    /// linux/magic.h; `nix` does not have it.
+    const RAMFS_MAGIC: u32 = 0x8584_58f6;
+    let kind = directory.ancestors().find_map(|path| statfs(path).ok()).map(|stat| stat.filesystem_type());
+    // As the kernel's numbers, whose type differs from one libc to the other.
+    kind.is_some_and(|kind| kind == TMPFS_MAGIC || kind.0 as u32 == RAMFS_MAGIC)
 }
 
 /// A new file of the store.

@@ -23,7 +23,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::config::{Document, ImageConfig};
-use crate::content::{Content, ContentError};
+use crate::content::{Content, ContentError, is_in_memory};
 use crate::platform::Platform;
 use crate::reference::{Digest, Reference};
 use nix::fcntl::{Flock, FlockArg};
@@ -371,6 +371,11 @@ impl Store {
     /// which inotify tells as IN_MOVED_TO. They may not exist yet.
     pub fn watch_paths(&self) -> Vec<PathBuf> {
         vec![self.writable.directory.clone(), self.baked.directory.clone()]
+    }
+
+    /// Whether what is loaded lies in memory, where the kernel counts it as its writer's.
+    pub fn is_in_memory(&self) -> bool {
+        is_in_memory(&self.writable.directory)
     }
 
     /// Notes that `holder`, a pod, uses the image. Until it is released or the

@@ -533,14 +533,23 @@ impl CgroupError {
 
     /// Whether a process was in the way.
     fn is_busy(&self) -> bool {
+        self.raw_os_error() == Some(libc::EBUSY)
+    }
+
+    /// Whether the cgroup is not there, or no more.
+    fn is_gone(&self) -> bool {
+        matches!(self.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
+    }
+
+    fn raw_os_error(&self) -> Option<i32> {
         match self {
-            CgroupError::File { source, .. } => source.raw_os_error() == Some(libc::EBUSY),
+            CgroupError::File { source, .. } => source.raw_os_error(),
             CgroupError::NoUnified
             | CgroupError::Uid { .. }
             | CgroupError::Limit { .. }
             | CgroupError::Missing { .. }
             | CgroupError::NotTaken { .. }
-            | CgroupError::DeviceFilter { .. } => false,
+            | CgroupError::DeviceFilter { .. } => None,
         }
     }
 }

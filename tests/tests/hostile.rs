@@ -108,6 +108,20 @@ fn a_load_that_was_killed_leaves_nothing_that_the_next_agent_does_not_sweep() {
     assert_eq!(device.nodlet(["image", "ls"]).ok(), before);
 }
 
+/// The kernel would count its layers as memory of the process, which would not survive a large image.
+#[test]
+fn into_a_store_in_memory_an_archive_is_read_without_a_cgroup_of_memory() {
+    let device = Device::new();
+    let _disk = device.mount_tmpfs("/var/lib/nodlet", "size=64m");
+    let HalfLoaded { load, reader } = half_load(&device);
+    let cgroups = fs::read_to_string(format!("/proc/{reader}/cgroup")).expect("it has some");
+    assert!(!cgroups.contains("unpacker"), "{cgroups}");
+    let limits = fs::read_to_string(format!("/proc/{reader}/limits")).expect("it has some");
+    assert!(limits.contains("167772160"), "memory of its own is bounded all the same: {limits}");
+    kill_9(reader);
+    last_words(load);
+}
+
 #[test]
 fn what_a_disk_has_no_room_for_is_refused_with_both_sizes() {
     let device = Device::new();

@@ -4,8 +4,11 @@
 //! `cargo xtask guest` runs these, in a machine of their own: see `src/guest.rs`.
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::Stdio;
 
+use nodlet_tests::image::{Compression, Image};
 use nodlet_tests::{Device, manifest};
 
 /// A pod of one container with these limits, which is never restarted.
@@ -29,6 +32,66 @@ fn number(leaf: &std::path::Path, what: &str) -> u64 {
     let text = fs::read_to_string(leaf.join(file)).expect("the controller is on");
     let value = text.lines().find_map(|line| line.strip_prefix(key)).expect("the file has it");
     value.trim().parse().expect("it is a number")
+}
+
+/// Here all files lie in memory, where a load would have no cgroup: an overlay looks like a disk.
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn the_process_that_reads_an_archive_has_the_memory_of_its_cgroup_and_no_more() {
+    let device = Device::new();
+    let lower = device.path("/lower");
+    fs::create_dir_all(&lower).expect("it can be made");
+    let over = device.mount_tmpfs("/over", "");
+    for name in ["upper", "work"] {
+        fs::create_dir(device.path("/over").join(name)).expect("it can be made");
+    }
+    let store = device.path("/var/lib/nodlet");
+    fs::create_dir_all(&store).expect("it can be made");
+    let options = format!(
+        "lowerdir={},upperdir={1}/upper,workdir={1}/work",
+        lower.display(),
+        device.path("/over").display()
+    );
+    let (overlay, none) = (Some("overlay"), nix::mount::MsFlags::empty());
+    nix::mount::mount(overlay, &store, overlay, none, Some(options.as_str())).expect("overlayfs is there");
+
+    let archive = device.path("/large.tar");
+    let image = Image::new("localhost/large:1").compression(Compression::None);
+    image.file("large", 0o644, &[7; 3_000_000]).write_docker_archive(&archive).expect("it can be written");
+    let bytes = fs::read(&archive).expect("it can be read");
+    let mut load = device
+        .command(&["image", "load", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("nodlet can be run");
+    let mut input = load.stdin.take().expect("a pipe");
+    input.write_all(&bytes[..bytes.len() / 2]).expect("it reads");
+    let staging = store.join("images/staging");
+    device.wait_for("a layer to be begun", || fs::read_dir(&staging).is_ok_and(|files| files.count() == 1));
+
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", load.id())).expect("it runs");
+    let reader = children.trim();
+    let cgroup = fs::read_to_string(format!("/proc/{reader}/cgroup")).expect("it runs");
+    let cgroup = cgroup.trim().strip_prefix("0::/").expect("v2 has all controllers");
+    assert!(cgroup.starts_with("nodlet-") && cgroup.ends_with("/unpacker"), "{cgroup}");
+    let cgroup = PathBuf::from("/sys/fs/cgroup").join(cgroup);
+    assert_eq!(number(&cgroup, "memory.max"), 160 << 20);
+    assert!(number(&cgroup, "memory.current") > 1 << 20, "half of the layer counts");
+    // Less than it has: the kernel ends it at once.
+    fs::write(cgroup.join("memory.max"), "1M").expect("it can be written");
+    drop(input);
+    let ended = load.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(
+        said.contains("the process that reads it was killed by SIGKILL; it may have 160 MiB of memory"),
+        "{said}"
+    );
+    assert!(!cgroup.exists(), "it goes with the load");
+    assert_eq!(fs::read_dir(&staging).expect("it is there").count(), 0);
+    nix::mount::umount(&store).expect("nobody uses it");
+    drop(over);
 }
 
 #[test]

@@ -381,3 +381,31 @@ fn v2_limits_go_into_the_files_of_v2_and_a_missing_controller_has_a_name() {
     }
     fs::remove_dir_all(mount).unwrap();
 }
+
+/// One that ends while another waits for it must not take away what they share.
+#[test]
+fn loads_of_one_store_share_the_cgroup_of_the_process_that_unpacks() {
+    let hash = format!("u{:x}", std::process::id());
+    let make = || UnpackerCgroup::make(&hash, 64 << 20).expect("these tests need root and cgroups");
+    let (first, second) = (make(), make());
+    let procs = second.procs();
+    assert_eq!(first.procs(), procs);
+    drop(first);
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    fs::write(&procs, child.id().to_string()).expect("it is still there");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(second);
+    assert!(!procs.exists());
+    assert!(!procs.ancestors().nth(2).unwrap().exists(), "nor what it was in");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    assert!(make().procs().exists(), "it is made, and was taken away");
+                }
+            });
+        }
+    });
+    assert!(!procs.exists());
+}

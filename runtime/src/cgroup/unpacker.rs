@@ -2,19 +2,33 @@
 //! one store follow one another. Made for one load, with an agent or without,
 //! and taken away by it; what a load that was killed left is taken over by the
 //! next, or goes with the rest.
+//!
+//! Loads that wait for one another have made it by then, so each holds a lock on
+//! it, shared, and only who can have the lock alone takes it away.
 
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 
 use super::hierarchy::{Controller, Hierarchies, Home};
 use super::limits::Target;
 use super::{CgroupError, enable, place, tree};
 use crate::paths::Paths;
 
+/// Times that it is made again because another load took it away meanwhile.
+const ATTEMPTS: usize = 16;
+
 /// A cgroup that bounds memory, and with it the page cache that a load takes
 /// from pods. Removed with this value, when the process in it has ended.
 #[derive(Debug)]
 pub struct UnpackerCgroup {
     directory: PathBuf,
+    /// None only while it is being dropped.
+    held: Option<Flock<File>>,
 }
 
 impl UnpackerCgroup {
@@ -25,14 +39,9 @@ impl UnpackerCgroup {
         let hierarchies = machine.below(&place)?;
         let parent = super::name(paths);
         let relative = parent.join("unpacker");
-        let mount = match hierarchies.home(Controller::Memory) {
-            Home::V1(mount) => mount,
-            Home::V2 => {
-                enable(&hierarchies, &hierarchies.unified)?;
-                tree::make(&hierarchies.unified.join(&parent))?;
-                enable(&hierarchies, &hierarchies.unified.join(&parent))?;
-                &hierarchies.unified
-            }
+        let (mount, v2) = match hierarchies.home(Controller::Memory) {
+            Home::V1(mount) => (mount, false),
+            Home::V2 => (hierarchies.unified.as_path(), true),
             Home::Missing => {
                 return Err(CgroupError::Missing {
                     limit: "a memory limit",
@@ -40,13 +49,26 @@ impl UnpackerCgroup {
                 });
             }
         };
-        tree::make(&mount.join(&parent))?;
         let directory = mount.join(&relative);
-        tree::make(&directory)?;
-        // From here on it is removed again, whatever fails.
-        let cgroup = UnpackerCgroup { directory };
-        Target::new(&hierarchies, &relative).set_memory(memory)?;
-        Ok(cgroup)
+        for _ in 0..ATTEMPTS {
+            let enable = |directory: &Path| if v2 { enable(&hierarchies, directory) } else { Ok(()) };
+            let made = enable(mount)
+                .and_then(|()| tree::make(&mount.join(&parent)))
+                .and_then(|()| enable(&mount.join(&parent)))
+                .and_then(|()| tree::make(&directory));
+            match made.and_then(|()| hold(&directory)) {
+                Ok(Some(held)) => {
+                    // From here on it is removed again, whatever fails.
+                    let cgroup = UnpackerCgroup { directory, held: Some(held) };
+                    Target::new(&hierarchies, &relative).set_memory(memory)?;
+                    return Ok(cgroup);
+                }
+                Ok(None) => {}
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(CgroupError::file("make", &directory)(Errno::EBUSY.into()))
     }
 
     /// The file that a process is put in by.
@@ -55,12 +77,24 @@ impl UnpackerCgroup {
     }
 }
 
+/// Locks it against removal; none if it was removed before.
+fn hold(directory: &Path) -> Result<Option<Flock<File>>, CgroupError> {
+    let failed = |source: io::Error| CgroupError::file("lock", directory)(source);
+    let file = File::open(directory).map_err(failed)?;
+    let opened = file.metadata().map_err(failed)?.ino();
+    let held = Flock::lock(file, FlockArg::LockShared).map_err(|(_, errno)| failed(errno.into()))?;
+    Ok(fs::metadata(directory).is_ok_and(|metadata| metadata.ino() == opened).then_some(held))
+}
+
 impl Drop for UnpackerCgroup {
     fn drop(&mut self) {
+        drop(self.held.take());
+        let Ok(file) = File::open(&self.directory) else { return };
+        let Ok(_alone) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return };
         let _ = tree::remove(&self.directory);
         // Without an agent there is nothing else in it; with one it stays.
         if let Some(parent) = self.directory.parent() {
-            let _ = std::fs::remove_dir(parent);
+            let _ = fs::remove_dir(parent);
         }
     }
 }

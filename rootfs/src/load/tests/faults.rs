@@ -288,6 +288,7 @@ fn a_load_leaves_a_part_of_the_disk_to_others() {
         let (tmpfs, flags) = (Some("tmpfs"), nix::mount::MsFlags::empty());
         nix::mount::mount(tmpfs, &disk, tmpfs, flags, Some("size=4m")).unwrap();
         let store = Store::open(&disk).unwrap();
+        assert!(store.is_in_memory());
         for load in [
             Store::load_path,
             |store: &Store, path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(Progress)| {
