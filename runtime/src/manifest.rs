@@ -35,6 +35,7 @@ use crate::schema;
 use crate::spec::Pod;
 
 pub use emit::to_yaml;
+use field::Errors;
 pub use field::{FieldError, FieldErrorKind};
 
 /// The longest manifest that is read.
@@ -102,8 +103,10 @@ pub enum ManifestCause {
     Invalid {
         /// `metadata.name`, as far as it is known.
         name: String,
-        /// All of the broken rules.
+        /// The broken rules, as many as are told.
         errors: Vec<FieldError>,
+        /// How many more there are.
+        more: usize,
     },
     /// Another document has a pod of the same name.
     Repeated {
@@ -154,7 +157,9 @@ impl ManifestError {
     /// The answer of the API: a `Status` of Kubernetes, with its HTTP code in `code`.
     pub fn status(&self) -> Value {
         let (code, reason) = match &self.cause {
-            ManifestCause::Invalid { name, errors } => return field::invalid_status("Pod", name, errors),
+            ManifestCause::Invalid { name, errors, more } => {
+                return field::invalid_status("Pod", name, errors, *more);
+            }
             ManifestCause::TooLong => (413, "RequestEntityTooLarge"),
             ManifestCause::Syntax(_)
             | ManifestCause::Empty
@@ -226,7 +231,9 @@ impl fmt::Display for ManifestCause {
                     messages.join(", ")
                 )
             }
-            ManifestCause::Invalid { name, errors } => f.write_str(&field::invalid_text("Pod", name, errors)),
+            ManifestCause::Invalid { name, errors, more } => {
+                f.write_str(&field::invalid_text("Pod", name, errors, *more))
+            }
             ManifestCause::Repeated { name } => {
                 write!(f, "pod {name} is in this file twice: give one of them another name or namespace")
             }
@@ -370,7 +377,7 @@ fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
                             value,
                             number,
                             line,
-                            duplicates: duplicates.iter().map(told).collect(),
+                            duplicates: duplicates.texts(told),
                         })
                         .collect());
                 }
@@ -392,7 +399,7 @@ fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
                     value,
                     number,
                     line,
-                    duplicates: duplicates.iter().map(told).collect(),
+                    duplicates: duplicates.texts(told),
                 })
                 .collect())
         }
@@ -426,8 +433,9 @@ fn take(
     file: Option<&str>,
 ) -> Result<Manifest, ManifestError> {
     let written_name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let invalid = |errors: Vec<FieldError>| {
-        ManifestError::new(ManifestCause::Invalid { name: written_name.clone(), errors })
+    let invalid = |errors: Errors| {
+        let (errors, more) = errors.into_parts();
+        ManifestError::new(ManifestCause::Invalid { name: written_name.clone(), errors, more })
     };
 
     let findings = match schema::find("Pod") {
@@ -436,11 +444,11 @@ fn take(
     };
     let mut warnings = match validation {
         Validation::Strict if !findings.unknown.is_empty() => {
-            let messages = findings.unknown.iter().map(ToString::to_string).collect();
-            let paths = findings.unknown.into_iter().map(|unknown| unknown.path).collect();
+            let messages = findings.unknown.texts(ToString::to_string);
+            let paths = findings.unknown.into_parts().0.into_iter().map(|unknown| unknown.path).collect();
             return Err(ManifestError::new(ManifestCause::Strict { messages, paths }));
         }
-        Validation::Warn => findings.unknown.iter().map(ToString::to_string).collect(),
+        Validation::Warn => findings.unknown.texts(ToString::to_string),
         Validation::Strict | Validation::Ignore => Vec::new(),
     };
     if !findings.errors.is_empty() {
@@ -449,16 +457,18 @@ fn take(
 
     own(&mut object, node, file);
     let verdicts = verdict::judge(&object);
-    warnings.extend(verdicts.warnings);
+    warnings.extend(verdicts.warnings.texts(String::clone));
     defaults::apply(&mut object);
     let mut errors = validate::pod(&object);
     placed(&object, node, &mut errors);
-    for refused in verdicts.refused {
+    let (refused, more) = verdicts.refused.into_parts();
+    for refused in refused {
         // A value that is wrong in itself needs no second reason.
         if !errors.iter().any(|error| error.path.starts_with(&refused.path)) {
             errors.push(refused);
         }
     }
+    errors.add_more(more);
     if !errors.is_empty() {
         return Err(invalid(errors));
     }
@@ -513,7 +523,7 @@ fn own(object: &mut Value, node: &str, file: Option<&str>) {
 }
 
 /// A pod that asks for another node must not run on this one.
-fn placed(object: &Value, node: &str, errors: &mut Vec<FieldError>) {
+fn placed(object: &Value, node: &str, errors: &mut Errors) {
     let asked = object["spec"]["nodeName"].as_str().unwrap_or_default();
     if !asked.is_empty() && asked != node {
         let path = field::Path::root("spec");

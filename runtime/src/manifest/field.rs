@@ -132,9 +132,94 @@ impl FieldErrorKind {
     }
 }
 
+/// What is told of all that may be wrong with one object. A text can break some ten thousand
+/// rules, each of them with a message longer than itself.
+const TOLD: usize = 64;
+
+/// The first [`TOLD`] things to say of an object, and how many more there would be.
+#[derive(Debug, PartialEq)]
+pub(super) struct First<T> {
+    told: Vec<T>,
+    more: usize,
+}
+
+/// What is wrong with an object.
+pub(super) type Errors = First<FieldError>;
+
+impl<T> Default for First<T> {
+    fn default() -> Self {
+        First { told: Vec::new(), more: 0 }
+    }
+}
+
+impl<T> First<T> {
+    pub(super) fn push(&mut self, one: T) {
+        self.push_with(|| one);
+    }
+
+    /// The same of what costs something to be put into words.
+    pub(super) fn push_with(&mut self, one: impl FnOnce() -> T) {
+        if self.told.len() < TOLD {
+            self.told.push(one());
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// So many more, which nobody has put into words.
+    pub(super) fn add_more(&mut self, more: usize) {
+        self.more += more;
+    }
+
+    pub(super) fn extend(&mut self, ones: impl IntoIterator<Item = T>) {
+        ones.into_iter().for_each(|one| self.push(one));
+    }
+
+    /// How many there are, those that are not told included.
+    pub(super) fn len(&self) -> usize {
+        self.told.len() + self.more
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.told.iter()
+    }
+
+    /// What is told, and how many are not.
+    pub(super) fn into_parts(self) -> (Vec<T>, usize) {
+        (self.told, self.more)
+    }
+
+    /// Each as a text; the last one says how many are not told.
+    pub(super) fn texts(&self, text: impl Fn(&T) -> String) -> Vec<String> {
+        self.told.iter().map(text).chain(and_more(self.more)).collect()
+    }
+}
+
+/// What stands behind those that are told.
+fn and_more(more: usize) -> Option<String> {
+    (more > 0).then(|| format!("and {more} more"))
+}
+
+/// The longest path that is told: keys of maps may be as long as a file.
+const PATH: usize = 1024;
+
+/// At most [`PATH`] bytes of a path.
+pub(super) fn cut(mut path: String) -> String {
+    if path.len() > PATH {
+        path.truncate(path.floor_char_boundary(PATH));
+        path.push('…');
+        path.shrink_to_fit();
+    }
+    path
+}
+
 impl FieldError {
     fn new(path: &Path<'_>, kind: FieldErrorKind, value: String, detail: impl Into<String>) -> Self {
-        FieldError { path: path.to_string(), kind, value, detail: detail.into() }
+        FieldError { path: cut(path.to_string()), kind, value, detail: detail.into() }
     }
 
     pub(super) fn required(path: &Path<'_>, detail: impl Into<String>) -> Self {
@@ -179,6 +264,10 @@ impl FieldError {
         Self::new(path, FieldErrorKind::TooLong, String::new(), format!("may not be more than {limit} bytes"))
     }
 
+    pub(super) fn too_many(path: &Path<'_>, count: usize, limit: usize) -> Self {
+        Self::new(path, FieldErrorKind::TooMany, count.to_string(), format!("must have at most {limit} items"))
+    }
+
     pub(super) fn type_invalid(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {
         Self::new(path, FieldErrorKind::TypeInvalid, printed(value), detail)
     }
@@ -204,8 +293,9 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// What the API server answers (HTTP 422) when it does not take an object.
-pub(super) fn invalid_status(kind: &str, name: &str, errors: &[FieldError]) -> Value {
+/// What the API server answers (HTTP 422) when it does not take an object; `more`: errors that
+/// are not among these.
+pub(super) fn invalid_status(kind: &str, name: &str, errors: &[FieldError], more: usize) -> Value {
     let mut texts: Vec<String> = Vec::new();
     for error in errors {
         let text = error.to_string();
@@ -213,6 +303,7 @@ pub(super) fn invalid_status(kind: &str, name: &str, errors: &[FieldError]) -> V
             texts.push(text);
         }
     }
+    texts.extend(and_more(more));
     let all = if texts.len() == 1 { texts.remove(0) } else { format!("[{}]", texts.join(", ")) };
     let causes: Vec<Value> = errors
         .iter()
@@ -231,11 +322,14 @@ pub(super) fn invalid_status(kind: &str, name: &str, errors: &[FieldError]) -> V
 }
 
 /// The same for people, as kubectl prints it.
-pub(super) fn invalid_text(kind: &str, name: &str, errors: &[FieldError]) -> String {
+pub(super) fn invalid_text(kind: &str, name: &str, errors: &[FieldError], more: usize) -> String {
     let head = format!("The {kind} {} is invalid: ", quoted(name));
     match errors {
-        [error] => format!("{head}{error}"),
-        errors => errors.iter().fold(head, |text, error| format!("{text}\n* {error}")),
+        [error] if more == 0 => format!("{head}{error}"),
+        errors => {
+            let texts: Vec<String> = errors.iter().map(ToString::to_string).chain(and_more(more)).collect();
+            format!("{head}\n* {}", texts.join("\n* "))
+        }
     }
 }
 
@@ -279,8 +373,7 @@ fn printed(value: &Value) -> String {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
             let mut text = value.to_string();
             if text.len() > PRINTED {
-                let end = (0..=PRINTED).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-                text.truncate(end);
+                text.truncate(text.floor_char_boundary(PRINTED));
                 text.push('…');
             }
             text

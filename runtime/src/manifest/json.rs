@@ -7,6 +7,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 use serde_json::{Map, Value};
 
 use super::VALUES;
+use super::field::{First, cut};
 
 /// One object of a file.
 #[derive(Debug, PartialEq)]
@@ -15,7 +16,7 @@ pub(super) struct Document {
     /// The line it begins in, from 1.
     pub(super) line: usize,
     /// Paths of fields that are there twice.
-    pub(super) duplicates: Vec<String>,
+    pub(super) duplicates: First<String>,
 }
 
 /// Reads all objects of a text. An error of the category `Data` says that they are too many.
@@ -40,7 +41,7 @@ pub(super) fn read(text: &str) -> Result<Vec<Document>, serde_json::Error> {
 struct State {
     /// The path of the value at hand: `.name` and `[index]`.
     path: Vec<String>,
-    duplicates: Vec<String>,
+    duplicates: First<String>,
     values: usize,
 }
 
@@ -116,10 +117,10 @@ impl<'de> Visitor<'de> for Seed<'_> {
         while let Some(key) = access.next_key::<String>()? {
             self.state.borrow_mut().path.push(format!(".{key}"));
             let value = access.next_value_seed(self)?;
-            let mut state = self.state.borrow_mut();
+            let state = &mut *self.state.borrow_mut();
             if map.contains_key(&key) {
-                let path = state.path.concat();
-                state.duplicates.push(path.trim_start_matches('.').to_owned());
+                let path = || cut(state.path.concat().trim_start_matches('.').to_owned());
+                state.duplicates.push_with(path);
             }
             state.path.pop();
             map.insert(key, value);
@@ -148,8 +149,9 @@ mod tests {
     fn fields_that_are_there_twice_are_told_with_their_path() {
         let documents =
             read("{\"s\":{\"c\":[{\"n\":1},{\"n\":1,\"n\":2}]},\"s\":3} {\"x\":1,\"x\":1}").unwrap();
-        assert_eq!(documents[0].duplicates, ["s.c[1].n", "s"]);
-        assert_eq!(documents[1].duplicates, ["x"]);
+        let told = |document: &super::Document| document.duplicates.texts(String::clone);
+        assert_eq!(told(&documents[0]), ["s.c[1].n", "s"]);
+        assert_eq!(told(&documents[1]), ["x"]);
     }
 
     #[test]

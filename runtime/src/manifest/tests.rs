@@ -471,6 +471,60 @@ fn what_is_no_text_or_too_much_of_it_is_refused() {
 }
 
 #[test]
+fn of_ten_thousand_errors_the_first_are_told_and_the_others_counted() {
+    let lists = |item: &str| vec![item; 10_000].join(", ");
+    let invalid = |spec: &str, container: &str| {
+        let error = refused(&pod(spec, container));
+        assert!(error.to_string().len() < 64 * 1024, "{} bytes", error.to_string().len());
+        assert!(error.status().to_string().len() < 128 * 1024);
+        let ManifestCause::Invalid { errors, more, .. } = &error.cause else { panic!("{error}") };
+        assert!(error.to_string().ends_with(&format!("\n* and {more} more")), "{error}");
+        assert!(error.status()["message"].as_str().unwrap().ends_with(&format!(", and {more} more]")));
+        errors.len() + more
+    };
+    // Each name breaks a rule, and all together two more.
+    assert_eq!(invalid(&format!("dnsConfig: {{searches: [{}]}}", lists("A")), ""), 10_002);
+    assert_eq!(invalid("", &format!("args: [{}]", lists("1"))), 10_000);
+    assert_eq!(invalid(&format!("tolerations: [{}]", lists("[]")), ""), 10_000);
+
+    let fields: String = (0..10_000).map(|number| format!("comand{number}: 1, ")).collect();
+    let unknown = refused(&pod("", &fields)).to_string();
+    assert!(unknown.ends_with(", and 9936 more") && unknown.len() < 16 * 1024, "{unknown}");
+    let warned = lists("{name: a, hostPath: {path: /a}, emptyDir: {sizeLimit: 1}}");
+    let text = pod(&format!("volumes: [{warned}]"), "");
+    assert!(refused(&text).to_string().len() < 64 * 1024);
+}
+
+#[test]
+fn a_long_key_with_many_below_it_that_are_there_twice_is_told_in_few_words() {
+    // Each path begins with the long key.
+    let (long, twice) = ("x".repeat(100_000), "\"a\":1,".repeat(5_000));
+    let text = format!("{{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"{long}\":{{{twice}\"a\":1}}}}");
+    let told = refused(&text).to_string();
+    assert!(told.ends_with(", and 4936 more") && told.len() < 128 * 1024, "{} bytes", told.len());
+    let warned = written("f", text.as_bytes(), Validation::Warn).unwrap().remove(0).warnings;
+    assert_eq!(warned.len(), 65);
+    let limits = format!("resources: {{limits: {{\"{long}/a/b\": 1}}}}");
+    assert!(refused(&pod("", &limits)).to_string().len() < 64 * 1024);
+}
+
+#[test]
+fn a_pod_has_no_more_containers_than_an_index_has_numbers() {
+    let with = |count: usize| {
+        let containers: Vec<String> = (0..count).map(|number| format!("{{name: c{number}, image: i}}")).collect();
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec: {{containers: [{}]}}\n",
+            containers.join(", ")
+        )
+    };
+    let spec = one(&with(256)).pod.spec.clone();
+    let names: Vec<_> = spec.container_indexes().map(|index| &spec.container(index).name).collect();
+    assert_eq!(names, spec.containers.iter().map(|container| &container.name).collect::<Vec<_>>());
+    let refused = refused(&with(257)).to_string();
+    assert!(refused.ends_with("spec.containers: Too many: 257: must have at most 256 items"), "{refused}");
+}
+
+#[test]
 fn uids_are_those_of_the_file_unless_given() {
     let uid = |text: &str, file: &str, node: &str| {
         parse(file, text.as_bytes(), Validation::Strict, node).unwrap()[0].pod.uid.to_string()

@@ -15,14 +15,14 @@ use super::field::{FieldError, Path};
 use super::rules;
 use crate::spec::Quantity;
 
-pub(super) type Errors = Vec<FieldError>;
+pub(super) use super::field::Errors;
 
 /// Bytes that keys and values of all annotations may have together.
 const ANNOTATIONS: usize = 256 * 1024;
 
 /// All that is wrong with a Pod.
 pub(super) fn pod(pod: &Value) -> Errors {
-    let mut errors = Vec::new();
+    let mut errors = Errors::default();
     metadata(&pod["metadata"], &Path::root("metadata"), &mut errors);
     annotations(pod, &mut errors);
     spec(&pod["spec"], &Path::root("spec"), &mut errors);

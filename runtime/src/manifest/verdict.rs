@@ -3,14 +3,14 @@
 
 use serde_json::{Map, Value};
 
-use super::field::{FieldError, Path};
+use super::field::{Errors, FieldError, First, Path};
 use crate::schema::{self, Field, Shape, Type, Verdict};
 
 /// What a Pod asks for that it does not get.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    pub(super) refused: Vec<FieldError>,
-    pub(super) warnings: Vec<String>,
+    pub(super) refused: Errors,
+    pub(super) warnings: First<String>,
 }
 
 /// How messages name the program.

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde_json::Value as Json;
 
-use super::field::{FieldError, Path};
+use super::field::{Errors, FieldError, First, Path, cut};
 use crate::schema::{Field, Shape, Type, Value};
 use crate::spec::Quantity;
 
@@ -14,9 +14,9 @@ use crate::spec::Quantity;
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     /// Fields that the schema does not have.
-    pub(super) unknown: Vec<Unknown>,
+    pub(super) unknown: First<Unknown>,
     /// Values of the wrong type.
-    pub(super) errors: Vec<FieldError>,
+    pub(super) errors: Errors,
 }
 
 /// A field that its type does not have.
@@ -55,7 +55,7 @@ fn fields(
     map.retain(|name, value| {
         let path = path.map_or(Path::root(name), |path| path.child(name));
         let Some(field) = owner.field(name) else {
-            findings.unknown.push(unknown(&path, name, owner));
+            findings.unknown.push_with(|| unknown(&path, name, owner));
             return false;
         };
         if says_nothing(value, field, owner) {
@@ -112,7 +112,7 @@ fn shape(json: &mut Json, field: &Field, path: &Path<'_>, findings: &mut Finding
             }
         }
         (Shape::List(_), json) => {
-            findings.errors.push(FieldError::type_invalid(path, json, "must be a list"))
+            findings.errors.push_with(|| FieldError::type_invalid(path, json, "must be a list"))
         }
         (Shape::Map, Json::Object(map)) => {
             for (key, element) in map {
@@ -120,7 +120,9 @@ fn shape(json: &mut Json, field: &Field, path: &Path<'_>, findings: &mut Finding
                 value(element, field, &path.key(key), findings);
             }
         }
-        (Shape::Map, json) => findings.errors.push(FieldError::type_invalid(path, json, "must be a map")),
+        (Shape::Map, json) => {
+            findings.errors.push_with(|| FieldError::type_invalid(path, json, "must be a map"))
+        }
     }
 }
 
@@ -162,7 +164,7 @@ fn value(json: &mut Json, field: &Field, path: &Path<'_>, findings: &mut Finding
         },
     };
     if let Some(detail) = wrong {
-        findings.errors.push(FieldError::type_invalid(path, json, detail));
+        findings.errors.push_with(|| FieldError::type_invalid(path, json, detail));
     }
 }
 
@@ -213,7 +215,7 @@ fn unknown(path: &Path<'_>, name: &str, owner: &Type) -> Unknown {
         .map(|field| (distance(name, field.name), field.name))
         .min()
         .filter(|(distance, near)| *distance <= 2 && *distance < near.len() / 2);
-    Unknown { path: path.to_string(), near: near.map(|(_, near)| near) }
+    Unknown { path: cut(path.to_string()), near: near.map(|(_, near)| near) }
 }
 
 /// The letters to change, add, leave out or swap to get from one name to the other;

@@ -16,6 +16,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 use serde_json::{Map, Value};
 
 use super::VALUES;
+use super::field::{First, cut};
 use input::{MARKS, Text};
 
 /// How deep objects and lists may lie in each other. The deepest Pod has 12.
@@ -40,7 +41,7 @@ pub(super) struct Document {
     /// The line it begins in, from 1.
     pub(super) line: usize,
     /// Keys that are there twice, with the line of the second.
-    pub(super) duplicates: Vec<(String, usize)>,
+    pub(super) duplicates: First<(String, usize)>,
 }
 
 /// Reads all documents; empty ones are left out.
@@ -52,7 +53,7 @@ pub(super) fn read(text: &str) -> Result<Vec<Document>, YamlError> {
         parser: Parser::new(Text::new(text, &marks)),
         marks,
         anchors: BTreeMap::new(),
-        duplicates: Vec::new(),
+        duplicates: First::default(),
         values: 0,
         text: 0,
     };
@@ -116,7 +117,7 @@ struct Reader<'text> {
     /// What [`Text`] has counted since the last event.
     marks: Rc<Cell<usize>>,
     anchors: BTreeMap<usize, Node>,
-    duplicates: Vec<(String, usize)>,
+    duplicates: First<(String, usize)>,
     values: usize,
     text: usize,
 }
@@ -196,6 +197,8 @@ impl<'text> Reader<'text> {
         };
         let node = Node { value, values: self.values - before_values, text: self.text - before_text };
         if anchor != 0 {
+            // What may be repeated is kept a second time.
+            self.count(node.values, node.text, line)?;
             self.anchors.insert(anchor, node.clone());
         }
         Ok(node)
@@ -226,7 +229,7 @@ impl<'text> Reader<'text> {
             let (event, span) = self.next()?;
             let value = self.value(event, &span, depth + 1)?.value;
             if own.contains_key(&key) {
-                self.duplicates.push((key.clone(), line));
+                self.duplicates.push_with(|| (cut(key.clone()), line));
             }
             own.insert(key, value);
         }

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::{Probe, ProbeKind, Quantity, VolumeMount};
 
+/// Containers of one pod: as many as an index has numbers.
+pub const MAX_CONTAINERS: usize = 256;
+
 /// A container's place in `spec.containers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct ContainerIndex(pub u8);
@@ -90,7 +93,7 @@ impl Container {
     }
 }
 
-/// One entry of `env` with a plain value.
+/// One entry of `env`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvVar {
     /// `name`.

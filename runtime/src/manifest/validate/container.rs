@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{Errors, flag, invalid, list, number, one_of, optional_number, text};
 use crate::manifest::field::{FieldError, Path};
 use crate::manifest::rules;
+use crate::spec::MAX_CONTAINERS;
 
 /// Field paths that an environment variable may take its value from, and `[…]`.
 const FIELD_PATHS: [&str; 9] = [
@@ -46,6 +47,11 @@ pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, error
     let containers = list(spec, "containers");
     if containers.is_empty() {
         errors.push(FieldError::required(path, ""));
+        return;
+    }
+    if containers.len() > MAX_CONTAINERS {
+        // Kubernetes has no such bound, and no list of containers that gets near it.
+        errors.push(FieldError::too_many(path, containers.len(), MAX_CONTAINERS));
         return;
     }
     let never = text(spec, "restartPolicy") == "Never";

@@ -1,5 +1,7 @@
 //! Requests and limits of containers.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::{Errors, invalid, map, text};
@@ -144,13 +146,12 @@ fn overcommittable(resource: &str) -> bool {
 
 /// `resizePolicy` of a container; `never`: of a pod that is never restarted.
 pub(super) fn resize_policy(policies: &[Value], never: bool, path: &Path<'_>, errors: &mut Errors) {
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     for (index, policy) in policies.iter().enumerate() {
         let (resource, restart) = (text(policy, "resourceName"), text(policy, "restartPolicy"));
-        if seen.contains(&resource) {
+        if !seen.insert(resource) {
             errors.push(FieldError::duplicate(&path.index(index), resource));
         }
-        seen.push(resource);
         super::one_of(path, resource, &["cpu", "memory"], errors);
         super::one_of(path, restart, &["NotRequired", "RestartContainer"], errors);
         if never && restart != "NotRequired" {

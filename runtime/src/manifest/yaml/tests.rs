@@ -177,8 +177,9 @@ fn anchors_are_repeated_and_merge_keys_merged() {
 #[test]
 fn a_key_that_is_there_twice_is_told_with_its_line() {
     let documents = read("a: 1\nb:\n  c: 1\n  c: 2\na: 3\n---\nx: 1\nx: 1\n").unwrap();
-    assert_eq!(documents[0].duplicates, [("c".to_owned(), 4), ("a".to_owned(), 5)]);
-    assert_eq!(documents[1].duplicates, [("x".to_owned(), 8)]);
+    let told = |document: &super::Document| document.duplicates.texts(|(key, line)| format!("{key} {line}"));
+    assert_eq!(told(&documents[0]), ["c 4", "a 5"]);
+    assert_eq!(told(&documents[1]), ["x 8"]);
 }
 
 #[test]
@@ -230,6 +231,11 @@ fn hostile_documents_are_refused_in_bounded_time_and_memory() {
     assert!(refused(&"- ".repeat(100_000)).1.contains("nested deeper"));
     assert!(refused(&"{a: ".repeat(5_000)).0 == 1);
     assert!(refused(&"? ".repeat(5_000)).0 == 1);
+
+    // Each anchor keeps a copy of all that it holds.
+    let anchors: String = (0..50).map(|level| format!("&a{level} [")).collect();
+    let nested = format!("a: {anchors}{}{}\n", "x, ".repeat(20_000), "]".repeat(50));
+    assert!(refused(&nested).1.contains("aliases repeat"), "{:?}", refused(&nested));
 
     let many = "- 1\n".repeat(200_000);
     assert!(refused(&many).1.contains("more than 25000 values"));
