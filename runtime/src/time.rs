@@ -63,13 +63,20 @@ impl Timestamp {
     /// Parses `metav1.Time` and `metav1.MicroTime`: RFC 3339, with or without a fraction.
     pub fn parse(text: &str) -> Option<Timestamp> {
         let bytes = text.as_bytes();
-        let number = |range: std::ops::Range<usize>| -> Option<i64> { text.get(range)?.parse().ok() };
-        if bytes.len() < 20 || bytes[4] != b'-' || bytes[7] != b'-' || bytes[13] != b':' || bytes[16] != b':'
-        {
+        // No sign, as `parse` would take one.
+        let number = |text: &str| -> Option<i64> {
+            text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+        };
+        let field = |place: usize, numbers: std::ops::RangeInclusive<i64>| {
+            number(text.get(place..place + 2)?).filter(|number| numbers.contains(number))
+        };
+        let separators = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
+        if bytes.len() < 20 || separators.iter().any(|(place, separator)| bytes[*place] != *separator) {
             return None;
         }
-        let days = days_from_civil(number(0..4)?, number(5..7)?, number(8..10)?);
-        let mut seconds = days * 86_400 + number(11..13)? * 3600 + number(14..16)? * 60 + number(17..19)?;
+        let days = days_from_civil(number(text.get(0..4)?)?, field(5, 1..=12)?, field(8, 1..=31)?);
+        let time = field(11, 0..=23)? * 3600 + field(14, 0..=59)? * 60 + field(17, 0..=59)?;
+        let mut seconds = days * 86_400 + time;
         let mut rest = &text[19..];
         let mut nanos = 0i64;
         if let Some(fraction) = rest.strip_prefix('.') {
@@ -89,7 +96,10 @@ impl Timestamp {
             if rest.len() != 6 || !rest.is_ascii() {
                 return None;
             }
-            seconds -= sign * (rest[1..3].parse::<i64>().ok()? * 3600 + rest[4..6].parse::<i64>().ok()? * 60);
+            if rest.as_bytes()[3] != b':' {
+                return None;
+            }
+            seconds -= sign * (number(&rest[1..3])? * 3600 + number(&rest[4..6])? * 60);
         }
         Some(Timestamp(seconds.checked_mul(1_000_000_000)?.checked_add(nanos)?))
     }
@@ -162,9 +172,10 @@ impl Anchor {
         Anchor(timestamp.0 - instant.0 as i64)
     }
 
-    /// The wall time of `instant`.
+    /// The wall time of `instant`; the last there is (in 2262) of one that is beyond: a grace may
+    /// be as long as a number is.
     pub fn timestamp(self, instant: Instant) -> Timestamp {
-        Timestamp(self.0 + instant.0 as i64)
+        Timestamp(self.0.saturating_add(i64::try_from(instant.0).unwrap_or(i64::MAX)))
     }
 }
 
@@ -210,9 +221,24 @@ mod tests {
             "2026-01-31 12:00:00",
             "2026-01-31T12:00:00",
             "2026-01-31T12:00:00.Z",
+            "2026-01-31 12:00:00Z",
+            "2026-+1-31T12:00:00Z",
+            "2026-13-31T12:00:00Z",
+            "2026-01-31T24:00:00Z",
+            "2026-01-31T12:00:00+02 00",
+            "2026-01-31T12:00:00++2:00",
             "2026-01-31T12:00:00+1ü:0",
         ] {
             assert_eq!(Timestamp::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_never_comes_is_shown_as_the_last_there_is() {
+        let anchor = Anchor(1_767_225_600_000_000_000);
+        let never = Instant(5) + Duration::from_secs(u64::MAX);
+        for instant in [never, Instant(5) + Duration::from_secs(250 * 365 * 86_400), Instant(u64::MAX / 2)] {
+            assert_eq!(anchor.timestamp(instant).to_string(), "2262-04-11T23:47:16Z");
         }
     }
 }
