@@ -55,12 +55,15 @@ impl Fault for NoFault {
 /// one already.
 ///
 /// # Errors
-/// What the card says; the old file is then still there.
+/// What the card says; the old file is then still there, or the new one is and may not
+/// outlive a power cut: asked again, that is seen to.
 pub fn replace(path: &Path, bytes: &[u8], fault: &dyn Fault) -> io::Result<()> {
-    if fs::read(path).is_ok_and(|old| old == bytes) {
-        return Ok(());
-    }
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    if fs::read(path).is_ok_and(|old| old == bytes) {
+        // Renamed, and perhaps no more than that: by a try that failed then, or an agent that was
+        // killed. Where it is durable already, this writes nothing.
+        return sync_directory(directory, fault);
+    }
     make_directory(directory, fault)?;
     // A dot file: whoever lists the directory meanwhile passes it over.
     let mut name = std::ffi::OsString::from(".");
@@ -93,7 +96,11 @@ pub fn remove(path: &Path, fault: &dyn Fault) -> io::Result<()> {
     fault.step(Step::Remove, path)?;
     match fs::remove_file(path) {
         Ok(()) => sync_directory(path.parent().ok_or(io::ErrorKind::InvalidInput)?, fault),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // Gone, and perhaps not for good yet: see `replace`.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+            if directory.is_dir() { sync_directory(directory, fault) } else { Ok(()) }
+        }
         Err(error) => Err(error),
     }
 }
@@ -325,6 +332,53 @@ mod tests {
         }
     }
 
+    /// Fails the first step of this kind, and remembers all.
+    struct FailOnce {
+        step: Step,
+        steps: std::sync::Mutex<Vec<Step>>,
+    }
+
+    impl FailOnce {
+        fn of(step: Step) -> FailOnce {
+            FailOnce { step, steps: std::sync::Mutex::default() }
+        }
+
+        fn take(&self) -> Vec<Step> {
+            std::mem::take(&mut *self.steps.lock().expect("nobody panics with it"))
+        }
+    }
+
+    impl Fault for FailOnce {
+        fn step(&self, step: Step, _: &Path) -> io::Result<()> {
+            let mut steps = self.steps.lock().expect("nobody panics with it");
+            let first = !steps.contains(&step);
+            steps.push(step);
+            if first && step == self.step { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn what_was_not_durable_yet_is_made_so_by_the_next_try() {
+        let directory = scratch("again");
+        let path = directory.join("record.json");
+        let fault = FailOnce::of(Step::SyncDirectory);
+        replace(&path, b"new", &fault).expect_err("the card fails");
+        assert_eq!(fs::read(&path).ok().as_deref(), Some(&b"new"[..]), "it is there all the same");
+        let before = fault.take();
+        assert_eq!(before.last(), Some(&Step::SyncDirectory));
+        let fault = FailOnce { step: Step::Remove, ..fault };
+        replace(&path, b"new", &fault).expect("the card works again");
+        assert_eq!(fault.take(), [Step::SyncDirectory]);
+
+        let fault = FailOnce::of(Step::SyncDirectory);
+        remove(&path, &fault).expect_err("the card fails");
+        assert!(!path.exists());
+        remove(&path, &fault).expect("the card works again");
+        assert_eq!(fault.take(), [Step::Remove, Step::SyncDirectory, Step::Remove, Step::SyncDirectory]);
+        remove(&directory.join("none/record.json"), &fault).expect("what never was is gone");
+        fs::remove_dir_all(directory).expect("the scratch directory goes");
+    }
+
     fn scratch(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("nodlet-store-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
@@ -365,8 +419,9 @@ mod tests {
         let directory = scratch("same");
         let path = directory.join("record.json");
         replace(&path, b"same", &NoFault).expect("written once");
-        let never = CutAt { left: AtomicUsize::new(0) };
-        replace(&path, b"same", &never).expect("a second write takes no step");
+        let fault = FailOnce::of(Step::Create);
+        replace(&path, b"same", &fault).expect("there is nothing to write");
+        assert_eq!(fault.take(), [Step::SyncDirectory]);
         fs::remove_dir_all(directory).expect("the scratch directory goes");
     }
 
