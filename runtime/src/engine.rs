@@ -40,7 +40,7 @@ use smol::{Async, LocalExecutor};
 use crate::api::{self, Request};
 use crate::cgroup::Cgroups;
 use crate::network::Network;
-use crate::node::{Action, Attempt, Change, Health, Node, Observation, PodIndex, PodObservation};
+use crate::node::{Action, Attempt, Change, Health, Node, Observation, PodIndex, PodObservation, PodState};
 use crate::objects::Objects;
 use crate::paths::Paths;
 use crate::service::Service;
@@ -122,6 +122,8 @@ struct Shell {
 /// What the shell keeps of a pod.
 struct PodShell {
     wanted: Rc<Wanted>,
+    /// What follows under its uid when it is gone, if that is another than `wanted`.
+    again: Option<Rc<Wanted>>,
     created: Moment,
     deletion: Option<Deletion>,
     /// As last written down for a later agent.
@@ -129,6 +131,21 @@ struct PodShell {
     /// The same of the grace that it has while it is deleted.
     noted_grace: Option<Duration>,
     sandbox: Option<Rc<Sandbox>>,
+}
+
+impl PodShell {
+    /// Of which there is nothing yet.
+    fn new(wanted: Rc<Wanted>, created: Moment) -> PodShell {
+        PodShell {
+            wanted,
+            again: None,
+            created,
+            deletion: None,
+            healths: Vec::new(),
+            noted_grace: None,
+            sandbox: None,
+        }
+    }
 }
 
 /// `deletionTimestamp` and `deletionGracePeriodSeconds`.
@@ -463,7 +480,7 @@ impl Engine {
             }
         }
         for (name, new) in wanted {
-            if self.told.get(&name).is_none_or(|old| old.pod.uid != new.pod.uid) {
+            if self.told.get(&name).is_none_or(|old| !old.says_the_same(&new)) {
                 self.want(new.clone());
                 self.told.insert(name, new);
             }
@@ -476,15 +493,19 @@ impl Engine {
         let seen = Observation::Wanted { pod: wanted.pod.clone(), record };
         self.observe_with(seen, Some(&wanted));
         let index = self.node.index_of(&wanted.pod.uid)?;
-        let new = PodShell {
-            wanted: wanted.clone(),
-            created,
-            deletion: None,
-            healths: Vec::new(),
-            noted_grace: None,
-            sandbox: None,
-        };
-        self.shell.pods.borrow_mut().entry(index).or_insert(new).wanted = wanted;
+        let goes = self.node.pod(index).is_some_and(PodState::is_unwanted);
+        let mut pods = self.shell.pods.borrow_mut();
+        match pods.get_mut(&index) {
+            // To its end it is what it was.
+            Some(pod) if goes => pod.again = Some(wanted),
+            Some(pod) => {
+                pod.wanted = wanted;
+                drop(pods);
+                // What the core knows nothing of may be another.
+                self.publish(index);
+            }
+            None => drop(pods.insert(index, PodShell::new(wanted, created))),
+        }
         Some(index)
     }
 
@@ -501,14 +522,7 @@ impl Engine {
             self.told.insert(name, found.wanted.clone());
         }
         let sandbox = found.sandbox.map(Rc::new);
-        let pod = PodShell {
-            wanted: found.wanted,
-            created: found.created,
-            deletion: None,
-            healths: Vec::new(),
-            noted_grace: None,
-            sandbox,
-        };
+        let pod = PodShell { sandbox, ..PodShell::new(found.wanted, found.created) };
         if let Some(sandbox) = &pod.sandbox {
             self.shell.spawn(sandbox::listen(self.shell.clone(), index, sandbox.clone()));
         }

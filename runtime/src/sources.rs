@@ -23,14 +23,14 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::manifest::{self, Manifest, Validation};
-use crate::spec::Pod;
+use crate::spec::{Pod, Uid};
 use crate::time::Instant;
 
 /// Bytes of a manifest that are read: as many as the API takes, and more than a cluster keeps
 /// of an object. A kubelet reads ten times that, on a machine with memory for it.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Files of one directory that are read; the rest is refused by name in the log.
+/// Files of one directory that are read, the first by name; the rest is counted in the log.
 const MAX_FILES: usize = 1024;
 
 /// What is kept of all files together: room for the pods of a node, each with several times
@@ -262,20 +262,25 @@ impl Sources {
                 return before;
             }
         };
-        let mut names: Vec<OsString> =
-            entries.flatten().map(|entry| entry.file_name()).filter(|name| is_manifest_name(name)).collect();
-        names.sort();
-        if names.len() > MAX_FILES {
+        // No more of them are kept than are read, whatever else lies there.
+        let (mut names, mut passed_over) = (BTreeSet::new(), 0_usize);
+        for name in entries.flatten().map(|entry| entry.file_name()).filter(|name| is_manifest_name(name)) {
+            names.insert(name);
+            if names.len() > MAX_FILES {
+                names.pop_last();
+                passed_over += 1;
+            }
+        }
+        if passed_over > 0 {
             log::warn!(
                 "{} holds {} files; only the first {MAX_FILES} are read",
                 directory.display(),
-                names.len()
+                MAX_FILES + passed_over
             );
-            names.truncate(MAX_FILES);
         }
         // What goes with this reading has given its room back already. This directory is not among ours.
         let others = self.directories.iter().flat_map(|directory| directory.files.values());
-        let stay = before.iter().filter(|(name, _)| names.binary_search(name).is_ok()).map(|(_, file)| file);
+        let stay = before.iter().filter(|(name, _)| names.contains(*name)).map(|(_, file)| file);
         let mut held = others.chain(stay).map(ReadFile::size).sum();
         for name in names {
             let path = directory.join(&name);
@@ -395,7 +400,36 @@ impl Sources {
             }
             wanted.append(&mut here);
         }
+        refusals.extend(self.refuse_repeated_uids(&mut wanted));
         (wanted, refusals)
+    }
+
+    /// A uid is one pod: of several that give themselves the same one, as copies of a file that
+    /// somebody got from a server do, the first is taken, in the order of directories and files.
+    fn refuse_repeated_uids(&self, wanted: &mut WantedByName) -> Vec<Refusal> {
+        let mut refusals = Vec::new();
+        let mut taken: BTreeMap<&Uid, &Wanted> = BTreeMap::new();
+        let files = self.directories.iter().flat_map(|directory| directory.files.values());
+        for pod in files.flat_map(|file| &file.wanted) {
+            let name = (pod.pod.namespace.clone(), pod.pod.name.clone());
+            if !wanted.get(&name).is_some_and(|winner| Rc::ptr_eq(winner, pod)) {
+                continue;
+            }
+            let Some(first) = taken.get(&pod.pod.uid) else {
+                taken.insert(&pod.pod.uid, pod);
+                continue;
+            };
+            refusals.push(Refusal {
+                source: pod.source.clone(),
+                pod: Some((name.0.to_string(), name.1.to_string())),
+                message: format!(
+                    "{}: The Pod \"{}\" is invalid: metadata.uid: Duplicate value: \"{}\": the pod {}/{} of {} has it already: leave the field out",
+                    pod.source.display(), name.1, pod.pod.uid, first.pod.namespace, first.pod.name, first.source.display()
+                ),
+            });
+            wanted.remove(&name);
+        }
+        refusals
     }
 
     /// The file that says what the pod of a name is, and not `source`, whether that says it or will.
@@ -434,6 +468,11 @@ impl Wanted {
             warnings: manifest.warnings.into_iter().take(WARNINGS).collect(),
             source: source.to_owned(),
         }
+    }
+
+    /// Whether there is nothing to tell the core of `new`.
+    pub fn says_the_same(&self, new: &Wanted) -> bool {
+        self.pod.uid == new.pod.uid && self.object.get() == new.object.get()
     }
 }
 

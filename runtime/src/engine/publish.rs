@@ -26,15 +26,8 @@ impl Engine {
         let Some(gone) = self.shell.pods.borrow_mut().remove(&pod) else { return };
         self.shell.objects.delete(&key(&gone.wanted));
         if let Some(again) = again {
-            // Wanted once more while it went: `wanted` is what the source says by now.
-            let new = PodShell {
-                wanted: gone.wanted.clone(),
-                created: self.shell.created(None),
-                deletion: None,
-                healths: Vec::new(),
-                noted_grace: None,
-                sandbox: None,
-            };
+            let wanted = gone.again.unwrap_or_else(|| gone.wanted.clone());
+            let new = PodShell::new(wanted, self.shell.created(None));
             self.shell.pods.borrow_mut().insert(again, new);
         }
         let successor = {

@@ -13,7 +13,8 @@ use crate::time::{Instant, Moment};
 /// A fact, told to the core after it became true.
 #[derive(Clone, Debug)]
 pub enum Observation {
-    /// A source wants this pod.
+    /// A source wants this pod. With a uid that is known and another spec it takes the place of
+    /// the one that there is.
     Wanted {
         /// As it was admitted.
         pod: Rc<Pod>,

@@ -215,6 +215,43 @@ fn a_file_that_did_not_change_keeps_the_uid_of_its_pod() {
 }
 
 #[test]
+fn of_two_pods_that_give_themselves_one_uid_the_first_is_taken() {
+    let scratch = Scratch::new("one-uid");
+    let of = |name: &str| manifest(name, "one").replace("metadata: {", "metadata: {uid: mine, ");
+    fs::write(scratch.0.join("a.yaml"), of("web")).expect("written");
+    fs::write(scratch.0.join("b.yaml"), of("copy")).expect("written");
+    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    sources.read(Instant::now());
+    let (wanted, refusals) = sources.wanted();
+    assert_eq!(wanted.values().map(|wanted| &*wanted.pod.name).collect::<Vec<_>>(), ["web"]);
+    assert_eq!(refusals.len(), 1);
+    assert_eq!(refusals[0].pod, Some(("default".into(), "copy".into())));
+    let message = &refusals[0].message;
+    assert!(
+        message.contains("metadata.uid: Duplicate value: \"mine\": the pod default/web of "),
+        "{message}"
+    );
+    fs::remove_file(scratch.0.join("a.yaml")).expect("removed");
+    news(&mut sources);
+    assert_eq!(images(&sources), ["copy=one"]);
+}
+
+#[test]
+fn of_more_files_than_are_read_the_first_by_name_are() {
+    let scratch = Scratch::new("many");
+    for number in 0..MAX_FILES + 40 {
+        fs::write(scratch.0.join(format!("{number:05}")), "").expect("written");
+    }
+    for file in ["00007", "01050"] {
+        fs::write(scratch.0.join(file), manifest(&format!("p{file}"), "one")).expect("written");
+    }
+    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    sources.read(Instant::now());
+    assert_eq!(images(&sources), ["p00007=one"]);
+    assert_eq!(sources.directories[0].files.len(), MAX_FILES);
+}
+
+#[test]
 fn a_file_that_is_being_written_is_read_when_it_is_closed() {
     use std::io::Write;
     let scratch = Scratch::new("writing");
