@@ -49,3 +49,4 @@ pub mod supervisor;
 pub mod time;
 pub mod told;
 pub mod volume;
+mod waiting;

@@ -10,11 +10,11 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
 use serde_json::Value;
+
+use crate::waiting::Waiting;
 
 /// Changes that are kept for watchers. A pod's start is about five, so even a
 /// board full of pods may start between two looks of a watcher.
@@ -88,6 +88,7 @@ pub struct Expired {
 #[derive(Debug)]
 pub struct Objects {
     state: RefCell<State>,
+    watchers: Waiting,
 }
 
 #[derive(Debug)]
@@ -98,7 +99,6 @@ struct State {
     oldest: u64,
     changes: VecDeque<Change>,
     changed_bytes: usize,
-    wakers: Vec<Waker>,
 }
 
 impl Objects {
@@ -112,9 +112,8 @@ impl Objects {
             oldest: version,
             changes: VecDeque::new(),
             changed_bytes: 0,
-            wakers: Vec::new(),
         };
-        Objects { state: RefCell::new(state) }
+        Objects { state: RefCell::new(state), watchers: Waiting::default() }
     }
 
     /// The version of the newest change.
@@ -138,9 +137,8 @@ impl Objects {
         state.objects.insert(key.clone(), object.clone());
         let kind = if before.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
         state.remember(Change { kind, key, object: object.clone(), before });
-        let wakers = std::mem::take(&mut state.wakers);
         drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+        self.watchers.wake();
         object
     }
 
@@ -158,9 +156,8 @@ impl Objects {
             object: object.clone(),
             before: Some(before),
         });
-        let wakers = std::mem::take(&mut state.wakers);
         drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+        self.watchers.wake();
         Some(object)
     }
 
@@ -197,7 +194,7 @@ impl Objects {
 
     /// Ends when there is a change after `version`.
     pub fn changed_since(&self, version: u64) -> impl Future<Output = ()> {
-        ChangedSince { objects: self, version }
+        self.watchers.until(move || self.state.borrow().version > version)
     }
 }
 
@@ -221,27 +218,6 @@ fn cost(change: &Change) -> usize {
 fn at_version(object: &mut Value, version: u64) -> Rc<str> {
     object["metadata"]["resourceVersion"] = Value::String(version.to_string());
     object.to_string().into()
-}
-
-struct ChangedSince<'a> {
-    objects: &'a Objects,
-    version: u64,
-}
-
-impl Future for ChangedSince<'_> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.objects.state.borrow_mut();
-        if state.version > self.version {
-            return Poll::Ready(());
-        }
-        // One waker a task; all are taken out by the next change.
-        if !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
-            state.wakers.push(context.waker().clone());
-        }
-        Poll::Pending
-    }
 }
 
 #[cfg(test)]
@@ -347,15 +323,12 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken_by_the_next_change_and_waits_once() {
+    fn who_waits_is_woken_by_the_next_change() {
         let objects = Objects::new(0);
         smol::block_on(async {
             let mut waiting = Box::pin(objects.changed_since(0));
             assert!(smol::future::poll_once(&mut waiting).await.is_none());
-            assert!(smol::future::poll_once(&mut waiting).await.is_none());
-            assert_eq!(objects.state.borrow().wakers.len(), 1);
             objects.put(pod("a"), object("a", ""));
-            assert_eq!(objects.state.borrow().wakers.len(), 0);
             waiting.await;
             objects.changed_since(0).await;
         });

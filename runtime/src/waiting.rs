@@ -1,0 +1,81 @@
+//! Tasks of one thread that wait until something holds: watchers of [`crate::objects`],
+//! readers of [`crate::told`]. One that is woken or gives up leaves nothing behind, however
+//! long nothing changes.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+/// Who waits.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    wakers: RefCell<BTreeMap<u64, Waker>>,
+    next: Cell<u64>,
+}
+
+impl Waiting {
+    /// Something changed: all of them look again.
+    pub(crate) fn wake(&self) {
+        self.wakers.take().into_values().for_each(Waker::wake);
+    }
+
+    /// Ends when `holds` does; it is asked at once, and after each [`Waiting::wake`].
+    pub(crate) fn until<F: Fn() -> bool>(&self, holds: F) -> Until<'_, F> {
+        self.next.set(self.next.get() + 1);
+        Until { waiting: self, holds, number: self.next.get() }
+    }
+}
+
+/// See [`Waiting::until`].
+pub(crate) struct Until<'a, F> {
+    waiting: &'a Waiting,
+    holds: F,
+    number: u64,
+}
+
+impl<F: Fn() -> bool> Future for Until<'_, F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if (self.holds)() {
+            return Poll::Ready(());
+        }
+        // Dropped when nothing is borrowed any more: nobody knows what hangs on a waker.
+        let _before = self.waiting.wakers.borrow_mut().insert(self.number, context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl<F> Drop for Until<'_, F> {
+    fn drop(&mut self) {
+        let _waker = self.waiting.wakers.borrow_mut().remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_is_woken_once_and_who_gives_up_is_forgotten() {
+        let (waiting, open) = (Waiting::default(), Cell::new(false));
+        let waiters = || waiting.wakers.borrow().len();
+        smol::block_on(async {
+            let mut patient = Box::pin(waiting.until(|| open.get()));
+            let mut other = Box::pin(waiting.until(|| false));
+            for _ in 0..3 {
+                assert!(smol::future::poll_once(&mut patient).await.is_none());
+                assert!(smol::future::poll_once(&mut other).await.is_none());
+            }
+            assert_eq!(waiters(), 2);
+            drop(other);
+            assert_eq!(waiters(), 1, "a waiter that is gone is kept");
+            open.set(true);
+            waiting.wake();
+            assert_eq!(waiters(), 0);
+            patient.await;
+        });
+    }
+}
