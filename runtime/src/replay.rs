@@ -6,12 +6,13 @@
 //! their agents was told.
 
 use std::fmt;
+use std::rc::Rc;
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::manifest::{self, ManifestError, Validation};
-use crate::node::{Asked, Entry, Found, FoundRun, FoundSandbox, Known, Node, Observation, PodIndex};
+use crate::node::{Asked, Entry, Found, FoundRun, FoundSandbox, Known, Node, Observation, Plan, PodIndex};
 use crate::spec::Pod;
 use crate::time::Instant;
 
@@ -75,9 +76,7 @@ impl std::error::Error for ReplayError {}
 /// # Errors
 /// The lines are no whole ring, or the core decides otherwise than it did.
 pub fn replay(lines: &str) -> Result<Replayed, ReplayError> {
-    let mut node = Node::new();
-    let mut replayed = Replayed::default();
-    let mut planned = Vec::new().into_iter();
+    let mut again = Again::default();
     let mut last = lines.lines().enumerate().peekable();
     while let Some((line, text)) = last.next() {
         let Numbered { number, at, entry } = match serde_json::from_str(text) {
@@ -89,54 +88,97 @@ pub fn replay(lines: &str) -> Result<Replayed, ReplayError> {
         if number != line as u64 {
             return Err(ReplayError::Lost(number));
         }
-        let different = |recorded: Option<&dyn fmt::Debug>, now: Option<(PodIndex, Asked)>| {
-            let nothing = || "nothing".to_owned();
-            Err(ReplayError::Different {
-                number,
-                recorded: recorded.map_or_else(nothing, |recorded| format!("{recorded:?}")),
-                replayed: now.map_or_else(nothing, |now| format!("{now:?}")),
-            })
+        let admit = |known: &Known| {
+            let object: Value = serde_json::from_str(known.object.get()).expect("a raw value is JSON");
+            let node = object["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
+            let admitted = manifest::admit(object, Validation::Ignore, &node);
+            Ok(admitted.map_err(|error| ReplayError::Pod(number, Box::new(error)))?.pod)
         };
+        again.entry(number, at, entry, admit)?;
+    }
+    Ok(again.replayed)
+}
+
+/// A core that is told once more what another one was told. It is never asked what there is to
+/// show, which the engine asks after each plan: that changes no decision.
+#[derive(Default)]
+pub(crate) struct Again {
+    node: Node,
+    replayed: Replayed,
+    /// What it asked for last, as far as it was not compared yet.
+    planned: std::vec::IntoIter<(PodIndex, Asked)>,
+}
+
+impl Again {
+    /// Takes the next entry; `pod` gives the pod of one that tells of a whole one.
+    pub(crate) fn entry(
+        &mut self,
+        number: u64,
+        at: Instant,
+        entry: Entry,
+        pod: impl FnMut(&Known) -> Result<Rc<Pod>, ReplayError>,
+    ) -> Result<(), ReplayError> {
+        let different =
+            |recorded: String, replayed: String| Err(ReplayError::Different { number, recorded, replayed });
         match entry {
-            Entry::Planned(actions) => {
-                let plan = node.plan(at);
+            Entry::Planned { actions, more, wake_at } => {
+                let plan = self.node.plan(at);
                 let asked: Vec<_> =
                     plan.actions.iter().map(|(pod, action)| (*pod, Asked::of(action))).collect();
-                if asked.len() < usize::from(actions) {
-                    return different(Some(&format!("{actions} actions")), asked.last().cloned());
+                let left = asked.get(usize::from(actions));
+                if asked.len() != usize::from(actions) {
+                    let replayed = left.or(asked.last()).map_or("nothing".to_owned(), print);
+                    return different(
+                        format!("{actions} actions"),
+                        format!("{}, the last {replayed}", asked.len()),
+                    );
                 }
-                if let Some(more) = asked.get(usize::from(actions)) {
-                    return different(None, Some(more.clone()));
+                if (more, wake_at) != (plan.more, plan.wake_at) {
+                    return different(next(more, wake_at), next_of(&plan));
                 }
-                planned = asked.into_iter();
-                // As the engine does after each plan; it changes no decision.
-                node.take_changed();
+                self.planned = asked.into_iter();
             }
             Entry::Asked(pod, recorded) => {
-                let now = planned.next();
-                if now.as_ref() != Some(&(pod, recorded.clone())) {
-                    return different(Some(&(pod, recorded)), now);
+                let (recorded, now) = ((pod, recorded), self.planned.next());
+                if now.as_ref() != Some(&recorded) {
+                    let replayed = now.as_ref().map_or("nothing".to_owned(), print);
+                    return different(print(&recorded), replayed);
                 }
-                replayed.asked += 1;
+                self.replayed.asked += 1;
             }
             told => {
-                let seen = observation(number, told)?;
-                node.observe(at, seen);
-                replayed.told += 1;
+                let seen = observation(told, pod)?;
+                self.node.observe(at, seen);
+                self.replayed.told += 1;
             }
         }
+        Ok(())
     }
-    Ok(replayed)
+}
+
+/// `RemoveSandbox of pod 1`; what a line for people leaves out is compared too.
+fn print((pod, asked): &(PodIndex, Asked)) -> String {
+    format!("{asked:?} of pod {}", pod.0)
+}
+
+fn next_of(plan: &Plan) -> String {
+    next(plan.more, plan.wake_at)
+}
+
+/// When the core wants to be asked again.
+fn next(more: bool, wake_at: Option<Instant>) -> String {
+    match (more, wake_at) {
+        (true, _) => "the next plan at once".to_owned(),
+        (false, Some(at)) => format!("the next plan at {} ns", at.0),
+        (false, None) => "the next plan when there is news".to_owned(),
+    }
 }
 
 /// What the core was told; the entry is none of what it asked for.
-fn observation(number: u64, entry: Entry) -> Result<Observation, ReplayError> {
-    let pod = |known: &Known| -> Result<std::rc::Rc<Pod>, ReplayError> {
-        let object: Value = serde_json::from_str(known.object.get()).expect("a raw value is JSON");
-        let node = object["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
-        let admitted = manifest::admit(object, Validation::Ignore, &node);
-        Ok(admitted.map_err(|error| ReplayError::Pod(number, Box::new(error)))?.pod)
-    };
+fn observation(
+    entry: Entry,
+    mut pod: impl FnMut(&Known) -> Result<Rc<Pod>, ReplayError>,
+) -> Result<Observation, ReplayError> {
     Ok(match entry {
         Entry::Wanted(known) => Observation::Wanted { pod: pod(&known)?, record: known.record },
         Entry::Unwanted(uid, grace) => Observation::Unwanted { uid, grace },
@@ -150,7 +192,7 @@ fn observation(number: u64, entry: Entry) -> Result<Observation, ReplayError> {
         Entry::ImagesChanged => Observation::ImagesChanged,
         Entry::Shutdown => Observation::Shutdown,
         Entry::Seen(pod, seen) => Observation::Of(pod, seen.told()),
-        Entry::Planned(_) | Entry::Asked(..) => unreachable!("what was asked for is no observation"),
+        Entry::Planned { .. } | Entry::Asked(..) => unreachable!("what was asked for is no observation"),
     })
 }
 
@@ -191,7 +233,7 @@ mod tests {
     fn a_plan_that_asks_for_nothing_is_told_again_too() {
         let lines = recorded();
         // What there was to do came with the first plan; this one moves nothing but stages.
-        assert_eq!(lines.matches("{\"Planned\":0}").count(), 1, "{lines}");
+        assert_eq!(lines.matches("{\"Planned\":{\"actions\":0,").count(), 1, "{lines}");
     }
 
     #[test]
@@ -201,11 +243,22 @@ mod tests {
         let other = lines.replacen("CreateSandbox", "RemoveSandbox", 1);
         assert_eq!(
             refused(&other),
-            "decide the same at entry 2: it asked for (PodIndex(1), RemoveSandbox), \
-             and now asks for (PodIndex(1), CreateSandbox)"
+            "decide the same at entry 2: it asked for RemoveSandbox of pod 1, \
+             and now asks for CreateSandbox of pod 1"
         );
-        let more = lines.replacen("{\"Planned\":1}", "{\"Planned\":0}", 1);
-        assert!(refused(&more).contains("at entry 1: it asked for nothing, and now asks for"), "{more}");
+        let more = lines.replacen("{\"actions\":1,", "{\"actions\":0,", 1);
+        assert!(
+            refused(&more).ends_with(
+                "at entry 1: it asked for 0 actions, and now asks for 1, the last CreateSandbox of pod 1"
+            ),
+            "{more}"
+        );
+        let later = lines.replacen("\"wake_at\":null", "\"wake_at\":7", 1);
+        assert_eq!(
+            refused(&later),
+            "decide the same at entry 1: it asked for the next plan at 7 ns, \
+             and now asks for the next plan when there is news"
+        );
         let (_, later) = lines.split_once('\n').expect("several lines");
         assert!(refused(later).starts_with("replay: entries before 1 are lost"), "{later}");
         assert!(refused("{}\n{}").starts_with("read line 1: missing field"));

@@ -8,21 +8,20 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::io::Write;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::node::{Entry, Line, Node, Observation, Plan, Ring};
+use crate::node::{Entry, Node, Observation, Plan, Ring};
 use crate::time::Instant;
+use crate::waiting::Waiting;
 
 /// The ring, and who waits for its next entry.
 #[derive(Debug, Default)]
 pub struct Told {
     ring: RefCell<Ring>,
-    wakers: RefCell<Vec<Waker>>,
+    readers: Waiting,
 }
 
 thread_local! {
@@ -69,31 +68,27 @@ impl Told {
         object: Option<&Rc<RawValue>>,
     ) {
         self.ring.borrow_mut().observed(now, node, seen, object);
-        self.wake();
+        self.readers.wake();
     }
 
     /// [`Ring::planned`].
     pub(crate) fn planned(&self, now: Instant, plan: &Plan) {
         self.ring.borrow_mut().planned(now, plan);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        std::mem::take(&mut *self.wakers.borrow_mut()).into_iter().for_each(Waker::wake);
+        self.readers.wake();
     }
 
     /// At most `at_most` entries from `number` on, a line each, and the number after the last.
     pub(crate) fn lines(&self, number: u64, at_most: usize, format: Format) -> (String, u64) {
         let (mut lines, mut next) = (String::new(), number);
-        for (number, at, entry) in self.ring.borrow().since(number).take(at_most) {
+        for (number, line) in self.ring.borrow().since(number).take(at_most) {
             if number > next && format == Format::Text {
                 lines.push_str(&format!("({} older entries are lost)\n", number - next));
             }
             next = number + 1;
             lines.push_str(&match format {
-                Format::Text => Line(at, entry).to_string(),
+                Format::Text => line.to_string(),
                 Format::Json => {
-                    let line = Numbered { number, at, entry };
+                    let line = Numbered { number, at: line.at, entry: &line.entry };
                     serde_json::to_string(&line).expect("an entry has no maps with odd keys")
                 }
             });
@@ -104,28 +99,7 @@ impl Told {
 
     /// Ends when there is an entry `number`.
     pub(crate) fn added(&self, number: u64) -> impl Future<Output = ()> {
-        Added { told: self, number }
-    }
-}
-
-struct Added<'a> {
-    told: &'a Told,
-    number: u64,
-}
-
-impl Future for Added<'_> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.told.ring.borrow().next() > self.number {
-            return Poll::Ready(());
-        }
-        // One waker a task; all are taken out by the next entry.
-        let mut wakers = self.told.wakers.borrow_mut();
-        if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
-            wakers.push(context.waker().clone());
-        }
-        Poll::Pending
+        self.readers.until(move || self.ring.borrow().next() > number)
     }
 }
 
@@ -158,7 +132,7 @@ mod tests {
             told.observed(Instant(5), &Node::new(), &Observation::ImagesChanged, None);
         }
         let (lines, next) = told.lines(0, 1, Format::Text);
-        assert_eq!((lines.as_str(), next), ("(2 older entries are lost)\n      0.000 ImagesChanged\n", 3));
+        assert_eq!((lines.as_str(), next), ("(2 older entries are lost)\n      0.000 <- ImagesChanged\n", 3));
         let (lines, next) = told.lines(next, 1, Format::Json);
         assert_eq!((lines.as_str(), next), ("{\"number\":3,\"at\":5,\"entry\":\"ImagesChanged\"}\n", 4));
     }

@@ -208,6 +208,8 @@ impl Device {
     pub fn start_agent(&mut self) {
         self.launch_agent();
         self.wait_for("the agent's API to answer", || self.get("/version").is_ok());
+        // Else a replay might be of nothing.
+        self.wait_for("the agent's ring to be read", || self.ring.as_ref().is_none_or(RingReader::reads));
     }
 
     /// Starts the agent and waits for nothing: it may be meant to die.

@@ -18,18 +18,20 @@ use crate::device::replay_program;
 pub(crate) struct RingReader {
     reader: JoinHandle<String>,
     ended: Arc<AtomicBool>,
+    /// The first line has come.
+    reads: Arc<AtomicBool>,
 }
 
 impl RingReader {
     /// Reads from the agent that will listen on this socket.
     pub(crate) fn start(socket: PathBuf) -> RingReader {
-        let ended = Arc::new(AtomicBool::new(false));
-        let seen = ended.clone();
+        let (ended, reads) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (seen, begun) = (ended.clone(), reads.clone());
         let reader = thread::spawn(move || {
             // Tried once more after its end, so that it is no matter who was first.
             loop {
                 let over = seen.load(Ordering::Acquire);
-                if let Some(lines) = read(&socket) {
+                if let Some(lines) = read(&socket, &begun) {
                     return lines;
                 }
                 if over {
@@ -38,7 +40,12 @@ impl RingReader {
                 thread::sleep(Duration::from_millis(5));
             }
         });
-        RingReader { reader, ended }
+        RingReader { reader, ended, reads }
+    }
+
+    /// Whether there is something that can be replayed.
+    pub(crate) fn reads(&self) -> bool {
+        self.reads.load(Ordering::Acquire)
     }
 
     /// Reads no more than is read already; the reader ends with the agent.
@@ -50,7 +57,9 @@ impl RingReader {
     #[track_caller]
     pub(crate) fn replay(self, file: &Path) {
         self.ended.store(true, Ordering::Release);
+        let reads = self.reads();
         let lines = self.reader.join().expect("reading does not panic");
+        assert!(!reads || !lines.is_empty(), "what was read of the ring is lost");
         fs::write(file, lines).expect("/tmp can be written to");
         let replayed = Command::new(replay_program()).arg(file).output().expect("replay can be started");
         if !replayed.status.success() {
@@ -66,15 +75,20 @@ impl RingReader {
 }
 
 /// All lines until the agent is gone; nothing where it cannot be reached.
-fn read(socket: &Path) -> Option<String> {
+fn read(socket: &Path, begun: &AtomicBool) -> Option<String> {
     let (_, nodes) = api::get(socket, "/api/v1/nodes").ok()?;
     let node = nodes["items"][0]["metadata"]["name"].as_str()?;
     let mut stream = UnixStream::connect(socket).ok()?;
     // HTTP/1.0 has no chunks: lines come as they are.
     write!(stream, "GET /api/v1/nodes/{node}/proxy/debug/ring?follow&output=json HTTP/1.0\r\n\r\n").ok()?;
-    let mut answer = Vec::new();
+    let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
     // An agent that is killed resets the connection: what came before counts.
-    let _ = stream.read_to_end(&mut answer);
+    while let Ok(length @ 1..) = stream.read(&mut piece) {
+        answer.extend_from_slice(&piece[..length]);
+        if !begun.load(Ordering::Relaxed) && answer.windows(5).any(|end| end.starts_with(b"\r\n\r\n")) {
+            begun.store(true, Ordering::Release);
+        }
+    }
     let answer = String::from_utf8_lossy(&answer);
     Some(answer.split_once("\r\n\r\n").map_or("", |(_, lines)| lines).to_owned())
 }

@@ -11,10 +11,10 @@ fn the_ring_shows_facts_and_decisions_in_their_order() {
     pod.wait_phase("Failed");
     let ring = device.nodlet(["ring"]).ok();
     let of = |what: &str| ring.find(what).unwrap_or_else(|| panic!("no {what} in\n{ring}"));
-    let wanted = of("<- Wanted default/one (");
-    let sandbox = of("-> CreateSandbox");
-    let started = of("<- Started");
-    let ended = of("code: 7");
+    let wanted = of("default/one <- Wanted (");
+    let sandbox = of("default/one -> CreateSandbox");
+    let started = of("default/one/app#0 <- Started");
+    let ended = of("default/one/app#0 <- Exited with 7");
     assert!(wanted < sandbox && sandbox < started && started < ended, "{ring}");
 
     let lines = device.nodlet(["ring", "-o", "json"]).ok();

@@ -15,12 +15,14 @@ pub(crate) struct Draft {
     pub(crate) actions: heapless::Vec<(PodIndex, Action), MAX_ACTIONS>,
     /// Starts and sandboxes that may still be begun.
     starts: usize,
+    /// The same of what waits for flash.
+    writes: usize,
     full: bool,
 }
 
 impl Draft {
-    pub(crate) fn new(starts: usize) -> Self {
-        Draft { actions: heapless::Vec::new(), starts, full: false }
+    pub(crate) fn new(starts: usize, writes: usize) -> Self {
+        Draft { actions: heapless::Vec::new(), starts, writes, full: false }
     }
 
     /// Whether `action` found room. If not nothing may be changed: it comes with the next plan.
@@ -39,6 +41,16 @@ impl Draft {
             return false;
         }
         self.starts -= 1;
+        true
+    }
+
+    /// The same of what waits for flash.
+    #[must_use]
+    pub(crate) fn push_write(&mut self, pod: PodIndex, action: Action) -> bool {
+        if self.writes == 0 || !self.push(pod, action) {
+            return false;
+        }
+        self.writes -= 1;
         true
     }
 

@@ -6,6 +6,9 @@
 //! hang on. When the ring is full the oldest entry is lost. It is kept apart from
 //! [`super::Node`], so that it can still be read when deciding itself has failed.
 
+mod line;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -16,10 +19,11 @@ use serde_json::value::RawValue;
 
 use super::{
     Action, Attempt, Exit, FoundAttempt, Health, Node, Observation, Plan, PodIndex, PodObservation, PodPhase,
-    ProbeResult, Record, SandboxFailure, StartFailureReason, StartedContainer, User,
+    ProbeResult, Record, SandboxFailure, StartFailureReason, StartedContainer,
 };
-use crate::spec::{ProbeKind, Uid};
+use crate::spec::{ContainerIndex, ProbeKind, Uid};
 use crate::time::{Instant, Moment};
+use line::Names;
 
 /// Entries that are kept: some minutes of a busy board, in some thirty kilobytes.
 pub const RING_ENTRIES: usize = 512;
@@ -31,9 +35,22 @@ const OBJECT_BYTES: usize = 256 * 1024;
 /// What took place last, oldest first.
 #[derive(Debug, Default)]
 pub struct Ring {
-    entries: heapless::Deque<(Instant, Entry), RING_ENTRIES>,
+    entries: heapless::Deque<Line, RING_ENTRIES>,
     lost: u64,
     object_bytes: usize,
+    /// Of the pods that the core knows, for people.
+    names: BTreeMap<PodIndex, Rc<Names>>,
+}
+
+/// An entry, and when it was made.
+#[derive(Debug)]
+pub struct Line {
+    /// When.
+    pub at: Instant,
+    /// What.
+    pub entry: Entry,
+    /// Of the pod that it is about.
+    names: Option<Rc<Names>>,
 }
 
 /// One thing that was told or asked for.
@@ -53,8 +70,15 @@ pub enum Entry {
     Shutdown,
     /// Told of one pod.
     Seen(PodIndex, Seen),
-    /// It was asked for a plan, and this many actions of it follow.
-    Planned(u8),
+    /// It was asked for a plan.
+    Planned {
+        /// So many actions of it follow.
+        actions: u8,
+        /// It is to be asked again at once.
+        more: bool,
+        /// Else then, if nothing is told before.
+        wake_at: Option<Instant>,
+    },
     /// Asked for.
     Asked(PodIndex, Asked),
 }
@@ -114,7 +138,8 @@ pub enum Seen {
     SandboxLost,
     SandboxRemoved,
     SandboxRemoveFailed,
-    Started(Attempt, Instant),
+    /// Whole: its id is on record, and what differs from that is written.
+    Started(Attempt, Box<StartedContainer>),
     StartFailed(Attempt, StartFailureReason),
     Exited(Attempt, Box<Ended>),
     Probed(Attempt, ProbeKind, Answer),
@@ -135,7 +160,7 @@ pub enum Answer {
     Error,
 }
 
-/// An [`Action`] without its text.
+/// An [`Action`] without its text, and all else that it says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the action of that name")]
 pub enum Asked {
@@ -146,9 +171,18 @@ pub enum Asked {
     Kill(Attempt),
     Discard(Attempt),
     RemoveSandbox,
-    Save(PodPhase, u64),
+    Save {
+        phase: PodPhase,
+        generation: u64,
+        /// Of runs and their exit codes.
+        digest: u32,
+    },
     Forget,
-    Emit(Rc<str>),
+    Emit {
+        reason: Rc<str>,
+        warning: bool,
+        container: Option<ContainerIndex>,
+    },
 }
 
 impl Ring {
@@ -179,15 +213,35 @@ impl Ring {
             Observation::Shutdown => Entry::Shutdown,
             Observation::Of(index, seen) => Entry::Seen(*index, Seen::of(seen)),
         };
-        self.add(now, entry);
+        if let Observation::Wanted { pod, .. } | Observation::Found(super::Found { pod, .. }) = seen {
+            self.names.retain(|index, _| node.pod(*index).is_some());
+            let index = node.index_of(&pod.uid).unwrap_or_else(|| node.next_index());
+            self.names.insert(index, Rc::new(Names::of(pod)));
+        }
+        let names = match &entry {
+            Entry::Wanted(pod) => self.names.get(&pod.index),
+            Entry::Found(found) => self.names.get(&found.pod.index),
+            Entry::Seen(index, _) => self.names.get(index),
+            Entry::Unwanted(uid, _) => node.index_of(uid).and_then(|index| self.names.get(&index)),
+            Entry::SourcesSeen
+            | Entry::ImagesChanged
+            | Entry::Shutdown
+            | Entry::Planned { .. }
+            | Entry::Asked(..) => None,
+        };
+        let names = names.cloned();
+        self.add(Line { at: now, entry, names });
     }
 
     /// Remembers what the core has just asked for. A plan with nothing in it counts, too: that
     /// it was asked for moves stages on, and what is told next may find another one.
     pub fn planned(&mut self, now: Instant, plan: &Plan) {
-        self.add(now, Entry::Planned(plan.actions.len() as u8));
+        let planned =
+            Entry::Planned { actions: plan.actions.len() as u8, more: plan.more, wake_at: plan.wake_at };
+        self.add(Line { at: now, entry: planned, names: None });
         for (index, action) in &plan.actions {
-            self.add(now, Entry::Asked(*index, Asked::of(action)));
+            let names = self.names.get(index).cloned();
+            self.add(Line { at: now, entry: Entry::Asked(*index, Asked::of(action)), names });
         }
     }
 
@@ -197,20 +251,20 @@ impl Ring {
     }
 
     /// What is remembered from the entry `number` on, oldest first, each with its number.
-    pub fn since(&self, number: u64) -> impl Iterator<Item = (u64, Instant, &Entry)> {
+    pub fn since(&self, number: u64) -> impl Iterator<Item = (u64, &Line)> {
         let skipped = usize::try_from(number.saturating_sub(self.lost)).unwrap_or(usize::MAX);
-        let entries = self.entries.iter().enumerate().skip(skipped);
-        entries.map(|(place, (at, entry))| (self.lost + place as u64, *at, entry))
+        let lines = self.entries.iter().enumerate().skip(skipped);
+        lines.map(|(place, line)| (self.lost + place as u64, line))
     }
 
-    fn add(&mut self, now: Instant, entry: Entry) {
-        self.object_bytes += entry.object_bytes();
+    fn add(&mut self, line: Line) {
+        self.object_bytes += line.entry.object_bytes();
         while self.entries.is_full() || self.object_bytes > OBJECT_BYTES {
-            let Some((_, lost)) = self.entries.pop_front() else { break };
-            self.object_bytes -= lost.object_bytes();
+            let Some(lost) = self.entries.pop_front() else { break };
+            self.object_bytes -= lost.entry.object_bytes();
             self.lost += 1;
         }
-        let added = self.entries.push_back((now, entry));
+        let added = self.entries.push_back(line);
         debug_assert!(added.is_ok(), "room was made");
     }
 }
@@ -221,58 +275,23 @@ impl fmt::Display for Ring {
         if self.lost > 0 {
             writeln!(f, "({} older entries are lost)", self.lost)?;
         }
-        self.since(0).try_for_each(|(_, at, entry)| writeln!(f, "{}", Line(at, entry)))
+        self.since(0).try_for_each(|(_, line)| writeln!(f, "{line}"))
     }
 }
 
-/// An entry as people read it: seconds since the boot, and what took place.
-pub struct Line<'a>(pub Instant, pub &'a Entry);
-
-impl fmt::Display for Line<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Line(at, entry) = self;
-        let millis = at.0 / 1_000_000;
-        write!(f, "{:>7}.{:03} ", millis / 1000, millis % 1000)?;
-        match entry {
-            Entry::Seen(pod, seen) => write!(f, "pod {} <- {seen:?}", pod.0),
-            Entry::Asked(pod, asked) => write!(f, "pod {} -> {asked:?}", pod.0),
-            Entry::Wanted(pod) => write!(f, "pod {} <- Wanted {pod}", pod.index.0),
-            Entry::Found(found) => write!(
-                f,
-                "pod {} <- Found {}, sandbox {:?}, runs {:?}",
-                found.pod.index.0, found.pod, found.sandbox, found.attempts
-            ),
-            Entry::Unwanted(uid, Some(grace)) => write!(f, "Unwanted {uid}, grace {grace:?}"),
-            Entry::Unwanted(uid, None) => write!(f, "Unwanted {uid}"),
-            Entry::SourcesSeen | Entry::ImagesChanged | Entry::Shutdown => write!(f, "{entry:?}"),
-            Entry::Planned(0) => f.write_str("planned nothing"),
-            Entry::Planned(actions) => write!(f, "planned {actions}"),
-        }
-    }
-}
-
-/// `default/web (uid)`, with the phase on record.
-impl fmt::Display for Known {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        #[derive(Deserialize)]
-        struct Named<'a> {
-            #[serde(borrow)]
-            metadata: Metadata<'a>,
-        }
-        #[derive(Deserialize)]
-        struct Metadata<'a> {
-            namespace: &'a str,
-            name: &'a str,
-        }
-        match serde_json::from_str::<Named<'_>>(self.object.get()) {
-            Ok(Named { metadata }) => write!(f, "{}/{} ({})", metadata.namespace, metadata.name, self.uid)?,
-            Err(_) => write!(f, "{}", self.uid)?,
-        }
-        match &self.record {
-            Some(record) => write!(f, ", on record {:?}", record.phase),
-            None => Ok(()),
-        }
-    }
+/// Tells two records apart by all of them that a replay can know: its exits have no text.
+fn digest(record: &Record) -> u32 {
+    let add = |digest: u32, number: u32| (digest ^ number).wrapping_mul(0x0100_0193);
+    record.containers.iter().fold(0x811c_9dc5, |digest, container| {
+        let exit = container.last_exit.as_ref();
+        [
+            container.attempts,
+            exit.map_or(u32::MAX, |exit| exit.number),
+            exit.map_or(0, |exit| exit.code as u32),
+        ]
+        .into_iter()
+        .fold(digest, add)
+    })
 }
 
 impl Entry {
@@ -285,7 +304,7 @@ impl Entry {
             | Entry::ImagesChanged
             | Entry::Shutdown
             | Entry::Seen(..)
-            | Entry::Planned(_)
+            | Entry::Planned { .. }
             | Entry::Asked(..) => 0,
         }
     }
@@ -338,17 +357,6 @@ impl Ended {
     }
 }
 
-fn started(at: Instant) -> StartedContainer {
-    StartedContainer {
-        at,
-        id: "".into(),
-        image: "".into(),
-        image_id: "".into(),
-        user: User::default(),
-        stop_signal: 0,
-    }
-}
-
 impl Seen {
     fn of(seen: &PodObservation) -> Self {
         match seen {
@@ -357,7 +365,7 @@ impl Seen {
             PodObservation::SandboxLost => Seen::SandboxLost,
             PodObservation::SandboxRemoved => Seen::SandboxRemoved,
             PodObservation::SandboxRemoveFailed { .. } => Seen::SandboxRemoveFailed,
-            PodObservation::Started { attempt, container } => Seen::Started(*attempt, container.at),
+            PodObservation::Started { attempt, container } => Seen::Started(*attempt, container.clone()),
             PodObservation::StartFailed { attempt, failure } => Seen::StartFailed(*attempt, failure.reason),
             PodObservation::Exited { attempt, exit } => Seen::Exited(*attempt, Box::new(Ended::of(exit))),
             PodObservation::Probed { attempt, kind, result } => {
@@ -377,6 +385,26 @@ impl Seen {
         }
     }
 
+    /// The run that it is about.
+    fn attempt(&self) -> Option<Attempt> {
+        match self {
+            Seen::Started(attempt, _)
+            | Seen::StartFailed(attempt, _)
+            | Seen::Exited(attempt, _)
+            | Seen::Probed(attempt, ..)
+            | Seen::StopFailed(attempt) => Some(*attempt),
+            Seen::SandboxReady(..)
+            | Seen::SandboxFailed(_)
+            | Seen::SandboxLost
+            | Seen::SandboxRemoved
+            | Seen::SandboxRemoveFailed
+            | Seen::Saved(_)
+            | Seen::SaveFailed
+            | Seen::Forgotten
+            | Seen::ForgetFailed => None,
+        }
+    }
+
     /// As it was told, without the text.
     pub fn told(&self) -> PodObservation {
         let message: Box<str> = "".into();
@@ -386,8 +414,8 @@ impl Seen {
             Seen::SandboxLost => PodObservation::SandboxLost,
             Seen::SandboxRemoved => PodObservation::SandboxRemoved,
             Seen::SandboxRemoveFailed => PodObservation::SandboxRemoveFailed { message },
-            Seen::Started(attempt, at) => {
-                PodObservation::Started { attempt: *attempt, container: Box::new(started(*at)) }
+            Seen::Started(attempt, container) => {
+                PodObservation::Started { attempt: *attempt, container: container.clone() }
             }
             Seen::StartFailed(attempt, reason) => PodObservation::StartFailed {
                 attempt: *attempt,
@@ -415,6 +443,22 @@ impl Seen {
 }
 
 impl Asked {
+    /// The run that it is about.
+    fn attempt(&self) -> Option<Attempt> {
+        match self {
+            Asked::Start(attempt)
+            | Asked::Probe(attempt, _)
+            | Asked::Terminate(attempt)
+            | Asked::Kill(attempt)
+            | Asked::Discard(attempt) => Some(*attempt),
+            Asked::CreateSandbox
+            | Asked::RemoveSandbox
+            | Asked::Save { .. }
+            | Asked::Forget
+            | Asked::Emit { .. } => None,
+        }
+    }
+
     /// What is kept of an action.
     pub fn of(action: &Action) -> Self {
         match action {
@@ -425,9 +469,15 @@ impl Asked {
             Action::Kill(attempt) => Asked::Kill(*attempt),
             Action::Discard(attempt) => Asked::Discard(*attempt),
             Action::RemoveSandbox => Asked::RemoveSandbox,
-            Action::Save { record, generation } => Asked::Save(record.phase, *generation),
+            Action::Save { record, generation } => {
+                Asked::Save { phase: record.phase, generation: *generation, digest: digest(record) }
+            }
             Action::Forget => Asked::Forget,
-            Action::Emit(event) => Asked::Emit(event.reason.into()),
+            Action::Emit(event) => Asked::Emit {
+                reason: event.reason.into(),
+                warning: event.warning,
+                container: event.container,
+            },
         }
     }
 }
@@ -444,9 +494,9 @@ mod tests {
         }
         assert_eq!(ring.since(0).count(), RING_ENTRIES);
         assert_eq!(ring.next(), RING_ENTRIES as u64 + 3);
-        assert_eq!(ring.since(ring.next() - 1).map(|(number, ..)| number).collect::<Vec<_>>(), [514]);
+        assert_eq!(ring.since(ring.next() - 1).map(|(number, _)| number).collect::<Vec<_>>(), [514]);
         let text = ring.to_string();
-        assert!(text.starts_with("(3 older entries are lost)\n      3.000 ImagesChanged\n"), "{text}");
+        assert!(text.starts_with("(3 older entries are lost)\n      3.000 <- ImagesChanged\n"), "{text}");
     }
 
     #[test]
@@ -462,7 +512,7 @@ mod tests {
         };
         let mut add = |object| {
             let pod = Known { index: PodIndex(1), uid: "a".into(), object, record: None };
-            ring.add(Instant(2), Entry::Wanted(Box::new(pod)));
+            ring.add(Line { at: Instant(2), entry: Entry::Wanted(Box::new(pod)), names: None });
             (ring.entries.len(), ring.lost, ring.object_bytes)
         };
         assert_eq!(add(object(OBJECT_BYTES / 2)), (1, 0, OBJECT_BYTES / 2));

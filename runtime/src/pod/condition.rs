@@ -12,7 +12,7 @@ pub(crate) struct Condition {
 }
 
 /// All of them. `PodScheduled` and `Initialized` are true from `startTime` on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conditions {
     /// `PodReadyToStartContainers`.
     pub(crate) ready_to_start_containers: Condition,

@@ -7,17 +7,17 @@ use super::container::{Ended, LOST_AT_THE_END, STATUS_UNKNOWN, Shown};
 use super::{PodState, Sandbox, Stage, Verdict, Wish};
 
 impl PodState {
-    /// Derives phase and conditions anew.
+    /// Derives phase and conditions anew. Not only of what is to be shown: what is decided must
+    /// not hang on whether somebody has looked meanwhile.
     pub(super) fn settle(&mut self, now: Instant) {
-        if !self.changed {
-            return;
-        }
+        let before = (self.phase, self.conditions);
         self.phase = self.derive_phase();
         let ready = !self.was_refused()
             && !self.phase.is_terminal()
             && self.containers.iter().all(|container| container.health().ready);
         let sandbox = matches!(self.sandbox, Sandbox::Ready);
         self.conditions.settle(now, sandbox, ready);
+        self.changed |= before != (self.phase, self.conditions);
     }
 
     fn derive_phase(&self) -> PodPhase {

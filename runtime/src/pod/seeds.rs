@@ -124,6 +124,7 @@ fn a_life(seed: u64, failures: u64, interruptions: bool) {
     for uid in uids {
         in_the_end(&mut sim, &uid);
     }
+    sim.replay();
 }
 
 fn stale_news(chance: &mut Chance) -> Observation {

@@ -17,6 +17,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::node::*;
+use crate::replay::Again;
 use crate::spec::*;
 use crate::time::{Anchor, Instant, Moment};
 
@@ -146,6 +147,11 @@ pub(crate) struct Sim {
     wake_at: Option<Instant>,
     /// Everything is being taken down.
     down: bool,
+    /// What this agent's core was told and asked for, all of it.
+    ring: Ring,
+    told: Vec<(u64, Instant, Entry)>,
+    /// The pods that it was told whole, in that order.
+    told_pods: Vec<Rc<Pod>>,
 }
 
 /// For failures in time order, seconds with a fraction where there is one.
@@ -187,6 +193,9 @@ impl Sim {
             probes_in_flight: Vec::new(),
             wake_at: None,
             down: false,
+            ring: Ring::default(),
+            told: Vec::new(),
+            told_pods: Vec::new(),
         };
         sim.later(secs(0), Observation::SourcesSeen);
         sim
@@ -279,6 +288,8 @@ impl Sim {
         let mut rounds = 0;
         loop {
             let plan = self.node.plan(self.now);
+            self.ring.planned(self.now, &plan);
+            self.keep_told();
             self.largest_plan = self.largest_plan.max(plan.actions.len());
             self.wake_at = plan.wake_at;
             rounds += 1;
@@ -459,7 +470,7 @@ impl Sim {
         match happening {
             Happening::Told(seen) => {
                 self.down |= matches!(seen, Observation::Shutdown);
-                self.node.observe(self.now, seen);
+                self.tell(seen);
             }
             Happening::ToldOf(index, seen) => {
                 if let PodObservation::Probed { attempt, kind, .. } = seen {
@@ -470,7 +481,7 @@ impl Sim {
                 {
                     world.save_in_flight = false;
                 }
-                self.node.observe(self.now, Observation::Of(index, seen));
+                self.tell(Observation::Of(index, seen));
             }
             Happening::Executed(uid, index, attempt) => {
                 let now = self.now;
@@ -583,8 +594,17 @@ impl Sim {
                 );
             }
         }
-        let limit = self.node.pods().map(PodState::exec_probes_in_flight).sum::<usize>();
-        assert!(limit <= EXEC_PROBES_AT_ONCE, "{limit} exec probes at once");
+        let executes = |(index, attempt, kind): &&(PodIndex, Attempt, ProbeKind)| {
+            self.pods.iter().filter(|world| world.index == Some(*index)).any(|world| {
+                let probe = world.pod.spec.container(attempt.container).probe(*kind);
+                let exec = probe.is_some_and(|probe| matches!(probe.action, ProbeAction::Exec(_)));
+                exec && world.alive.contains_key(attempt)
+            })
+        };
+        let probes = self.probes_in_flight.iter().filter(executes).count();
+        assert!(probes <= EXEC_PROBES_AT_ONCE, "{probes} exec probes at once\n{}", self.log);
+        let writes = self.pods.iter().filter(|world| world.save_in_flight).count();
+        assert!(writes <= WRITES_AT_ONCE, "{writes} records are written at once");
     }
 
     /// Nothing of a pod is alive, and nothing of it is left.
@@ -622,9 +642,31 @@ impl Sim {
         self.weather.failures > 0 && self.chance.percent(self.weather.failures)
     }
 
-    /// Sources tell in order and at once.
+    /// Told at once.
     fn tell(&mut self, seen: Observation) {
+        if let Observation::Wanted { pod, .. } | Observation::Found(Found { pod, .. }) = &seen {
+            self.told_pods.push(pod.clone());
+        }
+        self.ring.observed(self.now, &self.node, &seen, None);
+        self.keep_told();
         self.node.observe(self.now, seen);
+    }
+
+    /// A ring holds the last; here all are kept.
+    fn keep_told(&mut self) {
+        let next = self.told.last().map_or(0, |(number, ..)| number + 1);
+        let new = self.ring.since(next).map(|(number, line)| (number, line.at, line.entry.clone()));
+        self.told.extend(new);
+    }
+
+    /// Tells another core what that of this agent was told: it must ask for the same.
+    pub(crate) fn replay(&mut self) {
+        self.ring = Ring::default();
+        let (mut again, mut pods) = (Again::default(), std::mem::take(&mut self.told_pods).into_iter());
+        for (number, at, entry) in std::mem::take(&mut self.told) {
+            let told = again.entry(number, at, entry, |_| Ok(pods.next().expect("one for each entry")));
+            told.unwrap_or_else(|error| panic!("{error}\n{}", self.log));
+        }
     }
 
     fn tell_of(&mut self, index: PodIndex, seen: PodObservation) {

@@ -91,6 +91,7 @@ impl Sim {
     }
 
     fn begin_agent(&mut self, same_boot: bool) {
+        self.replay();
         self.node = Node::new();
         self.down = false;
         self.probes_in_flight.clear();
@@ -128,13 +129,15 @@ impl Sim {
                     .then_some(FoundSandbox { ip: None, at: self.now }),
                 attempts: pod.over.iter().cloned().chain(alive).collect(),
             };
-            self.node.observe(self.now, Observation::Found(found));
+            self.tell(Observation::Found(found));
         }
-        for pod in self.pods.iter().filter(|pod| pod.wanted) {
-            let seen = Observation::Wanted { pod: pod.pod.clone(), record: pod.record.clone() };
-            self.node.observe(self.now, seen);
+        for place in 0..self.pods.len() {
+            let pod = &self.pods[place];
+            if pod.wanted {
+                self.tell(Observation::Wanted { pod: pod.pod.clone(), record: pod.record.clone() });
+            }
         }
-        self.node.observe(self.now, Observation::SourcesSeen);
+        self.tell(Observation::SourcesSeen);
         self.settle();
     }
 }
