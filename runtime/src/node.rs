@@ -64,6 +64,10 @@ pub struct Attempt {
 /// and the one that a person waits for with them.
 pub const STARTS_AT_ONCE: usize = 8;
 
+/// Pods of which something is being written or removed at once. The one thread that does it takes
+/// them in turn, and has no longer a queue than the loop can fill without waiting for it.
+pub const WRITES_AT_ONCE: usize = 64;
+
 /// Grace of what runs though nobody wants it: it went while no agent looked.
 const ORPHAN_GRACE: Duration = Duration::from_secs(1);
 
@@ -142,7 +146,9 @@ impl Node {
     /// Decides what is to be done now.
     pub fn plan(&mut self, now: Instant) -> Plan {
         let in_flight: usize = self.pods.iter().map(PodState::starts_in_flight).sum();
-        let mut draft = Draft::new(STARTS_AT_ONCE.saturating_sub(in_flight));
+        let writes = self.pods.iter().filter(|pod| pod.is_being_written()).count();
+        let mut draft =
+            Draft::new(STARTS_AT_ONCE.saturating_sub(in_flight), WRITES_AT_ONCE.saturating_sub(writes));
         let count = self.pods.len();
         let active = self.pods.iter().filter(|pod| pod.is_active()).count();
         for turn in 0..count {
@@ -203,7 +209,7 @@ impl Node {
 
     fn want(&mut self, now: Instant, pod: Rc<Pod>, record: Option<Box<Record>>) {
         if let Some(known) = self.of_uid(&pod.uid) {
-            known.want(pod);
+            known.want(now, pod);
             return;
         }
         if self.shutdown {

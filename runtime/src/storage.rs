@@ -7,7 +7,8 @@
 
 use std::sync::mpsc;
 
-/// Jobs that may wait. A loop that is further ahead of the card than this waits itself.
+/// Jobs that may wait. A loop that is further ahead of the card than this waits itself; the core
+/// asks for less at once ([`crate::node::WRITES_AT_ONCE`], [`crate::node::STARTS_AT_ONCE`]).
 const JOBS: usize = 256;
 
 type Job = Box<dyn FnOnce() + Send>;

@@ -52,6 +52,8 @@ enum Asking {
     Between,
     /// Its answer is awaited.
     InFlight,
+    /// Its answer is awaited and will count for nothing; then it is held.
+    GivenUp,
     /// It is not asked again in this run.
     Held,
 }
@@ -137,7 +139,11 @@ impl Probes {
                 ProbeKind::Readiness => {}
                 ProbeKind::Liveness | ProbeKind::Startup => {
                     worker.found = Some(true);
-                    worker.state = Asking::Held;
+                    worker.state = match worker.state {
+                        // Its process runs on, and has the place that it was given.
+                        Asking::InFlight | Asking::GivenUp => Asking::GivenUp,
+                        Asking::Between | Asking::Held => Asking::Held,
+                    };
                 }
             }
         }
@@ -157,7 +163,11 @@ impl Probes {
 
     /// How many exec probes await an answer.
     pub(crate) fn exec_in_flight(&self) -> usize {
-        self.workers.iter().filter(|worker| worker.exec && worker.state == Asking::InFlight).count()
+        let in_flight = |worker: &&Worker| match worker.state {
+            Asking::InFlight | Asking::GivenUp => worker.exec,
+            Asking::Between | Asking::Held => false,
+        };
+        self.workers.iter().filter(in_flight).count()
     }
 
     /// It is being asked.
@@ -180,10 +190,14 @@ impl Probes {
         let Some(worker) = self.workers.iter_mut().find(|worker| worker.kind == kind) else {
             return Meaning::NotAsked;
         };
-        if worker.state != Asking::InFlight {
-            return Meaning::NotAsked;
+        match worker.state {
+            Asking::InFlight => worker.state = Asking::Between,
+            Asking::GivenUp => {
+                worker.state = Asking::Held;
+                return Meaning::NotAsked;
+            }
+            Asking::Between | Asking::Held => return Meaning::NotAsked,
         }
-        worker.state = Asking::Between;
         let success = match result {
             ProbeResult::Success | ProbeResult::Warning(_) => true,
             ProbeResult::Failure(_) => false,
@@ -366,7 +380,7 @@ impl PodState {
 }
 
 /// Its probes are asked: it runs, and nobody has lost patience with it.
-fn asks_probes(container: &ContainerState) -> bool {
+pub(super) fn asks_probes(container: &ContainerState) -> bool {
     match container.run {
         Run::Running | Run::Terminating { .. } => true,
         Run::Waiting | Run::Recording | Run::Starting { .. } => false,

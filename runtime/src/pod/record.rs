@@ -87,6 +87,11 @@ impl Journal {
         awaited
     }
 
+    /// It is being written.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
     /// A terminal phase is on flash, with everything else that is known.
     pub(super) fn has_terminal(&self) -> bool {
         self.is_clean() && self.on_flash.as_ref().is_some_and(|record| record.phase.is_terminal())
@@ -157,7 +162,7 @@ impl PodState {
         }
         let generation = self.journal.generation + 1;
         let record = Box::new(record);
-        if draft.push(self.index, Action::Save { record: record.clone(), generation }) {
+        if draft.push_write(self.index, Action::Save { record: record.clone(), generation }) {
             self.journal.generation = generation;
             self.journal.in_flight = Some((generation, record));
             self.journal.need = Need::Clean;

@@ -140,20 +140,18 @@ impl PodState {
             return;
         }
         for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
-            let turn = match container.run {
-                Run::Waiting => Some(None),
-                Run::StartFailed { retry: StartRetry::At(at) } => {
-                    (at <= now).then(|| finished_this_boot(container))
-                }
-                Run::StartFailed { retry: StartRetry::WhenImagesChange { .. } } => None,
-                Run::Exited if container.restarts(policy) => match finished_this_boot(container) {
-                    Some(finished) => container.backoff.check(now, finished).ok().map(|()| Some(finished)),
-                    None => Some(None),
-                },
-                Run::Exited | Run::Recording | Run::Starting { .. } => None,
-                Run::Running | Run::Terminating { .. } | Run::Killing { .. } => None,
+            let is_its_turn = match container.run {
+                Run::Waiting => true,
+                Run::StartFailed { retry: StartRetry::At(at) } => at <= now,
+                Run::StartFailed { retry: StartRetry::WhenImagesChange { .. } } => false,
+                Run::Exited if container.restarts(policy) => finished_this_boot(container)
+                    .is_none_or(|finished| container.backoff.check(now, finished).is_ok()),
+                Run::Exited | Run::Recording | Run::Starting { .. } => false,
+                Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
             };
-            let Some(finished) = turn else { continue };
+            if !is_its_turn {
+                continue;
+            }
             // Of a start that is tried again it may be on flash already: nothing would be written
             // and no news come of it.
             let recorded = self.journal.has_begun(index, container.number);
@@ -169,7 +167,9 @@ impl PodState {
                     if !draft.push_start(self.index, Action::Start(Attempt { container: index, number })) {
                         return;
                     }
-                    if let Some(finished) = finished {
+                    // An end of before this boot holds nothing back, and counts all the same.
+                    if container.ended.is_some() {
+                        let finished = finished_this_boot(container).unwrap_or(now);
                         container.backoff.advance(now, finished);
                     }
                     container.begin(Run::Starting { images_changed: false });

@@ -180,7 +180,7 @@ impl PodState {
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
         };
         if let Some(earlier) = forget
-            && draft.push(self.index, Action::Forget)
+            && draft.push_write(self.index, Action::Forget)
         {
             self.stage = Stage::Forgetting { earlier };
         }

@@ -249,6 +249,64 @@ fn a_pod_wanted_again_while_it_goes_starts_afresh_when_it_is_forgotten() {
 }
 
 #[test]
+fn a_pod_that_is_wanted_with_another_spec_under_its_uid_goes_and_that_one_follows() {
+    let one = std::rc::Rc::new(pod(RestartPolicy::Always).with([container("a"), container("b")]));
+    let other = std::rc::Rc::new(pod(RestartPolicy::Always).with([container("a")]));
+    let run = |number| Attempt { container: ContainerIndex(number), number: 0 };
+    let attempts = |numbers: [u8; 2]| {
+        numbers.map(|number| FoundAttempt {
+            attempt: run(number),
+            container: started(at(2), run(number)),
+            exit: None,
+            health: Health::default(),
+        })
+    };
+    // Told by the agent that runs it, and by one that finds it running.
+    for found in [false, true] {
+        let mut node = Node::new();
+        let sandbox = Some(FoundSandbox { ip: None, at: at(1) });
+        let before = Found { pod: one.clone(), record: None, sandbox, attempts: attempts([0, 1]).into() };
+        node.observe(at(10), Observation::Found(before));
+        if !found {
+            node.observe(at(10), Observation::Wanted { pod: one.clone(), record: None });
+        }
+        node.observe(at(10), Observation::Wanted { pod: other.clone(), record: None });
+        node.observe(at(10), Observation::SourcesSeen);
+        let index = node.index_of(&uid()).expect("it is here");
+        let asked = |node: &mut Node| -> Vec<Action> {
+            node.plan(at(10)).actions.into_iter().map(|(_, action)| action).collect()
+        };
+        let ended = |actions: &[Action]| actions.iter().filter(|a| matches!(a, Action::Terminate(_))).count();
+        assert_eq!(ended(&asked(&mut node)), 2, "both are asked to end");
+        for number in [0, 1] {
+            let exit = Exit {
+                code: 0,
+                oom_killed: false,
+                reason: None,
+                message: "".into(),
+                started_at: crate::time::Moment::ThisBoot(at(2)),
+                finished_at: crate::time::Moment::ThisBoot(at(10)),
+            };
+            let seen = PodObservation::Exited { attempt: run(number), exit: Box::new(exit) };
+            node.observe(at(10), Observation::Of(index, seen));
+        }
+        let _ = asked(&mut node);
+        let _ = asked(&mut node);
+        for seen in [PodObservation::SandboxRemoved, PodObservation::Saved { generation: 1 }] {
+            node.observe(at(10), Observation::Of(index, seen));
+            let _ = asked(&mut node);
+        }
+        node.observe(at(10), Observation::Of(index, PodObservation::Forgotten));
+        let _ = asked(&mut node);
+        let next = node.index_of(&uid()).expect("the other one is here");
+        assert!(next != index && node.pod(next).is_some_and(|state| *state.pod() == other));
+        // The same once more is no change.
+        node.observe(at(11), Observation::Wanted { pod: other.clone(), record: None });
+        assert!(!node.pod(next).is_some_and(PodState::is_unwanted));
+    }
+}
+
+#[test]
 fn a_pod_that_waits_for_an_image_starts_the_moment_it_is_there() {
     let mut sim =
         Sim::new(pod(RestartPolicy::Always), |_, _| Fate::FailsToStart(StartFailureReason::ErrImagePull));
@@ -427,6 +485,27 @@ fn only_so_many_starts_are_in_flight_at_once() {
 }
 
 #[test]
+fn only_so_many_records_are_written_at_once() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs);
+    sim.weather.latency = secs(5);
+    let refused = 2 * WRITES_AT_ONCE + 7;
+    for number in 0..MAX_PODS + refused {
+        sim.want(pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")));
+    }
+    sim.run_until(secs(0));
+    assert_eq!(sim.log.matches(" save Failed").count(), WRITES_AT_ONCE);
+    sim.run_until(secs(1000));
+    assert_eq!(sim.log.matches(" save Failed").count(), refused, "each is written once");
+    for number in MAX_PODS..MAX_PODS + refused {
+        sim.unwant(&format!("u{number}").as_str().into(), None);
+    }
+    sim.run_until(secs(1000));
+    assert_eq!(sim.log.matches(" forget").count(), WRITES_AT_ONCE);
+    sim.run_until(secs(1200));
+    assert_eq!(sim.node.pods().count(), MAX_PODS);
+}
+
+#[test]
 fn what_does_not_fit_into_a_plan_comes_with_the_next() {
     let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm);
     for number in 0..3 * MAX_ACTIONS {
@@ -486,6 +565,20 @@ fn after_a_power_cut_pods_start_again_and_count_it() {
     assert_eq!(sim.trace, "   0s app#0 start\n 100s app#1 start\n");
     assert_eq!(first(&sim)["restartCount"], 1);
     assert_eq!(first(&sim)["lastState"]["terminated"]["reason"], "ContainerStatusUnknown");
+}
+
+#[test]
+fn a_restart_after_a_power_cut_counts_for_the_back_off_of_the_next() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
+    sim.run_until(secs(100));
+    sim.fates(|_, _| Fate::Exits(1, secs(1)));
+    sim.reboot();
+    sim.run_until(secs(140));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n 100s app#1 start\n 101s app#1 exits 1\n 111s app#2 start\n 112s app#2 exits 1\n \
+         132s app#3 start\n 133s app#3 exits 1\n"
+    );
 }
 
 #[test]

@@ -216,6 +216,51 @@ fn only_so_many_exec_probes_run_at_once_and_every_one_has_its_turn() {
 }
 
 #[test]
+fn an_exec_probe_has_its_place_until_it_answers_even_if_its_pod_is_stopped() {
+    let asked = Rc::new(RefCell::new(Vec::<String>::new()));
+    let noted = asked.clone();
+    let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm).probes(move |name, _, _| {
+        noted.borrow_mut().push(name.to_owned());
+        ProbeResult::Success
+    });
+    for number in 0..=EXEC_PROBES_AT_ONCE {
+        let mut app = container(&format!("app{number}"));
+        app.liveness_probe = Some(Probe { initial_delay: secs(5 + number as u64), ..exec_probe() });
+        sim.want(
+            pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")).with([app]),
+        );
+    }
+    sim.run_until(secs(4));
+    // None answers while this lasts.
+    sim.weather.latency = secs(1_000_000);
+    sim.run_until(secs(8));
+    assert_eq!(asked.borrow().len(), EXEC_PROBES_AT_ONCE);
+    for number in 0..EXEC_PROBES_AT_ONCE {
+        sim.unwant(&format!("u{number}").as_str().into(), Some(secs(100)));
+    }
+    sim.run_until(secs(20));
+    assert_eq!(asked.borrow().len(), EXEC_PROBES_AT_ONCE, "a place was given twice");
+    sim.weather.latency = secs(0);
+    sim.run_until(secs(120));
+    assert_eq!(
+        asked.borrow().last().map(String::as_str),
+        Some("app4"),
+        "its process is gone, and its place free"
+    );
+}
+
+#[test]
+fn what_is_being_killed_is_not_asked_and_wakes_nobody_for_it() {
+    let mut sim = Sim::new(probed(None, Some(exec_probe()), None), |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(101));
+    sim.unwant(&"u1".into(), Some(secs(2)));
+    sim.weather.latency = secs(1_000_000);
+    sim.run_until(secs(104));
+    assert!(sim.trace.ends_with("app#0 Kill\n"), "{}", sim.trace);
+    assert_eq!(sim.node.plan(at(104)).wake_at, Some(at(113)), "the kill, not the probe of 110s");
+}
+
+#[test]
 fn an_adopted_container_stays_ready_until_a_probe_says_otherwise() {
     let pod = Rc::new(probed(None, Some(exec_probe()), None));
     for (before, ready) in [(true, true), (false, false)] {
