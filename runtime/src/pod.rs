@@ -277,17 +277,27 @@ impl PodState {
         starting.count() + usize::from(matches!(self.sandbox, Sandbox::Creating))
     }
 
+    /// Something of it is being written or removed.
+    pub(crate) fn is_being_written(&self) -> bool {
+        self.journal.is_in_flight() || matches!(self.stage, Stage::Forgetting { .. })
+    }
+
     /// Exec probes in flight.
     pub(crate) fn exec_probes_in_flight(&self) -> usize {
         self.containers.iter().map(|container| container.probes.exec_in_flight()).sum()
     }
 
-    /// A source wants it (once more).
-    pub(crate) fn want(&mut self, pod: Rc<Pod>) {
+    /// A source wants it (once more). With another spec than it has it goes, and what is wanted
+    /// now follows under the same uid when it is forgotten.
+    pub(crate) fn want(&mut self, now: Instant, pod: Rc<Pod>) {
         match self.wish {
+            Wish::Unwanted => self.again = Some(pod),
+            Wish::Wanted | Wish::Unknown if *self.pod != *pod => {
+                self.unwant(now, None);
+                self.again = Some(pod);
+            }
             Wish::Wanted => {}
             Wish::Unknown => self.wish = Wish::Wanted,
-            Wish::Unwanted => self.again = Some(pod),
         }
     }
 
@@ -297,6 +307,7 @@ impl PodState {
         self.wish = Wish::Unwanted;
         self.stop(now, grace);
         self.touch();
+        self.settle(now);
     }
 
     /// Images were added.
@@ -439,7 +450,7 @@ impl PodState {
                 Run::Waiting | Run::Recording | Run::Starting { .. } => {}
                 Run::StartFailed { .. } | Run::Running | Run::Exited => {}
             }
-            if container.is_running() {
+            if probe::asks_probes(container) {
                 for (_, exec, due) in container.probes.due() {
                     if !exec || wake.exec_probe_has_place {
                         wake.note(due);

@@ -7,6 +7,8 @@
 //! is a system call of which anybody else can tell whether it was made; between
 //! two of them it is all the same when a process dies.
 //!
+//! It can also hold a helper back until what it has made is over ([`Steps::hold_a_name`]).
+//!
 //! It must not outlive the agent or the supervisors that it follows: end it first.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,6 +87,8 @@ pub struct Followed {
     pub made: BTreeMap<Role, u32>,
     /// The system call before which one was killed.
     pub killed_before: Option<String>,
+    /// An exec helper was held back until the supervisor had looked at what it made.
+    pub held: bool,
 }
 
 /// The processes of an agent's pods are followed for as long as this lives.
@@ -101,7 +105,7 @@ impl Steps {
     /// # Panics
     /// If the agent cannot be followed: somebody else does, or the machine forbids it.
     pub fn follow(agent: u32, aims: impl Fn(&str) -> Option<Step> + Send + 'static) -> Steps {
-        Steps::begin(aims, move |follower| follower.begin(agent.cast_signed()))
+        Steps::begin(Box::new(aims), false, move |follower| follower.begin(agent.cast_signed()))
     }
 
     /// Follows supervisors that run already, by the uids of their pods, and what they fork.
@@ -112,13 +116,24 @@ impl Steps {
         supervisors: BTreeMap<String, u32>,
         aims: impl Fn(&str) -> Option<Step> + Send + 'static,
     ) -> Steps {
-        Steps::begin(aims, move |follower| {
+        Steps::begin(Box::new(aims), false, move |follower| {
             supervisors.iter().try_for_each(|(uid, pid)| follower.take_up(uid, pid.cast_signed()))
         })
     }
 
+    /// Follows what the agent starts from now on, kills nobody, and holds the first exec helper
+    /// of each pod back when it is about to say what its process is called: until that process
+    /// has ended, and the supervisor has looked at its end.
+    ///
+    /// # Panics
+    /// As [`Steps::follow`].
+    pub fn hold_a_name(agent: u32) -> Steps {
+        Steps::begin(Box::new(|_| None), true, move |follower| follower.begin(agent.cast_signed()))
+    }
+
     fn begin(
-        aims: impl Fn(&str) -> Option<Step> + Send + 'static,
+        aims: Aims,
+        holds: bool,
         begin: impl FnOnce(&mut Follower) -> io::Result<()> + Send + 'static,
     ) -> Steps {
         let (over, seen) = (Arc::new(AtomicBool::new(false)), Arc::default());
@@ -126,7 +141,10 @@ impl Steps {
         let mut follower = Follower {
             tracees: BTreeMap::new(),
             early: BTreeSet::new(),
-            aims: Box::new(aims),
+            aims,
+            holds,
+            made: BTreeMap::new(),
+            held: BTreeMap::new(),
             seen: Arc::clone(&seen),
             over: Arc::clone(&over),
         };
@@ -192,11 +210,26 @@ enum Tracee {
 /// Where a process of the pod with this uid is to be killed.
 type Aims = Box<dyn Fn(&str) -> Option<Step> + Send>;
 
+/// An exec helper that is held back.
+struct Held {
+    helper: pid_t,
+    /// What it has made.
+    process: pid_t,
+    /// The supervisor has asked who ended, and this one had.
+    looked: bool,
+}
+
 struct Follower {
     tracees: BTreeMap<pid_t, Tracee>,
     /// Processes that stopped before their parent's fork was heard of.
     early: BTreeSet<pid_t>,
     aims: Aims,
+    /// Names are held back.
+    holds: bool,
+    /// What each exec helper has forked.
+    made: BTreeMap<pid_t, pid_t>,
+    /// Helpers that wait, by the uid of their pod.
+    held: BTreeMap<String, Held>,
     seen: Arc<Mutex<BTreeMap<String, Followed>>>,
     over: Arc<AtomicBool>,
 }
@@ -270,6 +303,9 @@ impl Follower {
         let tracee = match &self.tracees[&parent] {
             Tracee::Agent => Tracee::Agent,
             Tracee::Of { uid, role, .. } => {
+                if *role == Some(Role::ExecHelper) {
+                    self.made.insert(parent, child);
+                }
                 let role = match role {
                     // The process that it makes does not name itself.
                     Some(Role::ExecHelper) => Some(Role::ExecHelper),
@@ -347,6 +383,12 @@ impl Follower {
             *role = Some(Role::Trial);
         }
         *naming = number == libc::SYS_prctl && call.arguments[0] == libc::PR_SET_NAME as u64;
+        if self.holds
+            && let Some(role) = *role
+        {
+            let uid = uid.clone();
+            return self.hold(pid, &uid, role, number);
+        }
         let (Some(role), true) = (*role, is_step(&call)) else { return true };
         let mut seen = lock(&self.seen);
         let pod = seen.entry(uid.clone()).or_default();
@@ -362,6 +404,32 @@ impl Follower {
         false
     }
 
+    /// A system call begins; `false` if it has to wait.
+    fn hold(&mut self, pid: pid_t, uid: &str, role: Role, call: c_long) -> bool {
+        let waits = is_wait_for_news(call);
+        match (role, self.held.get_mut(uid)) {
+            (Role::ExecHelper, None) if call == libc::SYS_sendmsg => {
+                let Some(process) = self.made.get(&pid).copied() else { return true };
+                let mut seen = lock(&self.seen);
+                let pod = seen.entry(uid.to_owned()).or_default();
+                if !std::mem::replace(&mut pod.held, true) {
+                    self.held.insert(uid.to_owned(), Held { helper: pid, process, looked: false });
+                    return false;
+                }
+            }
+            (Role::Supervisor, Some(held)) if call == libc::SYS_waitid && is_over(held.process) => {
+                held.looked = true;
+            }
+            (Role::Supervisor, Some(held)) if waits && held.looked => {
+                let helper = held.helper;
+                self.held.remove(uid);
+                self.resume(helper, 0);
+            }
+            _ => {}
+        }
+        true
+    }
+
     fn resume(&self, pid: pid_t, signal: c_int) {
         let how = match &self.tracees[&pid] {
             Tracee::Agent => libc::PTRACE_CONT,
@@ -370,6 +438,21 @@ impl Follower {
         // One that was killed meanwhile is not there to go on.
         let _ = ptrace(how, pid, 0, signal as usize);
     }
+}
+
+/// Whether a process has ended, reaped or not.
+fn is_over(pid: pid_t) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with(['Z', 'X']))
+}
+
+/// Whether a process sleeps by this call until something happens.
+fn is_wait_for_news(call: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if call == libc::SYS_poll || call == libc::SYS_epoll_wait {
+        return true;
+    }
+    call == libc::SYS_ppoll || call == libc::SYS_epoll_pwait
 }
 
 /// `struct ptrace_syscall_info`, as far as it is read here.

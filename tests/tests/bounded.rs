@@ -23,6 +23,10 @@ const LISTING: u64 = 14 * 1024;
 /// buffers of a connection, and 4 MiB of what is unread.
 const SERVING: u64 = 22 * 1024;
 
+/// KiB of an agent that had three hundred pods, 110 at a time, and keeps 512 of their events, of
+/// two or three KiB each, with what they are told apart by.
+const TELLING: u64 = 12 * 1024;
+
 /// KiB that may stay of it: 512 events, the ring of changes, and what the allocator keeps.
 const AFTER: u64 = 6 * 1024;
 
@@ -131,6 +135,41 @@ fn a_thousand_pods_are_listed_and_a_hundred_and_ten_admitted() {
     device.wait_within(LONG, "all but 110 to be refused", || refused() == 1001 - 110);
     watched.stayed_below(LISTING, "1000 pods");
     watched.take_all();
+    watched.is_undisturbed();
+    watched.fell_again();
+}
+
+#[test]
+fn the_events_of_three_hundred_pods_are_kept_up_to_a_bound() {
+    let watched = Watched::start();
+    let device = &watched.device;
+    // As long as the name of an image can be, so that each event is as long as events are.
+    let image = format!("localhost/{}:1", ["none"; 200].join("/"));
+    let events = || {
+        let list = device.get("/api/v1/events").expect("the API lists events");
+        list["items"].as_array().expect("a list").clone()
+    };
+    let of = |wave: usize, number: usize| format!("pod-{}", wave * 100 + number);
+    for wave in 0..3 {
+        for number in 0..100 {
+            let name = of(wave, number);
+            let text = manifest::pod(&name, "sleep").replace("localhost/demo:1", &image);
+            watched.put(&format!("{name}.yaml"), text);
+        }
+        // Two when it fails, and two more when it begins to wait.
+        let told = |number: usize| {
+            let name = of(wave, number);
+            let of_it = events().iter().filter(|event| event["involvedObject"]["name"] == *name).count();
+            of_it == 4
+        };
+        device.wait_within(LONG, "the pods of this wave to wait for their images", || told(0) && told(99));
+        watched.take_all();
+    }
+    let kept = events();
+    assert!(kept.len() <= 512, "{} events are kept", kept.len());
+    assert!(kept.len() > 400, "only {} events are kept", kept.len());
+    assert!(!kept.iter().any(|event| event["involvedObject"]["name"] == *of(0, 0)), "the oldest go first");
+    watched.stayed_below(TELLING, "the events of 300 pods");
     watched.is_undisturbed();
     watched.fell_again();
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nodlet_tests::steps::Steps;
 use nodlet_tests::{Device, manifest};
 
 fn server(name: &str, probes: &str) -> String {
@@ -171,6 +172,28 @@ fn an_exec_probe_that_overruns_is_killed_with_all_it_started() {
         })
     });
     assert_eq!(slow.container("app").restart_count(), 0);
+}
+
+#[test]
+fn a_probe_that_is_over_before_it_has_a_name_is_not_lost() {
+    let device = Device::start();
+    let steps = Steps::hold_a_name(device.agent_pid());
+    // One probe, and no second one to make up for it.
+    let probe = "readinessProbe: {exec: {command: [/bin/demo, exit, \"0\"]}, periodSeconds: 3600, timeoutSeconds: 3600}";
+    device.write_manifest(
+        "quick.yaml",
+        &manifest::pod_of("quick", &[manifest::container("app", "sleep", probe)], ""),
+    );
+    let quick = device.pod("quick");
+    quick.wait_ready();
+    let object = quick.object().expect("it is here");
+    let uid = object["metadata"]["uid"].as_str().expect("every pod has one");
+    assert!(steps.of(uid).held, "no helper was held back");
+    assert!(
+        !device.cgroups().iter().any(|cgroup| cgroup.to_string_lossy().contains("/exec-")),
+        "its cgroup is kept"
+    );
+    drop(steps);
 }
 
 #[test]

@@ -179,6 +179,42 @@ impl Shell {
 mod tests {
     use super::*;
 
+    fn record(events: &mut Events, pod: usize, reason: &str, message: &str) {
+        let name = format!("pod-{pod}");
+        let involved = Involved { namespace: "default", name: &name, uid: &name, container: Some("app") };
+        events.record(&involved, "Warning", reason, message, Timestamp(5), "board");
+    }
+
+    #[test]
+    fn of_the_events_of_three_hundred_pods_the_newest_are_kept_and_no_more() {
+        let objects = Rc::new(Objects::new(0));
+        let mut events = Events::new(objects.clone());
+        // What a container writes may be long, and of letters that JSON writes with six.
+        let long = "\u{1}".repeat(100_000);
+        for pod in 0..300 {
+            for reason in ["Failed", "BackOff", "Unhealthy", "Killing"] {
+                record(&mut events, pod, reason, &long);
+            }
+        }
+        let (kept, _) = objects.list("events", None);
+        assert_eq!((kept.len(), events.kept.len()), (EVENTS, EVENTS));
+        let bytes: usize = kept.iter().map(|(_, event)| event.json.len()).sum();
+        assert!(bytes <= EVENTS * (6 * MESSAGE + 1024), "{bytes}");
+        let pods =
+            |pod: usize| kept.iter().filter(|(key, _)| key.name.starts_with(&format!("pod-{pod}."))).count();
+        assert_eq!((pods(299), pods(300 - EVENTS / 4), pods(299 - EVENTS / 4)), (4, 4, 0));
+
+        // What repeats is counted, and is the newest then.
+        for _ in 0..7 {
+            record(&mut events, 300 - EVENTS / 4, "Failed", &long);
+        }
+        assert_eq!(objects.list("events", None).0.len(), EVENTS);
+        let newest = events.kept.back().expect("there are some");
+        assert_eq!(newest.count, 8);
+        let shown = objects.get(&newest.key).expect("it is shown");
+        assert!(shown.json.contains("\"count\":8"), "{}", shown.json);
+    }
+
     #[test]
     fn what_a_container_wrote_stays_in_its_line_of_the_log() {
         assert_eq!(one_line("no \"disk\" – Größe 3"), "no \"disk\" – Größe 3");

@@ -265,7 +265,12 @@ impl FieldError {
     }
 
     pub(super) fn too_many(path: &Path<'_>, count: usize, limit: usize) -> Self {
-        Self::new(path, FieldErrorKind::TooMany, count.to_string(), format!("must have at most {limit} items"))
+        Self::new(
+            path,
+            FieldErrorKind::TooMany,
+            count.to_string(),
+            format!("must have at most {limit} items"),
+        )
     }
 
     pub(super) fn type_invalid(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {

@@ -511,7 +511,8 @@ fn a_long_key_with_many_below_it_that_are_there_twice_is_told_in_few_words() {
 #[test]
 fn a_pod_has_no_more_containers_than_an_index_has_numbers() {
     let with = |count: usize| {
-        let containers: Vec<String> = (0..count).map(|number| format!("{{name: c{number}, image: i}}")).collect();
+        let containers: Vec<String> =
+            (0..count).map(|number| format!("{{name: c{number}, image: i}}")).collect();
         format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec: {{containers: [{}]}}\n",
             containers.join(", ")
