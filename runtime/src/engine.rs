@@ -345,7 +345,7 @@ impl Engine {
         loop {
             let now = Instant::now();
             let plan = self.node.plan(now);
-            self.ring.planned(now, &plan);
+            self.ring.planned(now, &self.node, &plan);
             for (pod, action) in plan.actions {
                 self.perform(pod, action);
             }

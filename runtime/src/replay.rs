@@ -213,7 +213,7 @@ mod tests {
             told.observed(Instant(at), node, &seen, Some(&object));
             node.observe(Instant(at), seen);
             let plan = node.plan(Instant(at));
-            told.planned(Instant(at), &plan);
+            told.planned(Instant(at), node, &plan);
         };
         observe(&mut node, 1, Observation::Wanted { pod: pods[0].pod.clone(), record: None });
         observe(&mut node, 2, Observation::SourcesSeen);

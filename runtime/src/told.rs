@@ -72,8 +72,8 @@ impl Told {
     }
 
     /// [`Ring::planned`].
-    pub(crate) fn planned(&self, now: Instant, plan: &Plan) {
-        self.ring.borrow_mut().planned(now, plan);
+    pub(crate) fn planned(&self, now: Instant, node: &Node, plan: &Plan) {
+        self.ring.borrow_mut().planned(now, node, plan);
         self.readers.wake();
     }
 

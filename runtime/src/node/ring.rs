@@ -213,34 +213,36 @@ impl Ring {
             Observation::Shutdown => Entry::Shutdown,
             Observation::Of(index, seen) => Entry::Seen(*index, Seen::of(seen)),
         };
-        if let Observation::Wanted { pod, .. } | Observation::Found(super::Found { pod, .. }) = seen {
-            self.names.retain(|index, _| node.pod(*index).is_some());
-            let index = node.index_of(&pod.uid).unwrap_or_else(|| node.next_index());
-            self.names.insert(index, Rc::new(Names::of(pod)));
-        }
-        let names = match &entry {
-            Entry::Wanted(pod) => self.names.get(&pod.index),
-            Entry::Found(found) => self.names.get(&found.pod.index),
-            Entry::Seen(index, _) => self.names.get(index),
-            Entry::Unwanted(uid, _) => node.index_of(uid).and_then(|index| self.names.get(&index)),
+        let about = match &entry {
+            Entry::Wanted(known) => Some(known.index),
+            Entry::Found(found) => Some(found.pod.index),
+            Entry::Seen(index, _) => Some(*index),
+            Entry::Unwanted(uid, _) => node.index_of(uid),
             Entry::SourcesSeen
             | Entry::ImagesChanged
             | Entry::Shutdown
             | Entry::Planned { .. }
             | Entry::Asked(..) => None,
         };
-        let names = names.cloned();
+        if let (Observation::Wanted { pod, .. } | Observation::Found(super::Found { pod, .. }), Some(index)) =
+            (seen, about)
+        {
+            self.names.retain(|index, _| node.pod(*index).is_some());
+            // One that is known is what it was until it is gone, whatever is wanted in its place.
+            self.names.entry(index).or_insert_with(|| Rc::new(Names::of(pod)));
+        }
+        let names = about.and_then(|index| self.name(node, index));
         self.add(Line { at: now, entry, names });
     }
 
     /// Remembers what the core has just asked for. A plan with nothing in it counts, too: that
     /// it was asked for moves stages on, and what is told next may find another one.
-    pub fn planned(&mut self, now: Instant, plan: &Plan) {
+    pub fn planned(&mut self, now: Instant, node: &Node, plan: &Plan) {
         let planned =
             Entry::Planned { actions: plan.actions.len() as u8, more: plan.more, wake_at: plan.wake_at };
         self.add(Line { at: now, entry: planned, names: None });
         for (index, action) in &plan.actions {
-            let names = self.names.get(index).cloned();
+            let names = self.name(node, *index);
             self.add(Line { at: now, entry: Entry::Asked(*index, Asked::of(action)), names });
         }
     }
@@ -255,6 +257,16 @@ impl Ring {
         let skipped = usize::try_from(number.saturating_sub(self.lost)).unwrap_or(usize::MAX);
         let lines = self.entries.iter().enumerate().skip(skipped);
         lines.map(|(place, line)| (self.lost + place as u64, line))
+    }
+
+    /// What people call a pod that the core knows.
+    fn name(&mut self, node: &Node, index: PodIndex) -> Option<Rc<Names>> {
+        if let Some(names) = self.names.get(&index) {
+            return Some(names.clone());
+        }
+        let names = Rc::new(Names::of(node.pod(index)?.pod()));
+        self.names.insert(index, names.clone());
+        Some(names)
     }
 
     fn add(&mut self, line: Line) {

@@ -288,7 +288,7 @@ impl Sim {
         let mut rounds = 0;
         loop {
             let plan = self.node.plan(self.now);
-            self.ring.planned(self.now, &plan);
+            self.ring.planned(self.now, &self.node, &plan);
             self.keep_told();
             self.largest_plan = self.largest_plan.max(plan.actions.len());
             self.wake_at = plan.wake_at;

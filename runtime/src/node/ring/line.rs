@@ -170,7 +170,7 @@ mod tests {
             ring.observed(at(millis), node, &seen, None);
             node.observe(at(millis), seen);
             let plan = node.plan(at(millis));
-            ring.planned(at(millis), &plan);
+            ring.planned(at(millis), node, &plan);
         };
         let web = std::rc::Rc::new(pod(RestartPolicy::Always).with([container("app")]));
         let run = super::Attempt { container: ContainerIndex(0), number: 0 };
