@@ -18,6 +18,7 @@ use crate::image::Image;
 use crate::pod::TestPod;
 use crate::ring::RingReader;
 use crate::slot::Slot;
+use crate::view::View;
 use crate::{api, leftovers};
 
 /// How long a condition may take that is a matter of moments on an idle machine.
@@ -244,29 +245,20 @@ impl Device {
     }
 
     /// The program of the agent. After a power cut it finds another boot id than before and a
-    /// clock that has begun anew, in namespaces of its own: the machine's stay what they are.
+    /// clock that has begun anew.
     fn agent_command(&self) -> Command {
-        if self.boots == 0 {
-            let Some(etc) = &self.etc else { return Command::new(&self.program) };
-            let mut command = Command::new("unshare");
-            command
-                .args(["--mount", "sh", "-c", "mount --bind \"$0\" /etc && exec \"$@\""])
-                .args([etc.as_path(), &self.program]);
-            return command;
+        let mut view = View::default();
+        if let Some(etc) = &self.etc {
+            view = view.file(etc, "/etc");
         }
-        let boot_id = self.slot.dir().join("boot-id");
-        let text = format!("{:08x}-0000-4000-8000-000000000000\n", self.boots);
-        fs::write(&boot_id, text).expect("/tmp can be written to");
-        let mut command = Command::new("unshare");
-        command.arg("--mount");
-        if clocks_can_differ() {
-            let up = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-            let up = up.expect("every kernel has this clock").tv_sec();
-            command.args(["--time".into(), format!("--monotonic={}", MINUTE.min(up) - up)]);
+        if self.boots > 0 {
+            let boot_id = self.slot.dir().join("boot-id");
+            let text = format!("{:08x}-0000-4000-8000-000000000000\n", self.boots);
+            fs::write(&boot_id, text).expect("/tmp can be written to");
+            view = view.file(&boot_id, "/proc/sys/kernel/random/boot_id").clock(MINUTE);
         }
-        command
-            .args(["sh", "-c", "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\""])
-            .args([&boot_id, &self.program]);
+        let mut command = Command::new(&self.program);
+        view.give_to(&mut command);
         command
     }
 
@@ -574,14 +566,6 @@ impl Device {
 
 /// A boot that is up for so long, in seconds.
 const MINUTE: i64 = 60;
-
-/// Whether a process and all its children can have a clock of their own (Linux 6.3; before,
-/// only the children could).
-fn clocks_can_differ() -> bool {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
-    (numbers.next(), numbers.next()) >= (Some(6), Some(3)) && Path::new("/proc/self/ns/time").exists()
-}
 
 /// The binary under test: `$NODLET`, or what cargo built beside the tests.
 pub fn nodlet_program() -> PathBuf {

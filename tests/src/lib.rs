@@ -34,6 +34,7 @@ mod slot;
 pub mod steps;
 mod terminal;
 pub mod upgrade;
+mod view;
 
 pub use binary::binary;
 pub use device::{Device, Mount, Ran, demo_archive, demo_program, nodlet_program};

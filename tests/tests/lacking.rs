@@ -41,6 +41,16 @@ fn without_overlayfs_the_pod_waits_for_it() {
     );
 }
 
+/// The images of a guest lie on a tmpfs, of which no kernel mounts EROFS without one.
+#[test]
+#[ignore = "needs a kernel of its own: cargo xtask guest"]
+fn without_loop_devices_the_pod_waits_for_one() {
+    check(
+        "loop",
+        "mount the image: this kernel has no loop devices; load the module loop, or use a kernel with CONFIG_BLK_DEV_LOOP",
+    );
+}
+
 #[test]
 #[ignore = "needs a kernel of its own: cargo xtask guest"]
 fn without_veth_the_pod_waits_for_it() {

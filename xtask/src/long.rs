@@ -6,7 +6,7 @@
 
 use std::process::Command;
 
-use crate::{Failure, Outcome, cargo, earlier, run as run_command, setup, usage};
+use crate::{Failure, Outcome, cargo, earlier, guest, run as run_command, setup, usage};
 
 /// How a subject is tested.
 enum Test {
@@ -35,6 +35,8 @@ const SUBJECTS: &[(&str, Test)] = &[
     ("kills", Test::All(kills)),
     // Pods that a binary of an earlier commit runs.
     ("upgrade", Test::All(upgrade)),
+    // What runs in a machine of its own, with each processor.
+    ("guests", Test::All(guest::whole)),
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {

@@ -65,7 +65,7 @@ const TASKS: &[Task] = &[
     ),
     (
         "long",
-        "[images] [fuzz] [memory] [soak] [kills] [upgrade] [--rounds N] [--seed N] [--shard M/N]",
+        "[images] [fuzz] [memory] [soak] [kills] [upgrade] [guests] [--rounds N] [--seed N] [--shard M/N]",
         "what check runs for a short while, for long or in every case there is",
         long::run,
     ),

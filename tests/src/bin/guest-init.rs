@@ -66,6 +66,9 @@ fn make_machine() -> Result<(), Failure> {
     for stream in 0..3 {
         nix::unistd::dup2(console.as_raw_fd(), stream)?;
     }
+    // Some tests put a directory of theirs over it.
+    fs::create_dir_all("/etc")?;
+    install_tools().map_err(|error| format!("install the tools: {error}"))?;
     nix::unistd::sethostname("guest")?;
     loopback_up().map_err(|error| format!("set the loopback link up: {error}"))?;
     Ok(())
@@ -81,6 +84,12 @@ fn leave_rootfs() -> io::Result<()> {
     mount(Some("."), "/", none, MsFlags::MS_MOVE, none)?;
     nix::unistd::chroot(".")?;
     std::env::set_current_dir("/")
+}
+
+/// A shell and its like, for those tests that run some.
+fn install_tools() -> io::Result<()> {
+    let status = Command::new("/bin/busybox").args(["--install", "-s", "/bin"]).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
 }
 
 fn loopback_up() -> io::Result<()> {

@@ -1,0 +1,84 @@
+//! Packages of Debian for the guests, of a suite that is new enough whatever this
+//! machine runs: fetched once into `.work/kernel`, with lists of packages of our
+//! own. The machine's are not touched, and nothing is installed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{Failure, Outcome, run as run_command, work};
+
+/// With Linux 6.12, which mounts EROFS from a file.
+const SUITE: &str = "trixie";
+
+/// The files of a package for a processor, as Debian calls both, fetched if they are not here yet.
+pub(super) fn package(name: &str, processor: &str) -> Result<PathBuf, Failure> {
+    // The name of a kernel says its processor.
+    let name_of_both = format!("{}-{processor}", name.trim_end_matches(&format!("-{processor}")));
+    let dir = work("kernel")?.join(name_of_both);
+    if !dir.is_dir() {
+        fetch(name, processor, &dir)?;
+    }
+    Ok(dir)
+}
+
+/// The one file of `dir` whose name begins so.
+pub(super) fn only(dir: &Path, begin: &str) -> Result<PathBuf, Failure> {
+    let mut found = fs::read_dir(dir)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begin)));
+    found.next().ok_or_else(|| format!("{} has no {begin}*", dir.display()).into())
+}
+
+fn fetch(wanted: &str, processor: &str, dir: &Path) -> Outcome {
+    let apt = Apt::new(&work("kernel")?.join("apt"), processor)?;
+    run_command(apt.command("apt-get").arg("update"))?;
+    let needs = apt.command("apt-cache").args(["depends", wanted]).output()?;
+    let needs = String::from_utf8_lossy(&needs.stdout).into_owned();
+    // A kernel's package without a release is empty and needs the one of the newest.
+    let newest = needs.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
+    let package = newest.map_or(wanted.to_owned(), |release| format!("linux-image-{release}"));
+    run_command(apt.command("apt-get").args(["download", &package]).current_dir(&apt.dir))?;
+    let archive = only(&apt.dir, &package)?;
+    // Aside and then in place: what is there is whole.
+    let aside = dir.with_extension("new");
+    let _ = fs::remove_dir_all(&aside);
+    run_command(Command::new("dpkg-deb").arg("--extract").arg(&archive).arg(&aside))?;
+    fs::rename(&aside, dir)?;
+    Ok(fs::remove_dir_all(&apt.dir)?)
+}
+
+/// apt with a directory of its own.
+struct Apt {
+    dir: PathBuf,
+}
+
+impl Apt {
+    fn new(dir: &Path, processor: &str) -> Result<Apt, Failure> {
+        let _ = fs::remove_dir_all(dir);
+        fs::create_dir_all(dir.join("lists/partial"))?;
+        let sources = format!(
+            "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: {SUITE}\nComponents: main\n\
+             Architectures: {processor}\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+        );
+        fs::write(dir.join("debian.sources"), sources)?;
+        // What this machine does after its own updates, as removing what it fetched, is not for ours.
+        let at = dir.display();
+        let config = format!(
+            "#clear APT::Update::Pre-Invoke;\n#clear APT::Update::Post-Invoke;\n\
+             #clear APT::Update::Post-Invoke-Success;\n\
+             Dir::State::lists \"{at}/lists\";\nDir::State::status \"/dev/null\";\nDir::Cache \"{at}\";\n\
+             Dir::Etc::sourcelist \"{at}/debian.sources\";\nDir::Etc::sourceparts \"/dev/null\";\n\
+             Acquire::Languages \"none\";\nAcquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
+             APT::Architecture \"{processor}\";\nAPT::Sandbox::User \"root\";\n"
+        );
+        fs::write(dir.join("apt.conf"), config)?;
+        Ok(Apt { dir: dir.to_owned() })
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.arg("-qq").arg("--config-file").arg(self.dir.join("apt.conf"));
+        command
+    }
+}
