@@ -435,7 +435,8 @@ impl Leaf {
         tree::populated(&self.unified())
     }
 
-    /// How many processes of the run the kernel killed for want of memory.
+    /// How often the kernel killed a process of the run for want of memory; v2 counts the
+    /// one that it chose twice, for with it all others go.
     pub fn oom_kills(&self) -> Result<u64, CgroupError> {
         Target::new(&self.hierarchies, &self.relative).oom_kills()
     }

@@ -66,8 +66,8 @@ fn make_machine() -> Result<(), Failure> {
     for stream in 0..3 {
         nix::unistd::dup2(console.as_raw_fd(), stream)?;
     }
-    // Some tests put a directory of theirs over it.
     fs::create_dir_all("/etc")?;
+    fs::write("/etc/hosts", "127.0.0.1 localhost\n")?;
     install_tools().map_err(|error| format!("install the tools: {error}"))?;
     nix::unistd::sethostname("guest")?;
     loopback_up().map_err(|error| format!("set the loopback link up: {error}"))?;
