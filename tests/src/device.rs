@@ -42,6 +42,7 @@ pub struct Device {
     agent: Option<Child>,
     /// Of the agent that runs.
     ring: Option<RingReader>,
+    replays: bool,
     arguments: Vec<String>,
     /// Set in the environment of the agent.
     environment: Vec<(String, OsString)>,
@@ -135,6 +136,7 @@ impl Device {
             program,
             agent: None,
             ring: None,
+            replays: true,
             arguments: Vec::new(),
             environment: Vec::new(),
             etc: None,
@@ -167,9 +169,10 @@ impl Device {
         etc
     }
 
-    /// Lets this agent's ring be, where more happens at once than it holds: a replay begins with
-    /// the first entry.
+    /// Lets the ring of this agent and of later ones be: where more happens at once than it
+    /// holds, since a replay begins with the first entry, and where reading it would be measured.
     pub fn replay_nothing(&mut self) {
+        self.replays = false;
         if let Some(ring) = self.ring.take() {
             ring.forget();
         }
@@ -234,7 +237,8 @@ impl Device {
             .expect("the agent can be started");
         self.agent = Some(agent);
         // Another version may know no ring, or another core.
-        self.ring = (self.program == nodlet_program()).then(|| RingReader::start(self.socket()));
+        let replays = self.replays && self.program == nodlet_program();
+        self.ring = replays.then(|| RingReader::start(self.socket()));
     }
 
     /// Tells the core again what that of the agent was told: it must decide the same.

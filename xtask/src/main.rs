@@ -53,7 +53,7 @@ const TASKS: &[Task] = &[
     ),
     (
         "bench",
-        "[--minutes N] [--rounds N] [--debug | --binary PATH]",
+        "[--only NAME]... [--rounds N] [--minutes N] [--debug | --binary PATH]",
         "the figures of the README, measured here; of another binary with --binary",
         bench::run,
     ),

@@ -1,0 +1,127 @@
+//! Processor time, by the kernel's own sums: of whatever runs in a cgroup, whether
+//! it lives still or not, and of a process with all its threads. Neither counts
+//! clock ticks, which say nothing of what takes a millisecond.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use nix::libc;
+use nix::sys::wait::WaitStatus;
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+
+use super::scratch::Scratch;
+use crate::{Failure, line_of};
+
+/// A cgroup of our own in the v2 hierarchy, with controllers or without: what begins in it is
+/// charged to it, with all that it starts, and so is what runs in cgroups below it.
+pub(super) struct Account {
+    directory: PathBuf,
+    /// Where processes are: where there are controllers, none may be above others.
+    leaf: PathBuf,
+}
+
+impl Account {
+    /// The cgroup that runtimes know by this name.
+    pub(super) fn open(scratch: &Scratch, name: &str) -> Result<Self, Failure> {
+        let directory = unified()?.join(scratch.cgroup(name).trim_start_matches('/'));
+        let leaf = directory.join("begun");
+        fs::create_dir_all(&leaf).map_err(|error| format!("failed to create {}: {error}", leaf.display()))?;
+        Ok(Self { directory, leaf })
+    }
+
+    /// Starts what `start` starts in it: this process goes there, and back again.
+    pub(super) fn within<T>(&self, start: impl FnOnce() -> T) -> Result<T, Failure> {
+        let own = fs::read_to_string("/proc/self/cgroup")?;
+        let own = own.lines().find_map(|line| line.strip_prefix("0::/")).ok_or("no cgroup in v2")?;
+        let back = unified()?.join(own).join("cgroup.procs");
+        fs::write(self.leaf.join("cgroup.procs"), "0")?;
+        let started = start();
+        fs::write(back, "0")?;
+        Ok(started)
+    }
+
+    /// Lets the command begin in it.
+    pub(super) fn charge(&self, command: &mut Command) {
+        let procs = self.leaf.join("cgroup.procs");
+        // SAFETY: the process was forked from one with one thread that allocates: nothing holds a
+        // lock that the few calls in here would wait for.
+        unsafe { command.pre_exec(move || fs::write(&procs, "0")) };
+    }
+
+    pub(super) fn used(&self) -> Result<Duration, Failure> {
+        used_in(&self.directory)
+    }
+}
+
+/// What a cgroup of v2 and all below it have used so far.
+pub(super) fn used_in(cgroup: &Path) -> Result<Duration, Failure> {
+    let path = cgroup.join("cpu.stat");
+    let text =
+        fs::read_to_string(&path).map_err(|error| format!("failed to read {}: {error}", path.display()))?;
+    let used = text.lines().find_map(|line| line.strip_prefix("usage_usec ")).ok_or("no usage_usec")?;
+    Ok(Duration::from_micros(used.parse()?))
+}
+
+/// What a process has used so far, with all its threads and without its children.
+pub(super) fn used_by(pid: u32) -> Result<Duration, Failure> {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed()))?;
+    Ok(clock_gettime(clock)?.into())
+}
+
+/// What a command took, with all its children that it waited for.
+pub(super) struct Taken {
+    pub(super) cpu: Duration,
+    /// The largest of them, at its largest.
+    pub(super) peak_kib: u64,
+}
+
+/// Runs a command that must succeed.
+pub(super) fn taken(command: &mut Command) -> Result<Taken, Failure> {
+    let line = line_of(command);
+    let child = command.spawn().map_err(|error| format!("failed to run {line}: {error}"))?;
+    let (mut status, pid) = (0, child.id().cast_signed());
+    // SAFETY: a rusage is numbers, for which zeros are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to what lives through the call. Nobody else waits for this child.
+    if unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) } < 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    match WaitStatus::from_raw(Pid::from_raw(pid), status)? {
+        WaitStatus::Exited(_, 0) => {}
+        ended => return Err(Failure(format!("{line}: {ended:?}"))),
+    }
+    let time = |time: libc::timeval| {
+        Duration::from_micros(time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_usec.unsigned_abs())
+    };
+    Ok(Taken { cpu: time(usage.ru_utime) + time(usage.ru_stime), peak_kib: usage.ru_maxrss.unsigned_abs() })
+}
+
+/// Where the v2 hierarchy is mounted.
+pub(super) fn unified() -> Result<PathBuf, Failure> {
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let mount = table.lines().find_map(|line| {
+        let (mount, filesystem) = line.split_once(" - ")?;
+        filesystem.starts_with("cgroup2 ").then(|| mount.split(' ').nth(4))?
+    });
+    Ok(mount.ok_or("cgroup v2 is not mounted on this machine: processor time is taken from it")?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_works_uses_its_clock_and_one_that_fails_is_told_of() {
+        let before = used_by(std::process::id()).unwrap();
+        while used_by(std::process::id()).unwrap() < before + Duration::from_millis(2) {}
+        let taken = taken(Command::new("sh").args(["-c", "exec 3</dev/null"])).unwrap();
+        assert!(taken.peak_kib > 0);
+        assert!(
+            super::taken(Command::new("sh").args(["-c", "exit 3"])).is_err_and(|why| why.0.contains("sh"))
+        );
+    }
+}
