@@ -3,6 +3,7 @@
 //! clock ticks, which say nothing of what takes a millisecond.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +15,7 @@ use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 
 use super::scratch::Scratch;
-use crate::{Failure, line_of};
+use crate::{Failure, Outcome, line_of};
 
 /// A cgroup of our own in the v2 hierarchy, with controllers or without: what begins in it is
 /// charged to it, with all that it starts, and so is what runs in cgroups below it.
@@ -45,11 +46,12 @@ impl Account {
     }
 
     /// Lets the command begin in it.
-    pub(super) fn charge(&self, command: &mut Command) {
-        let procs = self.leaf.join("cgroup.procs");
-        // SAFETY: the process was forked from one with one thread that allocates: nothing holds a
-        // lock that the few calls in here would wait for.
-        unsafe { command.pre_exec(move || fs::write(&procs, "0")) };
+    pub(super) fn charge(&self, command: &mut Command) -> Outcome {
+        // Opened here: where the command begins the hierarchy may not be seen.
+        let mut procs = fs::OpenOptions::new().write(true).open(self.leaf.join("cgroup.procs"))?;
+        // SAFETY: one write, which is async-signal-safe.
+        unsafe { command.pre_exec(move || procs.write_all(b"0")) };
+        Ok(())
     }
 
     pub(super) fn used(&self) -> Result<Duration, Failure> {
@@ -75,29 +77,59 @@ pub(super) fn used_by(pid: u32) -> Result<Duration, Failure> {
 /// What a command took, with all its children that it waited for.
 pub(super) struct Taken {
     pub(super) cpu: Duration,
-    /// The largest of them, at its largest.
+    /// Resident memory of it and its children together, at its largest.
     pub(super) peak_kib: u64,
 }
+
+/// How often memory is looked at. The kernel keeps each process' peak, so no look has to be lucky.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// Runs a command that must succeed.
 pub(super) fn taken(command: &mut Command) -> Result<Taken, Failure> {
     let line = line_of(command);
     let child = command.spawn().map_err(|error| format!("failed to run {line}: {error}"))?;
-    let (mut status, pid) = (0, child.id().cast_signed());
+    let (mut status, mut peak_kib) = (0, 0);
     // SAFETY: a rusage is numbers, for which zeros are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are to what lives through the call. Nobody else waits for this child.
-    if unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) } < 0 {
-        return Err(std::io::Error::last_os_error().into());
+    loop {
+        // Not `ru_maxrss`: there the process that this one was when it was forked counts as well.
+        peak_kib = peak_kib.max(resident(child.id()));
+        let (pid, flags) = (child.id().cast_signed(), libc::WNOHANG);
+        // SAFETY: both pointers are to what lives through the call. Nobody else waits for this child.
+        match unsafe { libc::wait4(pid, &raw mut status, flags, &raw mut usage) } {
+            0 => std::thread::sleep(LOOK),
+            1.. => break,
+            _ => return Err(std::io::Error::last_os_error().into()),
+        }
     }
-    match WaitStatus::from_raw(Pid::from_raw(pid), status)? {
+    match WaitStatus::from_raw(Pid::from_raw(child.id().cast_signed()), status)? {
         WaitStatus::Exited(_, 0) => {}
         ended => return Err(Failure(format!("{line}: {ended:?}"))),
     }
     let time = |time: libc::timeval| {
         Duration::from_micros(time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_usec.unsigned_abs())
     };
-    Ok(Taken { cpu: time(usage.ru_utime) + time(usage.ru_stime), peak_kib: usage.ru_maxrss.unsigned_abs() })
+    Ok(Taken { cpu: time(usage.ru_utime) + time(usage.ru_stime), peak_kib })
+}
+
+/// KiB of a process and its children: what they have now, or one of them had if that is more.
+fn resident(pid: u32) -> u64 {
+    let (mut now, mut peak) = (0, 0);
+    let mut open = vec![pid];
+    while let Some(pid) = open.pop() {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let field = |name: &str| -> u64 {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+        };
+        now += field("VmRSS:");
+        peak = peak.max(field("VmHWM:"));
+        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            open.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+        }
+    }
+    peak.max(now)
 }
 
 /// Where the v2 hierarchy is mounted.
@@ -118,8 +150,8 @@ mod tests {
     fn a_process_that_works_uses_its_clock_and_one_that_fails_is_told_of() {
         let before = used_by(std::process::id()).unwrap();
         while used_by(std::process::id()).unwrap() < before + Duration::from_millis(2) {}
-        let taken = taken(Command::new("sh").args(["-c", "exec 3</dev/null"])).unwrap();
-        assert!(taken.peak_kib > 0);
+        let taken = taken(Command::new("sh").args(["-c", "sleep 0.05"])).unwrap();
+        assert!((100..100_000).contains(&taken.peak_kib), "{}", taken.peak_kib);
         assert!(
             super::taken(Command::new("sh").args(["-c", "exit 3"])).is_err_and(|why| why.0.contains("sh"))
         );

@@ -1,6 +1,6 @@
 //! An image loaded from an archive, by `nodlet image load` and by `podman load`. Processor
-//! time and memory are those that the kernel hands over with the end of a command: with all
-//! its children, and of the largest process among them.
+//! time and memory are those of the command and of all its children; each has its own store,
+//! in which nothing of the image is yet. Both find the archive in the page cache.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -50,7 +50,7 @@ pub(super) fn load(bench: &Bench) -> Outcome {
     race(bench.rounds(8), &mut all)?;
     let of = format!("image load, {} MB", LAYERS * (SMALL * SMALL_BYTES + LARGE * LARGE_BYTES) / 1_000_000);
     report::comparisons(&format!("{of}: CPU"), "ms", &all, 0, &[None])?;
-    report::comparisons(&format!("{of}: peak memory of the largest process"), "MiB", &all, 1, &[None])?;
+    report::comparisons(&format!("{of}: peak memory, resident"), "MiB", &all, 1, &[None])?;
     report::comparisons(&format!("{of}: time, nodlet's until it is on the disk"), "ms", &all, 2, &[None])
 }
 

@@ -134,7 +134,7 @@ fn executed(account: &Account, times: usize, command: impl Fn() -> Command) -> R
     let before = account.used()?;
     for _ in 0..times {
         let mut command = command();
-        account.charge(&mut command);
+        account.charge(&mut command)?;
         quietly(&mut command)?;
     }
     Ok([milliseconds(account.used()? - before) / times as f64])
