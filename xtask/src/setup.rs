@@ -15,6 +15,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("podman", "podman"),
     ("skopeo", "skopeo"),
     ("crun", "crun"),
+    ("conmon", "conmon"),
     ("fsck.erofs", "erofs-utils"),
     ("umoci", "umoci"),
     ("dpkg-deb", "dpkg"),

@@ -63,7 +63,7 @@ fn image() -> Image {
             state ^= state << 13;
             state ^= state >> 17;
             state ^= state << 5;
-            if at % 2 == 0 { state.to_le_bytes()[0] } else { b' ' }
+            if at.is_multiple_of(2) { state.to_le_bytes()[0] } else { b' ' }
         };
         (0..count).map(&mut byte).collect()
     };

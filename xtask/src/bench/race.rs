@@ -21,7 +21,7 @@ impl<'a, const N: usize> Contestant<'a, N> {
         Self { name, run: Ok(Box::new(run)), figures: Vec::new() }
     }
 
-    /// One who may not be able to: `maker` says why, or gives what does a round.
+    /// One who cannot if what it needs is not there: then its figures say why.
     pub(super) fn if_possible<P>(
         name: &'a str,
         possible: &'a Result<P, Failure>,
