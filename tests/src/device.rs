@@ -42,6 +42,7 @@ pub struct Device {
     agent: Option<Child>,
     /// Of the agent that runs.
     ring: Option<RingReader>,
+    /// Whether it is read at all.
     replays: bool,
     arguments: Vec<String>,
     /// Set in the environment of the agent.
@@ -112,6 +113,16 @@ impl Device {
     /// A device with the demo image on it and its agent running.
     pub fn start() -> Self {
         let mut device = Self::new();
+        device.start_agent();
+        device.load_image(demo_archive());
+        device
+    }
+
+    /// The same, and the harness asks the agent for nothing unless told to: it does
+    /// not follow the ring, which costs the agent something at each step.
+    pub fn start_unwatched() -> Self {
+        let mut device = Self::new();
+        device.replays = false;
         device.start_agent();
         device.load_image(demo_archive());
         device
@@ -471,6 +482,11 @@ impl Device {
     /// The cgroups of this device.
     pub fn cgroups(&self) -> Vec<PathBuf> {
         leftovers::cgroups(&self.root)
+    }
+
+    /// nodlet, as it is installed on this device.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
     }
 
     /// nodlet's own processes on this device: the agent, the supervisors and their like.

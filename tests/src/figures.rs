@@ -81,3 +81,42 @@ fn files(directory: &Path) -> usize {
         })
         .sum()
 }
+
+/// Memory of processes as the machine pays for it, in KiB: a page that several of them
+/// have counts by their shares (`Pss`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// All of it, pages of files included.
+    pub all: u64,
+    /// What no file backs.
+    pub anon: u64,
+}
+
+impl Share {
+    /// Of these processes together.
+    pub fn of(pids: &[u32]) -> Share {
+        pids.iter().fold(Share::default(), |sum, pid| {
+            let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process lives");
+            let field = |name: &str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+                let number = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+                number.unwrap_or_else(|| panic!("{name} is in every smaps_rollup"))
+            };
+            Share { all: sum.all + field("Pss"), anon: sum.anon + field("Pss_Anon") }
+        })
+    }
+}
+
+/// How often threads of nodlet's own processes were put to sleep or pushed aside so far.
+pub fn switches(device: &Device) -> u64 {
+    let threads = device
+        .own_processes()
+        .into_iter()
+        .flat_map(|pid| fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives").flatten());
+    let counts = threads.map(|thread| {
+        let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
+        lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum::<u64>()
+    });
+    counts.sum()
+}

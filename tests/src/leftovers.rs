@@ -67,12 +67,17 @@ pub(crate) fn container_processes(root: &Path) -> Vec<u32> {
 
 /// The processes of this device that run nodlet itself, however it was started.
 pub(crate) fn own_processes(root: &Path, program: &Path) -> Vec<u32> {
+    let mut found = processes(root);
+    found.retain(|pid| runs(*pid, program));
+    found
+}
+
+/// Whether the process runs this program.
+pub(crate) fn runs(pid: u32, program: &Path) -> bool {
     // The path in /proc says little: supervisors run through a mount of their own.
     let file = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
     let wanted = file(program);
-    let mut found = processes(root);
-    found.retain(|pid| wanted.is_some() && file(Path::new(&format!("/proc/{pid}/exe"))) == wanted);
-    found
+    wanted.is_some() && file(Path::new(&format!("/proc/{pid}/exe"))) == wanted
 }
 
 /// How many children of these processes have ended and were never waited for.

@@ -4,11 +4,12 @@
 //! * [`Device`]: a board in a scratch directory with an agent of its own; what it
 //!   leaves behind when it ends fails the test
 //! * [`TestPod`]: one pod on it, as the API shows it
-//! * [`Memory`], [`Holdings`]: what it takes of the machine
+//! * [`Memory`], [`Share`], [`Holdings`]: what it takes of the machine
 //! * [`manifest`]: the frame of a manifest, around what a test is about
 //! * [`Terminal`]: a command on a terminal
 //! * [`steps`]: a process of nodlet killed before its n-th step
 //! * [`upgrade`]: which binary a supervisor executes, and another one
+//! * [`Calls`]: the system calls that nodlet makes
 //! * [`image`]: images from files named in the test
 //! * [`Kubectl`]: the real one, over [`forward`]
 //! * [`guest`]: a kernel of one's own, and one that lacks something
@@ -19,6 +20,7 @@
 
 mod api;
 mod binary;
+mod calls;
 mod device;
 mod figures;
 pub mod forward;
@@ -33,12 +35,14 @@ mod seed;
 mod slot;
 pub mod steps;
 mod terminal;
+mod trace;
 pub mod upgrade;
 mod view;
 
 pub use binary::binary;
+pub use calls::{Calls, Counted};
 pub use device::{Device, Mount, Ran, demo_archive, demo_program, nodlet_program};
-pub use figures::{Holdings, Memory};
+pub use figures::{Holdings, Memory, Share, switches};
 pub use kubectl::Kubectl;
 pub use pod::{TestContainer, TestPod};
 pub use seed::{Seed, seed, shard};

@@ -3,7 +3,7 @@
 //! fails, and never passes over what this machine cannot do. With `--install` it
 //! first gets what the tests need and this machine lacks.
 
-use crate::{Failure, Outcome, cargo, guest, images, kubectl, run as run_command, setup, usage};
+use crate::{Failure, Outcome, cargo, gates, guest, images, kubectl, run as run_command, setup, usage};
 
 /// A step: its name, what it looks at, and the function.
 type Step = (&'static str, &'static str, fn() -> Outcome);
@@ -13,6 +13,7 @@ const STEPS: &[Step] = &[
     ("clippy", "lints, all of which count as errors", clippy),
     ("unit", "the tests beside the code", unit),
     ("containers", "the tests with real containers", containers),
+    ("gates", "what the binary for boards costs, against its budgets", gates::check),
     ("guest", "the tests that need a kernel of their own, in QEMU", guest::check),
 ];
 
@@ -27,10 +28,14 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let chosen = |name: &str| arguments.is_empty() || arguments.iter().any(|wanted| *wanted == name);
     if !options.is_empty() {
         setup::run(&[])?;
+        gates::install()?;
     }
+    // Asked first: nobody should learn it after ten minutes.
     if chosen("containers") {
-        // Asked first: nobody should learn it after ten minutes.
         setup::require()?;
+    }
+    if chosen("gates") {
+        gates::require()?;
     }
     for (name, what, step) in STEPS {
         if chosen(name) {

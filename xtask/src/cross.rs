@@ -7,6 +7,7 @@
 //! that it is optimised for size as well (`docs/decisions/0004-cross-builds.md`).
 
 use std::fs;
+use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -39,7 +40,14 @@ fn shipped() -> Result<Vec<String>, Failure> {
         (project().to_owned(), "/nodlet"),
     ];
     let remapped = from_to.iter().map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
-    Ok(std::iter::once("-Cforce-unwind-tables=no".to_owned()).chain(remapped).collect())
+    let flags = [
+        "-Cforce-unwind-tables=no".to_owned(),
+        // One linker for all, which reads the layout; its patterns are of these names.
+        "-Clinker=rust-lld".to_owned(),
+        "-Clink-self-contained=yes".to_owned(),
+        "-Csymbol-mangling-version=v0".to_owned(),
+    ];
+    Ok(flags.into_iter().chain(remapped).collect())
 }
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
@@ -85,15 +93,28 @@ pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
     require(&[target])?;
     run_command(
         cargo_for(target)
-            .args(["build", "--release", "--locked", "--package", "nodlet"])
+            .args(["rustc", "--release", "--locked", "--package", "nodlet"])
             .args(["-Zbuild-std=std,panic_abort", "-Zbuild-std-features=optimize_for_size"])
             .arg(format!("--config=target.{}.rustflags={:?}", target.triple, shipped()?))
+            .args(["--".to_owned(), format!("-Clink-arg=-T{}", layout()?.display())])
             // A pinned stable compiler does what only these two options are unstable for.
             .env("RUSTC_BOOTSTRAP", "1"),
     )?;
     let program = build_dir().join(target.triple).join("release/nodlet");
     elf::require_static(&fs::read(&program)?, target.machine)?;
     put(&program, &place(target).join("nodlet"))
+}
+
+/// Where the code lies in the program, for the linker. The file has another name with
+/// other content, since cargo does not look into it.
+fn layout() -> Result<PathBuf, Failure> {
+    let text = fs::read(project().join("xtask/layout.ld"))?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&text);
+    let file = build_dir().join(format!("layout-{:016x}.ld", hasher.finish()));
+    fs::create_dir_all(build_dir())?;
+    fs::write(&file, text).map_err(|error| format!("failed to write {}: {error}", file.display()))?;
+    Ok(file)
 }
 
 /// Builds what tests it, in the profile of tests and with the standard library as
@@ -182,7 +203,7 @@ fn put(from: &Path, to: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Refuses, with the way on, where the toolchain lacks what a build needs.
-fn require(targets: &[&Target]) -> Outcome {
+pub(crate) fn require(targets: &[&Target]) -> Outcome {
     let wanting = wanting(targets)?;
     if wanting.is_empty() {
         return Ok(());
@@ -194,7 +215,7 @@ fn require(targets: &[&Target]) -> Outcome {
 }
 
 /// Gets with rustup what the toolchain lacks.
-fn install(targets: &[&Target]) -> Outcome {
+pub(crate) fn install(targets: &[&Target]) -> Outcome {
     for line in wanting(targets)? {
         let mut words = line.split_whitespace();
         run_command(Command::new(words.next().unwrap_or_default()).args(words))?;

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 mod bench;
+mod budgets;
 mod check;
 mod cross;
 mod demo;
 mod distribution;
 mod earlier;
 mod elf;
+mod gates;
 mod guest;
 mod image;
 mod images;
@@ -29,7 +31,7 @@ const TASKS: &[Task] = &[
     ("setup", "", "install what the tests need and this machine lacks (Debian, root)", setup::run),
     (
         "check",
-        "[--install] [fmt] [clippy] [unit] [containers] [guest]",
+        "[--install] [fmt] [clippy] [unit] [containers] [gates] [guest]",
         "everything that must hold: form, lints, unit tests, real containers, guests",
         check::run,
     ),
@@ -48,7 +50,7 @@ const TASKS: &[Task] = &[
     (
         "sizes",
         "[--compare | --write] [release | TARGET]...",
-        "the bytes of each build; --compare with the ledger, --write it",
+        "the bytes of each build; --compare with their budgets, --write them",
         sizes::run,
     ),
     (
@@ -56,6 +58,12 @@ const TASKS: &[Task] = &[
         "[--only NAME]... [--rounds N] [--minutes N] [--debug | --binary PATH]",
         "the figures of the README, measured here; of another binary with --binary",
         bench::run,
+    ),
+    (
+        "gates",
+        "[--write] [--binary PATH]",
+        "bytes, memory, system calls and wake-ups, held against xtask/budgets.toml",
+        gates::run,
     ),
     (
         "guest",

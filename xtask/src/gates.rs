@@ -1,0 +1,174 @@
+//! What nodlet costs, held against its budgets (`budgets.rs`): the bytes of the
+//! binary, the memory of an agent and of a pod, the system calls of a pod's start
+//! and of an exec probe, and the context switches of an idle board. None of them
+//! is a time: they are the same on a busy machine, so that `check` can hold to them.
+//!
+//! Measured is the binary for boards, which is built for it. `cargo xtask gates
+//! --write` makes what it measures the new ledger.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+use nodlet_tests::{Calls, Counted, Device, Share, manifest, switches};
+
+use crate::budgets::Budgets;
+use crate::cross::Target;
+use crate::{Failure, Outcome, cargo, cross, misused, run as run_command, setup};
+
+/// A run of the median: one that something else has disturbed says nothing.
+const ROUNDS: usize = 5;
+
+/// Pods whose memory is taken together: what rounding does to one of them is lost.
+const PODS: u64 = 10;
+
+/// So long without a system call, and what was begun is over.
+const QUIET: Duration = Duration::from_millis(250);
+
+/// How long nothing may happen on an idle board. What ticks more often than once in
+/// a few seconds is seen; `cargo xtask bench` looks for minutes.
+const IDLE: Duration = Duration::from_secs(20);
+
+pub(crate) fn run(arguments: &[String]) -> Outcome {
+    let (mut write, mut binary) = (false, None);
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--write" => write = true,
+            "--binary" => binary = Some(rest.next().ok_or("--binary wants a path")?),
+            _ => return Err(misused("gates")),
+        }
+    }
+    setup::require_root()?;
+    run_command(cargo().args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
+    let target = target()?;
+    let program = match binary {
+        // From where cargo was called, which is where a relative path is meant from.
+        Some(path) => fs::canonicalize(path).map_err(|error| format!("failed to find {path}: {error}"))?,
+        None => cross::build(target)?,
+    };
+    // SAFETY: this program has one thread so far; nobody else reads the environment.
+    unsafe { std::env::set_var("NODLET", &program) };
+
+    let mut budgets = Budgets::read()?;
+    budgets.measured(target.triple, fs::metadata(&program)?.len())?;
+    memory(&mut budgets)?;
+    start(&mut budgets)?;
+    probe(&mut budgets)?;
+    idle(&mut budgets)?;
+    if write { budgets.write() } else { budgets.require_kept("cargo xtask gates") }
+}
+
+/// For `check`.
+pub(crate) fn check() -> Outcome {
+    run(&[])
+}
+
+/// Refuses, with the way on, where this could not run.
+pub(crate) fn require() -> Outcome {
+    setup::require_root()?;
+    cross::require(&[target()?])
+}
+
+/// Gets what it needs and this machine lacks.
+pub(crate) fn install() -> Outcome {
+    cross::install(&[target()?])
+}
+
+/// What is measured is this machine's.
+fn target() -> Result<&'static Target, Failure> {
+    cross::target("x86_64-unknown-linux-musl")
+}
+
+/// The agent alone, then what pods add: all our processes, none of theirs.
+fn memory(budgets: &mut Budgets) -> Outcome {
+    let device = Device::start_unwatched();
+    let share = || Share::of(&device.own_processes());
+    let alone = share();
+    budgets.measured("agent-pss", alone.all)?;
+    budgets.measured("agent-pss-anon", alone.anon)?;
+    sleepers(&device);
+    let with_pods = share();
+    budgets.measured("pod-pss", with_pods.all.saturating_sub(alone.all) / PODS)?;
+    budgets.measured("pod-pss-anon", with_pods.anon.saturating_sub(alone.anon) / PODS)
+}
+
+/// From a manifest's rename until all is written down about a pod that runs.
+fn start(budgets: &mut Budgets) -> Outcome {
+    let device = Device::start_unwatched();
+    let mut counts = Vec::new();
+    for round in 0..ROUNDS {
+        let name = format!("start-{round}");
+        let calls = Calls::count(&device);
+        let before = settled(&device, &calls);
+        device.write_manifest(&format!("{name}.yaml"), &manifest::pod(&name, "sleep"));
+        device.wait_for("the pod's record", || records(&device) == round + 1);
+        let after = settled(&device, &calls);
+        let executed = after.executed.len() - before.executed.len();
+        if executed != 1 {
+            return Err(Failure(format!("one container was started, and {executed} programs were executed")));
+        }
+        counts.push(after.sum() - before.sum());
+    }
+    budgets.measured("pod-start-calls", median(&mut counts))
+}
+
+/// From one exec probe to the next, at the same moment of each: so all that belongs to one.
+fn probe(budgets: &mut Budgets) -> Outcome {
+    let device = Device::start_unwatched();
+    let probe =
+        "livenessProbe: {exec: {command: [/bin/demo, exit, \"0\"]}, periodSeconds: 1, timeoutSeconds: 60}";
+    let pod = manifest::pod_of("probed", &[manifest::container("app", "sleep", probe)], "");
+    device.write_manifest("probed.yaml", &pod);
+    device.wait_for("the pod's record", || records(&device) == 1);
+    let calls = Calls::count(&device);
+    device.wait_for("probes", || calls.so_far().executed.len() > ROUNDS);
+    let executed = calls.so_far().executed;
+    let mut counts: Vec<u64> = executed.windows(2).map(|two| two[1] - two[0]).collect();
+    budgets.measured("exec-probe-calls", median(&mut counts))
+}
+
+/// Context switches of all our threads while pods do nothing.
+fn idle(budgets: &mut Budgets) -> Outcome {
+    let device = Device::start_unwatched();
+    sleepers(&device);
+    let mut before = switches(&device);
+    device.wait_for("the agent to settle", || {
+        let earlier = std::mem::replace(&mut before, switches(&device));
+        before == earlier
+    });
+    // Nothing may be asked of the agent meanwhile: this is a wait for a time because
+    // time is what is measured.
+    sleep(IDLE);
+    budgets.measured("idle-switches", switches(&device).saturating_sub(before))
+}
+
+/// Pods that do nothing, all of them written down.
+fn sleepers(device: &Device) {
+    for number in 0..PODS {
+        let name = format!("pod-{number}");
+        device.write_manifest(&format!("{name}.yaml"), &manifest::pod(&name, "sleep"));
+    }
+    device.wait_for("the pods' records", || records(device) == PODS as usize);
+}
+
+/// Pods of which all is written down that there is to say: without asking the agent.
+fn records(device: &Device) -> usize {
+    fs::read_dir(device.path("/var/lib/nodlet/records")).map_or(0, Iterator::count)
+}
+
+/// What was counted when nothing was called for a while.
+fn settled(device: &Device, calls: &Calls) -> Counted {
+    let mut counted = calls.so_far();
+    device.wait_for("an end of system calls", || {
+        sleep(QUIET);
+        let earlier = std::mem::replace(&mut counted, calls.so_far());
+        counted == earlier
+    });
+    counted
+}
+
+fn median(counts: &mut [u64]) -> u64 {
+    counts.sort_unstable();
+    counts.get(counts.len() / 2).copied().unwrap_or_default()
+}
