@@ -519,27 +519,24 @@ impl CgroupError {
         move |source| CgroupError::Limit { operation, path: path.to_owned(), source }
     }
 
-    /// Whether there is no such cgroup.
-    fn is_gone(&self) -> bool {
-        match self {
-            CgroupError::File { path, .. }
-            | CgroupError::Limit { path, .. }
-            | CgroupError::DeviceFilter { path, .. } => !path.exists(),
-            CgroupError::NoUnified
-            | CgroupError::Uid { .. }
-            | CgroupError::Missing { .. }
-            | CgroupError::NotTaken { .. } => false,
-        }
-    }
-
     /// Whether a process was in the way.
     fn is_busy(&self) -> bool {
         self.raw_os_error() == Some(libc::EBUSY)
     }
 
-    /// Whether the cgroup is not there, or no more.
+    /// Whether the cgroup is not there, or was not for a moment.
     fn is_gone(&self) -> bool {
-        matches!(self.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
+        match self {
+            CgroupError::File { path, .. }
+            | CgroupError::Limit { path, .. }
+            | CgroupError::DeviceFilter { path, .. } => {
+                matches!(self.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) || !path.exists()
+            }
+            CgroupError::NoUnified
+            | CgroupError::Uid { .. }
+            | CgroupError::Missing { .. }
+            | CgroupError::NotTaken { .. } => false,
+        }
     }
 
     fn raw_os_error(&self) -> Option<i32> {

@@ -387,8 +387,8 @@ fn v2_limits_go_into_the_files_of_v2_and_a_missing_controller_has_a_name() {
 /// One that ends while another waits for it must not take away what they share.
 #[test]
 fn loads_of_one_store_share_the_cgroup_of_the_process_that_unpacks() {
-    let hash = format!("u{:x}", std::process::id());
-    let make = || UnpackerCgroup::make(&hash, 64 << 20).expect("these tests need root and cgroups");
+    let paths = Paths::new(Path::new(&format!("/tmp/nodlet-unpacker-{}", std::process::id())));
+    let make = || UnpackerCgroup::make(&paths, 64 << 20).expect("these tests need root and cgroups");
     let (first, second) = (make(), make());
     let procs = second.procs();
     assert_eq!(first.procs(), procs);

@@ -61,8 +61,11 @@ fn dying(at: usize, end: fn()) -> Content {
     })
 }
 
-/// How the disk of the process that unpacks fails, by the word that says so.
-const FAULTS: [(&str, fn() -> Verdict, &str); 3] = [
+/// The word for a fault of a disk, what it does to an operation, and what is said then.
+type Fault = (&'static str, fn() -> Verdict, &'static str);
+
+/// How the disk of the process that unpacks fails.
+const FAULTS: [Fault; 3] = [
     ("fails-at", || Verdict::Fail(Errno::EIO), "I/O error (os error 5)"),
     ("full-at", || Verdict::Fail(Errno::ENOSPC), "No space left on device (os error 28)"),
     ("short-at", || Verdict::Short(7, Errno::ENOSPC), "No space left on device (os error 28)"),

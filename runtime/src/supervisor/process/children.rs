@@ -159,10 +159,10 @@ impl Process {
             Ok(None) => Err(cut("make namespaces: the sandbox helper died")),
             Err(error) => Err(cut(&format!("hear the sandbox helper: {error}"))),
         };
-        let made = made.and_then(|(namespaces, pause)| match pause {
-            Some(pause) if !sys::is_child(pause) => Err(cut("start the pause process: it ended")),
-            Some(_) | None => Ok((namespaces, pause)),
-        });
+        let made = match made {
+            Ok((_, Some(pause))) if !sys::is_child(pause) => Err(cut("start the pause process: it ended")),
+            made => made,
+        };
         if made.is_err() && config.share_process_namespace {
             // What the helper has left, if it died after it had forked that.
             let _ = sys::kill_cgroup(&config.pause_cgroup.unified);
