@@ -11,7 +11,7 @@ use libc::{c_long, pid_t};
 
 use crate::device::Device;
 use crate::leftovers;
-use crate::trace::{Call, Trace, Watcher};
+use crate::trace::{Call, Next, Trace, Watcher};
 
 /// What was counted so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,11 +77,11 @@ impl Watcher for Counter {
         true
     }
 
-    fn called(&mut self, _: pid_t, call: &Call) -> bool {
+    fn called(&mut self, _: pid_t, call: &Call) -> Next {
         if call.begins() {
             *lock(&self.counted).calls.entry(call.number()).or_default() += 1;
         }
-        true
+        Next::Goes
     }
 
     fn ended(&mut self, _: pid_t) {}

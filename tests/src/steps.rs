@@ -2,23 +2,20 @@
 //! how to kill one of them before its n-th.
 //!
 //! A debugger could do no more: the supervisors that an agent starts are followed
-//! by ptrace(2), and so are the helpers that they fork, until those execute what is
-//! in the container. nodlet itself has no hook for it and pays nothing. A *step*
-//! is a system call of which anybody else can tell whether it was made; between
-//! two of them it is all the same when a process dies.
+//! (`trace.rs`), and so are the helpers that they fork, until those execute what is
+//! in the container. A *step* is a system call of which anybody else can tell
+//! whether it was made; between two of them it is all the same when a process dies.
 //!
 //! It can also hold a helper back until what it has made is over ([`Steps::hold_a_name`]).
 //!
 //! It must not outlive the agent or the supervisors that it follows: end it first.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, mpsc};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use libc::{c_int, c_long, pid_t};
+use libc::{c_long, pid_t};
+
+use crate::trace::{Call, Next, Trace, Watcher};
 
 /// Which of a pod's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,8 +90,7 @@ pub struct Followed {
 
 /// The processes of an agent's pods are followed for as long as this lives.
 pub struct Steps {
-    thread: Option<JoinHandle<()>>,
-    over: Arc<AtomicBool>,
+    _trace: Trace,
     seen: Arc<Mutex<BTreeMap<String, Followed>>>,
 }
 
@@ -105,7 +101,7 @@ impl Steps {
     /// # Panics
     /// If the agent cannot be followed: somebody else does, or the machine forbids it.
     pub fn follow(agent: u32, aims: impl Fn(&str) -> Option<Step> + Send + 'static) -> Steps {
-        Steps::begin(Box::new(aims), false, move |follower| follower.begin(agent.cast_signed()))
+        Steps::begin(&[agent], BTreeMap::new(), Box::new(aims), false)
     }
 
     /// Follows supervisors that run already, by the uids of their pods, and what they fork.
@@ -116,9 +112,11 @@ impl Steps {
         supervisors: BTreeMap<String, u32>,
         aims: impl Fn(&str) -> Option<Step> + Send + 'static,
     ) -> Steps {
-        Steps::begin(Box::new(aims), false, move |follower| {
-            supervisors.iter().try_for_each(|(uid, pid)| follower.take_up(uid, pid.cast_signed()))
-        })
+        let pids: Vec<u32> = supervisors.values().copied().collect();
+        let tracee = |(uid, pid): (String, u32)| {
+            (pid.cast_signed(), Tracee { uid, role: Some(Role::Supervisor), naming: false })
+        };
+        Steps::begin(&pids, supervisors.into_iter().map(tracee).collect(), Box::new(aims), false)
     }
 
     /// Follows what the agent starts from now on, kills nobody, and holds the first exec helper
@@ -128,37 +126,21 @@ impl Steps {
     /// # Panics
     /// As [`Steps::follow`].
     pub fn hold_a_name(agent: u32) -> Steps {
-        Steps::begin(Box::new(|_| None), true, move |follower| follower.begin(agent.cast_signed()))
+        Steps::begin(&[agent], BTreeMap::new(), Box::new(|_| None), true)
     }
 
-    fn begin(
-        aims: Aims,
-        holds: bool,
-        begin: impl FnOnce(&mut Follower) -> io::Result<()> + Send + 'static,
-    ) -> Steps {
-        let (over, seen) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let (ready, is_ready) = mpsc::channel();
-        let mut follower = Follower {
-            tracees: BTreeMap::new(),
-            early: BTreeSet::new(),
+    fn begin(pids: &[u32], tracees: BTreeMap<pid_t, Tracee>, aims: Aims, holds: bool) -> Steps {
+        let known = tracees.values().map(|tracee| (tracee.uid.clone(), Followed::default()));
+        let seen = Arc::new(Mutex::new(known.collect()));
+        let follower = Follower {
+            tracees,
             aims,
             holds,
             made: BTreeMap::new(),
             held: BTreeMap::new(),
             seen: Arc::clone(&seen),
-            over: Arc::clone(&over),
         };
-        let thread = thread::spawn(move || {
-            let begun = begin(&mut follower);
-            let failed = begun.is_err();
-            let _ = ready.send(begun);
-            if !failed {
-                follower.follow();
-            }
-            // The kernel lets go of all that this thread follows.
-        });
-        is_ready.recv().expect("the thread answers").expect("it can be followed by ptrace");
-        Steps { thread: Some(thread), over, seen }
+        Steps { _trace: Trace::begin(pids, follower), seen }
     }
 
     /// What was seen so far of the pod with this uid.
@@ -167,44 +149,18 @@ impl Steps {
     }
 }
 
-impl Drop for Steps {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Release);
-        let Some(thread) = self.thread.take() else { return };
-        while !thread.is_finished() {
-            // It waits for what it follows; this makes it look up.
-            wake(&thread);
-            thread::sleep(Duration::from_millis(5));
-        }
-        let _ = thread.join();
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nobody panics with it")
 }
 
-extern "C" fn nothing(_: c_int) {}
-
-/// Interrupts the thread's system call.
-fn wake(thread: &JoinHandle<()>) {
-    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-    use std::os::unix::thread::JoinHandleExt;
-    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
-    // SAFETY: the handler does nothing; the thread was not joined, so its handle is valid.
-    unsafe {
-        let _ = sigaction(Signal::SIGUSR2, &action);
-        libc::pthread_kill(thread.as_pthread_t() as _, libc::SIGUSR2);
-    }
-}
-
-/// What a followed process is.
+/// A process of a pod.
 #[derive(Clone, Debug)]
-enum Tracee {
-    /// The agent, or its child that has executed nothing yet.
-    Agent,
-    /// A process of this pod; without a role until it has named itself.
-    Of { uid: String, role: Option<Role>, naming: bool },
+struct Tracee {
+    uid: String,
+    /// None until it has named itself.
+    role: Option<Role>,
+    /// In the middle of doing so.
+    naming: bool,
 }
 
 /// Where a process of the pod with this uid is to be killed.
@@ -220,9 +176,8 @@ struct Held {
 }
 
 struct Follower {
+    /// All but the agent and what it forks: those are not here before they execute a supervisor.
     tracees: BTreeMap<pid_t, Tracee>,
-    /// Processes that stopped before their parent's fork was heard of.
-    early: BTreeSet<pid_t>,
     aims: Aims,
     /// Names are held back.
     holds: bool,
@@ -231,153 +186,73 @@ struct Follower {
     /// Helpers that wait, by the uid of their pod.
     held: BTreeMap<String, Held>,
     seen: Arc<Mutex<BTreeMap<String, Followed>>>,
-    over: Arc<AtomicBool>,
 }
 
-impl Follower {
-    fn begin(&mut self, agent: pid_t) -> io::Result<()> {
-        for entry in std::fs::read_dir(format!("/proc/{agent}/task"))? {
-            let thread = entry?.file_name().to_str().and_then(|name| name.parse().ok());
-            let Some(thread) = thread else { continue };
-            seize(thread)?;
-            self.tracees.insert(thread, Tracee::Agent);
-        }
-        Ok(())
-    }
-
-    /// A supervisor has one thread.
-    fn take_up(&mut self, uid: &str, supervisor: pid_t) -> io::Result<()> {
-        seize(supervisor)?;
-        lock(&self.seen).insert(uid.to_owned(), Followed::default());
-        let tracee = Tracee::Of { uid: uid.to_owned(), role: Some(Role::Supervisor), naming: false };
-        self.tracees.insert(supervisor, tracee);
-        // Once it has stopped it is resumed as those are whose system calls are looked at.
-        ptrace(libc::PTRACE_INTERRUPT, supervisor, 0, 0)
-    }
-
-    fn follow(&mut self) {
-        while !self.over.load(Ordering::Acquire) {
-            let mut status = 0;
-            // Only what this very thread follows: the children of tests are not its to reap.
-            // SAFETY: the kernel writes one integer.
-            let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
-            if pid < 0 {
-                if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
-                    continue;
-                }
-                return;
-            }
-            if !libc::WIFSTOPPED(status) {
-                self.tracees.remove(&pid);
-                self.early.remove(&pid);
-            } else if self.tracees.contains_key(&pid) {
-                self.stopped(pid, libc::WSTOPSIG(status), status >> 16);
-            } else {
-                self.early.insert(pid);
-            }
-        }
-    }
-
-    fn stopped(&mut self, pid: pid_t, signal: c_int, event: c_int) {
-        match event {
-            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
-                let mut child: libc::c_ulong = 0;
-                if ptrace(libc::PTRACE_GETEVENTMSG, pid, 0, &raw mut child as usize).is_ok() {
-                    self.born(pid, child as pid_t);
-                }
-                self.resume(pid, 0);
-            }
-            libc::PTRACE_EVENT_EXEC => self.executed(pid),
-            // A stop of the kernel's own, as the first one of a child.
-            libc::PTRACE_EVENT_STOP => self.resume(pid, 0),
-            _ if signal == libc::SIGTRAP | 0x80 => {
-                if self.called(pid) {
-                    self.resume(pid, 0);
-                }
-            }
-            _ => self.resume(pid, signal),
-        }
-    }
-
+impl Watcher for Follower {
     fn born(&mut self, parent: pid_t, child: pid_t) {
-        let tracee = match &self.tracees[&parent] {
-            Tracee::Agent => Tracee::Agent,
-            Tracee::Of { uid, role, .. } => {
-                if *role == Some(Role::ExecHelper) {
-                    self.made.insert(parent, child);
-                }
-                let role = match role {
-                    // The process that it makes does not name itself.
-                    Some(Role::ExecHelper) => Some(Role::ExecHelper),
-                    Some(Role::SandboxHelper) => Some(Role::Pause),
-                    // By the name that it will give itself.
-                    Some(
-                        Role::Supervisor
-                        | Role::Pause
-                        | Role::StartHelper
-                        | Role::Intermediate
-                        | Role::Init
-                        | Role::Trial
-                        | Role::Successor,
-                    )
-                    | None => None,
-                };
-                Tracee::Of { uid: uid.clone(), role, naming: false }
-            }
-        };
-        self.tracees.insert(child, tracee);
-        if self.early.remove(&child) {
-            self.resume(child, 0);
+        let Some(Tracee { uid, role, .. }) = self.tracees.get(&parent) else { return };
+        if *role == Some(Role::ExecHelper) {
+            self.made.insert(parent, child);
         }
+        let role = match role {
+            // The process that it makes does not name itself.
+            Some(Role::ExecHelper) => Some(Role::ExecHelper),
+            Some(Role::SandboxHelper) => Some(Role::Pause),
+            // By the name that it will give itself.
+            Some(
+                Role::Supervisor
+                | Role::Pause
+                | Role::StartHelper
+                | Role::Intermediate
+                | Role::Init
+                | Role::Trial
+                | Role::Successor,
+            )
+            | None => None,
+        };
+        let tracee = Tracee { uid: uid.clone(), role, naming: false };
+        self.tracees.insert(child, tracee);
     }
 
     /// Supervisors are followed, and nothing else that is executed.
-    fn executed(&mut self, pid: pid_t) {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let words: Vec<String> =
-            line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        if let Some(Tracee::Of {
-            role: Some(role @ (Role::Supervisor | Role::Trial | Role::Successor)),
-            ..
-        }) = self.tracees.get_mut(&pid)
+    fn executed(&mut self, pid: pid_t) -> bool {
+        if let Some(Tracee { role: Some(role), .. }) = self.tracees.get_mut(&pid)
+            && matches!(role, Role::Supervisor | Role::Trial | Role::Successor)
         {
             if *role == Role::Supervisor {
                 *role = Role::Successor;
             }
-            self.resume(pid, 0);
-        } else if words.get(1).is_some_and(|word| word == "supervisor")
+            return true;
+        }
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<String> =
+            line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        if words.get(1).is_some_and(|word| word == "supervisor")
             && let Some(uid) = words.get(2).and_then(|dir| dir.rsplit('/').next())
             && !lock(&self.seen).contains_key(uid)
         {
             // The first of this pod: what comes after a kill is left alone.
             lock(&self.seen).insert(uid.to_owned(), Followed::default());
-            let supervisor = Tracee::Of { uid: uid.to_owned(), role: None, naming: false };
-            self.tracees.insert(pid, supervisor);
-            self.resume(pid, 0);
-        } else {
-            self.tracees.remove(&pid);
-            let _ = ptrace(libc::PTRACE_DETACH, pid, 0, 0);
-        }
-    }
-
-    /// A system call begins or ends; `false` if the process was killed.
-    fn called(&mut self, pid: pid_t) -> bool {
-        const ENTRY: u8 = 1;
-        const GET_SYSCALL_INFO: c_int = 0x420e;
-        let mut call = SyscallInfo::default();
-        let asked = ptrace(GET_SYSCALL_INFO, pid, size_of::<SyscallInfo>(), &raw mut call as usize);
-        let Some(Tracee::Of { uid, role, naming }) = self.tracees.get_mut(&pid) else { return true };
-        if asked.is_err() {
+            self.tracees.insert(pid, Tracee { uid: uid.to_owned(), role: None, naming: false });
             return true;
         }
-        if call.op != ENTRY {
+        false
+    }
+
+    fn stops_at_calls(&self, pid: pid_t) -> bool {
+        self.tracees.contains_key(&pid)
+    }
+
+    fn called(&mut self, pid: pid_t, call: &Call) -> Next {
+        let Some(Tracee { uid, role, naming }) = self.tracees.get_mut(&pid) else { return Next::Goes };
+        if !call.begins() {
             if std::mem::take(naming) && !matches!(role, Some(Role::Trial | Role::Successor)) {
                 let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
                 *role = Role::named(name.trim_end()).or(*role);
             }
-            return true;
+            return Next::Goes;
         }
-        let number = call.number as c_long;
+        let number = call.number();
         if role.is_none() && number == libc::SYS_execve {
             // Nothing else of nodlet executes before it has named itself.
             *role = Some(Role::Trial);
@@ -389,54 +264,52 @@ impl Follower {
             let uid = uid.clone();
             return self.hold(pid, &uid, role, number);
         }
-        let (Some(role), true) = (*role, is_step(&call)) else { return true };
+        let (Some(role), true) = (*role, is_step(call)) else { return Next::Goes };
         let mut seen = lock(&self.seen);
         let pod = seen.entry(uid.clone()).or_default();
         let made = pod.made.entry(role).or_default();
         *made += 1;
         let step = Step { role, number: *made };
         if pod.killed_before.is_some() || (self.aims)(uid) != Some(step) {
-            return true;
+            return Next::Goes;
         }
         pod.killed_before = Some(name_of(number));
         // SAFETY: no pointers; it is stopped for us, so the number is still its own.
         unsafe { libc::kill(pid, libc::SIGKILL) };
-        false
+        Next::Stands
     }
 
-    /// A system call begins; `false` if it has to wait.
-    fn hold(&mut self, pid: pid_t, uid: &str, role: Role, call: c_long) -> bool {
+    fn ended(&mut self, pid: pid_t) {
+        self.tracees.remove(&pid);
+    }
+}
+
+impl Follower {
+    /// A system call begins where names are held back.
+    fn hold(&mut self, pid: pid_t, uid: &str, role: Role, call: c_long) -> Next {
         let waits = is_wait_for_news(call);
         match (role, self.held.get_mut(uid)) {
             (Role::ExecHelper, None) if call == libc::SYS_sendmsg => {
-                let Some(process) = self.made.get(&pid).copied() else { return true };
+                let Some(process) = self.made.get(&pid).copied() else { return Next::Goes };
                 let mut seen = lock(&self.seen);
                 let pod = seen.entry(uid.to_owned()).or_default();
-                if !std::mem::replace(&mut pod.held, true) {
-                    self.held.insert(uid.to_owned(), Held { helper: pid, process, looked: false });
-                    return false;
+                if std::mem::replace(&mut pod.held, true) {
+                    return Next::Goes;
                 }
+                self.held.insert(uid.to_owned(), Held { helper: pid, process, looked: false });
+                Next::Stands
             }
             (Role::Supervisor, Some(held)) if call == libc::SYS_waitid && is_over(held.process) => {
                 held.looked = true;
+                Next::Goes
             }
             (Role::Supervisor, Some(held)) if waits && held.looked => {
                 let helper = held.helper;
                 self.held.remove(uid);
-                self.resume(helper, 0);
+                Next::GoesWith(helper)
             }
-            _ => {}
+            _ => Next::Goes,
         }
-        true
-    }
-
-    fn resume(&self, pid: pid_t, signal: c_int) {
-        let how = match &self.tracees[&pid] {
-            Tracee::Agent => libc::PTRACE_CONT,
-            Tracee::Of { .. } => libc::PTRACE_SYSCALL,
-        };
-        // One that was killed meanwhile is not there to go on.
-        let _ = ptrace(how, pid, 0, signal as usize);
     }
 }
 
@@ -453,34 +326,6 @@ fn is_wait_for_news(call: c_long) -> bool {
         return true;
     }
     call == libc::SYS_ppoll || call == libc::SYS_epoll_pwait
-}
-
-/// `struct ptrace_syscall_info`, as far as it is read here.
-#[repr(C)]
-#[derive(Default)]
-struct SyscallInfo {
-    op: u8,
-    _reserved: [u8; 3],
-    _arch: u32,
-    _instruction_pointer: u64,
-    _stack_pointer: u64,
-    number: u64,
-    arguments: [u64; 6],
-}
-
-fn seize(thread: pid_t) -> io::Result<()> {
-    let options = libc::PTRACE_O_TRACESYSGOOD
-        | libc::PTRACE_O_TRACEFORK
-        | libc::PTRACE_O_TRACEVFORK
-        | libc::PTRACE_O_TRACECLONE
-        | libc::PTRACE_O_TRACEEXEC;
-    ptrace(libc::PTRACE_SEIZE, thread, 0, options as usize)
-}
-
-fn ptrace(request: c_int, pid: pid_t, address: usize, data: usize) -> io::Result<()> {
-    // SAFETY: who calls passes what the request wants: a number, or a pointer to room that lives.
-    let result = unsafe { libc::ptrace(request as _, pid, address, data) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// System calls that change nothing for anybody else: what they make is the process's
@@ -561,8 +406,8 @@ const UNSEEN_HERE: &[c_long] = &[
 const UNSEEN_HERE: &[c_long] = &[];
 
 /// Whether others can tell that the call was made. What is not known counts.
-fn is_step(call: &SyscallInfo) -> bool {
-    let number = call.number as c_long;
+fn is_step(call: &Call) -> bool {
+    let number = call.number();
     let makes = |flags: u64| flags & (libc::O_CREAT | libc::O_TRUNC) as u64 != 0;
     match number {
         libc::SYS_openat => makes(call.arguments[2]),

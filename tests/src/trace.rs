@@ -22,10 +22,20 @@ pub(crate) trait Watcher: Send + 'static {
     fn executed(&mut self, pid: pid_t) -> bool;
     /// Whether it is to stop at its system calls.
     fn stops_at_calls(&self, pid: pid_t) -> bool;
-    /// A system call begins or ends; `false` if the process was killed meanwhile.
-    fn called(&mut self, pid: pid_t, call: &Call) -> bool;
+    /// A system call begins or ends.
+    fn called(&mut self, pid: pid_t, call: &Call) -> Next;
     /// It is gone.
     fn ended(&mut self, pid: pid_t);
+}
+
+/// What becomes of a process at a system call.
+pub(crate) enum Next {
+    /// It goes on.
+    Goes,
+    /// It goes on, and so does this one, which stands still.
+    GoesWith(pid_t),
+    /// It was killed, or stands still until another goes on with it.
+    Stands,
 }
 
 /// Ends when it is dropped: what was followed goes on unseen.
@@ -162,8 +172,13 @@ impl<W: Watcher> Tracer<W> {
             // A stop of the kernel's own, as the first one of a child.
             libc::PTRACE_EVENT_STOP => self.resume(pid, 0),
             _ if signal == libc::SIGTRAP | 0x80 => {
-                if call_of(pid).is_none_or(|call| self.watcher.called(pid, &call)) {
-                    self.resume(pid, 0);
+                match call_of(pid).map_or(Next::Goes, |call| self.watcher.called(pid, &call)) {
+                    Next::Goes => self.resume(pid, 0),
+                    Next::GoesWith(other) => {
+                        self.resume(other, 0);
+                        self.resume(pid, 0);
+                    }
+                    Next::Stands => {}
                 }
             }
             _ => self.resume(pid, signal),
