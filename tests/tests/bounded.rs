@@ -23,8 +23,8 @@ const LISTING: u64 = 14 * 1024;
 /// buffers of a connection, and 4 MiB of what is unread.
 const SERVING: u64 = 22 * 1024;
 
-/// KiB of an agent that had three hundred pods, 110 at a time, and keeps 512 of their events, of
-/// two or three KiB each, with what they are told apart by.
+/// KiB of an agent that had three hundred pods, a hundred at a time, and keeps 512 of their events,
+/// of one or two KiB each, with what they are told apart by.
 const TELLING: u64 = 12 * 1024;
 
 /// KiB that may stay of it: 512 events, the ring of changes, and what the allocator keeps.
@@ -143,8 +143,8 @@ fn a_thousand_pods_are_listed_and_a_hundred_and_ten_admitted() {
 fn the_events_of_three_hundred_pods_are_kept_up_to_a_bound() {
     let watched = Watched::start();
     let device = &watched.device;
-    // As long as the name of an image can be, so that each event is as long as events are.
-    let image = format!("localhost/{}:1", ["none"; 200].join("/"));
+    // A name of nearly the length that an image's may have; an event says it twice.
+    let image = format!("localhost/{}:1", ["none"; 48].join("/"));
     let events = || {
         let list = device.get("/api/v1/events").expect("the API lists events");
         list["items"].as_array().expect("a list").clone()
