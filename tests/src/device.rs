@@ -44,6 +44,7 @@ pub struct Device {
     ring: Option<RingReader>,
     /// Whether it is read at all.
     replays: bool,
+    run: Option<Mount>,
     arguments: Vec<String>,
     /// Set in the environment of the agent.
     environment: Vec<(String, OsString)>,
@@ -148,6 +149,7 @@ impl Device {
             agent: None,
             ring: None,
             replays: true,
+            run: None,
             arguments: Vec::new(),
             environment: Vec::new(),
             etc: None,
@@ -215,6 +217,11 @@ impl Device {
         nix::mount::mount(tmpfs, &path, tmpfs, nix::mount::MsFlags::empty(), Some(options))
             .expect("root can mount a tmpfs");
         Mount { path }
+    }
+
+    /// Puts `/run` where it is on every board: in memory. Its files are not looked at afterwards.
+    pub fn run_in_memory(&mut self) {
+        self.run = Some(self.mount_tmpfs("/run", "mode=0755"));
     }
 
     // The agent
@@ -552,6 +559,7 @@ impl Drop for Device {
             leftovers::sweep(&self.root);
         } else {
             let ended = self.end();
+            self.run = None;
             let left = leftovers::find(&self.root);
             leftovers::sweep(&self.root);
             assert!(ended.is_none(), "{}", ended.unwrap_or_default());

@@ -16,6 +16,7 @@ pub(super) fn asleep() -> Device {
     let mut device = Device::new();
     // Reading the ring as it comes costs the agent what is to be measured.
     device.replay_nothing();
+    device.run_in_memory();
     device.load_image(demo_archive());
     device
 }

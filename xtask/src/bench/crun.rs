@@ -19,6 +19,7 @@ const LOG_SIZE: &str = "10485760";
 pub(super) struct Crun<'a> {
     scratch: &'a Scratch,
     directory: PathBuf,
+    state: PathBuf,
     spec: Value,
     /// Those that are to be deleted.
     containers: RefCell<Vec<String>>,
@@ -41,7 +42,7 @@ impl<'a> Crun<'a> {
         spec["mounts"].as_array_mut().ok_or("crun's spec has mounts")?.push(json!({
             "destination": "/shared", "type": "bind", "source": scratch.shared(), "options": ["rbind", "rw"]
         }));
-        Ok(Self { scratch, directory, spec, containers: RefCell::default() })
+        Ok(Self { scratch, directory, state: scratch.run("crun")?, spec, containers: RefCell::default() })
     }
 
     /// A container of the steps of the demo program, not started yet: gives its id.
@@ -76,7 +77,7 @@ impl<'a> Crun<'a> {
     /// Starts the container below a conmon, as podman does, and gives conmon's process id.
     pub(super) fn run_below_conmon(&self, id: &str) -> Result<u32, Failure> {
         let bundle = self.directory.join(id);
-        let sockets = self.scratch.directory("sockets")?;
+        let sockets = self.scratch.run("sockets")?;
         let mut conmon = self.scratch.command("conmon");
         conmon
             .args(["--api-version", "1", "--runtime"])
@@ -90,10 +91,10 @@ impl<'a> Crun<'a> {
             .arg("--log-path")
             .arg(format!("k8s-file:{}", bundle.join("log").display()))
             .args(["--log-size-max", LOG_SIZE, "--exit-dir"])
-            .arg(self.scratch.directory("exits")?)
+            .arg(self.scratch.run("exits")?)
             .arg("--socket-dir-path")
             .arg(&sockets)
-            .arg(format!("--runtime-arg=--root={}", self.state().display()));
+            .arg(format!("--runtime-arg=--root={}", self.state.display()));
         detaching(&mut conmon, &self.directory.join("said"))?;
         let read = |name: &str| {
             let file = bundle.join(name);
@@ -119,12 +120,8 @@ impl<'a> Crun<'a> {
 
     fn command(&self) -> Command {
         let mut command = self.scratch.command("crun");
-        command.arg("--root").arg(self.state());
+        command.arg("--root").arg(&self.state);
         command
-    }
-
-    fn state(&self) -> PathBuf {
-        self.directory.join("state")
     }
 }
 

@@ -15,12 +15,13 @@ const LIMITS: [&str; 4] = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=40
 pub(super) struct Podman<'a> {
     scratch: &'a Scratch,
     directory: PathBuf,
+    run: PathBuf,
 }
 
 impl<'a> Podman<'a> {
     /// With the demo image.
     pub(super) fn new(scratch: &'a Scratch) -> Result<Self, Failure> {
-        let podman = Self { scratch, directory: scratch.directory("podman")? };
+        let podman = Self { scratch, directory: scratch.directory("podman")?, run: scratch.run("podman")? };
         quietly(&mut podman.load(demo_archive()))
             .map_err(|Failure(why)| format!("{why}; `cargo xtask setup` installs it on Debian"))?;
         Ok(podman)
@@ -64,9 +65,8 @@ impl<'a> Podman<'a> {
 
     fn command(&self) -> Command {
         let mut command = self.scratch.command("podman");
-        for (option, directory) in [("--root", "root"), ("--runroot", "run"), ("--tmpdir", "tmp")] {
-            command.arg(option).arg(self.directory.join(directory));
-        }
+        command.arg("--root").arg(self.directory.join("root"));
+        command.arg("--runroot").arg(self.run.join("run")).arg("--tmpdir").arg(self.run.join("tmp"));
         command.args(["--storage-driver", "overlay", "--cgroup-manager", "cgroupfs", "--runtime", "crun"]);
         command.args(["--events-backend", "none"]);
         command

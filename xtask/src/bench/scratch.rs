@@ -33,7 +33,11 @@ impl Scratch {
         let cgroup = format!("nodlet-bench-{}", std::process::id());
         let directory = Path::new("/tmp").join(&cgroup);
         let _ = fs::remove_dir_all(&directory);
-        fs::create_dir_all(directory.join("shared"))?;
+        for inside in ["shared", "run"] {
+            fs::create_dir_all(directory.join(inside))?;
+        }
+        // As it is everywhere, and as the device has it.
+        mount(Some("tmpfs"), &directory.join("run"), Some("tmpfs"), MsFlags::empty(), Some("mode=0755"))?;
         let view = std::thread::spawn(view).join().map_err(|_| "the thread of the view panicked")??;
         Ok(Self { directory, cgroup, view, names: RefCell::new(0) })
     }
@@ -43,6 +47,11 @@ impl Scratch {
         let directory = self.directory.join(name);
         fs::create_dir_all(&directory)?;
         Ok(directory)
+    }
+
+    /// What is lost with a boot, in memory.
+    pub(super) fn run(&self, name: &str) -> Result<PathBuf, Failure> {
+        self.directory(&format!("run/{name}"))
     }
 
     /// What every container sees as `/shared`.
@@ -89,6 +98,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        let _ = umount2(&self.directory.join("run"), MntFlags::MNT_DETACH);
         let _ = fs::remove_dir_all(&self.directory);
         for hierarchy in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
             remove_cgroup(&hierarchy.path().join(&self.cgroup));
