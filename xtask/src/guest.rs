@@ -9,7 +9,7 @@
 //! guest's first process; `guest/kernel.rs` gets the kernel, `guest/debian.rs` the
 //! packages. Nothing in a guest waits for this machine: its clock counts what it does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
 use std::os::unix::process::CommandExt;
@@ -78,6 +78,9 @@ struct Guest<'a> {
     /// The first process becomes systemd, with a Debian around it.
     systemd: bool,
 }
+
+/// The tests beside the code of the runtime, of which some are about the kernel.
+const UNIT: &str = "nodlet_runtime";
 
 /// What nodlet needs and Debian's kernels have as modules.
 const NEEDED: &[&str] = &["erofs", "overlay", "veth", "bridge", "loop"];
@@ -205,7 +208,7 @@ fn processor(triple: &str) -> Result<&'static Processor, Failure> {
 fn boot_all(processor: &Processor, guests: &[&Guest<'_>]) -> Outcome {
     let kernel = kernel::get(processor.debian)?;
     let tools = debian::package("busybox-static", processor.debian)?;
-    let mut programs = build(processor)?;
+    let mut programs = build(processor, guests)?;
     programs.insert("busybox".to_owned(), tools.join("usr/bin/busybox"));
     let dir = work(&format!("guest/{}", processor.debian))?;
     let mut passed = 0;
@@ -237,13 +240,19 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>]) -> Outcome {
     Ok(())
 }
 
-/// The programs of the tests, by name.
-fn build(processor: &Processor) -> Result<BTreeMap<String, PathBuf>, Failure> {
+/// The programs that these guests run, and those that they need for it, by name.
+fn build(processor: &Processor, guests: &[&Guest<'_>]) -> Result<BTreeMap<String, PathBuf>, Failure> {
+    let runs = guests.iter().flat_map(|guest| guest.runs).filter_map(|run| run.split(' ').next());
+    let tests: BTreeSet<String> = runs
+        .map(|program| if program == UNIT { "--lib".to_owned() } else { format!("--test {program}") })
+        .collect();
+    let tests: Vec<String> = tests.into_iter().collect();
+    let tests = format!("test --no-run --package nodlet-runtime --package nodlet-tests {}", tests.join(" "));
     let mut programs = BTreeMap::new();
     for words in [
         "build --bins --package nodlet --package nodlet-tests",
         "build --package nodlet-runtime --example replay",
-        "test --no-run --tests --package nodlet-runtime --package nodlet-tests",
+        &tests,
     ] {
         let mut build = cross::cargo_for_triple(processor.triple)?;
         build.args(words.split(' ')).args(["--quiet", "--message-format=json-render-diagnostics"]);
