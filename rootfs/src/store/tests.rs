@@ -145,6 +145,13 @@ fn a_damaged_index_stops_nobody_and_the_next_load_mends_it() {
     assert_eq!((by_id.names, by_id.layers), (Vec::new(), tool.layers));
     let again = store_of(scratch.path(), &["tool:1"]);
     assert_eq!(find(&again, "tool:1").unwrap().id, tool.id);
+
+    // By a load, too, that has no name to add.
+    fs::write(store.writable.index_path(), "\0\0\0").unwrap();
+    let unnamed = TestImage { name: None, ..TestImage::new("", vec![layer("base"), layer("tool:1")]) };
+    let options = LoadOptions { platform: Platform::parse("linux/amd64").ok(), ..LoadOptions::default() };
+    store.load(&mut &oci_archive(&[unnamed]).finish()[..], &options, &mut |_| {}).unwrap();
+    assert_eq!(store.images().unwrap().len(), 2);
 }
 
 #[test]
