@@ -5,14 +5,16 @@ use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 /// Forwards until it is dropped.
 pub struct Forwarder {
     address: SocketAddr,
     ended: Arc<AtomicBool>,
+    /// The ends of connections at the socket, also of those that are over.
+    inside: Arc<Mutex<Vec<UnixStream>>>,
 }
 
 impl Forwarder {
@@ -22,6 +24,8 @@ impl Forwarder {
         let address = listener.local_addr()?;
         let ended = Arc::new(AtomicBool::new(false));
         let (seen, socket) = (Arc::clone(&ended), PathBuf::from(socket));
+        let all: Arc<Mutex<Vec<UnixStream>>> = Arc::default();
+        let made = Arc::clone(&all);
         thread::spawn(move || {
             for connection in listener.incoming() {
                 if seen.load(Ordering::SeqCst) {
@@ -30,12 +34,21 @@ impl Forwarder {
                 // A connection that fails is the client's to notice: the agent may be dead on purpose.
                 let Ok(outside) = connection else { continue };
                 let Ok(inside) = UnixStream::connect(&socket) else { continue };
+                made.lock().unwrap_or_else(PoisonError::into_inner).extend(inside.try_clone());
                 if let Err(error) = join(outside, inside) {
                     eprintln!("forwarder: {error}");
                 }
             }
         });
-        Ok(Self { address, ended })
+        Ok(Self { address, ended, inside: all })
+    }
+
+    /// Cuts all connections that there are: a client that is killed while it is held up is
+    /// otherwise not seen to be gone behind what it had sent before.
+    pub fn cut(&self) {
+        for inside in self.inside.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            let _ = inside.shutdown(Shutdown::Both);
+        }
     }
 
     /// `127.0.0.1:PORT`
@@ -62,6 +75,8 @@ fn join(outside: TcpStream, inside: UnixStream) -> io::Result<()> {
     thread::spawn(move || {
         let _ = io::copy(&mut from_inside, &mut to_outside);
         let _ = to_outside.shutdown(Shutdown::Write);
+        // It stays open in the list: who writes is to see that nobody reads.
+        let _ = from_inside.shutdown(Shutdown::Read);
     });
     Ok(())
 }

@@ -35,6 +35,11 @@ impl Kubectl {
         command
     }
 
+    /// Cuts all connections, as it is when the machine goes on which kubectl runs.
+    pub fn cut(&self) {
+        self.forwarder.cut();
+    }
+
     /// Runs kubectl with these words.
     pub fn run<const N: usize>(&self, words: [&str; N]) -> Ran {
         let output = self.command(words).output().expect("kubectl can be run");

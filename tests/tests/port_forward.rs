@@ -181,6 +181,9 @@ fn a_client_that_is_gone_while_it_is_held_up_is_forgotten() {
         assert!(held() > before, "{who}: there is a connection");
         // kubectl's own is there before.
         drop(forwarding);
+        if who == "kubectl" {
+            kubectl.cut();
+        }
         device.wait_for(&format!("{who}'s connection to be gone"), || held() <= before);
     }
 }
