@@ -2,8 +2,9 @@
 //! words. What follows from the answer is decided in `pod/probe.rs`.
 //!
 //! Everything runs on the agent's one thread and ends with the probe's timeout:
-//! no thread, no blocking call, no memory that grows with what a container
-//! answers. Each probe is a connection of its own, from the node to the pod's
+//! no blocking call, no memory that grows with what a container answers. Only a
+//! probe that names its host has that looked up on a thread, which ends again.
+//! Each probe is a connection of its own, from the node to the pod's
 //! address. A kubelet lets its sockets linger for a second; closing one that
 //! lingers blocks, so ours do not.
 //!

@@ -13,7 +13,9 @@ enum Test {
     /// With random inputs: rounds that take some minutes, and the tests.
     Rounds(u64, &'static [&'static str]),
     /// In every case there is, or in those of one part: `2/5`.
-    All(fn(Option<&str>) -> Outcome),
+    Parts(fn(&str) -> Outcome),
+    /// In every case there is.
+    All(fn() -> Outcome),
 }
 
 const SUBJECTS: &[(&str, Test)] = &[
@@ -32,15 +34,15 @@ const SUBJECTS: &[(&str, Test)] = &[
     // So many restarts of containers, and at least twice as many exec probes.
     ("soak", Test::Rounds(10_000, &["--package", "nodlet-tests", "--test", "soak"])),
     // Agent, supervisors and helpers, killed at each of their steps.
-    ("kills", Test::All(kills)),
+    ("kills", Test::Parts(kills)),
     // Pods that a binary of an earlier commit runs.
     ("upgrade", Test::All(upgrade)),
     // What runs in a machine of its own, with each processor.
-    ("guests", Test::All(guests)),
+    ("guests", Test::All(guest::whole)),
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (mut rounds, mut seed, mut shard, mut wanted) = (None, "1".to_owned(), None, Vec::new());
+    let (mut rounds, mut seed, mut shard, mut wanted) = (None, None, None, Vec::new());
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         let mut value = |what: &str, is_one: fn(&str) -> bool| {
@@ -49,16 +51,30 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         };
         match argument.as_str() {
             "--rounds" => rounds = Some(value("a number", is_number)?),
-            "--seed" => seed = value("a number", is_number)?,
+            "--seed" => seed = Some(value("a number", is_number)?),
             "--shard" => shard = Some(value("a part and of how many, as 2/5", is_shard)?),
             name if SUBJECTS.iter().any(|(subject, _)| *subject == name) => wanted.push(name),
             other => return Err(Failure(format!("there is no subject {other:?}; {}", usage("long")))),
         }
     }
-    for (name, test) in SUBJECTS {
-        if !wanted.is_empty() && !wanted.contains(name) {
-            continue;
+    let chosen = || SUBJECTS.iter().filter(|(name, _)| wanted.is_empty() || wanted.contains(name));
+    for (name, test) in chosen() {
+        let (has_rounds, has_parts) = match test {
+            Test::Rounds(..) => (true, false),
+            Test::Parts(_) => (false, true),
+            Test::All(_) => (false, false),
+        };
+        for (option, given, fits) in [
+            ("--rounds", rounds.is_some(), has_rounds),
+            ("--seed", seed.is_some(), has_rounds),
+            ("--shard", shard.is_some(), has_parts),
+        ] {
+            if given && !fits {
+                return Err(Failure(format!("{option} says nothing to {name}: name the subjects it is for")));
+            }
         }
+    }
+    for (_, test) in chosen() {
         match test {
             Test::Rounds(default, test) => {
                 if test.contains(&"nodlet-tests") {
@@ -71,10 +87,11 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                         .args(*test)
                         .args(["--", "--nocapture"])
                         .env("NODLET_ROUNDS", rounds)
-                        .env("NODLET_SEED", &seed),
+                        .env("NODLET_SEED", seed.as_deref().unwrap_or("1")),
                 )?;
             }
-            Test::All(test) => test(shard.as_deref())?,
+            Test::Parts(test) => test(shard.as_deref().unwrap_or("1/1"))?,
+            Test::All(test) => test()?,
         }
     }
     Ok(())
@@ -89,25 +106,19 @@ fn is_shard(text: &str) -> bool {
     numbers.is_some_and(|(part, of): (u32, u32)| (1..=of).contains(&part))
 }
 
-fn kills(shard: Option<&str>) -> Outcome {
+fn kills(shard: &str) -> Outcome {
     build()?;
     let mut tests = ignored(&["kill", "steps"]);
-    tests.env("NODLET_SHARD", shard.unwrap_or("1/1"));
+    tests.env("NODLET_SHARD", shard);
     run_command(&mut tests)
 }
 
-/// There is nothing to divide.
-fn upgrade(_: Option<&str>) -> Outcome {
+fn upgrade() -> Outcome {
     build()?;
     for earlier in earlier::ALL {
         run_command(ignored(&["upgrade"]).env("NODLET_EARLIER", earlier.build()?))?;
     }
     Ok(())
-}
-
-/// Likewise.
-fn guests(_: Option<&str>) -> Outcome {
-    guest::whole()
 }
 
 /// What the tests with real containers run.
@@ -145,6 +156,11 @@ mod tests {
             ("", false),
         ] {
             assert_eq!(is_shard(text), is, "{text}");
+        }
+        for words in ["upgrade --shard 1/2", "guests --rounds 3", "kills --seed 3", "fuzz --shard 1/2"] {
+            let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+            let Err(Failure(why)) = run(&words) else { panic!("{words:?} is refused") };
+            assert!(why.contains(&format!("{} says nothing to {}", words[1], words[0])), "{why}");
         }
         let Err(Failure(why)) = run(&["kills".to_owned(), "--shard".to_owned(), "9/2".to_owned()]) else {
             panic!("it was run")
