@@ -172,6 +172,7 @@ fn attack(stop: &Path) {
     let writable = |path: &str| fs::OpenOptions::new().write(true).truncate(true).open(path).map(drop);
     let mut held = BTreeMap::new();
     let mut tried = BTreeMap::<String, u32>::new();
+    let mut binary = None;
     println!("attacking");
     while !stop.exists() {
         for process in fs::read_dir("/proc").expect("/proc is there").flatten() {
@@ -186,9 +187,13 @@ fn attack(stop: &Path) {
                 Ok(()) => println!("OVERWROTE {name}"),
                 Err(error) if error.raw_os_error() == Some(libc::EROFS) => {
                     *tried.entry(name.clone()).or_default() += 1;
-                    if held.len() < 200
-                        && let Ok(file) = fs::File::open(&exe)
-                    {
+                    let Ok(file) = fs::File::open(&exe) else { continue };
+                    // It may execute the container's own program since, which may be written to.
+                    let opened = identity(&file);
+                    if name == "nodlet:super" {
+                        binary = Some(opened);
+                    }
+                    if held.len() < 200 && binary == Some(opened) {
                         held.insert(exe, (name, file));
                     }
                 }
@@ -197,6 +202,7 @@ fn attack(stop: &Path) {
             }
         }
     }
+    assert!(held.values().any(|(name, _)| name != "nodlet:super"), "held nothing but a supervisor's");
     for (name, file) in held.values() {
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
         if writable(&path).is_ok() {
@@ -204,6 +210,12 @@ fn attack(stop: &Path) {
         }
     }
     println!("{}", tried.keys().cloned().collect::<Vec<_>>().join(" "));
+}
+
+/// Which file it is, on whatever mount.
+fn identity(file: &fs::File) -> (u64, u64) {
+    let file = file.metadata().expect("it is open");
+    (std::os::unix::fs::MetadataExt::dev(&file), std::os::unix::fs::MetadataExt::ino(&file))
 }
 
 extern "C" fn on_term(_: i32) {
