@@ -40,7 +40,9 @@ use smol::{Async, LocalExecutor};
 use crate::api::{self, Request};
 use crate::cgroup::Cgroups;
 use crate::network::Network;
-use crate::node::{Action, Attempt, Change, Health, Node, Observation, PodIndex, PodObservation, PodState};
+use crate::node::{
+    Action, Attempt, Change, Health, Node, Observation, PodIndex, PodObservation, PodState, Record,
+};
 use crate::objects::Objects;
 use crate::paths::Paths;
 use crate::service::Service;
@@ -488,7 +490,15 @@ impl Engine {
     }
 
     fn want(&mut self, wanted: Rc<Wanted>) -> Option<PodIndex> {
-        let record = self.shell.records.load(&wanted.pod.uid.0);
+        let is_known = self.node.index_of(&wanted.pod.uid).is_some();
+        let record = if is_known { Ok(None) } else { self.shell.records.load(&wanted.pod.uid.0) };
+        let record = record.unwrap_or_else(|error| {
+            let pod = &wanted.pod;
+            let record = Record::unknown(&pod.spec, &error);
+            let then = if record.is_some() { "it counts as failed" } else { "it starts as if it were new" };
+            log::error!("{}/{}: {error}; {then}", pod.namespace, pod.name);
+            record
+        });
         let created = self.shell.created(record.as_deref());
         let seen = Observation::Wanted { pod: wanted.pod.clone(), record };
         self.observe_with(seen, Some(&wanted));

@@ -156,8 +156,11 @@ impl Node {
             let around = self.surroundings(place);
             self.pods[place].plan(now, &mut draft, &mut self.events, around);
         }
-        if draft.is_full() {
-            self.first = if count == 0 { 0 } else { (self.first + 1) % count };
+        // Those that start again and again, and take long to fail, hold up no other for ever.
+        match draft.held_up().and_then(|index| self.place(index).ok()) {
+            Some(place) => self.first = place,
+            None if draft.is_full() => self.first = (self.first + 1) % count.max(1),
+            None => {}
         }
         let exec_probes = self.plan_exec_probes(now, &mut draft);
         let left = self.drop_gone(now) || active != self.pods.iter().filter(|pod| pod.is_active()).count();

@@ -143,24 +143,20 @@ impl Records {
         self.directory.join(format!("{uid}.json"))
     }
 
-    /// What is recorded of the pod `uid`. A record that cannot be read counts as
-    /// none, and is logged: the pod then starts as if it were new.
-    pub fn load(&self, uid: &str) -> Option<Box<Record>> {
+    /// What is recorded of the pod `uid`.
+    ///
+    /// # Errors
+    /// There is a record that cannot be read: the file and what is wrong with it.
+    pub fn load(&self, uid: &str) -> Result<Option<Box<Record>>, String> {
         let path = self.path(uid);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-            Err(error) => {
-                log::warn!("failed to read {}: {error}", path.display());
-                return None;
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(format!("failed to read {}: {error}", path.display())),
         };
         match serde_json::from_slice::<OnFlash>(&bytes) {
-            Ok(record) => Some(Box::new(record.into_record(&self.boot_id))),
-            Err(error) => {
-                log::warn!("failed to read {}: {error}; the pod starts as if it were new", path.display());
-                None
-            }
+            Ok(record) => Ok(Some(Box::new(record.into_record(&self.boot_id)))),
+            Err(error) => Err(format!("{} is damaged: {error}", path.display())),
         }
     }
 
@@ -449,11 +445,11 @@ mod tests {
         let mut records = Records { directory: directory.clone(), boot_id: "one".into() };
         let (path, bytes) = records.render("uid", &record, Anchor(1000));
         replace(&path, &bytes, &NoFault).expect("written");
-        assert_eq!(records.load("uid").as_deref(), Some(&record));
+        assert_eq!(records.load("uid"), Ok(Some(Box::new(record))));
         assert_eq!(records.uids(), ["uid"]);
 
         records.boot_id = "two".into();
-        let later = records.load("uid").expect("still there");
+        let later = records.load("uid").expect("it is readable").expect("still there");
         assert_eq!(later.start_time, Some(Moment::Earlier(Timestamp(1004))));
         let exit = later.containers[0].last_exit.as_ref().expect("the exit is kept");
         assert_eq!(
@@ -461,7 +457,14 @@ mod tests {
             (Moment::Earlier(Timestamp(1005)), Moment::Earlier(Timestamp(7)))
         );
         fs::write(&path, b"{").expect("torn");
-        assert_eq!(records.load("uid"), None);
+        let damaged = records.load("uid").expect_err("it is torn");
+        assert!(damaged.starts_with(&format!("{} is damaged: EOF", path.display())), "{damaged}");
+        fs::remove_file(&path).expect("it was there");
+        fs::create_dir(&path).expect("nothing is there");
+        let unreadable = records.load("uid").expect_err("it is a directory");
+        assert!(unreadable.starts_with(&format!("failed to read {}: ", path.display())), "{unreadable}");
+        fs::remove_dir(&path).expect("it was there");
+        assert_eq!(records.load("uid"), Ok(None));
         fs::remove_dir_all(directory).expect("the scratch directory goes");
     }
 }

@@ -145,6 +145,70 @@ fn after_a_power_cut_what_was_over_stays_over_and_the_rest_goes_on() {
 }
 
 #[test]
+fn a_record_that_cannot_be_read_makes_no_pod_run_that_may_not_run_again() {
+    let mut device = Device::start();
+    let (shared, here) = device.shared("one");
+    for (name, policy, steps) in [
+        ("done", "Never", "exit 0"),
+        ("torn", "Never", "exit 0"),
+        ("long", "Never", "sleep"),
+        ("web", "Always", "sleep"),
+    ] {
+        device.write_manifest(&format!("{name}.yaml"), &noted(&shared, name, policy, steps));
+    }
+    for name in ["done", "torn"] {
+        device.pod(name).wait_phase("Succeeded");
+    }
+    for name in ["long", "web"] {
+        device.pod(name).wait_ready();
+    }
+    let names = ["done", "torn", "long", "web"];
+    for name in names {
+        wait_recorded(&device, name, 1);
+    }
+    let paths =
+        names.map(|name| device.path(&format!("/var/lib/nodlet/records/{}.json", device.pod(name).uid())));
+    let damage = || {
+        for path in &paths {
+            fs::remove_file(path).expect("it is there");
+            fs::write(path, "{\"version\":1,").expect("there is space");
+        }
+        fs::remove_file(&paths[0]).expect("it is there");
+        // Not even its bytes can be had.
+        std::os::unix::fs::symlink(&paths[0], &paths[0]).expect("it is gone");
+    };
+
+    // What runs is known to its supervisor.
+    device.stop_agent();
+    damage();
+    device.start_agent();
+    for name in ["long", "web"] {
+        device.pod(name).wait_ready();
+        wait_recorded(&device, name, 1);
+    }
+    assert_eq!(names.map(|name| runs(&here, name)), [1; 4]);
+
+    device.cut_power();
+    damage();
+    device.start_agent();
+    for name in ["done", "torn", "long"] {
+        let pod = device.pod(name);
+        pod.wait_phase("Failed");
+        assert_eq!(pod.status()["reason"], "ContainerStatusUnknown");
+        let message = pod.status()["message"].as_str().unwrap_or_default().to_owned();
+        assert!(message.contains(&format!("/records/{}.json", pod.uid())), "{message}");
+    }
+    device.pod("web").wait_ready();
+    device.wait_for("web to run again", || runs(&here, "web") == 2);
+    assert_eq!(names.map(|name| runs(&here, name)), [1, 1, 1, 2]);
+    let uids = names.map(|name| device.pod(name).uid());
+    for name in names {
+        device.remove_manifest(&format!("{name}.yaml"));
+    }
+    device.wait_for("all of them to go", || uids.iter().all(|uid| on_disk(&device, uid).is_empty()));
+}
+
+#[test]
 fn an_agent_that_starts_again_and_finds_all_as_it_was_writes_nothing_to_flash() {
     let mut device = Device::start();
     let (shared, here) = device.shared("one");

@@ -107,7 +107,10 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
         .map_err(|error| format!("pod.json: {error}"))?;
     let wanted = Rc::new(Wanted::new(manifest, &on_tmpfs.source));
     let uid = wanted.pod.uid.0.clone();
-    let mut record = shell.records.load(&uid);
+    let mut record = shell.records.load(&uid).unwrap_or_else(|error| {
+        log::error!("{uid}: {error}; its supervisor knows what runs");
+        None
+    });
     if let Some(grace) = read_deletion(directory)
         && record.as_ref().is_none_or(|record| !record.phase.is_terminal())
     {

@@ -17,12 +17,14 @@ pub(crate) struct Draft {
     starts: usize,
     /// The same of what waits for flash.
     writes: usize,
+    /// The first pod whose start found no place.
+    held_up: Option<PodIndex>,
     full: bool,
 }
 
 impl Draft {
     pub(crate) fn new(starts: usize, writes: usize) -> Self {
-        Draft { actions: heapless::Vec::new(), starts, writes, full: false }
+        Draft { actions: heapless::Vec::new(), starts, writes, held_up: None, full: false }
     }
 
     /// Whether `action` found room. If not nothing may be changed: it comes with the next plan.
@@ -37,7 +39,11 @@ impl Draft {
     /// one of those in flight makes room, so nothing wakes up for it.
     #[must_use]
     pub(crate) fn push_start(&mut self, pod: PodIndex, action: Action) -> bool {
-        if self.starts == 0 || !self.push(pod, action) {
+        if self.starts == 0 {
+            self.held_up.get_or_insert(pod);
+            return false;
+        }
+        if !self.push(pod, action) {
             return false;
         }
         self.starts -= 1;
@@ -52,6 +58,11 @@ impl Draft {
         }
         self.writes -= 1;
         true
+    }
+
+    /// Whose start found no place, the first of those: its turn is next.
+    pub(crate) fn held_up(&self) -> Option<PodIndex> {
+        self.held_up
     }
 
     /// Something did not fit.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::spec::{PodSpec, RestartPolicy};
 use crate::time::Moment;
 
 /// `status.phase`.
@@ -43,6 +44,27 @@ pub struct Record {
     pub containers: Vec<ContainerRecord>,
     /// A deletion was asked for, with this grace in seconds.
     pub deletion_grace_period_seconds: Option<u64>,
+}
+
+impl Record {
+    /// What is to be taken for the record of a pod if there is one that cannot be read; `why`
+    /// names it. A pod that may run again begins as if it were new, its counts lost. One with
+    /// `restartPolicy: Never` has begun, or there were no record, and may be over: it has failed.
+    pub fn unknown(spec: &PodSpec, why: &str) -> Option<Box<Record>> {
+        match spec.restart_policy {
+            RestartPolicy::Always | RestartPolicy::OnFailure => None,
+            RestartPolicy::Never => Some(Box::new(Record {
+                phase: PodPhase::Failed,
+                reason: Some("ContainerStatusUnknown".to_owned()),
+                message: Some(format!("How far the pod came is not known: {why}")),
+                containers: vec![
+                    ContainerRecord { attempts: 1, ..ContainerRecord::default() };
+                    spec.containers.len()
+                ],
+                ..Record::default()
+            })),
+        }
+    }
 }
 
 /// What outlives a reboot of one container.

@@ -485,6 +485,22 @@ fn only_so_many_starts_are_in_flight_at_once() {
 }
 
 #[test]
+fn starts_that_are_slow_to_fail_hold_up_no_pod_for_ever() {
+    let mut sim = Sim::empty(|name, _| match name {
+        "good" => Fate::Runs,
+        _ => Fate::FailsToStart(StartFailureReason::CreateContainerConfigError),
+    });
+    sim.weather.latency = secs(30);
+    for number in 0..3 * STARTS_AT_ONCE {
+        sim.want(pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")));
+    }
+    let good = pod(RestartPolicy::Always).with([container("good")]).uid("last").named("last");
+    sim.want(good);
+    sim.run_until(secs(300));
+    assert!(sim.trace.contains("good#0 start"), "{}", sim.trace);
+}
+
+#[test]
 fn only_so_many_records_are_written_at_once() {
     let mut sim = Sim::empty(|_, _| Fate::Runs);
     sim.weather.latency = secs(5);
