@@ -116,6 +116,8 @@ struct Shell {
     cgroups: Cgroups,
     network: RefCell<Network>,
     anchor: Cell<Anchor>,
+    /// When this agent began, and the node with it.
+    began: Instant,
     pods: RefCell<BTreeMap<PodIndex, PodShell>>,
     layers: RefCell<Layers>,
     execs: RefCell<Execs>,
@@ -226,6 +228,7 @@ impl Engine {
             cgroups,
             network: RefCell::new(network),
             anchor: Cell::new(Anchor::now()),
+            began: Instant::now(),
             pods: RefCell::new(BTreeMap::new()),
             layers: RefCell::new(Layers::default()),
             execs: RefCell::new(Execs::default()),
@@ -463,12 +466,7 @@ impl Engine {
             });
         }
         let (wanted, refusals) = self.shell.sources.borrow().wanted();
-        for refusal in refusals {
-            self.shell
-                .events
-                .borrow_mut()
-                .refused(&refusal, self.shell.anchor.get().timestamp(Instant::now()));
-        }
+        self.shell.events.borrow_mut().refused(&refusals, self.shell.anchor.get());
         let before = std::mem::take(&mut self.told);
         for (name, old) in before {
             let stays = wanted.get(&name).is_some_and(|new| new.pod.uid == old.pod.uid);
@@ -560,6 +558,7 @@ impl Engine {
     fn clock_was_set(&mut self) {
         self.shell.anchor.set(Anchor::now());
         self.shell.show_node();
+        self.shell.retime_events();
         let pods: Vec<PodIndex> = self.shell.pods.borrow().keys().copied().collect();
         for pod in pods {
             self.publish(pod);

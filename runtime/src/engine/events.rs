@@ -1,7 +1,8 @@
 //! Events of pods as objects that `kubectl get events` and `describe` show.
 //! Bounded: the oldest goes when there is no room; what repeats is counted.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use serde_json::{Value, json};
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use crate::node::{Event, PodIndex};
 use crate::objects::{Key, Objects};
 use crate::sources::{Refusal, Wanted};
-use crate::time::{Instant, Timestamp};
+use crate::time::{Anchor, Instant};
 
 use super::Shell;
 
@@ -24,13 +25,17 @@ pub(super) struct Events {
     objects: Rc<Objects>,
     kept: VecDeque<Kept>,
     serial: u64,
+    /// Hashes of the manifests that were refused when last looked: each is told once, however many
+    /// there are.
+    refused: BTreeSet<u64>,
 }
 
 struct Kept {
     key: Key,
     same: Same,
     count: u32,
-    first: Timestamp,
+    first: Instant,
+    last: Instant,
 }
 
 /// What makes two events one.
@@ -43,6 +48,7 @@ struct Same {
 }
 
 /// What an event is about.
+#[derive(Clone, Copy)]
 struct Involved<'a> {
     namespace: &'a str,
     name: &'a str,
@@ -52,19 +58,35 @@ struct Involved<'a> {
 
 impl Events {
     pub(super) fn new(objects: Rc<Objects>) -> Events {
-        Events { objects, kept: VecDeque::new(), serial: 0 }
+        Events { objects, kept: VecDeque::new(), serial: 0, refused: BTreeSet::new() }
     }
 
-    /// A manifest that is not obeyed.
-    pub(super) fn refused(&mut self, refusal: &Refusal, at: Timestamp) {
-        let stem =
-            refusal.source.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-        let (namespace, name) = refusal.pod.clone().unwrap_or_else(|| ("default".into(), stem));
-        let message = &refusal.message[..refusal.message.floor_char_boundary(MESSAGE)];
-        let known = self.kept.iter().any(|kept| kept.same.message == message);
-        if !known {
+    /// All manifests that are not obeyed; those that were not among them the last time are told.
+    pub(super) fn refused(&mut self, refusals: &[Refusal], anchor: Anchor) {
+        let mut now = BTreeSet::new();
+        for refusal in refusals {
+            let mut hasher = DefaultHasher::new();
+            (&refusal.source, &refusal.pod, &refusal.message).hash(&mut hasher);
+            now.insert(hasher.finish());
+            if self.refused.contains(&hasher.finish()) {
+                continue;
+            }
+            let stem = refusal.source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let (namespace, name) = refusal.pod.clone().unwrap_or_else(|| ("default".into(), stem));
             let involved = Involved { namespace: &namespace, name: &name, uid: "", container: None };
-            self.record(&involved, "Warning", "FailedValidation", &refusal.message, at, "");
+            self.record(&involved, "Warning", "FailedValidation", &refusal.message, anchor, "");
+        }
+        self.refused = now;
+    }
+
+    /// The clock was set: all times are shown by `anchor`.
+    fn clock_was_set(&self, anchor: Anchor) {
+        for kept in &self.kept {
+            let shown = self.objects.get(&kept.key).map(|object| serde_json::from_str(&object.json));
+            if let Some(Ok(mut object)) = shown {
+                kept.show_times(&mut object, anchor);
+                self.objects.put(kept.key.clone(), object);
+            }
         }
     }
 
@@ -74,9 +96,10 @@ impl Events {
         kind: &str,
         reason: &str,
         message: &str,
-        at: Timestamp,
+        anchor: Anchor,
         node: &str,
     ) {
+        let now = Instant::now();
         let same = Same {
             uid: format!("{}/{}/{}", involved.namespace, involved.name, involved.uid),
             container: involved.container.map(str::to_owned),
@@ -88,13 +111,16 @@ impl Events {
             Some(kept) => kept,
             None => {
                 self.serial += 1;
-                let serial = (at.0 as u64).wrapping_add(self.serial);
+                let serial = (anchor.timestamp(now).0 as u64).wrapping_add(self.serial);
                 let name = format!("{}.{serial:016x}", involved.name);
-                Kept { key: Key::new("events", involved.namespace, &name), same, count: 0, first: at }
+                let key = Key::new("events", involved.namespace, &name);
+                Kept { key, same, count: 0, first: now, last: now }
             }
         };
         kept.count += 1;
-        let object = object(involved, kind, &kept, at, node);
+        kept.last = now;
+        let mut object = object(involved, kind, &kept, node);
+        kept.show_times(&mut object, anchor);
         self.objects.put(kept.key.clone(), object);
         self.kept.push_back(kept);
         while self.kept.len() > EVENTS {
@@ -105,7 +131,17 @@ impl Events {
     }
 }
 
-fn object(involved: &Involved<'_>, kind: &str, kept: &Kept, at: Timestamp, node: &str) -> Value {
+impl Kept {
+    fn show_times(&self, object: &mut Value, anchor: Anchor) {
+        let first = anchor.timestamp(self.first).to_string();
+        object["metadata"]["creationTimestamp"] = first.as_str().into();
+        object["firstTimestamp"] = first.into();
+        object["lastTimestamp"] = anchor.timestamp(self.last).to_string().into();
+    }
+}
+
+/// Without its times.
+fn object(involved: &Involved<'_>, kind: &str, kept: &Kept, node: &str) -> Value {
     let mut about = json!({
         "apiVersion": "v1", "kind": "Pod", "namespace": involved.namespace, "name": involved.name, "uid": involved.uid,
     });
@@ -118,15 +154,12 @@ fn object(involved: &Involved<'_>, kind: &str, kept: &Kept, at: Timestamp, node:
         "metadata": {
             "name": &*kept.key.name,
             "namespace": involved.namespace,
-            "creationTimestamp": kept.first.to_string(),
         },
         "involvedObject": about,
         "reason": kept.same.reason,
         "message": kept.same.message,
         "type": kind,
         "count": kept.count,
-        "firstTimestamp": kept.first.to_string(),
-        "lastTimestamp": at.to_string(),
         "source": { "component": "kubelet", "host": node },
         "reportingComponent": "kubelet",
         "reportingInstance": node,
@@ -153,6 +186,11 @@ impl Shell {
         self.emit_of(&wanted, event);
     }
 
+    /// Shows all events by the clock as it was set.
+    pub(super) fn retime_events(&self) {
+        self.events.borrow().clock_was_set(self.anchor.get());
+    }
+
     /// Shows an event of a pod by what it is wanted to be.
     pub(super) fn emit_of(&self, wanted: &Wanted, event: &Event) {
         let involved = Involved {
@@ -161,7 +199,6 @@ impl Shell {
             uid: &wanted.pod.uid.0,
             container: event.container.map(|index| wanted.pod.spec.container(index).name.as_str()),
         };
-        let at = self.anchor.get().timestamp(Instant::now());
         let kind = if event.warning { "Warning" } else { "Normal" };
         log::info!("{}/{}: {} {}", involved.namespace, involved.name, event.reason, one_line(&event.message));
         self.events.borrow_mut().record(
@@ -169,7 +206,7 @@ impl Shell {
             kind,
             event.reason,
             &event.message,
-            at,
+            self.anchor.get(),
             &self.config.node_name,
         );
     }
@@ -182,7 +219,45 @@ mod tests {
     fn record(events: &mut Events, pod: usize, reason: &str, message: &str) {
         let name = format!("pod-{pod}");
         let involved = Involved { namespace: "default", name: &name, uid: &name, container: Some("app") };
-        events.record(&involved, "Warning", reason, message, Timestamp(5), "board");
+        events.record(&involved, "Warning", reason, message, Anchor(0), "board");
+    }
+
+    #[test]
+    fn when_the_clock_is_set_all_that_took_place_before_is_shown_by_it() {
+        let objects = Rc::new(Objects::new(0));
+        let mut events = Events::new(objects.clone());
+        record(&mut events, 1, "Failed", "no");
+        let shown = |pointer: &str| {
+            let (all, _) = objects.list("events", None);
+            assert_eq!(all.len(), 1);
+            let event: Value = serde_json::from_str(&all[0].1.json).expect("it is JSON");
+            event.pointer(pointer).and_then(Value::as_str).unwrap_or_default()[..4].to_owned()
+        };
+        let times = ["/firstTimestamp", "/lastTimestamp", "/metadata/creationTimestamp"];
+        assert_eq!(times.map(shown), ["1970", "1970", "1970"]);
+        let fifty_years = 50 * 366 * 86_400 * 1_000_000_000;
+        events.clock_was_set(Anchor(fifty_years));
+        assert_eq!(times.map(shown), ["2020", "2020", "2020"]);
+    }
+
+    #[test]
+    fn each_of_many_refused_manifests_is_told_once() {
+        let objects = Rc::new(Objects::new(0));
+        let mut events = Events::new(objects.clone());
+        let refusal = |number: usize| Refusal {
+            source: format!("/manifests/{number}.yaml").into(),
+            pod: None,
+            message: format!("spec: {number}"),
+        };
+        let many: Vec<Refusal> = (0..2 * EVENTS).map(refusal).collect();
+        events.refused(&many, Anchor(0));
+        let version = objects.version();
+        events.refused(&many, Anchor(0));
+        assert_eq!(objects.version(), version);
+        // Put right, and wrong again in the same way.
+        events.refused(&many[1..], Anchor(0));
+        events.refused(&many, Anchor(0));
+        assert_eq!(objects.version(), version + 2, "one that is new, and one that makes room");
     }
 
     #[test]

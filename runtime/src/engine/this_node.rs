@@ -18,7 +18,8 @@ impl Shell {
 
     fn node(&self) -> Value {
         let name = &self.config.node_name;
-        let now = self.anchor.get().timestamp(Instant::now()).to_string();
+        let anchor = self.anchor.get();
+        let [began, now] = [self.began, Instant::now()].map(|at| anchor.timestamp(at).to_string());
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let capacity = json!({
             "cpu": cpus.to_string(),
@@ -40,7 +41,7 @@ impl Shell {
             "kind": "Node",
             "metadata": {
                 "name": name,
-                "creationTimestamp": now,
+                "creationTimestamp": began,
                 "labels": {
                     "kubernetes.io/hostname": name,
                     "kubernetes.io/os": "linux",
@@ -58,7 +59,7 @@ impl Shell {
                     "reason": "KubeletReady",
                     "message": "nodlet answers",
                     "lastHeartbeatTime": now,
-                    "lastTransitionTime": now,
+                    "lastTransitionTime": began,
                 }],
                 "nodeInfo": {
                     "architecture": architecture,
