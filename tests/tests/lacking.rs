@@ -4,8 +4,13 @@
 //!
 //! `cargo xtask guest` runs these, in a machine of their own: see `src/guest.rs`.
 
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
 use nodlet_tests::guest::Lacking;
-use nodlet_tests::{Device, manifest};
+use nodlet_tests::image::Image;
+use nodlet_tests::{Device, demo_program, manifest, nodlet_program};
 
 /// Without this module of the kernel a pod waits, and is told of in these words;
 /// it starts when the module is there.
@@ -100,6 +105,42 @@ fn when_the_memory_controller_is_off_a_pod_runs_only_without_a_memory_limit() {
     device.remove_manifest("limited.yaml");
     device.pod("limited").wait_gone();
     assert!(device.cgroups().iter().all(|path| !path.to_string_lossy().contains(&uid)));
+}
+
+#[test]
+#[ignore = "needs a kernel of its own: cargo xtask guest"]
+fn without_landlock_images_are_loaded_and_who_is_not_root_is_told_that_it_is_off() {
+    let device = Device::start();
+    let baked = device.path("/baked");
+    let archive = device.path("/other.tar");
+    let program = fs::read(demo_program()).expect("the demo program is built");
+    let image = Image::demo("localhost/other:1", &program);
+    image.write_oci_archive(&archive).expect("it can be written");
+    // Where whoever bakes a device image can execute it.
+    let nodlet = device.path("/nodlet-of-nobody");
+    fs::copy(nodlet_program(), &nodlet).expect("it can be copied");
+    fs::create_dir(&baked).expect("the root can be written to");
+    std::os::unix::fs::chown(&baked, Some(65534), Some(65534)).expect("root can give it away");
+    let load = |user: u32| {
+        let ran = Command::new(&nodlet)
+            .args(["image", "load", "--root"])
+            .arg(if user == 0 { device.root() } else { &baked })
+            .arg(&archive)
+            .uid(user)
+            .gid(user)
+            .stdin(Stdio::null())
+            .output()
+            .expect("it can be executed");
+        assert!(ran.status.success(), "{ran:?}");
+        String::from_utf8_lossy(&ran.stderr).into_owned()
+    };
+    assert_eq!(load(0), "", "namespaces confine root's");
+    let told = load(65534);
+    assert!(told.contains("unpacked with less protection"), "{told}");
+    assert!(told.contains("(CONFIG_SECURITY_LANDLOCK, Linux 5.13), and this kernel has none"), "{told}");
+    let other = manifest::pod("web", "print up then sleep").replace("localhost/demo:1", "localhost/other:1");
+    device.write_manifest("web.yaml", &other);
+    device.pod("web").wait_ready();
 }
 
 #[test]

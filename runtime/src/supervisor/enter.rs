@@ -2,9 +2,10 @@
 //! capabilities, environment and working directory, in the same namespaces, in a
 //! cgroup of its own below the container's.
 //!
-//! A helper enters the namespaces by the container's pidfd, and forks the process
-//! as the supervisor's child, since who enters a PID namespace is not in it, only
-//! its children. What hangs or overruns is one `cgroup.kill` of that cgroup, with
+//! A helper enters the namespaces by the container's pidfd, takes the container's
+//! identity, and forks the process as the supervisor's child, since who enters a PID
+//! namespace is not in it, only its children. That one executes at once, on the helper's
+//! own memory: a copy would cost more than all the rest. What hangs or overruns is one `cgroup.kill` of that cgroup, with
 //! all that it started.
 
 use std::fs::{self, File, OpenOptions};
@@ -15,13 +16,14 @@ use std::path::{Path, PathBuf};
 
 use nix::sched::{CloneFlags, setns};
 use nix::unistd::{Gid, Uid};
+use serde::Deserialize;
 
 use super::attempt::User;
-use super::config::{ContainerConfig, ExecConfig, ProcessConfig};
-use super::execute::{CAPABILITIES, Execute, own_capabilities};
+use super::config::{CgroupPaths, ExecConfig, ProcessConfig};
+use super::execute::{CAPABILITIES, Execute};
 use super::protocol::{self, cut};
 use super::start::Status;
-use super::sys::{self, Parent};
+use super::sys;
 
 /// The cgroup of a process that is executed: below the container's leaf.
 pub(super) fn cgroup(leaf: &Path, id: u32) -> PathBuf {
@@ -33,7 +35,7 @@ pub(super) const PREFIX: &str = "exec-";
 
 /// What the helper is given. Everything is inherited.
 pub(super) struct Enter<'a> {
-    /// A [`ContainerConfig`].
+    /// A [`super::config::ContainerConfig`].
     pub(super) container: BorrowedFd<'a>,
     /// An [`ExecConfig`].
     pub(super) config: BorrowedFd<'a>,
@@ -70,12 +72,11 @@ impl Enter<'_> {
 
     fn enter(&self) -> Result<(), String> {
         let step = |step: &'static str| move |error: io::Error| format!("exec: {step}: {error}");
-        let container: ContainerConfig =
+        let container: ContainerToEnter =
             protocol::read_memfd(self.container).map_err(step("read the container's configuration"))?;
         let config: ExecConfig = protocol::read_memfd(self.config).map_err(step("read the configuration"))?;
         sys::join_tasks(&container.cgroup.v1_tasks).map_err(step("join the container's cgroup"))?;
         let _ = fs::write("/proc/self/oom_score_adj", container.oom_score_adj.to_string());
-        let own = own_capabilities();
         // Before anything of the container can see this process: it has all of the
         // supervisor's rights.
         // SAFETY: no pointers.
@@ -92,77 +93,56 @@ impl Enter<'_> {
         } else {
             None
         };
-
-        // SAFETY: the helper was forked from a process with one thread, and has one.
-        match unsafe { sys::fork(Parent::CallersParent, None) }.map_err(step("fork"))? {
-            Some(pid) => {
-                let master: Vec<BorrowedFd> = terminal.iter().map(|(master, _)| master.as_fd()).collect();
-                protocol::send(self.status, &Status::Created { pid: pid.as_raw() }, &master)
-                    .map_err(step("report the process"))
-            }
-            None => {
-                let slave = terminal.as_ref().map(|(_, slave)| slave.as_fd());
-                let message = self.become_process(&container.process, &config, own, slave);
-                self.fail(&message)
+        let (master, slave) = terminal.unzip();
+        if slave.is_none() {
+            for (number, stream) in (0..).zip(self.stdio) {
+                if let Some(stream) = stream {
+                    nix::unistd::dup2(stream.as_raw_fd(), number)
+                        .map_err(io::Error::from)
+                        .map_err(step("pass on stdio"))?;
+                }
             }
         }
-    }
-
-    /// In the child: takes the container's identity and executes. Returns only
-    /// with what went wrong.
-    fn become_process(
-        &self,
-        process: &ProcessConfig,
-        config: &ExecConfig,
-        own: u64,
-        slave: Option<BorrowedFd>,
-    ) -> String {
-        let mut process = process.clone();
+        let mut process = container.process;
         if config.tty && !process.env.iter().any(|pair| pair.starts_with("TERM=")) {
             process.env.push("TERM=xterm".to_owned());
         }
         let execute = Execute::with_args(&process, &config.args, &self.user.home);
-        let _ = nix::unistd::setsid();
-        match slave {
-            Some(slave) => {
-                if let Err(error) = take_terminal(slave) {
-                    return format!("exec: take its terminal: {error}");
-                }
-            }
-            None => {
-                for (number, stream) in (0..).zip(self.stdio) {
-                    if let Some(stream) = stream
-                        && let Err(error) = nix::unistd::dup2(stream.as_raw_fd(), number)
-                    {
-                        return format!("exec: pass on stdio: {}", error.desc());
-                    }
-                }
-            }
-        }
-        if let Err(error) = std::env::set_current_dir(&process.cwd) {
-            return format!("exec: chdir to {}: {error}", process.cwd.display());
-        }
-        if let Err(error) = self.take_identity(&process, own) {
-            return format!("exec: become the container's user: {error}");
-        }
+        std::env::set_current_dir(&process.cwd)
+            .map_err(|error| format!("exec: chdir to {}: {error}", process.cwd.display()))?;
+        self.take_identity(&process).map_err(step("become the container's user"))?;
         close_on_exec();
-        execute.run()
+
+        // Only now: what is in the container's PID namespace never has more rights than the container.
+        let become_process = || {
+            let message = match start_session(slave.as_ref()) {
+                Ok(()) => execute.run(),
+                Err(error) => format!("exec: take its terminal: {error}"),
+            };
+            self.fail(&message)
+        };
+        // SAFETY: the helper was forked from a process with one thread, and has one.
+        let pid = unsafe { sys::execute_as_sibling(&become_process) }.map_err(step("fork"))?;
+        let master: Vec<BorrowedFd> = master.iter().map(|master| master.as_fd()).collect();
+        protocol::send(self.status, &Status::Created { pid: pid.as_raw() }, &master)
+            .map_err(step("report the process"))
     }
 
-    fn take_identity(&self, process: &ProcessConfig, own: u64) -> io::Result<()> {
-        let mut wanted = 0;
-        for (number, name) in CAPABILITIES.iter().enumerate() {
-            if process.capabilities.iter().any(|wanted| wanted == name) {
-                wanted |= 1u64 << number;
-            }
-        }
-        wanted &= own;
+    fn take_identity(&self, process: &ProcessConfig) -> io::Result<()> {
+        let wanted = process.capabilities.iter().filter_map(|name| {
+            let number = CAPABILITIES.iter().position(|known| known == name)?;
+            Some(1u64 << number)
+        });
+        let wanted = sys::own_capabilities(wanted.fold(0, |all, one| all | one))?;
         for number in (0..64u64).filter(|number| wanted & (1 << number) == 0) {
-            // SAFETY: no pointers. A capability that the kernel does not know is EINVAL.
+            // SAFETY: no pointers.
             let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, number, 0, 0, 0) };
             let error = io::Error::last_os_error();
-            if dropped < 0 && error.raw_os_error() != Some(libc::EINVAL) {
-                return Err(error);
+            match error.raw_os_error() {
+                _ if dropped == 0 => {}
+                // The kernel knows neither this one nor any after it.
+                Some(libc::EINVAL) => break,
+                _ => return Err(error),
             }
         }
         let groups: Vec<Gid> = self.user.groups.iter().copied().map(Gid::from_raw).collect();
@@ -179,6 +159,20 @@ impl Enter<'_> {
         }
         Ok(())
     }
+}
+
+/// What of a [`super::config::ContainerConfig`] the helper needs: the rest is passed over.
+#[derive(Deserialize)]
+struct ContainerToEnter {
+    process: ProcessConfig,
+    cgroup: CgroupPaths,
+    oom_score_adj: i32,
+}
+
+/// Makes the calling process the leader of a session, which has the terminal, if there is one.
+fn start_session(terminal: Option<&OwnedFd>) -> io::Result<()> {
+    let _ = nix::unistd::setsid();
+    terminal.map_or(Ok(()), |slave| take_terminal(slave.as_fd()))
 }
 
 /// A terminal of the container's own /dev/pts: master and slave, which is `user`'s or

@@ -59,23 +59,13 @@ pub(super) const CAPABILITIES: &[&str] = &[
 
 /// Those of `wanted` that this process has itself: nobody can give what he has not.
 pub(super) fn possible_capabilities(wanted: &[String]) -> Vec<&str> {
-    let own = own_capabilities();
+    let own = super::sys::own_capabilities(u64::MAX).unwrap_or(0);
     CAPABILITIES
         .iter()
         .enumerate()
         .filter(|(number, name)| own & (1 << number) != 0 && wanted.iter().any(|wanted| wanted == *name))
         .map(|(_, name)| *name)
         .collect()
-}
-
-/// The permitted and bounding set of the calling process, as bits.
-pub(super) fn own_capabilities() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let set = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
-    };
-    set("CapPrm:") & set("CapBnd:")
 }
 
 /// What is to be executed.
@@ -172,24 +162,34 @@ fn words(error: Errno) -> String {
     text
 }
 
-/// Rust ignores SIGPIPE and the supervisor blocks SIGCHLD; both would be
-/// inherited, as would what whoever started the agent ignores.
+/// Rust ignores SIGPIPE and the supervisor blocks SIGCHLD; both would be inherited.
+/// What whoever started the agent ignores, the supervisor does not: [`ignore_nothing`].
 fn reset_signals() {
-    const SET_SIZE: usize = 8;
-    // The kernel's `struct sigaction` of any architecture: SIG_DFL, no flags, no mask.
-    let default = [0u64; 4];
-    for number in 1..=64 {
-        // SAFETY: the default action runs no code. The C library keeps some of
-        // these numbers for itself, and refuses; they are inherited all the same.
-        unsafe {
-            let old = std::ptr::null_mut::<libc::c_void>();
-            libc::syscall(libc::SYS_rt_sigaction, number, default.as_ptr(), old, SET_SIZE);
-        }
-    }
+    reset(libc::SIGPIPE);
     let empty = 0u64;
     // SAFETY: the kernel reads one signal set.
     unsafe {
         let old = std::ptr::null_mut::<libc::c_void>();
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const empty, old, SET_SIZE);
+    }
+}
+
+/// For the supervisor, before all else: of what its own caller ignores, nothing is handed on.
+/// But for SIGPIPE, which it ignores itself.
+pub(super) fn ignore_nothing() {
+    (1..=64).filter(|number| *number != libc::SIGPIPE).for_each(reset);
+}
+
+/// Bytes of the kernel's signal set.
+const SET_SIZE: usize = 8;
+
+/// The default action for a signal.
+fn reset(number: libc::c_int) {
+    // The kernel's `struct sigaction` of any architecture: SIG_DFL, no flags, no mask.
+    let default = [0u64; 4];
+    // SAFETY: the default action runs no code. SIGKILL, SIGSTOP: the kernel refuses.
+    unsafe {
+        let old = std::ptr::null_mut::<libc::c_void>();
+        libc::syscall(libc::SYS_rt_sigaction, number, default.as_ptr(), old, SET_SIZE);
     }
 }

@@ -24,6 +24,7 @@ use super::LAST_WORDS;
 use super::attempt::{Attempt, State};
 use super::config::SandboxConfig;
 use super::enter::{Exec, ExecState};
+use super::execute;
 use super::log::Stream;
 use super::protocol::{self, Message, Request};
 use super::sandbox::Namespaces;
@@ -89,6 +90,7 @@ struct Process {
 /// otherwise is said in `handover.rs`.
 pub fn run(mut args: impl Iterator<Item = OsString>) -> ! {
     sys::set_name(c"nodlet:super");
+    execute::ignore_nothing();
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     let descriptor =
         |arg: Option<OsString>| arg?.to_str()?.parse::<RawFd>().ok().filter(|fd| *fd > 2 && is_open(*fd));

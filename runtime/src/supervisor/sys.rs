@@ -4,6 +4,7 @@
 //! Each function is one call, with the error of the kernel and nothing else;
 //! who calls names the step. Read next: `start.rs` and `sandbox.rs`, which use them.
 
+use std::convert::Infallible;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
@@ -74,6 +75,22 @@ pub(super) unsafe fn fork(parent: Parent, cgroup: Option<BorrowedFd>) -> io::Res
     // SAFETY: without CLONE_VM this is a fork: the child runs on a copy of the stack.
     let pid = check(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) })?;
     Ok((pid != 0).then(|| Pid::from_raw(pid as i32)))
+}
+
+/// Runs `child` in a child of the caller's parent, on the caller's own memory, and waits until it
+/// has executed another program or ended; what it would copy costs more than a program's start.
+///
+/// # Safety
+/// The process must have one thread. `child` must change nothing that the caller goes on with.
+pub(super) unsafe fn execute_as_sibling(child: &dyn Fn() -> Infallible) -> io::Result<Pid> {
+    use nix::sched::CloneFlags;
+    /// Bytes for the stack of who looks for a file and executes it.
+    const STACK: usize = 64 * 1024;
+    let mut stack = vec![0; STACK];
+    let flags = CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK | CloneFlags::CLONE_PARENT;
+    // SAFETY: the caller sleeps while the child has its memory, and the stack outlives that.
+    let pid = unsafe { nix::sched::clone(Box::new(|| match child() {}), &mut stack, flags, None) };
+    Ok(pid?)
 }
 
 /// Ends the calling process at once, without destructors: for forked children.
@@ -244,23 +261,44 @@ pub(super) fn has_executed(pid: Pid) -> bool {
     flags.is_some_and(|flags| flags & FORKED == 0)
 }
 
+/// `struct __user_cap_header_struct` of capget(2).
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: i32,
+}
+
+/// `struct __user_cap_data_struct`; version 3 has two of them.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct CapabilityData {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// `_LINUX_CAPABILITY_VERSION_3`, of the calling thread.
+const CAPABILITIES_OF_CALLER: CapabilityHeader = CapabilityHeader { version: 0x2008_0522, pid: 0 };
+
+/// Those of `wanted` that are permitted to the calling process and in its bounding set, as
+/// bits: nobody can give what he has not.
+pub(super) fn own_capabilities(wanted: u64) -> io::Result<u64> {
+    let mut header = CAPABILITIES_OF_CALLER;
+    let mut data = [CapabilityData::default(); 2];
+    // SAFETY: the kernel's own structures; it writes one header, and two halves.
+    check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, data.as_mut_ptr()) })?;
+    let permitted = u64::from(data[0].permitted) | u64::from(data[1].permitted) << 32;
+    // SAFETY: no pointers. One that the kernel does not know is EINVAL.
+    let in_bounds = |number: u64| unsafe { libc::prctl(libc::PR_CAPBSET_READ, number, 0, 0, 0) == 1 };
+    let own = |number: &u64| permitted & wanted & (1 << number) != 0 && in_bounds(*number);
+    Ok((0..64).filter(own).fold(0, |all, number| all | 1 << number))
+}
+
 /// Sets the permitted and effective capabilities to `wanted`, by their bits, and
 /// the inheritable ones to none.
 pub(super) fn set_capabilities(wanted: u64) -> io::Result<()> {
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: i32,
-    }
-    #[repr(C)]
-    struct Data {
-        effective: u32,
-        permitted: u32,
-        inheritable: u32,
-    }
-    const VERSION_3: u32 = 0x2008_0522;
-    let header = Header { version: VERSION_3, pid: 0 };
-    let half = |bits: u64| Data { effective: bits as u32, permitted: bits as u32, inheritable: 0 };
+    let header = CAPABILITIES_OF_CALLER;
+    let half = |bits: u64| CapabilityData { effective: bits as u32, permitted: bits as u32, inheritable: 0 };
     let data = [half(wanted), half(wanted >> 32)];
     // SAFETY: the kernel's own structures: version 3 has two halves.
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }).map(drop)
