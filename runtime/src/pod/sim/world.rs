@@ -1,0 +1,263 @@
+//! What becomes of the actions of a plan, and what happens by itself.
+
+use std::fmt::Write;
+
+use super::{Fate, Happening, Process, Sim, WorldSandbox, secs, stamp, started};
+use crate::node::*;
+use crate::spec::*;
+use crate::time::Moment;
+
+impl Sim {
+    /// Carries out an action, or refuses with a panic to let happen what never may.
+    pub(super) fn perform(&mut self, index: PodIndex, action: Action) {
+        let now = self.now;
+        let state = self.node.pod(index).expect("actions are of pods that are here");
+        let (pod, uid) = (state.pod().clone(), state.pod().uid.clone());
+        let name = |container: ContainerIndex| pod.spec.container(container).name.clone();
+        self.of(&uid).index = Some(index);
+        match action {
+            Action::CreateSandbox => {
+                self.note_log(&format!("{} create sandbox", pod.name));
+                assert_eq!(self.of(&uid).sandbox, WorldSandbox::None, "{uid} has a sandbox already");
+                for other in
+                    self.pods.iter().filter(|other| other.pod.uid != uid && other.pod.name == pod.name)
+                {
+                    assert!(other.alive.is_empty(), "{uid} starts while {} lives", other.pod.uid);
+                    assert_eq!(other.sandbox, WorldSandbox::None, "{uid} starts beside {}", other.pod.uid);
+                }
+                if self.fails() {
+                    let message = "no such device".into();
+                    self.answer_of(
+                        index,
+                        PodObservation::SandboxFailed { reason: SandboxFailure::Sandbox, message },
+                    );
+                } else {
+                    self.of(&uid).sandbox = WorldSandbox::Made;
+                    self.after_latency(Happening::SandboxMade(uid, index));
+                }
+            }
+            Action::Start(attempt) => {
+                let what = format!("{}#{} start", self.label(&pod, attempt.container), attempt.number);
+                self.note(&what);
+                self.check_start(&uid, attempt);
+                let fate = (self.fate)(&name(attempt.container), attempt.number);
+                let world = self.of(&uid);
+                if let Fate::FailsToStart(reason) = fate {
+                    let failure = StartFailure { reason, message: "it cannot be".into() };
+                    self.answer_of(index, PodObservation::StartFailed { attempt, failure });
+                } else {
+                    world.begun[usize::from(attempt.container.0)].push(attempt.number);
+                    world.alive.insert(attempt, Process { fate, started: None, asked_to_end: None });
+                    self.after_latency(Happening::Executed(uid, index, attempt));
+                }
+            }
+            Action::Probe(attempt, kind) => {
+                let asked = (index, attempt, kind);
+                assert!(!self.probes_in_flight.contains(&asked), "asked twice: {asked:?}");
+                self.probes_in_flight.push(asked);
+                let Some(process) = self.of(&uid).alive.get(&attempt) else { return };
+                let age = now.since(process.started.expect("only what runs is probed"));
+                let result = (self.answer)(&name(attempt.container), kind, age);
+                self.answer_of(index, PodObservation::Probed { attempt, kind, result });
+            }
+            Action::Terminate(attempt) => {
+                let what = format!("{}#{} Term", self.label(&pod, attempt.container), attempt.number);
+                self.note(&what);
+                if let Some(process) = self.of(&uid).alive.get_mut(&attempt) {
+                    process.asked_to_end.get_or_insert(now);
+                }
+                if self.fails() {
+                    self.answer_of(index, PodObservation::StopFailed { attempt, message: "no".into() });
+                    return;
+                }
+                if let Some(process) = self.of(&uid).alive.get_mut(&attempt) {
+                    match process.fate {
+                        Fate::IgnoresTerm => {}
+                        Fate::Runs | Fate::Exits(..) | Fate::OutOfMemory(_) | Fate::FailsToStart(_) => {
+                            self.after_latency(Happening::Ended(uid, attempt, 143, false));
+                        }
+                    }
+                }
+            }
+            Action::Kill(attempt) => {
+                let what = format!("{}#{} Kill", self.label(&pod, attempt.container), attempt.number);
+                self.note(&what);
+                if let Some(asked) =
+                    self.of(&uid).alive.get(&attempt).and_then(|process| process.asked_to_end)
+                {
+                    assert!(now.since(asked) >= secs(1), "killed right after it was asked");
+                }
+                if self.fails() {
+                    self.answer_of(index, PodObservation::StopFailed { attempt, message: "no".into() });
+                    return;
+                }
+                self.after_latency(Happening::Ended(uid, attempt, 137, false));
+            }
+            Action::Discard(attempt) => {
+                assert!(!self.of(&uid).alive.contains_key(&attempt), "a living run is discarded");
+                // With it goes what the supervisor remembers of it.
+                self.of(&uid).over.retain(|found| found.attempt != attempt);
+                self.note_log(&format!("{}#{} discard", self.label(&pod, attempt.container), attempt.number));
+            }
+            Action::RemoveSandbox => {
+                self.note_log(&format!("{} remove sandbox", pod.name));
+                assert!(self.of(&uid).alive.is_empty(), "the sandbox of {uid} goes before its processes");
+                // With its supervisor goes what is known of the exits.
+                let needed = !self.down && self.node.pod(index).is_some_and(|pod| !pod.is_unwanted());
+                let world = self.of(&uid);
+                let known = world.record.as_ref().is_some_and(|record| record.phase.is_terminal());
+                assert!(
+                    !needed || known || world.sandbox == WorldSandbox::Remains,
+                    "the exits of {uid} go before they are on flash"
+                );
+                if self.fails() {
+                    self.of(&uid).sandbox = WorldSandbox::Remains;
+                    self.answer_of(index, PodObservation::SandboxRemoveFailed { message: "busy".into() });
+                } else {
+                    self.after_latency(Happening::SandboxGone(uid, index));
+                }
+            }
+            Action::Save { record, generation } => {
+                self.note_log(&format!("{} save {:?}", pod.name, record.phase));
+                let fails = self.fails();
+                let world = self.of(&uid);
+                assert!(!std::mem::replace(&mut world.save_in_flight, true), "two saves at once");
+                world.saves += 1;
+                if fails {
+                    self.answer_of(index, PodObservation::SaveFailed { message: "no space".into() });
+                } else {
+                    self.after_latency(Happening::Written(uid, index, generation, record));
+                }
+            }
+            Action::Forget => {
+                self.note_log(&format!("{} forget", pod.name));
+                let world = self.of(&uid);
+                assert!(!world.wanted || self.node.pod(index).is_some_and(PodState::is_unwanted));
+                let world = self.of(&uid);
+                assert!(world.alive.is_empty() && world.sandbox == WorldSandbox::None, "{uid} is not gone");
+                if self.fails() {
+                    self.answer_of(index, PodObservation::ForgetFailed { message: "busy".into() });
+                } else {
+                    self.after_latency(Happening::Erased(uid, index));
+                }
+            }
+            Action::Emit(event) => {
+                let kind = if event.warning { "Warning" } else { "Normal" };
+                let _ = writeln!(self.log, "{} {kind} {}", stamp(now), event.reason);
+                self.events.push(format!("{}: {}", event.reason, event.message));
+            }
+        }
+    }
+
+    fn check_start(&mut self, uid: &Uid, attempt: Attempt) {
+        let world = self.of(uid);
+        let pod = world.pod.clone();
+        assert_eq!(world.sandbox, WorldSandbox::Made, "{uid} starts {attempt:?} without a sandbox");
+        assert!(world.shown_terminal.is_none(), "{uid} starts {attempt:?} though it is over");
+        for (other, process) in &world.alive {
+            assert!(other.container != attempt.container, "{uid}: {attempt:?} starts while {other:?} lives");
+            assert!(process.started.is_some(), "{uid}: {attempt:?} starts before {other:?} has");
+        }
+        if pod.spec.restart_policy == RestartPolicy::Never {
+            let place = usize::from(attempt.container.0);
+            let recorded = world.record.as_ref().and_then(|record| record.containers.get(place));
+            assert!(
+                recorded.is_some_and(|recorded| recorded.attempts > attempt.number),
+                "{uid}: {attempt:?} starts and flash does not know"
+            );
+            assert!(world.begun[place].is_empty(), "{uid}: {attempt:?} of a Never pod is not its first");
+        }
+    }
+
+    /// What was bound to happen now does.
+    pub(super) fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Told(seen) => {
+                self.down |= matches!(seen, Observation::Shutdown);
+                self.tell(seen);
+            }
+            Happening::ToldOf(index, seen) => {
+                if let PodObservation::Probed { attempt, kind, .. } = seen {
+                    self.probes_in_flight.retain(|asked| *asked != (index, attempt, kind));
+                }
+                if let PodObservation::SaveFailed { .. } = seen
+                    && let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index))
+                {
+                    world.save_in_flight = false;
+                }
+                self.tell(Observation::Of(index, seen));
+            }
+            Happening::Executed(uid, index, attempt) => {
+                let now = self.now;
+                let Some(process) = self.of(&uid).alive.get_mut(&attempt) else { return };
+                process.started = Some(now);
+                match process.fate {
+                    Fate::Exits(code, after) => {
+                        self.after(after, Happening::Ended(uid, attempt, code, false))
+                    }
+                    Fate::OutOfMemory(after) => self.after(after, Happening::Ended(uid, attempt, 137, true)),
+                    Fate::Runs | Fate::IgnoresTerm | Fate::FailsToStart(_) => {}
+                }
+                let container = Box::new(started(now, attempt));
+                self.tell_of(index, PodObservation::Started { attempt, container });
+            }
+            Happening::Ended(uid, attempt, code, oom_killed) => {
+                let now = self.now;
+                let pod = self.of(&uid).pod.clone();
+                let index = self.node.index_of(&uid);
+                let Some(process) = self.of(&uid).alive.remove(&attempt) else { return };
+                let what = format!("{}#{} exits {code}", self.label(&pod, attempt.container), attempt.number);
+                self.note(&what);
+                let started_at = process.started.unwrap_or(now);
+                let exit = Exit {
+                    code,
+                    oom_killed,
+                    reason: None,
+                    message: "".into(),
+                    started_at: Moment::ThisBoot(started_at),
+                    finished_at: Moment::ThisBoot(now),
+                };
+                self.of(&uid).over.push(FoundAttempt {
+                    attempt,
+                    container: started(started_at, attempt),
+                    exit: Some(exit.clone()),
+                    health: Health::default(),
+                });
+                if let Some(index) = index {
+                    self.tell_of(index, PodObservation::Exited { attempt, exit: Box::new(exit) });
+                }
+            }
+            Happening::SandboxMade(_, index) => {
+                let ip = Some([10, 85, 0, 2].into());
+                self.tell_of(index, PodObservation::SandboxReady { ip, at: self.now });
+            }
+            Happening::SandboxGone(uid, index) => {
+                let world = self.of(&uid);
+                world.sandbox = WorldSandbox::None;
+                world.over.clear();
+                self.tell_of(index, PodObservation::SandboxRemoved);
+            }
+            Happening::Written(uid, index, generation, record) => {
+                let world = self.of(&uid);
+                world.record = Some(record);
+                world.save_in_flight = false;
+                self.tell_of(index, PodObservation::Saved { generation });
+            }
+            Happening::Erased(uid, index) => {
+                self.erase(&uid);
+                self.tell_of(index, PodObservation::Forgotten);
+            }
+        }
+    }
+
+    /// Nothing of a pod is left on flash.
+    pub(super) fn erase(&mut self, uid: &Uid) {
+        let world = self.of(uid);
+        world.record = None;
+        world.shown_terminal = None;
+        world.gone_by = None;
+        world.index = None;
+        world.begun.iter_mut().for_each(Vec::clear);
+        world.saves = 0;
+    }
+}
