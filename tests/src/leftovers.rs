@@ -106,10 +106,9 @@ pub(crate) fn processes(root: &Path) -> Vec<u32> {
 fn all_processes() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").expect("/proc is mounted");
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    // The dead that init has not reaped yet have nothing but a number.
-    pids.filter(|pid| {
-        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
-    })
+    // Those that nobody has reaped yet have nothing but a number, and those that are about to end
+    // no memory any more: the kernel counts neither among the processes of a cgroup.
+    pids.filter(|pid| fs::read_link(format!("/proc/{pid}/exe")).is_ok())
 }
 
 fn command_line(pid: u32) -> String {
