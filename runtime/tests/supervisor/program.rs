@@ -115,6 +115,8 @@ fn perform(op: &str, value: &str) {
                 if value == "spam" {
                     // Faster than anybody reads.
                     let lines = "spam\n".repeat(10_000);
+                    println!("spam");
+                    fs::write("/spamming", "").expect("the root can be written to");
                     while std::io::stdout().write_all(lines.as_bytes()).is_ok() {}
                 }
                 loop {

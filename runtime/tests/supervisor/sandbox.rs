@@ -179,7 +179,7 @@ fn a_pod_whose_pause_ended_ends_and_says_how_its_containers_did() {
 
 fn who_writes_on_when_the_container_has_ended_holds_up_nothing() {
     let pod = Pod::with("writes-on", |sandbox| sandbox.share_process_namespace = true);
-    let mut config = pod.container("app", &["fork=spam", "exit=5"]);
+    let mut config = pod.container("app", &["fork=spam", "until=/spamming", "exit=5"]);
     (config.log.max_size, config.log.max_files) = (1 << 20, 2);
     let (exit, output) = pod.run(&config);
     assert_eq!(exit.code, 5);
