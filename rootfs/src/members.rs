@@ -126,6 +126,10 @@ impl std::error::Error for TarError {
     }
 }
 
+fn is_empty(block: &[u8]) -> bool {
+    block.iter().all(|byte| *byte == 0)
+}
+
 /// Bytes of a name as a person reads them.
 pub(crate) fn shown(name: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(name).chars().take(256).collect();
@@ -213,13 +217,24 @@ impl<R: Read> Members<R> {
             return Ok(None);
         }
         self.next = self.position;
-        if header.as_bytes().iter().all(|b| *b == 0) {
-            return Ok(None);
+        if is_empty(header.as_bytes()) {
+            return self.end().map(|()| None);
         }
         if !checksum_is_right(&header) {
             return Err(self.wrong("checksum mismatch: not a tar archive, or damaged"));
         }
         Ok(Some(header))
+    }
+
+    /// One empty block does not end an archive: Go refuses what follows it, GNU tar passes it over,
+    /// and who looks at an image with either should see what runs. Two do, and so does the file's end.
+    fn end(&mut self) -> Result<(), TarError> {
+        let mut second = [0; BLOCK as usize];
+        if self.read_block(&mut second)? && !is_empty(&second) {
+            return Err(self.wrong("an empty block, which does not end the archive"));
+        }
+        self.next = self.position;
+        Ok(())
     }
 
     /// False at the end of the stream.

@@ -125,6 +125,10 @@ fn a_damaged_header_is_refused() {
     let whole = TarBuilder::new().file("a", "1").finish();
     assert!(walk(&whole[..513]).is_err());
     assert_eq!(walk(&whole[..1024]), Ok(vec!["a 1".to_owned()]), "Go takes an archive without its end, too");
+    assert_eq!(walk(&whole[..1536]), Ok(vec!["a 1".to_owned()]), "and one with half of it");
+    let hidden = [&whole[..1536], &TarBuilder::new().file("b", "2").finish()].concat();
+    let expected = "read the tar header at byte 1024: an empty block, which does not end the archive";
+    assert_eq!(walk(&hidden), Err(expected.to_owned()));
 }
 
 #[test]

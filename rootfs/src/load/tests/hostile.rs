@@ -173,6 +173,13 @@ fn layers() -> Vec<Case> {
             ": extended attribute a\\0trusted.overlay.opaque: a name with a NUL byte",
         ),
         with_layer(
+            "a member after an empty block",
+            TarBuilder::of(
+                [&tar().file("a", "x").finish()[..1024 + 512], &tar().file("b", "x").finish()].concat(),
+            ),
+            ": an empty block, which does not end the archive",
+        ),
+        with_layer(
             "rubbish after a member",
             TarBuilder::of([&TarBuilder::new().file("a", "x").finish()[..1024], &[0xa5; 512]].concat()),
             ": checksum mismatch: not a tar archive, or damaged",
