@@ -1,30 +1,17 @@
 //! Manifests that nobody would write: text and objects changed at random. Nothing may
 //! panic, and what is taken must be taken again from its own YAML.
 
+use nodlet_fuzz::{Random, setting};
 use serde_json::{Value, json};
 
 use super::{Manifest, Validation, admit, parse, to_yaml};
 
 const FULL: &str = include_str!("golden/full.yaml");
 
-/// A small generator; the seed is in every message.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit as u64) as usize
-    }
-
-    fn of<T: Clone>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len())].clone()
-    }
-}
-
-fn rounds() -> u64 {
-    std::env::var("NODLET_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(500)
+/// The seeds to try: `NODLET_SEED` is the first, `NODLET_ROUNDS` how many.
+fn seeds() -> std::ops::Range<u64> {
+    let first = setting("NODLET_SEED", 1);
+    first..first.saturating_add(setting("NODLET_ROUNDS", 500))
 }
 
 #[test]
@@ -33,14 +20,14 @@ fn text_changed_at_random_is_taken_or_refused() {
         "\n", " ", "  ", "\t", ":", ": ", "- ", "{", "}", "[", "]", ",", "#", "&a ", "*a", "|", "'", "\"",
         "!!int ", "---\n", "<<: ", "\u{0}",
     ];
-    for seed in 1..=rounds() {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    for seed in seeds() {
+        let mut random = Random::of(seed);
         let mut text = FULL.to_owned();
         for _ in 0..=random.below(4) {
             let at = random.below(text.len());
             let end = (at + random.below(12)).min(text.len());
             if text.is_char_boundary(at) && text.is_char_boundary(end) {
-                text.replace_range(at..end, random.of(&PIECES));
+                text.replace_range(at..end, random.pick::<&str>(&PIECES));
             }
         }
         let read = std::panic::catch_unwind(|| parse("f", text.as_bytes(), Validation::Ignore, "board"));
@@ -101,11 +88,11 @@ fn objects_changed_at_random_are_taken_or_refused() {
         json!({"": null}),
         json!({"name": {}}),
     ];
-    for seed in 1..=rounds() {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    for seed in seeds() {
+        let mut random = Random::of(seed);
         let mut object = whole.clone();
         for _ in 0..=random.below(3) {
-            let value = random.of(&values);
+            let value = random.pick(&values).clone();
             *place(&mut object, &mut random) = value;
         }
         let text = object.to_string();
