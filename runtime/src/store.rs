@@ -410,6 +410,23 @@ mod tests {
         fs::remove_dir_all(directory).expect("the scratch directory goes");
     }
 
+    /// A file that is renamed before its bytes are durable is an empty one after a power cut, which
+    /// no file system shows while there is power.
+    #[test]
+    fn bytes_are_durable_before_they_take_the_place_of_others_and_the_name_after() {
+        let directory = scratch("order");
+        let fault = FailOnce { step: Step::Remove, steps: std::sync::Mutex::default() };
+        let written = [Step::Create, Step::Write, Step::Sync, Step::Rename, Step::SyncDirectory];
+        for bytes in ["one", "two"] {
+            replace(&directory.join("record.json"), bytes.as_bytes(), &fault).expect("it is written");
+            assert_eq!(fault.take(), written);
+        }
+        replace(&directory.join("a/record.json"), b"new", &fault).expect("it is written");
+        let made = [Step::Create, Step::SyncDirectory];
+        assert_eq!(fault.take(), [&made[..], &written].concat(), "a directory that was made is durable, too");
+        fs::remove_dir_all(directory).expect("the scratch directory goes");
+    }
+
     #[test]
     fn what_has_not_changed_is_not_written() {
         let directory = scratch("same");

@@ -249,6 +249,35 @@ fn killing_a_pod_takes_every_process_and_emptied_tells() {
 }
 
 #[test]
+fn what_is_frozen_stands_still_and_goes_on_where_it_was() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("f", &["{}"])).unwrap();
+    let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
+    let mut child = spawn(&leaf, "while :; do :; done");
+    // User and system time, in ticks.
+    let used = || -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let fields = stat.rsplit(") ").next().unwrap().split(' ').skip(11).take(2);
+        fields.map(|field| field.parse::<u64>().unwrap()).sum()
+    };
+    let at_first = used();
+    until("it runs", || used() > at_first);
+    leaf.freeze(true).unwrap();
+    let events = leaf.unified().join("cgroup.events");
+    let says = |line: &str| fs::read_to_string(&events).unwrap().lines().any(|found| found == line);
+    until("the kernel says that it stands", || says("frozen 1"));
+    let frozen = used();
+    // For a process that goes on, many ticks.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(used(), frozen);
+    leaf.freeze(false).unwrap();
+    until("it goes on", || says("frozen 0") && used() > frozen);
+    leaf.kill().unwrap();
+    child.wait().unwrap();
+    smol::block_on(cgroup.emptied());
+}
+
+#[test]
 fn a_kernel_without_cgroup_kill_kills_by_signals() {
     let scratch = Scratch::new();
     let cgroup = scratch.0.pod(&pod("s", &["{}"])).unwrap();
