@@ -166,6 +166,23 @@ fn killed_after_some_actions_no_container_stops_runs_twice_or_loses_a_thing() {
     assert!(died > 0, "is --stop-after heard?");
 }
 
+/// What every test of this file and of `steps.rs` trusts: two that hold one lock are heard of.
+#[test]
+fn two_of_one_container_at_once_would_be_heard_of() {
+    let device = Device::start();
+    let (shared, here) = device.shared("one");
+    let spec = format!("restartPolicy: Never\nvolumes: [{{name: one, hostPath: {{path: {shared}}}}}]");
+    let pod = |name: &str| manifest::pod_of(name, &[locked("app", "run", "print up then sleep", "")], &spec);
+    device.write_manifest("first.yaml", &pod("first"));
+    device.pod("first").wait_log("app", "up");
+    assert!(!here.join("app.twice").exists());
+    device.write_manifest("second.yaml", &pod("second"));
+    device.pod("second").wait_phase("Failed");
+    assert!(here.join("app.twice").exists());
+    assert_eq!(fs::read_to_string(here.join("app-starts")).expect("it ran"), "run\n");
+    assert!(device.pod("first").is_ready());
+}
+
 #[test]
 fn a_node_that_was_renamed_keeps_its_pods() {
     let mut device = Device::start();
