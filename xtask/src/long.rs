@@ -11,6 +11,8 @@ use crate::{Failure, Outcome, cargo, earlier, guest, run as run_command, setup, 
 /// How a subject is tested.
 enum Test {
     /// With random inputs: rounds that take some minutes, and the tests.
+    Random(u64, &'static [&'static str]),
+    /// As often, or as much, as is said: what takes some minutes, and the tests.
     Rounds(u64, &'static [&'static str]),
     /// In every case there is, or in those of one part: `2/5`.
     Parts(fn(&str) -> Outcome),
@@ -20,11 +22,11 @@ enum Test {
 
 const SUBJECTS: &[(&str, Test)] = &[
     // Random images against what GNU tar and umoci extract.
-    ("images", Test::Rounds(300, &["--package", "nodlet-rootfs", "random_images"])),
+    ("images", Test::Random(300, &["--package", "nodlet-rootfs", "random_images"])),
     // Archives, manifests, protocol frames and API requests, changed at random.
     (
         "fuzz",
-        Test::Rounds(
+        Test::Random(
             50_000,
             &["--package", "nodlet-rootfs", "--package", "nodlet-runtime", "--lib", "changed_at_random"],
         ),
@@ -59,14 +61,15 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     }
     let chosen = || SUBJECTS.iter().filter(|(name, _)| wanted.is_empty() || wanted.contains(name));
     for (name, test) in chosen() {
-        let (has_rounds, has_parts) = match test {
-            Test::Rounds(..) => (true, false),
-            Test::Parts(_) => (false, true),
-            Test::All(_) => (false, false),
+        let (has_rounds, has_seed, has_parts) = match test {
+            Test::Random(..) => (true, true, false),
+            Test::Rounds(..) => (true, false, false),
+            Test::Parts(_) => (false, false, true),
+            Test::All(_) => (false, false, false),
         };
         for (option, given, fits) in [
             ("--rounds", rounds.is_some(), has_rounds),
-            ("--seed", seed.is_some(), has_rounds),
+            ("--seed", seed.is_some(), has_seed),
             ("--shard", shard.is_some(), has_parts),
         ] {
             if given && !fits {
@@ -76,7 +79,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     }
     for (_, test) in chosen() {
         match test {
-            Test::Rounds(default, test) => {
+            Test::Random(default, test) | Test::Rounds(default, test) => {
                 if test.contains(&"nodlet-tests") {
                     build()?;
                 }
@@ -157,7 +160,14 @@ mod tests {
         ] {
             assert_eq!(is_shard(text), is, "{text}");
         }
-        for words in ["upgrade --shard 1/2", "guests --rounds 3", "kills --seed 3", "fuzz --shard 1/2"] {
+        for words in [
+            "upgrade --shard 1/2",
+            "guests --rounds 3",
+            "kills --seed 3",
+            "fuzz --shard 1/2",
+            "soak --seed 3",
+            "memory --seed 3",
+        ] {
             let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
             let Err(Failure(why)) = run(&words) else { panic!("{words:?} is refused") };
             assert!(why.contains(&format!("{} says nothing to {}", words[1], words[0])), "{why}");
