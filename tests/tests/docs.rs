@@ -87,6 +87,7 @@ fn every_verb_has_help_with_an_example() {
         "delete",
         "image",
         "down",
+        "ring",
         "version",
     ] {
         assert!(all.contains(verb), "{verb} in {all}");
