@@ -1,9 +1,10 @@
 //! Archives and image manifests changed at random: taken or refused.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use nodlet_fuzz::fuzz;
+use nodlet_fuzz::{Random, fuzz};
+use serde_json::{Value, json};
 
 use super::*;
 use crate::archive::{ArchiveError, Documents, plan};
@@ -39,16 +40,31 @@ fn layers() -> Vec<Vec<u8>> {
     vec![plain.clone(), plain.clone(), plain.clone(), blobs(Compression::Gzip), blobs(Compression::Zstd)]
 }
 
-/// Makes the checksums of headers right again, or nothing but them would be tried.
+/// An archive again, or hardly anything but checksums would be tried: what looks like a header
+/// stands where one can, its checksum is right, and its size leads to the next one.
 fn mended(input: &[u8]) -> Vec<u8> {
-    let mut mended = input.to_vec();
-    for block in mended.chunks_exact_mut(HEADER) {
-        if block[257..262] == *b"ustar" {
-            let mut header = tar::Header::new_old();
-            header.as_mut_bytes().copy_from_slice(block);
-            header.set_cksum();
-            block.copy_from_slice(header.as_bytes());
+    const MAGIC: usize = 257;
+    let magics = input.windows(5).enumerate().filter(|(at, word)| *at >= MAGIC && word == b"ustar");
+    let headers: Vec<usize> = magics.map(|(at, _)| at - MAGIC).collect();
+    if headers.is_empty() {
+        return input.to_vec();
+    }
+    let ends = headers.iter().skip(1).copied().chain([input.len()]);
+    let mut mended = Vec::new();
+    for (from, to) in headers.iter().zip(ends) {
+        let at = mended.len();
+        mended.extend_from_slice(&input[*from..to]);
+        mended.resize(mended.len().next_multiple_of(HEADER).max(at + HEADER), 0);
+        let mut header = tar::Header::new_old();
+        header.as_mut_bytes().copy_from_slice(&mended[at..at + HEADER]);
+        let data = to.saturating_sub(from + HEADER) as u64;
+        let size = header.entry_size().map_or(0, |size| size.checked_next_multiple_of(512).unwrap_or(0));
+        // The end of the archive follows the last.
+        if to < input.len() && size != data.next_multiple_of(512) {
+            header.set_size(data);
         }
+        header.set_cksum();
+        mended[at..at + HEADER].copy_from_slice(header.as_bytes());
     }
     mended
 }
@@ -116,17 +132,20 @@ fn archives_changed_at_random_are_taken_or_refused() {
     ];
     let root = scratch.path().join("root");
     let store = Store::open(&root).unwrap();
+    let taken = Cell::new((0, 0));
     fuzz("archive", 300, &corpus, &words, |input| {
         for input in [input.to_vec(), mended(input)] {
             fs::write(&path, &input).unwrap();
             let of_file = store.load_path(&path, &amd64(), &mut |_| {}).is_ok();
             let of_stream = store.load(&mut &input[..], &amd64(), &mut |_| {}).is_ok();
-            let _ = (of_file, of_stream);
+            let (files, streams) = taken.get();
+            taken.set((files + u32::from(of_file), streams + u32::from(of_stream)));
             for image in store.images().unwrap() {
                 store.remove(&image.id.to_string()).unwrap();
             }
         }
     });
+    println!("archive: {} files and {} streams were taken", taken.get().0, taken.get().1);
     let staged = fs::read_dir(root.join("var/lib/nodlet/images/staging")).unwrap().count();
     assert_eq!(staged, 0, "files left in staging");
 }
@@ -158,9 +177,12 @@ fn image_manifests_changed_at_random_are_taken_or_refused() {
         b"\"layers\":",
         b"[[[[[[",
     ];
+    let documents: Vec<Value> =
+        corpus.iter().map(|text| serde_json::from_slice(text).expect("it is JSON")).collect();
+    let taken = Cell::new(0);
     let wanted = crate::archive::Wanted { platform: Platform::parse("linux/amd64").unwrap(), asked: true };
     let name = |bytes: &[u8]| format!("blobs/sha256/{}", Digest::of(bytes).hex());
-    fuzz("image manifest", 5000, &corpus, &words, |input| {
+    let read = |input: &[u8]| {
         let index = format!(r#"{{"manifests":[{{"digest":"{}"}}]}}"#, Digest::of(input));
         let configuration = image().configuration().into_bytes();
         let documents = [
@@ -168,10 +190,68 @@ fn image_manifests_changed_at_random_are_taken_or_refused() {
             (name(input), input.to_vec()),
             (name(&configuration), configuration.clone()),
         ];
-        let _ = plan(&mut Found(documents.into()), &wanted);
+        let of_oci = plan(&mut Found(documents.into()), &wanted).is_ok();
         let documents =
             [("manifest.json".to_owned(), input.to_vec()), ("config.json".to_owned(), configuration)];
-        let _ = plan(&mut Found(documents.into()), &wanted);
-        let _ = Document::parse(input);
+        let of_docker = plan(&mut Found(documents.into()), &wanted).is_ok();
+        taken.set(taken.get() + u32::from(of_oci || of_docker || Document::parse(input).is_ok()));
+    };
+    fuzz("image manifest", 5000, &corpus, &words, |input| {
+        read(input);
+        // Of these nine in ten are no JSON, and tried is who reads that. This is some.
+        read(changed(&documents, input).to_string().as_bytes());
     });
+    println!("image manifest: {} were taken", taken.get());
+}
+
+/// One of the documents with other values in some places; which, hangs on the input.
+fn changed(documents: &[Value], input: &[u8]) -> Value {
+    let bytes = *Digest::of(input).hex().as_bytes().first_chunk().expect("it has eight");
+    let mut random = Random::of(u64::from_le_bytes(bytes));
+    let text = String::from_utf8_lossy(input).chars().take(100).collect::<String>();
+    let values = [
+        json!(null),
+        json!(-1),
+        json!(u64::MAX),
+        json!(1e300),
+        json!(""),
+        json!("../../etc/passwd"),
+        json!("sha256:"),
+        json!("\u{0}\u{1b}[2J"),
+        json!(text),
+        json!([]),
+        json!([null]),
+        json!(vec![0; 300]),
+        json!({}),
+        json!({"": {}}),
+    ];
+    let mut document = random.pick(documents).clone();
+    for _ in 0..=random.below(3) {
+        let other = match random.one_in(3) {
+            // What is right in one place is wrong in another.
+            true => place(&mut random.pick(documents).clone(), &mut random).clone(),
+            false => random.pick(&values).clone(),
+        };
+        *place(&mut document, &mut random) = other;
+    }
+    document
+}
+
+/// Some place in a document.
+fn place<'a>(value: &'a mut Value, random: &mut Random) -> &'a mut Value {
+    let below = match value {
+        Value::Object(map) => map.len(),
+        Value::Array(list) => list.len(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    };
+    if below == 0 || random.one_in(8) {
+        return value;
+    }
+    let index = random.below(below);
+    let child = match value {
+        Value::Object(map) => map.values_mut().nth(index),
+        Value::Array(list) => list.get_mut(index),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    };
+    place(child.expect("the index is below the length"), random)
 }
