@@ -36,6 +36,7 @@ pub(crate) struct Document {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Raw {
     architecture: String,
     os: String,
@@ -46,6 +47,7 @@ struct Raw {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct RawRootfs {
     #[serde(default)]
     diff_ids: Option<Vec<Digest>>,
@@ -53,7 +55,7 @@ struct RawRootfs {
 
 /// Any of it may be left out or null.
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "PascalCase", default)]
+#[serde(rename_all = "PascalCase", default, expecting = "an object")]
 struct RawConfig {
     entrypoint: Option<Vec<String>>,
     cmd: Option<Vec<String>>,

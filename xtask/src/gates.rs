@@ -1,9 +1,9 @@
 //! What nodlet costs, held against its budgets (`budgets.rs`): the bytes of the
-//! binary, the memory of an agent and of a pod, the system calls of a pod's start
+//! binary of every board, the memory of an agent and of a pod, the system calls of a pod's start
 //! and of an exec probe, and the context switches of an idle board. None of them
 //! is a time: they are the same on a busy machine, so that `check` can hold to them.
 //!
-//! Measured is the binary for boards, which is built for it. `cargo xtask gates
+//! Measured is the binary for boards of this machine's kind, which is built for it. `cargo xtask gates
 //! --write` makes what it measures the new ledger.
 
 use std::fs;
@@ -41,14 +41,19 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     }
     setup::require_root()?;
     run_command(cargo().args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
-    let target = target()?;
+    let ours = target()?;
+    let mut budgets = Budgets::read()?;
     let program = match binary {
         // From where cargo was called, which is where a relative path is meant from.
         Some(path) => fs::canonicalize(path).map_err(|error| format!("failed to find {path}: {error}"))?,
-        None => cross::build(target)?,
+        None => {
+            for other in cross::TARGETS.iter().filter(|target| target.triple != ours.triple) {
+                budgets.measured(other.triple, fs::metadata(cross::build(other)?)?.len())?;
+            }
+            cross::build(ours)?
+        }
     };
-    let mut budgets = Budgets::read()?;
-    budgets.measured(target.triple, fs::metadata(&program)?.len())?;
+    budgets.measured(ours.triple, fs::metadata(&program)?.len())?;
     // SAFETY: this program has one thread so far; nobody else reads the environment.
     unsafe { std::env::set_var("NODLET", &program) };
     let measured = [memory, start, probe, idle].iter().try_for_each(|measure| measure(&mut budgets));
@@ -66,12 +71,12 @@ pub(crate) fn check() -> Outcome {
 /// Refuses, with the way on, where this could not run.
 pub(crate) fn require() -> Outcome {
     setup::require_root()?;
-    cross::require(&[target()?])
+    cross::require(&cross::TARGETS.iter().collect::<Vec<_>>())
 }
 
 /// Gets what it needs and this machine lacks.
 pub(crate) fn install() -> Outcome {
-    cross::install(&[target()?])
+    cross::install(&cross::TARGETS.iter().collect::<Vec<_>>())
 }
 
 /// What is measured is this machine's.

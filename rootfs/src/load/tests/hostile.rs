@@ -203,7 +203,7 @@ fn configs() -> Vec<Case> {
         with_config(
             "a list",
             "[]",
-            "read config.json in the archive: invalid length 0, expected struct Raw with 6 elements at line 1 column 2",
+            "read config.json in the archive: invalid length 0, expected an object at line 1 column 2",
         ),
         with_config(
             "no platform",
