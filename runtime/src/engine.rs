@@ -26,7 +26,7 @@ mod sandbox;
 mod this_node;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -121,6 +121,8 @@ struct Shell {
     pods: RefCell<BTreeMap<PodIndex, PodShell>>,
     layers: RefCell<Layers>,
     execs: RefCell<Execs>,
+    /// Pods of which a thread asks for paths of the machine, and may have no answer ever.
+    hanging: RefCell<BTreeSet<Uid>>,
 }
 
 /// What the shell keeps of a pod.
@@ -232,6 +234,7 @@ impl Engine {
             pods: RefCell::new(BTreeMap::new()),
             layers: RefCell::new(Layers::default()),
             execs: RefCell::new(Execs::default()),
+            hanging: RefCell::default(),
             config,
         });
         let door = if shell.config.down {

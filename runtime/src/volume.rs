@@ -88,12 +88,17 @@ impl Request {
         }
     }
 
+    /// Whether it names paths of the machine.
+    pub fn has_host_paths(&self) -> bool {
+        self.volumes.iter().any(|(_, kind)| matches!(kind, Kind::HostPath { .. }))
+    }
+
     fn empty_dir(&self, name: &str) -> PathBuf {
         self.directory.join("volumes/kubernetes.io~empty-dir").join(name)
     }
 }
 
-/// Sets up every volume; what is there already stays as it is.
+/// Sets up every volume but those of [`check_host_paths`]; what is there already stays as it is.
 ///
 /// # Errors
 /// The first volume that cannot be had: the text of the event `FailedMount`.
@@ -101,12 +106,29 @@ pub fn set_up(request: &Request) -> Result<Volumes, String> {
     for (name, kind) in &request.volumes {
         let made = match kind {
             Kind::EmptyDir => empty_dir::set_up(&request.empty_dir(name), request.fs_group),
-            Kind::Memory => Ok(()),
-            Kind::HostPath { path, kind } => host_path::check(path, *kind),
+            Kind::Memory | Kind::HostPath { .. } => Ok(()),
         };
-        made.map_err(|error| format!("MountVolume.SetUp failed for volume \"{name}\" : {error}"))?;
+        made.map_err(|error| failed(name, &error))?;
     }
     Ok(known(request))
+}
+
+/// Holds every path of the machine against what it should be. May hang, with a server that is
+/// gone: to be done where nobody else waits.
+///
+/// # Errors
+/// The first volume that cannot be had: the text of the event `FailedMount`.
+pub fn check_host_paths(request: &Request) -> Result<(), String> {
+    for (name, kind) in &request.volumes {
+        if let Kind::HostPath { path, kind } = kind {
+            host_path::check(path, *kind).map_err(|error| failed(name, &error))?;
+        }
+    }
+    Ok(())
+}
+
+fn failed(volume: &str, error: &VolumeError) -> String {
+    format!("MountVolume.SetUp failed for volume \"{volume}\" : {error}")
 }
 
 /// The volumes of a pod that an earlier agent has set up.

@@ -129,8 +129,42 @@ async fn make(
     made
 }
 
-async fn set_up_volumes(shell: &Shell, wanted: &Wanted) -> Result<volume::Volumes, Failure> {
+/// How long the paths of the machine that a pod names may take to answer.
+const HOST_PATHS_WITHIN: Duration = Duration::from_secs(10);
+
+/// In a thread of their own: what lies on a server that is gone does not answer, and neither the
+/// loop nor the card are to wait for that. One thread a pod, and not one for each try.
+async fn check_host_paths(
+    shell: &Rc<Shell>,
+    wanted: &Wanted,
+    request: &volume::Request,
+) -> Result<(), String> {
+    let silent = || "MountVolume.SetUp failed: a hostPath does not answer: is its server gone?".to_owned();
+    let uid = wanted.pod.uid.clone();
+    if !shell.hanging.borrow_mut().insert(uid.clone()) {
+        return Err(silent());
+    }
+    let (done, answer) = async_channel::bounded(1);
+    let (checker, request) = (shell.clone(), request.clone());
+    shell.spawn(async move {
+        let checked = smol::unblock(move || volume::check_host_paths(&request)).await;
+        checker.hanging.borrow_mut().remove(&uid);
+        // Nobody waits any more who was told that it takes too long.
+        let _ = done.try_send(checked);
+    });
+    let late = async {
+        smol::Timer::after(HOST_PATHS_WITHIN).await;
+        Err(silent())
+    };
+    smol::future::or(async { answer.recv().await.unwrap_or_else(|_| Err(silent())) }, late).await
+}
+
+async fn set_up_volumes(shell: &Rc<Shell>, wanted: &Wanted) -> Result<volume::Volumes, Failure> {
     let request = volume::Request::new(&wanted.pod, &shell.paths);
+    if request.has_host_paths() {
+        let checked = check_host_paths(shell, wanted, &request).await;
+        checked.map_err(|message| Failure(SandboxFailure::Mount, message))?;
+    }
     // No container of it runs: writable layers that are there are of an earlier sandbox.
     let layers = shell.paths.pod(&wanted.pod.uid.0).join("containers");
     let made = shell.storage.run(move || {

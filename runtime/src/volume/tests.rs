@@ -101,7 +101,7 @@ fn a_host_path_is_held_against_its_type() {
         let pod = pod(&format!(
             "{{containers: [{{name: c, image: i}}], volumes: [{{name: v, hostPath: {{path: {path}, type: \"{kind}\"}}}}]}}"
         ));
-        let result = set_up(&Request::new(&pod, &Paths::new(&scratch.0)));
+        let result = check_host_paths(&Request::new(&pod, &Paths::new(&scratch.0)));
         let expected = wrong.map(|wanted| {
             format!("MountVolume.SetUp failed for volume \"v\" : hostPath type check failed: {path} is not {wanted}")
         });
@@ -113,7 +113,8 @@ fn a_host_path_is_held_against_its_type() {
         "{{containers: [{{name: c, image: i}}], volumes: [{{name: v, hostPath: {{path: {}, type: FileOrCreate}}}}]}}",
         at("no/parent")
     ));
-    let error = set_up(&Request::new(&pod, &Paths::new(&scratch.0))).expect_err("the parent must exist");
+    let request = Request::new(&pod, &Paths::new(&scratch.0));
+    let error = check_host_paths(&request).expect_err("the parent must exist");
     assert!(error.contains("No such file"), "{error}");
 }
 
