@@ -1,18 +1,37 @@
-//! Removing what containers wrote, without following a link of theirs.
+//! Removing what containers wrote, without following a link of theirs, into a mount of theirs, or
+//! down as deep as they went.
 
+use std::ffi::{OsStr, OsString};
+use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use nix::NixPath;
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag};
-use nix::sys::stat::{Mode, SFlag, fstatat};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::stat::{SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-/// Directories within one another that are entered; deeper ones are met again
-/// from their parent, which is moved up first.
-const DEPTH: usize = 64;
+/// Directories within one another that are entered. What lies deeper is moved up to the first of
+/// them, and met there again: neither stack nor descriptors grow with what a container made.
+const DEPTH: usize = 32;
+
+/// Mounts upon each other that are taken off one name.
+const MOUNTS: usize = 64;
+
+/// A directory that is being emptied.
+struct Level {
+    directory: OwnedFd,
+    /// In the directory above it.
+    name: OsString,
+    /// Some of its entries, which have yet to go.
+    entries: Vec<OsString>,
+}
 
 /// Removes `path` and all below it. What is not there is removed.
 ///
@@ -22,70 +41,131 @@ pub(super) fn tree(path: &Path) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    let parent = match open(None, parent) {
-        Ok(parent) => parent,
-        Err(Errno::ENOENT) => return Ok(()),
-        Err(errno) => return Err(errno.into()),
-    };
-    Ok(remove(&parent, Path::new(name), &parent, 0)?)
+    let mut options = OpenOptions::new();
+    match options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(parent) {
+        Ok(parent) => Ok(remove(&parent, name)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
-fn open(at: Option<RawFd>, path: &Path) -> nix::Result<OwnedFd> {
-    use std::os::fd::FromRawFd;
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let descriptor = nix::fcntl::openat(at, path, flags, Mode::empty())?;
-    // SAFETY: openat has just given us this descriptor; nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+/// Removes `name` in `at`, one entry after another, the deepest first.
+fn remove(at: &impl AsRawFd, name: &OsStr) -> nix::Result<()> {
+    let mut levels: Vec<Level> = Vec::new();
+    levels.extend(unlink_or_enter(at, name)?);
+    while let Some(level) = levels.last_mut() {
+        if level.entries.is_empty() {
+            // Read anew until it is empty: removing while reading may skip entries.
+            level.entries = entries(&level.directory)?;
+        }
+        let Some(entry) = level.entries.pop() else {
+            let Some(emptied) = levels.pop() else { break };
+            match levels.last() {
+                Some(above) => remove_directory(&above.directory, &emptied.name)?,
+                None => remove_directory(at, &emptied.name)?,
+            }
+            continue;
+        };
+        if let Some(below) = unlink_or_enter(&level.directory, &entry)? {
+            if levels.len() < DEPTH {
+                levels.push(below);
+            } else {
+                move_up(&levels, &entry)?;
+            }
+        }
+    }
+    Ok(())
 }
 
-/// Removes `name` in `at`. A tree that is too deep is moved to `top` and removed from there.
-fn remove(at: &OwnedFd, name: &Path, top: &OwnedFd, depth: usize) -> nix::Result<()> {
-    match unlinkat(Some(at.as_raw_fd()), name, UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => return Ok(()),
-        Err(Errno::EISDIR | Errno::EPERM) => {}
-        Err(errno) => return Err(errno),
-    }
-    let stat = fstatat(Some(at.as_raw_fd()), name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
-    if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFDIR {
-        // Immutable or append-only: said by the first error.
-        return Err(Errno::EPERM);
-    }
-    if depth == DEPTH {
-        let shallow = format!(".deep-{}-{}", stat.st_ino, stat.st_dev);
-        nix::fcntl::renameat(Some(at.as_raw_fd()), name, Some(top.as_raw_fd()), shallow.as_str())?;
-        return remove(top, Path::new(&shallow), top, 0);
-    }
-    let directory = open(Some(at.as_raw_fd()), name)?;
-    loop {
-        // Read anew until it is empty: removing while reading may skip entries.
-        let names = entries(&directory)?;
-        if names.is_empty() {
-            break;
-        }
-        for entry in names {
-            remove(&directory, Path::new(&entry), top, depth + 1)?;
+/// Moves a directory from the deepest level to the first, where it is found when that is read again.
+fn move_up(levels: &[Level], name: &OsStr) -> nix::Result<()> {
+    let (Some(first), Some(last)) = (levels.first(), levels.last()) else { return Ok(()) };
+    for number in 0_u32.. {
+        let shallow = format!(".deep-{number}");
+        let moved = nix::fcntl::renameat(
+            Some(last.directory.as_raw_fd()),
+            name,
+            Some(first.directory.as_raw_fd()),
+            shallow.as_str(),
+        );
+        match moved {
+            // Something of that name is there, and goes in its turn.
+            Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR | Errno::EBUSY) => {}
+            moved => return moved,
         }
     }
+    Err(Errno::EEXIST)
+}
+
+/// Removes what is no directory, and opens what is one; `None` if it is gone.
+fn unlink_or_enter(at: &impl AsRawFd, name: &OsStr) -> nix::Result<Option<Level>> {
+    for _ in 0..MOUNTS {
+        match unlinkat(Some(at.as_raw_fd()), name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => return Ok(None),
+            Err(Errno::EISDIR | Errno::EPERM) => {}
+            Err(Errno::EBUSY) => {
+                unmount(at, name)?;
+                continue;
+            }
+            Err(errno) => return Err(errno),
+        }
+        let stat = fstatat(Some(at.as_raw_fd()), name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFDIR {
+            // Immutable or append-only: said by the first error.
+            return Err(Errno::EPERM);
+        }
+        match open(at, name) {
+            Ok(directory) => {
+                return Ok(Some(Level { directory, name: name.to_owned(), entries: Vec::new() }));
+            }
+            Err(Errno::EXDEV) => unmount(at, name)?,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::EBUSY)
+}
+
+fn remove_directory(at: &impl AsRawFd, name: &OsStr) -> nix::Result<()> {
     match unlinkat(Some(at.as_raw_fd()), name, UnlinkatFlags::RemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
+/// Opens a directory; one on which something is mounted is EXDEV, be it of the same file system.
+fn open(at: &impl AsRawFd, name: &(impl NixPath + ?Sized)) -> nix::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS);
+    let descriptor = openat2(at.as_raw_fd(), name, how)?;
+    // SAFETY: openat2 has just given us this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Takes away what a container mounted in a volume that it shares with the host. What is mounted
+/// there belongs to somebody else, and stays as it is.
+fn unmount(at: &impl AsRawFd, name: &OsStr) -> nix::Result<()> {
+    let path = Path::new("/proc/self/fd").join(at.as_raw_fd().to_string()).join(name);
+    umount2(&path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(|errno| match errno {
+        // It is no mount, and busy with something else.
+        Errno::EINVAL => Errno::EBUSY,
+        errno => errno,
+    })
+}
+
 /// Names read at a time: memory does not grow with the directory.
 const ENTRIES: usize = 1024;
 
-fn entries(directory: &OwnedFd) -> nix::Result<Vec<std::ffi::OsString>> {
-    use std::os::unix::ffi::OsStrExt;
+fn entries(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {
     // A descriptor of its own, so that reading begins at the first entry.
-    let own = open(Some(directory.as_raw_fd()), Path::new("."))?;
-    let mut reader = Dir::from_fd(std::os::fd::IntoRawFd::into_raw_fd(own))?;
+    let own = open(directory, ".")?;
+    let mut reader = Dir::from_fd(own.into_raw_fd())?;
     let mut names = Vec::new();
     for entry in reader.iter().take(ENTRIES) {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
-            names.push(std::ffi::OsStr::from_bytes(name).to_owned());
+            names.push(OsStr::from_bytes(name).to_owned());
         }
     }
     Ok(names)

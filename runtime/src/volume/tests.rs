@@ -141,3 +141,56 @@ fn removing_follows_no_link_and_knows_no_depth() {
     assert!(outside.join("precious").exists());
     assert_eq!(fs::read_dir(&scratch.0).expect("read").count(), 1, "something was moved up and left");
 }
+
+/// Makes directories within one another below `path`, deeper than a path can say.
+fn dig(path: &Path, levels: usize) {
+    use std::os::fd::AsRawFd;
+    let mut at = fs::File::open(path).expect("it is there");
+    for _ in 0..levels {
+        nix::sys::stat::mkdirat(Some(at.as_raw_fd()), "d", nix::sys::stat::Mode::S_IRWXU).expect("made");
+        at = fs::File::open(format!("/proc/self/fd/{}/d", at.as_raw_fd())).expect("opened");
+    }
+}
+
+/// The thread that removes has 256 KiB of stack, and the agent 1024 descriptors.
+#[test]
+fn removing_takes_no_more_stack_and_descriptors_however_deep_a_container_went() {
+    let scratch = Scratch::new("deep");
+    let doomed = scratch.0.join("doomed");
+    fs::create_dir(&doomed).expect("made");
+    dig(&doomed, 2_000);
+    // What it is moved to may be taken.
+    fs::write(doomed.join(".deep-0"), "").expect("written");
+    fs::create_dir_all(doomed.join(".deep-1/full")).expect("made");
+    let path = doomed.clone();
+    let thread = std::thread::Builder::new().stack_size(64 << 10).spawn(move || tear_down(&path));
+    thread.expect("started").join().expect("it has room").expect("removed");
+    assert_eq!(fs::read_dir(&scratch.0).expect("read").count(), 0, "something was moved up and left");
+}
+
+#[test]
+fn what_a_pod_has_mounted_in_a_volume_is_unmounted_and_stays_as_it_is() {
+    use nix::mount::{MsFlags, mount};
+    let scratch = Scratch::new("mounted");
+    let (precious, doomed) = (scratch.0.join("precious"), scratch.0.join("doomed"));
+    fs::create_dir_all(precious.join("dir")).expect("made");
+    fs::write(precious.join("dir/file"), "x").expect("written");
+    fs::create_dir_all(doomed.join("v/mounted")).expect("made");
+    fs::write(doomed.join("v/file"), "").expect("written");
+    let (source, target) = (precious.clone(), doomed.clone());
+    // In a mount namespace of this thread alone. Of the same file system, so that no device tells.
+    let thread = std::thread::spawn(move || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).expect("these tests need root");
+        let none = None::<&str>;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("private");
+        for _ in 0..2 {
+            mount(Some(&source), &target.join("v/mounted"), none, MsFlags::MS_BIND, none).expect("bound");
+            mount(Some(&source.join("dir/file")), &target.join("v/file"), none, MsFlags::MS_BIND, none)
+                .expect("bound");
+        }
+        tear_down(&target)
+    });
+    thread.join().expect("it is well").expect("removed");
+    assert!(!doomed.exists());
+    assert_eq!(fs::read_to_string(precious.join("dir/file")).expect("it stays"), "x");
+}
