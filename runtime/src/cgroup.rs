@@ -35,6 +35,7 @@ use smol::{Async, Timer};
 use self::hierarchy::{Controller, Hierarchies, Home};
 pub use self::limits::ContainerLimits;
 use self::limits::{MIN_SHARES, Target};
+pub(crate) use self::tree::kill_headless;
 pub use self::unpacker::UnpackerCgroup;
 use crate::paths::Paths;
 use crate::spec::{Pod, QosClass};

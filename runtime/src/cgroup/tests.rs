@@ -1,8 +1,11 @@
 //! Against the kernel of the machine, below a cgroup named after this process;
 //! pure conversions as tables.
 
+use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::unistd::Pid;
 
 use super::hierarchy::Hierarchies;
 use super::*;
@@ -290,6 +293,47 @@ fn a_kernel_without_cgroup_kill_kills_by_signals() {
     tree::kill_each(&leaf.unified()).unwrap();
     smol::block_on(cgroup.emptied());
     assert!(!child.wait().unwrap().success());
+}
+
+/// Joins a cgroup, starts a thread that goes on for ever, and ends its own, which is the first.
+fn go_headless(procs: &Path) -> Pid {
+    extern "C" fn thread(_: *mut libc::c_void) -> *mut libc::c_void {
+        loop {
+            // SAFETY: always allowed.
+            unsafe { libc::pause() };
+        }
+    }
+    let file = fs::OpenOptions::new().write(true).open(procs).unwrap();
+    // SAFETY: the child takes no lock that another thread may have held.
+    match unsafe { nix::unistd::fork() }.unwrap() {
+        nix::unistd::ForkResult::Parent { child } => child,
+        // SAFETY: what the thread is given lives as long as the process does.
+        nix::unistd::ForkResult::Child => unsafe {
+            libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1);
+            let mut id = std::mem::zeroed();
+            libc::pthread_create(&mut id, std::ptr::null(), thread, std::ptr::null_mut());
+            loop {
+                libc::syscall(libc::SYS_exit, 0);
+            }
+        },
+    }
+}
+
+#[test]
+fn a_process_whose_first_thread_has_ended_is_killed_too() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("h", &["{}"])).unwrap();
+    let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
+    let child = go_headless(&leaf.unified().join("cgroup.procs"));
+    until("its first thread to end", || {
+        let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap();
+        stat.contains(") Z ") && leaf.populated().unwrap()
+    });
+    leaf.kill().unwrap();
+    until("it to die", || !leaf.populated().unwrap());
+    let status = nix::sys::wait::waitpid(child, None).unwrap();
+    assert!(matches!(status, nix::sys::wait::WaitStatus::Signaled(..)), "{status:?}");
+    smol::block_on(cgroup.emptied());
 }
 
 #[test]

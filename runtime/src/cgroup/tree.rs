@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -83,12 +84,54 @@ pub(super) fn remove(root: &Path) -> Result<(), CgroupError> {
 pub(super) fn kill_all(root: &Path) -> Result<(), CgroupError> {
     let path = root.join("cgroup.kill");
     match fs::write(&path, "1") {
-        Ok(()) => Ok(()),
+        Ok(()) => {
+            kill_headless(root);
+            Ok(())
+        }
         Err(_) if !root.exists() => Ok(()),
         // Before Linux 5.14 there is no such file, and none can be made.
         Err(_) if !path.exists() => kill_each(root),
         Err(error) => Err(CgroupError::file("write", &path)(error)),
     }
+}
+
+/// Processes that are looked at for whether they lack their first thread. Others die meanwhile,
+/// and whoever kills a cgroup that is not empty does so again.
+const HEADLESS: usize = 1024;
+
+/// Kills processes whose first thread has ended while others go on: `cgroup.kill` signals the
+/// first thread alone, which takes no signal any more.
+pub(crate) fn kill_headless(root: &Path) {
+    for pid in processes(root).into_iter().take(HEADLESS).filter(|pid| is_zombie(*pid)) {
+        let Some(process) = pidfd_open(pid) else { continue };
+        // Its number may have been another's when it was opened.
+        if processes(root).contains(&pid) {
+            // SAFETY: pidfd_send_signal with a null siginfo reads nothing of ours. ESRCH: it has died.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_pidfd_send_signal,
+                    process.as_raw_fd(),
+                    libc::SIGKILL,
+                    std::ptr::null::<libc::siginfo_t>(),
+                    0,
+                )
+            };
+        }
+    }
+}
+
+/// Whether the first thread of a process has ended.
+fn is_zombie(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|fields| fields.starts_with(" Z"))
+}
+
+fn pidfd_open(pid: Pid) -> Option<OwnedFd> {
+    // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+    let descriptor = i32::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0)?;
+    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+    Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 /// The same by signals. Frozen first, where the kernel can (5.2), so that no

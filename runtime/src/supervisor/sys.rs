@@ -325,7 +325,9 @@ pub(super) fn set_name(name: &CStr) {
 
 /// SIGKILL to every process of a cgroup of the v2 hierarchy and of those below it.
 pub(super) fn kill_cgroup(directory: &Path) -> io::Result<()> {
-    std::fs::write(directory.join("cgroup.kill"), "1")
+    std::fs::write(directory.join("cgroup.kill"), "1")?;
+    crate::cgroup::kill_headless(directory);
+    Ok(())
 }
 
 /// Puts the calling process into each v1 `tasks` file. Never `cgroup.procs`:
