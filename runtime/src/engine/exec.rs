@@ -216,7 +216,8 @@ async fn exec_probe(
     timeout: Duration,
 ) -> ProbeResult {
     let error = |text: String| ProbeResult::Error(text.into());
-    let pipe = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_NONBLOCK);
+    // Its writing end blocks: a program that says much waits until it is read, and is not told to try again.
+    let pipe = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC);
     let (output, input) = match pipe {
         Ok(pipe) => pipe,
         Err(errno) => return error(format!("failed to make a pipe: {errno}")),
@@ -268,6 +269,8 @@ async fn read_some(output: OwnedFd, kept: &mut Vec<u8>) -> Result<Option<i32>, S
             if count == 0 {
                 return Ok(());
             }
+            // One that writes as fast as it is read would never be waited for, nor its time be over.
+            smol::future::yield_now().await;
             let room = PROBE_OUTPUT.saturating_sub(kept.len()).min(count);
             kept.extend_from_slice(&buffer[..room]);
         }
