@@ -126,11 +126,14 @@ impl Paths {
             (self.run(), 0o755),
             (self.run_pods(), 0o700),
             (self.locks(), 0o700),
+            // Who can open it can lock it, and hold up every start.
+            (self.run().join("leases"), 0o700),
             (self.run().join("manifests"), 0o755),
             (self.below("var/lib/nodlet"), 0o755),
             (self.applied_manifests(), 0o700),
             (self.records(), 0o700),
-            (self.pods(), 0o711),
+            // What containers own in there, programs with another's rights among them, is for them alone.
+            (self.pods(), 0o700),
             (self.logs(), 0o755),
             (self.log_links(), 0o755),
         ]
@@ -163,6 +166,8 @@ mod tests {
         assert!(all.iter().all(|path| path.starts_with("/tmp/a")), "{all:?}");
         assert_eq!(paths.hash().len(), 8);
         assert_ne!(paths.hash(), Paths::new(Path::new("/tmp/b")).hash());
+        let closed = |path: PathBuf| paths.directories().contains(&(path, 0o700));
+        assert!(closed(paths.pods()) && closed(paths.records()) && closed(paths.run().join("leases")));
         assert!(!paths.removed_by_down().iter().any(|path| paths.applied_manifests().starts_with(path)));
     }
 }
