@@ -177,7 +177,7 @@ impl Records {
         entries
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter_map(|name| Some(name.strip_suffix(".json")?.to_owned()))
-            .filter(|name| !name.starts_with('.'))
+            .filter(|name| !name.is_empty() && !name.starts_with('.'))
             .collect()
     }
 }
@@ -463,6 +463,8 @@ mod tests {
         let (path, bytes) = records.render("uid", &record, Anchor(1000));
         replace(&path, &bytes, &NoFault).expect("written");
         assert_eq!(records.load("uid"), Ok(Some(Box::new(record))));
+        // Of no pod: its directory would be that of all.
+        fs::write(directory.join(".json"), "{}").expect("written");
         assert_eq!(records.uids(), ["uid"]);
 
         records.boot_id = "two".into();

@@ -102,7 +102,9 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
     let mut on_tmpfs: OnTmpfs =
         serde_json::from_slice(&bytes).map_err(|error| format!("pod.json: {error}"))?;
     // It runs here, whatever the node was called when it was admitted.
-    on_tmpfs.object["spec"]["nodeName"] = shell.config.node_name.as_str().into();
+    if let Some(spec) = on_tmpfs.object.get_mut("spec").and_then(serde_json::Value::as_object_mut) {
+        spec.insert("nodeName".into(), shell.config.node_name.as_str().into());
+    }
     let manifest = manifest::admit(on_tmpfs.object, Validation::Ignore, &shell.config.node_name)
         .map_err(|error| format!("pod.json: {error}"))?;
     let wanted = Rc::new(Wanted::new(manifest, &on_tmpfs.source));
