@@ -9,6 +9,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Response, StatusCode, header};
 use serde_json::Value;
 
+use super::place::{Held, Places};
 use super::{BODY_BYTES, Status};
 
 /// For all of a request's body.
@@ -69,8 +70,9 @@ pub(super) fn warn(response: &mut Response<Body>, warnings: &[String]) {
     }
 }
 
-/// All of a request's body as JSON; null if there is none.
-pub(super) async fn read(request: hyper::Request<Incoming>) -> Result<Value, Status> {
+/// All of a request's body as JSON; null if there is none. What has come of it has its room among
+/// `places`: sixty clients who send a little less than is taken are not to fill the memory.
+pub(super) async fn read(places: &Places, request: hyper::Request<Incoming>) -> Result<Value, Status> {
     if let Some(kind) = request.headers().get(header::CONTENT_TYPE)
         && !kind.as_bytes().starts_with(b"application/json")
     {
@@ -79,26 +81,34 @@ pub(super) async fn read(request: hyper::Request<Incoming>) -> Result<Value, Sta
             "the body of the request was in an unknown format - accepted media types include: application/json, not {kind}"
         )));
     }
-    let collected = smol::future::or(
-        async { Some(Limited::new(request.into_body(), BODY_BYTES).collect().await) },
-        async {
-            smol::Timer::after(BODY_WITHIN).await;
-            None
-        },
-    )
+    let collected = smol::future::or(async { Some(collect(places, request.into_body()).await) }, async {
+        smol::Timer::after(BODY_WITHIN).await;
+        None
+    })
     .await
     .ok_or_else(|| Status::timeout("the body of the request did not arrive in time"))?;
-    let bytes = match collected {
-        Ok(collected) => collected.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => return Err(Status::too_large(BODY_BYTES)),
-        Err(error) => {
-            return Err(Status::bad_request(format!("failed to read the body of the request: {error}")));
-        }
-    };
+    let (bytes, _held) = collected?;
     if bytes.is_empty() {
         return Ok(Value::Null);
     }
     serde_json::from_slice(&bytes).map_err(|error| {
         Status::bad_request(format!("the object provided is unrecognized: it is not JSON: {error}"))
     })
+}
+
+/// The bytes of a body, and the room that they take.
+async fn collect(places: &Places, body: Incoming) -> Result<(Vec<u8>, Vec<Held>), Status> {
+    let mut body = Limited::new(body, BODY_BYTES);
+    let (mut bytes, mut held) = (Vec::new(), Vec::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
+            true => Status::too_large(BODY_BYTES),
+            false => Status::bad_request(format!("failed to read the body of the request: {error}")),
+        })?;
+        if let Ok(data) = frame.into_data() {
+            held.push(places.hold(data.len())?);
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok((bytes, held))
 }

@@ -420,3 +420,31 @@ fn a_socket_left_behind_is_replaced_and_others_cannot_open_it() {
         drop(listener);
     }
 }
+
+#[test]
+fn bodies_that_do_not_end_are_held_up_to_a_bound_for_all_clients_together() {
+    with_api(&Root::new(), Rc::new(Objects::new(0)), no_engine, |socket| {
+        let target = "/api/v1/namespaces/default/pods";
+        let body = " ".repeat(BODY_BYTES - 1);
+        let half = format!("POST {target} HTTP/1.1\r\nhost: x\r\ncontent-length: {BODY_BYTES}\r\n\r\n{body}");
+        let mut held = Vec::new();
+        // The last of them finds no room, and has it in place of one that hangs when it comes again.
+        let refused = loop {
+            let mut client = UnixStream::connect(&socket).expect("it listens");
+            client.set_read_timeout(Some(std::time::Duration::from_millis(300))).expect("it can be set");
+            // It is not read to its end where there is no room.
+            let _ = client.write_all(half.as_bytes());
+            let mut answer = [0; 32];
+            match client.read(&mut answer) {
+                Ok(length) => break String::from_utf8_lossy(&answer[..length]).into_owned(),
+                Err(_) => held.push(client),
+            }
+            assert!(held.len() < 8, "all are held");
+        };
+        assert!(refused.starts_with("HTTP/1.1 429 "), "{refused}");
+        assert_eq!(held.len(), 4);
+        drop(held);
+        let (code, answer) = call(&socket, "POST", target, "", "[]");
+        assert_eq!(code, 400, "{answer}");
+    });
+}

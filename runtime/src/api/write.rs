@@ -21,7 +21,7 @@ pub(super) async fn create(
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
-    let mut object = body::read(request).await?;
+    let mut object = body::read(&api.places, request).await?;
     belongs(&mut object, namespace, None)?;
     let accepted = ask(api, |reply| Request::Create { object, validation, dry_run, reply }).await?;
     Ok(show(StatusCode::CREATED, &accepted))
@@ -34,7 +34,7 @@ pub(super) async fn apply(
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
-    let mut object = body::read(request).await?;
+    let mut object = body::read(&api.places, request).await?;
     belongs(&mut object, &key.namespace, Some(&key.name))?;
     let accepted = ask(api, |reply| Request::Apply { object, validation, dry_run, reply }).await?;
     let (code, applied) = match accepted.applied {
@@ -53,7 +53,7 @@ pub(super) async fn delete(
     query: &Query,
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
-    let options = DeleteOptions::read(query, request).await?;
+    let options = DeleteOptions::read(api, query, request).await?;
     let pod = options.delete(api, key).await?;
     // Without a deletionTimestamp it is gone at once, and there is nothing to wait for.
     Ok(body::value(StatusCode::OK, &pod))
@@ -68,7 +68,7 @@ pub(super) async fn delete_collection(
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let selector = read::selector(resource, query)?;
-    let options = DeleteOptions::read(query, request).await?;
+    let options = DeleteOptions::read(api, query, request).await?;
     let (found, version) = api.objects.list(resource.name, Some(namespace));
     let mut deleted = Vec::new();
     for (key, object) in found {
@@ -180,8 +180,12 @@ struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    async fn read(query: &Query, request: hyper::Request<Incoming>) -> Result<DeleteOptions, Status> {
-        let body = body::read(request).await?;
+    async fn read(
+        api: &Api,
+        query: &Query,
+        request: hyper::Request<Incoming>,
+    ) -> Result<DeleteOptions, Status> {
+        let body = body::read(&api.places, request).await?;
         let given = match &body["gracePeriodSeconds"] {
             Value::Null => match query.get("gracePeriodSeconds") {
                 None | Some("") => None,
