@@ -5,9 +5,9 @@
 //! do its logs. A reader holds one block of a file and asks for the next when
 //! the client has taken it. Read next: `api/log/line.rs`, what a line looks like.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -192,7 +192,7 @@ impl Reader {
         } else {
             None
         };
-        let mut file = File::open(&path).map_err(|error| match error.kind() {
+        let mut file = open(&path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound if options.previous => Status::bad_request(format!(
                 "previous terminated container in pod \"{}\" not found: its log is gone",
                 key.name
@@ -248,7 +248,7 @@ impl Reader {
         if self.follow.is_none() {
             return false;
         }
-        let (Ok(ours), Ok(new)) = (self.file.metadata(), File::open(&self.path)) else { return false };
+        let (Ok(ours), Ok(new)) = (self.file.metadata(), open(&self.path)) else { return false };
         if new.metadata().is_ok_and(|new| (new.dev(), new.ino()) == (ours.dev(), ours.ino())) {
             return false;
         }
@@ -282,6 +282,13 @@ fn watch(directory: &Path) -> nix::Result<Async<Inotify>> {
     inotify.add_watch(directory, changes)?;
     Async::new_nonblocking(inotify)
         .map_err(|error| nix::errno::Errno::from_raw(error.raw_os_error().unwrap_or(0)))
+}
+
+/// A file, and nothing in its place: a pod that collects logs can write there, and what it puts
+/// there must neither make the loop wait nor show another file of the machine.
+fn open(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
 }
 
 /// To where the last `lines` lines begin, read backwards block by block.

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,10 @@ const MAX_LINE: usize = 16 * 1024;
 
 /// Bytes of whole lines that are written to the file at once, or a line more.
 const BATCH: usize = 64 * 1024;
+
+/// A pod that collects logs can put something else in the place of one: no link of its is followed,
+/// and nobody is waited for at the other end of a pipe.
+const NOTHING_ELSE: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
 /// Which of its outputs a container wrote to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +115,11 @@ impl Log {
         if let Some(parent) = self.config.path.parent() {
             std::fs::create_dir_all(parent)?;
         }
-        let file = OpenOptions::new().append(true).create(true).open(&self.config.path)?;
+        let mut options = OpenOptions::new();
+        let file = options.append(true).create(true).custom_flags(NOTHING_ELSE).open(&self.config.path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("the log is no file"));
+        }
         self.size = file.metadata()?.len();
         Ok(file)
     }
@@ -192,7 +201,8 @@ impl Log {
         // A line of nothing but its prefix has some 50 bytes.
         const WINDOW: u64 = 8192;
         let read = || -> io::Result<Vec<u8>> {
-            let mut file = File::open(&self.config.path)?;
+            let mut options = OpenOptions::new();
+            let mut file = options.read(true).custom_flags(NOTHING_ELSE).open(&self.config.path)?;
             let length = file.metadata()?.len();
             file.seek(SeekFrom::Start(length.saturating_sub(WINDOW)))?;
             let mut bytes = Vec::new();

@@ -82,6 +82,32 @@ fn the_run_that_is_asked_for_is_shown() {
     }
 }
 
+/// The loop reads logs itself: one that never answers would hold up all pods.
+#[test]
+fn what_a_pod_has_put_in_the_place_of_a_log_is_not_waited_for_and_not_shown() {
+    let root = Root::new();
+    let path = directory(&root).join("0.log");
+    let secret = root.0.join("secret");
+    std::fs::write(&secret, line("the machine's")).expect("written");
+    let objects = Rc::new(Objects::new(0));
+    objects.put(key("web"), running(0));
+    with_api(
+        &root,
+        objects,
+        |_| {},
+        move |socket| {
+            let log = || call(&socket, "GET", "/api/v1/namespaces/default/pods/web/log", "", "");
+            nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+            let (code, text) = log();
+            assert!(code == 500 && text.contains("0.log: it is no file"), "{code} {text}");
+            std::fs::remove_file(&path).expect("it is there");
+            std::os::unix::fs::symlink(&secret, &path).expect("a link");
+            let (code, text) = log();
+            assert!(code == 500 && text.contains("failed to open"), "{code} {text}");
+        },
+    );
+}
+
 #[test]
 fn options_narrow_what_is_shown() {
     let root = Root::new();

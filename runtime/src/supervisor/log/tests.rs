@@ -183,6 +183,28 @@ fn the_tail_is_the_content_of_the_last_80_lines_and_2048_bytes() {
 }
 
 #[test]
+fn what_is_put_in_the_place_of_a_log_is_neither_waited_for_nor_written_to() {
+    let scratch = Scratch::new("instead");
+    std::fs::create_dir(scratch.0.join("app")).unwrap();
+    let (path, elsewhere) = (scratch.0.join("app/0.log"), scratch.0.join("elsewhere"));
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // Somebody reads it, slowly.
+    let _reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+    let mut log = scratch.log(0, 5);
+    log.write(Stream::Stdout, b"one\n");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&elsewhere, "").unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+    log.write(Stream::Stdout, b"two\n");
+    std::fs::remove_file(&path).unwrap();
+    log.write(Stream::Stdout, b"three\n");
+    let said = scratch.lines();
+    assert!(said[0].starts_with("stderr F nodlet: 2 lines ("), "{said:?}");
+    assert_eq!(said[1..], ["stdout F three"]);
+    assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "");
+}
+
+#[test]
 fn a_log_that_was_removed_is_begun_again_when_it_is_full() {
     let scratch = Scratch::new("removed");
     let mut log = scratch.log(200, 3);
