@@ -274,7 +274,7 @@ impl Engine {
             self.shell.show_node();
             // Before pods are found: whether a file of theirs is refused decides if they stay.
             self.shell.sources.borrow_mut().read(Instant::now());
-            for found in recover::look(&self.shell).await {
+            for found in recover::look(&self.shell).await? {
                 self.observe_found(found);
             }
             if self.shell.config.down {

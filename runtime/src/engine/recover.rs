@@ -21,11 +21,11 @@ use crate::supervisor::client::{
 use crate::time::{Instant, Moment};
 use crate::volume;
 
-use super::Shell;
 use super::leave::names;
 use super::on_tmpfs::{OnTmpfs, read_deletion, read_healths};
 use super::run::{self, Run};
 use super::sandbox::Sandbox;
+use super::{EngineError, Shell};
 
 /// A pod that was found, for core and shell.
 pub(super) struct FoundPod {
@@ -45,8 +45,51 @@ const STARTING: Duration = Duration::from_secs(5);
 /// How often.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
+/// Why there is nothing to be said of a pod.
+enum LookError {
+    /// What an earlier agent wrote down of it cannot be understood.
+    Unreadable(String),
+    /// This agent lacks what it would look with, as descriptors. The pod lacks nothing.
+    Shortage(io::Error),
+}
+
+impl LookError {
+    /// Of the pod's own file.
+    fn of_file(error: io::Error) -> LookError {
+        if is_shortage(&error) {
+            LookError::Shortage(error)
+        } else {
+            LookError::Unreadable(format!("pod.json: {error}"))
+        }
+    }
+}
+
+/// Whether it says nothing of what was asked for, but that this process or machine is short of something.
+fn is_shortage(error: &io::Error) -> bool {
+    // ENOBUFS: descriptors came and were not taken. ENOSPC: of watches of an epoll.
+    let short = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS, libc::ENOSPC];
+    error.raw_os_error().is_some_and(|code| short.contains(&code))
+}
+
+/// The shortage for which a supervisor could not be heard, if it was one of ours.
+fn shortage(error: SupervisorError) -> Result<io::Error, SupervisorError> {
+    match error {
+        SupervisorError::Socket(source)
+        | SupervisorError::Send(source)
+        | SupervisorError::Receive(source)
+            if is_shortage(&source) =>
+        {
+            Ok(source)
+        }
+        error => Err(error),
+    }
+}
+
 /// All pods that an earlier agent of this boot left, alive or not.
-pub(super) async fn look(shell: &Rc<Shell>) -> Vec<FoundPod> {
+///
+/// # Errors
+/// This agent cannot look. It is to end, for it would take living pods for dead ones.
+pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError> {
     let mut found = Vec::new();
     let entries = fs::read_dir(shell.paths.run_pods()).into_iter().flatten().flatten();
     let (directories, strays): (Vec<_>, Vec<_>) =
@@ -70,7 +113,10 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Vec<FoundPod> {
         let (looked, directory) = look.await;
         match looked {
             Ok(pod) => found.push(pod),
-            Err(message) => {
+            Err(LookError::Shortage(source)) => {
+                return Err(EngineError::Kernel { what: "what it takes to look for pods", source });
+            }
+            Err(LookError::Unreadable(message)) => {
                 log::error!("{}: {message}; ending what is left of it", directory.display());
                 let uid = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 shell.end_unreadable(&uid, &directory).await;
@@ -94,19 +140,19 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Vec<FoundPod> {
     if let Err(error) = client::remove_free_locks(&shell.paths.locks(), None) {
         log::error!("failed to remove locks of pods that are gone: {error}");
     }
-    found
+    Ok(found)
 }
 
-async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String> {
-    let bytes = fs::read(directory.join("pod.json")).map_err(|error| format!("pod.json: {error}"))?;
-    let mut on_tmpfs: OnTmpfs =
-        serde_json::from_slice(&bytes).map_err(|error| format!("pod.json: {error}"))?;
+async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, LookError> {
+    let unreadable = |error: &dyn std::fmt::Display| LookError::Unreadable(format!("pod.json: {error}"));
+    let bytes = fs::read(directory.join("pod.json")).map_err(LookError::of_file)?;
+    let mut on_tmpfs: OnTmpfs = serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))?;
     // It runs here, whatever the node was called when it was admitted.
     if let Some(spec) = on_tmpfs.object.get_mut("spec").and_then(serde_json::Value::as_object_mut) {
         spec.insert("nodeName".into(), shell.config.node_name.as_str().into());
     }
     let manifest = manifest::admit(on_tmpfs.object, Validation::Ignore, &shell.config.node_name)
-        .map_err(|error| format!("pod.json: {error}"))?;
+        .map_err(|error| unreadable(&error))?;
     let wanted = Rc::new(Wanted::new(manifest, &on_tmpfs.source));
     let uid = wanted.pod.uid.0.clone();
     let mut record = shell.records.load(&uid).unwrap_or_else(|error| {
@@ -120,7 +166,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
     }
     let created = Moment::ThisBoot(on_tmpfs.created);
     let created = record.as_ref().and_then(|record| record.start_time).unwrap_or(created);
-    let cgroup = shell.cgroups.pod(&wanted.pod).map_err(|error| error.to_string())?;
+    let cgroup = shell.cgroups.pod(&wanted.pod).map_err(|error| LookError::Unreadable(error.to_string()))?;
     if let Some(ip) = on_tmpfs.ip {
         shell.network.borrow_mut().adopt(&wanted.pod.uid, ip);
     }
@@ -128,9 +174,10 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, String
         smol::Timer::after(GREETING).await;
         Err(SupervisorError::Receive(io::ErrorKind::TimedOut.into()))
     };
-    let living = match smol::future::or(find_supervisor(directory), late).await {
+    let living = match smol::future::or(find_supervisor(directory), late).await.map_err(shortage) {
         Ok(living) => living,
-        Err(error) => {
+        Err(Ok(short)) => return Err(LookError::Shortage(short)),
+        Err(Err(error)) => {
             log::error!(
                 "the supervisor of {uid} does not answer: {}; killing it",
                 crate::error::chain(&error)
