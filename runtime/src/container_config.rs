@@ -209,17 +209,20 @@ fn mounts(
             },
         });
     }
-    let run = paths.run_pod(&pod.uid.0);
-    for (file, destination) in
-        [("etc-hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf"), ("hostname", "/etc/hostname")]
-    {
+    let directory = paths.pod(&pod.uid.0);
+    for (file, destination) in [
+        (pod_files::ETC_HOSTS, "/etc/hosts"),
+        (pod_files::ETC_RESOLV_CONF, "/etc/resolv.conf"),
+        (pod_files::ETC_HOSTNAME, "/etc/hostname"),
+    ] {
         if !mounts.iter().any(|mount| mount.destination == Path::new(destination)) {
             mounts.push(MountConfig {
-                source: MountSource::Host(run.join(file)),
+                source: MountSource::Host(directory.join(file)),
                 sub_path: None,
                 destination: destination.into(),
                 // The kubelet makes the first of them and leaves it writable; containerd makes the others.
-                read_only: file != "etc-hosts" && container.security_context.read_only_root_filesystem,
+                read_only: file != pod_files::ETC_HOSTS
+                    && container.security_context.read_only_root_filesystem,
                 propagation: Propagation::Private,
             });
         }
@@ -254,9 +257,9 @@ fn termination_message(
     if container.termination_message_path.is_empty() {
         return None;
     }
-    let directory = paths.run_pod(&pod.uid.0).join("termination");
     Some(TerminationMessage {
-        file: directory.join(format!("{}_{number}", container.name)),
+        // On disk, as all that a container can write to: it would take the memory of /run.
+        file: run_directory(paths, &pod.uid.0, &container.name, number).join("termination-log"),
         path: absolute(&container.termination_message_path),
         fallback_to_logs: container.termination_message_fallback_to_logs,
     })
@@ -323,7 +326,7 @@ fn real_time(end: i32, offset: &str, sign: char) -> Option<i32> {
     (SIGRTMIN..=SIGRTMAX).contains(&number).then_some(number)
 }
 
-/// Writable layers of a pod's runs, in its directory.
+/// Writable layers and termination messages of a pod's runs, in its directory.
 const RUNS: &str = "containers";
 
 fn run_directory(paths: &Paths, uid: &str, container: &str, number: u32) -> PathBuf {
@@ -348,7 +351,8 @@ pub fn make_termination_file(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    fs::write(path, "")?;
+    // One that is there is of this very run, which may have written into it.
+    fs::OpenOptions::new().create(true).append(true).open(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))
 }
 
@@ -364,9 +368,6 @@ pub fn remove_run(
     number: u32,
 ) -> io::Result<()> {
     volume::tear_down(&run_directory(paths, uid, container, number))?;
-    ignore_missing(fs::remove_file(
-        paths.run_pod(uid).join("termination").join(format!("{container}_{number}")),
-    ))?;
     let directory = paths.pod_logs(namespace, pod, uid).join(container);
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -27,13 +27,36 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
 /// The way on from an answer of the kernel that has but one.
 fn advice(number: i32) -> Option<&'static str> {
     match number {
-        libc::ENOSPC | libc::EDQUOT => Some("make room on that disk, for instance with `nodlet image rm`"),
+        libc::ENOSPC | libc::EDQUOT => {
+            Some("make room on that file system; `nodlet image rm` removes images")
+        }
         libc::EROFS => Some("mount that file system writable, or choose another --root"),
         libc::EACCES | libc::EPERM if !nix::unistd::geteuid().is_root() => {
             Some("run it again as root (sudo nodlet ...)")
         }
         _ => None,
     }
+}
+
+/// Whether it says nothing of what was asked for, but that this process or machine is short of something.
+pub fn is_shortage(error: &io::Error) -> bool {
+    // ENOBUFS: descriptors came and were not taken. ENOSPC: of watches of an epoll.
+    let short = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS, libc::ENOSPC];
+    error.raw_os_error().is_some_and(|code| short.contains(&code))
+}
+
+/// The shortage that is behind an error, if one is.
+pub fn shortage_behind(error: &(dyn Error + 'static)) -> Option<io::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<io::Error>()
+            && is_shortage(error)
+        {
+            return error.raw_os_error().map(io::Error::from_raw_os_error);
+        }
+        next = error.source();
+    }
+    None
 }
 
 #[cfg(test)]
@@ -51,7 +74,7 @@ mod tests {
         for (number, end) in [
             (
                 libc::ENOSPC,
-                "No space left on device (os error 28); make room on that disk, for instance with `nodlet image rm`",
+                "No space left on device (os error 28); make room on that file system; `nodlet image rm` removes images",
             ),
             (
                 libc::EROFS,

@@ -1,6 +1,7 @@
 //! The files that an agent gives to every container of a pod: `/etc/hosts`,
 //! `/etc/resolv.conf`, `/etc/hostname`. Texts are made by pure functions; the
-//! files lie with the pod's run-time files and die with the boot.
+//! files lie in the pod's directory on disk, as a kubelet's do: containers can write to them,
+//! and what they write is not to be the memory of `/run`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,6 +17,15 @@ const HOSTNAME: usize = 63;
 
 /// Nameservers that a resolver takes (`MAXNS`), as validation and kubelet have it.
 const NAMESERVERS: usize = 3;
+
+/// The pod's `/etc/hosts`, in its directory.
+pub const ETC_HOSTS: &str = "etc-hosts";
+
+/// Its `/etc/hostname`.
+pub const ETC_HOSTNAME: &str = "hostname";
+
+/// Its `/etc/resolv.conf`.
+pub const ETC_RESOLV_CONF: &str = "resolv.conf";
 
 /// The machine's name servers and search domains.
 pub const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -179,20 +189,40 @@ fn merge(mut base: DnsConfig, with: &DnsConfig) -> DnsConfig {
     base
 }
 
-/// Writes the three files into the pod's run-time directory. Gives what is to be said of
-/// name servers and search domains that were left out.
-///
-/// # Errors
-/// If the directory cannot be written.
-pub fn write(directory: &Path, pod: &Pod, ip: Option<Ipv4Addr>, host_name: &str) -> io::Result<Vec<String>> {
+/// What the files of one pod say.
+pub struct PodFiles {
+    hosts: String,
+    resolv_conf: String,
+    hostname: String,
+}
+
+/// The texts of the three files, and what is to be said of name servers and search domains that
+/// were left out.
+pub fn texts(pod: &Pod, ip: Option<Ipv4Addr>, host_name: &str) -> (PodFiles, Vec<String>) {
     // A node without one of these files gives its pods an empty one.
     let node_file = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let hosts = hosts(pod, ip, host_name, &node_file("/etc/hosts"));
-    put(&directory.join("etc-hosts"), &hosts)?;
-    let (text, left_out) = resolv_conf(&pod.spec, &node_resolv_conf(pod));
-    put(&directory.join("resolv.conf"), &text)?;
-    put(&directory.join("hostname"), &format!("{}\n", hostname(pod, host_name)))?;
-    Ok(left_out)
+    let (resolv_conf, left_out) = resolv_conf(&pod.spec, &node_resolv_conf(pod));
+    let hostname = format!("{}\n", hostname(pod, host_name));
+    (PodFiles { hosts, resolv_conf, hostname }, left_out)
+}
+
+impl PodFiles {
+    /// Writes those that say something else into `directory`, the pod's.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn write(&self, directory: &Path) -> io::Result<()> {
+        fs::create_dir_all(directory)?;
+        put(&directory.join(ETC_HOSTS), &self.hosts)?;
+        put(&directory.join(ETC_RESOLV_CONF), &self.resolv_conf)?;
+        put(&directory.join(ETC_HOSTNAME), &self.hostname)
+    }
+
+    /// Whether a container would lack one, as where another version of nodlet made the sandbox.
+    pub fn are_missing(directory: &Path) -> bool {
+        [ETC_HOSTS, ETC_RESOLV_CONF, ETC_HOSTNAME].iter().any(|name| !directory.join(name).exists())
+    }
 }
 
 /// The machine's resolv.conf, as it is of use to the pod.
@@ -211,18 +241,21 @@ pub fn resolv_conf_sources() -> Vec<&'static Path> {
     std::iter::once(Path::new(RESOLV_CONF)).chain(others).collect()
 }
 
-/// Writes a pod's resolv.conf anew where it lies, for containers have that very file mounted.
-/// `false` if there is nothing new: it says the same, the pod has none yet, or the machine has
-/// none, as it is while it gets another.
+/// What a pod's resolv.conf is to say now; nothing while the machine has none, as when it gets
+/// another.
+pub fn new_resolv_conf(pod: &Pod) -> Option<String> {
+    let node = node_resolv_conf(pod);
+    (!node.trim().is_empty()).then(|| resolv_conf(&pod.spec, &node).0)
+}
+
+/// Writes it where the file in `directory`, the pod's, lies, for containers have that very file
+/// mounted. `false` if it says the same, or the pod has none yet.
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn renew_resolv_conf(directory: &Path, pod: &Pod) -> io::Result<bool> {
-    let path = directory.join("resolv.conf");
-    let Ok(before) = fs::read_to_string(&path) else { return Ok(false) };
-    let node = node_resolv_conf(pod);
-    let (text, _) = resolv_conf(&pod.spec, &node);
-    if node.trim().is_empty() || text == before {
+pub fn renew_resolv_conf(directory: &Path, text: &str) -> io::Result<bool> {
+    let path = directory.join(ETC_RESOLV_CONF);
+    if !path.exists() || says(&path, text) {
         return Ok(false);
     }
     // Never empty in between: a resolver that looks just now would fall back to localhost.
@@ -240,9 +273,18 @@ fn is_stub(node: &str) -> bool {
     !nameservers.is_empty() && nameservers.iter().all(own)
 }
 
+/// Whether a file says this already. However much a container wrote into it, no more is read.
+fn says(path: &Path, text: &str) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.len() == text.len() as u64)
+        && fs::read(path).is_ok_and(|before| before == text.as_bytes())
+}
+
 /// World-readable whatever the umask says, since any user of a container reads it.
 fn put(path: &Path, text: &str) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
+    if says(path, text) {
+        return Ok(());
+    }
     fs::write(path, text)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o644))
 }

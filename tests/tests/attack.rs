@@ -251,3 +251,46 @@ fn a_manifest_that_has_no_end_or_never_comes_holds_up_no_other() {
     device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
     device.pod("web").wait_ready();
 }
+
+/// What an agent may open, from now on: nothing that is not open yet, or what it could before.
+fn limit_descriptors(agent: u32, to: Option<u64>) {
+    let hard = 4096;
+    let limit = libc::rlimit { rlim_cur: to.unwrap_or(hard), rlim_max: hard };
+    // SAFETY: the limits are read, and nothing is written back.
+    let set =
+        unsafe { libc::prlimit(agent as i32, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut()) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn an_agent_without_a_descriptor_to_spare_loses_no_pod_and_no_exit_code() {
+    let device = Device::start();
+    let (host, shared) = device.shared("host");
+    let spec = format!("restartPolicy: Never\nvolumes: [{{name: host, hostPath: {{path: {host}}}}}]");
+    let mounts = "volumeMounts: [{name: host, mountPath: /host}]";
+    let ends = manifest::container("app", "print up then wait /host/end then exit 3", mounts);
+    device.write_manifest("ends.yaml", &manifest::pod_of("ends", &[ends], &spec));
+    device.pod("ends").wait_ready();
+    limit_descriptors(device.agent_pid(), Some(3));
+    std::fs::write(shared.join("end"), "").expect("it can be written");
+    device.wait_for("the agent to lack a descriptor", || {
+        device.agent_log().contains("failed to read how app#")
+    });
+    limit_descriptors(device.agent_pid(), None);
+    device.wait_for("the pod to have failed", || device.pod("ends").phase() == "Failed");
+    assert_eq!(device.pod("ends").container("app").exit_code(), Some(3));
+}
+
+#[test]
+fn what_a_container_can_write_to_takes_no_memory_of_run() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_ready();
+    // Each line has the path of what is mounted in the file system that it is of.
+    let mounts = device.pod("web").exec("app", ["/bin/demo", "mounts"]).ok();
+    for file in ["/dev/termination-log", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf"] {
+        let mount = mounts.lines().find(|mount| mount.contains(&format!(" {file} ")));
+        let mount = mount.unwrap_or_else(|| panic!("{file} is not mounted: {mounts}"));
+        assert!(mount.contains("/var/lib/nodlet/pods/") && !mount.contains("/run/"), "{mount}");
+    }
+}

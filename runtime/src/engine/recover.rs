@@ -9,7 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::cgroup::PodCgroup;
+use crate::cgroup::{CgroupError, PodCgroup};
 use crate::manifest::{self, Validation};
 use crate::node::{Attempt, Found, FoundAttempt, FoundSandbox, Health, User};
 use crate::sources::Wanted;
@@ -54,34 +54,20 @@ enum LookError {
 }
 
 impl LookError {
+    fn of_cgroup(error: CgroupError) -> LookError {
+        match crate::error::shortage_behind(&error) {
+            Some(short) => LookError::Shortage(short),
+            None => LookError::Unreadable(crate::error::chain(&error)),
+        }
+    }
+
     /// Of the pod's own file.
     fn of_file(error: io::Error) -> LookError {
-        if is_shortage(&error) {
+        if crate::error::is_shortage(&error) {
             LookError::Shortage(error)
         } else {
             LookError::Unreadable(format!("pod.json: {error}"))
         }
-    }
-}
-
-/// Whether it says nothing of what was asked for, but that this process or machine is short of something.
-fn is_shortage(error: &io::Error) -> bool {
-    // ENOBUFS: descriptors came and were not taken. ENOSPC: of watches of an epoll.
-    let short = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS, libc::ENOSPC];
-    error.raw_os_error().is_some_and(|code| short.contains(&code))
-}
-
-/// The shortage for which a supervisor could not be heard, if it was one of ours.
-fn shortage(error: SupervisorError) -> Result<io::Error, SupervisorError> {
-    match error {
-        SupervisorError::Socket(source)
-        | SupervisorError::Send(source)
-        | SupervisorError::Receive(source)
-            if is_shortage(&source) =>
-        {
-            Ok(source)
-        }
-        error => Err(error),
     }
 }
 
@@ -166,7 +152,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, LookEr
     }
     let created = Moment::ThisBoot(on_tmpfs.created);
     let created = record.as_ref().and_then(|record| record.start_time).unwrap_or(created);
-    let cgroup = shell.cgroups.pod(&wanted.pod).map_err(|error| LookError::Unreadable(error.to_string()))?;
+    let cgroup = shell.cgroups.pod(&wanted.pod).map_err(LookError::of_cgroup)?;
     if let Some(ip) = on_tmpfs.ip {
         shell.network.borrow_mut().adopt(&wanted.pod.uid, ip);
     }
@@ -174,17 +160,18 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, LookEr
         smol::Timer::after(GREETING).await;
         Err(SupervisorError::Receive(io::ErrorKind::TimedOut.into()))
     };
-    let living = match smol::future::or(find_supervisor(directory), late).await.map_err(shortage) {
-        Ok(living) => living,
-        Err(Ok(short)) => return Err(LookError::Shortage(short)),
-        Err(Err(error)) => {
-            log::error!(
-                "the supervisor of {uid} does not answer: {}; killing it",
-                crate::error::chain(&error)
-            );
-            None
-        }
-    };
+    let living =
+        match smol::future::or(find_supervisor(directory), late).await.map_err(SupervisorError::shortage) {
+            Ok(living) => living,
+            Err(Ok(short)) => return Err(LookError::Shortage(short)),
+            Err(Err(error)) => {
+                log::error!(
+                    "the supervisor of {uid} does not answer: {}; killing it",
+                    crate::error::chain(&error)
+                );
+                None
+            }
+        };
     let (mut attempts, mut ready, mut sandbox) = (Vec::new(), None, None);
     if let Some((supervisor, state)) = living {
         let known = Known::of(finish_starts(&supervisor, &cgroup, state).await);
@@ -210,7 +197,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, LookEr
         // left of it goes, and the core begins again.
         sandbox = None;
         shell.remove_remains(&wanted).await;
-        attempts = lost_runs(shell, &wanted, directory, on_tmpfs.created);
+        attempts = lost_runs(shell, &wanted, directory, on_tmpfs.created).map_err(LookError::Shortage)?;
     }
     let found = Found {
         pod: wanted.pod.clone(),
@@ -407,7 +394,12 @@ fn adopt_runs(
 
 /// The newest run of each container whose supervisor died while no agent looked: how
 /// it ended is on record, or nobody knows.
-fn lost_runs(shell: &Shell, wanted: &Wanted, directory: &Path, created: Instant) -> Vec<FoundAttempt> {
+fn lost_runs(
+    shell: &Shell,
+    wanted: &Wanted,
+    directory: &Path,
+    created: Instant,
+) -> io::Result<Vec<FoundAttempt>> {
     let newest = |name: &str| {
         let numbers = names(&directory.join(run::FACTS));
         let of =
@@ -416,16 +408,16 @@ fn lost_runs(shell: &Shell, wanted: &Wanted, directory: &Path, created: Instant)
     };
     let lost = |index: ContainerIndex| {
         let name = &wanted.pod.spec.container(index).name;
-        let number = newest(name)?;
-        let exit = ExitRecord::read(directory, name, number).ok();
+        let Some(number) = newest(name) else { return Ok(None) };
+        let exit = ExitRecord::read(directory, name, number)?;
         let at = exit.as_ref().map_or(created, |exit| exit.started_at);
         let user = User::default();
-        Some(FoundAttempt {
+        Ok(Some(FoundAttempt {
             attempt: Attempt { container: index, number },
             container: run::started_container(&run::read_facts(shell, wanted, name, number), at, user),
             exit: exit.map(|record| run::exit_of(Some(record), at, false)),
             health: Health::default(),
-        })
+        }))
     };
-    wanted.pod.spec.container_indexes().filter_map(lost).collect()
+    wanted.pod.spec.container_indexes().filter_map(|index| lost(index).transpose()).collect()
 }

@@ -18,7 +18,7 @@ use smol::Async;
 
 use crate::pod_files;
 
-use super::Shell;
+use super::{PodShell, Shell};
 
 /// Links that lead from one to the next; the kernel follows 40.
 const LINKS: usize = 40;
@@ -34,7 +34,7 @@ pub(super) fn follow(shell: &Rc<Shell>) {
             let watched = match Watch::begin() {
                 Ok(watch) => {
                     // After it is watched, so that no change falls between.
-                    shell.renew_resolv_confs();
+                    shell.renew_resolv_confs().await;
                     watch.changed().await
                 }
                 Err(error) => Err(error),
@@ -120,17 +120,23 @@ fn way(file: &Path) -> Vec<(PathBuf, OsString)> {
 
 impl Shell {
     /// Writes every pod's file anew where it would say something else now.
-    fn renew_resolv_confs(&self) {
-        for entry in self.pods.borrow().values() {
+    async fn renew_resolv_confs(&self) {
+        let of_pod = |entry: &PodShell| {
             let pod = &entry.wanted.pod;
-            match pod_files::renew_resolv_conf(&self.paths.run_pod(&pod.uid.0), pod) {
-                Ok(false) => {}
-                Ok(true) => log::info!("{}/{}: resolv.conf follows the machine's", pod.namespace, pod.name),
-                Err(error) => {
-                    log::warn!("failed to write resolv.conf of {}/{}: {error}", pod.namespace, pod.name);
+            let name = format!("{}/{}", pod.namespace, pod.name);
+            Some((name, self.paths.pod(&pod.uid.0), pod_files::new_resolv_conf(pod)?))
+        };
+        let wanted: Vec<_> = self.pods.borrow().values().filter_map(of_pod).collect();
+        let written = self.storage.run(move || {
+            for (pod, directory, text) in wanted {
+                match pod_files::renew_resolv_conf(&directory, &text) {
+                    Ok(false) => {}
+                    Ok(true) => log::info!("{pod}: resolv.conf follows the machine's"),
+                    Err(error) => log::warn!("failed to write resolv.conf of {pod}: {error}"),
                 }
             }
-        }
+        });
+        written.await;
     }
 }
 

@@ -13,7 +13,7 @@ use crate::container_config::{self, Facts};
 use crate::node::{
     Attempt, Exit, PodIndex, PodObservation, Record, StartFailure, StartFailureReason, StartedContainer, User,
 };
-use crate::pod_files;
+use crate::pod_files::{self, PodFiles};
 use crate::sources::Wanted;
 use crate::spec::ContainerIndex;
 use crate::spec::container::PullPolicy;
@@ -114,18 +114,18 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
         image_id: image.repo_digests.first().cloned().unwrap_or_else(|| image.id.to_string()),
         stop_signal: container_config::stop_signal(image.config.stop_signal.as_deref()),
     };
-    let directories = (config.upper_dir.clone(), config.work_dir.clone());
-    let directories = shell
-        .storage
-        .run(move || container_config::make_run_directories(&directories.0, &directories.1))
-        .await;
-    let started = directories.and_then(|()| {
-        if let Some(message) = &config.termination_message {
-            container_config::make_termination_file(&message.file)?;
-        }
-        write_facts(shell, &wanted, attempt, &image_facts)
+    let directory = shell.paths.pod(&wanted.pod.uid.0);
+    let missing = PodFiles::are_missing(&directory);
+    let files = missing.then(|| pod_files::texts(&wanted.pod, sandbox.ip, &host_name).0);
+    let (upper, work) = (config.upper_dir.clone(), config.work_dir.clone());
+    let message = config.termination_message.as_ref().map(|message| message.file.clone());
+    let made = shell.storage.run(move || {
+        files.map_or(Ok(()), |files| files.write(&directory))?;
+        container_config::make_run_directories(&upper, &work)?;
+        message.map_or(Ok(()), |file| container_config::make_termination_file(&file))
     });
-    if let Err(error) = started {
+    let made = made.await.and_then(|()| write_facts(shell, &wanted, attempt, &image_facts));
+    if let Err(error) = made {
         let _ = leaf.remove();
         return Err(create(&error));
     }
@@ -313,7 +313,7 @@ pub(super) async fn hear_records(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<
     };
     let runs: Vec<(String, u32, bool)> = known();
     for (container, number, was_told) in runs {
-        let Ok(record) = ExitRecord::read(&directory, &container, number) else { continue };
+        let Some(record) = ExitRecord::read_in_time(&directory, &container, number).await else { continue };
         if !was_told {
             let process =
                 StartedProcess { pid: 0, pidfd: None, at: record.started_at, user: User::default() };

@@ -12,7 +12,7 @@ use crate::cgroup::PodCgroup;
 use crate::node::{Event, PodIndex, PodObservation, SandboxFailure};
 use crate::sources::Wanted;
 use crate::supervisor::LAST_WORDS;
-use crate::supervisor::client::{self, Supervisor, SupervisorEvent};
+use crate::supervisor::client::{self, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
 use crate::time::Instant;
 use crate::{container_config, pod_files, volume};
 
@@ -59,6 +59,9 @@ impl Sandbox {
 /// How long supervisor and namespaces may take: no flash is written for them. What hangs
 /// must not hold up the pod's deletion for ever.
 const SANDBOX_WITHIN: Duration = Duration::from_secs(30);
+
+/// Until a supervisor is asked again of which something was not heard for want of descriptors.
+const GREET_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why a sandbox could not be made.
 struct Failure(SandboxFailure, String);
@@ -190,7 +193,9 @@ async fn make_on(
         shell.network.borrow_mut().ensure_bridge().map_err(Failure::sandbox)?;
     }
     let host_name = pod_files::host_name().map_err(Failure::sandbox)?;
-    let left_out = pod_files::write(&directory, pod, ip, &host_name).map_err(Failure::sandbox)?;
+    let (files, left_out) = pod_files::texts(pod, ip, &host_name);
+    let on_disk = shell.paths.pod(uid);
+    shell.storage.run(move || files.write(&on_disk)).await.map_err(Failure::sandbox)?;
     for message in left_out {
         let event =
             Event { container: None, warning: true, reason: "DNSConfigForming", message: message.into() };
@@ -236,9 +241,17 @@ fn report_loss(shell: &Shell, pod: PodIndex, error: &dyn std::error::Error) {
 /// Passes on what the supervisor says, until it hangs up.
 pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>) {
     loop {
-        match sandbox.supervisor.next().await {
+        match sandbox.supervisor.next().await.map_err(SupervisorError::shortage) {
             Ok(event) => run::heard(&shell, pod, &sandbox, event).await,
-            Err(error) => {
+            Err(Ok(short)) => {
+                log::error!("failed to hear the supervisor of a pod: {short}; asking it again for all");
+                if let Some(state) = greet_again(&sandbox.supervisor).await {
+                    for event in state.events {
+                        run::heard(&shell, pod, &sandbox, event).await;
+                    }
+                }
+            }
+            Err(Err(error)) => {
                 let _ = sandbox.gone.0.try_send(());
                 if sandbox.ending.get() {
                     return;
@@ -250,6 +263,19 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
                 shell.tell(pod, PodObservation::SandboxLost).await;
                 return;
             }
+        }
+    }
+}
+
+/// Has all told again of which a part was not heard, as soon as it can be; `None` if there will be no
+/// more, as whoever listens next learns.
+async fn greet_again(supervisor: &Supervisor) -> Option<SupervisorState> {
+    loop {
+        smol::Timer::after(GREET_AGAIN).await;
+        match supervisor.hello().await.map_err(SupervisorError::shortage) {
+            Ok(state) => return Some(state),
+            Err(Ok(_)) => {}
+            Err(Err(_)) => return None,
         }
     }
 }

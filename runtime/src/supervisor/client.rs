@@ -87,6 +87,26 @@ impl fmt::Display for SupervisorError {
     }
 }
 
+impl SupervisorError {
+    /// What this process or machine is short of, if that is all that is wrong: the supervisor and
+    /// its containers lack nothing, and can be greeted again.
+    ///
+    /// # Errors
+    /// The error itself, if it is another.
+    pub fn shortage(self) -> Result<io::Error, SupervisorError> {
+        match self {
+            SupervisorError::Socket(source)
+            | SupervisorError::Send(source)
+            | SupervisorError::Receive(source)
+                if crate::error::is_shortage(&source) =>
+            {
+                Ok(source)
+            }
+            error => Err(error),
+        }
+    }
+}
+
 impl std::error::Error for SupervisorError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -287,7 +307,7 @@ impl Supervisor {
                 }
                 news => {
                     // What came before is told again.
-                    if let (true, Some(event)) = (greeted, self.event(news, descriptors)) {
+                    if let (true, Some(event)) = (greeted, self.event(news, descriptors)?) {
                         state.events.push(event);
                     }
                 }
@@ -375,7 +395,10 @@ impl Supervisor {
                 News::ReexecFailed { message } => {
                     return Err(SupervisorError::Reexec { message: message.as_str().to_owned() });
                 }
-                news => self.early.borrow_mut().extend(self.event(news, descriptors)),
+                news => {
+                    let event = self.event(news, descriptors)?;
+                    self.early.borrow_mut().extend(event);
+                }
             }
         }
     }
@@ -386,8 +409,14 @@ impl Supervisor {
             if let Some(event) = self.early.borrow_mut().pop_front() {
                 return Ok(event);
             }
-            let (news, descriptors) = self.receive().await?;
-            if let Some(event) = self.event(news, descriptors) {
+            let event = match self.receive().await? {
+                (News::Exited { container, number }, _) => {
+                    let exit = ExitRecord::read_in_time(&self.dir, &container, number).await;
+                    Some(SupervisorEvent::Exited { container: container.as_str().to_owned(), number, exit })
+                }
+                (news, descriptors) => self.event(news, descriptors)?,
+            };
+            if let Some(event) = event {
                 return Ok(event);
             }
         }
@@ -422,10 +451,14 @@ impl Supervisor {
         }
     }
 
-    fn event(&self, news: News, descriptors: Vec<OwnedFd>) -> Option<SupervisorEvent> {
+    fn event(
+        &self,
+        news: News,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Option<SupervisorEvent>, SupervisorError> {
         let descriptor = descriptors.into_iter().next();
         let text = |message: protocol::Message| message.as_str().to_owned();
-        Some(match news {
+        Ok(Some(match news {
             News::SandboxReady { at } => SupervisorEvent::SandboxReady { at },
             News::SandboxFailed { message } => SupervisorEvent::SandboxFailed { message: text(message) },
             News::Started { container, number, pid, at, uid, gid, groups } => {
@@ -440,7 +473,8 @@ impl Supervisor {
                 message: text(message),
             },
             News::Exited { container, number } => {
-                let exit = ExitRecord::read(&self.dir, &container, number).ok();
+                let exit = ExitRecord::read(&self.dir, &container, number);
+                let exit = exit.map_err(SupervisorError::Receive)?;
                 SupervisorEvent::Exited { container: container.as_str().to_owned(), number, exit }
             }
             News::ExecStarted { id, pid } => SupervisorEvent::ExecStarted { id, pid, terminal: descriptor },
@@ -455,8 +489,8 @@ impl Supervisor {
             | News::HelloEnd
             | News::Starting { .. }
             | News::Layer { .. }
-            | News::ReexecFailed { .. } => return None,
-        })
+            | News::ReexecFailed { .. } => return Ok(None),
+        }))
     }
 }
 

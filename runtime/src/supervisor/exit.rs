@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,9 @@ use crate::time::Instant;
 
 /// Bytes of a termination message.
 const MAX_MESSAGE: u64 = 4096;
+
+/// How often a record is tried that cannot be read.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// The exit record of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,9 +34,30 @@ pub struct ExitRecord {
 }
 
 impl ExitRecord {
-    /// Reads the record of an attempt from a supervisor's directory.
-    pub fn read(dir: &Path, container: &str, number: u32) -> io::Result<ExitRecord> {
-        Ok(serde_json::from_slice(&fs::read(path(dir, container, number))?)?)
+    /// Reads the record of an attempt from a supervisor's directory; `None` if there is none that
+    /// can be understood.
+    ///
+    /// # Errors
+    /// It cannot be read now, as without descriptors to spare. That says nothing of the attempt.
+    pub fn read(dir: &Path, container: &str, number: u32) -> io::Result<Option<ExitRecord>> {
+        match fs::read(path(dir, container, number)) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same, however long it takes until it can be read.
+    pub async fn read_in_time(dir: &Path, container: &str, number: u32) -> Option<ExitRecord> {
+        loop {
+            match ExitRecord::read(dir, container, number) {
+                Ok(record) => return record,
+                Err(error) => {
+                    log::error!("failed to read how {container}#{number} ended: {error}; trying again");
+                    smol::Timer::after(READ_AGAIN).await;
+                }
+            }
+        }
     }
 
     /// Replaces the record as a whole. The directory is on tmpfs: nothing to sync.
