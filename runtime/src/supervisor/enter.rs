@@ -247,7 +247,12 @@ pub(super) struct Exec {
     pub(super) started_told: bool,
     /// The connected agent knows how it ended.
     pub(super) ended_told: bool,
+    /// How often what it left behind may still be moved to the container's cgroup.
+    pub(super) moves: u8,
 }
+
+/// More often it is not tried: moving takes the kernel's time, and who forks without end is not moved.
+pub(super) const MOVES: u8 = 3;
 
 /// Where it is.
 #[expect(clippy::large_enum_variant, reason = "a failure is rare, short-lived and of fixed capacity")]

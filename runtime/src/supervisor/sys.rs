@@ -330,6 +330,16 @@ pub(super) fn kill_cgroup(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Moves the processes of a cgroup of the v2 hierarchy to the one above it. Who is forked meanwhile stays.
+pub(super) fn empty_into_parent(directory: &Path) {
+    let Some(parent) = directory.parent() else { return };
+    let processes = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+    for process in processes.lines() {
+        // Who is gone, or about to be, cannot be moved.
+        let _ = std::fs::write(parent.join("cgroup.procs"), process);
+    }
+}
+
 /// Puts the calling process into each v1 `tasks` file. Never `cgroup.procs`:
 /// it waits for a grace period of the kernel, and one task is all there is.
 pub(super) fn join_tasks(tasks: &[std::path::PathBuf]) -> io::Result<()> {

@@ -18,6 +18,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ),
     ("what_cannot_be_executed_beside_is_said", what_cannot_be_executed_beside_is_said),
     ("executing_leaves_nothing_behind", executing_leaves_nothing_behind),
+    (
+        "what_an_executed_process_leaves_behind_is_the_containers_and_takes_no_place",
+        what_an_executed_process_leaves_behind_is_the_containers_and_takes_no_place,
+    ),
 ];
 
 /// /proc/self/status without what differs between any two processes.
@@ -200,4 +204,32 @@ fn executing_leaves_nothing_behind() {
     let groups =
         fs::read_dir(&config.cgroup.unified).unwrap().flatten().filter(|entry| entry.path().is_dir()).count();
     assert_eq!(groups, 0);
+}
+
+/// As under containerd: a process that an executed one leaves behind is the container's.
+fn what_an_executed_process_leaves_behind_is_the_containers_and_takes_no_place() {
+    let pod = Pod::new("behind");
+    let config = pod.container("app", &["wait"]);
+    pod.start(config_number(&config), &config);
+    // More than may be executed at once.
+    for id in 0..100 {
+        pod.ask_to_exec(id, &config, &["/bin/program", "program", "fork=setsid"], false, [None; 3]);
+        loop {
+            match pod.next() {
+                SupervisorEvent::ExecStarted { .. } => {}
+                SupervisorEvent::ExecExited { id: exited, code } => {
+                    assert_eq!((exited, code), (id, 0));
+                    break;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let leaf = &config.cgroup.unified;
+    let processes = || fs::read_to_string(leaf.join("cgroup.procs")).unwrap().lines().count();
+    let groups = || fs::read_dir(leaf).unwrap().flatten().filter(|entry| entry.path().is_dir()).count();
+    wait_until("all to be in the container's cgroup", || processes() == 101 && groups() == 0);
+    fs::write(leaf.join("cgroup.kill"), "1").unwrap();
+    pod.exited();
+    assert_eq!(processes(), 0);
 }

@@ -250,8 +250,18 @@ impl Process {
             }
         }
         self.execs.retain_mut(|exec| {
-            if !exec.has_ended() || sys::is_populated(&exec.cgroup, &mut exec.events) {
+            if !exec.has_ended() {
                 return true;
+            }
+            if sys::is_populated(&exec.cgroup, &mut exec.events) {
+                // What a process leaves behind is the container's from then on, as under containerd.
+                if matches!(exec.state, ExecState::Ended { .. }) && exec.moves > 0 {
+                    exec.moves -= 1;
+                    sys::empty_into_parent(&exec.cgroup);
+                }
+                if sys::is_populated(&exec.cgroup, &mut exec.events) {
+                    return true;
+                }
             }
             let _ = fs::remove_dir(&exec.cgroup);
             exec.events = None;

@@ -24,7 +24,7 @@ use crate::supervisor::attempt::{Attempt, State, Told, User};
 use crate::supervisor::client::seal;
 use crate::supervisor::config::{ContainerConfig, LogConfig, TerminationMessage};
 use crate::supervisor::console::{Console, SavedConsole};
-use crate::supervisor::enter::{Exec, ExecState};
+use crate::supervisor::enter::{self, Exec, ExecState};
 use crate::supervisor::log::{Log, Partial};
 use crate::supervisor::protocol::{self, Message, Name, News, cut};
 use crate::supervisor::sandbox::Namespaces;
@@ -393,7 +393,15 @@ fn restore_exec(saved: SavedExec, own: impl Fn(RawFd) -> OwnedFd) -> Exec {
         SavedExecState::Ended { pid, code } => ExecState::Ended { pid: Pid::from_raw(pid), code },
         SavedExecState::Failed { message } => ExecState::Failed { message },
     };
-    Exec { id: saved.id, cgroup: saved.cgroup, events: None, state, started_told: false, ended_told: false }
+    Exec {
+        id: saved.id,
+        cgroup: saved.cgroup,
+        events: None,
+        state,
+        started_told: false,
+        ended_told: false,
+        moves: enter::MOVES,
+    }
 }
 
 fn wait_for_trial(child: Pid) -> io::Result<()> {

@@ -210,6 +210,7 @@ impl Process {
             state: ExecState::Failed { message: cut(&message) },
             started_told: false,
             ended_told: false,
+            moves: 0,
         });
         self.execs.push(exec);
     }
@@ -261,6 +262,7 @@ impl Process {
                 state: ExecState::Starting { helper: Some(helper), status, pid: None, terminal: None },
                 started_told: false,
                 ended_told: false,
+                moves: enter::MOVES,
             }),
             Err(error) => {
                 let _ = fs::remove_dir(&cgroup);
