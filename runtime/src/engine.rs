@@ -46,7 +46,7 @@ use crate::node::{
 use crate::objects::Objects;
 use crate::paths::Paths;
 use crate::service::Service;
-use crate::sources::{SAVED_WITHIN, Sources, Wanted, WantedByName};
+use crate::sources::{LOOK_AGAIN, SAVED_WITHIN, Sources, Wanted, WantedByName};
 use crate::spec::Uid;
 use crate::storage::Storage;
 use crate::store::{Fault, NoFault, Records};
@@ -113,6 +113,8 @@ struct Shell {
     objects: Rc<Objects>,
     events: RefCell<Events>,
     sources: RefCell<Sources>,
+    /// A look at what cannot be watched is due.
+    looks_again: Cell<bool>,
     cgroups: Cgroups,
     network: RefCell<Network>,
     anchor: Cell<Anchor>,
@@ -207,9 +209,8 @@ impl Engine {
             network
         };
         let directories = if config.down { Vec::new() } else { paths.manifest_directories() };
-        let sources = Sources::open(directories, &config.node_name)
-            .map(|sources| sources.without_warnings_of(paths.applied_manifests()))
-            .map_err(|source| EngineError::Kernel { what: "inotify", source })?;
+        let sources =
+            Sources::new(directories, &config.node_name).without_warnings_of(paths.applied_manifests());
         let (news, inbox) = async_channel::bounded(NEWS);
         let (request_sender, requests) = async_channel::bounded(REQUESTS);
         // Versions never go back while the boot lasts: the clock ticks faster than objects change.
@@ -227,6 +228,7 @@ impl Engine {
             events: RefCell::new(Events::new(objects.clone())),
             objects: objects.clone(),
             sources: RefCell::new(sources),
+            looks_again: Cell::new(false),
             cgroups,
             network: RefCell::new(network),
             anchor: Cell::new(Anchor::now()),
@@ -273,7 +275,7 @@ impl Engine {
             kernel_news::watch(&self.shell)?;
             self.shell.show_node();
             // Before pods are found: whether a file of theirs is refused decides if they stay.
-            self.shell.sources.borrow_mut().read(Instant::now());
+            self.look_at_sources();
             for found in recover::look(&self.shell).await? {
                 self.observe_found(found);
             }
@@ -459,15 +461,28 @@ impl Engine {
         }
     }
 
-    /// Tells the core the difference between what was wanted and what is.
-    fn read_sources(&mut self) {
-        if self.shell.sources.borrow_mut().read(Instant::now()) {
-            let news = self.shell.news.clone();
-            self.shell.spawn(async move {
-                smol::Timer::after(SAVED_WITHIN).await;
-                let _ = news.send(News::Then(Box::new(Engine::read_sources))).await;
+    /// Reads what changed in the manifest directories; from now on, or again when it is time.
+    fn look_at_sources(&mut self) {
+        let shell = &self.shell;
+        let mut sources = shell.sources.borrow_mut();
+        if sources.read(Instant::now()) {
+            shell.later(SAVED_WITHIN, Engine::read_sources);
+        }
+        let heard = sources.unheard().and_then(|watch| kernel_news::hear_sources(shell, watch));
+        if let Err(error) = &heard {
+            log::error!("failed to wait for what becomes of the manifest directories: {error}");
+        }
+        if (sources.is_blind() || heard.is_err()) && !shell.looks_again.replace(true) {
+            shell.later(LOOK_AGAIN, |engine| {
+                engine.shell.looks_again.set(false);
+                engine.read_sources();
             });
         }
+    }
+
+    /// Tells the core the difference between what was wanted and what is.
+    fn read_sources(&mut self) {
+        self.look_at_sources();
         let (wanted, refusals) = self.shell.sources.borrow().wanted();
         self.shell.events.borrow_mut().refused(&refusals, self.shell.anchor.get());
         let before = std::mem::take(&mut self.told);
@@ -572,6 +587,15 @@ impl Engine {
 impl Shell {
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.executor.spawn(task).detach();
+    }
+
+    /// Goes on in the loop after a while.
+    fn later(&self, after: Duration, go_on: impl FnOnce(&mut Engine) + 'static) {
+        let news = self.news.clone();
+        self.spawn(async move {
+            smol::Timer::after(after).await;
+            let _ = news.send(News::Then(Box::new(go_on))).await;
+        });
     }
 
     /// Waits for `value` in a task, then goes on with it in the loop.

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -36,6 +36,9 @@ const MAX_FILES: usize = 1024;
 /// What is kept of all files together: room for the pods of a node, each with several times
 /// the manifest that people write. What is beyond is refused by name and read when there is room.
 const ROOM: Size = Size { pods: 1024, bytes: 4 << 20 };
+
+/// How often what cannot be watched is looked at.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Bytes that are kept of what is said about a file; the rest of a list of a thousand wrong
 /// fields helps nobody.
@@ -87,7 +90,14 @@ pub struct Refusal {
 
 /// The manifest directories and what was last read from them.
 pub struct Sources {
-    inotify: Inotify,
+    /// `None` while the kernel gives none.
+    inotify: Option<Inotify>,
+    /// [`Sources::unheard`] has given it away.
+    heard: bool,
+    /// Something could not be watched the last time.
+    blind: bool,
+    /// And that is in the log.
+    said_blind: bool,
     /// What each watch is for: a directory whose entries matter.
     watches: BTreeMap<WatchDescriptor, PathBuf>,
     directories: Vec<Directory>,
@@ -128,15 +138,21 @@ struct Stamp {
 }
 
 impl Sources {
-    /// Watches `directories`, lowest precedence first; none needs to exist.
-    ///
-    /// # Errors
-    /// If the kernel gives no inotify instance (`fs.inotify.max_user_instances`).
-    pub fn open(directories: Vec<PathBuf>, node: &str) -> io::Result<Sources> {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+    /// Watches `directories` from the first [`Sources::read`] on, lowest precedence first; none
+    /// needs to exist.
+    pub fn new(directories: Vec<PathBuf>, node: &str) -> Sources {
         let directories =
             directories.into_iter().map(|path| Directory { path, files: BTreeMap::new() }).collect();
-        Ok(Sources { inotify, watches: BTreeMap::new(), directories, node: node.to_owned(), warned: None })
+        Sources {
+            inotify: None,
+            heard: false,
+            blind: false,
+            said_blind: false,
+            watches: BTreeMap::new(),
+            directories,
+            node: node.to_owned(),
+            warned: None,
+        }
     }
 
     /// Leaves warnings about the files of `directory` out of the log: they hold
@@ -145,16 +161,29 @@ impl Sources {
         Sources { warned: Some(directory), ..self }
     }
 
-    /// Readable when something may have changed.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.inotify.as_fd()
+    /// Readable when something may have changed: given once, when there is one.
+    ///
+    /// # Errors
+    /// If this process has no descriptor to spare.
+    pub fn unheard(&mut self) -> io::Result<Option<OwnedFd>> {
+        let Some(inotify) = self.inotify.as_ref().filter(|_| !self.heard) else { return Ok(None) };
+        let descriptor = inotify.as_fd().try_clone_to_owned()?;
+        self.heard = true;
+        Ok(Some(descriptor))
+    }
+
+    /// Whether something changes that nobody tells, for the kernel has no watch to spare: it is
+    /// to be read again from time to time, which also tries to watch it again.
+    pub fn is_blind(&self) -> bool {
+        self.blind
     }
 
     /// Takes the kernel's news. `true` if [`Sources::read`] is worth its while.
     pub fn drain(&mut self) -> bool {
         let mut changed = false;
+        let Some(inotify) = &self.inotify else { return true };
         loop {
-            match self.inotify.read_events() {
+            match inotify.read_events() {
                 Ok(events) => {
                     changed |= events.iter().any(|event| {
                         event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW)
@@ -201,6 +230,8 @@ impl Sources {
     /// [`SAVED_WITHIN`] from `now`, to see whether a file came back.
     pub fn read(&mut self, now: Instant) -> bool {
         let mut kept = BTreeSet::new();
+        self.blind = false;
+        self.open();
         for index in 0..self.directories.len() {
             let path = self.directories[index].path.clone();
             watch_way_to(&path, |directory| self.watch(directory, &mut kept));
@@ -209,19 +240,31 @@ impl Sources {
         }
         self.watches.retain(|watch, _| {
             let keep = kept.contains(watch);
-            if !keep {
+            if !keep && let Some(inotify) = &self.inotify {
                 // A watch whose directory is gone was dropped by the kernel already.
-                let _ = self.inotify.rm_watch(*watch);
+                let _ = inotify.rm_watch(*watch);
             }
             keep
         });
+        self.said_blind &= self.blind;
         self.directories
             .iter()
             .flat_map(|directory| directory.files.values())
             .any(|file| file.aside.is_some())
     }
 
+    fn open(&mut self) {
+        if self.inotify.is_some() || self.directories.is_empty() {
+            return;
+        }
+        match Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC) {
+            Ok(inotify) => self.inotify = Some(inotify),
+            Err(error) => self.cannot_watch(error.desc()),
+        }
+    }
+
     fn watch(&mut self, directory: &Path, kept: &mut BTreeSet<WatchDescriptor>) -> bool {
+        let Some(inotify) = &self.inotify else { return directory.is_dir() };
         let what = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_MOVED_TO
             | AddWatchFlags::IN_MOVED_FROM
@@ -231,18 +274,35 @@ impl Sources {
             | AddWatchFlags::IN_DELETE_SELF
             | AddWatchFlags::IN_MOVE_SELF
             | AddWatchFlags::IN_ONLYDIR;
-        match self.inotify.add_watch(directory, what) {
+        match inotify.add_watch(directory, what) {
             Ok(watch) => {
                 kept.insert(watch);
                 self.watches.insert(watch, directory.to_owned());
                 true
             }
             Err(Errno::ENOENT | Errno::ENOTDIR) => false,
+            Err(error @ (Errno::ENOSPC | Errno::ENOMEM)) => {
+                self.cannot_watch(&format!("{}: {}", directory.display(), error.desc()));
+                // It is there, though nobody tells what becomes of it.
+                true
+            }
             Err(error) => {
-                log::warn!("failed to watch {}: {error}", directory.display());
+                log::warn!("failed to watch {}: {}", directory.display(), error.desc());
                 false
             }
         }
+    }
+
+    /// Said when it begins, and not at each look.
+    fn cannot_watch(&mut self, why: &str) {
+        if !self.said_blind {
+            log::warn!(
+                "failed to watch the manifest directories: {why} (see fs.inotify.max_user_instances and \
+                 fs.inotify.max_user_watches); until that is possible they are read every {} s",
+                LOOK_AGAIN.as_secs()
+            );
+        }
+        (self.blind, self.said_blind) = (true, true);
     }
 
     fn read_directory(
@@ -258,6 +318,7 @@ impl Sources {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return after,
             Err(error) => {
                 // Not "gone": its pods stay until it can be read again.
+                self.blind |= crate::error::is_shortage(&error);
                 log::warn!("failed to read {}: {error}", directory.display());
                 return before;
             }

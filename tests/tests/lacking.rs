@@ -7,10 +7,11 @@
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nodlet_tests::guest::Lacking;
 use nodlet_tests::image::Image;
-use nodlet_tests::{Device, demo_program, manifest, nodlet_program};
+use nodlet_tests::{Device, demo_archive, demo_program, manifest, nodlet_program};
 
 /// Without this module of the kernel a pod waits, and is told of in these words;
 /// it starts when the module is there.
@@ -156,4 +157,38 @@ fn where_no_cgroup_file_system_is_mounted_the_agent_says_how() {
     let (none, cgroup2) = (nix::mount::MsFlags::empty(), Some("cgroup2"));
     nix::mount::mount(cgroup2, "/sys/fs/cgroup", cgroup2, none, None::<&str>).expect("it can be mounted");
     device.start_agent();
+}
+
+/// The kernel's limit of watches of one kind, as it was when this is dropped.
+struct Limit(&'static str, String);
+
+impl Limit {
+    fn set(file: &'static str, to: &str) -> Limit {
+        let before = fs::read_to_string(file).expect("the kernel has inotify");
+        fs::write(file, to).expect("it can be set");
+        Limit(file, before)
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        let _ = fs::write(self.0, &self.1);
+    }
+}
+
+#[test]
+#[ignore = "needs a kernel of its own: cargo xtask guest"]
+fn without_watches_manifests_are_looked_at_from_time_to_time_and_down_works() {
+    for file in ["/proc/sys/fs/inotify/max_user_instances", "/proc/sys/fs/inotify/max_user_watches"] {
+        let mut device = Device::new();
+        let limit = Limit::set(file, "0");
+        device.start_agent();
+        device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+        device.wait_for("the pod to wait for its image", || !device.pod("web").events().is_empty());
+        device.load_image(demo_archive());
+        assert!(device.agent_log().contains("until that is possible they are read every 10 s"));
+        device.wait_within(Duration::from_secs(120), "the pod", || device.pod("web").is_ready());
+        device.nodlet(["down"]).ok();
+        drop(limit);
+    }
 }

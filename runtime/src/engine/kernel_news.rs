@@ -15,6 +15,9 @@ use smol::Async;
 
 use super::{EngineError, News, Shell};
 
+/// How often a watch is tried that the kernel refused.
+const WATCH_AGAIN: Duration = Duration::from_secs(60);
+
 /// The signals that end an agent.
 fn ends() -> SigSet {
     SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT])
@@ -37,27 +40,12 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
         matches!(signals.read_signal(), Ok(Some(_))).then_some(News::Terminate)
     })?;
 
-    let images = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)
-        .map_err(|errno| failed("inotify")(errno.into()))?;
-    for path in shell.images.watch_paths() {
-        fs::create_dir_all(&path).map_err(|source| EngineError::Prepare { path: path.clone(), source })?;
-        images
-            .add_watch(&path, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE)
-            .map_err(|errno| EngineError::Prepare { path, source: errno.into() })?;
-    }
-    watch_one(shell, duplicate(&images).map_err(failed("inotify"))?, "inotify", move || {
-        images.read_events().is_ok().then_some(News::ImagesChanged)
-    })?;
-
-    let sources = duplicate(&shell.sources.borrow().descriptor()).map_err(failed("inotify"))?;
-    let task = readable(sources).map_err(failed("inotify"))?;
-    let sender = shell.news.clone();
-    shell.spawn(async move {
-        // The loop reads the news themselves; here is only that there are some.
-        while task.readable().await.is_ok() && sender.send(News::SourcesChanged).await.is_ok() {
-            smol::future::yield_now().await;
+    if !shell.config.down {
+        for path in shell.images.watch_paths() {
+            fs::create_dir_all(&path).map_err(|source| EngineError::Prepare { path, source })?;
         }
-    });
+        hear_images(shell);
+    }
 
     let clock = TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)
         .map_err(|errno| failed("a timerfd")(errno.into()))?;
@@ -68,6 +56,57 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
         let _ = arm(&clock);
         Some(News::ClockSet)
     })
+}
+
+/// Tells the loop of what is loaded, if not from now on then from when the kernel has watches to spare.
+fn hear_images(shell: &Rc<Shell>) {
+    let first = watch_images(shell);
+    let (shell, executor) = (shell.clone(), shell.clone());
+    executor.spawn(async move {
+        let mut watched = first;
+        let images = loop {
+            match watched {
+                Ok(images) => break images,
+                Err(error) => {
+                    log::warn!(
+                        "failed to watch the images: {error} (see fs.inotify.max_user_instances and \
+                         fs.inotify.max_user_watches); until that is possible pods that lack one wait \
+                         for the end of their back-off"
+                    );
+                    smol::Timer::after(WATCH_AGAIN).await;
+                    watched = watch_images(&shell);
+                    // What was loaded meanwhile was told by nobody.
+                    let _ = shell.news.send(News::ImagesChanged).await;
+                }
+            }
+        };
+        while images.readable().await.is_ok() {
+            if images.get_ref().read_events().is_ok() && shell.news.send(News::ImagesChanged).await.is_err() {
+                return;
+            }
+        }
+    });
+}
+
+fn watch_images(shell: &Shell) -> io::Result<Async<Inotify>> {
+    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+    for path in shell.images.watch_paths() {
+        inotify.add_watch(&path, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE)?;
+    }
+    Async::new_nonblocking(inotify)
+}
+
+/// Tells the loop that there is news of the manifest directories, which it reads itself.
+pub(super) fn hear_sources(shell: &Shell, watch: Option<OwnedFd>) -> io::Result<()> {
+    let Some(watch) = watch else { return Ok(()) };
+    let watch = readable(watch)?;
+    let sender = shell.news.clone();
+    shell.spawn(async move {
+        while watch.readable().await.is_ok() && sender.send(News::SourcesChanged).await.is_ok() {
+            smol::future::yield_now().await;
+        }
+    });
+    Ok(())
 }
 
 /// Arms a timer that never comes due and is cancelled when the clock is set.

@@ -40,7 +40,8 @@ fn news(sources: &mut Sources) {
     loop {
         let left = deadline.saturating_duration_since(std::time::Instant::now());
         assert!(!left.is_zero(), "the kernel told of no change");
-        let mut poll = [nix::poll::PollFd::new(sources.inotify.as_fd(), nix::poll::PollFlags::POLLIN)];
+        let inotify = sources.inotify.as_ref().expect("it is watched").as_fd();
+        let mut poll = [nix::poll::PollFd::new(inotify, nix::poll::PollFlags::POLLIN)];
         nix::poll::poll(&mut poll, left.as_millis() as u16).expect("poll");
         if sources.drain() {
             sources.read(Instant::now());
@@ -59,7 +60,7 @@ fn a_file_that_becomes_wrong_keeps_its_pod_and_disturbs_no_other() {
     let scratch = Scratch::new("wrong");
     fs::write(scratch.0.join("a.yaml"), manifest("a", "one")).expect("written");
     fs::write(scratch.0.join("b.yaml"), manifest("b", "one")).expect("written");
-    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
     sources.read(Instant::now());
     assert_eq!(images(&sources), ["a=one", "b=one"]);
 
@@ -85,7 +86,7 @@ fn a_file_that_was_never_right_is_known_as_refused() {
     let scratch = Scratch::new("never");
     let path = scratch.0.join("a.yaml");
     fs::write(&path, "{").expect("written");
-    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
     sources.read(Instant::now());
     assert!(images(&sources).is_empty() && sources.is_refused(&path));
     fs::remove_file(&path).expect("removed");
@@ -96,7 +97,7 @@ fn a_file_that_was_never_right_is_known_as_refused() {
 #[test]
 fn what_an_editor_leaves_beside_a_file_is_passed_over() {
     let scratch = Scratch::new("editor");
-    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
     sources.read(Instant::now());
     for name in [".a.yaml.swp", "a.yaml~", "#a.yaml#"] {
         fs::write(scratch.0.join(name), manifest("a", "one")).expect("written");
@@ -116,7 +117,7 @@ fn a_file_that_vim_or_emacs_saves_keeps_its_pod() {
     let scratch = Scratch::new("saved");
     let (file, backup) = (scratch.0.join("a.yaml"), scratch.0.join("a.yaml~"));
     fs::write(&file, manifest("a", "one")).expect("written");
-    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
     let start = Instant::now();
     assert!(!sources.read(start));
     for text in [manifest("a", "one"), "a typo: [".to_owned()] {
@@ -144,7 +145,7 @@ fn a_file_that_vim_or_emacs_saves_keeps_its_pod() {
 fn a_directory_that_vanishes_and_returns_is_found_again() {
     let scratch = Scratch::new("vanish");
     let directory = scratch.0.join("deep/manifests");
-    let mut sources = Sources::open(vec![directory.clone()], "node").expect("inotify");
+    let mut sources = Sources::new(vec![directory.clone()], "node");
     sources.read(Instant::now());
     fs::create_dir(scratch.0.join("deep")).expect("made");
     news(&mut sources);
@@ -171,7 +172,7 @@ fn a_link_is_followed_and_its_target_watched() {
     fs::create_dir(&elsewhere).expect("made");
     fs::write(elsewhere.join("real.yaml"), manifest("a", "one")).expect("written");
     symlink(elsewhere.join("real.yaml"), directory.join("a.yaml")).expect("linked");
-    let mut sources = Sources::open(vec![directory.clone()], "node").expect("inotify");
+    let mut sources = Sources::new(vec![directory.clone()], "node");
     sources.read(Instant::now());
     assert_eq!(images(&sources), ["a=one"]);
     fs::write(elsewhere.join("real.yaml"), manifest("a", "two")).expect("written");
@@ -187,7 +188,7 @@ fn a_later_directory_overrides_an_earlier_one_and_a_second_file_of_one_does_not(
         fs::create_dir_all(directory).expect("made");
         fs::write(directory.join(file), manifest("a", image)).expect("written");
     }
-    let mut sources = Sources::open(vec![vendor, site.clone()], "node").expect("inotify");
+    let mut sources = Sources::new(vec![vendor, site.clone()], "node");
     sources.read(Instant::now());
     assert_eq!(images(&sources), ["a=site"]);
     let (_, refusals) = sources.wanted();
@@ -202,7 +203,7 @@ fn a_later_directory_overrides_an_earlier_one_and_a_second_file_of_one_does_not(
 fn a_file_that_did_not_change_keeps_the_uid_of_its_pod() {
     let scratch = Scratch::new("uid");
     fs::write(scratch.0.join("a"), manifest("a", "one")).expect("written");
-    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
     sources.read(Instant::now());
     let uid = |sources: &Sources| sources.wanted().0.values().next().expect("one pod").pod.uid.clone();
     let before = uid(&sources);
@@ -220,7 +221,7 @@ fn of_two_pods_that_give_themselves_one_uid_the_first_is_taken() {
     let of = |name: &str| manifest(name, "one").replace("metadata: {", "metadata: {uid: mine, ");
     fs::write(scratch.0.join("a.yaml"), of("web")).expect("written");
     fs::write(scratch.0.join("b.yaml"), of("copy")).expect("written");
-    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
     sources.read(Instant::now());
     let (wanted, refusals) = sources.wanted();
     assert_eq!(wanted.values().map(|wanted| &*wanted.pod.name).collect::<Vec<_>>(), ["web"]);
@@ -245,7 +246,7 @@ fn of_more_files_than_are_read_the_first_by_name_are() {
     for file in ["00007", "01050"] {
         fs::write(scratch.0.join(file), manifest(&format!("p{file}"), "one")).expect("written");
     }
-    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
     sources.read(Instant::now());
     assert_eq!(images(&sources), ["p00007=one"]);
     assert_eq!(sources.directories[0].files.len(), MAX_FILES);
@@ -255,7 +256,7 @@ fn of_more_files_than_are_read_the_first_by_name_are() {
 fn a_file_that_is_being_written_is_read_when_it_is_closed() {
     use std::io::Write;
     let scratch = Scratch::new("writing");
-    let mut sources = Sources::open(vec![scratch.0.clone()], "node").expect("inotify");
+    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
     sources.read(Instant::now());
     let mut file = fs::File::create(scratch.0.join("a.yaml")).expect("made");
     let text = manifest("a", "one");
@@ -284,7 +285,8 @@ fn a_directory_that_is_made_while_it_is_looked_for_is_found() {
             })
         };
         let directory = above.join(LEVELS[3]);
-        let mut sources = Sources::open(vec![directory.clone()], "node").expect("inotify");
+        let mut sources = Sources::new(vec![directory.clone()], "node");
+        sources.open();
         let (mut steps, mut kept) = (0, BTreeSet::new());
         watch_way_to(&directory, |place| {
             let watched = sources.watch(place, &mut kept);
