@@ -10,7 +10,7 @@
 //!
 //! It must not outlive the agent or the supervisors that it follows: end it first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use libc::{c_long, pid_t};
@@ -137,6 +137,7 @@ impl Steps {
             aims,
             holds,
             made: BTreeMap::new(),
+            looked: BTreeSet::new(),
             held: BTreeMap::new(),
             seen: Arc::clone(&seen),
         };
@@ -183,6 +184,8 @@ struct Follower {
     holds: bool,
     /// What each exec helper has forked.
     made: BTreeMap<pid_t, pid_t>,
+    /// Which of those were over when a supervisor asked who had ended.
+    looked: BTreeSet<pid_t>,
     /// Helpers that wait, by the uid of their pod.
     held: BTreeMap<String, Held>,
     seen: Arc<Mutex<BTreeMap<String, Followed>>>,
@@ -293,11 +296,16 @@ impl Follower {
                 let Some(process) = self.made.get(&pid).copied() else { return Next::Goes };
                 let mut seen = lock(&self.seen);
                 let pod = seen.entry(uid.to_owned()).or_default();
-                if std::mem::replace(&mut pod.held, true) {
+                // Looked for before it had a name, without any help of ours.
+                if std::mem::replace(&mut pod.held, true) || self.looked.contains(&process) {
                     return Next::Goes;
                 }
                 self.held.insert(uid.to_owned(), Held { helper: pid, process, looked: false });
                 Next::Stands
+            }
+            (Role::Supervisor, None) if call == libc::SYS_waitid => {
+                self.looked.extend(self.made.values().copied().filter(|process| is_over(*process)));
+                Next::Goes
             }
             (Role::Supervisor, Some(held)) if call == libc::SYS_waitid && is_over(held.process) => {
                 held.looked = true;
