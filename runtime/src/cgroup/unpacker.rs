@@ -81,16 +81,24 @@ impl UnpackerCgroup {
 fn hold(directory: &Path) -> Result<Option<Flock<File>>, CgroupError> {
     let failed = |source: io::Error| CgroupError::file("lock", directory)(source);
     let file = File::open(directory).map_err(failed)?;
-    let opened = file.metadata().map_err(failed)?.ino();
     let held = Flock::lock(file, FlockArg::LockShared).map_err(|(_, errno)| failed(errno.into()))?;
-    Ok(fs::metadata(directory).is_ok_and(|metadata| metadata.ino() == opened).then_some(held))
+    Ok(is_at(&held, directory).then_some(held))
+}
+
+/// Whether this is still what has the name, and not what had it before it was removed and made again.
+fn is_at(file: &File, directory: &Path) -> bool {
+    let (opened, named) = (file.metadata(), fs::metadata(directory));
+    opened.is_ok_and(|opened| named.is_ok_and(|named| named.ino() == opened.ino()))
 }
 
 impl Drop for UnpackerCgroup {
     fn drop(&mut self) {
         drop(self.held.take());
         let Ok(file) = File::open(&self.directory) else { return };
-        let Ok(_alone) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return };
+        let Ok(alone) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return };
+        if !is_at(&alone, &self.directory) {
+            return;
+        }
         let _ = tree::remove(&self.directory);
         // Without an agent there is nothing else in it; with one it stays.
         if let Some(parent) = self.directory.parent() {
