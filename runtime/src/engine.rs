@@ -174,6 +174,8 @@ pub struct Engine {
     door: Option<(api::Api, Async<UnixListener>)>,
     /// What the core was last told, by namespace and name.
     told: WantedByName,
+    /// What earlier boots left is removed.
+    swept: bool,
     /// Actions begun, for `Config::stop_after`.
     begun: u64,
     _lock: nix::fcntl::Flock<std::fs::File>,
@@ -260,6 +262,7 @@ impl Engine {
             requests,
             door,
             told: BTreeMap::new(),
+            swept: false,
             begun: 0,
             _lock: lock,
         })
@@ -401,6 +404,7 @@ impl Engine {
                 Woken::News(News::SourcesChanged) => {
                     if self.shell.sources.borrow_mut().drain() {
                         self.read_sources();
+                        self.sweep();
                     }
                 }
                 Woken::News(News::ImagesChanged) => self.observe(Observation::ImagesChanged),
@@ -557,8 +561,9 @@ impl Engine {
 
     /// Removes what earlier boots left of pods that nobody wants; not while a file is
     /// refused, for then nobody can say what it wants.
-    fn sweep(&self) {
-        if self.shell.sources.borrow().wanted().1.is_empty() {
+    fn sweep(&mut self) {
+        if !self.swept && self.shell.sources.borrow().wanted().1.is_empty() {
+            self.swept = true;
             let known = self.node.pods().map(|pod| pod.pod().uid.0.to_string()).collect();
             leave::sweep(&self.shell, &known);
         }

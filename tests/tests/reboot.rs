@@ -243,6 +243,28 @@ fn an_agent_that_starts_again_and_finds_all_as_it_was_writes_nothing_to_flash() 
 }
 
 #[test]
+fn what_an_earlier_boot_left_is_removed_as_soon_as_no_file_is_refused() {
+    let mut device = Device::start();
+    let (shared, _) = device.shared("one");
+    for name in ["web", "gone"] {
+        device.write_manifest(&format!("{name}.yaml"), &noted(&shared, name, "Always", "sleep"));
+        device.pod(name).wait_ready();
+        wait_recorded(&device, name, 1);
+    }
+    let gone = device.pod("gone").uid();
+    device.cut_power();
+    device.remove_manifest("gone.yaml");
+    device.write_manifest("bad.yaml", "kind: Pod");
+    device.start_agent();
+    device.pod("web").wait_ready();
+    // The file that is wrong may be the one that wants it.
+    assert!(!on_disk(&device, &gone).is_empty());
+    device.remove_manifest("bad.yaml");
+    device.wait_for("nothing of gone to be left", || on_disk(&device, &gone).is_empty());
+    device.pod("web").wait_ready();
+}
+
+#[test]
 fn what_was_killed_all_at_once_is_swept_and_begun_again_without_a_boot() {
     let mut device = Device::start();
     let (shared, here) = device.shared("one");

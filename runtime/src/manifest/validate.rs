@@ -20,6 +20,12 @@ pub(super) use super::field::Errors;
 /// Bytes that keys and values of all annotations may have together.
 const ANNOTATIONS: usize = 256 * 1024;
 
+/// Bytes of the name of a file (`NAME_MAX`).
+const FILE_NAME: usize = 255;
+
+/// Of a uid that a pod is given here.
+const UID: usize = 36;
+
 /// All that is wrong with a Pod.
 pub(super) fn pod(pod: &Value) -> Errors {
     let mut errors = Errors::default();
@@ -51,6 +57,15 @@ fn metadata(meta: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
     let namespace = text(meta, "namespace");
     invalid(&path.child("namespace"), namespace, rules::dns_label(namespace), errors);
+    let uid = text(meta, "uid").len().max(UID);
+    let room = FILE_NAME.saturating_sub(namespace.len() + uid + 2);
+    if name.len() > room && rules::dns_subdomain(name).is_empty() {
+        let why = format!(
+            "must have no more than {room} characters in this namespace: the directory of the pod's logs is \
+             named NAMESPACE_NAME_UID"
+        );
+        invalid(&path.child("name"), name, vec![why], errors);
+    }
     let generation = number(meta, "generation");
     if generation < 0 {
         errors.push(not_negative(&path.child("generation"), generation));

@@ -116,7 +116,9 @@ impl Log {
             std::fs::create_dir_all(parent)?;
         }
         let mut options = OpenOptions::new();
-        let file = options.append(true).create(true).custom_flags(NOTHING_ELSE).open(&self.config.path)?;
+        // As containerd makes it: what pods say is not for everybody.
+        options.append(true).create(true).mode(0o640).custom_flags(NOTHING_ELSE);
+        let file = options.open(&self.config.path)?;
         if !file.metadata()?.is_file() {
             return Err(io::Error::other("the log is no file"));
         }
