@@ -21,6 +21,8 @@ mod place;
 mod tree;
 mod unpacker;
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -57,6 +59,9 @@ pub struct Cgroups {
     /// `nodlet-<hash>`.
     parent: PathBuf,
     supervisors: Vec<PathBuf>,
+    /// Directories in which this agent has made something: they are there, with our controllers
+    /// on for what is in them.
+    prepared: RefCell<BTreeSet<PathBuf>>,
     pod_pids: Option<u64>,
 }
 
@@ -80,7 +85,7 @@ impl Cgroups {
         let parent = name(paths);
         let relative = parent.join("supervisors");
         let supervisors = hierarchies.mounts().iter().map(|mount| mount.join(&relative)).collect();
-        let cgroups = Cgroups { hierarchies, parent, supervisors, pod_pids };
+        let cgroups = Cgroups { hierarchies, parent, supervisors, prepared: RefCell::default(), pod_pids };
         cgroups.make(&relative)?;
         cgroups.make(&cgroups.kubepods())?;
         // The pods together against the rest of the machine, as the kubelet's.
@@ -118,13 +123,15 @@ impl Cgroups {
     pub fn pod(&self, pod: &Pod) -> Result<PodCgroup, CgroupError> {
         let cgroup = self.known_pod(pod)?;
         let (class, relative) = (self.class(pod.spec.qos_class()), &cgroup.relative);
-        self.make(relative)?;
+        let is_first = self.make(relative)?;
         // Its leaves have limits of their own; it has no process itself, so v2 allows it.
         enable(&self.hierarchies, &cgroup.unified())?;
         let limits = ContainerLimits { pids: self.pod_pids, ..ContainerLimits::of_pod(pod) };
         Target::new(&self.hierarchies, relative).limit(&limits)?;
-        if pod.spec.qos_class() != QosClass::Guaranteed {
-            self.weigh(&class)?;
+        match pod.spec.qos_class() {
+            QosClass::Burstable => self.weigh(&class)?,
+            QosClass::BestEffort if is_first => self.weigh(&class)?,
+            QosClass::BestEffort | QosClass::Guaranteed => {}
         }
         Ok(cgroup)
     }
@@ -197,8 +204,23 @@ impl Cgroups {
     }
 
     /// Makes `relative` and what is above it in every hierarchy; in v2 with our
-    /// controllers on, along this path alone.
-    fn make(&self, relative: &Path) -> Result<(), CgroupError> {
+    /// controllers on, along this path alone. `true` if it is the first that this agent makes there.
+    fn make(&self, relative: &Path) -> Result<bool, CgroupError> {
+        let above = relative.parent().unwrap_or(Path::new(""));
+        if self.prepared.borrow().contains(above) {
+            let mounts = self.hierarchies.mounts();
+            match mounts.into_iter().try_for_each(|mount| tree::make(&mount.join(relative))) {
+                // Taken away by somebody since.
+                Err(error) if error.is_gone() => drop(self.prepared.borrow_mut().remove(above)),
+                made => return made.map(|()| false),
+            }
+        }
+        self.make_all(relative)?;
+        self.prepared.borrow_mut().insert(above.to_owned());
+        Ok(true)
+    }
+
+    fn make_all(&self, relative: &Path) -> Result<(), CgroupError> {
         for mount in self.hierarchies.mounts() {
             let mut directory = mount.to_owned();
             for part in relative {
@@ -296,11 +318,13 @@ impl PodCgroup {
         self.named(&format!("{container}-{number}"))
     }
 
-    /// Makes the leaf of the pod's `pause` process.
-    pub fn pause_paths(&self) -> Result<CgroupPaths, CgroupError> {
+    /// The leaf of the pod's `pause` process, made if the pod is to have one.
+    pub fn pause_paths(&self, made: bool) -> Result<CgroupPaths, CgroupError> {
         // No container's leaf is called so: theirs end in a number.
         let leaf = self.named("pause");
-        leaf.make(&ContainerLimits::none())?;
+        if made {
+            leaf.make(&ContainerLimits::none())?;
+        }
         Ok(leaf.paths())
     }
 

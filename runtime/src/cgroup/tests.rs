@@ -198,7 +198,10 @@ fn pods_are_found_by_class_and_removed_with_all_their_leaves() {
         let cgroup = scratch.0.pod(pod).unwrap();
         let leaf = cgroup.leaf("c0", 0, &ContainerLimits::of(pod, ContainerIndex(0))).unwrap();
         fs::create_dir(leaf.paths().unified.join("exec-1")).unwrap();
-        assert!(cgroup.pause_paths().unwrap().unified.ends_with("pause"));
+        let pause = cgroup.pause_paths(false).unwrap().unified;
+        assert!(pause.ends_with("pause") && !pause.exists());
+        assert_eq!(cgroup.pause_paths(true).unwrap().unified, pause);
+        assert!(pause.is_dir());
     }
     let mut uids: Vec<String> = scratch.0.pods().into_iter().map(|(uid, _)| uid).collect();
     uids.sort();

@@ -207,7 +207,7 @@ async fn make_on(
         pod,
         &host_name,
         network,
-        cgroup.pause_paths().map_err(Failure::sandbox)?,
+        cgroup.pause_paths(pod.spec.share_process_namespace).map_err(Failure::sandbox)?,
     );
     let own_cgroup = shell.cgroups.supervisor(uid).map_err(Failure::sandbox)?;
     let own_paths = shell.cgroups.supervisor_paths(&own_cgroup);

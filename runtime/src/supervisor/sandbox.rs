@@ -212,7 +212,6 @@ fn finish(config: &SandboxConfig, answer: BorrowedFd, scratch: &Path) -> Result<
         .map_err(SandboxError::Pause)?;
     // The kernel shows the new PID namespace only once it has a process, and there is no /proc by then.
     let own_namespaces = File::open("/proc/self/ns").map_err(SandboxError::Namespace)?;
-    let tasks = open_tasks(&config.pause_cgroup.v1_tasks).map_err(SandboxError::Pause)?;
     // Inherited by the pause process: with it the whole pod would go. It cannot be
     // lowered everywhere, and is no reason to fail.
     let _ = fs::write("/proc/self/oom_score_adj", PAUSE_OOM_SCORE_ADJ);
@@ -221,6 +220,7 @@ fn finish(config: &SandboxConfig, answer: BorrowedFd, scratch: &Path) -> Result<
     let mut pause_pid = None;
     let mut pid = None;
     if let Some(cgroup) = pause_cgroup {
+        let tasks = open_tasks(&config.pause_cgroup.v1_tasks).map_err(SandboxError::Pause)?;
         // SAFETY: the helper was forked from a process with one thread, and has one.
         match unsafe { sys::fork(Parent::CallersParent, Some(cgroup.as_fd())) }
             .map_err(SandboxError::Pause)?

@@ -98,8 +98,9 @@ fn a_start_helper_killed_at_any_moment_leaves_nothing() {
         fs::remove_dir(&config.cgroup.unified).expect("nobody is left in the cgroup");
     }
     assert!(failed > 0, "{started} started, {failed} failed");
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    assert_eq!(children.trim(), "", "no child is left, not even a dead one");
+    // What is told last may be told before the last of them is reaped.
+    let children = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    wait_until("no child to be left, not even a dead one", || children().trim().is_empty());
 }
 
 fn mount(source: MountSource, destination: &str) -> MountConfig {

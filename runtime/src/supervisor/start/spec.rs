@@ -77,6 +77,8 @@ pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
         "root": { "path": made.root, "readonly": config.read_only_root },
         "mounts": mounts(config, made),
         "linux": {
+            // See `hide_cgroups`.
+            "cgroupsPath": "/",
             "namespaces": namespaces(made.namespaces),
             "maskedPaths": if config.privileged { Vec::new() } else { masked_paths() },
             "readonlyPaths": if config.privileged { &[] } else { READ_ONLY_PATHS },
