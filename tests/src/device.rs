@@ -45,6 +45,7 @@ pub struct Device {
     /// Whether it is read at all.
     replays: bool,
     run: Option<Mount>,
+    disk: Option<Mount>,
     arguments: Vec<String>,
     /// Set in the environment of the agent.
     environment: Vec<(String, OsString)>,
@@ -150,6 +151,7 @@ impl Device {
             ring: None,
             replays: true,
             run: None,
+            disk: None,
             arguments: Vec::new(),
             environment: Vec::new(),
             etc: None,
@@ -222,6 +224,31 @@ impl Device {
     /// Puts `/run` where it is on every board: in memory. Its files are not looked at afterwards.
     pub fn run_in_memory(&mut self) {
         self.run = Some(self.mount_tmpfs("/run", "mode=0755"));
+    }
+
+    /// Puts `/var` on an ext4 of its own that is made now. Before anything is in it. As on a board
+    /// that boots, nothing was deleted there in the last minutes: ext4 looks long for an inode
+    /// among those that were.
+    pub fn run_on_a_new_disk(&mut self) {
+        let (image, var) = (self.slot.dir().join("disk.img"), self.path("/var"));
+        let file = fs::File::create(&image).expect("/tmp can be written to");
+        file.set_len(256 << 20).expect("it has no bytes yet");
+        fs::create_dir_all(&var).expect("the root can be written to");
+        let made = "lazy_itable_init=0,lazy_journal_init=0";
+        for (program, arguments) in
+            [("mkfs.ext4", vec!["-q", "-F", "-E", made]), ("mount", vec!["-o", "loop"])]
+        {
+            let mut command = Command::new(program);
+            command.args(&arguments).arg(&image);
+            if program == "mount" {
+                command.arg(&var);
+            }
+            let status = command.status().unwrap_or_else(|error| panic!("{program}: {error}"));
+            assert!(status.success(), "{command:?}: {status}");
+        }
+        // It goes with the mount.
+        let _ = fs::remove_file(&image);
+        self.disk = Some(Mount { path: var });
     }
 
     // The agent
@@ -559,12 +586,13 @@ impl Drop for Device {
             leftovers::sweep(&self.root);
         } else {
             let ended = self.end();
-            self.run = None;
+            (self.run, self.disk) = (None, None);
             let left = leftovers::find(&self.root);
             leftovers::sweep(&self.root);
             assert!(ended.is_none(), "{}", ended.unwrap_or_default());
             assert!(left.is_empty(), "left behind after `nodlet down`:\n{}", left.join("\n"));
         }
+        (self.run, self.disk) = (None, None);
         let _ = fs::remove_dir_all(&self.root);
     }
 }

@@ -13,11 +13,24 @@ use crate::{Failure, Outcome};
 
 /// The agent does not run yet.
 pub(super) fn asleep() -> Device {
+    let device = empty();
+    device.load_image(demo_archive());
+    device
+}
+
+/// The same on a disk that has deleted nothing yet.
+pub(super) fn asleep_on_a_new_disk() -> Device {
+    let mut device = empty();
+    device.run_on_a_new_disk();
+    device.load_image(demo_archive());
+    device
+}
+
+fn empty() -> Device {
     let mut device = Device::new();
     // Reading the ring as it comes costs the agent what is to be measured.
     device.replay_nothing();
     device.run_in_memory();
-    device.load_image(demo_archive());
     device
 }
 

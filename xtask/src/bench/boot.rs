@@ -46,7 +46,7 @@ fn boot(bench: &Bench, what: &str, pods: usize, rounds: usize, before: fn() -> O
 
     let ours = |_: usize| {
         let names = names();
-        let mut device = board::asleep();
+        let mut device = board::asleep_on_a_new_disk();
         for name in &names {
             device.write_manifest(&format!("{name}.yaml"), &board::pod(scratch, name, &steps(name), ""));
         }
