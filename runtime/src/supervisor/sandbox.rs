@@ -205,11 +205,13 @@ fn finish(config: &SandboxConfig, answer: BorrowedFd, scratch: &Path) -> Result<
     let net = open("net", config.network.is_some())?;
     let ipc = open("ipc", !config.host_ipc)?;
     let uts = open("uts", config.network.is_some())?;
-    let pause_cgroup = config
-        .share_process_namespace
-        .then(|| File::open(&config.pause_cgroup.unified))
-        .transpose()
-        .map_err(SandboxError::Pause)?;
+    // While the host's paths are seen.
+    let open_pause = || {
+        let cgroup = File::open(&config.pause_cgroup.unified)?;
+        Ok((cgroup, open_tasks(&config.pause_cgroup.v1_tasks)?))
+    };
+    let pause_cgroup =
+        config.share_process_namespace.then(open_pause).transpose().map_err(SandboxError::Pause)?;
     // The kernel shows the new PID namespace only once it has a process, and there is no /proc by then.
     let own_namespaces = File::open("/proc/self/ns").map_err(SandboxError::Namespace)?;
     // Inherited by the pause process: with it the whole pod would go. It cannot be
@@ -219,8 +221,7 @@ fn finish(config: &SandboxConfig, answer: BorrowedFd, scratch: &Path) -> Result<
 
     let mut pause_pid = None;
     let mut pid = None;
-    if let Some(cgroup) = pause_cgroup {
-        let tasks = open_tasks(&config.pause_cgroup.v1_tasks).map_err(SandboxError::Pause)?;
+    if let Some((cgroup, tasks)) = pause_cgroup {
         // SAFETY: the helper was forked from a process with one thread, and has one.
         match unsafe { sys::fork(Parent::CallersParent, Some(cgroup.as_fd())) }
             .map_err(SandboxError::Pause)?
