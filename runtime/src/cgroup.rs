@@ -143,12 +143,12 @@ impl Cgroups {
     }
 
     /// Every pod with a cgroup below ours, whoever made it.
-    pub fn pods(&self) -> Vec<(String, PodCgroup)> {
+    pub fn pods(&self) -> Result<Vec<(String, PodCgroup)>, CgroupError> {
         let mut found: Vec<(String, PodCgroup)> = Vec::new();
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
             let class = self.class(class);
             for mount in self.hierarchies.mounts() {
-                for directory in tree::children(&mount.join(&class)) {
+                for directory in tree::children(&mount.join(&class))? {
                     let Some(name) = directory.file_name().and_then(OsStr::to_str) else { continue };
                     let Some(uid) = name.strip_prefix("pod") else { continue };
                     let relative = class.join(name);
@@ -158,16 +158,16 @@ impl Cgroups {
                 }
             }
         }
-        found
+        Ok(found)
     }
 
     /// Uids of the pods whose supervisor has a cgroup, dead or alive.
-    pub fn supervised(&self) -> Vec<String> {
+    pub fn supervised(&self) -> Result<Vec<String>, CgroupError> {
         let directory = self.hierarchies.unified.join(&self.parent).join("supervisors");
-        let names = tree::children(&directory)
+        let names = tree::children(&directory)?
             .into_iter()
             .filter_map(|child| child.file_name()?.to_str().map(str::to_owned));
-        names.filter_map(|name| name.strip_prefix("pod").map(str::to_owned)).collect()
+        Ok(names.filter_map(|name| name.strip_prefix("pod").map(str::to_owned)).collect())
     }
 
     /// Removes all that is ours; no process may be in it.
@@ -195,7 +195,7 @@ impl Cgroups {
         };
         let mut sum = MIN_SHARES;
         if class.ends_with("burstable") {
-            for pod in tree::children(&mount.join(class)) {
+            for pod in tree::children(&mount.join(class))? {
                 let Some(name) = pod.file_name() else { continue };
                 sum += Target::new(&self.hierarchies, &class.join(name)).shares().unwrap_or(0);
             }

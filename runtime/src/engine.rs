@@ -47,9 +47,9 @@ use crate::objects::Objects;
 use crate::paths::Paths;
 use crate::service::Service;
 use crate::sources::{LOOK_AGAIN, SAVED_WITHIN, Sources, Wanted, WantedByName};
-use crate::spec::Uid;
+use crate::spec::{Pod, Uid};
 use crate::storage::Storage;
-use crate::store::{Fault, NoFault, Records};
+use crate::store::{Fault, LoadError, NoFault, Records};
 use crate::time::{Anchor, Instant, Moment};
 use crate::told::Told;
 
@@ -404,7 +404,6 @@ impl Engine {
                 Woken::News(News::SourcesChanged) => {
                     if self.shell.sources.borrow_mut().drain() {
                         self.read_sources();
-                        self.sweep();
                     }
                 }
                 Woken::News(News::ImagesChanged) => self.observe(Observation::ImagesChanged),
@@ -473,14 +472,13 @@ impl Engine {
             shell.later(SAVED_WITHIN, Engine::read_sources);
         }
         let heard = sources.unheard().and_then(|watch| kernel_news::hear_sources(shell, watch));
-        if let Err(error) = &heard {
-            log::error!("failed to wait for what becomes of the manifest directories: {error}");
+        match &heard {
+            Ok(true) => sources.is_heard(),
+            Ok(false) => {}
+            Err(error) => log::error!("failed to wait for what becomes of the manifest directories: {error}"),
         }
-        if (sources.is_blind() || heard.is_err()) && !shell.looks_again.replace(true) {
-            shell.later(LOOK_AGAIN, |engine| {
-                engine.shell.looks_again.set(false);
-                engine.read_sources();
-            });
+        if sources.is_blind() || heard.is_err() {
+            shell.look_again();
         }
     }
 
@@ -503,26 +501,45 @@ impl Engine {
         }
         for (name, new) in wanted {
             if self.told.get(&name).is_none_or(|old| !old.says_the_same(&new)) {
-                self.want(new.clone());
-                self.told.insert(name, new);
+                match self.record_of(&new.pod) {
+                    Ok(record) => {
+                        self.want(new.clone(), record);
+                        self.told.insert(name, new);
+                    }
+                    Err(short) => {
+                        log::error!("{}/{}: {short}; trying again", new.pod.namespace, new.pod.name);
+                        self.shell.look_again();
+                    }
+                }
             }
         }
+        self.sweep();
     }
 
-    fn want(&mut self, wanted: Rc<Wanted>) -> Option<PodIndex> {
-        let is_known = self.node.index_of(&wanted.pod.uid).is_some();
-        let record = if is_known { Ok(None) } else { self.shell.records.load(&wanted.pod.uid.0) };
-        let record = record.unwrap_or_else(|error| {
-            let pod = &wanted.pod;
-            let record = Record::unknown(&pod.spec, &error);
+    /// What is on flash of a pod that the core does not know yet.
+    ///
+    /// # Errors
+    /// It cannot be read now, for want of something that has nothing to do with it.
+    fn record_of(&self, pod: &Pod) -> Result<Option<Box<Record>>, LoadError> {
+        if self.node.index_of(&pod.uid).is_some() {
+            return Ok(None);
+        }
+        self.shell.records.load(&pod.uid.0).or_else(|error| {
+            if error.is_shortage {
+                return Err(error);
+            }
+            let record = Record::unknown(&pod.spec, &error.message);
             let then = if record.is_some() { "it counts as failed" } else { "it starts as if it were new" };
             log::error!("{}/{}: {error}; {then}", pod.namespace, pod.name);
-            record
-        });
+            Ok(record)
+        })
+    }
+
+    fn want(&mut self, wanted: Rc<Wanted>, record: Option<Box<Record>>) {
         let created = self.shell.created(record.as_deref());
         let seen = Observation::Wanted { pod: wanted.pod.clone(), record };
         self.observe_with(seen, Some(&wanted));
-        let index = self.node.index_of(&wanted.pod.uid)?;
+        let Some(index) = self.node.index_of(&wanted.pod.uid) else { return };
         let goes = self.node.pod(index).is_some_and(PodState::is_unwanted);
         let mut pods = self.shell.pods.borrow_mut();
         match pods.get_mut(&index) {
@@ -536,7 +553,6 @@ impl Engine {
             }
             None => drop(pods.insert(index, PodShell::new(wanted, created))),
         }
-        Some(index)
     }
 
     fn observe_found(&mut self, found: recover::FoundPod) {
@@ -601,6 +617,16 @@ impl Shell {
             smol::Timer::after(after).await;
             let _ = news.send(News::Then(Box::new(go_on))).await;
         });
+    }
+
+    /// Reads the manifest directories after a while, however often it is asked for.
+    fn look_again(&self) {
+        if !self.looks_again.replace(true) {
+            self.later(LOOK_AGAIN, |engine| {
+                engine.shell.looks_again.set(false);
+                engine.read_sources();
+            });
+        }
     }
 
     /// Waits for `value` in a task, then goes on with it in the loop.

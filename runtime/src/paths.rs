@@ -129,8 +129,11 @@ impl Paths {
             // Who can open it can lock it, and hold up every start.
             (self.run().join("leases"), 0o700),
             (self.run().join("manifests"), 0o755),
-            // Images in there as well: who can open a directory can lock it, and hold up every load and start.
-            (self.below("var/lib/nodlet"), 0o700),
+            (self.below("var/lib/nodlet"), 0o755),
+            // Who can open a directory can lock it, and with these two hold up every load and start. What
+            // is in them is found by those who know its name.
+            (self.below("var/lib/nodlet/images"), 0o711),
+            (self.below("var/lib/nodlet/images/staging"), 0o711),
             (self.applied_manifests(), 0o700),
             (self.records(), 0o700),
             // What containers own in there, programs with another's rights among them, is for them alone.
@@ -168,12 +171,7 @@ mod tests {
         assert_eq!(paths.hash().len(), 8);
         assert_ne!(paths.hash(), Paths::new(Path::new("/tmp/b")).hash());
         let closed = |path: PathBuf| paths.directories().contains(&(path, 0o700));
-        assert!(
-            closed(paths.below("var/lib/nodlet"))
-                && closed(paths.pods())
-                && closed(paths.records())
-                && closed(paths.run().join("leases"))
-        );
+        assert!(closed(paths.pods()) && closed(paths.records()) && closed(paths.run().join("leases")));
         assert!(!paths.removed_by_down().iter().any(|path| paths.applied_manifests().starts_with(path)));
     }
 }

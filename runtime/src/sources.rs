@@ -1,6 +1,7 @@
 //! Where desired pods come from: directories of manifests, later ones
-//! overriding earlier ones by object name. inotify says when to look again;
-//! nothing is polled, and an idle directory costs nothing.
+//! overriding earlier ones by object name. inotify says when to look again:
+//! an idle directory costs nothing. Only what the kernel has no watch for, and
+//! what cannot be read, is looked at from time to time.
 //!
 //! A file that is wrong disturbs nobody: the pods of its last good contents stay
 //! wanted until the file is right or gone. Read next: `engine.rs`, which tells
@@ -92,7 +93,7 @@ pub struct Refusal {
 pub struct Sources {
     /// `None` while the kernel gives none.
     inotify: Option<Inotify>,
-    /// [`Sources::unheard`] has given it away.
+    /// Somebody waits for it.
     heard: bool,
     /// Something could not be watched the last time.
     blind: bool,
@@ -109,7 +110,11 @@ pub struct Sources {
 struct Directory {
     path: PathBuf,
     files: BTreeMap<OsString, ReadFile>,
+    /// Why what it holds is not known: `files` is what it was.
+    unread: Option<Refusal>,
 }
+
+type Files = BTreeMap<OsString, ReadFile>;
 
 #[derive(Default)]
 struct ReadFile {
@@ -119,6 +124,8 @@ struct ReadFile {
     refusal: Option<Refusal>,
     /// When it was found to be moved to its `NAME~`.
     aside: Option<Instant>,
+    /// It is there and could not be read, which nobody tells when it can be.
+    unread: bool,
 }
 
 /// What pods take.
@@ -141,8 +148,10 @@ impl Sources {
     /// Watches `directories` from the first [`Sources::read`] on, lowest precedence first; none
     /// needs to exist.
     pub fn new(directories: Vec<PathBuf>, node: &str) -> Sources {
-        let directories =
-            directories.into_iter().map(|path| Directory { path, files: BTreeMap::new() }).collect();
+        let directories = directories
+            .into_iter()
+            .map(|path| Directory { path, files: BTreeMap::new(), unread: None })
+            .collect();
         Sources {
             inotify: None,
             heard: false,
@@ -161,15 +170,18 @@ impl Sources {
         Sources { warned: Some(directory), ..self }
     }
 
-    /// Readable when something may have changed: given once, when there is one.
+    /// Readable when something may have changed: given until somebody waits for it.
     ///
     /// # Errors
     /// If this process has no descriptor to spare.
     pub fn unheard(&mut self) -> io::Result<Option<OwnedFd>> {
-        let Some(inotify) = self.inotify.as_ref().filter(|_| !self.heard) else { return Ok(None) };
-        let descriptor = inotify.as_fd().try_clone_to_owned()?;
+        let inotify = self.inotify.as_ref().filter(|_| !self.heard);
+        inotify.map(|inotify| inotify.as_fd().try_clone_to_owned()).transpose()
+    }
+
+    /// Somebody waits for what [`Sources::unheard`] gave.
+    pub fn is_heard(&mut self) {
         self.heard = true;
-        Ok(Some(descriptor))
     }
 
     /// Whether something changes that nobody tells, for the kernel has no watch to spare: it is
@@ -236,7 +248,12 @@ impl Sources {
             let path = self.directories[index].path.clone();
             watch_way_to(&path, |directory| self.watch(directory, &mut kept));
             let files = std::mem::take(&mut self.directories[index].files);
-            self.directories[index].files = self.read_directory(&path, files, now, &mut kept);
+            let (files, unread) = match self.read_directory(&path, files, now, &mut kept) {
+                Ok(files) => (files, None),
+                Err((files, error)) => (files, Some(self.not_read(index, error))),
+            };
+            self.blind |= unread.is_some() || files.values().any(|file| file.unread);
+            (self.directories[index].files, self.directories[index].unread) = (files, unread);
         }
         self.watches.retain(|watch, _| {
             let keep = kept.contains(watch);
@@ -311,21 +328,24 @@ impl Sources {
         mut before: BTreeMap<OsString, ReadFile>,
         now: Instant,
         kept: &mut BTreeSet<WatchDescriptor>,
-    ) -> BTreeMap<OsString, ReadFile> {
+    ) -> Result<Files, (Files, io::Error)> {
         let mut after = BTreeMap::new();
         let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return after,
-            Err(error) => {
-                // Not "gone": its pods stay until it can be read again.
-                self.blind |= crate::error::is_shortage(&error);
-                log::warn!("failed to read {}: {error}", directory.display());
-                return before;
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(after),
+            // Not "gone": its pods stay until it can be read again.
+            Err(error) => return Err((before, error)),
         };
         // No more of them are kept than are read, whatever else lies there.
         let (mut names, mut passed_over) = (BTreeSet::new(), 0_usize);
-        for name in entries.flatten().map(|entry| entry.file_name()).filter(|name| is_manifest_name(name)) {
+        for entry in entries {
+            let name = match entry {
+                Ok(entry) => entry.file_name(),
+                Err(error) => return Err((before, error)),
+            };
+            if !is_manifest_name(&name) {
+                continue;
+            }
             names.insert(name);
             if names.len() > MAX_FILES {
                 names.pop_last();
@@ -367,7 +387,18 @@ impl Sources {
                 after.insert(name, file);
             }
         }
-        after
+        Ok(after)
+    }
+
+    /// A directory that cannot be read, told once for each reason.
+    fn not_read(&self, index: usize, error: io::Error) -> Refusal {
+        let Directory { path, unread, .. } = &self.directories[index];
+        let message = format!("failed to read {}: {error}", path.display());
+        let refusal = Refusal { source: path.clone(), pod: None, message };
+        if unread.as_ref() != Some(&refusal) {
+            log::error!("{}; its pods stay as they are", refusal.message);
+        }
+        refusal
     }
 
     /// What it holds now; as it was, as an error, if it is not a file, or gone.
@@ -388,9 +419,12 @@ impl Sources {
             Ok(metadata) if metadata.is_file() => metadata,
             Ok(_) => return Err(Box::new(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Box::new(file)),
-            Err(error) => return refuse(file, format!("failed to read {}: {error}", path.display())),
+            Err(error) => {
+                file.unread = true;
+                return refuse(file, format!("failed to read {}: {error}", path.display()));
+            }
         };
-        file.aside = None;
+        (file.aside, file.unread) = (None, false);
         let stamp = Stamp::of(&metadata);
         if file.stamp == Some(stamp) {
             return Ok(file);
@@ -404,7 +438,10 @@ impl Sources {
         let bytes = match read(path) {
             Ok(bytes) if bytes.len() as u64 > MAX_BYTES => return refuse(file, too_large()),
             Ok(bytes) => bytes,
-            Err(error) => return refuse(file, format!("failed to read {}: {error}", path.display())),
+            Err(error) => {
+                (file.stamp, file.unread) = (None, true);
+                return refuse(file, format!("failed to read {}: {error}", path.display()));
+            }
         };
         match manifest::parse(&path.to_string_lossy(), &bytes, Validation::Strict, &self.node) {
             Ok(manifests) => {
@@ -441,6 +478,7 @@ impl Sources {
         let mut refusals = Vec::new();
         for directory in &self.directories {
             let mut here: BTreeMap<_, Rc<Wanted>> = BTreeMap::new();
+            refusals.extend(directory.unread.clone());
             for file in directory.files.values() {
                 refusals.extend(file.refusal.clone());
                 for pod in &file.wanted {
@@ -511,11 +549,10 @@ impl Sources {
     /// it wanted before stays.
     pub fn is_refused(&self, source: &Path) -> bool {
         self.directories.iter().any(|directory| {
+            let of_file = || source.file_name().and_then(|name| directory.files.get(name));
             source.parent() == Some(&directory.path)
-                && source
-                    .file_name()
-                    .and_then(|name| directory.files.get(name))
-                    .is_some_and(|file| file.refusal.is_some() && file.wanted.is_empty())
+                && (directory.unread.is_some()
+                    || of_file().is_some_and(|file| file.refusal.is_some() && file.wanted.is_empty()))
         })
     }
 }

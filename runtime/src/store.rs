@@ -4,6 +4,7 @@
 //!
 //! Runs on the storage thread only.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -126,6 +127,21 @@ fn make_directory(directory: &Path, fault: &dyn Fault) -> io::Result<()> {
     directory.parent().map_or(Ok(()), |parent| sync_directory(parent, fault))
 }
 
+/// Why there is nothing to be said of a pod's record.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LoadError {
+    /// Names the file.
+    pub message: String,
+    /// Nothing is wrong with it: this process or machine is short of something to read it with.
+    pub is_shortage: bool,
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
 /// The records of all pods, in one directory.
 pub struct Records {
     directory: PathBuf,
@@ -147,17 +163,24 @@ impl Records {
     ///
     /// # Errors
     /// There is a record that cannot be read: the file and what is wrong with it.
-    pub fn load(&self, uid: &str) -> Result<Option<Box<Record>>, String> {
+    pub fn load(&self, uid: &str) -> Result<Option<Box<Record>>, LoadError> {
         let path = self.path(uid);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(format!("failed to read {}: {error}", path.display())),
+            Err(error) => {
+                return Err(LoadError {
+                    message: format!("failed to read {}: {error}", path.display()),
+                    is_shortage: crate::error::is_shortage(&error),
+                });
+            }
         };
-        match serde_json::from_slice::<OnFlash>(&bytes) {
-            Ok(record) => Ok(Some(Box::new(record.into_record(&self.boot_id)))),
-            Err(error) => Err(format!("{} is damaged: {error}", path.display())),
-        }
+        serde_json::from_slice::<OnFlash>(&bytes)
+            .map(|record| Some(Box::new(record.into_record(&self.boot_id))))
+            .map_err(|error| LoadError {
+                message: format!("{} is damaged: {error}", path.display()),
+                is_shortage: false,
+            })
     }
 
     /// The bytes of `record` and where they belong.
@@ -476,11 +499,11 @@ mod tests {
             (Moment::Earlier(Timestamp(1005)), Moment::Earlier(Timestamp(7)))
         );
         fs::write(&path, b"{").expect("torn");
-        let damaged = records.load("uid").expect_err("it is torn");
+        let damaged = records.load("uid").expect_err("it is torn").message;
         assert!(damaged.starts_with(&format!("{} is damaged: EOF", path.display())), "{damaged}");
         fs::remove_file(&path).expect("it was there");
         fs::create_dir(&path).expect("nothing is there");
-        let unreadable = records.load("uid").expect_err("it is a directory");
+        let unreadable = records.load("uid").expect_err("it is a directory").message;
         assert!(unreadable.starts_with(&format!("failed to read {}: ", path.display())), "{unreadable}");
         fs::remove_dir(&path).expect("it was there");
         assert_eq!(records.load("uid"), Ok(None));

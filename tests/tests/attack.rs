@@ -1,5 +1,7 @@
 //! What hands that broke nodlet found: each test here failed once.
 
+use std::os::unix::process::CommandExt;
+
 use nodlet_tests::{Device, manifest};
 
 #[test]
@@ -293,4 +295,65 @@ fn what_a_container_can_write_to_takes_no_memory_of_run() {
         let mount = mount.unwrap_or_else(|| panic!("{file} is not mounted: {mounts}"));
         assert!(mount.contains("/var/lib/nodlet/pods/") && !mount.contains("/run/"), "{mount}");
     }
+}
+
+#[test]
+fn an_agent_that_begins_without_descriptors_to_spare_leaves_living_pods_alone() {
+    let mut device = Device::start();
+    device.replay_nothing();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_ready();
+    let living = device.container_processes();
+    device.stop_agent();
+    let log = device.path("/agent.log");
+    for limit in 6..=24 {
+        let mut command = device.command(&["agent"]);
+        command.stderr(std::fs::File::create(&log).expect("the root can be written to"));
+        // SAFETY: between fork and exec one system call is made.
+        unsafe {
+            command.pre_exec(move || {
+                let limit = libc::rlimit { rlim_cur: limit, rlim_max: 4096 };
+                if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+        let mut agent = command.spawn().expect("it can be run");
+        let pid = agent.id();
+        let says = |what: &str| std::fs::read_to_string(&log).is_ok_and(|log| log.contains(what));
+        let mut is_over = || agent.try_wait().expect("it is a child").is_some();
+        device.wait_for("it to end or begin", || is_over() || says("its API is on"));
+        if !is_over() {
+            limit_descriptors(pid, None);
+            device.wait_for("it to answer", || is_over() || device.pod("web").is_ready());
+        }
+        let _ = agent.kill();
+        agent.wait().expect("it is a child");
+        assert_eq!(device.container_processes(), living, "with {limit} descriptors");
+    }
+    device.start_agent();
+    device.pod("web").wait_ready();
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+    assert_eq!(device.container_processes(), living);
+}
+
+#[test]
+fn pods_stay_while_the_directory_of_their_manifests_cannot_be_read() {
+    let mut device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_ready();
+    let living = device.container_processes();
+    device.stop_agent();
+    let (manifests, aside) = (device.manifests(), device.manifests().with_extension("aside"));
+    std::fs::rename(&manifests, &aside).expect("it is there");
+    std::os::unix::fs::symlink(&manifests, &manifests).expect("it is not");
+    device.start_agent();
+    device.wait_for("it to be told", || device.agent_log().contains("its pods stay as they are"));
+    device.pod("web").wait_ready();
+    std::fs::remove_file(&manifests).expect("it is a link");
+    std::fs::rename(&aside, &manifests).expect("it is there");
+    device.write_manifest("other.yaml", &manifest::pod("other", "print up then sleep"));
+    device.pod("other").wait_ready();
+    assert!(living.iter().all(|pid| device.container_processes().contains(pid)));
 }

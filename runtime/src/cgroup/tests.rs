@@ -203,14 +203,14 @@ fn pods_are_found_by_class_and_removed_with_all_their_leaves() {
         assert_eq!(cgroup.pause_paths(true).unwrap().unified, pause);
         assert!(pause.is_dir());
     }
-    let mut uids: Vec<String> = scratch.0.pods().into_iter().map(|(uid, _)| uid).collect();
+    let mut uids: Vec<String> = scratch.0.pods().unwrap().into_iter().map(|(uid, _)| uid).collect();
     uids.sort();
     assert_eq!(uids, ["b", "e", "g"]);
-    for (_, cgroup) in scratch.0.pods() {
+    for (_, cgroup) in scratch.0.pods().unwrap() {
         cgroup.remove().unwrap();
         cgroup.remove().unwrap();
     }
-    assert!(scratch.0.pods().is_empty());
+    assert!(scratch.0.pods().unwrap().is_empty());
     let own = scratch.0.supervisor("one").expect("made");
     assert!(scratch.0.supervisor_paths(&own).iter().all(|directory| directory.is_dir()));
 }

@@ -29,7 +29,8 @@ pub(super) fn walk(root: &Path) -> Vec<PathBuf> {
     let mut next = 0;
     while let Some(directory) = found.get(next).cloned() {
         next += 1;
-        found.extend(children(&directory));
+        // One that cannot be read is removed by the next who can.
+        found.extend(children(&directory).unwrap_or_default());
         if found.len() > MAX_CGROUPS {
             found.truncate(MAX_CGROUPS);
             break;
@@ -39,13 +40,20 @@ pub(super) fn walk(root: &Path) -> Vec<PathBuf> {
 }
 
 /// The cgroups directly below `directory`.
-pub(super) fn children(directory: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
-    entries
-        .flatten()
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .map(|entry| entry.path())
-        .collect()
+pub(super) fn children(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
+    let failed = |error| CgroupError::file("read", directory)(error);
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut children = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            children.push(entry.path());
+        }
+    }
+    Ok(children)
 }
 
 /// Makes `directory`; that it is there is fine.

@@ -1,5 +1,5 @@
 //! The kernel's news as ours: signals, images, manifests, the clock. Each is a
-//! descriptor that is waited for; nothing is polled.
+//! descriptor that is waited for; what the kernel has no watch for is tried again.
 
 use std::fs;
 use std::io;
@@ -96,9 +96,10 @@ fn watch_images(shell: &Shell) -> io::Result<Async<Inotify>> {
     Async::new_nonblocking(inotify)
 }
 
-/// Tells the loop that there is news of the manifest directories, which it reads itself.
-pub(super) fn hear_sources(shell: &Shell, watch: Option<OwnedFd>) -> io::Result<()> {
-    let Some(watch) = watch else { return Ok(()) };
+/// Tells the loop that there is news of the manifest directories, which it reads itself. `true` if
+/// there is something that tells.
+pub(super) fn hear_sources(shell: &Shell, watch: Option<OwnedFd>) -> io::Result<bool> {
+    let Some(watch) = watch else { return Ok(false) };
     let watch = readable(watch)?;
     let sender = shell.news.clone();
     shell.spawn(async move {
@@ -106,7 +107,7 @@ pub(super) fn hear_sources(shell: &Shell, watch: Option<OwnedFd>) -> io::Result<
             smol::future::yield_now().await;
         }
     });
-    Ok(())
+    Ok(true)
 }
 
 /// Arms a timer that never comes due and is cancelled when the clock is set.

@@ -110,9 +110,12 @@ impl Shell {
     /// A pod whose run-time files cannot be read: nobody can say what it is, so it ends.
     pub(super) async fn end_unreadable(&self, uid: &str, directory: &Path) {
         let mut cgroups: Vec<PodCgroup> = self.cgroups.known_supervisor(uid).into_iter().collect();
-        cgroups.extend(
-            self.cgroups.pods().into_iter().filter(|(known, _)| known == uid).map(|(_, cgroup)| cgroup),
-        );
+        match self.cgroups.pods() {
+            Ok(pods) => {
+                cgroups.extend(pods.into_iter().filter(|(known, _)| known == uid).map(|(_, cgroup)| cgroup))
+            }
+            Err(error) => log::error!("failed to look for the cgroups of {uid}: {error}"),
+        }
         self.empty(uid, &cgroups).await;
         if let Err(error) = fs::remove_dir_all(directory) {
             log::error!("failed to remove {}: {error}", directory.display());

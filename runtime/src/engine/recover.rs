@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -77,9 +77,10 @@ impl LookError {
 /// This agent cannot look. It is to end, for it would take living pods for dead ones.
 pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError> {
     let mut found = Vec::new();
-    let entries = fs::read_dir(shell.paths.run_pods()).into_iter().flatten().flatten();
+    let cannot = |source| EngineError::Kernel { what: "what it takes to look for pods", source };
+    let entries = paths_in(&shell.paths.run_pods()).map_err(cannot)?;
     let (directories, strays): (Vec<_>, Vec<_>) =
-        entries.map(|entry| entry.path()).partition(|path| path.is_dir() && !path.is_symlink());
+        entries.into_iter().partition(|path| path.is_dir() && !path.is_symlink());
     for stray in strays {
         log::warn!("{} is no directory of a pod; removing it", stray.display());
         if let Err(error) = fs::remove_file(&stray) {
@@ -99,9 +100,7 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
         let (looked, directory) = look.await;
         match looked {
             Ok(pod) => found.push(pod),
-            Err(LookError::Shortage(source)) => {
-                return Err(EngineError::Kernel { what: "what it takes to look for pods", source });
-            }
+            Err(LookError::Shortage(source)) => return Err(cannot(source)),
             Err(LookError::Unreadable(message)) => {
                 log::error!("{}: {message}; ending what is left of it", directory.display());
                 let uid = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -111,14 +110,14 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
     }
     // Cgroups whose pod has no directory: the agent died between the two, or somebody removed it.
     let is_found = |uid: &str| found.iter().any(|pod: &FoundPod| *pod.wanted.pod.uid.0 == *uid);
-    for uid in shell.cgroups.supervised() {
+    for uid in shell.cgroups.supervised().map_err(EngineError::Cgroups)? {
         match shell.cgroups.known_supervisor(&uid) {
             Ok(cgroup) if !is_found(&uid) => shell.empty(&uid, &[cgroup]).await,
             Ok(_) => {}
             Err(error) => log::error!("failed to look for the supervisor of {uid}: {error}"),
         }
     }
-    for (uid, cgroup) in shell.cgroups.pods() {
+    for (uid, cgroup) in shell.cgroups.pods().map_err(EngineError::Cgroups)? {
         if !is_found(&uid) {
             shell.empty(&uid, &[cgroup]).await;
         }
@@ -127,6 +126,14 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
         log::error!("failed to remove locks of pods that are gone: {error}");
     }
     Ok(found)
+}
+
+/// What lies in a directory; nothing if there is none.
+fn paths_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries?.map(|entry| Ok(entry?.path())).collect(),
+    }
 }
 
 async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, LookError> {

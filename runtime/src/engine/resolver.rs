@@ -124,15 +124,19 @@ impl Shell {
         let of_pod = |entry: &PodShell| {
             let pod = &entry.wanted.pod;
             let name = format!("{}/{}", pod.namespace, pod.name);
-            Some((name, self.paths.pod(&pod.uid.0), pod_files::new_resolv_conf(pod)?))
+            // The second is where containers have it that an agent before 2026-11-22 started.
+            let places = [self.paths.pod(&pod.uid.0), self.paths.run_pod(&pod.uid.0)];
+            Some((name, places, pod_files::new_resolv_conf(pod)?))
         };
         let wanted: Vec<_> = self.pods.borrow().values().filter_map(of_pod).collect();
         let written = self.storage.run(move || {
-            for (pod, directory, text) in wanted {
-                match pod_files::renew_resolv_conf(&directory, &text) {
-                    Ok(false) => {}
-                    Ok(true) => log::info!("{pod}: resolv.conf follows the machine's"),
-                    Err(error) => log::warn!("failed to write resolv.conf of {pod}: {error}"),
+            for (pod, places, text) in wanted {
+                for directory in places {
+                    match pod_files::renew_resolv_conf(&directory, &text) {
+                        Ok(false) => {}
+                        Ok(true) => log::info!("{pod}: resolv.conf follows the machine's"),
+                        Err(error) => log::warn!("failed to write resolv.conf of {pod}: {error}"),
+                    }
                 }
             }
         });

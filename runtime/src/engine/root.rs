@@ -74,7 +74,13 @@ fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
     if permissions.mode() & 0o7777 == mode {
         return Ok(());
     }
-    fs::set_permissions(directory, fs::Permissions::from_mode(mode))
+    match fs::set_permissions(directory, fs::Permissions::from_mode(mode)) {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            log::warn!("failed to set the mode of {} to {mode:o}: {error}", directory.display());
+            Ok(())
+        }
+        set => set,
+    }
 }
 
 /// Opens the API's socket in the place of one that an earlier agent left.

@@ -115,16 +115,22 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
         stop_signal: container_config::stop_signal(image.config.stop_signal.as_deref()),
     };
     let directory = shell.paths.pod(&wanted.pod.uid.0);
-    let missing = PodFiles::are_missing(&directory);
-    let files = missing.then(|| pod_files::texts(&wanted.pod, sandbox.ip, &host_name).0);
     let (upper, work) = (config.upper_dir.clone(), config.work_dir.clone());
     let message = config.termination_message.as_ref().map(|message| message.file.clone());
+    let looked = directory.clone();
     let made = shell.storage.run(move || {
-        files.map_or(Ok(()), |files| files.write(&directory))?;
         container_config::make_run_directories(&upper, &work)?;
-        message.map_or(Ok(()), |file| container_config::make_termination_file(&file))
+        message.map_or(Ok(()), |file| container_config::make_termination_file(&file))?;
+        Ok(PodFiles::are_missing(&looked))
     });
-    let made = made.await.and_then(|()| write_facts(shell, &wanted, attempt, &image_facts));
+    let made = match made.await {
+        Ok(true) => {
+            let (files, _) = pod_files::texts(&wanted.pod, sandbox.ip, &host_name);
+            shell.storage.run(move || files.write(&directory)).await
+        }
+        made => made.map(drop),
+    };
+    let made = made.and_then(|()| write_facts(shell, &wanted, attempt, &image_facts));
     if let Err(error) = made {
         let _ = leaf.remove();
         return Err(create(&error));

@@ -64,11 +64,25 @@ const SANDBOX_WITHIN: Duration = Duration::from_secs(30);
 const GREET_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why a sandbox could not be made.
-struct Failure(SandboxFailure, String);
+struct Failure {
+    reason: SandboxFailure,
+    message: String,
+    /// A supervisor of a pod of that name lives: what is there is its own.
+    is_taken: bool,
+}
 
 impl Failure {
     fn sandbox(error: impl std::error::Error + 'static) -> Failure {
-        Failure(SandboxFailure::Sandbox, crate::error::chain(&error))
+        Failure::new(SandboxFailure::Sandbox, crate::error::chain(&error))
+    }
+
+    fn supervisor(error: SupervisorError) -> Failure {
+        let is_taken = matches!(error, SupervisorError::Locked { .. });
+        Failure { is_taken, ..Failure::sandbox(error) }
+    }
+
+    fn new(reason: SandboxFailure, message: String) -> Failure {
+        Failure { reason, message, is_taken: false }
     }
 }
 
@@ -89,7 +103,7 @@ pub(super) async fn create(shell: Rc<Shell>, pod: PodIndex) {
             shell.spawn(listen(shell.clone(), pod, sandbox));
             shell.tell(pod, PodObservation::SandboxReady { ip, at }).await;
         }
-        Err(Failure(reason, message)) => {
+        Err(Failure { reason, message, .. }) => {
             shell.network.borrow_mut().release(&wanted.pod.uid);
             log::warn!(
                 "failed to create the sandbox of {}/{}: {message}",
@@ -121,10 +135,13 @@ async fn make(
     let late = async {
         smol::Timer::after(SANDBOX_WITHIN).await;
         let seconds = SANDBOX_WITHIN.as_secs();
-        Err(Failure(SandboxFailure::Sandbox, format!("failed to make its namespaces within {seconds} s")))
+        Err(Failure::new(
+            SandboxFailure::Sandbox,
+            format!("failed to make its namespaces within {seconds} s"),
+        ))
     };
     let made = smol::future::or(made, late).await;
-    if made.is_err() {
+    if made.as_ref().is_err_and(|failure| !failure.is_taken) {
         // Whatever was made of it hangs on its processes.
         shell.remove_remains(wanted).await;
         let _ = std::fs::remove_dir_all(shell.paths.run_pod(&wanted.pod.uid.0));
@@ -166,7 +183,7 @@ async fn set_up_volumes(shell: &Rc<Shell>, wanted: &Wanted) -> Result<volume::Vo
     let request = volume::Request::new(&wanted.pod, &shell.paths);
     if request.has_host_paths() {
         let checked = check_host_paths(shell, wanted, &request).await;
-        checked.map_err(|message| Failure(SandboxFailure::Mount, message))?;
+        checked.map_err(|message| Failure::new(SandboxFailure::Mount, message))?;
     }
     // No container of it runs: writable layers that are there are of an earlier sandbox.
     let layers = shell.paths.pod(&wanted.pod.uid.0).join("containers");
@@ -175,7 +192,7 @@ async fn set_up_volumes(shell: &Rc<Shell>, wanted: &Wanted) -> Result<volume::Vo
             .map_err(|error| format!("failed to remove {}: {error}", layers.display()))?;
         volume::set_up(&request)
     });
-    made.await.map_err(|message| Failure(SandboxFailure::Mount, message))
+    made.await.map_err(|message| Failure::new(SandboxFailure::Mount, message))
 }
 
 /// All of it but the volumes.
@@ -212,7 +229,7 @@ async fn make_on(
     let own_cgroup = shell.cgroups.supervisor(uid).map_err(Failure::sandbox)?;
     let own_paths = shell.cgroups.supervisor_paths(&own_cgroup);
     let supervisor =
-        Supervisor::spawn(&directory, &lock_name(wanted), &own_paths).map_err(Failure::sandbox)?;
+        Supervisor::spawn(&directory, &lock_name(wanted), &own_paths).map_err(Failure::supervisor)?;
     supervisor.hello().await.map_err(Failure::sandbox)?;
     supervisor.create_sandbox(&config).map_err(Failure::sandbox)?;
     loop {
@@ -221,7 +238,7 @@ async fn make_on(
                 return Ok((Sandbox::new(supervisor, cgroup, ip, volumes), at));
             }
             SupervisorEvent::SandboxFailed { message } => {
-                return Err(Failure(SandboxFailure::Sandbox, format!("failed to {message}")));
+                return Err(Failure::new(SandboxFailure::Sandbox, format!("failed to {message}")));
             }
             other => log::debug!("{uid}: {other:?} before the sandbox was ready"),
         }

@@ -304,3 +304,22 @@ fn a_directory_that_is_made_while_it_is_looked_for_is_found() {
         }
     }
 }
+
+#[test]
+fn a_directory_that_cannot_be_read_is_refused_and_looked_at_again() {
+    let scratch = Scratch::new("unread");
+    let directory = scratch.0.join("manifests");
+    std::os::unix::fs::symlink(&directory, &directory).expect("linked");
+    let mut sources = Sources::new(vec![directory.clone()], "node");
+    sources.read(Instant::now());
+    let refusals = sources.wanted().1;
+    assert!(refusals.len() == 1 && refusals[0].message.starts_with("failed to read "), "{refusals:?}");
+    // Whatever a pod is from that is in there, nobody can say that it is wanted no more.
+    assert!(sources.is_blind() && sources.is_refused(&directory.join("a.yaml")));
+    fs::remove_file(&directory).expect("it is a link");
+    fs::create_dir(&directory).expect("made");
+    fs::write(directory.join("a.yaml"), manifest("a", "one")).expect("written");
+    sources.read(Instant::now());
+    assert_eq!(images(&sources), ["a=one"]);
+    assert!(!sources.is_blind() && sources.wanted().1.is_empty());
+}

@@ -96,6 +96,7 @@ impl SupervisorError {
     pub fn shortage(self) -> Result<io::Error, SupervisorError> {
         match self {
             SupervisorError::Socket(source)
+            | SupervisorError::Execute(source)
             | SupervisorError::Send(source)
             | SupervisorError::Receive(source)
                 if crate::error::is_shortage(&source) =>
@@ -296,7 +297,9 @@ impl Supervisor {
                     return Err(SupervisorError::Version { theirs: version });
                 }
                 News::Hello { pid, .. } => (state.pid, greeted) = (pid, true),
-                News::HelloEnd => return Ok(state),
+                News::HelloEnd if greeted => return Ok(state),
+                // Of a greeting that was not heard to its end.
+                News::HelloEnd => {}
                 News::Starting { container, number } => {
                     state.starting.push((container.as_str().to_owned(), number));
                 }

@@ -38,12 +38,12 @@ impl ExitRecord {
     /// can be understood.
     ///
     /// # Errors
-    /// It cannot be read now, as without descriptors to spare. That says nothing of the attempt.
+    /// It cannot be read for want of something, as of descriptors. That says nothing of the attempt.
     pub fn read(dir: &Path, container: &str, number: u32) -> io::Result<Option<ExitRecord>> {
         match fs::read(path(dir, container, number)) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+            Err(error) if crate::error::is_shortage(&error) => Err(error),
+            Err(_) => Ok(None),
         }
     }
 
