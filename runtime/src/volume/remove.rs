@@ -43,14 +43,15 @@ pub(super) fn tree(path: &Path) -> io::Result<()> {
     };
     let mut options = OpenOptions::new();
     match options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(parent) {
-        Ok(parent) => Ok(remove(&parent, name)?),
+        Ok(parent) => Ok(remove(&parent, name, &mut 0)?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Removes `name` in `at`, one entry after another, the deepest first.
-fn remove(at: &impl AsRawFd, name: &OsStr) -> nix::Result<()> {
+/// Removes `name` in `at`, one entry after another, the deepest first. `tried` counts the names
+/// that directories were to be moved to.
+fn remove(at: &impl AsRawFd, name: &OsStr, tried: &mut u32) -> nix::Result<()> {
     let mut levels: Vec<Level> = Vec::new();
     levels.extend(unlink_or_enter(at, name)?);
     while let Some(level) = levels.last_mut() {
@@ -70,7 +71,7 @@ fn remove(at: &impl AsRawFd, name: &OsStr) -> nix::Result<()> {
             if levels.len() < DEPTH {
                 levels.push(below);
             } else {
-                move_up(&levels, &entry)?;
+                move_up(&levels, &entry, tried)?;
             }
         }
     }
@@ -78,10 +79,13 @@ fn remove(at: &impl AsRawFd, name: &OsStr) -> nix::Result<()> {
 }
 
 /// Moves a directory from the deepest level to the first, where it is found when that is read again.
-fn move_up(levels: &[Level], name: &OsStr) -> nix::Result<()> {
+/// No name is tried twice: to look for a free one among thousands that were moved before would take
+/// hours.
+fn move_up(levels: &[Level], name: &OsStr, tried: &mut u32) -> nix::Result<()> {
     let (Some(first), Some(last)) = (levels.first(), levels.last()) else { return Ok(()) };
-    for number in 0_u32.. {
-        let shallow = format!(".deep-{number}");
+    while let Some(next) = tried.checked_add(1) {
+        let shallow = format!(".deep-{tried}");
+        *tried = next;
         let moved = nix::fcntl::renameat(
             Some(last.directory.as_raw_fd()),
             name,
@@ -169,4 +173,31 @@ fn entries(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {
         }
     }
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn to_move_a_directory_up_takes_one_name_however_many_were_moved_before() {
+        const MOVED: u32 = 3000;
+        const TAKEN: u32 = 10;
+        let scratch = std::env::temp_dir().join(format!("nodlet-remove-{}", std::process::id()));
+        let doomed = scratch.join("doomed");
+        let last = (1..DEPTH).fold(doomed.clone(), |path, _| path.join("d"));
+        for number in 0..MOVED {
+            std::fs::create_dir_all(last.join(format!("{number}/full"))).expect("made");
+        }
+        // What they are moved to may be taken.
+        for number in 0..TAKEN {
+            std::fs::create_dir_all(doomed.join(format!(".deep-{number}/full"))).expect("made");
+        }
+        let parent = std::fs::File::open(&scratch).expect("it is there");
+        let mut tried = 0;
+        remove(&parent, OsStr::new("doomed"), &mut tried).expect("removed");
+        assert_eq!(std::fs::read_dir(&scratch).expect("read").count(), 0, "something stayed");
+        std::fs::remove_dir(&scratch).expect("it is empty");
+        assert!((MOVED..=MOVED + TAKEN).contains(&tried), "{tried} names were tried for {MOVED} directories");
+    }
 }
