@@ -205,10 +205,15 @@ impl Log {
         let read = || -> io::Result<Vec<u8>> {
             let mut options = OpenOptions::new();
             let mut file = options.read(true).custom_flags(NOTHING_ELSE).open(&self.config.path)?;
-            let length = file.metadata()?.len();
+            let metadata = file.metadata()?;
+            if !metadata.is_file() {
+                return Err(io::Error::other("the log is no file"));
+            }
+            let length = metadata.len();
             file.seek(SeekFrom::Start(length.saturating_sub(WINDOW)))?;
             let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes)?;
+            // It may grow meanwhile: a container that is gone is not all that can write there.
+            file.take(WINDOW).read_to_end(&mut bytes)?;
             if length > WINDOW {
                 let first = bytes.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
                 bytes.drain(..first);

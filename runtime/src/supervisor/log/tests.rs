@@ -205,6 +205,19 @@ fn what_is_put_in_the_place_of_a_log_is_neither_waited_for_nor_written_to() {
 }
 
 #[test]
+fn a_device_in_the_place_of_a_log_has_no_tail() {
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+    let scratch = Scratch::new("device");
+    let mut log = scratch.log(0, 5);
+    log.write(Stream::Stdout, b"one\n");
+    let path = scratch.0.join("app/0.log");
+    std::fs::remove_file(&path).unwrap();
+    // `/dev/zero`, which can be read for ever.
+    mknod(&path, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 5)).expect("these tests need root");
+    assert_eq!(log.tail(), "");
+}
+
+#[test]
 fn a_log_that_was_removed_is_begun_again_when_it_is_full() {
     let scratch = Scratch::new("removed");
     let mut log = scratch.log(200, 3);
