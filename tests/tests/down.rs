@@ -2,6 +2,11 @@
 //! SIGTERM, which takes nothing. That nothing is left behind is checked by the
 //! harness after every single test.
 
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+
+use nix::mount::{MsFlags, mount};
+use nix::sys::stat::{Mode, mkdirat};
 use nodlet_tests::{Device, manifest};
 
 #[test]
@@ -78,4 +83,35 @@ fn a_pod_range_that_collides_is_told() {
     device.launch_agent();
     assert_ne!(device.agent_ended(), 0);
     assert!(device.agent_log().contains("127.0.0.0/24"), "{}", device.agent_log());
+}
+
+#[test]
+fn down_removes_what_unknown_pods_left_however_deep_and_nothing_that_is_mounted_there() {
+    let mut device = Device::start();
+    let pods = device.path("/var/lib/nodlet/pods");
+    // Deeper than an agent has descriptors, and than a path can say. It is there first.
+    let volumes = pods.join("a0/volumes");
+    fs::create_dir_all(&volumes).expect("the root can be written to");
+    let mut at = File::open(&volumes).expect("it is there");
+    for _ in 0..3000 {
+        mkdirat(Some(at.as_raw_fd()), "d", Mode::S_IRWXU).expect("made");
+        at = File::open(format!("/proc/self/fd/{}/d", at.as_raw_fd())).expect("opened");
+    }
+    drop(at);
+    let foreign = device.path("/foreign");
+    fs::create_dir_all(&foreign).expect("the root can be written to");
+    fs::write(foreign.join("file"), "x").expect("the root can be written to");
+    let tmpfs = device.mount_tmpfs("/var/lib/nodlet/pods/a1/volumes/memory", "");
+    let (file, directory) = (pods.join("a1/volumes/memory/file"), pods.join("a1/volumes/x"));
+    fs::write(&file, "").expect("it can be written to");
+    fs::create_dir_all(&directory).expect("the root can be written to");
+    for (source, target) in [(foreign.join("file"), file), (foreign.clone(), directory)] {
+        let none = None::<&str>;
+        mount(Some(&source), &target, none, MsFlags::MS_BIND, none).expect("root can mount");
+    }
+    device.nodlet(["down"]).ok();
+    drop(tmpfs);
+    assert_eq!(fs::read_to_string(foreign.join("file")).expect("it stays"), "x");
+    assert!(!pods.exists(), "{:?} is left", fs::read_dir(&pods).map(Iterator::count));
+    assert_eq!(device.agent_ended(), 0);
 }

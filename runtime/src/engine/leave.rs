@@ -126,20 +126,36 @@ impl Shell {
     pub(super) async fn clean_up(&self) -> Result<(), EngineError> {
         self.network.borrow_mut().remove().map_err(EngineError::Network)?;
         self.cgroups.remove_all().map_err(EngineError::Cgroups)?;
-        remove_logs(&self.paths, |_| false);
-        for path in self.paths.removed_by_down() {
-            let removed = match fs::symlink_metadata(&path) {
-                Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),
-                Ok(_) => fs::remove_file(&path),
-                Err(error) => Err(error),
-            };
-            match removed {
-                Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                    return Err(EngineError::Prepare { path, source });
+        let paths = self.paths.clone();
+        // Where the sweep works, too: what it has begun is done before this begins.
+        self.storage
+            .run(move || {
+                remove_logs(&paths, |_| false);
+                for path in paths.removed_by_down() {
+                    remove_all(&path).map_err(|source| EngineError::Prepare { path, source })?;
                 }
-                Ok(()) | Err(_) => {}
-            }
+                Ok(())
+            })
+            .await
+    }
+}
+
+/// Removes a directory of ours with all that pods left there, but nothing that they mounted.
+fn remove_all(path: &Path) -> io::Result<()> {
+    let remove = || {
+        if !fs::symlink_metadata(path)?.is_dir() {
+            return fs::remove_file(path);
         }
-        Ok(())
+        let entries: io::Result<Vec<_>> = fs::read_dir(path)?.collect();
+        entries?.iter().try_for_each(|entry| volume::tear_down(&entry.path()))?;
+        match fs::remove_dir(path) {
+            // A mount itself: it belongs to whoever made it, and stays, empty.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(()),
+            removed => removed,
+        }
+    };
+    match remove() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }
