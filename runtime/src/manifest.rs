@@ -17,7 +17,7 @@ mod defaults;
 mod emit;
 mod field;
 mod identity;
-mod json;
+pub(crate) mod json;
 mod kind;
 mod locate;
 mod rules;
@@ -41,9 +41,9 @@ pub use field::{FieldError, FieldErrorKind};
 /// The longest manifest that is read.
 pub const SIZE_LIMIT: usize = 10 * 1024 * 1024;
 
-/// Values in one file, those that aliases repeat counted each time: as many Pods as a node
+/// Values in one file or request, those that aliases repeat counted each time: as many Pods as a node
 /// takes, and then some. Each costs some hundred bytes for the moment of reading.
-const VALUES: usize = 25_000;
+pub(crate) const VALUES: usize = 25_000;
 
 /// What happens to unknown and repeated fields; kubectl's `--validate`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -20,9 +20,13 @@ pub(crate) fn request(
     path: &str,
     body: Option<&Value>,
 ) -> io::Result<(u16, Value)> {
+    send(socket, method, path, &body.map(Value::to_string).unwrap_or_default())
+}
+
+/// The same with a body that may be anything.
+pub(crate) fn send(socket: &Path, method: &str, path: &str, body: &str) -> io::Result<(u16, Value)> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-    let body = body.map(Value::to_string).unwrap_or_default();
     write!(
         stream,
         "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\

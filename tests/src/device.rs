@@ -488,6 +488,11 @@ impl Device {
         api::request(&self.socket(), method, path, body).expect("the API answers")
     }
 
+    /// A POST to the API of what may be anything: its code and its answer.
+    pub fn post(&self, path: &str, body: &str) -> (u16, Value) {
+        api::send(&self.socket(), "POST", path, body).expect("the API answers")
+    }
+
     /// A TCP port that leads to the API.
     pub fn forward(&self) -> Forwarder {
         Forwarder::start(&self.socket()).expect("127.0.0.1 has a free port")

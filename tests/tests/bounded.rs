@@ -232,6 +232,29 @@ fn the_worst_manifests_there_are_cost_little() {
 }
 
 #[test]
+fn the_worst_bodies_there_are_cost_little() {
+    let watched = Watched::start();
+    let mib = (1 << 20) - 100;
+    let kinds = ["{\"a\":0},", "[0],", "\"\",", "0,"];
+    for value in kinds {
+        let list = |bytes: usize| format!("[{}0]", value.repeat(bytes / value.len()));
+        let of_a_pod = |bytes: usize| format!("{{\"kind\":\"Pod\",\"spec\":{{\"x\":{}}}}}", list(bytes));
+        for body in [list(mib), of_a_pod(mib)] {
+            let (code, answer) = watched.device.post("/api/v1/namespaces/default/pods", &body);
+            let message = answer["message"].as_str().unwrap_or_default();
+            assert_eq!((code, message.contains("limit is 25000 values")), (413, true), "{value}: {message}");
+        }
+        // As many as are taken, in an object that is looked at.
+        let (code, answer) =
+            watched.device.post("/api/v1/namespaces/default/pods", &of_a_pod(12_000 * value.len()));
+        assert_eq!(code, 400, "{value}: {}", answer["message"]);
+        watched.stayed_below(READING, value);
+    }
+    watched.is_undisturbed();
+    watched.fell_again();
+}
+
+#[test]
 fn a_directory_of_garbage_is_passed_over() {
     let watched = Watched::start();
     let mut seed = 7_u64;

@@ -79,8 +79,8 @@ impl Status {
         Status::new(410, "Expired", message)
     }
 
-    /// 413: more bytes than are read.
-    pub fn too_large(limit: usize) -> Self {
+    /// 413: more than is read; the limit with its unit, if it is not bytes.
+    pub fn too_large(limit: impl fmt::Display) -> Self {
         Status::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {limit}"))
     }
 

@@ -396,6 +396,9 @@ fn hostile_requests_are_refused_and_the_next_is_served() {
         assert_eq!(call(&socket, "POST", pods, "", &nested).0, 400);
         let large = "x".repeat(BODY_BYTES + 1);
         assert_eq!(call(&socket, "POST", pods, "", &large).0, 413);
+        let (code, text) = call(&socket, "POST", pods, "", &format!("[{}0]", "0,".repeat(100_000)));
+        assert_eq!(code, 413);
+        assert!(text.contains("limit is 25000 values"), "{text}");
         let long = format!("GET /version HTTP/1.1\r\nx: {}\r\n\r\n", "x".repeat(4 * HEADER_BYTES));
         assert!(raw(&socket, long.as_bytes()).starts_with("HTTP/1.1 431"));
         let many = format!("GET /version HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(1000));

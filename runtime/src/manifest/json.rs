@@ -36,6 +36,15 @@ pub(super) fn read(text: &str) -> Result<Vec<Document>, serde_json::Error> {
     Ok(documents)
 }
 
+/// Reads one value. An error of the category `Data` says that too many are in it.
+pub(crate) fn value(text: &[u8]) -> Result<Value, serde_json::Error> {
+    let state = RefCell::new(State::default());
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let value = Seed { state: &state }.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(value)
+}
+
 /// What the reader of one file knows beyond the value at hand.
 #[derive(Default)]
 struct State {
