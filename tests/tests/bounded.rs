@@ -250,6 +250,14 @@ fn the_worst_bodies_there_are_cost_little() {
         assert_eq!(code, 400, "{value}: {}", answer["message"]);
         watched.stayed_below(READING, value);
     }
+    // As many clients as are served at a time.
+    let body = format!("{{\"kind\":\"Pod\",\"spec\":{{\"x\":[{}0]}}}}", "{\"a\":0},".repeat(12_000));
+    thread::scope(|scope| {
+        for _ in 0..60 {
+            scope.spawn(|| watched.device.post("/api/v1/namespaces/default/pods", &body));
+        }
+    });
+    watched.stayed_below(SERVING, "60 bodies at a time");
     watched.is_undisturbed();
     watched.fell_again();
 }

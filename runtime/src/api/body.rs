@@ -71,9 +71,13 @@ pub(super) fn warn(response: &mut Response<Body>, warnings: &[String]) {
     }
 }
 
-/// All of a request's body as JSON; null if there is none. What has come of it has its room among
-/// `places`: sixty clients who send a little less than is taken are not to fill the memory.
-pub(super) async fn read(places: &Places, request: hyper::Request<Incoming>) -> Result<Value, Status> {
+/// All of a request's body as JSON, null if there is none, and its room among `places`, for as long
+/// as the object is there: sixty clients who send a little less than is taken are not to fill the
+/// memory, neither with text nor with what comes of it.
+pub(super) async fn read(
+    places: &Places,
+    request: hyper::Request<Incoming>,
+) -> Result<(Value, Held), Status> {
     if let Some(kind) = request.headers().get(header::CONTENT_TYPE)
         && !kind.as_bytes().starts_with(b"application/json")
     {
@@ -88,16 +92,29 @@ pub(super) async fn read(places: &Places, request: hyper::Request<Incoming>) -> 
     })
     .await
     .ok_or_else(|| Status::timeout("the body of the request did not arrive in time"))?;
-    let (bytes, _held) = collected?;
+    let (bytes, text) = collected?;
+    let held = places.hold_object(cost(&bytes))?;
+    drop(text);
     if bytes.is_empty() {
-        return Ok(Value::Null);
+        return Ok((Value::Null, held));
     }
-    // Text is a small part of what comes of it: so many objects of one field each take a hundred times
-    // as much.
-    manifest::json::value(&bytes).map_err(|error| match error.is_data() {
+    let value = manifest::json::value(&bytes).map_err(|error| match error.is_data() {
         true => Status::too_large(format!("{} values: send several objects one by one", manifest::VALUES)),
         false => Status::bad_request(format!("the object provided is unrecognized: it is not JSON: {error}")),
-    })
+    })?;
+    Ok((value, held))
+}
+
+/// What comes of a text takes no more memory than that: a list or an object begins with room for
+/// several values, and each further value comes after a comma.
+fn cost(text: &[u8]) -> usize {
+    let values = text.iter().map(|byte| match byte {
+        b'{' => 800,
+        b'[' => 200,
+        b',' => 100,
+        _ => 0,
+    });
+    text.len() + values.sum::<usize>()
 }
 
 /// The bytes of a body, and the room that they take.

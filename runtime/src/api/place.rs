@@ -22,6 +22,10 @@ use super::body::Body;
 /// together: a list of all pods of a full board for each of a dozen. One alone may be larger.
 const UNREAD: usize = 4 * 1024 * 1024;
 
+/// Bytes of the objects that clients have sent and that wait for the agent, of all clients together.
+/// One alone may be larger.
+const OBJECTS: usize = 4 * 1024 * 1024;
+
 /// Clients at a time that stay: that watch, follow a log, have a process executed. The other
 /// places are for those that ask and go. The next one to stay is refused unless one of them hangs.
 const STAYING: usize = 48;
@@ -47,6 +51,8 @@ pub struct Places {
     taken: RefCell<Vec<Weak<Place>>>,
     /// Bytes that are held for all clients.
     unread: Rc<Cell<usize>>,
+    /// Bytes of objects that wait.
+    objects: Rc<Cell<usize>>,
 }
 
 /// The place of one client.
@@ -98,15 +104,19 @@ impl Places {
 
     /// Room for an answer of so many bytes, until what is returned is dropped.
     pub(super) fn hold(&self, bytes: usize) -> Result<Held, Status> {
-        let held = self.unread.get();
-        if held > 0 && held + bytes > UNREAD {
+        Held::among(&self.unread, bytes, UNREAD).ok_or_else(|| {
             self.make_room(Instant::now());
-            return Err(Status::too_many_requests(
-                "other clients have not read their answers yet: try again in a moment",
-            ));
-        }
-        self.unread.set(held + bytes);
-        Ok(Held { bytes, unread: self.unread.clone() })
+            Status::too_many_requests("other clients have not read their answers yet: try again in a moment")
+        })
+    }
+
+    /// Room for an object of so many bytes that a client has sent.
+    pub(super) fn hold_object(&self, bytes: usize) -> Result<Held, Status> {
+        Held::among(&self.objects, bytes, OBJECTS).ok_or_else(|| {
+            Status::too_many_requests(
+                "objects of other clients have to be looked at first: try again in a moment",
+            )
+        })
     }
 }
 
@@ -158,12 +168,24 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct Held {
     bytes: usize,
-    unread: Rc<Cell<usize>>,
+    all: Rc<Cell<usize>>,
+}
+
+impl Held {
+    /// `None` if that is more than the limit together with what is held already.
+    fn among(all: &Rc<Cell<usize>>, bytes: usize, limit: usize) -> Option<Held> {
+        let held = all.get();
+        if held > 0 && bytes > 0 && held + bytes > limit {
+            return None;
+        }
+        all.set(held + bytes);
+        Some(Held { bytes, all: all.clone() })
+    }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.unread.set(self.unread.get() - self.bytes);
+        self.all.set(self.all.get() - self.bytes);
     }
 }
 
@@ -294,5 +316,15 @@ mod tests {
         assert!(places.hold(1).is_err());
         drop(many);
         assert_eq!(places.unread.get(), 0);
+    }
+
+    #[test]
+    fn an_object_that_waits_keeps_out_others_but_no_answer_and_no_empty_body() {
+        let places = Places::default();
+        let large = places.hold_object(OBJECTS * 2).expect("one alone may be larger");
+        assert_eq!(places.hold_object(1).map(|_| ()).map_err(|status| status.code), Err(429));
+        assert!(places.hold_object(0).is_ok() && places.hold(UNREAD).is_ok());
+        drop(large);
+        assert!(places.hold_object(OBJECTS).is_ok());
     }
 }

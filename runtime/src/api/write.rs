@@ -21,7 +21,7 @@ pub(super) async fn create(
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
-    let mut object = body::read(&api.places, request).await?;
+    let (mut object, _held) = body::read(&api.places, request).await?;
     belongs(&mut object, namespace, None)?;
     let accepted = ask(api, |reply| Request::Create { object, validation, dry_run, reply }).await?;
     Ok(show(StatusCode::CREATED, &accepted))
@@ -34,7 +34,7 @@ pub(super) async fn apply(
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
-    let mut object = body::read(&api.places, request).await?;
+    let (mut object, _held) = body::read(&api.places, request).await?;
     belongs(&mut object, &key.namespace, Some(&key.name))?;
     let accepted = ask(api, |reply| Request::Apply { object, validation, dry_run, reply }).await?;
     let (code, applied) = match accepted.applied {
@@ -185,7 +185,7 @@ impl DeleteOptions {
         query: &Query,
         request: hyper::Request<Incoming>,
     ) -> Result<DeleteOptions, Status> {
-        let body = body::read(&api.places, request).await?;
+        let (body, _held) = body::read(&api.places, request).await?;
         let given = match &body["gracePeriodSeconds"] {
             Value::Null => match query.get("gracePeriodSeconds") {
                 None | Some("") => None,
