@@ -567,9 +567,18 @@ impl CgroupError {
     fn raw_os_error(&self) -> Option<i32> {
         match self {
             CgroupError::File { source, .. } => source.raw_os_error(),
+            CgroupError::Limit { source, .. } => {
+                let mut cause = std::error::Error::source(source);
+                loop {
+                    let error = cause?;
+                    if let Some(error) = error.downcast_ref::<io::Error>() {
+                        return error.raw_os_error();
+                    }
+                    cause = error.source();
+                }
+            }
             CgroupError::NoUnified
             | CgroupError::Uid { .. }
-            | CgroupError::Limit { .. }
             | CgroupError::Missing { .. }
             | CgroupError::NotTaken { .. }
             | CgroupError::DeviceFilter { .. } => None,

@@ -541,6 +541,7 @@ fn a_binary_that_cannot_take_over_changes_nothing() {
     let config = pod.container("app", &["wait"]);
     let process = pod.start(config_number(&config), &config);
     let pid = pod.pid();
+    wait_until("end of the helpers", || possessions(pid).1.split_whitespace().count() == 1);
     let before = possessions(pid);
     for (name, text) in [("script", "#!/bin/true\n"), ("nonsense", "nonsense")] {
         let file = pod.root.join(name);
