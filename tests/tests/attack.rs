@@ -351,8 +351,10 @@ fn pods_stay_while_the_directory_of_their_manifests_cannot_be_read() {
     device.start_agent();
     device.wait_for("it to be told", || device.agent_log().contains("its pods stay as they are"));
     device.pod("web").wait_ready();
-    std::fs::remove_file(&manifests).expect("it is a link");
-    std::fs::rename(&aside, &manifests).expect("it is there");
+    // At once: a directory that is gone for a moment has no pods.
+    let link = manifests.with_extension("link");
+    std::os::unix::fs::symlink(&aside, &link).expect("it is not");
+    std::fs::rename(&link, &manifests).expect("it is there");
     device.write_manifest("other.yaml", &manifest::pod("other", "print up then sleep"));
     device.pod("other").wait_ready();
     assert!(living.iter().all(|pid| device.container_processes().contains(pid)));
