@@ -36,6 +36,7 @@ use smol::{Async, Timer};
 
 use self::hierarchy::{Controller, Hierarchies, Home};
 pub use self::limits::ContainerLimits;
+pub(crate) use self::limits::memory_of;
 use self::limits::{MIN_SHARES, Target};
 pub(crate) use self::tree::kill_headless;
 pub use self::unpacker::UnpackerCgroup;

@@ -18,7 +18,7 @@ use crate::node::{Attempt, StartFailure, StartFailureReason};
 use crate::paths::Paths;
 use crate::pod_files;
 use crate::spec::volume::MountPropagation;
-use crate::spec::{Container, Pod, QosClass};
+use crate::spec::{Container, Pod, QosClass, Quantity};
 use crate::supervisor::config::{
     CgroupPaths, ContainerConfig, LogConfig, MountConfig, MountSource, NetworkConfig, ProcessConfig,
     Propagation, SandboxConfig, TerminationMessage, UserConfig,
@@ -284,7 +284,12 @@ fn oom_score_adj(pod: &Pod, container: &Container, memory: u64) -> i32 {
         QosClass::Guaranteed => -997,
         QosClass::BestEffort => 1000,
         QosClass::Burstable => {
-            let request = container.resources.memory_request.as_ref().map_or(0, |request| request.value());
+            let request = |container: &Container| {
+                container.resources.memory_request.as_ref().map_or(0, Quantity::value)
+            };
+            // A sidecar is not to go before those that it is there for.
+            let least = pod.spec.containers.iter().map(request).min().filter(|_| container.sidecar);
+            let request = request(container).max(least.unwrap_or(0));
             let share = 1000 * i128::from(request) / i128::from(memory.max(1));
             (1000 - share).clamp(3, 999) as i32
         }

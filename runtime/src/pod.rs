@@ -14,12 +14,13 @@
 //! Stages are never left backwards; what is wanted again while it goes starts
 //! as another pod when this one is forgotten. `container.rs` has the life of a
 //! container, `stage.rs` that of the sandbox, `start.rs` and `termination.rs` how
-//! both begin and end, `probe.rs` when a container is asked how it is, `record.rs`
+//! both begin and end, `init.rs` whose turn it is to begin, `probe.rs` when a container is asked how it is, `record.rs`
 //! what is kept on flash of it all and when.
 
 mod backoff;
 mod condition;
 mod container;
+mod init;
 mod phase;
 mod probe;
 mod record;
@@ -118,7 +119,8 @@ impl PodState {
     }
 
     fn blank(index: PodIndex, pod: Rc<Pod>, wish: Wish, now: Instant) -> Self {
-        let containers = pod.spec.containers.iter().map(|_| ContainerState::new()).collect();
+        let indexes = pod.spec.container_indexes();
+        let containers = indexes.map(|index| ContainerState::new(pod.spec.role(index))).collect();
         PodState {
             index,
             pod,
@@ -426,6 +428,7 @@ impl PodState {
     pub(crate) fn wake(&self, wake: &mut Wake, around: Surroundings) {
         match self.stage {
             Stage::Active if self.wish == Wish::Wanted => self.wake_active(wake, around.name_is_free),
+            Stage::Stopping { patience, .. } if self.any_waits_to_be_stopped() => wake.note(patience),
             Stage::Active
             | Stage::Stopping { .. }
             | Stage::Stopped

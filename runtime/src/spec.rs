@@ -12,7 +12,9 @@ pub mod probe;
 pub mod quantity;
 pub mod volume;
 
-pub use container::{Container, ContainerIndex, EnvVar, MAX_CONTAINERS, ResourceRequirements, RestartPolicy};
+pub use container::{
+    Container, ContainerIndex, EnvVar, MAX_CONTAINERS, ResourceRequirements, RestartPolicy, Role,
+};
 pub use pod::{Pod, PodSpec, QosClass, Uid};
 pub use probe::{Probe, ProbeAction, ProbeKind};
 pub use quantity::Quantity;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::node::PodPhase;
 use crate::pod::{Condition, ContainerState, Ended, PodState, Shown};
-use crate::spec::{Container, QosClass};
+use crate::spec::{Container, ContainerIndex, PodSpec, QosClass, Role};
 use crate::time::{Anchor, Instant, Moment};
 
 /// Scheme of `containerID`.
@@ -48,6 +48,9 @@ pub fn of(pod: &PodState, anchor: Anchor, host_ip: Option<Ipv4Addr>) -> Value {
         set("podIP", ip.to_string().into());
         set("podIPs", json!([{ "ip": ip.to_string() }]));
     }
+    if !pod.pod().spec.init_containers.is_empty() {
+        set("initContainerStatuses", init_container_statuses(pod, anchor));
+    }
     set("containerStatuses", container_statuses(pod, anchor));
     Value::Object(status)
 }
@@ -83,23 +86,36 @@ fn conditions(pod: &PodState, anchor: Anchor) -> Value {
         PodPhase::Succeeded => Some("PodCompleted"),
         PodPhase::Failed => Some("PodFailed"),
     };
+    let spec = &pod.pod().spec;
     let unready = || {
-        let names: Vec<&str> = pod
-            .containers()
-            .filter(|(_, container)| !container.health().ready)
-            .map(|(index, _)| pod.pod().spec.container(index).name.as_str())
-            .collect();
-        format!("containers with unready status: [{}]", names.join(" "))
+        let indexes = spec.init_indexes().chain(spec.regular_indexes());
+        let counted = indexes.filter(|index| spec.role(*index) != Role::Init);
+        let names = counted.filter(|index| !pod.health(*index).ready).map(|index| name(pod, index));
+        format!("containers with unready status: [{}]", names.collect::<Vec<_>>().join(" "))
     };
+    let incomplete = || {
+        let is_complete = |index: &ContainerIndex| match spec.role(*index) {
+            Role::Sidecar => pod.health(*index).started,
+            Role::Init | Role::Regular => pod.health(*index).ready,
+        };
+        let names = spec.init_indexes().filter(|index| !is_complete(index)).map(|index| name(pod, index));
+        format!("containers with incomplete status: [{}]", names.collect::<Vec<_>>().join(" "))
+    };
+    // Without init containers it is true from the beginning.
+    let initialized = if spec.init_containers.is_empty() { accepted } else { conditions.initialized };
     let why_not_ready = match (conditions.containers_ready.status, over) {
         (true, _) => None,
         (false, Some(reason)) => Some((reason, None)),
         (false, None) => Some(("ContainersNotReady", Some(unready()))),
     };
-    let completed = (pod.phase() == PodPhase::Succeeded).then_some(("PodCompleted", None));
+    let why_initialized = match (initialized.status, pod.phase()) {
+        (_, PodPhase::Succeeded) => Some(("PodCompleted", None)),
+        (true, PodPhase::Pending | PodPhase::Running | PodPhase::Failed) => None,
+        (false, _) => Some(("ContainersNotInitialized", Some(incomplete()))),
+    };
     Value::Array(vec![
         condition("PodReadyToStartContainers", conditions.ready_to_start_containers, None, anchor),
-        condition("Initialized", accepted, completed, anchor),
+        condition("Initialized", initialized, why_initialized, anchor),
         condition("Ready", conditions.containers_ready, why_not_ready.clone(), anchor),
         condition("ContainersReady", conditions.containers_ready, why_not_ready, anchor),
         condition("PodScheduled", accepted, None, anchor),
@@ -123,32 +139,39 @@ fn condition(kind: &str, condition: Condition, why: Option<(&str, Option<String>
     value
 }
 
-fn container_statuses(pod: &PodState, anchor: Anchor) -> Value {
-    let spec = &pod.pod().spec;
-    let message_bytes = MAX_MESSAGES / spec.containers.len().max(1);
-    let mut statuses: Vec<(&str, Value)> = pod
-        .containers()
-        .map(|(index, container)| {
-            let spec = spec.container(index);
-            let held_up = pod.sandbox_failure();
-            (spec.name.as_str(), container_status(spec, container, held_up, message_bytes, anchor))
-        })
-        .collect();
-    statuses.sort_by_key(|(name, _)| *name);
-    statuses.into_iter().map(|(_, status)| status).collect()
+fn name(pod: &PodState, index: ContainerIndex) -> &str {
+    &pod.pod().spec.container(index).name
 }
 
-/// `held_up` says why there is no sandbox: a kubelet tells it by an event alone, which is
-/// gone long before the pod runs.
+/// In the order of their names.
+fn container_statuses(pod: &PodState, anchor: Anchor) -> Value {
+    let regular = pod.containers().filter(|(_, container)| container.role == Role::Regular);
+    let mut regular: Vec<_> = regular.collect();
+    regular.sort_by_key(|(index, _)| name(pod, *index));
+    regular.into_iter().map(|(index, container)| container_status(pod, index, container, anchor)).collect()
+}
+
+/// In the order of the spec.
+fn init_container_statuses(pod: &PodState, anchor: Anchor) -> Value {
+    let init = pod.containers().filter(|(_, container)| container.role != Role::Regular);
+    init.map(|(index, container)| container_status(pod, index, container, anchor)).collect()
+}
+
 fn container_status(
-    spec: &Container,
+    pod: &PodState,
+    index: ContainerIndex,
     container: &ContainerState,
-    held_up: &str,
-    message_bytes: usize,
     anchor: Anchor,
 ) -> Value {
+    let of_pod = &pod.pod().spec;
+    let spec: &Container = of_pod.container(index);
+    let message_bytes = MAX_MESSAGES / of_pod.container_count().max(1);
+    // Why there is no sandbox: a kubelet tells it by an event alone, which is gone long before
+    // the pod runs.
+    let held_up = pod.sandbox_failure();
     let (state, last) = container.shown();
     let state = match state {
+        Shown::NotYet => json!({ "waiting": waiting(not_yet(of_pod), held_up) }),
         Shown::Waiting { reason, message } => {
             let message = if message.is_empty() { held_up } else { message };
             json!({ "waiting": waiting(reason, message) })
@@ -196,6 +219,11 @@ fn container_status(
         status["volumeMounts"] = mounts.collect();
     }
     status
+}
+
+/// What a container waits for that has not run yet.
+fn not_yet(spec: &PodSpec) -> &'static str {
+    if spec.init_containers.is_empty() { "ContainerCreating" } else { "PodInitializing" }
 }
 
 fn waiting(reason: &str, message: &str) -> Value {

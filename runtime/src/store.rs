@@ -225,6 +225,9 @@ struct OnFlash {
 
 #[derive(Serialize, Deserialize)]
 struct ContainerOnFlash {
+    /// Not in files of before there were init containers.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    name: String,
     attempts: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_exit: Option<ExitOnFlash>,
@@ -277,6 +280,7 @@ const VERSION: u32 = 1;
 impl OnFlash {
     fn new(record: &Record, boot_id: &str, anchor: Anchor) -> OnFlash {
         let container = |container: &ContainerRecord| ContainerOnFlash {
+            name: container.name.clone(),
             attempts: container.attempts,
             last_exit: container.last_exit.as_ref().map(|exit| ExitOnFlash {
                 number: exit.number,
@@ -305,6 +309,7 @@ impl OnFlash {
     fn into_record(self, boot_id: &str) -> Record {
         let same_boot = !boot_id.is_empty() && self.boot_id == boot_id;
         let container = |container: ContainerOnFlash| ContainerRecord {
+            name: container.name,
             attempts: container.attempts,
             last_exit: container.last_exit.map(|exit| RecordedExit {
                 number: exit.number,

@@ -13,7 +13,7 @@ use cgroups_rs::fs::pid::PidController;
 
 use super::CgroupError;
 use super::hierarchy::{Controller, Hierarchies, Home};
-use crate::spec::{ContainerIndex, Pod, QosClass, Quantity};
+use crate::spec::{ContainerIndex, Pod, QosClass, Quantity, ResourceRequirements};
 
 /// Shares of who asks for no cpu: the kernel's least.
 pub(super) const MIN_SHARES: u64 = 2;
@@ -64,22 +64,34 @@ impl ContainerLimits {
         }
     }
 
-    /// Of the pod as a whole: the sum of its requests; a limit only if every container has one.
+    /// Of the pod as a whole: what its containers request together; a limit only if every one has one.
     pub(super) fn of_pod(pod: &Pod) -> ContainerLimits {
         let mut whole = ContainerLimits::none();
         if pod.spec.qos_class() == QosClass::BestEffort {
             return whole;
         }
-        let containers = || pod.spec.containers.iter().map(|container| &container.resources);
-        let requested = containers()
-            .filter_map(|resources| milli(&resources.cpu_request).or(milli(&resources.cpu_limit)));
-        whole.cpu_shares = shares(requested.fold(0, i64::saturating_add));
-        let cpu: Option<Vec<i64>> = containers().map(|resources| milli(&resources.cpu_limit)).collect();
-        whole.cpu_quota_us = cpu.map(|limits| quota(limits.into_iter().fold(0, i64::saturating_add)));
-        let memory: Option<Vec<u64>> = containers().map(|resources| bytes(&resources.memory_limit)).collect();
-        whole.memory = memory.map(|limits| limits.into_iter().fold(0, u64::saturating_add));
+        let requested = pod.spec.effective(|resources| {
+            milli(&resources.cpu_request).or(milli(&resources.cpu_limit)).unwrap_or(0)
+        });
+        whole.cpu_shares = shares(requested);
+        whole.cpu_quota_us = if_all_have(pod, |resources| milli(&resources.cpu_limit)).map(quota);
+        whole.memory = memory_of(pod);
         whole
     }
+}
+
+/// The memory limit of a pod as a whole, in bytes.
+pub(crate) fn memory_of(pod: &Pod) -> Option<u64> {
+    let limit = |resources: &ResourceRequirements| {
+        bytes(&resources.memory_limit).map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX))
+    };
+    if_all_have(pod, limit).and_then(|bytes| u64::try_from(bytes).ok())
+}
+
+/// A limit of the pod as a whole; without one on any container there is none.
+fn if_all_have(pod: &Pod, limit: impl Fn(&ResourceRequirements) -> Option<i64>) -> Option<i64> {
+    let is_limited = pod.spec.all_containers().all(|container| limit(&container.resources).is_some());
+    is_limited.then(|| pod.spec.effective(|resources| limit(resources).unwrap_or(0)))
 }
 
 /// A cpu quantity in thousandths; zero counts as not given.

@@ -53,6 +53,7 @@ struct Involved<'a> {
     namespace: &'a str,
     name: &'a str,
     uid: &'a str,
+    /// `fieldPath` of the container, if it is about one.
     container: Option<&'a str>,
 }
 
@@ -146,7 +147,7 @@ fn object(involved: &Involved<'_>, kind: &str, kept: &Kept, node: &str) -> Value
         "apiVersion": "v1", "kind": "Pod", "namespace": involved.namespace, "name": involved.name, "uid": involved.uid,
     });
     if let Some(container) = involved.container {
-        about["fieldPath"] = format!("spec.containers{{{container}}}").into();
+        about["fieldPath"] = container.into();
     }
     json!({
         "apiVersion": "v1",
@@ -193,11 +194,12 @@ impl Shell {
 
     /// Shows an event of a pod by what it is wanted to be.
     pub(super) fn emit_of(&self, wanted: &Wanted, event: &Event) {
+        let container = event.container.map(|index| wanted.pod.spec.field_path(index));
         let involved = Involved {
             namespace: &wanted.pod.namespace,
             name: &wanted.pod.name,
             uid: &wanted.pod.uid.0,
-            container: event.container.map(|index| wanted.pod.spec.container(index).name.as_str()),
+            container: container.as_deref(),
         };
         let kind = if event.warning { "Warning" } else { "Normal" };
         log::info!("{}/{}: {} {}", involved.namespace, involved.name, event.reason, one_line(&event.message));
@@ -218,7 +220,12 @@ mod tests {
 
     fn record(events: &mut Events, pod: usize, reason: &str, message: &str) {
         let name = format!("pod-{pod}");
-        let involved = Involved { namespace: "default", name: &name, uid: &name, container: Some("app") };
+        let involved = Involved {
+            namespace: "default",
+            name: &name,
+            uid: &name,
+            container: Some("spec.containers{app}"),
+        };
         events.record(&involved, "Warning", reason, message, Anchor(0), "board");
     }
 

@@ -364,14 +364,13 @@ fn adopt_runs(
     let mut attempts = Vec::new();
     let healths = read_healths(&shell.paths.run_pod(&wanted.pod.uid.0));
     for ((name, number), known) in runs {
-        let position = wanted.pod.spec.containers.iter().position(|container| container.name == name);
-        let Some(index) = position.and_then(|index| u8::try_from(index).ok()) else { continue };
+        let Some(index) = wanted.pod.spec.index_of(&name) else { continue };
         let facts = run::read_facts(shell, wanted, &name, number);
         let at = known.process.at;
         let container = run::started_container(&facts, at, known.process.user);
         let leaf = sandbox.cgroup.known_leaf(&name, number);
         let exit = known.exit.map(|record| run::exit_of(record, at, run::oom_killed(&leaf)));
-        let attempt = Attempt { container: ContainerIndex(index), number };
+        let attempt = Attempt { container: index, number };
         if exit.is_none()
             && let Err(error) = leaf.kill_execs()
         {
@@ -393,7 +392,7 @@ fn adopt_runs(
             };
             sandbox.runs.borrow_mut().insert((name, number), run);
         }
-        let health = healths.get(usize::from(index)).copied().unwrap_or_default();
+        let health = healths.get(usize::from(index.0)).copied().unwrap_or_default();
         attempts.push(FoundAttempt { attempt, container, exit, health });
     }
     attempts

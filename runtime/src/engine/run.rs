@@ -249,8 +249,7 @@ fn facts_path(shell: &Shell, wanted: &Wanted, container: &str, number: u32) -> P
 pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox>, event: SupervisorEvent) {
     let Some(wanted) = shell.wanted(pod) else { return };
     let attempt = |container: &str, number: u32| {
-        let index = wanted.pod.spec.containers.iter().position(|known| known.name == container)?;
-        Some(Attempt { container: ContainerIndex(u8::try_from(index).ok()?), number })
+        Some(Attempt { container: wanted.pod.spec.index_of(container)?, number })
     };
     match event {
         SupervisorEvent::Started { container, number, process } => {

@@ -33,6 +33,7 @@ pub(super) fn pod(object: &Value) -> Pod {
 pub(super) fn spec(spec: &Value) -> PodSpec {
     PodSpec {
         containers: list(spec, "containers").iter().map(container).collect(),
+        init_containers: list(spec, "initContainers").iter().map(container).collect(),
         volumes: list(spec, "volumes").iter().map(volume).collect(),
         restart_policy: match text(spec, "restartPolicy") {
             "OnFailure" => RestartPolicy::OnFailure,
@@ -133,6 +134,7 @@ fn container(container: &Value) -> Container {
             "Never" => PullPolicy::Never,
             _ => PullPolicy::IfNotPresent,
         },
+        sidecar: text(container, "restartPolicy") == "Always",
         command: filled_list(container, "command"),
         args: filled_list(container, "args"),
         working_dir: filled(container, "workingDir"),

@@ -40,7 +40,7 @@ pub struct Record {
     pub message: Option<String>,
     /// `status.startTime`.
     pub start_time: Option<Moment>,
-    /// One for each container, in the order of the spec.
+    /// One for each container, in the order of their indexes; none of a pod that was refused.
     pub containers: Vec<ContainerRecord>,
     /// A deletion was asked for, with this grace in seconds.
     pub deletion_grace_period_seconds: Option<u64>,
@@ -57,19 +57,47 @@ impl Record {
                 phase: PodPhase::Failed,
                 reason: Some("ContainerStatusUnknown".to_owned()),
                 message: Some(format!("How far the pod came is not known: {why}")),
-                containers: vec![
-                    ContainerRecord { attempts: 1, ..ContainerRecord::default() };
-                    spec.containers.len()
-                ],
+                containers: spec
+                    .all_containers()
+                    .map(|container| ContainerRecord {
+                        name: container.name.clone(),
+                        attempts: 1,
+                        ..ContainerRecord::default()
+                    })
+                    .collect(),
                 ..Record::default()
             })),
         }
+    }
+
+    /// Puts the containers into the order of their indexes, by name. Records of before there
+    /// were names have regular containers alone, in that order.
+    pub(crate) fn put_in_order(&mut self, spec: &PodSpec) {
+        if self.containers.is_empty() {
+            return;
+        }
+        let mut known = std::mem::take(&mut self.containers);
+        let nameless = known.iter().all(|container| container.name.is_empty());
+        if nameless {
+            for (container, spec) in known.iter_mut().zip(&spec.containers) {
+                container.name.clone_from(&spec.name);
+            }
+        }
+        let of = |name: &str| known.iter().find(|container| container.name == name).cloned();
+        let in_order = spec.all_containers().map(|container| {
+            let new = || ContainerRecord { name: container.name.clone(), ..ContainerRecord::default() };
+            of(&container.name).unwrap_or_else(new)
+        });
+        self.containers = in_order.collect();
     }
 }
 
 /// What outlives a reboot of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerRecord {
+    /// `name`; empty in records of before there were names.
+    #[serde(default)]
+    pub name: String,
     /// Runs begun; the newest has this number less one. Coalesced: for a pod
     /// that may restart it can lag behind what took place.
     pub attempts: u32,

@@ -11,11 +11,13 @@ pub(crate) struct Condition {
     pub(crate) since: Moment,
 }
 
-/// All of them. `PodScheduled` and `Initialized` are true from `startTime` on.
+/// All of them. `PodScheduled` is true from `startTime` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conditions {
     /// `PodReadyToStartContainers`.
     pub(crate) ready_to_start_containers: Condition,
+    /// `Initialized`: once it is, it stays so.
+    pub(crate) initialized: Condition,
     /// `ContainersReady`, and without readiness gates `Ready` too.
     pub(crate) containers_ready: Condition,
 }
@@ -24,12 +26,19 @@ impl Conditions {
     /// Of a pod that is taken now.
     pub(crate) fn new(now: Instant) -> Self {
         let not_yet = Condition { status: false, since: Moment::ThisBoot(now) };
-        Conditions { ready_to_start_containers: not_yet, containers_ready: not_yet }
+        Conditions { ready_to_start_containers: not_yet, initialized: not_yet, containers_ready: not_yet }
     }
 
     /// Their present status.
-    pub(crate) fn settle(&mut self, now: Instant, ready_to_start_containers: bool, containers_ready: bool) {
+    pub(crate) fn settle(
+        &mut self,
+        now: Instant,
+        ready_to_start_containers: bool,
+        initialized: bool,
+        containers_ready: bool,
+    ) {
         self.ready_to_start_containers.set(now, ready_to_start_containers);
+        self.initialized.set(now, initialized || self.initialized.status);
         self.containers_ready.set(now, containers_ready);
     }
 }

@@ -16,7 +16,7 @@
 use std::rc::Rc;
 
 use crate::node::{Attempt, Exit, Health, StartFailure, StartFailureReason, StartedContainer};
-use crate::spec::{ContainerIndex, ProbeKind, RestartPolicy};
+use crate::spec::{ContainerIndex, ProbeKind, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::{CrashBackoff, Retry};
@@ -101,11 +101,22 @@ pub(crate) struct Identity {
 /// `state` of a container status.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Shown<'a> {
-    Waiting { reason: &'a str, message: &'a str },
-    Running { at: Instant },
+    /// There was no run, and nothing is in the way of the first.
+    NotYet,
+    Waiting {
+        reason: &'a str,
+        message: &'a str,
+    },
+    Running {
+        at: Instant,
+    },
     Terminated(&'a Ended),
 }
 
+/// Reason of a run that the kernel killed for want of memory.
+const OOM_KILLED: &str = "OOMKilled";
+/// Reason of a run whose process could not be executed: it has no id.
+pub(crate) const START_ERROR: &str = "StartError";
 /// Why a run that nobody saw end is over.
 pub(crate) const LOST_WHILE_RUNNING: &str =
     "The container could not be located when the pod was deleted.  The container used to be Running";
@@ -117,6 +128,7 @@ pub(crate) const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 /// One container of a pod.
 #[derive(Clone, Debug)]
 pub(crate) struct ContainerState {
+    pub(crate) role: Role,
     pub(crate) run: Run,
     /// Of the run that `run` speaks of.
     pub(crate) number: u32,
@@ -136,12 +148,17 @@ pub(crate) struct ContainerState {
     pub(crate) failed_probe: Option<ProbeKind>,
     /// What lower-numbered runs left is removed.
     pub(crate) discarded: u32,
+    /// A run of it has begun in the present sandbox.
+    pub(crate) ran_here: bool,
+    /// It was told that the present run is stopped; it may yet wait for its turn.
+    pub(crate) stop_told: bool,
 }
 
 impl ContainerState {
     /// One that never ran.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(role: Role) -> Self {
         ContainerState {
+            role,
             run: Run::Waiting,
             number: 0,
             started: None,
@@ -153,6 +170,8 @@ impl ContainerState {
             probes: Probes::default(),
             failed_probe: None,
             discarded: 0,
+            ran_here: false,
+            stop_told: false,
         }
     }
 
@@ -203,13 +222,35 @@ impl ContainerState {
 
     /// Whether its newest run, which ended, is followed by another.
     pub(crate) fn restarts(&self, policy: RestartPolicy) -> bool {
-        match policy {
-            RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => {
+        match (self.role, policy) {
+            (Role::Sidecar, _) | (Role::Regular, RestartPolicy::Always) => true,
+            // What it did in an earlier sandbox does not count in this one.
+            (Role::Init, _) if !self.ran_here => true,
+            (Role::Init, RestartPolicy::Always | RestartPolicy::OnFailure) => self.init_failed(),
+            (Role::Regular, RestartPolicy::OnFailure) => {
                 self.failed_probe.is_some() || self.ended.as_ref().is_none_or(|ended| ended.code != 0)
             }
-            RestartPolicy::Never => false,
+            (Role::Init | Role::Regular, RestartPolicy::Never) => false,
         }
+    }
+
+    /// It is an init container that has failed, and the pod with it.
+    pub(crate) fn failed_for_good(&self, policy: RestartPolicy) -> bool {
+        self.role == Role::Init && self.is_done(policy) && self.init_failed()
+    }
+
+    /// It is an init container that has done its work in this sandbox.
+    pub(crate) fn has_initialised(&self) -> bool {
+        match self.run {
+            Run::Exited => self.role == Role::Init && self.ran_here && !self.init_failed(),
+            Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
+            Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
+        }
+    }
+
+    /// An init container that was short of memory has failed, whatever it ended with.
+    fn init_failed(&self) -> bool {
+        self.ended.as_ref().is_none_or(|ended| ended.code != 0 || &*ended.reason == OOM_KILLED)
     }
 
     /// The run that `run` speaks of.
@@ -242,7 +283,14 @@ impl ContainerState {
 
     /// `started` and `ready`.
     pub(crate) fn health(&self) -> Health {
-        if self.is_running() { self.probes.health() } else { Health::default() }
+        let health = if self.is_running() { self.probes.health() } else { Health::default() };
+        match (self.role, self.shown().0) {
+            (Role::Regular | Role::Sidecar, _) => health,
+            (Role::Init, Shown::Terminated(ended)) => Health { started: false, ready: ended.code == 0 },
+            (Role::Init, Shown::NotYet | Shown::Waiting { .. } | Shown::Running { .. }) => {
+                Health { ready: false, ..health }
+            }
+        }
     }
 
     /// `state` and `lastState.terminated`.
@@ -255,7 +303,7 @@ impl ContainerState {
                 (Shown::Waiting { reason: waiting.reason, message: &waiting.message }, ended.as_deref())
             }
             (None, Some(ended)) => (Shown::Terminated(ended), self.previous.as_deref()),
-            (None, None) => (Shown::Waiting { reason: "ContainerCreating", message: "" }, None),
+            (None, None) => (Shown::NotYet, None),
         }
     }
 
@@ -286,11 +334,13 @@ impl ContainerState {
         }
         self.run = run;
         self.failed_probe = None;
+        self.stop_told = false;
     }
 
     /// Its process was executed.
     pub(crate) fn has_started(&mut self, started: Box<StartedContainer>, probes: Probes) {
         self.run = Run::Running;
+        self.ran_here = true;
         self.waiting = None;
         self.probes = probes;
         self.started = Some(started);
@@ -299,6 +349,7 @@ impl ContainerState {
     /// Its run is over.
     pub(crate) fn has_ended(&mut self, ended: Ended) {
         self.run = Run::Exited;
+        self.ran_here = true;
         self.waiting = None;
         self.probes = Probes::default();
         self.previous = self.ended.take();
@@ -309,7 +360,7 @@ impl ContainerState {
     pub(crate) fn ended_as(&self, exit: &Exit) -> Ended {
         let reason = match exit.reason {
             Some(reason) => reason,
-            None if exit.oom_killed => "OOMKilled",
+            None if exit.oom_killed => OOM_KILLED,
             None if exit.code == 0 => "Completed",
             None => "Error",
         };
@@ -347,7 +398,7 @@ impl ContainerState {
         Ended {
             number: self.number,
             code: 128,
-            reason: "StartError".into(),
+            reason: START_ERROR.into(),
             message: failure.message.clone(),
             started_at: Some(Moment::ThisBoot(now)),
             finished_at: Some(Moment::ThisBoot(now)),

@@ -1,9 +1,11 @@
-//! Phase and verdict: what the containers of a pod add up to.
+//! Phase and verdict: what the containers of a pod add up to. Init containers hold the phase
+//! back, and one that fails for good fails the pod; how sidecars end counts for nothing.
 
 use crate::node::PodPhase;
+use crate::spec::Role;
 use crate::time::Instant;
 
-use super::container::{Ended, LOST_AT_THE_END, STATUS_UNKNOWN, Shown};
+use super::container::{ContainerState, Ended, LOST_AT_THE_END, STATUS_UNKNOWN, Shown};
 use super::{PodState, Sandbox, Stage, Verdict, Wish};
 
 impl PodState {
@@ -14,9 +16,12 @@ impl PodState {
         self.phase = self.derive_phase();
         let ready = !self.was_refused()
             && !self.phase.is_terminal()
-            && self.containers.iter().all(|container| container.health().ready);
+            && self
+                .containers
+                .iter()
+                .all(|container| container.role == Role::Init || container.health().ready);
         let sandbox = matches!(self.sandbox, Sandbox::Ready);
-        self.conditions.settle(now, sandbox, ready);
+        self.conditions.settle(now, sandbox, self.is_initialized(), ready);
         self.changed |= before != (self.phase, self.conditions);
     }
 
@@ -38,23 +43,34 @@ impl PodState {
             Stage::Stopping { .. } | Stage::Stopped => return self.phase,
             Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return self.phase,
         }
-        let (mut waiting, mut seen) = (false, false);
+        let mut sum = Sum::default();
         for container in &self.containers {
-            match container.shown() {
-                (Shown::Running { .. } | Shown::Terminated(_), _) => seen = true,
-                (Shown::Waiting { .. }, Some(_)) => seen = true,
-                (Shown::Waiting { .. }, None) => waiting = true,
-            }
+            sum.add(container);
         }
-        if seen && !waiting { PodPhase::Running } else { PodPhase::Pending }
+        sum.phase()
+    }
+
+    /// `Initialized`: all init containers are done or, of sidecars, started; or what comes
+    /// after them has begun.
+    pub(super) fn is_initialized(&self) -> bool {
+        let is_init = |container: &&ContainerState| container.role != Role::Regular;
+        let (init, regular): (Vec<_>, Vec<_>) = self.containers.iter().partition(is_init);
+        let has_begun = |container: &&ContainerState| match container.shown().0 {
+            Shown::Running { .. } | Shown::Terminated(_) => true,
+            Shown::NotYet | Shown::Waiting { .. } => false,
+        };
+        let is_complete = |container: &&ContainerState| match container.role {
+            Role::Sidecar => container.health().started,
+            Role::Init | Role::Regular => container.health().ready,
+        };
+        regular.iter().any(has_begun) || init.iter().all(is_complete)
     }
 
     /// The terminal phase that the exits add up to. A container without one counts as lost.
     fn verdict_of_exits(&self) -> Verdict {
-        let succeeded = self
-            .containers
-            .iter()
-            .all(|container| container.ended.as_ref().is_some_and(|ended| ended.code == 0));
+        let mut regular = self.containers.iter().filter(|container| container.role == Role::Regular);
+        let succeeded =
+            regular.all(|container| container.ended.as_ref().is_some_and(|ended| ended.code == 0));
         let phase = if succeeded { PodPhase::Succeeded } else { PodPhase::Failed };
         Verdict { phase, reason: None, message: None }
     }
@@ -66,21 +82,106 @@ impl PodState {
             if self.verdict.is_none() {
                 self.verdict = Some(self.verdict_of_exits());
             }
-            for container in &mut self.containers {
-                container.waiting = None;
-                if container.ended.is_none() {
-                    container.ended = Some(Box::new(Ended {
-                        number: 0,
-                        code: 137,
-                        reason: STATUS_UNKNOWN.into(),
-                        message: LOST_AT_THE_END.into(),
-                        started_at: None,
-                        finished_at: None,
-                        id: None,
-                    }));
-                }
-            }
+            self.account_for_all();
         }
         self.touch();
+    }
+
+    /// Every process is gone or is about to be, and the containers have said how the pod ended.
+    pub(super) fn completed(&mut self, now: Instant) {
+        if !self.any_alive() {
+            self.stopped(true);
+            return;
+        }
+        // What is left are sidecars.
+        self.verdict = Some(self.verdict_of_exits());
+        self.stop(now, None);
+    }
+
+    /// Whoever has begun, or should have, has ended: of a run that nobody saw, nobody knows how.
+    /// What was never to begin, since init containers come first, goes on waiting for ever.
+    fn account_for_all(&mut self) {
+        let initialised = self.was_initialised();
+        let is_init = |container: &&ContainerState| container.role != Role::Regular;
+        let init = self.containers.iter().filter(is_init).enumerate();
+        let begun = init.filter(|(_, container)| container.ended.is_some()).map(|(place, _)| place);
+        let begun = begun.last().unwrap_or(0);
+        let mut place = 0..;
+        for container in &mut self.containers {
+            container.waiting = None;
+            let counts = match container.role {
+                Role::Regular => initialised,
+                Role::Init | Role::Sidecar => place.next().is_some_and(|place| place <= begun),
+            };
+            if counts && container.ended.is_none() {
+                container.ended = Some(Box::new(Ended {
+                    number: 0,
+                    code: 137,
+                    reason: STATUS_UNKNOWN.into(),
+                    message: LOST_AT_THE_END.into(),
+                    started_at: None,
+                    finished_at: None,
+                    id: None,
+                }));
+            }
+        }
+    }
+
+    /// Whether regular containers were ever to begin, as far as what has ended tells.
+    fn was_initialised(&self) -> bool {
+        let ended_well = |ended: &Option<Box<Ended>>| ended.as_ref().is_some_and(|ended| ended.code == 0);
+        let last_init = self.containers.iter().rfind(|container| container.role != Role::Regular);
+        last_init.is_none_or(|last| {
+            last.role == Role::Init && (ended_well(&last.ended) || ended_well(&last.previous))
+        }) || self
+            .containers
+            .iter()
+            .any(|container| container.role == Role::Regular && container.ended.is_some())
+    }
+}
+
+/// The containers of a pod that is not over, counted as a kubelet does.
+#[derive(Default)]
+struct Sum {
+    /// Init containers that have not ended once.
+    init: bool,
+    /// Sidecars that have not started yet, or not again.
+    sidecar: bool,
+    /// Sidecars and regular containers that never ran.
+    waiting: bool,
+    running: bool,
+    /// Regular containers that have run or do.
+    seen: bool,
+}
+
+impl Sum {
+    fn add(&mut self, container: &ContainerState) {
+        match (container.role, container.shown()) {
+            (Role::Init, (Shown::Running { .. } | Shown::NotYet | Shown::Waiting { .. }, None)) => {
+                self.init = true;
+            }
+            (Role::Init, (Shown::Running { .. }, Some(_))) => self.init = true,
+            (Role::Init, (Shown::Terminated(_), _)) => {}
+            (Role::Init, (Shown::NotYet | Shown::Waiting { .. }, Some(_))) => {}
+            (Role::Sidecar, (Shown::Running { .. }, _)) => {
+                self.running = true;
+                self.sidecar |= !container.health().started;
+            }
+            (Role::Sidecar | Role::Regular, (Shown::NotYet | Shown::Waiting { .. }, None)) => {
+                self.waiting = true;
+            }
+            (Role::Sidecar, (Shown::Terminated(_), _)) => {}
+            (Role::Sidecar, (Shown::NotYet | Shown::Waiting { .. }, Some(_))) => {}
+            (Role::Regular, (Shown::Running { .. } | Shown::Terminated(_), _)) => self.seen = true,
+            (Role::Regular, (Shown::NotYet | Shown::Waiting { .. }, Some(_))) => self.seen = true,
+        }
+    }
+
+    fn phase(&self) -> PodPhase {
+        let initialising = self.init || (self.sidecar && !self.seen);
+        match initialising || self.waiting || !(self.seen || self.running) {
+            true => PodPhase::Pending,
+            false => PodPhase::Running,
+        }
     }
 }

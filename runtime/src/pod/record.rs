@@ -13,15 +13,15 @@ use std::time::Duration;
 use crate::node::{
     Action, ContainerRecord, Draft, FoundAttempt, FoundSandbox, PodPhase, Record, RecordedExit, Wake,
 };
-use crate::spec::{ContainerIndex, RestartPolicy};
+use crate::spec::{ContainerIndex, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::Retry;
 use super::container::{
-    ContainerState, Ended, Identity, LOST_WHILE_RUNNING, Run, STATUS_UNKNOWN, StartRetry,
+    ContainerState, Ended, Identity, LOST_WHILE_RUNNING, Run, START_ERROR, STATUS_UNKNOWN, StartRetry,
 };
 use super::probe::Probes;
-use super::{PodState, Sandbox, Stage, Verdict, Wish};
+use super::{Condition, PodState, Sandbox, Stage, Verdict, Wish};
 
 /// A start changes the record several times within moments.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -186,6 +186,7 @@ impl PodState {
                 }
                 Run::Exited => {
                     self.is_active()
+                        && container.role == Role::Regular
                         && container.is_done(policy)
                         && old.is_none_or(|old| old.last_exit != new.last_exit)
                 }
@@ -206,7 +207,10 @@ impl PodState {
             reason: reason.map(str::to_owned),
             message: message.map(str::to_owned),
             start_time: Some(self.start_time),
-            containers: self.containers.iter().map(container_record).collect(),
+            containers: self
+                .containers()
+                .map(|(index, container)| container_record(&self.pod.spec.container(index).name, container))
+                .collect(),
             deletion_grace_period_seconds: match (self.wish, self.stage) {
                 (Wish::Wanted | Wish::Unknown, _) => None,
                 (Wish::Unwanted, Stage::Stopping { grace, .. }) => Some(grace.as_secs()),
@@ -216,7 +220,8 @@ impl PodState {
     }
 
     /// Takes over what outlived a reboot or the agent.
-    pub(super) fn restore(&mut self, record: Box<Record>, now: Instant) {
+    pub(super) fn restore(&mut self, mut record: Box<Record>, now: Instant) {
+        record.put_in_order(&self.pod.spec);
         if let Some(start_time) = record.start_time {
             self.start_time = start_time;
             match start_time {
@@ -263,11 +268,11 @@ impl PodState {
                 self.sandbox = Sandbox::Ready;
                 self.ip = sandbox.ip;
                 self.conditions.ready_to_start_containers =
-                    super::Condition { status: true, since: Moment::ThisBoot(sandbox.at.min(now)) };
+                    Condition { status: true, since: Moment::ThisBoot(sandbox.at.min(now)) };
                 if self.policy() == RestartPolicy::Never && self.verdict.is_none() {
                     // The record may be ahead: the supervisor knows what really began.
                     for container in &mut self.containers {
-                        *container = ContainerState::new();
+                        *container = ContainerState::new(container.role);
                     }
                 }
             }
@@ -305,7 +310,9 @@ impl PodState {
                 }
                 None => {}
             }
+            container.ran_here = sandbox.is_some();
         }
+        self.conditions.initialized = self.initialized_since(now);
         match self.stage {
             // It was decided that the pod is over, but not all of it is.
             Stage::Stopped if self.any_alive() => {
@@ -325,7 +332,20 @@ impl PodState {
     }
 }
 
-fn container_record(container: &ContainerState) -> ContainerRecord {
+impl PodState {
+    /// `Initialized` of a pod that was found: since the last of its init containers was done.
+    fn initialized_since(&self, now: Instant) -> Condition {
+        let last = self.containers.iter().rfind(|container| container.role != Role::Regular);
+        let done = last.and_then(|last| match last.role {
+            Role::Sidecar => last.started.as_ref().map(|started| Moment::ThisBoot(started.at)),
+            Role::Init | Role::Regular => last.ended.as_ref().and_then(|ended| ended.finished_at),
+        });
+        let status = self.is_initialized();
+        Condition { status, since: done.filter(|_| status).unwrap_or(Moment::ThisBoot(now)) }
+    }
+}
+
+fn container_record(name: &str, container: &ContainerState) -> ContainerRecord {
     let identity = container.identity();
     let last_exit = container.ended.as_ref().and_then(|ended| {
         let (Some(started_at), Some(finished_at)) = (ended.started_at, ended.finished_at) else {
@@ -341,6 +361,7 @@ fn container_record(container: &ContainerState) -> ContainerRecord {
         })
     });
     ContainerRecord {
+        name: name.to_owned(),
         attempts: container.begun(),
         last_exit,
         image: identity.as_ref().map(|identity| identity.image.to_string()),
@@ -368,7 +389,7 @@ fn restore_container(container: &mut ContainerState, record: &ContainerRecord) {
         message: exit.message.as_str().into(),
         started_at: Some(exit.started_at),
         finished_at: Some(exit.finished_at),
-        id: id.clone().filter(|_| exit.number == newest),
+        id: id.clone().filter(|_| exit.number == newest && exit.reason != START_ERROR),
     });
     match seen {
         Some(ended) if ended.number == newest => container.ended = Some(Box::new(ended)),

@@ -28,7 +28,9 @@ fn fate_of(seed: u64, name: &str, number: u32) -> Fate {
     let salt = name.bytes().fold(u64::from(number), |salt, byte| salt * 31 + u64::from(byte));
     let mut chance = Chance(seed.wrapping_mul(1_000_003) ^ salt);
     let after = Duration::from_millis(chance.below(90_000));
-    match chance.below(12) {
+    // An init container that never ends would hold up its pod for ever, in a world that heals too.
+    let kind = if name.starts_with('i') { 4 + chance.below(8) } else { chance.below(12) };
+    match kind {
         0..3 => Fate::Runs,
         3 => Fate::IgnoresTerm,
         4..6 => Fate::Exits(0, after),
@@ -65,7 +67,19 @@ fn some_pod(chance: &mut Chance, uid: &str) -> Pod {
         container.startup_probe = some_probe(chance);
         container
     });
-    let mut pod = pod(policy).uid(uid).with(containers.collect::<Vec<_>>());
+    let containers: Vec<_> = containers.collect();
+    let init = (0..if chance.percent(60) { chance.below(4) } else { 0 }).map(|number| {
+        if chance.percent(50) {
+            return container(&format!("i{number}"));
+        }
+        let mut container = sidecar(&format!("s{number}"));
+        container.liveness_probe = some_probe(chance);
+        container.readiness_probe = some_probe(chance);
+        container.startup_probe = some_probe(chance);
+        container
+    });
+    let init: Vec<_> = init.collect();
+    let mut pod = pod(policy).uid(uid).with(containers).init(init);
     pod.name = if chance.percent(50) { "web".into() } else { uid.into() };
     pod.spec.termination_grace_period = secs(1 + chance.below(40));
     pod.spec.active_deadline = chance.percent(10).then(|| secs(20 + chance.below(200)));
@@ -116,7 +130,7 @@ fn a_life(seed: u64, failures: u64, interruptions: bool) {
     }
     // The world heals, and what is wanted has to run in the end.
     sim.weather = Weather::default();
-    sim.fates(|_, _| Fate::Runs);
+    sim.fates(|name, _| if name.starts_with('i') { Fate::Exits(0, secs(1)) } else { Fate::Runs });
     let mut sim = sim.probes(|_, _, _| ProbeResult::Success);
     sim.run_until(now + secs(100));
     sim.later(secs(0), Observation::ImagesChanged);
@@ -161,12 +175,16 @@ fn in_the_end(sim: &mut Sim, uid: &Uid) {
     let phase = status["phase"].as_str().unwrap_or_default();
     let over = phase == "Succeeded" || phase == "Failed";
     assert_eq!(over, world.shown_terminal.is_some(), "{uid} is {phase}");
-    for (index, spec) in world.pod.spec.containers.iter().enumerate() {
-        let shown = status["containerStatuses"]
-            .as_array()
-            .and_then(|all| all.iter().find(|status| status["name"] == spec.name.as_str()))
+    for index in world.pod.spec.container_indexes() {
+        let (spec, role) = (world.pod.spec.container(index), world.pod.spec.role(index));
+        let lists = ["initContainerStatuses", "containerStatuses"];
+        let shown = lists
+            .iter()
+            .filter_map(|list| status[*list].as_array())
+            .flatten()
+            .find(|status| status["name"] == spec.name.as_str())
             .expect("a status for each container");
-        match sim.alive(uid, index as u8) {
+        match sim.alive(uid, index.0) {
             Some(number) => {
                 assert!(shown["state"]["running"].is_object(), "{uid} runs and shows {shown}");
                 assert_eq!(shown["restartCount"], number, "{uid}");
@@ -177,10 +195,11 @@ fn in_the_end(sim: &mut Sim, uid: &Uid) {
                 let code = shown["state"]["terminated"]["exitCode"].as_i64();
                 let may_be_still = over
                     || rivals > 1
-                    || match world.pod.spec.restart_policy {
-                        RestartPolicy::Always => false,
-                        RestartPolicy::OnFailure => code == Some(0),
-                        RestartPolicy::Never => code.is_some(),
+                    || match (role, world.pod.spec.restart_policy) {
+                        (Role::Init, _) => code == Some(0),
+                        (Role::Sidecar, _) | (Role::Regular, RestartPolicy::Always) => false,
+                        (Role::Regular, RestartPolicy::OnFailure) => code == Some(0),
+                        (Role::Regular, RestartPolicy::Never) => code.is_some(),
                     };
                 assert!(may_be_still, "{uid}/{} is stuck: {shown}\n{}", spec.name, sim.log);
             }

@@ -3,10 +3,12 @@
 //!
 //! The world knows what really takes place and panics when the core lets
 //! something happen that never may: two runs of a container alive, two pods of
-//! one name, a start that is not on flash, a plan that spins. `timelines.rs`
+//! one name, a start that is not on flash, a container before its turn, a sidecar
+//! asked to end before those that it serves, a plan that spins. `timelines.rs`
 //! reads what took place as sentences, `seeds.rs` lets chance write them.
 
 mod disaster;
+mod order;
 mod sample;
 mod world;
 
@@ -119,6 +121,7 @@ pub(crate) struct WorldPod {
     /// Runs of each container that were begun, in all boots.
     pub(crate) begun: Vec<Vec<u32>>,
     save_in_flight: bool,
+    order: order::Order,
 }
 
 /// How a run of a container goes, by the container's name and the run's number.
@@ -223,7 +226,8 @@ impl Sim {
         match self.pods.iter_mut().find(|known| known.pod.uid == uid) {
             Some(known) => known.wanted = true,
             None => self.pods.push(WorldPod {
-                begun: vec![Vec::new(); pod.spec.containers.len()],
+                begun: vec![Vec::new(); pod.spec.container_count()],
+                order: order::Order::default(),
                 pod: pod.clone(),
                 wanted: true,
                 sandbox: WorldSandbox::None,
@@ -253,7 +257,7 @@ impl Sim {
             return;
         }
         let asked = grace.unwrap_or(pod.pod.spec.termination_grace_period).max(secs(2));
-        let gone_by = now + asked + slack;
+        let gone_by = now + asked + pod.last_window() + slack;
         pod.gone_by = Some(pod.gone_by.map_or(gone_by, |earlier| earlier.min(gone_by)));
         self.tell(Observation::Unwanted { uid: uid.clone(), grace });
     }
@@ -318,7 +322,8 @@ impl Sim {
             let durable = state.is_unwanted();
             let world = self.pods.iter_mut().find(|world| world.pod.uid == uid).expect("a pod of this world");
             // `lastState` and `user` do not outlive a reboot.
-            let containers = status["containerStatuses"].as_array().into_iter().flatten();
+            let lists = ["initContainerStatuses", "containerStatuses"];
+            let containers = lists.iter().filter_map(|list| status[*list].as_array()).flatten();
             let containers =
                 containers.map(|one| json!([one["name"], one["state"], one["restartCount"]])).collect();
             match &world.shown_terminal {

@@ -64,6 +64,8 @@ pub(crate) enum Stage {
         grace: Duration,
         /// When what runs is killed.
         deadline: Instant,
+        /// Until when sidecars wait for what ends before them.
+        patience: Instant,
     },
     /// Every process is gone for good.
     Stopped,

@@ -1,8 +1,8 @@
 //! What makes a pod run: its sandbox, then its containers one after another in
-//! the order of the spec, and again when they end.
+//! the order of the spec, init containers first, and again when they end.
 
 use crate::node::{Action, Attempt, Draft, Events, StartFailure, StartFailureReason, StartedContainer, Wake};
-use crate::spec::RestartPolicy;
+use crate::spec::{RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::go_duration;
@@ -21,7 +21,7 @@ impl PodState {
     ) {
         self.pass_image_waits(now, events);
         if self.is_done() {
-            self.stopped(true);
+            self.completed(now);
             return;
         }
         match self.sandbox {
@@ -46,7 +46,8 @@ impl PodState {
             Sandbox::Failed { .. } | Sandbox::Absent | Sandbox::Creating | Sandbox::Ready => {}
             Sandbox::Lost | Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => {}
         }
-        for container in &self.containers {
+        let turn = self.turn();
+        for (index, container) in self.containers() {
             match container.run {
                 Run::StartFailed { retry: StartRetry::At(at) } => wake.note(at),
                 Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at } } => {
@@ -57,6 +58,7 @@ impl PodState {
                 Run::Exited => {
                     if let (Sandbox::Ready, Some(finished)) = (&self.sandbox, finished_this_boot(container))
                         && container.restarts(self.policy())
+                        && turn.allows(container.role, index)
                         && let Err(held) = container.backoff.check(wake.now, finished)
                     {
                         wake.note(held.until);
@@ -68,11 +70,15 @@ impl PodState {
         }
     }
 
-    /// Nothing runs and nothing may start: every container is done for good, or
-    /// the pod is `Never`, has run before and has lost its sandbox.
+    /// Nothing but sidecars runs and nothing else may start: every regular container is done
+    /// for good, an init container has failed for good, or the pod is `Never`, has run before
+    /// and has lost its sandbox.
     fn is_done(&self) -> bool {
         let policy = self.policy();
-        if self.containers.iter().all(|container| container.is_done(policy)) {
+        let mut regular = self.containers.iter().filter(|container| container.role == Role::Regular);
+        if regular.all(|container| container.is_done(policy))
+            || self.containers.iter().any(|container| container.failed_for_good(policy))
+        {
             return true;
         }
         let sandbox_is_of_before = match self.sandbox {
@@ -93,11 +99,15 @@ impl PodState {
 
     /// Says of each container that waits for its back-off that it does.
     fn hold_back(&mut self, now: Instant, events: &mut Events) {
-        let policy = self.policy();
+        let (policy, turn) = (self.policy(), self.turn());
         let mut held_back = false;
         for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
             let waits = match container.run {
-                Run::Exited => container.waiting.is_none() && container.restarts(policy),
+                Run::Exited => {
+                    container.waiting.is_none()
+                        && container.restarts(policy)
+                        && turn.allows(container.role, index)
+                }
                 Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
                 Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
             };
@@ -123,9 +133,9 @@ impl PodState {
         }
     }
 
-    /// One start at a time; a container whose turn has not come does not hold up the others.
+    /// One start at a time; a container that has to wait with its own does not hold up the others.
     fn plan_start(&mut self, now: Instant, draft: &mut Draft) {
-        let policy = self.policy();
+        let (policy, turn) = (self.policy(), self.turn());
         if let Some((index, container)) =
             self.pod.spec.container_indexes().zip(&mut self.containers).find(|(_, c)| c.is_starting())
         {
@@ -139,8 +149,13 @@ impl PodState {
             }
             return;
         }
-        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
-            let is_its_turn = match container.run {
+        let spec = &self.pod.spec;
+        for index in spec.init_indexes().chain(spec.regular_indexes()) {
+            let container = &mut self.containers[usize::from(index.0)];
+            if !turn.allows(container.role, index) {
+                continue;
+            }
+            let may_begin = match container.run {
                 Run::Waiting => true,
                 Run::StartFailed { retry: StartRetry::At(at) } => at <= now,
                 Run::StartFailed { retry: StartRetry::WhenImagesChange { .. } } => false,
@@ -149,12 +164,12 @@ impl PodState {
                 Run::Exited | Run::Recording | Run::Starting { .. } => false,
                 Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
             };
-            if !is_its_turn {
+            if !may_begin {
                 continue;
             }
             // Of a start that is tried again it may be on flash already: nothing would be written
-            // and no news come of it.
-            let recorded = self.journal.has_begun(index, container.number);
+            // and no news come of it. Of a sidecar's later runs nobody has to know.
+            let recorded = self.journal.has_begun(index, 0);
             match policy {
                 RestartPolicy::Never if !recorded => container.begin(Run::Recording),
                 RestartPolicy::Never | RestartPolicy::Always | RestartPolicy::OnFailure => {

@@ -2,18 +2,20 @@
 //!
 //! Containers are stopped in parallel, each by its stop signal and, when the
 //! grace is over, by SIGKILL to all of its processes. A grace can only shrink.
+//! Only sidecars wait, within the grace: until no regular container is left, and
+//! then each for those after it.
 //! The sandbox goes after the last process, and a pod is dropped only when its
 //! sandbox is gone.
 
 use std::time::Duration;
 
 use crate::node::{Action, Attempt, Draft, Events, PodPhase};
-use crate::spec::{ProbeKind, RestartPolicy};
+use crate::spec::{ContainerIndex, ProbeKind, RestartPolicy, Role};
 use crate::time::Instant;
 
 use super::backoff::Retry;
 use super::container::Run;
-use super::{PodState, Sandbox, Stage, Verdict, Wish};
+use super::{ContainerState, PodState, Sandbox, Stage, Verdict, Wish};
 
 /// No grace is shorter, whatever was asked for.
 const MIN_GRACE: Duration = Duration::from_secs(1);
@@ -31,15 +33,17 @@ impl PodState {
             Stage::Stopping { .. } | Stage::Stopped | Stage::Finished => return,
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return,
         };
-        let mut deadline = now + grace.max(MIN_WINDOW);
-        if let Stage::Stopping { deadline: earlier, .. } = self.stage {
-            deadline = deadline.min(earlier);
+        let window = now + grace.max(MIN_WINDOW);
+        let (mut deadline, mut patience) = (window, now + grace);
+        if let Stage::Stopping { deadline: earlier, patience: shorter, .. } = self.stage {
+            (deadline, patience) = (deadline.min(earlier), patience.min(shorter));
         }
-        self.stage = Stage::Stopping { grace, deadline };
+        self.stage = Stage::Stopping { grace, deadline, patience };
         for container in &mut self.containers {
             container.probes.stop();
             match &mut container.run {
-                Run::Terminating { deadline: own, .. } => *own = deadline.min(*own),
+                // A sidecar that was asked late may have longer than the others.
+                Run::Terminating { deadline: own, .. } => *own = window.min(*own),
                 Run::Recording => container.run = Run::Waiting,
                 Run::Waiting | Run::Starting { .. } | Run::StartFailed { .. } => {}
                 Run::Running | Run::Killing { .. } | Run::Exited => {}
@@ -67,32 +71,42 @@ impl PodState {
     /// Asks and kills what is to end, and asks again where that failed.
     pub(super) fn plan_kills(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
         let pod = self.pod.clone();
-        let stop_deadline = match self.stage {
-            Stage::Stopping { deadline, .. } => Some(deadline),
+        let stop = match self.stage {
+            Stage::Stopping { deadline, patience, .. } => Some((deadline, patience)),
             Stage::Active | Stage::Stopped | Stage::Finished => None,
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
         };
+        let last = self.last_to_wait_for();
         let mut asked = false;
         for (index, container) in pod.spec.container_indexes().zip(&mut self.containers) {
             let attempt = container.attempt(index);
             match container.run {
                 Run::Running => {
                     let spec = pod.spec.container(index);
-                    let (deadline, why) = match (stop_deadline, container.failed_probe) {
-                        (Some(deadline), _) => {
+                    let (deadline, why) = match (stop, container.failed_probe) {
+                        (Some((deadline, _)), _) => {
                             (deadline.max(now + MIN_WINDOW), format!("Stopping container {}", spec.name))
                         }
                         (None, Some(kind)) => {
                             let grace = spec.probe_grace(kind).unwrap_or(pod.spec.termination_grace_period);
-                            let why = failed_probe_text(&spec.name, kind, pod.spec.restart_policy);
+                            let policy = pod.spec.restart_policy;
+                            let why = failed_probe_text(&spec.name, container.role, kind, policy);
                             (now + grace.max(MIN_WINDOW), why)
                         }
                         (None, None) => continue,
                     };
+                    if !std::mem::replace(&mut container.stop_told, true) {
+                        events.note(self.index, Some(index), "Killing", why.into());
+                    }
+                    let waits = stop.is_some_and(|(_, patience)| now < patience)
+                        && container.role == Role::Sidecar
+                        && last != Some(index);
+                    if waits {
+                        continue;
+                    }
                     if !draft.push(self.index, Action::Terminate(attempt)) {
                         break;
                     }
-                    events.note(self.index, Some(index), "Killing", why.into());
                     container.run = Run::Terminating { deadline, again: None };
                     asked = true;
                 }
@@ -122,6 +136,26 @@ impl PodState {
         if asked {
             self.touch();
         }
+    }
+
+    /// Of those that live, the last that a sidecar before it waits for: a regular container if
+    /// there is one, else the last sidecar.
+    fn last_to_wait_for(&self) -> Option<ContainerIndex> {
+        let alive = |(index, container): (ContainerIndex, &ContainerState)| {
+            container.is_alive().then_some((container.role, index))
+        };
+        let alive = || self.containers().filter_map(alive);
+        let of = |role: Role| alive().filter(move |(of, _)| *of == role).map(|(_, index)| index).last();
+        of(Role::Regular).or_else(|| of(Role::Sidecar))
+    }
+
+    /// A sidecar runs that will be asked to end when its turn has come.
+    pub(super) fn any_waits_to_be_stopped(&self) -> bool {
+        self.containers.iter().any(|container| match container.run {
+            Run::Running => true,
+            Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
+            Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => false,
+        })
     }
 
     /// What is to run again after `nodlet down` keeps its record and its volumes.
@@ -210,6 +244,7 @@ impl PodState {
             } else if let Run::Recording = container.run {
                 container.run = Run::Waiting;
             }
+            container.ran_here = false;
         }
         if self.is_active() {
             let text = "Pod sandbox changed, it will be killed and re-created.";
@@ -234,15 +269,19 @@ impl PodState {
     }
 }
 
-fn failed_probe_text(name: &str, kind: ProbeKind, policy: RestartPolicy) -> String {
+fn failed_probe_text(name: &str, role: Role, kind: ProbeKind, policy: RestartPolicy) -> String {
     let probe = match kind {
         ProbeKind::Liveness => "liveness",
         ProbeKind::Readiness => "readiness",
         ProbeKind::Startup => "startup",
     };
-    let then = match policy {
-        RestartPolicy::Always | RestartPolicy::OnFailure => ", will be restarted",
-        RestartPolicy::Never => "",
+    // What a kubelet leaves out of what it says of sidecars, it does all the same.
+    let (what, then) = match (role, policy) {
+        (Role::Init | Role::Sidecar, _) => ("Init container", ""),
+        (Role::Regular, RestartPolicy::Always | RestartPolicy::OnFailure) => {
+            ("Container", ", will be restarted")
+        }
+        (Role::Regular, RestartPolicy::Never) => ("Container", ""),
     };
-    format!("Container {name} failed {probe} probe{then}")
+    format!("{what} {name} failed {probe} probe{then}")
 }

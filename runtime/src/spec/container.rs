@@ -7,9 +7,22 @@ use super::{Probe, ProbeKind, Quantity, VolumeMount};
 /// Containers of one pod: as many as an index has numbers.
 pub const MAX_CONTAINERS: usize = 256;
 
-/// A container's place in `spec.containers`.
+/// A container's place among all of a pod: first those of `spec.containers`, then those of
+/// `spec.initContainers`, each in the order of the manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct ContainerIndex(pub u8);
+
+/// What a container is to its pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// One of `spec.containers`: it is what the pod is there for.
+    Regular,
+    /// An init container: it ends before what comes after it begins.
+    Init,
+    /// An init container with `restartPolicy: Always`: it has started before what comes after it
+    /// begins, runs beside that, and ends last.
+    Sidecar,
+}
 
 /// `restartPolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +47,7 @@ pub enum PullPolicy {
     Never,
 }
 
-/// One entry of `spec.containers`, with defaults applied.
+/// One entry of `spec.containers` or `spec.initContainers`, with defaults applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Container {
     /// `name`, a DNS label, unique in the pod.
@@ -43,6 +56,8 @@ pub struct Container {
     pub image: String,
     /// `imagePullPolicy`.
     pub image_pull_policy: PullPolicy,
+    /// `restartPolicy: Always` of an init container.
+    pub sidecar: bool,
     /// `command`; `None` where it was not given, which means the image's entrypoint.
     pub command: Option<Vec<String>>,
     /// `args`; `None` where it was not given.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Container, ContainerIndex, Quantity, RestartPolicy, Volume};
+use super::{Container, ContainerIndex, Quantity, ResourceRequirements, RestartPolicy, Role, Volume};
 
 /// `metadata.uid`: the identity of a pod. Same name and another uid is another pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -44,6 +44,8 @@ pub struct Pod {
 pub struct PodSpec {
     /// `containers`, at least one, in the order of the manifest.
     pub containers: Vec<Container>,
+    /// `initContainers`, sidecars among them, in the order of the manifest.
+    pub init_containers: Vec<Container>,
     /// `volumes`.
     pub volumes: Vec<Volume>,
     /// `restartPolicy`; `Always` by default.
@@ -137,12 +139,75 @@ pub enum QosClass {
 impl PodSpec {
     /// The container at `index`.
     pub fn container(&self, index: ContainerIndex) -> &Container {
-        &self.containers[usize::from(index.0)]
+        let place = usize::from(index.0);
+        match place.checked_sub(self.containers.len()) {
+            None => &self.containers[place],
+            Some(init) => &self.init_containers[init],
+        }
     }
 
-    /// Indexes of all containers, in the order of the manifest.
+    /// What the container at `index` is to the pod.
+    pub fn role(&self, index: ContainerIndex) -> Role {
+        match (usize::from(index.0) < self.containers.len(), self.container(index).sidecar) {
+            (true, _) => Role::Regular,
+            (false, true) => Role::Sidecar,
+            (false, false) => Role::Init,
+        }
+    }
+
+    /// How many containers there are, init containers and all.
+    pub fn container_count(&self) -> usize {
+        self.containers.len() + self.init_containers.len()
+    }
+
+    /// All containers, in the order of their indexes.
+    pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
+        self.containers.iter().chain(&self.init_containers)
+    }
+
+    /// Indexes of all containers.
     pub fn container_indexes(&self) -> impl Iterator<Item = ContainerIndex> + use<> {
-        (0..self.containers.len()).map(|index| ContainerIndex(index as u8))
+        (0..self.container_count()).map(index)
+    }
+
+    /// Indexes of `containers`, in the order of the manifest.
+    pub fn regular_indexes(&self) -> impl Iterator<Item = ContainerIndex> + use<> {
+        (0..self.containers.len()).map(index)
+    }
+
+    /// Indexes of `initContainers`, in the order of the manifest.
+    pub fn init_indexes(&self) -> impl DoubleEndedIterator<Item = ContainerIndex> + use<> {
+        (self.containers.len()..self.container_count()).map(index)
+    }
+
+    /// Which container has this name: no two of a pod have the same.
+    pub fn index_of(&self, name: &str) -> Option<ContainerIndex> {
+        self.all_containers().position(|container| container.name == name).map(index)
+    }
+
+    /// Where the container at `index` stands in the object, as events say it.
+    pub fn field_path(&self, index: ContainerIndex) -> String {
+        let list = match self.role(index) {
+            Role::Regular => "containers",
+            Role::Init | Role::Sidecar => "initContainers",
+        };
+        format!("spec.{list}{{{}}}", self.container(index).name)
+    }
+
+    /// What the pod as a whole takes at most of something: all that runs in the end, or what
+    /// runs while an init container does, whichever is more. `amount` is what one container takes.
+    pub fn effective(&self, amount: impl Fn(&ResourceRequirements) -> i64) -> i64 {
+        let of = |container: &Container| amount(&container.resources);
+        let regular = self.containers.iter().map(of).fold(0, i64::saturating_add);
+        let (mut sidecars, mut most) = (0_i64, 0);
+        for container in &self.init_containers {
+            let while_it_runs = sidecars.saturating_add(of(container));
+            if container.sidecar {
+                sidecars = while_it_runs;
+            }
+            most = most.max(while_it_runs);
+        }
+        regular.saturating_add(sidecars).max(most)
     }
 
     /// `status.qosClass`. Only cpu and memory count, and only what is more than
@@ -151,7 +216,7 @@ impl PodSpec {
         let given = |quantity: &Option<Quantity>| quantity.clone().filter(|quantity| !quantity.is_zero());
         let mut any = false;
         let mut guaranteed = true;
-        for container in &self.containers {
+        for container in self.all_containers() {
             let resources = &container.resources;
             for (request, limit) in [
                 (given(&resources.cpu_request), given(&resources.cpu_limit)),
@@ -167,4 +232,9 @@ impl PodSpec {
             (true, false) => QosClass::Burstable,
         }
     }
+}
+
+/// No pod has more containers than an index has numbers (`MAX_CONTAINERS`).
+fn index(place: usize) -> ContainerIndex {
+    ContainerIndex(place as u8)
 }

@@ -37,16 +37,14 @@ pub(super) fn set_up(path: &Path, fs_group: Option<u32>) -> Result<(), VolumeErr
 /// The pod's volumes on tmpfs. The size is `sizeLimit`, or the pod's memory
 /// limit where every container has one, whichever is less.
 pub fn memory_volumes(pod: &Pod) -> Vec<MemoryVolume> {
-    let limits = pod.spec.containers.iter().map(|container| container.resources.memory_limit.as_ref());
-    let pod_limit =
-        limits.map(|limit| limit.and_then(|limit| u64::try_from(limit.value()).ok())).sum::<Option<u64>>();
+    let pod_limit = crate::cgroup::memory_of(pod);
     let volumes = pod.spec.volumes.iter().filter_map(|volume| match &volume.source {
         VolumeSource::EmptyDir { memory: true, size_limit } => {
             let limit = size_limit
                 .as_ref()
                 .and_then(|limit| u64::try_from(limit.value()).ok())
                 .filter(|limit| *limit > 0);
-            let size = [limit, pod_limit.filter(|limit| *limit > 0)].into_iter().flatten().min();
+            let size = [limit, pod_limit].into_iter().flatten().min();
             Some(memory_volume(&volume.name, size, pod.spec.security_context.fs_group))
         }
         VolumeSource::EmptyDir { memory: false, .. } | VolumeSource::HostPath { .. } => None,

@@ -78,7 +78,7 @@ fn millis(at: Instant) -> u64 {
 
 impl Names {
     pub(super) fn of(pod: &Pod) -> Names {
-        let containers = pod.spec.containers.iter().map(|container| container.name.clone()).collect();
+        let containers = pod.spec.all_containers().map(|container| container.name.clone()).collect();
         Names { pod: format!("{}/{}", pod.namespace, pod.name), containers }
     }
 }

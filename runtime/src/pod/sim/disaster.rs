@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::order::Order;
 use super::{Happening, Sim, WorldSandbox, secs, started};
 use crate::node::*;
 use crate::spec::Uid;
@@ -25,6 +26,7 @@ impl Sim {
         let pod = self.of(uid);
         pod.sandbox = WorldSandbox::Remains;
         pod.alive.clear();
+        pod.order = Order::default();
         self.note_log(&format!("{uid} loses its sandbox"));
         self.queue.retain(|_, happening| {
             !matches!(happening, Happening::Executed(of, _, _) | Happening::Ended(of, _, _, _) if of == uid)
@@ -44,7 +46,9 @@ impl Sim {
                     if self.chance.percent(50) {
                         self.happen(Happening::Executed(uid, index, attempt));
                     } else {
-                        self.of(&uid).alive.remove(&attempt);
+                        let world = self.of(&uid);
+                        world.alive.remove(&attempt);
+                        world.begun[usize::from(attempt.container.0)].pop();
                     }
                 }
                 Happening::SandboxMade(uid, _) => {
@@ -54,6 +58,7 @@ impl Sim {
                 Happening::SandboxGone(uid, _) => {
                     let gone = self.chance.percent(50);
                     self.of(&uid).sandbox = if gone { WorldSandbox::None } else { WorldSandbox::Remains };
+                    self.of(&uid).order = Order::default();
                 }
                 Happening::Written(uid, _, _, record) => {
                     if self.chance.percent(50) {
@@ -83,6 +88,7 @@ impl Sim {
             pod.alive.clear();
             pod.over.clear();
             pod.sandbox = WorldSandbox::None;
+            pod.order = Order::default();
             if let Some(record) = &mut pod.record {
                 of_an_earlier_boot(record);
             }
@@ -101,6 +107,7 @@ impl Sim {
             pod.index = None;
             pod.save_in_flight = false;
             pod.gone_by = None;
+            pod.order.forget_stop();
             if pod.shown_terminal.is_some()
                 && !pod.record.as_ref().is_some_and(|record| record.phase.is_terminal())
             {
@@ -109,7 +116,8 @@ impl Sim {
             }
             if !pod.wanted {
                 // It goes as an orphan, or with the whole grace that was asked for.
-                pod.gone_by = Some(self.now + pod.pod.spec.termination_grace_period.max(secs(40)) + slack);
+                let grace = pod.pod.spec.termination_grace_period.max(secs(40)) + pod.last_window();
+                pod.gone_by = Some(self.now + grace + slack);
             }
             if pod.sandbox == WorldSandbox::None && (pod.wanted || pod.record.is_none()) {
                 pod.gone_by = None;

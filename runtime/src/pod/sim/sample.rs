@@ -17,6 +17,7 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
         annotations: BTreeMap::new(),
         spec: PodSpec {
             containers: vec![container("app")],
+            init_containers: Vec::new(),
             volumes: Vec::new(),
             restart_policy,
             termination_grace_period: secs(30),
@@ -53,6 +54,12 @@ impl Pod {
         self.spec.containers = containers.into_iter().collect();
         self
     }
+
+    /// The same with these init containers.
+    pub(crate) fn init(mut self, containers: impl IntoIterator<Item = Container>) -> Self {
+        self.spec.init_containers = containers.into_iter().collect();
+        self
+    }
 }
 
 /// A container without anything special.
@@ -61,6 +68,7 @@ pub(crate) fn container(name: &str) -> Container {
         name: name.into(),
         image: "app:1".into(),
         image_pull_policy: PullPolicy::IfNotPresent,
+        sidecar: false,
         command: None,
         args: None,
         working_dir: None,
@@ -78,6 +86,11 @@ pub(crate) fn container(name: &str) -> Container {
         tty: false,
         security_context: SecurityContext::default(),
     }
+}
+
+/// An init container that is restarted always.
+pub(crate) fn sidecar(name: &str) -> Container {
+    Container { sidecar: true, ..container(name) }
 }
 
 /// An exec probe every ten seconds that fails at the third failure in a row.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Fate, Happening, Process, Sim, WorldSandbox, secs, stamp, started};
+use super::{Fate, Happening, Process, Sim, WorldSandbox, order, secs, stamp, started};
 use crate::node::*;
 use crate::spec::*;
 use crate::time::Moment;
@@ -14,7 +14,9 @@ impl Sim {
         let state = self.node.pod(index).expect("actions are of pods that are here");
         let (pod, uid) = (state.pod().clone(), state.pod().uid.clone());
         let name = |container: ContainerIndex| pod.spec.container(container).name.clone();
+        let grace = state.termination_grace();
         self.of(&uid).index = Some(index);
+        self.of(&uid).order.notes_stop(now, grace);
         match action {
             Action::CreateSandbox => {
                 self.note_log(&format!("{} create sandbox", pod.name));
@@ -63,6 +65,7 @@ impl Sim {
             Action::Terminate(attempt) => {
                 let what = format!("{}#{} Term", self.label(&pod, attempt.container), attempt.number);
                 self.note(&what);
+                self.check_end(&uid, attempt);
                 if let Some(process) = self.of(&uid).alive.get_mut(&attempt) {
                     process.asked_to_end.get_or_insert(now);
                 }
@@ -158,14 +161,19 @@ impl Sim {
             assert!(other.container != attempt.container, "{uid}: {attempt:?} starts while {other:?} lives");
             assert!(process.started.is_some(), "{uid}: {attempt:?} starts before {other:?} has");
         }
+        world.check_order(attempt.container);
         if pod.spec.restart_policy == RestartPolicy::Never {
             let place = usize::from(attempt.container.0);
             let recorded = world.record.as_ref().and_then(|record| record.containers.get(place));
+            let is_sidecar = pod.spec.role(attempt.container) == Role::Sidecar;
             assert!(
-                recorded.is_some_and(|recorded| recorded.attempts > attempt.number),
+                recorded.is_some_and(|recorded| is_sidecar || recorded.attempts > attempt.number),
                 "{uid}: {attempt:?} starts and flash does not know"
             );
-            assert!(world.begun[place].is_empty(), "{uid}: {attempt:?} of a Never pod is not its first");
+            assert!(
+                is_sidecar || world.begun[place].is_empty(),
+                "{uid}: {attempt:?} of a Never pod is not its first"
+            );
         }
     }
 
@@ -177,7 +185,10 @@ impl Sim {
                 self.tell(seen);
             }
             Happening::ToldOf(index, seen) => {
-                if let PodObservation::Probed { attempt, kind, .. } = seen {
+                if let PodObservation::Probed { attempt, kind, ref result } = seen {
+                    if let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index)) {
+                        world.order.probed(attempt, kind, result);
+                    }
                     self.probes_in_flight.retain(|asked| *asked != (index, attempt, kind));
                 }
                 if let PodObservation::SaveFailed { .. } = seen
@@ -191,7 +202,9 @@ impl Sim {
                 let now = self.now;
                 let Some(process) = self.of(&uid).alive.get_mut(&attempt) else { return };
                 process.started = Some(now);
-                match process.fate {
+                let fate = process.fate.clone();
+                self.of(&uid).order.executed(attempt);
+                match fate {
                     Fate::Exits(code, after) => {
                         self.after(after, Happening::Ended(uid, attempt, code, false))
                     }
@@ -208,6 +221,7 @@ impl Sim {
                 let Some(process) = self.of(&uid).alive.remove(&attempt) else { return };
                 let what = format!("{}#{} exits {code}", self.label(&pod, attempt.container), attempt.number);
                 self.note(&what);
+                self.of(&uid).order.ended(attempt, code, oom_killed);
                 let started_at = process.started.unwrap_or(now);
                 let exit = Exit {
                     code,
@@ -234,6 +248,7 @@ impl Sim {
             Happening::SandboxGone(uid, index) => {
                 let world = self.of(&uid);
                 world.sandbox = WorldSandbox::None;
+                world.order = order::Order::default();
                 world.over.clear();
                 self.tell_of(index, PodObservation::SandboxRemoved);
             }

@@ -1,0 +1,57 @@
+//! Whose turn it is while a pod is initialised: init containers begin one after another,
+//! and regular containers when the last of them is done.
+//!
+//! What counts is the present sandbox: in a new one all of them begin again. The last
+//! init container that has run in it decides, as under a kubelet; those before it were
+//! done, or it would not have run.
+
+use crate::spec::{ContainerIndex, Role};
+
+use super::PodState;
+
+/// Who may be started now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// This init container, and the sidecars before it, which may have ended again.
+    Init(ContainerIndex),
+    /// All regular containers, and all sidecars.
+    Regular,
+}
+
+impl Turn {
+    /// Whether a container may be started, if it does not run.
+    pub(super) fn allows(self, role: Role, index: ContainerIndex) -> bool {
+        match (self, role) {
+            (Turn::Init(turn), Role::Init) => index == turn,
+            (Turn::Init(turn), Role::Sidecar) => index <= turn,
+            (Turn::Init(_), Role::Regular) | (Turn::Regular, Role::Init) => false,
+            (Turn::Regular, Role::Regular | Role::Sidecar) => true,
+        }
+    }
+}
+
+impl PodState {
+    /// How far the pod has come with its init containers.
+    pub(super) fn turn(&self) -> Turn {
+        let of = |index: ContainerIndex| &self.containers[usize::from(index.0)];
+        let spec = &self.pod.spec;
+        if self.was_refused() || spec.regular_indexes().any(|index| of(index).is_alive()) {
+            return Turn::Regular;
+        }
+        let mut next = None;
+        for index in spec.init_indexes().rev() {
+            let container = of(index);
+            if !container.ran_here {
+                next = Some(index);
+                continue;
+            }
+            let opens = match container.role {
+                Role::Sidecar => container.is_running() && container.health().started,
+                Role::Init | Role::Regular => container.has_initialised(),
+            };
+            next = if opens { next } else { Some(index) };
+            break;
+        }
+        next.map_or(Turn::Regular, Turn::Init)
+    }
+}

@@ -1,0 +1,114 @@
+//! In which order containers of a pod may begin and end: what the world holds the core to.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{Sim, WorldPod, secs};
+use crate::node::*;
+use crate::spec::*;
+use crate::time::Instant;
+
+/// What took place in the present sandbox of a pod, as far as the order hangs on it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Order {
+    /// Containers that have run.
+    ran: BTreeSet<ContainerIndex>,
+    /// Those that have ended well.
+    succeeded: BTreeSet<ContainerIndex>,
+    /// Those whose startup probe has once succeeded.
+    answered: BTreeSet<ContainerIndex>,
+    /// Since when the pod is stopped, and with how much grace.
+    stop: Option<(Instant, Duration)>,
+}
+
+impl Order {
+    pub(super) fn executed(&mut self, attempt: Attempt) {
+        self.ran.insert(attempt.container);
+    }
+
+    pub(super) fn ended(&mut self, attempt: Attempt, code: i32, oom_killed: bool) {
+        if code == 0 && !oom_killed {
+            self.succeeded.insert(attempt.container);
+        }
+    }
+
+    pub(super) fn probed(&mut self, attempt: Attempt, kind: ProbeKind, result: &ProbeResult) {
+        match (kind, result) {
+            (ProbeKind::Startup, ProbeResult::Success | ProbeResult::Warning(_)) => {
+                self.answered.insert(attempt.container);
+            }
+            (ProbeKind::Startup, ProbeResult::Failure(_) | ProbeResult::Error(_))
+            | (ProbeKind::Liveness | ProbeKind::Readiness, _) => {}
+        }
+    }
+
+    /// It is being stopped, with this grace by now.
+    pub(super) fn notes_stop(&mut self, now: Instant, grace: Option<Duration>) {
+        let since = self.stop.map_or(now, |(since, _)| since);
+        self.stop = grace.map(|grace| (since, grace));
+    }
+
+    /// An agent that starts anew gives the whole grace once more.
+    pub(super) fn forget_stop(&mut self) {
+        self.stop = None;
+    }
+}
+
+impl WorldPod {
+    /// What sidecars have that were asked when the grace was over.
+    pub(super) fn last_window(&self) -> Duration {
+        let any = self.pod.spec.init_containers.iter().any(|container| container.sidecar);
+        if any { secs(2) } else { Duration::ZERO }
+    }
+
+    /// All that has to be done before `container` starts is.
+    pub(super) fn check_order(&self, container: ContainerIndex) {
+        let (spec, order, uid) = (&self.pod.spec, &self.order, &self.pod.uid);
+        let is_later = |index: &ContainerIndex| spec.role(container) == Role::Regular || *index < container;
+        for before in spec.init_indexes().filter(is_later) {
+            let name = &spec.container(before).name;
+            match spec.role(before) {
+                Role::Init => {
+                    assert!(
+                        order.succeeded.contains(&before),
+                        "{uid}: {container:?} starts before {name} is done"
+                    );
+                }
+                Role::Sidecar | Role::Regular => {
+                    assert!(order.ran.contains(&before), "{uid}: {container:?} starts before {name} has");
+                    let answered =
+                        spec.container(before).startup_probe.is_none() || order.answered.contains(&before);
+                    assert!(answered, "{uid}: {container:?} starts before {name} says that it has");
+                }
+            }
+        }
+        if spec.role(container) == Role::Init {
+            assert!(!order.succeeded.contains(&container), "{uid}: {container:?} runs again in its sandbox");
+            let beside = self.alive.keys().find(|other| spec.role(other.container) != Role::Sidecar);
+            assert!(beside.is_none(), "{uid}: {container:?} starts beside {beside:?}");
+        }
+    }
+}
+
+impl Sim {
+    /// Sidecars of a pod that is stopped are asked when those that they serve are gone, or when
+    /// there is no time left to wait for them.
+    pub(super) fn check_end(&self, uid: &Uid, attempt: Attempt) {
+        let world = self.pods.iter().find(|world| world.pod.uid == *uid).expect("a pod of this world");
+        let spec = &world.pod.spec;
+        let (Role::Sidecar, Some((since, grace))) = (spec.role(attempt.container), world.order.stop) else {
+            return;
+        };
+        let serves = |other: &&Attempt| match spec.role(other.container) {
+            Role::Regular => true,
+            Role::Sidecar => other.container > attempt.container,
+            Role::Init => false,
+        };
+        let served = world.alive.keys().find(serves);
+        assert!(
+            served.is_none() || self.now >= since + grace,
+            "{uid}: {attempt:?} is asked to end before {served:?} has\n{}",
+            self.log
+        );
+    }
+}
