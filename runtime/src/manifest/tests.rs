@@ -7,7 +7,7 @@ use crate::spec::container::{EnvSource, PullPolicy};
 use crate::spec::pod::DnsPolicy;
 use crate::spec::probe::PortOrName;
 use crate::spec::volume::{HostPathType, MountPropagation};
-use crate::spec::{ProbeAction, QosClass, Quantity, RestartPolicy, VolumeSource};
+use crate::spec::{ContainerIndex, ProbeAction, QosClass, Quantity, RestartPolicy, Role, VolumeSource};
 
 const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: app, image: 'localhost/demo:1'}]}\n";
 
@@ -165,12 +165,73 @@ fn quality_of_service_follows_requests_and_limits() {
         );
         assert_eq!(one(&text).pod.spec.qos_class(), class, "{resources:?}");
     }
+    // Init containers count as the others do.
+    let both = "{limits: {cpu: 1, memory: 1Gi}}";
+    for (init, regular, class) in [
+        ("{requests: {cpu: 1}}", "{}", QosClass::Burstable),
+        ("{}", both, QosClass::Burstable),
+        (both, both, QosClass::Guaranteed),
+    ] {
+        let text = pod(
+            &format!("initContainers: [{{name: first, image: i, resources: {init}}}]"),
+            &format!("resources: {regular}"),
+        );
+        assert_eq!(one(&text).pod.spec.qos_class(), class, "{init} and {regular}");
+    }
+}
+
+#[test]
+fn init_containers_are_read_and_defaulted_as_the_others_are() {
+    let init = "initContainers: [{name: first, image: i}, {name: proxy, image: i, restartPolicy: Always, \
+                startupProbe: {exec: {command: [a]}}, resources: {limits: {memory: 1Mi}}}]";
+    let manifest = one(&pod(init, ""));
+    let spec = &manifest.pod.spec;
+    let told: Vec<_> = spec
+        .container_indexes()
+        .map(|index| {
+            (
+                spec.container(index).name.as_str(),
+                spec.role(index),
+                spec.index_of(&spec.container(index).name),
+            )
+        })
+        .collect();
+    let expected = [("app", Role::Regular), ("first", Role::Init), ("proxy", Role::Sidecar)];
+    let expected = (0..).zip(expected).map(|(place, (name, role))| (name, role, Some(ContainerIndex(place))));
+    assert_eq!(told, expected.collect::<Vec<_>>());
+    assert_eq!(
+        spec.init_indexes().map(|index| spec.field_path(index)).collect::<Vec<_>>(),
+        ["spec.initContainers{first}", "spec.initContainers{proxy}"]
+    );
+    let proxy = &manifest.object["spec"]["initContainers"][1];
+    assert_eq!(
+        (&proxy["terminationMessagePath"], &proxy["startupProbe"]["periodSeconds"]),
+        (&"/dev/termination-log".into(), &10.into())
+    );
+    assert_eq!(proxy["resources"]["requests"]["memory"], "1Mi");
+    assert_eq!(proxy["imagePullPolicy"], "Always", "of an image without a tag");
+    assert!(manifest.warnings.is_empty(), "{:?}", manifest.warnings);
 }
 
 #[test]
 fn what_would_change_what_runs_is_refused_by_name() {
     for (spec, container, path) in [
-        ("initContainers: [{name: a, image: b}]", "", "spec.initContainers"),
+        (
+            "initContainers: [{name: a, image: b, restartPolicy: OnFailure}]",
+            "",
+            "spec.initContainers[0].restartPolicy",
+        ),
+        (
+            "initContainers: [{name: a, image: b, restartPolicy: Always, restartPolicyRules: [{action: Restart}]}]",
+            "",
+            "spec.initContainers[0].restartPolicyRules",
+        ),
+        (
+            "initContainers: [{name: a, image: b, restartPolicy: Always, lifecycle: {preStop: {sleep: {seconds: 1}}}}]",
+            "",
+            "spec.initContainers[0].lifecycle",
+        ),
+        ("initContainers: [{name: a, image: b, envFrom: [{}]}]", "", "spec.initContainers[0].envFrom"),
         ("hostUsers: false", "", "spec.hostUsers"),
         ("schedulingGates: [{name: a}]", "", "spec.schedulingGates"),
         ("runtimeClassName: kata", "", "spec.runtimeClassName"),
@@ -207,6 +268,7 @@ fn what_would_change_what_runs_is_refused_by_name() {
         ),
         ("", "ports: [{containerPort: 80, hostPort: 80}]", "spec.containers[0].ports[0].hostPort"),
         ("", "restartPolicy: Never", "spec.containers[0].restartPolicy"),
+        ("", "restartPolicy: Always", "spec.containers[0].restartPolicy"),
         ("", "livenessProbe: {grpc: {port: 80}}", "spec.containers[0].livenessProbe.grpc"),
         (
             "",
@@ -242,8 +304,8 @@ fn what_would_change_what_runs_is_refused_by_name() {
         assert!(text.starts_with(&format!("{path}: Forbidden: nodlet 0.1 ")), "{text}");
     }
     assert_eq!(
-        refused(&pod("initContainers: [{name: a, image: b}]", "")).to_string(),
-        "web.yaml, line 4: The Pod \"web\" is invalid: spec.initContainers: Forbidden: nodlet 0.1 does not run init containers yet"
+        refused(&pod("ephemeralContainers: [{name: a, image: b}]", "")).to_string(),
+        "web.yaml, line 4: The Pod \"web\" is invalid: spec.ephemeralContainers: Forbidden: nodlet 0.1 does not run ephemeral containers yet"
     );
 }
 
@@ -521,8 +583,14 @@ fn a_pod_has_no_more_containers_than_an_index_has_numbers() {
     let spec = one(&with(256)).pod.spec.clone();
     let names: Vec<_> = spec.container_indexes().map(|index| &spec.container(index).name).collect();
     assert_eq!(names, spec.containers.iter().map(|container| &container.name).collect::<Vec<_>>());
-    let refused = refused(&with(257)).to_string();
-    assert!(refused.ends_with("spec.containers: Too many: 257: must have at most 256 items"), "{refused}");
+    let more = with(256).replace("containers:", "initContainers: [{name: first, image: i}], containers:");
+    for many in [with(257), more] {
+        let refused = refused(&many).to_string();
+        assert!(
+            refused.ends_with("spec.containers: Too many: 257: must have at most 256 items"),
+            "{refused}"
+        );
+    }
 }
 
 #[test]

@@ -32,11 +32,16 @@ pub(super) fn pod(pod: &Value) -> Errors {
     metadata(&pod["metadata"], &Path::root("metadata"), &mut errors);
     annotations(pod, &mut errors);
     spec(&pod["spec"], &Path::root("spec"), &mut errors);
-    for (index, container) in list(&pod["spec"], "containers").iter().enumerate() {
+    for field in ["containers", "initContainers"] {
+        images(list(&pod["spec"], field), &Path::root("spec").child(field), &mut errors);
+    }
+    errors
+}
+
+fn images(containers: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    for (index, container) in containers.iter().enumerate() {
         let image = text(container, "image");
         if image.trim() != image {
-            let path = Path::root("spec");
-            let path = path.child("containers");
             let path = path.index(index);
             errors.push(FieldError::invalid(
                 &path.child("image"),
@@ -45,7 +50,6 @@ pub(super) fn pod(pod: &Value) -> Errors {
             ));
         }
     }
-    errors
 }
 
 fn metadata(meta: &Value, path: &Path<'_>, errors: &mut Errors) {
@@ -135,6 +139,7 @@ pub(super) fn labels(labels: &Value, path: &Path<'_>, errors: &mut Errors) {
 fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let volumes = volumes(list(spec, "volumes"), &path.child("volumes"), errors);
     container::all(spec, &volumes, &path.child("containers"), errors);
+    container::init(spec, &volumes, &path.child("initContainers"), errors);
     host_network(spec, path, errors);
     one_of(
         &path.child("restartPolicy"),

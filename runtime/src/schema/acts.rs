@@ -21,6 +21,8 @@ pub enum Verdict {
     Refuses(&'static str, &'static [&'static str]),
     /// Refused unless the pod has `hostNetwork: true`, where it says nothing new.
     HostNetworkOnly(&'static str, &'static [&'static str]),
+    /// `Always` of an init container, which makes it a sidecar, is acted on; all else is refused.
+    SidecarOnly(&'static str),
     /// Acted on beside `medium: Memory`, warned about elsewhere.
     InMemoryOnly(&'static str),
     /// A map of resources: `cpu` and `memory` are acted on, `ephemeral-storage` is
@@ -34,7 +36,7 @@ pub fn verdict(owner: &str, field: &str) -> Option<Verdict> {
     fields.iter().find(|(name, _)| *name == field).map(|(_, verdict)| *verdict)
 }
 
-use Verdict::{Acts, HostNetworkOnly, InMemoryOnly, Only, Refuses, Resources, Warns};
+use Verdict::{Acts, HostNetworkOnly, InMemoryOnly, Only, Refuses, Resources, SidecarOnly, Warns};
 
 const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has its manifest";
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
@@ -44,6 +46,8 @@ const NO_VOLUME: &str = "provides no volumes but emptyDir and hostPath yet";
 const NO_OBJECTS: &str = "has no ConfigMaps and Secrets yet: write the value itself";
 const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
 const NO_WINDOWS: &str = "runs Linux containers only";
+const OWN_POLICY: &str =
+    "does not give containers restart policies of their own yet, but for Always of init containers";
 const NO_HOST_PORT: &str =
     "does not forward ports of the host yet: use hostNetwork, or the pod's own address";
 
@@ -67,7 +71,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("hostname", Acts),
         ("hostnameOverride", Refuses("does not override host names yet: use hostname", &[])),
         ("imagePullSecrets", Warns("asks no registry: images are loaded with `nodlet image load`", &["[]"])),
-        ("initContainers", Refuses("does not run init containers yet", &["[]"])),
+        ("initContainers", Acts),
         ("nodeName", Acts),
         ("nodeSelector", Warns(NO_SCHEDULER, &["{}"])),
         ("os", Acts),
@@ -108,8 +112,8 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("readinessProbe", Acts),
         ("resizePolicy", Warns("does not resize running pods yet", &["[]"])),
         ("resources", Acts),
-        ("restartPolicy", Refuses("does not give containers restart policies of their own yet", &[])),
-        ("restartPolicyRules", Refuses("does not give containers restart policies of their own yet", &["[]"])),
+        ("restartPolicy", SidecarOnly(OWN_POLICY)),
+        ("restartPolicyRules", Refuses(OWN_POLICY, &["[]"])),
         ("securityContext", Acts),
         ("startupProbe", Acts),
         ("stdin", Acts),
@@ -304,7 +308,10 @@ mod tests {
         for (owner, fields) in VERDICTS {
             for (field, verdict) in *fields {
                 let values = match verdict {
-                    Verdict::Acts | Verdict::InMemoryOnly(_) | Verdict::Resources => continue,
+                    Verdict::Acts
+                    | Verdict::SidecarOnly(_)
+                    | Verdict::InMemoryOnly(_)
+                    | Verdict::Resources => continue,
                     Verdict::Only(values, _)
                     | Verdict::Warns(_, values)
                     | Verdict::Refuses(_, values)

@@ -49,9 +49,10 @@ pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, error
         errors.push(FieldError::required(path, ""));
         return;
     }
-    if containers.len() > MAX_CONTAINERS {
-        // Kubernetes has no such bound, and no list of containers that gets near it.
-        errors.push(FieldError::too_many(path, containers.len(), MAX_CONTAINERS));
+    let count = count(spec);
+    if count > MAX_CONTAINERS {
+        // Kubernetes has no such bound, and no lists of containers that get near it together.
+        errors.push(FieldError::too_many(path, count, MAX_CONTAINERS));
         return;
     }
     let never = text(spec, "restartPolicy") == "Never";
@@ -66,6 +67,63 @@ pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, error
         super::probe::all(container, &path, errors);
     }
     host_ports(containers, path, errors);
+}
+
+/// Of all containers together: they share one list of indexes.
+fn count(spec: &Value) -> usize {
+    list(spec, "containers").len() + list(spec, "initContainers").len()
+}
+
+/// All of `spec.initContainers`.
+pub(super) fn init(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {
+    if count(spec) > MAX_CONTAINERS {
+        return;
+    }
+    let containers = list(spec, "initContainers");
+    let never = text(spec, "restartPolicy") == "Never";
+    let mut names: BTreeSet<&str> =
+        list(spec, "containers").iter().map(|container| text(container, "name")).collect();
+    for (index, container) in containers.iter().enumerate() {
+        let at = path.index(index);
+        common(container, volumes, never, &at, errors);
+        if container.get("restartPolicy").is_some() {
+            super::supported(container, "restartPolicy", &at, &["Always", "Never", "OnFailure"], errors);
+        }
+        let name = text(container, "name");
+        if names.contains(name) {
+            errors.push(FieldError::duplicate(&at.child("name"), name));
+        } else if !name.is_empty() {
+            names.insert(name);
+        }
+        // They run one by one, so each is looked at alone. Kubernetes calls each the first.
+        host_ports(std::slice::from_ref(container), path, errors);
+        let sidecar = text(container, "restartPolicy") == "Always";
+        if sidecar {
+            super::probe::all(container, &at, errors);
+        } else {
+            only_of_sidecars(container, &at, errors);
+        }
+    }
+}
+
+fn only_of_sidecars(container: &Value, path: &Path<'_>, errors: &mut Errors) {
+    for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
+        if container.get(field).is_some() {
+            let why = "may not be set for init containers without restartPolicy=Always";
+            errors.push(FieldError::forbidden(&path.child(field), why));
+        }
+    }
+    let resizes = path.child("resizePolicy");
+    for (index, policy) in list(container, "resizePolicy").iter().enumerate() {
+        if text(policy, "restartPolicy") == "RestartContainer" {
+            let resize = resizes.index(index);
+            errors.push(FieldError::invalid(
+                &resize.child("restartPolicy"),
+                "RestartContainer",
+                "must not be set to 'RestartContainer' for non-sidecar initContainers",
+            ));
+        }
+    }
 }
 
 fn common(container: &Value, volumes: &BTreeSet<&str>, never: bool, path: &Path<'_>, errors: &mut Errors) {

@@ -51,6 +51,54 @@ const PODS: &[(&str, &[&str])] = &[
         &[r#"metadata.name: Invalid value: "a..b": <subdomain>"#]),
 ];
 
+/// What a spec has besides one container `c`: its init containers.
+#[rustfmt::skip]
+const INIT: &[(&str, &[&str])] = &[
+    ("initContainers: [{name: a, image: i}, {name: b, image: i, restartPolicy: Always}]", &[]),
+    ("initContainers: [{}, {}]", &[
+        "spec.initContainers[0].name: Required value",
+        "spec.initContainers[0].image: Required value",
+        "spec.initContainers[1].name: Required value",
+        "spec.initContainers[1].image: Required value",
+    ]),
+    (r#"initContainers: [{name: a, image: i}, {name: a, image: i}, {name: c, image: " i"}]"#, &[
+        r#"spec.initContainers[1].name: Duplicate value: "a""#,
+        r#"spec.initContainers[2].name: Duplicate value: "c""#,
+        r#"spec.initContainers[2].image: Invalid value: " i": must not have leading or trailing whitespace"#,
+    ]),
+    ("initContainers: [{name: a, image: i, livenessProbe: {exec: {command: [x]}}, readinessProbe: {}, startupProbe: {tcpSocket: {port: 1}}, lifecycle: {}}]", &[
+        "spec.initContainers[0].lifecycle: Forbidden: may not be set for init containers without restartPolicy=Always",
+        "spec.initContainers[0].livenessProbe: Forbidden: may not be set for init containers without restartPolicy=Always",
+        "spec.initContainers[0].readinessProbe: Forbidden: may not be set for init containers without restartPolicy=Always",
+        "spec.initContainers[0].startupProbe: Forbidden: may not be set for init containers without restartPolicy=Always",
+    ]),
+    ("initContainers: [{name: a, image: i, restartPolicy: Always, livenessProbe: {successThreshold: 2, exec: {command: [x]}}, readinessProbe: {}, startupProbe: {tcpSocket: {port: 0}}}]", &[
+        "spec.initContainers[0].livenessProbe.successThreshold: Invalid value: 2: must be 1",
+        "spec.initContainers[0].readinessProbe: Required value: must specify a handler type",
+        "spec.initContainers[0].startupProbe.tcpSocket.port: Invalid value: 0: must be between 1 and 65535, inclusive",
+    ]),
+    ("initContainers: [{name: a, image: i, restartPolicy: Sometimes, startupProbe: {}}]", &[
+        r#"spec.initContainers[0].restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "Never", "OnFailure""#,
+        "spec.initContainers[0].startupProbe: Forbidden: may not be set for init containers without restartPolicy=Always",
+    ]),
+    (r#"initContainers: [{name: a, image: i, restartPolicy: ""}]"#,
+        &[r#"spec.initContainers[0].restartPolicy: Unsupported value: "": supported values: "Always", "Never", "OnFailure""#]),
+    ("initContainers: [{name: A, image: i, ports: [{containerPort: 0}], volumeMounts: [{name: v, mountPath: /v}], terminationMessagePolicy: X}]", &[
+        r#"spec.initContainers[0].name: Invalid value: "A": <label>"#,
+        r#"spec.initContainers[0].terminationMessagePolicy: Unsupported value: "X": supported values: "File", "FallbackToLogsOnError""#,
+        "spec.initContainers[0].ports[0].containerPort: Required value",
+        r#"spec.initContainers[0].volumeMounts[0].name: Not found: "v""#,
+    ]),
+    ("initContainers: [{name: a, image: i, resources: {requests: {cpu: 2}, limits: {cpu: 1}}}]",
+        &[r#"spec.initContainers[0].resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 1"#]),
+    ("initContainers: [{name: a, image: i, resizePolicy: [{resourceName: cpu, restartPolicy: RestartContainer}]}]",
+        &[r#"spec.initContainers[0].resizePolicy[0].restartPolicy: Invalid value: "RestartContainer": must not be set to 'RestartContainer' for non-sidecar initContainers"#]),
+    ("initContainers: [{name: a, image: i, restartPolicy: Always, resizePolicy: [{resourceName: cpu, restartPolicy: RestartContainer}]}]", &[]),
+    // Those of the second, by the place of the first: each is looked at alone.
+    ("hostNetwork: true, initContainers: [{name: a, image: i}, {name: b, image: i, ports: [{containerPort: 1}, {containerPort: 1}]}, {name: d, image: i, ports: [{containerPort: 1, hostPort: 2}]}]",
+        &[r#"spec.initContainers[0].ports[1].hostPort: Duplicate value: "TCP//1""#]),
+];
+
 /// What `metadata` has besides a name.
 #[rustfmt::skip]
 const METADATA: &[(&str, &[&str])] = &[
@@ -493,7 +541,7 @@ fn metadata_is_wrong_in_kubernetes_words() {
 
 #[test]
 fn specs_are_wrong_in_kubernetes_words() {
-    for (spec, errors) in SPEC {
+    for (spec, errors) in SPEC.iter().chain(INIT) {
         check(
             &format!("metadata: {{name: p}}\nspec: {{containers: [{{name: c, image: i}}], {spec}}}\n"),
             errors,
