@@ -1,5 +1,7 @@
 //! The rules of a pod's life, as a person would write down what takes place.
 
+mod init;
+
 use super::sim::*;
 use crate::node::*;
 use crate::spec::*;
