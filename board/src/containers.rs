@@ -29,8 +29,7 @@ pub(crate) fn default(context: &Context, client: &Client, pod: &str) -> Result<O
     if let Some(annotated) = annotated.filter(|annotated| names.contains(annotated)) {
         return Ok(Some(annotated.into()));
     }
-    let regular = object["spec"]["containers"].as_array().map_or(0, Vec::len);
-    if regular > 1 {
+    if names.len() > 1 {
         eprintln!("Defaulted container {:?} out of: {}", names[0], shown(&object));
         return Ok(Some(names[0].into()));
     }

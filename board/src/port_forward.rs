@@ -191,7 +191,8 @@ fn number(pod: &Value, port: &str) -> Result<u16, Failure> {
     if let Ok(number) = port.parse::<u16>() {
         return if number > 0 { Ok(number) } else { Err(Failure::new("remote port must be > 0")) };
     }
-    let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
+    let lists = ["containers", "initContainers"];
+    let containers = lists.iter().filter_map(|list| pod["spec"][*list].as_array()).flatten();
     let mut ports = containers.flat_map(|container| container["ports"].as_array().into_iter().flatten());
     ports
         .find(|known| known["name"] == port)

@@ -20,6 +20,12 @@ pub fn pod_of(name: &str, containers: &[String], spec: &str) -> String {
     )
 }
 
+/// The same, behind these init containers.
+pub fn pod_behind(name: &str, init: &[String], containers: &[String], spec: &str) -> String {
+    let pod = pod_of(name, containers, spec);
+    pod.replacen("  containers:\n", &format!("  initContainers:\n{}  containers:\n", init.concat()), 1)
+}
+
 /// One container, with more lines of YAML in it. The steps are split at spaces.
 pub fn container(name: &str, steps: &str, more: &str) -> String {
     let words: Vec<String> = steps.split_whitespace().map(|word| format!("{word:?}")).collect();

@@ -30,7 +30,10 @@ fn a_bad_file_disturbs_no_other_and_says_where_it_is_wrong() {
 fn a_field_that_would_change_what_runs_is_refused_by_name() {
     let device = Device::start();
     for (field, said) in [
-        ("initContainers: [{name: first, image: localhost/demo:1}]", "spec.initContainers"),
+        (
+            "initContainers: [{name: first, image: localhost/demo:1, restartPolicy: Never}]",
+            "spec.initContainers[0].restartPolicy",
+        ),
         ("hostUsers: false", "spec.hostUsers"),
         ("volumes: [{name: v, configMap: {name: c}}]", "configMap"),
     ] {
