@@ -292,6 +292,8 @@ mod tests {
     fn ports_have_numbers_and_names() {
         let pod = json!({"spec": {"containers": [{}, {"ports": [{"name": "web", "containerPort": 80}]}]}});
         assert_eq!((number(&pod, "web").ok(), number(&pod, "81").ok()), (Some(80), Some(81)));
+        let pod = json!({"spec": {"containers": [{}], "initContainers": [{"ports": [{"name": "web", "containerPort": 80}]}]}});
+        assert_eq!(number(&pod, "web").ok(), Some(80));
         assert!(number(&pod, "0").is_err() && number(&pod, "absent").is_err());
     }
 }

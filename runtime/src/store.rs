@@ -481,6 +481,7 @@ mod tests {
             phase: PodPhase::Running,
             start_time: Some(Moment::ThisBoot(Instant(4))),
             containers: vec![ContainerRecord {
+                name: "app".into(),
                 attempts: 3,
                 last_exit: Some(exit),
                 ..ContainerRecord::default()
@@ -503,6 +504,11 @@ mod tests {
             (exit.started_at, exit.finished_at),
             (Moment::Earlier(Timestamp(1005)), Moment::Earlier(Timestamp(7)))
         );
+        // As they were before containers had names in it.
+        fs::write(&path, br#"{"version":1,"boot_id":"two","phase":"Running","containers":[{"attempts":3}]}"#)
+            .expect("written");
+        let old = records.load("uid").expect("it is readable").expect("it is there");
+        assert_eq!(old.containers, [ContainerRecord { attempts: 3, ..ContainerRecord::default() }]);
         fs::write(&path, b"{").expect("torn");
         let damaged = records.load("uid").expect_err("it is torn").message;
         assert!(damaged.starts_with(&format!("{} is damaged: EOF", path.display())), "{damaged}");

@@ -110,6 +110,25 @@ fn requests_and_limits_become_shares_quotas_and_bytes_as_the_kubelets() {
     assert_eq!(of_pod(&[both, both]), limits(409, Some(40_000), Some(16 << 20)));
     assert_eq!(of_pod(&[both, memory]), limits(204, None, Some(16 << 20)));
     assert_eq!(of_pod(&[both, "{}"]), limits(204, None, None));
+
+    // Of init containers the largest counts, with the sidecars that run beside it already.
+    let of_all = |init: &[(&str, bool)], regular: &[&str]| {
+        let mut all = pod("u", regular);
+        let names: Vec<&str> = init.iter().map(|(resources, _)| *resources).collect();
+        all.spec.init_containers = pod("u", &names).spec.containers;
+        for (container, (_, sidecar)) in all.spec.init_containers.iter_mut().zip(init) {
+            container.sidecar = *sidecar;
+        }
+        ContainerLimits::of_pod(&all)
+    };
+    let (large, small) = ("{limits: {cpu: 1, memory: 64Mi}}", "{limits: {cpu: 100m, memory: 1Mi}}");
+    let whole = |milli: u64, mib: u64| limits(milli * 1024 / 1000, Some(milli as i64 * 100), Some(mib << 20));
+    assert_eq!(of_all(&[(large, false), (both, false)], &[both]), whole(1000, 64));
+    assert_eq!(of_all(&[(large, true)], &[both]), whole(1200, 72));
+    assert_eq!(of_all(&[(small, true), (large, false), (small, true)], &[both]), whole(1100, 65));
+    assert_eq!(of_all(&[(large, false), (small, true)], &[large, large]), whole(2100, 129));
+    assert_eq!(of_all(&[("{}", false)], &[large]), limits(1024, None, None));
+    assert_eq!(of_all(&[("{requests: {cpu: 3}}", false)], &[large]), limits(3072, None, None));
 }
 
 #[test]

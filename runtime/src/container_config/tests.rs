@@ -201,6 +201,18 @@ fn the_oom_score_follows_the_class() {
     ] {
         assert_eq!(made(container, "").oom_score_adj, expected, "{container}");
     }
+    // A sidecar goes no earlier than the one with the least that it serves.
+    for (policy, own, expected) in [
+        ("restartPolicy: Always", 0, 500),
+        ("restartPolicy: Always", 768, 250),
+        ("restartPolicy: Always", 1, 500),
+        ("", 256, 750),
+    ] {
+        let own = format!("resources: {{requests: {{memory: {own}Mi}}}}");
+        let init = format!("initContainers: [{{name: first, image: i, {own}, {policy}}}]");
+        let pod = pod("resources: {requests: {memory: 512Mi}}", &init);
+        assert_eq!(super::oom_score_adj(&pod, &pod.spec.init_containers[0], 1 << 30), expected, "{init}");
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl PodState {
         self.changed |= before != (self.phase, self.conditions);
     }
 
-    fn derive_phase(&self) -> PodPhase {
+    pub(super) fn derive_phase(&self) -> PodPhase {
         if self.phase.is_terminal() {
             return self.phase;
         }

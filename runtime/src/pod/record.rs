@@ -317,7 +317,8 @@ impl PodState {
             // It was decided that the pod is over, but not all of it is.
             Stage::Stopped if self.any_alive() => {
                 self.stage = Stage::Active;
-                self.phase = PodPhase::Running;
+                self.phase = PodPhase::Pending;
+                self.phase = self.derive_phase();
                 self.stop(now, None);
             }
             Stage::Stopping { .. } => {
