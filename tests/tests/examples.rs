@@ -18,6 +18,10 @@ fn the_examples_do_what_they_say() {
     shared.wait_ready();
     let page = shared.exec("writer", ["demo", "get", "http://127.0.0.1:8080/"]).ok();
     assert!(page.starts_with("written by the other container "), "{page}");
+    let prepared = device.pod("prepared");
+    prepared.wait_ready();
+    prepared.wait_log("client", "written before anybody asked");
+    assert_eq!(prepared.container("client").restart_count(), 0, "it was served the first time it asked");
     device.pod("job").wait_phase("Succeeded");
     assert_eq!(device.pod("job").logs("work"), "one two three\n");
     device.wait_for("the crash to be backed off", || {

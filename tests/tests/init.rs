@@ -182,7 +182,12 @@ fn an_init_container_that_fails_is_tried_again_and_holds_the_others_up() {
     let (shared, here) = device.shared("one");
     let app = noting("app", "sleep", "");
     let init = |steps: &str| [noting("first", steps, "")];
-    let once = manifest::pod_behind("once", &init("fail-once /one/mark"), &[app.clone()], &volumes(&shared));
+    let once = manifest::pod_behind(
+        "once",
+        &init("fail-once /one/mark"),
+        std::slice::from_ref(&app),
+        &volumes(&shared),
+    );
     device.write_manifest("once.yaml", &once);
     device.pod("once").wait_ready();
     wait_story(&device, &here, &["first", "first", "app"]);

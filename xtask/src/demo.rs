@@ -67,7 +67,7 @@ impl Show {
         self.start_agent()?;
         self.nodlet(&["image", "load", &archive.display().to_string()])?;
 
-        say("Four pods from examples/: two that serve, one that crashes, one that completes");
+        say("Five pods from examples/: three that serve, one that crashes, one that completes");
         let mut watch = self.background(&["get", "pods", "-w"])?;
         let examples = project().join("examples");
         self.nodlet(&["apply", "-f", &examples.display().to_string()])?;
@@ -77,6 +77,7 @@ impl Show {
                 rows.lines().any(|row| row.starts_with(name) && row.contains(status))
             };
             Ok(has("shared", "2/2")
+                && has("prepared", "2/2")
                 && has("web", "1/1")
                 && has("job", "Completed")
                 && has("crash", "CrashLoopBackOff"))
