@@ -120,7 +120,13 @@ fn a_life(seed: u64, failures: u64, interruptions: bool) {
                 sim.unwant(&uids[which], grace);
             }
             4 if known == Some(false) => sim.unwant(&uids[which], Some(secs(chance.below(5)))),
-            5 if known.is_some() => sim.lose_sandbox(&uids[which]),
+            5 if known.is_some() => {
+                sim.lose_sandbox(&uids[which]);
+                // Nobody may have heard of it.
+                if interruptions && chance.percent(40) {
+                    sim.restart_agent();
+                }
+            }
             6 => sim.later(secs(0), Observation::ImagesChanged),
             7 if interruptions => sim.restart_agent(),
             8 if interruptions => sim.reboot(),

@@ -454,3 +454,119 @@ fn a_record_of_before_there_were_names_is_that_of_the_regular_containers() {
         assert_eq!(next, restarts);
     }
 }
+
+#[test]
+fn a_sidecar_that_ends_while_pods_initialise_is_restarted_and_what_has_begun_behind_it_goes_on() {
+    let mut slow = sidecar("proxy");
+    slow.startup_probe = Some(Probe { period: secs(1), failure_threshold: 99, ..exec_probe() });
+    let two = pod(RestartPolicy::Always).init([slow, container("first")]);
+    let mut sim = Sim::new(two, |name, number| match (name, number) {
+        ("proxy", 0) => Fate::Exits(0, secs(5)),
+        ("first", 0) => Fate::Exits(1, secs(8)),
+        ("first", _) => Fate::Exits(0, secs(1)),
+        _ => Fate::Runs,
+    })
+    .probes(|_, _, age| match age.as_secs() {
+        0 | 20.. => ProbeResult::Success,
+        _ => ProbeResult::Failure("not yet".into()),
+    });
+    sim.run_until(secs(60));
+    // What has run in this sandbox may do so again, whether the sidecar has started again or not.
+    assert_eq!(
+        sim.trace,
+        "   0s proxy#0 start\n   0s first#0 start\n   5s proxy#0 exits 0\n   5s proxy#1 start\n   \
+         8s first#0 exits 1\n   8s first#1 start\n   9s first#1 exits 0\n   9s app#0 start\n"
+    );
+}
+
+#[test]
+fn what_was_initialised_stays_so_while_all_that_it_has_crashes() {
+    let mut sim =
+        Sim::new(pod(RestartPolicy::Always).init([sidecar("proxy")]), |name, number| match (name, number) {
+            ("proxy", 0) => Fate::Exits(1, secs(15)),
+            ("proxy", 1) => Fate::Exits(1, secs(1)),
+            ("app", 0..3) => Fate::Exits(1, secs(1)),
+            _ => Fate::Runs,
+        });
+    sim.run_until(secs(20));
+    assert_eq!(shown(&sim, "proxy")["state"]["waiting"]["reason"], "CrashLoopBackOff");
+    assert_eq!(shown(&sim, "app")["state"]["waiting"]["reason"], "CrashLoopBackOff");
+    assert_eq!((phase(&sim).as_str(), initialized(&sim).0), ("Running", "True".into()));
+    sim.run_until(secs(60));
+    // The last sidecar holds the restart up as it held up the start.
+    let order: Vec<&str> = sim.trace.lines().map(str::trim_start).collect();
+    assert_eq!(order[order.len() - 2..], ["26s proxy#2 start", "33s app#3 start"]);
+}
+
+#[test]
+fn a_restart_waits_for_a_last_sidecar_that_has_not_started_again() {
+    let mut sim =
+        Sim::new(pod(RestartPolicy::Always).init([sidecar("proxy")]), |name, number| match (name, number) {
+            ("proxy", 0..2) => Fate::Exits(1, secs(10)),
+            ("app", 0) => Fate::Exits(1, secs(21)),
+            _ => Fate::Runs,
+        });
+    sim.run_until(secs(60));
+    assert_eq!(
+        sim.trace,
+        "   0s proxy#0 start\n   0s app#0 start\n  10s proxy#0 exits 1\n  10s proxy#1 start\n  \
+         20s proxy#1 exits 1\n  21s app#0 exits 1\n  30s proxy#2 start\n  30s app#1 start\n"
+    );
+}
+
+#[test]
+fn a_sandbox_that_is_lost_while_no_agent_looks_is_a_new_one_to_init_containers() {
+    let mut sim = Sim::new(served(RestartPolicy::Always), well);
+    sim.run_until(secs(10));
+    // The agent dies before it hears of it.
+    sim.lose_sandbox(&uid());
+    sim.restart_agent();
+    sim.run_until(secs(60));
+    let again = "  10s first#1 start\n  13s first#1 exits 0\n  13s proxy#1 start\n  13s app#1 start\n";
+    assert!(sim.trace.ends_with(again), "{}", sim.trace);
+}
+
+#[test]
+fn init_containers_of_a_pod_that_is_found_running_are_done_whoever_remembers_them() {
+    let pod = std::rc::Rc::new(served(RestartPolicy::Always));
+    let attempt = Attempt { container: ContainerIndex(0), number: 0 };
+    let run =
+        FoundAttempt { attempt, container: started(at(2), attempt), exit: None, health: Health::default() };
+    let sandbox = Some(FoundSandbox { ip: None, at: at(1) });
+    let mut node = Node::new();
+    node.observe(
+        at(9),
+        Observation::Found(Found { pod: pod.clone(), record: None, sandbox, attempts: vec![run] }),
+    );
+    node.observe(at(9), Observation::Wanted { pod, record: None });
+    let plan = node.plan(at(9));
+    let started: Vec<u8> = plan
+        .actions
+        .iter()
+        .filter_map(|(_, action)| match action {
+            Action::Start(attempt) => Some(attempt.container.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(started, [2], "the sidecar alone");
+}
+
+#[test]
+fn an_init_container_that_was_short_of_memory_has_failed_whatever_it_ended_with() {
+    use crate::pod::container::{ContainerState, Ended};
+    for (reason, code, again) in [("Completed", 0, false), ("OOMKilled", 0, true), ("Error", 1, true)] {
+        let mut container = ContainerState::new(Role::Init);
+        container.has_ended(Ended {
+            number: 0,
+            code,
+            reason: reason.into(),
+            message: "".into(),
+            started_at: None,
+            finished_at: None,
+            id: None,
+        });
+        assert_eq!(container.restarts(RestartPolicy::OnFailure), again, "{reason}");
+        assert_eq!(container.failed_for_good(RestartPolicy::Never), again, "{reason}");
+        assert_eq!(container.has_initialised(), !again, "{reason}");
+    }
+}
