@@ -270,6 +270,8 @@ pub(super) enum ExecState {
     Ended {
         pid: nix::unistd::Pid,
         code: i32,
+        /// What it said last is in there until the agent has it.
+        terminal: Option<OwnedFd>,
     },
     Failed {
         message: protocol::Message,

@@ -41,6 +41,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         a_terminal_that_no_agent_has_taken_outlives_the_replacement,
     ),
     (
+        "what_was_said_on_a_terminal_is_there_for_who_hears_of_its_end_and_begin_at_once",
+        what_was_said_on_a_terminal_is_there_for_who_hears_of_its_end_and_begin_at_once,
+    ),
+    (
         "a_supervisor_that_accepts_nobody_holds_up_no_agent",
         a_supervisor_that_accepts_nobody_holds_up_no_agent,
     ),
@@ -534,6 +538,30 @@ fn an_agent_that_reads_late_is_told_all() {
     let exits = state.events.iter().filter(|event| matches!(event, SupervisorEvent::Exited { .. })).count();
     let starts = state.events.iter().filter(|event| matches!(event, SupervisorEvent::Started { .. })).count();
     assert_eq!((starts, exits), (RUNS as usize, RUNS as usize));
+}
+
+fn what_was_said_on_a_terminal_is_there_for_who_hears_of_its_end_and_begin_at_once() {
+    let pod = Pod::new("said");
+    let config = pod.container("app", &["wait"]);
+    let process = pod.start(config_number(&config), &config);
+    let words = ["/bin/program", "program", "out=last words", "write=/said:it"];
+    pod.ask_to_exec(4, &config, &words, true, [None; 3]);
+    pod.disconnect();
+    let cgroup = nodlet_runtime::supervisor::client::exec_cgroup(&config.cgroup.unified, 4);
+    let is_over = || fs::read_to_string(cgroup.join("cgroup.procs")).map_or(true, |procs| procs.is_empty());
+    let mark = std::path::PathBuf::from(format!("/proc/{}/root/said", process.pid));
+    wait_until("the process to have spoken", || mark.exists());
+    wait_until("the process to be over", is_over);
+    pod.connect();
+    let mut events = pod.hello().events.into_iter();
+    let terminal = events.find_map(|event| match event {
+        SupervisorEvent::ExecStarted { id: 4, terminal, .. } => terminal,
+        _ => None,
+    });
+    let mut said = [0; 10];
+    fs::File::from(terminal.expect("it has a terminal")).read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"last words");
+    assert!(events.any(|event| matches!(event, SupervisorEvent::ExecExited { id: 4, code: 0 })));
 }
 
 fn a_binary_that_cannot_take_over_changes_nothing() {

@@ -129,14 +129,14 @@ impl Process {
                 }
                 // Its helper still holds the socket: it ends at once, and this child is next then.
                 ExecState::Starting { pid, .. } if *pid == Some(ended) => return false,
-                ExecState::Running { pid, .. } if *pid == ended => {
+                ExecState::Running { pid, terminal } if *pid == ended => {
                     let code = match status {
                         WaitStatus::Exited(_, code) => *code,
                         WaitStatus::Signaled(_, signal, _) => 128 + *signal as i32,
                         // Not asked for.
                         _ => 255,
                     };
-                    exec.state = ExecState::Ended { pid: ended, code };
+                    exec.state = ExecState::Ended { pid: ended, code, terminal: terminal.take() };
                 }
                 ExecState::Starting { .. }
                 | ExecState::Running { .. }

@@ -140,6 +140,8 @@ enum SavedExecState {
     Ended {
         pid: i32,
         code: i32,
+        #[serde(default)]
+        terminal: Option<RawFd>,
     },
     Failed {
         message: Message,
@@ -292,8 +294,8 @@ impl Saved {
             open.extend(attempt.console.descriptors());
         }
         let terminal = |exec: &SavedExec| match exec.state {
-            SavedExecState::Running { terminal, .. } => terminal,
-            SavedExecState::Ended { .. } | SavedExecState::Failed { .. } => None,
+            SavedExecState::Running { terminal, .. } | SavedExecState::Ended { terminal, .. } => terminal,
+            SavedExecState::Failed { .. } => None,
         };
         open.extend(self.execs.iter().filter_map(terminal));
         open.extend(self.layers.values());
@@ -379,7 +381,11 @@ fn save_exec(exec: &Exec) -> Option<SavedExec> {
         ExecState::Running { pid, terminal } => {
             SavedExecState::Running { pid: pid.as_raw(), terminal: terminal.as_ref().map(AsRawFd::as_raw_fd) }
         }
-        ExecState::Ended { pid, code } => SavedExecState::Ended { pid: pid.as_raw(), code: *code },
+        ExecState::Ended { pid, code, terminal } => SavedExecState::Ended {
+            pid: pid.as_raw(),
+            code: *code,
+            terminal: terminal.as_ref().map(AsRawFd::as_raw_fd),
+        },
         ExecState::Failed { message } => SavedExecState::Failed { message: message.clone() },
     };
     Some(SavedExec { id: exec.id, cgroup: exec.cgroup.clone(), state })
@@ -390,7 +396,9 @@ fn restore_exec(saved: SavedExec, own: impl Fn(RawFd) -> OwnedFd) -> Exec {
         SavedExecState::Running { pid, terminal } => {
             ExecState::Running { pid: Pid::from_raw(pid), terminal: terminal.map(own) }
         }
-        SavedExecState::Ended { pid, code } => ExecState::Ended { pid: Pid::from_raw(pid), code },
+        SavedExecState::Ended { pid, code, terminal } => {
+            ExecState::Ended { pid: Pid::from_raw(pid), code, terminal: terminal.map(own) }
+        }
         SavedExecState::Failed { message } => ExecState::Failed { message },
     };
     Exec {

@@ -173,8 +173,8 @@ impl Process {
                 | State::Failed { .. } => None,
             },
             Item::ExecStarted(at) => match &self.execs[*at].state {
-                ExecState::Running { terminal, .. } => terminal.as_ref(),
-                ExecState::Starting { .. } | ExecState::Ended { .. } | ExecState::Failed { .. } => None,
+                ExecState::Running { terminal, .. } | ExecState::Ended { terminal, .. } => terminal.as_ref(),
+                ExecState::Starting { .. } | ExecState::Failed { .. } => None,
             },
             Item::Hello { .. }
             | Item::Sandbox
@@ -214,7 +214,9 @@ impl Process {
             Item::ExecStarted(at) => {
                 let exec = &mut self.execs[at];
                 exec.started_told = true;
-                if let ExecState::Running { terminal, .. } = &mut exec.state {
+                if let ExecState::Running { terminal, .. } | ExecState::Ended { terminal, .. } =
+                    &mut exec.state
+                {
                     // It is the agent's now: whoever has a copy keeps the terminal from hanging up.
                     *terminal = None;
                 }
