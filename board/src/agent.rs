@@ -53,6 +53,7 @@ Examples:
   nodlet agent
 
   # Beside others on one machine, in a directory of its own
+  mkdir /tmp/node1
   nodlet agent --root /tmp/node1 --pod-cidr 10.86.1.0/24
 
 Flags:

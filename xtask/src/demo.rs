@@ -192,7 +192,7 @@ impl Show {
         println!("nodlet exec -it web -- demo tty          # a terminal in a container");
         println!("ls $NODLET_ROOT/var/lib/nodlet/manifests # what `apply` wrote; edit, add, remove");
         println!("nodlet delete pod crash                  # enough of it");
-        println!("nodlet down                              # and everything is gone");
+        println!("nodlet down                              # all pods end; manifests and images stay");
     }
 }
 
