@@ -50,6 +50,7 @@ impl UnpackerCgroup {
             }
         };
         let directory = mount.join(&relative);
+        let mut failed = CgroupError::file("make", &directory)(Errno::EBUSY.into());
         for _ in 0..ATTEMPTS {
             let enable = |directory: &Path| if v2 { enable(&hierarchies, directory) } else { Ok(()) };
             let made = enable(mount)
@@ -59,16 +60,19 @@ impl UnpackerCgroup {
             match made.and_then(|()| hold(&directory)) {
                 Ok(Some(held)) => {
                     // From here on it is removed again, whatever fails.
-                    let cgroup = UnpackerCgroup { directory, held: Some(held) };
-                    Target::new(&hierarchies, &relative).set_memory(memory)?;
-                    return Ok(cgroup);
+                    let cgroup = UnpackerCgroup { directory: directory.clone(), held: Some(held) };
+                    match Target::new(&hierarchies, &relative).set_memory(memory) {
+                        Ok(()) => return Ok(cgroup),
+                        // What it is in was made anew meanwhile, and its controllers are not on yet.
+                        Err(error) => failed = error,
+                    }
                 }
                 Ok(None) => {}
                 Err(error) if error.is_gone() => {}
                 Err(error) => return Err(error),
             }
         }
-        Err(CgroupError::file("make", &directory)(Errno::EBUSY.into()))
+        Err(failed)
     }
 
     /// The file that a process is put in by.
