@@ -34,7 +34,15 @@ pub(super) enum ExecNews {
 /// Who waits for which process.
 pub(super) struct Execs {
     next: u32,
-    waiting: BTreeMap<u32, (PodIndex, Sender<ExecNews>)>,
+    waiting: BTreeMap<u32, Waiting>,
+}
+
+/// Who waits for one of them.
+struct Waiting {
+    pod: PodIndex,
+    /// A client that attaches: of it a supervisor that is asked for all again says nothing.
+    attaches: bool,
+    news: Sender<ExecNews>,
 }
 
 impl Default for Execs {
@@ -45,10 +53,10 @@ impl Default for Execs {
 }
 
 impl Execs {
-    fn begin(&mut self, pod: PodIndex) -> (u32, Receiver<ExecNews>) {
-        let (sender, receiver) = async_channel::bounded(3);
+    fn begin(&mut self, pod: PodIndex, attaches: bool) -> (u32, Receiver<ExecNews>) {
+        let (news, receiver) = async_channel::bounded(3);
         self.next = self.next.wrapping_add(1);
-        self.waiting.insert(self.next, (pod, sender));
+        self.waiting.insert(self.next, Waiting { pod, attaches, news });
         (self.next, receiver)
     }
 
@@ -66,15 +74,23 @@ impl Execs {
 
     /// Who waits for a process of this pod learns that it is lost: the sender is dropped.
     pub(super) fn lost(&mut self, pod: PodIndex) {
-        self.waiting.retain(|_, (of, _)| *of != pod);
+        self.waiting.retain(|_, waiting| waiting.pod != pod);
+    }
+
+    /// Clients whose attachment to this pod was asked for and not answered yet.
+    pub(super) fn attaching(&self, pod: PodIndex) -> Vec<u32> {
+        let attach = self.waiting.iter().filter(|(_, waiting)| waiting.pod == pod && waiting.attaches);
+        attach.map(|(id, _)| *id).collect()
     }
 
     fn pass(&mut self, pod: PodIndex, id: u32, news: ExecNews, last: bool) {
-        if let Some((of, sender)) = self.waiting.get(&id)
-            && *of == pod
+        if let Some(waiting) = self.waiting.get_mut(&id)
+            && waiting.pod == pod
         {
+            // It is answered.
+            waiting.attaches = false;
             // Nobody listening is no error: a client may hang up first.
-            let _ = sender.try_send(news);
+            let _ = waiting.news.try_send(news);
         }
         if last {
             self.waiting.remove(&id);
@@ -108,7 +124,7 @@ impl Shell {
         if !sandbox.runs.borrow().contains_key(&(container.to_owned(), number)) {
             return Err("the container does not run".into());
         }
-        let (id, news) = self.execs.borrow_mut().begin(pod);
+        let (id, news) = self.execs.borrow_mut().begin(pod, false);
         let asked = sandbox.supervisor.exec(id, container, number, config, stdio);
         if let Err(error) = asked {
             self.execs.borrow_mut().failed(pod, id, String::new());
@@ -130,7 +146,7 @@ impl Shell {
         stdio: [Option<BorrowedFd<'_>>; 3],
     ) -> Result<Attaching<'_>, String> {
         let sandbox = self.sandbox(pod).ok_or("the pod does not run")?;
-        let (id, news) = self.execs.borrow_mut().begin(pod);
+        let (id, news) = self.execs.borrow_mut().begin(pod, true);
         let attaching = Attaching { shell: self, pod, id, news };
         sandbox
             .supervisor
@@ -280,4 +296,26 @@ async fn read_some(output: OwnedFd, kept: &mut Vec<u8>) -> Result<Option<i32>, S
         log::debug!("failed to read a probe's output: {error}");
     }
     smol::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_those_who_wait_only_clients_that_are_not_attached_yet_are_told_by_nobody_again() {
+        let mut execs = Execs::default();
+        let (pod, other) = (PodIndex(1), PodIndex(2));
+        let (executed, _kept) = execs.begin(pod, false);
+        let (attached, _kept) = execs.begin(pod, true);
+        let (attaching, news) = execs.begin(pod, true);
+        let (elsewhere, _kept) = execs.begin(other, true);
+        execs.started(pod, executed, None);
+        execs.started(pod, attached, None);
+        assert_eq!(execs.attaching(pod), [attaching]);
+        assert_eq!(execs.attaching(other), [elsewhere]);
+        execs.failed(pod, attaching, "ask again".into());
+        assert!(matches!(news.try_recv(), Ok(ExecNews::Failed(why)) if why == "ask again"));
+        assert_eq!(execs.attaching(pod), [0; 0]);
+    }
 }

@@ -262,7 +262,7 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
             Ok(event) => run::heard(&shell, pod, &sandbox, event).await,
             Err(Ok(short)) => {
                 log::error!("failed to hear the supervisor of a pod: {short}; asking it again for all");
-                if let Some(state) = greet_again(&sandbox.supervisor).await {
+                if let Some(state) = greet_again(&shell, pod, &sandbox.supervisor).await {
                     for event in state.events {
                         run::heard(&shell, pod, &sandbox, event).await;
                     }
@@ -286,11 +286,19 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
 
 /// Has all told again of which a part was not heard, as soon as it can be; `None` if there will be no
 /// more, as whoever listens next learns.
-async fn greet_again(supervisor: &Supervisor) -> Option<SupervisorState> {
+async fn greet_again(shell: &Shell, pod: PodIndex, supervisor: &Supervisor) -> Option<SupervisorState> {
     loop {
         smol::Timer::after(GREET_AGAIN).await;
+        let attaching = shell.execs.borrow().attaching(pod);
         match supervisor.hello().await.map_err(SupervisorError::shortage) {
-            Ok(state) => return Some(state),
+            Ok(state) => {
+                // Whether they are attached is not among what is told again.
+                for id in attaching {
+                    let message = "the agent was short of something and missed the answer; try again";
+                    shell.execs.borrow_mut().failed(pod, id, message.to_owned());
+                }
+                return Some(state);
+            }
             Err(Ok(_)) => {}
             Err(Err(_)) => return None,
         }
