@@ -152,7 +152,9 @@ fn down(mut context: Context, mut parser: Parser) -> Outcome {
     begin(true)?;
     let config = config(&context.root, Options::default(), true)?;
     end_agent(&Paths::new(&config.root))?;
-    start(config)
+    let done = start(config)?;
+    println!("no pod is left; images and manifests are, and the next agent starts the pods again");
+    Ok(done)
 }
 
 fn begin(quiet: bool) -> Result<(), Failure> {
