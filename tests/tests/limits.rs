@@ -239,6 +239,38 @@ fn a_container_and_its_execs_open_only_devices_that_every_container_has() {
     assert!(device.pod("all").logs("app").contains("opened"));
 }
 
+/// As an init system in a privileged container does: its own cgroup may then hold no process any more.
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn what_executed_processes_leave_in_a_container_that_uses_its_controllers_takes_no_place() {
+    let device = Device::start();
+    let steps = "print up then sleep";
+    device.write_manifest("init.yaml", &limited("init", steps, "memory: 64Mi"));
+    device.pod("init").wait_log("app", "up");
+    let leaf = leaf(&device);
+    fs::create_dir(leaf.join("init.scope")).expect("it can be made");
+    let first = device.container_processes()[0].to_string();
+    fs::write(leaf.join("init.scope/cgroup.procs"), first).expect("it can be moved");
+    fs::write(leaf.join("cgroup.subtree_control"), "+memory").expect("it has no process");
+    let exec = || device.pod("init").exec("app", ["/bin/demo", "leave", "sleep"]).ok();
+    exec();
+    let groups = || {
+        let entries = fs::read_dir(&leaf).expect("it is there").flatten();
+        let groups = entries.filter(|entry| entry.path().is_dir());
+        let mut names: Vec<_> = groups.filter_map(|group| group.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    };
+    device.wait_for("the place of the process to be free", || groups() == ["init.scope", "left-behind"]);
+    exec();
+    let left = || fs::read_to_string(leaf.join("left-behind/cgroup.procs")).expect("it is there");
+    device.wait_for("both that were left", || left().lines().count() == 2);
+    device.remove_manifest("init.yaml");
+    device.pod("init").wait_gone();
+    assert_eq!(device.container_processes(), Vec::<u32>::new());
+    assert!(!leaf.exists());
+}
+
 /// The kubelet's scores. Those below zero take CAP_SYS_RESOURCE, which root has in the guest.
 #[test]
 #[ignore = "needs CAP_SYS_RESOURCE: cargo xtask guest"]

@@ -330,15 +330,23 @@ pub(super) fn kill_cgroup(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves the processes of a cgroup of the v2 hierarchy to the one above it. Who is forked meanwhile stays.
+/// Moves the processes of a cgroup of the v2 hierarchy to the one above it; to another beside it, where
+/// that one has given its controllers away and so can have no process. Who is forked meanwhile stays.
 pub(super) fn empty_into_parent(directory: &Path) {
     /// More would be old news before it is written: a number that is another's by then moves that one.
     const AT_ONCE: usize = 64;
+    /// A privileged container may give away the controllers of its cgroup.
+    const BESIDE: &str = "left-behind";
     let Some(parent) = directory.parent() else { return };
     let processes = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
     for process in processes.lines().take(AT_ONCE) {
-        // Who is gone, or about to be, cannot be moved.
-        let _ = std::fs::write(parent.join("cgroup.procs"), process);
+        let moved = std::fs::write(parent.join("cgroup.procs"), process);
+        if moved.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
+            let beside = parent.join(BESIDE);
+            // It may be there, and who is gone, or about to be, cannot be moved.
+            let _ = std::fs::create_dir(&beside);
+            let _ = std::fs::write(beside.join("cgroup.procs"), process);
+        }
     }
 }
 
