@@ -38,7 +38,7 @@ use super::sys::{self, Resolve};
 mod spec;
 mod volume;
 
-use volume::Mounted;
+use volume::Volume;
 
 /// What a container that has a terminal may know it by.
 const CONSOLE: &str = "/dev/console";
@@ -200,16 +200,18 @@ impl Start<'_> {
             let _ = nix::unistd::fchown(stream.as_raw_fd(), Some(uid), Some(gid));
         }
 
-        let mounted = volume::attach(&volumes, &directory("volumes")?)?;
-        volume::check_mount_points(&mounted, root_fd.as_fd())?;
-        volume::make_working_directory(&config, root_fd.as_fd(), &mounted)
+        volume::check_mount_points(&volumes, root_fd.as_fd())?;
+        volume::make_working_directory(&config, root_fd.as_fd(), &volumes)
             .map_err(|source| StartError::WorkingDirectory { path: config.process.cwd.clone(), source })?;
+        // Where the container's terminal goes later, when there is one; not over what a volume has there.
+        let covered = |volume: &Volume| ["/dev", CONSOLE].map(Path::new).contains(&volume.destination());
+        let has_console = config.tty && !volumes.iter().any(covered);
+        volume::prepare_root(root_fd.as_fd()).map_err(StartError::Root)?;
+        let attached = volume::attach(volumes, root_fd.as_fd(), &directory("volumes")?)?;
         let cgroup = hide_cgroups(&config, &directory("cgroup")?).map_err(StartError::JoinCgroup)?;
 
         let (bundle, state) = (directory("bundle")?, directory("state")?);
-        // Where the container's terminal goes later, when there is one; not over what a volume has there.
-        let covered = |volume: &Mounted| ["/dev", CONSOLE].map(Path::new).contains(&&*volume.destination);
-        let console = (config.tty && !mounted.iter().any(covered)).then(|| bundle.join("console"));
+        let console = has_console.then(|| bundle.join("console"));
         if let Some(console) = &console {
             File::create(console).map_err(StartError::Bundle)?;
         }
@@ -219,7 +221,8 @@ impl Start<'_> {
                 root: &root,
                 namespaces: self.namespaces,
                 user: &user,
-                volumes: &mounted,
+                volumes: &attached.left,
+                mounts_itself: has_console || !attached.late.is_empty(),
                 cgroup: cgroup.as_deref(),
                 console: console.as_deref(),
             },
@@ -232,8 +235,8 @@ impl Start<'_> {
             process.env.push("TERM=xterm".to_owned());
         }
         let execute = Execute::new(&process, &user.home);
-        drop((root_fd, volumes, layers));
-        self.create(&config, &bundle, &state, execute, console.is_some())
+        drop((root_fd, layers));
+        self.create(&config, &bundle, &state, execute, has_console, attached.late)
     }
 
     /// Leaves the host's mounts: from here on nothing that is mounted is seen there.
@@ -256,6 +259,7 @@ impl Start<'_> {
         state: &Path,
         execute: Execute,
         console: bool,
+        late: Vec<(OwnedFd, PathBuf)>,
     ) -> Result<(), StartError> {
         let failed =
             |error: &(dyn std::error::Error + 'static)| StartError::Create(crate::error::chain(error));
@@ -265,6 +269,10 @@ impl Start<'_> {
             tty: config.tty,
             console,
             stdin: config.stdin,
+            volumes: late
+                .iter()
+                .map(|(mount, destination)| (mount.as_raw_fd(), destination.clone()))
+                .collect(),
         };
         let mut builder = ContainerBuilder::new(config.id.clone(), SyscallType::Linux)
             .with_executor(executor)
@@ -300,9 +308,19 @@ struct ReportingExecutor {
     console: bool,
     /// Whether input of clients goes there.
     stdin: bool,
+    /// Attached first.
+    volumes: Vec<(std::os::fd::RawFd, PathBuf)>,
 }
 
 impl ReportingExecutor {
+    fn attach_volumes(&self) -> io::Result<()> {
+        for (mount, destination) in &self.volumes {
+            // SAFETY: as the socket, libcontainer leaves it open.
+            sys::attach_mount(unsafe { BorrowedFd::borrow_raw(*mount) }, destination)?;
+        }
+        Ok(())
+    }
+
     fn open_terminal(&self, status: BorrowedFd) -> io::Result<()> {
         let (master, slave) = enter::open_terminal(None, None)?;
         if self.console {
@@ -321,9 +339,13 @@ impl Executor for ReportingExecutor {
     fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
         // SAFETY: libcontainer marks it close-on-exec and leaves it open.
         let status = unsafe { BorrowedFd::borrow_raw(self.status) };
-        let message = match self.tty.then(|| self.open_terminal(status)) {
-            Some(Err(error)) => format!("open a terminal: {error}"),
-            Some(Ok(())) | None => self.execute.run(),
+        let terminal = || if self.tty { self.open_terminal(status) } else { Ok(()) };
+        let message = match self.attach_volumes() {
+            Err(error) => format!("mount the volume at /dev: {error}"),
+            Ok(()) => match terminal() {
+                Err(error) => format!("open a terminal: {error}"),
+                Ok(()) => self.execute.run(),
+            },
         };
         let _ = protocol::send(status, &Status::Failed { run: true, message: cut(&message) }, &[]);
         sys::exit_now(128)

@@ -153,6 +153,23 @@ pub(super) fn attach_mount(mount: BorrowedFd, target: &Path) -> io::Result<()> {
     .map(drop)
 }
 
+/// As [`attach_mount`], at a directory or file that is open.
+pub(super) fn attach_mount_at(mount: BorrowedFd, target: BorrowedFd) -> io::Result<()> {
+    let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_EMPTY_PATH;
+    // SAFETY: both paths are empty C strings.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            target.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+        )
+    })
+    .map(drop)
+}
+
 /// `struct mount_attr` of mount_setattr(2).
 #[repr(C)]
 #[derive(Default)]

@@ -21,6 +21,11 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         a_start_helper_killed_at_any_moment_leaves_nothing,
     ),
     ("volumes_are_mounted_and_nothing_leaves_them", volumes_are_mounted_and_nothing_leaves_them),
+    ("a_dev_of_the_host_stays_what_it_is", a_dev_of_the_host_stays_what_it_is),
+    (
+        "volumes_lie_where_the_kernels_own_file_systems_are",
+        volumes_lie_where_the_kernels_own_file_systems_are,
+    ),
     ("an_image_whose_dev_is_a_link_is_refused", an_image_whose_dev_is_a_link_is_refused),
     ("the_process_is_who_the_pod_says", the_process_is_who_the_pod_says),
     ("paths_are_masked_unless_it_is_privileged", paths_are_masked_unless_it_is_privileged),
@@ -185,6 +190,62 @@ fn volumes_are_mounted_and_nothing_leaves_them() {
         assert_eq!(at, StartFailedAt::Create);
         assert_eq!(message, format!("mount the volume at /sub: subPath {path}: {expected}"));
     }
+}
+
+/// As many pods have it that care for devices: the container's own would take the place of the host's.
+fn a_dev_of_the_host_stays_what_it_is() {
+    let pod = Pod::new("dev");
+    let dev = pod.root.join("dev");
+    fs::create_dir_all(dev.join("own")).unwrap();
+    fs::create_dir_all(dev.join("shm")).unwrap();
+    fs::write(dev.join("ptmx"), "the host's\n").unwrap();
+    let other = pod.root.join("other");
+    fs::create_dir_all(&other).unwrap();
+    fs::write(other.join("file"), "").unwrap();
+    // Whether it may do all, or nothing.
+    for user in [0, 4711] {
+        let mut config =
+            pod.container("app", &["ls=/dev", "cat=/dev/ptmx", "ls=/dev/own", "write=/dev/own/x:y"]);
+        config.process.user.run_as_user = Some(user);
+        if user != 0 {
+            config.process.capabilities.clear();
+        }
+        config.mounts = vec![
+            // The order of a manifest is not that of the directories.
+            MountConfig { read_only: true, ..mount(MountSource::Host(other.clone()), "/dev/own") },
+            mount(MountSource::Host(dev.clone()), "/dev"),
+        ];
+        let (exit, output) = pod.run(&config);
+        assert_eq!(exit.code, 0, "{output}");
+        let lines: Vec<&str> = output.lines().collect();
+        let refused = "/dev/own/x: Read-only file system (os error 30)";
+        assert_eq!(lines, ["own ptmx shm", "the host's", "file", refused], "user {user}");
+    }
+    let mut names: Vec<_> =
+        fs::read_dir(&dev).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["own", "ptmx", "shm"]);
+    assert!(fs::symlink_metadata(dev.join("ptmx")).unwrap().is_file());
+}
+
+fn volumes_lie_where_the_kernels_own_file_systems_are() {
+    let pod = Pod::new("below");
+    let volume = |name: &str| {
+        let path = pod.root.join(name);
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join(name), "").unwrap();
+        MountSource::Host(path)
+    };
+    let mut config = pod.container("app", &["ls=/sys/fs", "ls=/first", "ls=/last", "ls=/dev/deep"]);
+    config.mounts = vec![
+        mount(volume("first"), "/first"),
+        mount(volume("deep"), "/dev/deep"),
+        mount(volume("below"), "/sys/fs"),
+        mount(volume("last"), "/last"),
+    ];
+    let (exit, output) = pod.run(&config);
+    assert_eq!(exit.code, 0, "{output}");
+    assert_eq!(output.lines().collect::<Vec<_>>(), ["below", "first", "last", "deep"]);
 }
 
 fn an_image_whose_dev_is_a_link_is_refused() {

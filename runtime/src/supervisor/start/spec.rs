@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::User;
-use super::volume::Mounted;
+use super::volume::Left;
 use crate::supervisor::config::ContainerConfig;
 use crate::supervisor::execute;
 use crate::supervisor::sandbox::Namespaces;
@@ -39,17 +39,20 @@ pub(super) struct Made<'a> {
     pub(super) root: &'a Path,
     pub(super) namespaces: &'a Namespaces,
     pub(super) user: &'a User,
-    pub(super) volumes: &'a [Mounted],
+    /// What the helper has not attached in the root itself.
+    pub(super) volumes: &'a [Left],
     pub(super) cgroup: Option<&'a Path>,
+    /// The container's process has something to mount before it executes anything.
+    pub(super) mounts_itself: bool,
     /// A file in whose place the terminal will be.
     pub(super) console: Option<&'a Path>,
 }
 
 pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
     let capabilities = execute::possible_capabilities(&config.process.capabilities);
-    // To mount its terminal. It goes when the process is executed, because it is not in the bounding set.
+    // To mount its terminal or its /dev. It goes when the process is executed, because it is not in the bounding set.
     let mut before = config.process.capabilities.clone();
-    if made.console.is_some() {
+    if made.mounts_itself {
         before.push("CAP_SYS_ADMIN".to_owned());
     }
     let before = execute::possible_capabilities(&before);
@@ -93,12 +96,6 @@ fn mounts(config: &ContainerConfig, made: &Made) -> Vec<Value> {
     let sys = if config.privileged { "rw" } else { "ro" };
     let mut mounts = vec![
         mount("proc", "/proc", &["nosuid", "noexec", "nodev"]),
-        mount("tmpfs", "/dev", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
-        mount(
-            "devpts",
-            "/dev/pts",
-            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
-        ),
         mount("mqueue", "/dev/mqueue", &["nosuid", "noexec", "nodev"]),
         mount("sysfs", "/sys", &["nosuid", "noexec", "nodev", sys]),
     ];
@@ -112,15 +109,11 @@ fn mounts(config: &ContainerConfig, made: &Made) -> Vec<Value> {
     }
     for volume in made.volumes {
         let access = if volume.read_only { "ro" } else { "rw" };
-        let mut options = vec!["rbind", access];
-        if volume.destination == Path::new("/dev/shm") {
-            options.extend(["nosuid", "noexec", "nodev"]);
-        }
         mounts.push(json!({
             "type": "bind",
             "source": volume.source,
             "destination": volume.destination,
-            "options": options,
+            "options": ["rbind", access],
         }));
     }
     if let Some(console) = made.console {

@@ -1,5 +1,8 @@
-//! A container's volumes: found on the host, copied as detached mounts before
-//! the helper leaves the host's mount namespace, attached below its private tmpfs.
+//! A container's volumes: found on the host, copied as detached mounts before the
+//! helper leaves the host's mount namespace, attached where they belong in the root.
+//!
+//! libcontainer would do that for us, at eight times the system calls. To it is left
+//! what must come after its own mounts, and what the host is to see of the container's.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -8,10 +11,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
+use nix::mount::{MsFlags, mount};
+
 use super::{StartError, open_in_root, within};
 use crate::supervisor::config::{ContainerConfig, MountConfig, MountSource, Propagation};
 use crate::supervisor::sandbox::{MEMORY_VOLUMES, Namespaces, SHM};
 use crate::supervisor::sys::{self, MountAttributes, Resolve};
+
+/// Where a container's devices are.
+const DEV: &str = "/dev";
 
 /// A volume that is found.
 pub(super) struct Volume {
@@ -22,13 +30,41 @@ pub(super) struct Volume {
     shared: bool,
 }
 
-/// A volume that is attached at `source` and belongs at `destination`.
-pub(super) struct Mounted {
+/// A volume for libcontainer to bind: it is attached at `source` and belongs at `destination`.
+pub(super) struct Left {
     pub(super) source: PathBuf,
     pub(super) destination: PathBuf,
     pub(super) read_only: bool,
     pub(super) shared: bool,
-    is_directory: bool,
+}
+
+impl Volume {
+    /// Where it belongs in the container.
+    pub(super) fn destination(&self) -> &Path {
+        &self.destination
+    }
+
+    /// What a mount in the container does not allow.
+    fn set_attributes(&self) -> io::Result<()> {
+        const RDONLY: u64 = 0x1;
+        const NOSUID: u64 = 0x2;
+        const NODEV: u64 = 0x4;
+        const NOEXEC: u64 = 0x8;
+        let mut set = if self.read_only { RDONLY } else { 0 };
+        if self.destination == Path::new("/dev/shm") {
+            set |= NOSUID | NODEV | NOEXEC;
+        }
+        if set == 0 {
+            return Ok(());
+        }
+        let attributes = MountAttributes { set, ..Default::default() };
+        sys::set_mount_attributes(self.mount.as_fd(), &attributes, false)
+    }
+
+    /// Where libcontainer mounts file systems of its own first.
+    fn lies_below_others(&self) -> bool {
+        ["/proc", "/sys"].iter().any(|other| self.destination.starts_with(other))
+    }
 }
 
 /// Finds all volumes of a container, /dev/shm included.
@@ -187,29 +223,113 @@ fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File> {
     Ok(directory)
 }
 
-/// Attaches each volume in `directory`, from where libcontainer binds it.
-pub(super) fn attach(volumes: &[Volume], directory: &Path) -> Result<Vec<Mounted>, StartError> {
-    let mut mounted = Vec::new();
-    for (number, volume) in volumes.iter().enumerate() {
+/// What becomes of volumes that are not attached in the root at once.
+#[derive(Default)]
+pub(super) struct Attached {
+    /// For libcontainer to bind.
+    pub(super) left: Vec<Left>,
+    /// To be attached by the container's process before it executes anything: libcontainer would
+    /// make its devices and links in a /dev of the host.
+    pub(super) late: Vec<(OwnedFd, PathBuf)>,
+}
+
+/// Attaches the volumes in the root, in their order. From the first on that must be left to
+/// libcontainer, all are: a later one may lie in it. Those wait below `directory`.
+pub(super) fn attach(
+    volumes: Vec<Volume>,
+    root: BorrowedFd,
+    directory: &Path,
+) -> Result<Attached, StartError> {
+    let failed = |volume: &Volume| {
+        let destination = volume.destination.clone();
+        move |source| StartError::Volume { destination, source }
+    };
+    let has_dev = volumes.iter().any(|volume| volume.destination == Path::new(DEV));
+    let (late, now): (Vec<Volume>, Vec<Volume>) =
+        volumes.into_iter().partition(|volume| has_dev && volume.destination.starts_with(DEV));
+    let is_left = |volume: &Volume| volume.shared || volume.lies_below_others();
+    let (here, left) = now.split_at(now.iter().position(is_left).unwrap_or(now.len()));
+    for volume in here {
+        let point = mount_point(root, &volume.destination, volume.is_directory).map_err(failed(volume))?;
+        volume.set_attributes().map_err(failed(volume))?;
+        sys::attach_mount_at(volume.mount.as_fd(), point.as_fd()).map_err(failed(volume))?;
+    }
+    let mut attached = Attached::default();
+    for (number, volume) in left.iter().enumerate() {
         let source = directory.join(number.to_string());
         let made =
             if volume.is_directory { fs::create_dir(&source) } else { File::create(&source).map(drop) };
-        made.and_then(|()| sys::attach_mount(volume.mount.as_fd(), &source))
-            .map_err(|error| StartError::Volume { destination: volume.destination.clone(), source: error })?;
-        mounted.push(Mounted {
+        made.and_then(|()| sys::attach_mount(volume.mount.as_fd(), &source)).map_err(failed(volume))?;
+        attached.left.push(Left {
             source,
             destination: volume.destination.clone(),
             read_only: volume.read_only,
             shared: volume.shared,
-            is_directory: volume.is_directory,
         });
     }
-    Ok(mounted)
+    // What is mounted below it needs a place in it, while it can be written to and by who may.
+    let dev = late.iter().find(|volume| volume.destination == Path::new(DEV));
+    for volume in &late {
+        if let (Some(dev), Ok(below)) = (dev, volume.destination.strip_prefix(DEV))
+            && !below.as_os_str().is_empty()
+        {
+            mount_point(dev.mount.as_fd(), below, volume.is_directory).map_err(failed(volume))?;
+        }
+    }
+    for volume in late {
+        volume.set_attributes().map_err(failed(&volume))?;
+        attached.late.push((volume.mount, volume.destination));
+    }
+    // The volume of /dev itself before what belongs into it.
+    attached.late.sort_by_key(|(_, destination)| destination.components().count());
+    Ok(attached)
 }
 
-/// Refuses what libcontainer would fail to mount without saying why.
-pub(super) fn check_mount_points(mounted: &[Mounted], root: BorrowedFd) -> Result<(), StartError> {
-    for volume in mounted {
+/// What a volume is mounted on; made where it is missing, with the directories above it.
+fn mount_point(root: BorrowedFd, path: &Path, is_directory: bool) -> io::Result<File> {
+    match open_in_root(root, path, libc::O_PATH) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        other => return other,
+    }
+    if is_directory {
+        make_directories(root, path)?;
+    } else {
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        make_directories(root, above)?;
+        let above = open_in_root(root, above, libc::O_PATH | libc::O_DIRECTORY)?;
+        let name = CString::new(name.as_encoded_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: a C string that outlives the call. A link there that leads nowhere is EEXIST.
+        if unsafe { libc::mknodat(above.as_raw_fd(), name.as_ptr(), libc::S_IFREG | 0o644, 0) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    open_in_root(root, path, libc::O_PATH)
+}
+
+/// The container's /dev, where libcontainer makes devices and links, and the directories on which
+/// it mounts.
+pub(super) fn prepare_root(root: BorrowedFd) -> io::Result<()> {
+    for directory in ["/proc", "/sys", DEV] {
+        make_directories(root, Path::new(directory))?;
+    }
+    let on = |path: &str, kind: &str, flags: MsFlags, options: &str| -> io::Result<()> {
+        let point = open_in_root(root, Path::new(path), libc::O_PATH | libc::O_DIRECTORY)?;
+        let point = PathBuf::from(format!("/proc/self/fd/{}", point.as_raw_fd()));
+        Ok(mount(Some(kind), &point, Some(kind), flags, Some(options))?)
+    };
+    on(DEV, "tmpfs", MsFlags::MS_NOSUID | MsFlags::MS_STRICTATIME, "mode=755,size=65536k")?;
+    for directory in ["/dev/pts", "/dev/mqueue"] {
+        make_directories(root, Path::new(directory))?;
+    }
+    let options = "newinstance,ptmxmode=0666,mode=0620,gid=5";
+    on("/dev/pts", "devpts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, options)
+}
+
+/// Refuses, and says why, what cannot be mounted.
+pub(super) fn check_mount_points(volumes: &[Volume], root: BorrowedFd) -> Result<(), StartError> {
+    for volume in volumes {
         let destination = &volume.destination;
         let refused = |why: &str| {
             Err(StartError::Volume { destination: destination.clone(), source: io::Error::other(why) })
@@ -218,7 +338,7 @@ pub(super) fn check_mount_points(mounted: &[Mounted], root: BorrowedFd) -> Resul
             return refused("a container needs its own there; mount the volume elsewhere");
         }
         let is_covered = ["/proc", "/sys", "/dev"].iter().any(|covered| destination.starts_with(covered))
-            || mounted.iter().any(|other| {
+            || volumes.iter().any(|other| {
                 destination != &other.destination && destination.starts_with(&other.destination)
             });
         if is_covered {
@@ -242,10 +362,10 @@ pub(super) fn check_mount_points(mounted: &[Mounted], root: BorrowedFd) -> Resul
 pub(super) fn make_working_directory(
     config: &ContainerConfig,
     root: BorrowedFd,
-    mounted: &[Mounted],
+    volumes: &[Volume],
 ) -> io::Result<()> {
     let cwd = &config.process.cwd;
-    let volume = mounted
+    let volume = volumes
         .iter()
         .filter(|volume| volume.is_directory && cwd.starts_with(&volume.destination))
         .max_by_key(|volume| volume.destination.components().count());
@@ -253,7 +373,7 @@ pub(super) fn make_working_directory(
         Some(volume) if volume.read_only => Ok(()),
         Some(volume) => {
             let below = cwd.strip_prefix(&volume.destination).unwrap_or(Path::new(""));
-            make_directories(sys::open_path(&volume.source)?.as_fd(), below)
+            make_directories(volume.mount.as_fd(), below)
         }
         // Nothing is made in what is mounted later over the image.
         None if ["/proc", "/sys", "/dev"].iter().any(|covered| cwd.starts_with(covered)) => Ok(()),
