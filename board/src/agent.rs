@@ -12,6 +12,7 @@ use nix::unistd::Pid;
 use nodlet_runtime::engine::{Config, Engine, EngineError};
 use nodlet_runtime::error::chain;
 use nodlet_runtime::manifest::is_node_name;
+use nodlet_runtime::node::MAX_PODS;
 use nodlet_runtime::paths::Paths;
 
 use crate::arguments::{Context, Flag, number, switch};
@@ -63,6 +64,9 @@ Flags:
                          together may have nine tenths of what the machine can
       --pod-cidr CIDR    addresses of its pods; without it, what etc/nodlet/pod-cidr
                          below the root says, else 10.85.0.0/24
+      --terminated-pod-gc-threshold N
+                         how many applied pods that are over are kept, 110 by default;
+                         beyond that the oldest are removed. 0 keeps all of them
       --quiet            log only warnings and errors
       --root DIR         all of its files lie below this directory
       --stop-after N     for tests: end as by SIGKILL when it has begun N actions
@@ -97,6 +101,7 @@ struct Options {
     node_name: Option<String>,
     pod_cidr: Option<String>,
     pod_pids_limit: Option<u64>,
+    terminated_pod_gc_threshold: Option<u64>,
     stop_after: Option<u64>,
     quiet: bool,
 }
@@ -129,6 +134,10 @@ impl Options {
                 Flag::Long(name) if name == "pod-cidr" => options.pod_cidr = Some(parser.value()?.string()?),
                 Flag::Long(name) if name == "pod-pids-limit" => {
                     options.pod_pids_limit = Some(number(&mut parser, "--pod-pids-limit")?);
+                }
+                Flag::Long(name) if name == "terminated-pod-gc-threshold" => {
+                    let kept = number(&mut parser, "--terminated-pod-gc-threshold")?;
+                    options.terminated_pod_gc_threshold = Some(kept);
                 }
                 Flag::Long(name) if name == "stop-after" => {
                     options.stop_after = Some(number(&mut parser, "--stop-after")?);
@@ -193,6 +202,11 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         node_name,
         pod_cidr: options.pod_cidr,
         pod_pids_limit: options.pod_pids_limit,
+        terminated_pod_gc_threshold: match options.terminated_pod_gc_threshold {
+            None => Some(MAX_PODS),
+            Some(0) => None,
+            Some(kept) => Some(usize::try_from(kept).unwrap_or(usize::MAX)),
+        },
         stop_after: options.stop_after,
         down,
     })

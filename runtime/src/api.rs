@@ -38,6 +38,7 @@ mod container;
 mod discovery;
 mod exec;
 mod log;
+pub mod patch;
 mod place;
 mod portforward;
 mod read;
@@ -55,11 +56,15 @@ pub mod websocket;
 mod write;
 
 use body::Body;
+pub use patch::PatchKind;
 pub use place::Places;
 use place::{Answer, Place};
-pub use request::{Accepted, Applied, ExecExit, ExecSession, Family, FieldValidation, Reply, Request};
+pub use request::{
+    Accepted, Applied, Change, ExecExit, ExecSession, Family, FieldValidation, Part, Reply, Request,
+};
 use route::{Query, Resource, Target};
 pub use status::Status;
+pub use table::age;
 
 /// Clients at a time: people, and the odd tool that watches. The next one waits until one of
 /// them hangs ([`place`]); those after it wait in the socket's backlog.
@@ -277,9 +282,9 @@ async fn answer(
                 Method::GET => read::get(api, resource, &key, &query, request.headers()),
                 Method::PUT if resource.writable => write::apply(api, &key, &query, request).await,
                 Method::DELETE if resource.writable => write::delete(api, &key, &query, request).await,
-                Method::PATCH if resource.writable => Err(Status::unsupported_media_type(
-                    "nodlet takes no patches yet: replace the pod with `nodlet apply -f` or `kubectl replace -f`",
-                )),
+                Method::PATCH if resource.writable => {
+                    write::update(api, &key, Part::Whole, &query, request).await
+                }
                 _ => Err(not_allowed(&method)),
             }
         }
@@ -287,6 +292,9 @@ async fn answer(
             let key = route::key(resource, namespace.as_deref(), &name)?;
             match (resource.name, subresource, &method) {
                 ("pods", "status", &Method::GET) => read::get(api, resource, &key, &query, request.headers()),
+                ("pods", "status", &(Method::PUT | Method::PATCH)) => {
+                    write::update(api, &key, Part::Status, &query, request).await
+                }
                 ("pods", "log", &Method::GET) => log::log(api, &key, &query),
                 ("pods", "exec", &(Method::GET | Method::POST)) => {
                     exec::exec(api, &key, &query, request, afterwards, place)

@@ -23,7 +23,9 @@ mod resolver;
 mod root;
 mod run;
 mod sandbox;
+mod terminated;
 mod this_node;
+mod update;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +43,8 @@ use crate::api::{self, Request};
 use crate::cgroup::Cgroups;
 use crate::network::Network;
 use crate::node::{
-    Action, Attempt, Change, Health, Node, Observation, PodIndex, PodObservation, PodState, Record,
+    Action, Attempt, Change, FoundCondition, Health, Node, Observation, PodIndex, PodObservation, PodState,
+    Record,
 };
 use crate::objects::Objects;
 use crate::paths::Paths;
@@ -76,6 +79,9 @@ pub struct Config {
     pub pod_cidr: Option<String>,
     /// Processes that each pod may have; `None` for what all pods together may have.
     pub pod_pids_limit: Option<u64>,
+    /// Applied pods that are over and are kept; all of them if there is none. The control plane's
+    /// `--terminated-pod-gc-threshold`.
+    pub terminated_pod_gc_threshold: Option<usize>,
     /// For tests: die, as by SIGKILL, when this many actions have been begun.
     pub stop_after: Option<u64>,
     /// Stop every pod, remove what is left of them, and end (`nodlet down`).
@@ -136,9 +142,13 @@ struct PodShell {
     deletion: Option<Deletion>,
     /// As last written down for a later agent.
     healths: Vec<Health>,
+    /// The same of its conditions.
+    conditions: Vec<FoundCondition>,
     /// The same of the grace that it has while it is deleted.
     noted_grace: Option<Duration>,
     sandbox: Option<Rc<Sandbox>>,
+    /// Its manifest is being removed, since it is one too many of those that are over.
+    collected: bool,
 }
 
 impl PodShell {
@@ -150,8 +160,10 @@ impl PodShell {
             created,
             deletion: None,
             healths: Vec::new(),
+            conditions: Vec::new(),
             noted_grace: None,
             sandbox: None,
+            collected: false,
         }
     }
 }
@@ -227,7 +239,7 @@ impl Engine {
             storage,
             images,
             fault: Arc::new(NoFault),
-            events: RefCell::new(Events::new(objects.clone())),
+            events: RefCell::new(Events::new(objects.clone(), &config.node_name)),
             objects: objects.clone(),
             sources: RefCell::new(sources),
             looks_again: Cell::new(false),
@@ -277,6 +289,7 @@ impl Engine {
         smol::block_on(shell.executor.run(async move {
             kernel_news::watch(&self.shell)?;
             self.shell.show_node();
+            self.shell.emit_of_node("Starting", "Starting kubelet.");
             // Before pods are found: whether a file of theirs is refused decides if they stay.
             self.look_at_sources();
             for found in recover::look(&self.shell).await? {
@@ -586,11 +599,18 @@ impl Engine {
     }
 
     fn publish_changed(&mut self) {
+        let mut any_is_over = false;
         for change in self.node.take_changed() {
             match change {
-                Change::Status(pod) => self.publish(pod),
+                Change::Status(pod) => {
+                    self.publish(pod);
+                    any_is_over |= self.node.pod(pod).is_some_and(|pod| pod.phase().is_terminal());
+                }
                 Change::Gone { index, again, .. } => self.withdraw(index, again),
             }
+        }
+        if any_is_over {
+            self.collect_terminated();
         }
     }
 

@@ -21,6 +21,7 @@ pub(crate) mod json;
 mod kind;
 mod locate;
 mod rules;
+pub mod update;
 mod validate;
 mod verdict;
 mod walk;
@@ -472,10 +473,12 @@ fn take(
     if !errors.is_empty() {
         return Err(invalid(errors));
     }
-    if let Some(spec) = object["spec"].as_object_mut() {
+    let pod = convert::pod(&object);
+    // A pod with scheduling gates is on no node yet.
+    if let (false, Some(spec)) = (pod.is_gated(), object["spec"].as_object_mut()) {
         spec.insert("nodeName".to_owned(), json!(node));
     }
-    Ok(Manifest { pod: Rc::new(convert::pod(&object)), object, warnings })
+    Ok(Manifest { pod: Rc::new(pod), object, warnings })
 }
 
 /// What a client may have read from a server, and must not say to one.
@@ -496,13 +499,21 @@ fn own(object: &mut Value, node: &str, file: Option<&str>) {
     let Some(map) = object.as_object_mut() else { return };
     map.remove("status");
     map.entry("spec").or_insert_with(|| json!({}));
+    let mut generation = None;
     if let Value::Object(meta) = map.entry("metadata").or_insert_with(|| json!({}))
         && file.is_some()
     {
+        let is_set = |field: &str| meta.get(field).is_some_and(|value| value != "");
+        // Of a pod that has its identity of its own, as those that the agent itself writes down,
+        // it counts the changes in place.
+        generation = meta.get("generation").filter(|_| is_set("uid")).cloned();
         meta.retain(|field, _| !SERVERS_OWN.contains(&field.as_str()));
     }
     let uid = file.map(|file| identity::uid(object, node, file));
     let Some(meta) = object["metadata"].as_object_mut() else { return };
+    if let Some(generation) = generation {
+        meta.insert("generation".to_owned(), generation);
+    }
     let is_set =
         |meta: &serde_json::Map<String, Value>, field: &str| meta.get(field).is_some_and(|value| value != "");
     if !is_set(meta, "namespace") {

@@ -10,9 +10,11 @@
 
 mod action;
 mod draft;
+mod given;
 mod observation;
 mod record;
 mod ring;
+mod terminated;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,14 +23,15 @@ use serde::{Deserialize, Serialize};
 
 pub use action::{Action, Event, Plan};
 pub(crate) use draft::{Draft, Events, Wake};
+pub use given::{GIVEN_BYTES, GivenCondition, MAX_GIVEN};
 pub use observation::{
-    Exit, Found, FoundAttempt, FoundSandbox, Health, Observation, PodObservation, ProbeResult,
-    SandboxFailure, StartFailure, StartFailureReason, StartedContainer, User,
+    Exit, Found, FoundAttempt, FoundCondition, FoundSandbox, Health, Observation, PodObservation,
+    ProbeResult, SandboxFailure, StartFailure, StartFailureReason, StartedContainer, User,
 };
 pub use record::{ContainerRecord, PodPhase, Record, RecordedExit};
 pub use ring::{Answer, Asked, Ended, Entry, FoundPod, FoundRun, Known, Line, RING_ENTRIES, Ring, Seen};
 
-pub use crate::pod::PodState;
+pub use crate::pod::{ConditionType, PodState, is_the_nodes};
 use crate::pod::{Surroundings, Wish};
 use crate::spec::{ContainerIndex, Pod, Uid};
 use crate::time::Instant;
@@ -211,29 +214,47 @@ impl Node {
     }
 
     fn want(&mut self, now: Instant, pod: Rc<Pod>, record: Option<Box<Record>>) {
-        if let Some(known) = self.of_uid(&pod.uid) {
+        if let Some(place) = self.pods.iter().position(|known| known.pod().uid == pod.uid) {
+            let known = &mut self.pods[place];
+            let was_gated = known.pod().is_gated();
             known.want(now, pod);
+            // Only now it comes to this node.
+            if was_gated && known.takes_room() && known.is_active() {
+                let pod = known.pod().clone();
+                if let Some(message) = self.no_room_for(&pod) {
+                    let index = self.pods[place].index();
+                    self.pods[place].refuse("OutOfpods", &message, now);
+                    self.events.warn(index, None, "OutOfpods", message.into());
+                }
+            }
             return;
         }
         if self.shutdown {
             return;
         }
         let index = self.new_index();
-        // A pod that takes the place of another of its name takes its room too.
-        let others = self.pods.iter().filter(|other| other.takes_room() && !same_name(other.pod(), &pod));
-        let used = others.count();
         let over = record.as_ref().is_some_and(|record| record.phase.is_terminal());
-        let state = if used >= MAX_PODS && !over {
-            let message = format!(
-                "Node didn't have enough resource: pods, requested: 1, used: {used}, capacity: {MAX_PODS}"
-            );
-            let state = PodState::refused(index, pod, "OutOfpods", &message, now);
-            self.events.warn(index, None, "OutOfpods", message.into());
-            state
-        } else {
-            PodState::wanted(index, pod, record, now)
+        let state = match self.no_room_for(&pod).filter(|_| !over && !pod.is_gated()) {
+            Some(message) => {
+                let state = PodState::refused(index, pod, "OutOfpods", &message, now);
+                self.events.warn(index, None, "OutOfpods", message.into());
+                state
+            }
+            None => PodState::wanted(index, pod, record, now),
         };
         self.pods.push(state);
+    }
+
+    /// Why a pod finds no room, if it finds none.
+    fn no_room_for(&self, pod: &Pod) -> Option<String> {
+        // A pod that takes the place of another of its name takes its room too.
+        let others = self.pods.iter().filter(|other| other.takes_room() && !same_name(other.pod(), pod));
+        let used = others.count();
+        (used >= MAX_PODS).then(|| {
+            format!(
+                "Node didn't have enough resource: pods, requested: 1, used: {used}, capacity: {MAX_PODS}"
+            )
+        })
     }
 
     fn find(&mut self, now: Instant, found: Found) {

@@ -20,6 +20,7 @@
 mod backoff;
 mod condition;
 mod container;
+mod gates;
 mod init;
 mod phase;
 mod probe;
@@ -39,13 +40,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::node::{
-    Action, Attempt, Draft, Events, Exit, Found, Health, PodIndex, PodObservation, PodPhase, Record,
-    SandboxFailure, StartedContainer, Wake,
+    Action, Attempt, Draft, Events, Exit, Found, GivenCondition, Health, PodIndex, PodObservation, PodPhase,
+    Record, SandboxFailure, StartedContainer, Wake,
 };
 use crate::spec::{ContainerIndex, Pod, RestartPolicy};
 use crate::time::{Instant, Moment};
 
-pub(crate) use condition::{Condition, Conditions};
+pub(crate) use condition::{Condition, ConditionSet, closed_readiness_gates};
+pub use condition::{ConditionType, is_the_nodes};
 use container::Run;
 pub(crate) use container::{ContainerState, Ended, STATUS_UNKNOWN, Shown};
 use record::Journal;
@@ -75,7 +77,9 @@ pub struct PodState {
     /// When the active deadline began to count, in this boot.
     active_since: Instant,
     journal: Journal,
-    conditions: Conditions,
+    conditions: ConditionSet,
+    /// What others have said of it in its status.
+    given: Rc<[GivenCondition]>,
     changed: bool,
     /// Nothing of it is left to decide on.
     dropped: bool,
@@ -98,24 +102,31 @@ impl PodState {
         if let Some(record) = found.record {
             state.restore(record, now);
         }
+        state.remember_acceptance(&found.conditions, now);
         state.adopt(found.sandbox, found.attempts, now);
         state.settle(now);
+        state.remember_transitions(&found.conditions);
         state
     }
 
     /// A pod that the node refuses: it is `Failed` and never runs here.
     pub(crate) fn refused(index: PodIndex, pod: Rc<Pod>, reason: &str, message: &str, now: Instant) -> Self {
         let mut state = PodState::blank(index, pod, Wish::Wanted, now);
-        state.containers.clear();
-        state.verdict = Some(Verdict {
+        state.refuse(reason, message, now);
+        state
+    }
+
+    /// It never ran here, and never will.
+    pub(crate) fn refuse(&mut self, reason: &str, message: &str, now: Instant) {
+        self.containers.clear();
+        self.verdict = Some(Verdict {
             phase: PodPhase::Failed,
             reason: Some(reason.into()),
             message: Some(format!("Pod was rejected: {message}").into()),
         });
-        state.stage = Stage::Stopped;
-        state.touch();
-        state.settle(now);
-        state
+        self.stage = Stage::Stopped;
+        self.touch();
+        self.settle(now);
     }
 
     fn blank(index: PodIndex, pod: Rc<Pod>, wish: Wish, now: Instant) -> Self {
@@ -136,7 +147,8 @@ impl PodState {
             start_time: Moment::ThisBoot(now),
             active_since: now,
             journal: Journal::default(),
-            conditions: Conditions::new(now),
+            conditions: ConditionSet::new(now),
+            given: Rc::default(),
             changed: true,
             dropped: false,
         }
@@ -209,8 +221,13 @@ impl PodState {
         self.pod.spec.container_indexes().zip(&self.containers)
     }
 
-    pub(crate) fn conditions(&self) -> &Conditions {
+    pub(crate) fn conditions(&self) -> &ConditionSet {
         &self.conditions
+    }
+
+    /// What others have said of it in its status.
+    pub fn given(&self) -> &Rc<[GivenCondition]> {
+        &self.given
     }
 
     pub(crate) fn start_time(&self) -> Moment {
@@ -230,7 +247,7 @@ impl PodState {
     /// It is one of those that the node has room for.
     pub(crate) fn takes_room(&self) -> bool {
         match self.stage {
-            Stage::Active | Stage::Stopping { .. } => true,
+            Stage::Active | Stage::Stopping { .. } => !self.pod.is_gated(),
             Stage::Stopped => !matches!(self.sandbox, Sandbox::Absent),
             Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => false,
         }
@@ -294,6 +311,10 @@ impl PodState {
     pub(crate) fn want(&mut self, now: Instant, pod: Rc<Pod>) {
         match self.wish {
             Wish::Unwanted => self.again = Some(pod),
+            Wish::Wanted | Wish::Unknown if *self.pod != *pod && pod.is_update_of(&self.pod) => {
+                self.wish = Wish::Wanted;
+                self.update(now, pod);
+            }
             Wish::Wanted | Wish::Unknown if *self.pod != *pod => {
                 self.unwant(now, None);
                 self.again = Some(pod);
@@ -395,6 +416,7 @@ impl PodState {
             PodObservation::ForgetFailed { message } => {
                 self.forget_failed(now, &message, events);
             }
+            PodObservation::Given { conditions } => self.give(conditions),
         }
         self.settle(now);
     }
@@ -413,7 +435,7 @@ impl PodState {
         self.pass_deadline(now, events);
         self.plan_discards(draft);
         // What was found and nobody has asked for yet keeps running, and that is all.
-        if self.is_active() && self.wish == Wish::Wanted {
+        if self.may_run() {
             self.plan_active(now, draft, events, around.name_is_free);
         }
         self.plan_kills(now, draft, events);
@@ -427,7 +449,7 @@ impl PodState {
     /// When the next rule of time is due.
     pub(crate) fn wake(&self, wake: &mut Wake, around: Surroundings) {
         match self.stage {
-            Stage::Active if self.wish == Wish::Wanted => self.wake_active(wake, around.name_is_free),
+            Stage::Active if self.may_run() => self.wake_active(wake, around.name_is_free),
             Stage::Stopping { patience, .. } if self.any_waits_to_be_stopped() => wake.note(patience),
             Stage::Active
             | Stage::Stopping { .. }

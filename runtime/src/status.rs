@@ -3,21 +3,22 @@
 //! Nothing is decided here and nothing is stored: asked twice, it says the same
 //! twice. Which phase a pod is in is decided in `pod.rs`, because the core acts on it.
 
+mod conditions;
+mod signal;
+
 use std::net::Ipv4Addr;
 
 use serde_json::{Map, Value, json};
 
 use crate::node::PodPhase;
-use crate::pod::{Condition, ContainerState, Ended, PodState, Shown};
-use crate::spec::{Container, ContainerIndex, PodSpec, QosClass, Role};
+use crate::pod::{ContainerState, Ended, PodState, Shown};
+use crate::spec::{Container, ContainerIndex, PodSpec, QosClass, Quantity, ResourceRequirements, Role};
 use crate::time::{Anchor, Instant, Moment};
 
 /// Scheme of `containerID`.
 const RUNTIME: &str = "nodlet";
 /// Bytes of termination messages in one status, shared equally by its containers.
 const MAX_MESSAGES: usize = 12_288;
-/// A pod never changes here: another manifest makes another pod.
-const GENERATION: u64 = 1;
 
 /// The whole `status` object, its times as `anchor` tells them.
 pub fn of(pod: &PodState, anchor: Anchor, host_ip: Option<Ipv4Addr>) -> Value {
@@ -32,13 +33,20 @@ pub fn of(pod: &PodState, anchor: Anchor, host_ip: Option<Ipv4Addr>) -> Value {
             set("message", (&**message).into());
         }
     }
-    set("observedGeneration", GENERATION.into());
-    set("startTime", time(pod.start_time(), anchor));
+    set("observedGeneration", pod.pod().generation.into());
     set("qosClass", pod.pod().spec.qos_class().as_str().into());
-    if pod.was_refused() {
+    if pod.pod().is_gated() {
+        set("conditions", conditions::of_gated(pod, anchor));
         return Value::Object(status);
     }
-    set("conditions", conditions(pod, anchor));
+    set("startTime", time(pod.start_time(), anchor));
+    if pod.was_refused() {
+        if !pod.given().is_empty() {
+            set("conditions", conditions::given(pod).collect());
+        }
+        return Value::Object(status);
+    }
+    set("conditions", conditions::of(pod, anchor));
     if let Some(ip) = host_ip {
         set("hostIP", ip.to_string().into());
         set("hostIPs", json!([{ "ip": ip.to_string() }]));
@@ -76,67 +84,6 @@ impl QosClass {
             QosClass::BestEffort => "BestEffort",
         }
     }
-}
-
-fn conditions(pod: &PodState, anchor: Anchor) -> Value {
-    let conditions = pod.conditions();
-    let accepted = Condition { status: true, since: pod.start_time() };
-    let over = match pod.phase() {
-        PodPhase::Pending | PodPhase::Running => None,
-        PodPhase::Succeeded => Some("PodCompleted"),
-        PodPhase::Failed => Some("PodFailed"),
-    };
-    let spec = &pod.pod().spec;
-    let unready = || {
-        let indexes = spec.init_indexes().chain(spec.regular_indexes());
-        let counted = indexes.filter(|index| spec.role(*index) != Role::Init);
-        let names = counted.filter(|index| !pod.health(*index).ready).map(|index| name(pod, index));
-        format!("containers with unready status: [{}]", names.collect::<Vec<_>>().join(" "))
-    };
-    let incomplete = || {
-        let is_complete = |index: &ContainerIndex| match spec.role(*index) {
-            Role::Sidecar => pod.health(*index).started,
-            Role::Init | Role::Regular => pod.health(*index).ready,
-        };
-        let names = spec.init_indexes().filter(|index| !is_complete(index)).map(|index| name(pod, index));
-        format!("containers with incomplete status: [{}]", names.collect::<Vec<_>>().join(" "))
-    };
-    // Without init containers it is true from the beginning.
-    let initialized = if spec.init_containers.is_empty() { accepted } else { conditions.initialized };
-    let why_not_ready = match (conditions.containers_ready.status, over) {
-        (true, _) => None,
-        (false, Some(reason)) => Some((reason, None)),
-        (false, None) => Some(("ContainersNotReady", Some(unready()))),
-    };
-    let why_initialized = match (initialized.status, pod.phase()) {
-        (_, PodPhase::Succeeded) => Some(("PodCompleted", None)),
-        (true, PodPhase::Pending | PodPhase::Running | PodPhase::Failed) => None,
-        (false, _) => Some(("ContainersNotInitialized", Some(incomplete()))),
-    };
-    Value::Array(vec![
-        condition("PodReadyToStartContainers", conditions.ready_to_start_containers, None, anchor),
-        condition("Initialized", initialized, why_initialized, anchor),
-        condition("Ready", conditions.containers_ready, why_not_ready.clone(), anchor),
-        condition("ContainersReady", conditions.containers_ready, why_not_ready, anchor),
-        condition("PodScheduled", accepted, None, anchor),
-    ])
-}
-
-fn condition(kind: &str, condition: Condition, why: Option<(&str, Option<String>)>, anchor: Anchor) -> Value {
-    let mut value = json!({
-        "type": kind,
-        "status": if condition.status { "True" } else { "False" },
-        "observedGeneration": GENERATION,
-        "lastProbeTime": null,
-        "lastTransitionTime": time(condition.since, anchor),
-    });
-    if let Some((reason, message)) = why {
-        value["reason"] = reason.into();
-        if let Some(message) = message {
-            value["message"] = message.into();
-        }
-    }
-    value
 }
 
 fn name(pod: &PodState, index: ContainerIndex) -> &str {
@@ -200,7 +147,15 @@ fn container_status(
     if let Some(identity) = &identity {
         status["containerID"] = container_id(&identity.id).into();
     }
+    if identity.is_some() {
+        let (resources, allocated) = resources(&spec.resources);
+        status["resources"] = resources;
+        if let Some(allocated) = allocated {
+            status["allocatedResources"] = allocated;
+        }
+    }
     if let Some(started) = &container.started {
+        status["stopSignal"] = signal::name(started.stop_signal).into();
         status["user"] = json!({ "linux": {
             "uid": started.user.uid,
             "gid": started.user.gid,
@@ -219,6 +174,23 @@ fn container_status(
         status["volumeMounts"] = mounts.collect();
     }
     status
+}
+
+/// `resources` and `allocatedResources`: nothing here gives a container less than it asks for, or
+/// resizes it.
+fn resources(spec: &ResourceRequirements) -> (Value, Option<Value>) {
+    let list = |cpu: &Option<Quantity>, memory: &Option<Quantity>| {
+        let given = [("cpu", cpu), ("memory", memory)];
+        let given = given.into_iter().filter_map(|(name, quantity)| {
+            quantity.as_ref().map(|quantity| (name.to_owned(), Value::from(quantity.to_string())))
+        });
+        Some(given.collect::<Map<_, _>>()).filter(|list| !list.is_empty()).map(Value::Object)
+    };
+    let limits = list(&spec.cpu_limit, &spec.memory_limit);
+    let requests = list(&spec.cpu_request, &spec.memory_request);
+    let all = [("limits", limits), ("requests", requests.clone())];
+    let all = all.into_iter().filter_map(|(name, list)| list.map(|list| (name.to_owned(), list)));
+    (Value::Object(all.collect()), requests)
 }
 
 /// What a container waits for that has not run yet.
@@ -330,7 +302,7 @@ mod tests {
                     "name": "a", "image": "docker.io/library/app:1", "imageID": "docker.io/library/app@sha256:00",
                     "containerID": id(1, 0), "restartCount": 0, "ready": false, "started": true,
                     "state": { "running": { "startedAt": "1970-01-01T00:00:00Z" } }, "lastState": {},
-                    "user": user,
+                    "user": user, "resources": {}, "stopSignal": "SIGTERM",
                 },
                 {
                     "name": "b", "image": "docker.io/library/app:1", "imageID": "docker.io/library/app@sha256:00",
@@ -343,7 +315,7 @@ mod tests {
                         "exitCode": 2, "reason": "Error", "containerID": id(0, 1),
                         "startedAt": "1970-01-01T00:00:05Z", "finishedAt": "1970-01-01T00:00:10Z",
                     }},
-                    "user": user,
+                    "user": user, "resources": {}, "stopSignal": "SIGTERM",
                     "volumeMounts": [{
                         "name": "data", "mountPath": "/data", "readOnly": true, "recursiveReadOnly": "Disabled",
                     }],

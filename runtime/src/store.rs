@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::node::{ContainerRecord, PodPhase, Record, RecordedExit};
+use crate::node::{ContainerRecord, GivenCondition, PodPhase, Record, RecordedExit};
 use crate::time::{Anchor, Instant, Moment, Timestamp};
 
 /// The seam at which tests make the card fail: every write, sync, rename and
@@ -221,6 +221,9 @@ struct OnFlash {
     containers: Vec<ContainerOnFlash>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deletion_grace_period_seconds: Option<u64>,
+    /// Not in files of before there were readiness gates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    given: Vec<GivenCondition>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -303,6 +306,7 @@ impl OnFlash {
             start_time: record.start_time.map(|moment| When::new(moment, anchor)),
             containers: record.containers.iter().map(container).collect(),
             deletion_grace_period_seconds: record.deletion_grace_period_seconds,
+            given: record.given.clone(),
         }
     }
 
@@ -330,6 +334,7 @@ impl OnFlash {
             start_time: self.start_time.map(|when| when.into_moment(same_boot)),
             containers: self.containers.into_iter().map(container).collect(),
             deletion_grace_period_seconds: self.deletion_grace_period_seconds,
+            given: self.given,
         }
     }
 }
@@ -486,6 +491,14 @@ mod tests {
                 last_exit: Some(exit),
                 ..ContainerRecord::default()
             }],
+            given: vec![GivenCondition {
+                kind: "example.com/a".into(),
+                status: "True".into(),
+                message: "so".into(),
+                last_transition_time: Some("2026-01-31T12:00:00Z".into()),
+                observed_generation: Some(2),
+                ..GivenCondition::default()
+            }],
             ..Record::default()
         };
         let mut records = Records { directory: directory.clone(), boot_id: "one".into() };
@@ -509,6 +522,7 @@ mod tests {
             .expect("written");
         let old = records.load("uid").expect("it is readable").expect("it is there");
         assert_eq!(old.containers, [ContainerRecord { attempts: 3, ..ContainerRecord::default() }]);
+        assert_eq!(old.given, [], "nor was anything given then");
         fs::write(&path, b"{").expect("torn");
         let damaged = records.load("uid").expect_err("it is torn").message;
         assert!(damaged.starts_with(&format!("{} is damaged: EOF", path.display())), "{damaged}");

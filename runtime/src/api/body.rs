@@ -86,6 +86,14 @@ pub(super) async fn read(
             "the body of the request was in an unknown format - accepted media types include: application/json, not {kind}"
         )));
     }
+    read_any(places, request).await
+}
+
+/// The same of whatever type of JSON.
+pub(super) async fn read_any(
+    places: &Places,
+    request: hyper::Request<Incoming>,
+) -> Result<(Value, Held), Status> {
     let collected = smol::future::or(async { Some(collect(places, request.into_body()).await) }, async {
         smol::Timer::after(BODY_WITHIN).await;
         None

@@ -44,7 +44,7 @@ fn resources() -> Value {
     let mut list = Vec::new();
     for resource in RESOURCES {
         let verbs: &[&str] = if resource.writable {
-            &["create", "delete", "deletecollection", "get", "list", "update", "watch"]
+            &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
         } else {
             &["get", "list", "watch"]
         };
@@ -58,7 +58,7 @@ fn resources() -> Value {
         ("pods/exec", "PodExecOptions", &["create", "get"]),
         ("pods/log", "Pod", &["get"]),
         ("pods/portforward", "PodPortForwardOptions", &["create", "get"]),
-        ("pods/status", "Pod", &["get"]),
+        ("pods/status", "Pod", &["get", "patch", "update"]),
     ] {
         list.push(
             json!({"name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": verbs}),

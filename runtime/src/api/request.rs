@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::Status;
+use super::{PatchKind, Status, patch};
 
 /// Answered once. Dropped without an answer, it is an internal error; a
 /// receiver that is gone means that nobody waits any more.
@@ -36,6 +36,23 @@ pub enum Request {
         /// Only say what would happen.
         dry_run: bool,
         /// The pod, and what happened.
+        reply: Reply<Accepted>,
+    },
+    /// Change a pod that is there, as the same pod.
+    Update {
+        /// `metadata.namespace`.
+        namespace: String,
+        /// `metadata.name`.
+        name: String,
+        /// What is to change.
+        change: Change,
+        /// Where.
+        part: Part,
+        /// What to do with fields that are unknown or given twice.
+        validation: FieldValidation,
+        /// Only say what would happen.
+        dry_run: bool,
+        /// The pod as it is then.
         reply: Reply<Accepted>,
     },
     /// Stop a pod and remove it.
@@ -98,6 +115,41 @@ pub enum Request {
         /// Not connected, and not blocking.
         reply: Reply<OwnedFd>,
     },
+}
+
+/// How an object that is there is to change.
+#[derive(Debug)]
+pub enum Change {
+    /// It is this from now on.
+    Replace(Value),
+    /// A patch says what is another.
+    Patch(PatchKind, Value),
+}
+
+impl Change {
+    /// `current`, a Pod, as it is to be.
+    ///
+    /// # Errors
+    /// The patch says what no patch can.
+    pub(crate) fn apply(self, current: &Value) -> Result<Value, Status> {
+        match self {
+            Change::Replace(new) => Ok(new),
+            Change::Patch(how, patch) => {
+                let mut object = current.clone();
+                patch::apply(&mut object, &patch, how, "Pod")?;
+                Ok(object)
+            }
+        }
+    }
+}
+
+/// What part of an object an update is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All but its status.
+    Whole,
+    /// Its status alone.
+    Status,
 }
 
 /// Which addresses a socket has.

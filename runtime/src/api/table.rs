@@ -223,7 +223,7 @@ fn timestamp(value: &Value) -> Option<Timestamp> {
 }
 
 /// The time since `then`, as kubectl writes ages.
-pub(super) fn age(then: Option<Timestamp>, now: Timestamp) -> String {
+pub fn age(then: Option<Timestamp>, now: Timestamp) -> String {
     then.map_or_else(|| "<unknown>".into(), |then| human_duration(now.0 - then.0))
 }
 

@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 
 use super::body::{self, Body};
 use super::request::ANSWER_WITHIN;
-use super::{Accepted, Api, Applied, FieldValidation, Query, Reply, Request, Resource, Status, read};
+use super::{
+    Accepted, Api, Applied, Change, FieldValidation, Part, PatchKind, Query, Reply, Request, Resource,
+    Status, read,
+};
 use crate::objects::Key;
 
 /// Says on a PUT what it did: `created`, `configured` or `unchanged`.
@@ -45,6 +48,30 @@ pub(super) async fn apply(
     let mut response = show(code, &accepted);
     response.headers_mut().insert(APPLIED, hyper::header::HeaderValue::from_static(applied));
     Ok(response)
+}
+
+/// PATCH of a pod, PATCH and PUT of its status: the engine holds the change against what is then.
+pub(super) async fn update(
+    api: &Rc<Api>,
+    key: &Key,
+    part: Part,
+    query: &Query,
+    request: hyper::Request<Incoming>,
+) -> Result<Response<Body>, Status> {
+    let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
+    let (change, _held) = if request.method() == hyper::Method::PATCH {
+        let kind = PatchKind::of(request.headers())?;
+        let (patch, held) = body::read_any(&api.places, request).await?;
+        (Change::Patch(kind, patch), held)
+    } else {
+        let (mut object, held) = body::read(&api.places, request).await?;
+        belongs(&mut object, &key.namespace, Some(&key.name))?;
+        (Change::Replace(object), held)
+    };
+    let (namespace, name) = (key.namespace.to_string(), key.name.to_string());
+    let accepted =
+        ask(api, |reply| Request::Update { namespace, name, change, part, validation, dry_run, reply });
+    Ok(show(StatusCode::OK, &accepted.await?))
 }
 
 pub(super) async fn delete(

@@ -1,9 +1,13 @@
-//! Events of pods as objects that `kubectl get events` and `describe` show.
-//! Bounded: the oldest goes when there is no room; what repeats is counted.
+//! Events as objects that `kubectl get events`, `events` and `describe` show, of pods and of
+//! this node. In memory only and bounded: the oldest goes when there is no room, and what is an
+//! hour old when the next one comes; `correlate` says which of them are one.
+
+mod correlate;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -13,18 +17,24 @@ use crate::sources::{Refusal, Wanted};
 use crate::time::{Anchor, Instant};
 
 use super::Shell;
+use correlate::{About, Correlator, Said};
 
-/// Events that are kept, of all pods.
+/// Events that are kept, of all objects.
 const EVENTS: usize = 512;
 
 /// Bytes of an event's message: as many as Kubernetes takes.
 const MESSAGE: usize = 1024;
 
+/// How long an event is kept that is not said again: as long as an API server keeps it.
+const KEPT_FOR: Duration = Duration::from_secs(3600);
+
 /// The events that are shown now.
 pub(super) struct Events {
     objects: Rc<Objects>,
+    /// Name of the node, which says all of them.
+    node: String,
+    correlator: Correlator,
     kept: VecDeque<Kept>,
-    serial: u64,
     /// Hashes of the manifests that were refused when last looked: each is told once, however many
     /// there are.
     refused: BTreeSet<u64>,
@@ -32,34 +42,20 @@ pub(super) struct Events {
 
 struct Kept {
     key: Key,
-    same: Same,
-    count: u32,
+    number: u64,
     first: Instant,
     last: Instant,
 }
 
-/// What makes two events one.
-#[derive(PartialEq, Eq)]
-struct Same {
-    uid: String,
-    container: Option<String>,
-    reason: String,
-    message: String,
-}
-
-/// What an event is about.
-#[derive(Clone, Copy)]
-struct Involved<'a> {
-    namespace: &'a str,
-    name: &'a str,
-    uid: &'a str,
-    /// `fieldPath` of the container, if it is about one.
-    container: Option<&'a str>,
-}
-
 impl Events {
-    pub(super) fn new(objects: Rc<Objects>) -> Events {
-        Events { objects, kept: VecDeque::new(), serial: 0, refused: BTreeSet::new() }
+    pub(super) fn new(objects: Rc<Objects>, node: &str) -> Events {
+        Events {
+            objects,
+            node: node.to_owned(),
+            correlator: Correlator::default(),
+            kept: VecDeque::new(),
+            refused: BTreeSet::new(),
+        }
     }
 
     /// All manifests that are not obeyed; those that were not among them the last time are told.
@@ -74,8 +70,9 @@ impl Events {
             }
             let stem = refusal.source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             let (namespace, name) = refusal.pod.clone().unwrap_or_else(|| ("default".into(), stem));
-            let involved = Involved { namespace: &namespace, name: &name, uid: "", container: None };
-            self.record(&involved, "Warning", "FailedValidation", &refusal.message, anchor, "");
+            let about = About { kind: "Pod", namespace: &namespace, name: &name, uid: "", field_path: None };
+            let said = Said { about, warning: true, reason: "FailedValidation", message: &refusal.message };
+            self.record(&said, Instant::now(), anchor);
         }
         self.refused = now;
     }
@@ -91,36 +88,26 @@ impl Events {
         }
     }
 
-    fn record(
-        &mut self,
-        involved: &Involved<'_>,
-        kind: &str,
-        reason: &str,
-        message: &str,
-        anchor: Anchor,
-        node: &str,
-    ) {
-        let now = Instant::now();
-        let same = Same {
-            uid: format!("{}/{}/{}", involved.namespace, involved.name, involved.uid),
-            container: involved.container.map(str::to_owned),
-            reason: reason.to_owned(),
-            message: message[..message.floor_char_boundary(MESSAGE)].to_owned(),
-        };
-        let position = self.kept.iter().position(|kept| kept.same == same);
+    fn record(&mut self, said: &Said<'_>, now: Instant, anchor: Anchor) {
+        while let Some(old) = self.kept.pop_front_if(|kept| now.since(kept.last) > KEPT_FOR) {
+            self.objects.delete(&old.key);
+        }
+        let message = &said.message[..said.message.floor_char_boundary(MESSAGE)];
+        let Some(shown) = self.correlator.take(now, &Said { message, ..*said }) else { return };
+        let position = self.kept.iter().position(|kept| kept.number == shown.number);
         let mut kept = match position.and_then(|position| self.kept.remove(position)) {
             Some(kept) => kept,
             None => {
-                self.serial += 1;
-                let serial = (anchor.timestamp(now).0 as u64).wrapping_add(self.serial);
-                let name = format!("{}.{serial:016x}", involved.name);
-                let key = Key::new("events", involved.namespace, &name);
-                Kept { key, same, count: 0, first: now, last: now }
+                let serial = (anchor.timestamp(now).0 as u64).wrapping_add(shown.number);
+                // Events of what has no namespace are in the default one.
+                let namespace =
+                    if said.about.namespace.is_empty() { "default" } else { said.about.namespace };
+                let key = Key::new("events", namespace, &format!("{}.{serial:016x}", said.about.name));
+                Kept { key, number: shown.number, first: shown.first, last: now }
             }
         };
-        kept.count += 1;
         kept.last = now;
-        let mut object = object(involved, kind, &kept, node);
+        let mut object = object(said, shown.count, &shown.message, &kept.key, &self.node);
         kept.show_times(&mut object, anchor);
         self.objects.put(kept.key.clone(), object);
         self.kept.push_back(kept);
@@ -142,25 +129,30 @@ impl Kept {
 }
 
 /// Without its times.
-fn object(involved: &Involved<'_>, kind: &str, kept: &Kept, node: &str) -> Value {
-    let mut about = json!({
-        "apiVersion": "v1", "kind": "Pod", "namespace": involved.namespace, "name": involved.name, "uid": involved.uid,
-    });
-    if let Some(container) = involved.container {
-        about["fieldPath"] = container.into();
+fn object(said: &Said<'_>, count: u32, message: &str, key: &Key, node: &str) -> Value {
+    let mut about = json!({ "apiVersion": "v1", "kind": said.about.kind, "name": said.about.name });
+    for (field, value) in [
+        ("namespace", said.about.namespace),
+        ("uid", said.about.uid),
+        ("fieldPath", said.about.field_path.unwrap_or_default()),
+    ] {
+        if !value.is_empty() {
+            about[field] = value.into();
+        }
     }
     json!({
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": &*kept.key.name,
-            "namespace": involved.namespace,
+            "name": &*key.name,
+            "namespace": &*key.namespace,
         },
         "involvedObject": about,
-        "reason": kept.same.reason,
-        "message": kept.same.message,
-        "type": kind,
-        "count": kept.count,
+        "reason": said.reason,
+        "message": message,
+        "type": if said.warning { "Warning" } else { "Normal" },
+        "count": count,
+        "eventTime": null,
         "source": { "component": "kubelet", "host": node },
         "reportingComponent": "kubelet",
         "reportingInstance": node,
@@ -194,23 +186,25 @@ impl Shell {
 
     /// Shows an event of a pod by what it is wanted to be.
     pub(super) fn emit_of(&self, wanted: &Wanted, event: &Event) {
-        let container = event.container.map(|index| wanted.pod.spec.field_path(index));
-        let involved = Involved {
+        let field_path = event.container.map(|index| wanted.pod.spec.field_path(index));
+        let about = About {
+            kind: "Pod",
             namespace: &wanted.pod.namespace,
             name: &wanted.pod.name,
             uid: &wanted.pod.uid.0,
-            container: container.as_deref(),
+            field_path: field_path.as_deref(),
         };
-        let kind = if event.warning { "Warning" } else { "Normal" };
-        log::info!("{}/{}: {} {}", involved.namespace, involved.name, event.reason, one_line(&event.message));
-        self.events.borrow_mut().record(
-            &involved,
-            kind,
-            event.reason,
-            &event.message,
-            self.anchor.get(),
-            &self.config.node_name,
-        );
+        log::info!("{}/{}: {} {}", about.namespace, about.name, event.reason, one_line(&event.message));
+        let said = Said { about, warning: event.warning, reason: event.reason, message: &event.message };
+        self.events.borrow_mut().record(&said, Instant::now(), self.anchor.get());
+    }
+
+    /// Shows a `Normal` event of this node.
+    pub(super) fn emit_of_node(&self, reason: &str, message: &str) {
+        let name = &self.config.node_name;
+        let about = About { kind: "Node", namespace: "", name, uid: "", field_path: None };
+        let said = Said { about, warning: false, reason, message };
+        self.events.borrow_mut().record(&said, Instant::now(), self.anchor.get());
     }
 }
 
@@ -219,20 +213,38 @@ mod tests {
     use super::*;
 
     fn record(events: &mut Events, pod: usize, reason: &str, message: &str) {
+        record_at(events, pod, reason, message, Instant::now());
+    }
+
+    fn record_at(events: &mut Events, pod: usize, reason: &str, message: &str, now: Instant) {
         let name = format!("pod-{pod}");
-        let involved = Involved {
-            namespace: "default",
-            name: &name,
-            uid: &name,
-            container: Some("spec.containers{app}"),
+        let field_path = Some("spec.containers{app}");
+        let about = About { kind: "Pod", namespace: "default", name: &name, uid: &name, field_path };
+        events.record(&Said { about, warning: true, reason, message }, now, Anchor(0));
+    }
+
+    #[test]
+    fn what_is_an_hour_old_goes_with_the_next_that_is_said() {
+        let objects = Rc::new(Objects::new(0));
+        let mut events = Events::new(objects.clone(), "board");
+        let at = |seconds: u64| Instant(0) + Duration::from_secs(seconds);
+        record_at(&mut events, 1, "Failed", "no", at(0));
+        record_at(&mut events, 2, "Failed", "no", at(10));
+        record_at(&mut events, 1, "Failed", "no", at(3000));
+        record_at(&mut events, 3, "Failed", "no", at(3611));
+        let names = |_: ()| -> Vec<String> {
+            let (all, _) = objects.list("events", None);
+            all.iter().map(|(key, _)| key.name.split('.').next().unwrap_or_default().to_owned()).collect()
         };
-        events.record(&involved, "Warning", reason, message, Anchor(0), "board");
+        assert_eq!(names(()), ["pod-1", "pod-3"], "the first was said again since");
+        record_at(&mut events, 3, "Failed", "no", at(6601));
+        assert_eq!(names(()), ["pod-3"]);
     }
 
     #[test]
     fn when_the_clock_is_set_all_that_took_place_before_is_shown_by_it() {
         let objects = Rc::new(Objects::new(0));
-        let mut events = Events::new(objects.clone());
+        let mut events = Events::new(objects.clone(), "board");
         record(&mut events, 1, "Failed", "no");
         let shown = |pointer: &str| {
             let (all, _) = objects.list("events", None);
@@ -250,7 +262,7 @@ mod tests {
     #[test]
     fn each_of_many_refused_manifests_is_told_once() {
         let objects = Rc::new(Objects::new(0));
-        let mut events = Events::new(objects.clone());
+        let mut events = Events::new(objects.clone(), "board");
         let refusal = |number: usize| Refusal {
             source: format!("/manifests/{number}.yaml").into(),
             pod: None,
@@ -270,7 +282,7 @@ mod tests {
     #[test]
     fn of_the_events_of_three_hundred_pods_the_newest_are_kept_and_no_more() {
         let objects = Rc::new(Objects::new(0));
-        let mut events = Events::new(objects.clone());
+        let mut events = Events::new(objects.clone(), "board");
         // What a container writes may be long, and of letters that JSON writes with six.
         let long = "\u{1}".repeat(100_000);
         for pod in 0..300 {
@@ -292,7 +304,6 @@ mod tests {
         }
         assert_eq!(objects.list("events", None).0.len(), EVENTS);
         let newest = events.kept.back().expect("there are some");
-        assert_eq!(newest.count, 8);
         let shown = objects.get(&newest.key).expect("it is shown");
         assert!(shown.json.contains("\"count\":8"), "{}", shown.json);
     }

@@ -15,6 +15,7 @@ impl Engine {
     pub(super) fn publish(&mut self, pod: PodIndex) {
         let (Some(object), Some(wanted)) = (self.object(pod), self.shell.wanted(pod)) else { return };
         self.keep_healths(pod, &wanted);
+        self.keep_conditions(pod, &wanted);
         self.keep_deletion(pod, &wanted);
         if !self.has_predecessor(pod, &wanted) {
             self.shell.objects.put(key(&wanted), object);
@@ -53,6 +54,22 @@ impl Engine {
         match on_tmpfs::write_healths(&self.shell.paths.run_pod(&wanted.pod.uid.0), &healths) {
             Ok(()) => entry.healths = healths,
             Err(error) => log::warn!("failed to write down what probes found of {}: {error}", wanted.pod.uid),
+        }
+    }
+
+    /// Writes down for a later agent since when conditions are as they are.
+    fn keep_conditions(&self, pod: PodIndex, wanted: &Wanted) {
+        let Some(state) = self.node.pod(pod) else { return };
+        let conditions = state.transitions();
+        let mut pods = self.shell.pods.borrow_mut();
+        let Some(entry) =
+            pods.get_mut(&pod).filter(|entry| entry.sandbox.is_some() && entry.conditions != conditions)
+        else {
+            return;
+        };
+        match on_tmpfs::write_conditions(&self.shell.paths.run_pod(&wanted.pod.uid.0), &conditions) {
+            Ok(()) => entry.conditions = conditions,
+            Err(error) => log::warn!("failed to write down the conditions of {}: {error}", wanted.pod.uid),
         }
     }
 
@@ -98,12 +115,14 @@ impl Engine {
         if metadata.get("creationTimestamp").is_none_or(Value::is_null) {
             metadata["creationTimestamp"] = created.timestamp(anchor).to_string().into();
         }
-        metadata["generation"] = 1.into();
+        metadata["generation"] = wanted.pod.generation.into();
         if let Some(deletion) = deletion.filter(|_| state.is_unwanted()) {
             metadata["deletionTimestamp"] = anchor.timestamp(deletion.at).to_string().into();
             metadata["deletionGracePeriodSeconds"] = deletion.grace.as_secs().into();
         }
-        object["spec"]["nodeName"] = self.shell.config.node_name.as_str().into();
+        if !wanted.pod.is_gated() {
+            object["spec"]["nodeName"] = self.shell.config.node_name.as_str().into();
+        }
         let host_ip = self.shell.network.borrow().host_ip();
         object["status"] = status::of(state, anchor, host_ip);
         Some(object)

@@ -16,6 +16,7 @@ use crate::supervisor::config::ExecConfig;
 use crate::time::Instant;
 
 use super::exec::{Exec, ExecNews};
+use super::update::Updating;
 use super::{Engine, Shell};
 
 impl Engine {
@@ -27,6 +28,9 @@ impl Engine {
             }
             Request::Apply { object, validation, dry_run, reply } => {
                 self.accept(object, validation, dry_run, false, reply);
+            }
+            Request::Update { namespace, name, change, part, validation, dry_run, reply } => {
+                self.update(&namespace, &name, Updating { change, part, validation, dry_run }, reply);
             }
             Request::Delete { namespace, name, uid, grace, dry_run, reply } => {
                 self.delete(&namespace, &name, uid.as_deref(), grace, dry_run, reply);
@@ -101,25 +105,8 @@ impl Engine {
         validation: FieldValidation,
         new: bool,
     ) -> Result<(Manifest, Applied), Status> {
-        let validation = match validation {
-            FieldValidation::Strict => Validation::Strict,
-            FieldValidation::Warn => Validation::Warn,
-            FieldValidation::Ignore => Validation::Ignore,
-        };
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            // The server's own fields: what a client sends there is not obeyed.
-            for field in [
-                "uid",
-                "creationTimestamp",
-                "resourceVersion",
-                "generation",
-                "deletionTimestamp",
-                "deletionGracePeriodSeconds",
-                "managedFields",
-                "selfLink",
-            ] {
-                metadata.remove(field);
-            }
+            strip(metadata);
             if let Some(prefix) = metadata.get("generateName").and_then(Value::as_str).map(str::to_owned)
                 && metadata.get("name").is_none_or(Value::is_null)
             {
@@ -132,7 +119,7 @@ impl Engine {
         if let Some(fields) = object.as_object_mut() {
             fields.remove("status");
         }
-        let manifest = manifest::admit(object, validation, &self.shell.config.node_name)
+        let manifest = manifest::admit(object, how(validation), &self.shell.config.node_name)
             .map_err(|error| refused(&error))?;
         let name = (manifest.pod.namespace.clone(), manifest.pod.name.clone());
         let old = self.told.get(&name);
@@ -152,12 +139,15 @@ impl Engine {
                 let object = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
                 Ok((Manifest { object, ..manifest }, Applied::Unchanged))
             }
-            (Some(_), false) => Ok((manifest, Applied::Configured)),
+            (Some(old), false) => {
+                let old = old.clone();
+                Ok((self.as_update_of(&old, manifest)?, Applied::Configured))
+            }
         }
     }
 
     /// Makes an applied pod durable, and answers when it is.
-    fn keep(&mut self, manifest: Manifest, applied: Applied, reply: Reply<Accepted>) {
+    pub(super) fn keep(&mut self, manifest: Manifest, applied: Applied, reply: Reply<Accepted>) {
         let path = self.applied_path(&manifest.pod.namespace, &manifest.pod.name);
         // Without the node's name, which may be another after the next start.
         let mut object = manifest.object.clone();
@@ -199,7 +189,7 @@ impl Engine {
         ))
     }
 
-    fn applied_path(&self, namespace: &str, name: &str) -> PathBuf {
+    pub(super) fn applied_path(&self, namespace: &str, name: &str) -> PathBuf {
         self.shell.paths.applied_manifests().join(format!("{namespace}_{name}.json"))
     }
 
@@ -275,7 +265,12 @@ impl Engine {
     }
 
     /// Stops a pod that no source wants any more; the pod as it is then.
-    fn stop(&mut self, index: PodIndex, name: &str, grace: Option<Duration>) -> Result<Value, Status> {
+    pub(super) fn stop(
+        &mut self,
+        index: PodIndex,
+        name: &str,
+        grace: Option<Duration>,
+    ) -> Result<Value, Status> {
         let gone = || Status::not_found("pods", name);
         let uid = self.shell.uid(index).ok_or_else(gone)?;
         self.observe(Observation::Unwanted { uid, grace });
@@ -285,7 +280,7 @@ impl Engine {
     }
 
     /// The pod that is shown under a name.
-    fn shown(&self, namespace: &str, name: &str) -> Option<PodIndex> {
+    pub(super) fn shown(&self, namespace: &str, name: &str) -> Option<PodIndex> {
         let pods = self.shell.pods.borrow();
         let mut indexes = pods
             .iter()
@@ -348,8 +343,33 @@ async fn session(shell: Rc<Shell>, exec: Exec, reply: Reply<ExecSession>) {
     }
 }
 
+/// Takes away the server's own fields: what a client sends there is not obeyed.
+pub(super) fn strip(metadata: &mut serde_json::Map<String, Value>) {
+    for field in [
+        "uid",
+        "creationTimestamp",
+        "resourceVersion",
+        "generation",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "managedFields",
+        "selfLink",
+    ] {
+        metadata.remove(field);
+    }
+}
+
+/// How strictly a manifest is taken.
+pub(super) fn how(validation: FieldValidation) -> Validation {
+    match validation {
+        FieldValidation::Strict => Validation::Strict,
+        FieldValidation::Warn => Validation::Warn,
+        FieldValidation::Ignore => Validation::Ignore,
+    }
+}
+
 /// The answer to an object that is not admitted.
-fn refused(error: &ManifestError) -> Status {
+pub(super) fn refused(error: &ManifestError) -> Status {
     let mut status = error.status();
     let message = status["message"].as_str().unwrap_or_default().to_owned();
     match status["code"].as_u64() {
@@ -370,6 +390,7 @@ fn same(old: &str, new: &Value) -> bool {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("uid");
             metadata.remove("creationTimestamp");
+            metadata.remove("generation");
         }
     }
     old == new

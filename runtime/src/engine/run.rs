@@ -169,28 +169,52 @@ async fn find_image(
         .storage
         .run(move || {
             let image = images.find(&wish)?;
-            if let Some(image) = &image {
-                images.lease(&image.id, &holder, &name)?;
+            match &image {
+                Some(image) => images.lease(&image.id, &holder, &name)?,
+                None => return Ok::<_, nodlet_rootfs::StoreError>(Err(near(&images, &wish))),
             }
-            Ok::<_, nodlet_rootfs::StoreError>(image)
+            Ok(image.ok_or(None))
         })
         .await;
     match found {
-        Ok(Some(image)) => Ok((reference, image)),
-        Ok(None) => Err(match container.image_pull_policy {
+        Ok(Ok(image)) => Ok((reference, image)),
+        Ok(Err(near)) => Err(match container.image_pull_policy {
             PullPolicy::Never => failure(
                 StartFailureReason::ErrImageNeverPull,
                 format!("Container image \"{}\" is not present with pull policy of Never", container.image),
             ),
             PullPolicy::IfNotPresent | PullPolicy::Always => failure(
                 StartFailureReason::ErrImagePull,
-                format!(
-                    "image {reference} is not on this node, and nodlet pulls from no registry: load it with 'nodlet image load FILE'"
-                ),
+                match near {
+                    None => format!("{} load it with 'nodlet image load FILE'", not_here(&reference)),
+                    Some(near) => format!(
+                        "{} load it with 'nodlet image load FILE'. {near} is here: did you mean that?",
+                        not_here(&reference)
+                    ),
+                },
             ),
         }),
         Err(error) => Err(failure(StartFailureReason::ImageInspectError, crate::error::chain(&error))),
     }
+}
+
+fn not_here(reference: &Reference) -> String {
+    format!("image {reference} is not on this node, and nodlet pulls from no registry:")
+}
+
+/// An image that is here and may have been meant: of the same name in another registry, or with
+/// another tag. What is called `web:1` without more is `docker.io/library/web:1` to everybody,
+/// while builders call it `localhost/web:1`.
+fn near(images: &nodlet_rootfs::Store, wish: &Reference) -> Option<String> {
+    let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let alike = |name: &String| {
+        let known = Reference::parse(name).ok()?;
+        let same_name = last(known.path()) == last(wish.path());
+        same_name.then_some((known.tag() != wish.tag(), known.domain() != wish.domain()))
+    };
+    let names = images.images().ok()?.into_iter().flat_map(|image| image.names);
+    let found = names.filter_map(|name| alike(&name).map(|distance| (distance, name)));
+    found.min().map(|(_, name)| name)
 }
 
 async fn mount_layers(shell: &Shell, image: &Image) -> Result<Vec<Rc<OwnedFd>>, StartFailure> {

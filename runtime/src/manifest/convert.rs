@@ -23,6 +23,7 @@ pub(super) fn pod(object: &Value) -> Pod {
         name: text(meta, "name").into(),
         namespace: text(meta, "namespace").into(),
         uid: Uid(Rc::from(text(meta, "uid"))),
+        generation: u64::try_from(number(meta, "generation")).unwrap_or_default().max(1),
         labels: strings_by_key(&meta["labels"]).collect(),
         annotations: strings_by_key(&meta["annotations"]).collect(),
         spec: spec(&object["spec"]),
@@ -63,7 +64,14 @@ pub(super) fn spec(spec: &Value) -> PodSpec {
         },
         dns_config: dns_config(&spec["dnsConfig"]),
         security_context: pod_security_context(&spec["securityContext"]),
+        readiness_gates: texts(list(spec, "readinessGates"), "conditionType"),
+        scheduling_gates: texts(list(spec, "schedulingGates"), "name"),
     }
+}
+
+/// A field of each element.
+fn texts(list: &[Value], field: &str) -> Vec<String> {
+    list.iter().map(|element| text(element, field).to_owned()).collect()
 }
 
 fn dns_config(config: &Value) -> DnsConfig {

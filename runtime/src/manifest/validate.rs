@@ -4,6 +4,7 @@
 //! walked in the order of their keys, where Kubernetes takes them as they come.
 
 mod container;
+mod gates;
 mod probe;
 mod resources;
 
@@ -176,6 +177,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
             invalid(&path.child(field), value, rules::dns_label(value), errors);
         }
     }
+    gates::all(spec, path, errors);
     tolerations(list(spec, "tolerations"), &path.child("tolerations"), errors);
     host_aliases(list(spec, "hostAliases"), &path.child("hostAliases"), errors);
     let class = text(spec, "priorityClassName");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Attempt, PodIndex, Record};
+use super::{Attempt, ConditionType, GivenCondition, PodIndex, Record};
 use crate::spec::{Pod, ProbeKind, Uid};
 use crate::time::{Instant, Moment};
 
@@ -121,6 +121,11 @@ pub enum PodObservation {
         /// For the event.
         message: Box<str>,
     },
+    /// Somebody has said something of the pod in its status: all that is said of it so from now on.
+    Given {
+        /// None of them of a type that is the node's.
+        conditions: Rc<[GivenCondition]>,
+    },
 }
 
 /// A pod that an agent of before left running, or the remains of one.
@@ -135,6 +140,19 @@ pub struct Found {
     pub sandbox: Option<FoundSandbox>,
     /// Runs that the supervisor knows of, newest last per container.
     pub attempts: Vec<FoundAttempt>,
+    /// Its conditions, as the agent before showed them, as far as it left word of that in this boot.
+    pub conditions: Vec<FoundCondition>,
+}
+
+/// A condition as an agent before showed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundCondition {
+    /// `type`.
+    pub kind: ConditionType,
+    /// `status` is `True`.
+    pub status: bool,
+    /// `lastTransitionTime`.
+    pub since: Moment,
 }
 
 /// A living sandbox.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::GivenCondition;
 use crate::spec::{PodSpec, RestartPolicy};
 use crate::time::Moment;
 
@@ -44,6 +45,9 @@ pub struct Record {
     pub containers: Vec<ContainerRecord>,
     /// A deletion was asked for, with this grace in seconds.
     pub deletion_grace_period_seconds: Option<u64>,
+    /// What others have said of the pod in its status.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub given: Vec<GivenCondition>,
 }
 
 impl Record {

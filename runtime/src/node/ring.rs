@@ -18,8 +18,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{
-    Action, Attempt, Exit, FoundAttempt, Health, Node, Observation, Plan, PodIndex, PodObservation, PodPhase,
-    ProbeResult, Record, SandboxFailure, StartFailureReason, StartedContainer,
+    Action, Attempt, Exit, FoundAttempt, FoundCondition, GivenCondition, Health, Node, Observation, Plan,
+    PodIndex, PodObservation, PodPhase, ProbeResult, Record, SandboxFailure, StartFailureReason,
+    StartedContainer,
 };
 use crate::spec::{ContainerIndex, ProbeKind, Uid};
 use crate::time::{Instant, Moment};
@@ -105,6 +106,9 @@ pub struct FoundPod {
     pub sandbox: Option<(Option<Ipv4Addr>, Instant)>,
     /// Its runs.
     pub attempts: Vec<FoundRun>,
+    /// Its conditions.
+    #[serde(default)]
+    pub conditions: Vec<FoundCondition>,
 }
 
 /// A [`FoundAttempt`], text and all: it is compared with what is on record.
@@ -148,6 +152,8 @@ pub enum Seen {
     SaveFailed,
     Forgotten,
     ForgetFailed,
+    /// Whole: what differs from what is on record is written.
+    Given(Rc<[GivenCondition]>),
 }
 
 /// A [`ProbeResult`] without its text.
@@ -207,6 +213,7 @@ impl Ring {
                 pod: known(&found.pod.uid, &found.record, None),
                 sandbox: found.sandbox.map(|sandbox| (sandbox.ip, sandbox.at)),
                 attempts: found.attempts.iter().map(FoundRun::of).collect(),
+                conditions: found.conditions.clone(),
             })),
             Observation::SourcesSeen => Entry::SourcesSeen,
             Observation::ImagesChanged => Entry::ImagesChanged,
@@ -311,6 +318,7 @@ impl Entry {
         match self {
             Entry::Wanted(pod) => pod.object.get().len(),
             Entry::Found(found) => found.pod.object.get().len(),
+            Entry::Seen(_, Seen::Given(given)) => given.iter().map(GivenCondition::bytes).sum(),
             Entry::Unwanted(..)
             | Entry::SourcesSeen
             | Entry::ImagesChanged
@@ -394,6 +402,7 @@ impl Seen {
             PodObservation::SaveFailed { .. } => Seen::SaveFailed,
             PodObservation::Forgotten => Seen::Forgotten,
             PodObservation::ForgetFailed { .. } => Seen::ForgetFailed,
+            PodObservation::Given { conditions } => Seen::Given(conditions.clone()),
         }
     }
 
@@ -413,7 +422,8 @@ impl Seen {
             | Seen::Saved(_)
             | Seen::SaveFailed
             | Seen::Forgotten
-            | Seen::ForgetFailed => None,
+            | Seen::ForgetFailed
+            | Seen::Given(_) => None,
         }
     }
 
@@ -450,6 +460,7 @@ impl Seen {
             Seen::SaveFailed => PodObservation::SaveFailed { message },
             Seen::Forgotten => PodObservation::Forgotten,
             Seen::ForgetFailed => PodObservation::ForgetFailed { message },
+            Seen::Given(conditions) => PodObservation::Given { conditions: conditions.clone() },
         }
     }
 }
@@ -514,6 +525,29 @@ mod tests {
     #[test]
     fn the_ring_fits_into_thirty_kilobytes() {
         assert!(size_of::<Ring>() <= 30 * 1024, "{}", size_of::<Ring>());
+    }
+
+    #[test]
+    fn what_was_given_is_kept_whole_and_counts_as_what_it_takes() {
+        let given: Rc<[GivenCondition]> = [GivenCondition {
+            kind: "example.com/a".into(),
+            status: "True".into(),
+            message: "x".repeat(1000),
+            ..GivenCondition::default()
+        }]
+        .into();
+        let entry = Entry::Seen(PodIndex(1), Seen::Given(given.clone()));
+        assert!(entry.object_bytes() > 1000);
+        let text = serde_json::to_string(&entry).expect("JSON");
+        let Entry::Seen(_, Seen::Given(read)) = serde_json::from_str(&text).expect("it is read again") else {
+            panic!("{text}");
+        };
+        assert_eq!(read, given);
+        // As an agent wrote it that knew of no conditions.
+        let known = r#"{"index":1,"uid":"a","object":null,"record":null}"#;
+        let old = format!(r#"{{"Found":{{"pod":{known},"sandbox":null,"attempts":[]}}}}"#);
+        let Entry::Found(found) = serde_json::from_str(&old).expect("it is read") else { panic!("{old}") };
+        assert_eq!(found.conditions, []);
     }
 
     #[test]

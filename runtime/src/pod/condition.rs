@@ -1,6 +1,53 @@
-//! The conditions of a pod that change, and since when they are as they are.
+//! The conditions of a pod that its node decides on, and since when each is as it is.
+//!
+//! Those of others, which readiness gates ask for, are kept as they came ([`GivenCondition`]).
 
+use serde::{Deserialize, Serialize};
+
+use crate::node::GivenCondition;
 use crate::time::{Instant, Moment};
+
+/// `type` of a condition that the node decides on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "each is the type of that name")]
+pub enum ConditionType {
+    PodReadyToStartContainers,
+    Initialized,
+    Ready,
+    ContainersReady,
+    PodScheduled,
+}
+
+/// What a kubelet owns besides, though nothing here makes it.
+const NEVER_HERE: [&str; 3] = ["PodResizeInProgress", "PodResizePending", "AllContainersRestarting"];
+
+impl ConditionType {
+    /// All of them, in the order in which a kubelet lists them.
+    pub const ALL: [ConditionType; 5] = [
+        ConditionType::PodReadyToStartContainers,
+        ConditionType::Initialized,
+        ConditionType::Ready,
+        ConditionType::ContainersReady,
+        ConditionType::PodScheduled,
+    ];
+
+    /// As the API spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ConditionType::PodReadyToStartContainers => "PodReadyToStartContainers",
+            ConditionType::Initialized => "Initialized",
+            ConditionType::Ready => "Ready",
+            ConditionType::ContainersReady => "ContainersReady",
+            ConditionType::PodScheduled => "PodScheduled",
+        }
+    }
+}
+
+/// Whether nobody but the node may say that a condition of this type is there
+/// (`PodConditionByKubelet`).
+pub fn is_the_nodes(kind: &str) -> bool {
+    ConditionType::ALL.iter().any(|own| own.as_str() == kind) || NEVER_HERE.contains(&kind)
+}
 
 /// One condition: its status and when that last flipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,42 +58,43 @@ pub(crate) struct Condition {
     pub(crate) since: Moment,
 }
 
-/// All of them. `PodScheduled` is true from `startTime` on.
+/// One condition of each type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Conditions {
-    /// `PodReadyToStartContainers`.
-    pub(crate) ready_to_start_containers: Condition,
-    /// `Initialized`: once it is, it stays so.
-    pub(crate) initialized: Condition,
-    /// `ContainersReady`, and without readiness gates `Ready` too.
-    pub(crate) containers_ready: Condition,
-}
+pub(crate) struct ConditionSet([Condition; ConditionType::ALL.len()]);
 
-impl Conditions {
-    /// Of a pod that is taken now.
+impl ConditionSet {
+    /// Of a pod that is taken now: nothing is true of it yet.
     pub(crate) fn new(now: Instant) -> Self {
-        let not_yet = Condition { status: false, since: Moment::ThisBoot(now) };
-        Conditions { ready_to_start_containers: not_yet, initialized: not_yet, containers_ready: not_yet }
+        ConditionSet([Condition { status: false, since: Moment::ThisBoot(now) }; ConditionType::ALL.len()])
     }
 
-    /// Their present status.
-    pub(crate) fn settle(
-        &mut self,
-        now: Instant,
-        ready_to_start_containers: bool,
-        initialized: bool,
-        containers_ready: bool,
-    ) {
-        self.ready_to_start_containers.set(now, ready_to_start_containers);
-        self.initialized.set(now, initialized || self.initialized.status);
-        self.containers_ready.set(now, containers_ready);
+    /// The condition of this type.
+    pub(crate) fn get(&self, kind: ConditionType) -> Condition {
+        self.0[kind as usize]
     }
-}
 
-impl Condition {
-    fn set(&mut self, now: Instant, status: bool) {
-        if self.status != status {
-            *self = Condition { status, since: Moment::ThisBoot(now) };
+    /// Its status from now on; when it is another, that is a transition.
+    pub(crate) fn settle(&mut self, now: Instant, kind: ConditionType, status: bool) {
+        let condition = &mut self.0[kind as usize];
+        if condition.status != status {
+            *condition = Condition { status, since: Moment::ThisBoot(now) };
         }
     }
+
+    /// What is known of it from before.
+    pub(crate) fn restore(&mut self, kind: ConditionType, condition: Condition) {
+        self.0[kind as usize] = condition;
+    }
+}
+
+/// What keeps a pod whose containers are ready from being so, in a kubelet's words; empty if nothing does.
+pub(crate) fn closed_readiness_gates(gates: &[String], given: &[GivenCondition]) -> String {
+    let closed = gates.iter().filter_map(|gate| match given.iter().find(|given| given.kind == *gate) {
+        None => Some(format!("corresponding condition of pod readiness gate {gate:?} does not exist.")),
+        Some(given) if given.is_true() => None,
+        Some(given) => {
+            Some(format!("the status of pod readiness gate {gate:?} is not \"True\", but {}", given.status))
+        }
+    });
+    closed.collect::<Vec<_>>().join(", ")
 }

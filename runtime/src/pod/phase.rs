@@ -6,7 +6,7 @@ use crate::spec::Role;
 use crate::time::Instant;
 
 use super::container::{ContainerState, Ended, LOST_AT_THE_END, STATUS_UNKNOWN, Shown};
-use super::{PodState, Sandbox, Stage, Verdict, Wish};
+use super::{Condition, ConditionType, PodState, Sandbox, Stage, Verdict, Wish};
 
 impl PodState {
     /// Derives phase and conditions anew. Not only of what is to be shown: what is decided must
@@ -21,7 +21,23 @@ impl PodState {
                 .iter()
                 .all(|container| container.role == Role::Init || container.health().ready);
         let sandbox = matches!(self.sandbox, Sandbox::Ready);
-        self.conditions.settle(now, sandbox, self.is_initialized(), ready);
+        // Once it is initialised it stays so.
+        let initialized = self.is_initialized() || self.conditions.get(ConditionType::Initialized).status;
+        let scheduled = Condition { status: !self.pod.is_gated(), since: self.start_time };
+        // Without init containers it is true from the beginning.
+        if self.pod.spec.init_containers.is_empty() {
+            let accepted = Condition { status: true, since: self.start_time };
+            self.conditions.restore(ConditionType::Initialized, accepted);
+        }
+        for (kind, status) in [
+            (ConditionType::PodReadyToStartContainers, sandbox),
+            (ConditionType::Initialized, initialized || self.pod.spec.init_containers.is_empty()),
+            (ConditionType::Ready, ready && self.passes_readiness_gates()),
+            (ConditionType::ContainersReady, ready),
+        ] {
+            self.conditions.settle(now, kind, status);
+        }
+        self.conditions.restore(ConditionType::PodScheduled, scheduled);
         self.changed |= before != (self.phase, self.conditions);
     }
 

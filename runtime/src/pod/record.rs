@@ -17,11 +17,12 @@ use crate::spec::{ContainerIndex, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::Retry;
+use super::condition::closed_readiness_gates;
 use super::container::{
     ContainerState, Ended, Identity, LOST_WHILE_RUNNING, Run, START_ERROR, STATUS_UNKNOWN, StartRetry,
 };
 use super::probe::Probes;
-use super::{Condition, PodState, Sandbox, Stage, Verdict, Wish};
+use super::{Condition, ConditionType, PodState, Sandbox, Stage, Verdict, Wish};
 
 /// A start changes the record several times within moments.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -134,6 +135,8 @@ impl PodState {
     pub(super) fn plan_save(&mut self, now: Instant, draft: &mut Draft, shutdown: bool) {
         match self.stage {
             Stage::Active | Stage::Stopping { .. } | Stage::Stopped => {}
+            // What others say of a pod that is over is kept as well.
+            Stage::Finished if self.wish == Wish::Wanted => {}
             Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return,
         }
         if self.journal.in_flight.is_some() || self.journal.failed.is_some_and(|failed| now < failed.at) {
@@ -174,6 +177,11 @@ impl PodState {
         if record.phase.is_terminal() {
             return true;
         }
+        let gates = &self.pod.spec.readiness_gates;
+        let before = self.journal.on_flash.as_ref().map_or(&[][..], |record| &record.given);
+        if closed_readiness_gates(gates, before) != closed_readiness_gates(gates, &record.given) {
+            return true;
+        }
         let policy = self.policy();
         let on_flash =
             |index: usize| self.journal.on_flash.as_ref().and_then(|old| old.containers.get(index));
@@ -206,7 +214,8 @@ impl PodState {
             phase,
             reason: reason.map(str::to_owned),
             message: message.map(str::to_owned),
-            start_time: Some(self.start_time),
+            // With gates it has not been accepted yet.
+            start_time: Some(self.start_time).filter(|_| !self.pod.is_gated()),
             containers: self
                 .containers()
                 .map(|(index, container)| container_record(&self.pod.spec.container(index).name, container))
@@ -216,6 +225,7 @@ impl PodState {
                 (Wish::Unwanted, Stage::Stopping { grace, .. }) => Some(grace.as_secs()),
                 (Wish::Unwanted, _) => Some(self.pod.spec.termination_grace_period.as_secs()),
             },
+            given: self.given.to_vec(),
         }
     }
 
@@ -243,6 +253,7 @@ impl PodState {
                 message: record.message.as_deref().map(Into::into),
             });
         }
+        self.given = record.given.as_slice().into();
         let deletion_grace = record.deletion_grace_period_seconds;
         let terminal = record.phase.is_terminal();
         self.journal.on_flash = Some(record);
@@ -267,8 +278,9 @@ impl PodState {
             Some(sandbox) => {
                 self.sandbox = Sandbox::Ready;
                 self.ip = sandbox.ip;
-                self.conditions.ready_to_start_containers =
-                    Condition { status: true, since: Moment::ThisBoot(sandbox.at.min(now)) };
+                let since = Moment::ThisBoot(sandbox.at.min(now));
+                let ready = Condition { status: true, since };
+                self.conditions.restore(ConditionType::PodReadyToStartContainers, ready);
                 if self.policy() == RestartPolicy::Never && self.verdict.is_none() {
                     // The record may be ahead: the supervisor knows what really began.
                     for container in &mut self.containers {
@@ -312,7 +324,7 @@ impl PodState {
             }
             container.ran_here = sandbox.is_some();
         }
-        self.conditions.initialized = self.initialized_since(now);
+        self.conditions.restore(ConditionType::Initialized, self.initialized_since(now));
         match self.stage {
             // It was decided that the pod is over, but not all of it is.
             Stage::Stopped if self.any_alive() => {

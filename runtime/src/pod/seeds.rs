@@ -54,6 +54,21 @@ fn some_probe(chance: &mut Chance) -> Option<Probe> {
     chance.percent(30).then_some(probe)
 }
 
+fn some_gates(chance: &mut Chance) -> Vec<String> {
+    let count = if chance.percent(25) { 1 + chance.below(2) } else { 0 };
+    (0..count).map(|number| format!("gate{number}")).collect()
+}
+
+/// What somebody may say of a pod.
+fn some_conditions(chance: &mut Chance) -> Vec<GivenCondition> {
+    let condition = |number: u64, chance: &mut Chance| GivenCondition {
+        kind: format!("gate{number}"),
+        status: ["True", "True", "False", "Unknown"][chance.below(4) as usize].into(),
+        ..GivenCondition::default()
+    };
+    (0..chance.below(3)).map(|number| condition(number, chance)).collect()
+}
+
 fn some_pod(chance: &mut Chance, uid: &str) -> Pod {
     let policy = match chance.below(3) {
         0 => RestartPolicy::Always,
@@ -82,6 +97,8 @@ fn some_pod(chance: &mut Chance, uid: &str) -> Pod {
     let mut pod = pod(policy).uid(uid).with(containers).init(init);
     pod.name = if chance.percent(50) { "web".into() } else { uid.into() };
     pod.spec.termination_grace_period = secs(1 + chance.below(40));
+    pod.spec.scheduling_gates = some_gates(chance);
+    pod.spec.readiness_gates = some_gates(chance);
     pod.spec.active_deadline = chance.percent(10).then(|| secs(20 + chance.below(200)));
     pod
 }
@@ -111,9 +128,11 @@ fn a_life(seed: u64, failures: u64, interruptions: bool) {
         sim.run_until(now);
         let which = chance.below(uids.len() as u64) as usize;
         let known = sim.pods.iter().find(|world| world.pod.uid == uids[which]).map(|world| world.wanted);
-        match chance.below(10) {
+        match chance.below(14) {
             0..4 if known != Some(true) => {
-                sim.want(pods[which].clone());
+                let here = sim.pods.iter().find(|world| world.pod.uid == uids[which]);
+                let pod = here.map_or(pods[which].clone(), |world| (*world.pod).clone());
+                sim.want(pod);
             }
             0..4 => {
                 let grace = chance.percent(50).then(|| secs(chance.below(40)));
@@ -131,6 +150,8 @@ fn a_life(seed: u64, failures: u64, interruptions: bool) {
             7 if interruptions => sim.restart_agent(),
             8 if interruptions => sim.reboot(),
             9 => sim.later(secs(1), stale_news(&mut chance)),
+            10 | 11 => sim.give(&uids[which], some_conditions(&mut chance)),
+            12 | 13 => sim.ungate(&uids[which]),
             _ => {}
         }
     }
@@ -138,6 +159,7 @@ fn a_life(seed: u64, failures: u64, interruptions: bool) {
     sim.weather = Weather::default();
     sim.fates(|name, _| if name.starts_with('i') { Fate::Exits(0, secs(1)) } else { Fate::Runs });
     let mut sim = sim.probes(|_, _, _| ProbeResult::Success);
+    uids.iter().for_each(|uid| sim.ungate(uid));
     sim.run_until(now + secs(100));
     sim.later(secs(0), Observation::ImagesChanged);
     sim.run_until(now + secs(700));

@@ -8,6 +8,7 @@
 //! reads what took place as sentences, `seeds.rs` lets chance write them.
 
 mod disaster;
+mod gates;
 mod order;
 mod sample;
 mod world;
@@ -319,6 +320,7 @@ impl Sim {
             let Some(state) = self.node.pod(index) else { continue };
             let (uid, phase) = (state.pod().uid.clone(), state.phase());
             let status = crate::status::of(state, Anchor(0), None);
+            self.check_gates(state, &status);
             let durable = state.is_unwanted();
             let world = self.pods.iter_mut().find(|world| world.pod.uid == uid).expect("a pod of this world");
             // `lastState` and `user` do not outlive a reboot.

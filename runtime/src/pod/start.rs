@@ -8,7 +8,7 @@ use crate::time::{Instant, Moment};
 use super::backoff::go_duration;
 use super::container::{Run, StartRetry, WaitingReason, reason_word};
 use super::probe::Probes;
-use super::{PodState, SYNC_RETRY, Sandbox, Wish};
+use super::{PodState, SYNC_RETRY, Sandbox};
 
 impl PodState {
     /// What an active pod needs next.
@@ -326,9 +326,7 @@ impl PodState {
 
     /// Whether it may be found in need of a sandbox now.
     pub(crate) fn asks_for_sandbox(&self) -> bool {
-        self.is_active()
-            && self.wish == Wish::Wanted
-            && matches!(self.sandbox, Sandbox::Absent | Sandbox::Failed { .. })
+        self.may_run() && matches!(self.sandbox, Sandbox::Absent | Sandbox::Failed { .. })
     }
 }
 

@@ -55,7 +55,7 @@ impl PodState {
     /// `activeDeadlineSeconds` are over: the pod fails.
     pub(super) fn pass_deadline(&mut self, now: Instant, events: &mut Events) {
         let Some(deadline) = self.pod.spec.active_deadline else { return };
-        if !self.is_active() || now < self.active_since + deadline {
+        if !self.is_active() || self.pod.is_gated() || now < self.active_since + deadline {
             return;
         }
         let message = "Pod was active on the node longer than the specified deadline";
@@ -163,13 +163,19 @@ impl PodState {
         shutdown && self.wish != Wish::Unwanted
     }
 
+    /// It went with a scheduling gate that nobody had removed.
+    fn was_withdrawn(&self) -> bool {
+        self.pod.is_gated() && self.wish == Wish::Unwanted
+    }
+
     /// Notices that the last process is gone.
     pub(super) fn pass_stop(&mut self, shutdown: bool) {
         if let Stage::Stopping { .. } = self.stage
             && !self.any_alive()
             && !matches!(self.sandbox, Sandbox::Creating)
         {
-            self.stopped(!self.is_kept(shutdown) || self.verdict.is_some());
+            let is_over = !self.is_kept(shutdown) && !self.was_withdrawn();
+            self.stopped(is_over || self.verdict.is_some());
         }
     }
 
@@ -196,7 +202,8 @@ impl PodState {
         if matches!(self.stage, Stage::Stopped) && self.is_gone() {
             // A full disk does not keep what is to be forgotten anyway.
             let gave_up = self.wish == Wish::Unwanted && self.journal.gave_up();
-            if self.journal.has_terminal() || gave_up {
+            // Of one that never came to run there is nothing to tell.
+            if self.journal.has_terminal() || gave_up || self.was_withdrawn() {
                 self.stage = Stage::Finished;
                 self.changed = true;
             } else if kept && self.verdict.is_none() && (self.journal.is_clean() || self.journal.gave_up()) {

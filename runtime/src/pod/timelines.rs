@@ -1,5 +1,6 @@
 //! The rules of a pod's life, as a person would write down what takes place.
 
+mod gates;
 mod init;
 
 use super::sim::*;
@@ -267,7 +268,13 @@ fn a_pod_that_is_wanted_with_another_spec_under_its_uid_goes_and_that_one_follow
     for found in [false, true] {
         let mut node = Node::new();
         let sandbox = Some(FoundSandbox { ip: None, at: at(1) });
-        let before = Found { pod: one.clone(), record: None, sandbox, attempts: attempts([0, 1]).into() };
+        let before = Found {
+            pod: one.clone(),
+            record: None,
+            sandbox,
+            attempts: attempts([0, 1]).into(),
+            conditions: Vec::new(),
+        };
         node.observe(at(10), Observation::Found(before));
         if !found {
             node.observe(at(10), Observation::Wanted { pod: one.clone(), record: None });
@@ -544,6 +551,7 @@ fn what_does_not_fit_into_a_plan_comes_with_the_next() {
 #[test]
 fn nothing_that_is_found_is_stopped_before_every_source_was_heard() {
     let found = Found {
+        conditions: Vec::new(),
         pod: std::rc::Rc::new(pod(RestartPolicy::Always).uid("u2").named("other")),
         record: None,
         sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
@@ -653,8 +661,13 @@ fn what_is_found_by_an_agent_that_takes_everything_down_has_its_whole_grace() {
     let attempt = Attempt { container: ContainerIndex(0), number: 0 };
     let run =
         FoundAttempt { attempt, container: started(at(2), attempt), exit: None, health: Health::default() };
-    let found =
-        Found { pod, record: None, sandbox: Some(FoundSandbox { ip: None, at: at(1) }), attempts: vec![run] };
+    let found = Found {
+        pod,
+        record: None,
+        sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
+        attempts: vec![run],
+        conditions: Vec::new(),
+    };
     let mut node = Node::new();
     for seen in [Observation::Found(found), Observation::Shutdown, Observation::SourcesSeen] {
         node.observe(at(10), seen);

@@ -22,7 +22,8 @@ impl From<&str> for Uid {
     }
 }
 
-/// An admitted Pod: identity and spec. Immutable; a changed manifest makes another one.
+/// An admitted Pod: identity and spec. A changed manifest makes another one, but for what may
+/// change in place ([`Pod::is_update_of`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pod {
     /// `metadata.name`, a DNS subdomain of at most 253 bytes.
@@ -31,6 +32,8 @@ pub struct Pod {
     pub namespace: Rc<str>,
     /// `metadata.uid`.
     pub uid: Uid,
+    /// `metadata.generation`: 1, and one more for each change of the spec in place.
+    pub generation: u64,
     /// `metadata.labels`.
     pub labels: BTreeMap<String, String>,
     /// `metadata.annotations`.
@@ -74,6 +77,32 @@ pub struct PodSpec {
     pub dns_config: DnsConfig,
     /// `securityContext` of the pod.
     pub security_context: PodSecurityContext,
+    /// `conditionType` of each of `readinessGates`.
+    pub readiness_gates: Vec<String>,
+    /// `name` of each of `schedulingGates`.
+    pub scheduling_gates: Vec<String>,
+}
+
+impl Pod {
+    /// It waits for gates to be removed: as far as a node is concerned it is not here yet.
+    pub fn is_gated(&self) -> bool {
+        !self.spec.scheduling_gates.is_empty()
+    }
+
+    /// Whether it is the same pod as `old` and differs in nothing but what may change in place:
+    /// labels, annotations, and gates that are gone.
+    pub fn is_update_of(&self, old: &Pod) -> bool {
+        let gates = &self.spec.scheduling_gates;
+        if self.uid != old.uid || !gates.iter().all(|gate| old.spec.scheduling_gates.contains(gate)) {
+            return false;
+        }
+        let mut munged = self.clone();
+        munged.generation = old.generation;
+        munged.labels.clone_from(&old.labels);
+        munged.annotations.clone_from(&old.annotations);
+        munged.spec.scheduling_gates.clone_from(&old.spec.scheduling_gates);
+        munged == *old
+    }
 }
 
 /// One entry of `hostAliases`.

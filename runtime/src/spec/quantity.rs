@@ -112,6 +112,13 @@ impl Quantity {
         round_up(self.nano, NANO)
     }
 
+    /// Both together, in the suffixes of the first that is more than nothing.
+    #[must_use]
+    pub fn plus(&self, other: &Quantity) -> Quantity {
+        let family = if self.is_zero() { other.family } else { self.family };
+        Quantity { nano: (self.nano + other.nano).clamp(-MAX, MAX), family }
+    }
+
     /// Less than nothing.
     pub fn is_negative(&self) -> bool {
         self.nano < 0

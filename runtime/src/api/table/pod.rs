@@ -244,6 +244,139 @@ mod tests {
         );
     }
 
+    /// A pod of containers with these states, `first` and `proxy` (a sidecar) before `app` and `helper`.
+    fn every(phase: &str, conditions: Value, init: Value, regular: Value) -> Value {
+        let named = |states: Value, names: [&str; 2]| -> Value {
+            let states = states.as_array().cloned().unwrap_or_default().into_iter().zip(names);
+            states
+                .map(|(mut state, name)| {
+                    state["name"] = name.into();
+                    state
+                })
+                .collect()
+        };
+        json!({"spec": {"initContainers": [{"name": "first"}, {"name": "proxy", "restartPolicy": "Always"}],
+                        "containers": [{"name": "app"}, {"name": "helper"}]},
+               "status": {"phase": phase, "conditions": conditions,
+                          "initContainerStatuses": named(init, ["first", "proxy"]),
+                          "containerStatuses": named(regular, ["app", "helper"])}})
+    }
+
+    /// Each line of the rule by which kubectl finds its word for a pod (`printPod`).
+    #[test]
+    fn each_way_to_a_status_has_its_row() {
+        let is = |kind: &str, status: &str| json!([{"type": kind, "status": status}]);
+        let (done, runs) = (ended("Completed", 0), json!({"state": {"running": {}}}));
+        let started = json!({"state": {"running": {}}, "started": true, "ready": true});
+        let unready = json!({"state": {"running": {}}, "started": true, "ready": false});
+        let begun = || json!([done, started]);
+        let signalled = json!({"state": {"terminated": {"signal": 9, "exitCode": 137}}});
+        let code = |code: i32| json!({"state": {"terminated": {"exitCode": code}}});
+        let nothing = json!({"state": {"waiting": {}}});
+        let gated = json!([{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]);
+        for (phase, conditions, init, regular, ready, status) in [
+            // No container has a status yet.
+            ("Pending", json!([]), json!([]), json!([]), "0/3", "Pending"),
+            ("Pending", gated, json!([]), json!([]), "0/3", "SchedulingGated"),
+            // Init containers, the first that is not done.
+            ("Pending", json!([]), json!([runs]), json!([]), "0/3", "Init:0/2"),
+            ("Pending", json!([]), json!([waits("PodInitializing")]), json!([]), "0/3", "Init:0/2"),
+            ("Pending", json!([]), json!([nothing]), json!([]), "0/3", "Init:0/2"),
+            ("Pending", json!([]), json!([waits("ErrImagePull")]), json!([]), "0/3", "Init:ErrImagePull"),
+            (
+                "Pending",
+                json!([]),
+                json!([waits("CrashLoopBackOff")]),
+                json!([]),
+                "0/3",
+                "Init:CrashLoopBackOff",
+            ),
+            ("Failed", json!([]), json!([ended("Error", 1)]), json!([]), "0/3", "Init:Error"),
+            ("Failed", json!([]), json!([ended("OOMKilled", 137)]), json!([]), "0/3", "Init:OOMKilled"),
+            ("Pending", json!([]), json!([signalled]), json!([]), "0/3", "Init:Signal:9"),
+            ("Pending", json!([]), json!([code(3)]), json!([]), "0/3", "Init:ExitCode:3"),
+            ("Pending", json!([]), json!([done, runs]), json!([]), "0/3", "Init:1/2"),
+            (
+                "Pending",
+                json!([]),
+                json!([done, waits("PostStartHookError")]),
+                json!([]),
+                "0/3",
+                "Init:PostStartHookError",
+            ),
+            // A sidecar that has started is passed, ready or not.
+            ("Pending", json!([]), begun(), json!([waits("PodInitializing")]), "1/3", "PodInitializing"),
+            ("Pending", json!([]), json!([done, unready]), json!([nothing]), "0/3", "Pending"),
+            // Regular containers: the first of those that have something to say.
+            ("Running", json!([]), begun(), json!([ok(), ok()]), "3/3", "Running"),
+            (
+                "Running",
+                json!([]),
+                begun(),
+                json!([ok(), waits("ImagePullBackOff")]),
+                "2/3",
+                "ImagePullBackOff",
+            ),
+            (
+                "Running",
+                json!([]),
+                begun(),
+                json!([waits("CreateContainerError"), ended("Error", 1)]),
+                "1/3",
+                "CreateContainerError",
+            ),
+            ("Running", json!([]), begun(), json!([ended("OOMKilled", 137), ok()]), "2/3", "OOMKilled"),
+            ("Running", json!([]), begun(), json!([signalled, ok()]), "2/3", "Signal:9"),
+            ("Running", json!([]), begun(), json!([code(4), ok()]), "2/3", "ExitCode:4"),
+            ("Succeeded", json!([]), json!([done, done]), json!([done, done]), "0/3", "Completed"),
+            ("Failed", json!([]), json!([done, done]), json!([done, ended("Error", 1)]), "0/3", "Error"),
+            ("Failed", json!([]), json!([done, done]), json!([ended("Error", 1), done]), "0/3", "Error"),
+            // One is done, and another runs on.
+            ("Running", is("Ready", "True"), begun(), json!([done, ok()]), "2/3", "Running"),
+            ("Running", is("Ready", "False"), begun(), json!([done, ok()]), "2/3", "NotReady"),
+            // Initialised once: a sidecar that has ended again holds up nothing that is shown.
+            (
+                "Running",
+                is("Initialized", "True"),
+                json!([done, waits("CrashLoopBackOff")]),
+                json!([ok(), ok()]),
+                "2/3",
+                "Init:CrashLoopBackOff",
+            ),
+            (
+                "Running",
+                is("Initialized", "True"),
+                json!([done, waits("CrashLoopBackOff")]),
+                json!([waits("ErrImagePull"), ok()]),
+                "1/3",
+                "ErrImagePull",
+            ),
+        ] {
+            check(every(phase, conditions, init, regular), ready, status, "0");
+        }
+        // What is said of the pod as a whole, and what becomes of it.
+        let with = |phase: &str, reason: &str, deleted: bool| {
+            let mut pod = every(phase, json!([]), begun(), json!([]));
+            pod["status"]["reason"] = reason.into();
+            if deleted {
+                pod["metadata"] = json!({"deletionTimestamp": "2026-01-31T12:00:00Z"});
+            }
+            pod
+        };
+        for (phase, reason, deleted, status) in [
+            ("Failed", "Evicted", false, "Evicted"),
+            ("Failed", "DeadlineExceeded", false, "DeadlineExceeded"),
+            ("Failed", "OutOfcpu", false, "OutOfcpu"),
+            ("Unknown", "NodeLost", true, "Unknown"),
+            ("Running", "", true, "Terminating"),
+            ("Pending", "", true, "Terminating"),
+            ("Failed", "Evicted", true, "Evicted"),
+            ("Succeeded", "", true, "Succeeded"),
+        ] {
+            check(with(phase, reason, deleted), "1/3", status, "0");
+        }
+    }
+
     #[test]
     fn restarts_are_summed_and_the_newest_is_dated() {
         let restarted = |count: u32, finished: &str| {

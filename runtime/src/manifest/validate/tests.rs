@@ -35,6 +35,14 @@ const PODS: &[(&str, &[&str])] = &[
         &[r#"spec.containers[0].name: Invalid value: "a.b": must not contain dots"#]),
     ("metadata: {name: p}\nspec: {containers: [{name: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, image: i}]}",
         &[r#"spec.containers[0].name: Invalid value: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa": must be no more than 63 characters"#]),
+    ("metadata: {name: p}\nspec: {containers: [{name: a, image: i}], readinessGates: [{conditionType: ex.com/a}, {conditionType: a b}]}",
+        &[r#"spec.readinessGates[1].conditionType: Invalid value: "a b": <name>"#]),
+    ("metadata: {name: p}\nspec: {containers: [{name: a, image: i}], schedulingGates: [{name: a}, {name: a b}, {name: a}]}", &[
+        r#"spec.schedulingGates[1]: Invalid value: "a b": <name>"#,
+        r#"spec.schedulingGates[2]: Duplicate value: "a""#,
+    ]),
+    ("metadata: {name: p}\nspec: {containers: [{name: a, image: i}], schedulingGates: [{name: a}], nodeName: board}",
+        &["spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared"]),
     ("metadata: {name: p}\nspec: {containers: [{name: -a, image: \" i \"}]}", &[
         r#"spec.containers[0].name: Invalid value: "-a": <label>"#,
         r#"spec.containers[0].image: Invalid value: " i ": must not have leading or trailing whitespace"#,

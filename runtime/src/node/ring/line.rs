@@ -134,6 +134,10 @@ impl fmt::Display for Seen {
             Seen::SaveFailed => f.write_str("SaveFailed"),
             Seen::Forgotten => f.write_str("Forgotten"),
             Seen::ForgetFailed => f.write_str("ForgetFailed"),
+            Seen::Given(conditions) => {
+                f.write_str("Given")?;
+                conditions.iter().try_for_each(|given| write!(f, " {}={}", given.kind, given.status))
+            }
         }
     }
 }

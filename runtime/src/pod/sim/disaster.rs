@@ -136,6 +136,7 @@ impl Sim {
                 sandbox: (pod.sandbox == WorldSandbox::Made)
                     .then_some(FoundSandbox { ip: None, at: self.now }),
                 attempts: pod.over.iter().cloned().chain(alive).collect(),
+                conditions: Vec::new(),
             };
             self.tell(Observation::Found(found));
         }

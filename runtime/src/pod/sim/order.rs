@@ -104,6 +104,10 @@ impl Sim {
             Role::Sidecar => other.container > attempt.container,
             Role::Init => false,
         };
+        // What was asked before, for a probe that failed, and could not be told so is asked again.
+        if world.alive.get(&attempt).is_some_and(|process| process.asked_to_end.is_some()) {
+            return;
+        }
         let served = world.alive.keys().find(serves);
         assert!(
             served.is_none() || self.now >= since + grace,

@@ -13,6 +13,7 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
         name: "web".into(),
         namespace: "default".into(),
         uid: "u1".into(),
+        generation: 1,
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
         spec: PodSpec {
@@ -32,6 +33,8 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
             dns_policy: DnsPolicy::default(),
             dns_config: DnsConfig::default(),
             security_context: PodSecurityContext::default(),
+            readiness_gates: Vec::new(),
+            scheduling_gates: Vec::new(),
         },
     }
 }

@@ -21,6 +21,7 @@ impl Sim {
             Action::CreateSandbox => {
                 self.note_log(&format!("{} create sandbox", pod.name));
                 assert_eq!(self.of(&uid).sandbox, WorldSandbox::None, "{uid} has a sandbox already");
+                assert!(!pod.is_gated(), "{uid} is gated, and begins");
                 for other in
                     self.pods.iter().filter(|other| other.pod.uid != uid && other.pod.name == pod.name)
                 {

@@ -1,0 +1,318 @@
+//! Changes of an object that are sent as patches: JSON Patch (RFC 6902), merge patch
+//! (RFC 7386) and Kubernetes' strategic merge patch, which knows by the schema what tells the
+//! elements of a list apart.
+
+use serde_json::{Map, Value};
+
+use super::{BODY_BYTES, Status};
+use crate::schema::{self, Field, Type};
+
+/// Operations of one JSON patch. Each may copy as much as a request holds.
+const OPERATIONS: usize = 64;
+
+/// The kinds of patches, by their content types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchKind {
+    /// `application/json-patch+json`.
+    Json,
+    /// `application/merge-patch+json`.
+    Merge,
+    /// `application/strategic-merge-patch+json`.
+    Strategic,
+}
+
+impl PatchKind {
+    /// By the request's content type.
+    pub(super) fn of(headers: &hyper::HeaderMap) -> Result<PatchKind, Status> {
+        const KINDS: [(&str, PatchKind); 3] = [
+            ("application/json-patch+json", PatchKind::Json),
+            ("application/merge-patch+json", PatchKind::Merge),
+            ("application/strategic-merge-patch+json", PatchKind::Strategic),
+        ];
+        let given = headers.get(hyper::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let given = given.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+        let found = KINDS.iter().find(|(name, _)| *name == given);
+        found.map(|(_, kind)| *kind).ok_or_else(|| {
+            let names = KINDS.map(|(name, _)| name).join(", ");
+            Status::unsupported_media_type(format!(
+                "the body of the request was in an unknown format - accepted media types include: {names}"
+            ))
+        })
+    }
+}
+
+/// `object`, which is of the kind `kind`, with what `patch` says.
+///
+/// # Errors
+/// 400: the patch says what no patch can. 422: what a JSON patch is about is not there.
+pub fn apply(object: &mut Value, patch: &Value, how: PatchKind, kind: &str) -> Result<(), Status> {
+    match (how, patch, object) {
+        (PatchKind::Json, Value::Array(operations), object) => operate(object, operations),
+        (PatchKind::Json, _, _) => Err(Status::bad_request(
+            "error decoding patch: a JSON patch is a list of operations, each with op and path",
+        )),
+        (PatchKind::Merge, Value::Object(_), object) => {
+            merge(object, patch);
+            Ok(())
+        }
+        (PatchKind::Strategic, Value::Object(patch), Value::Object(object)) => {
+            strategic(object, patch.clone(), schema::find(kind))
+        }
+        (PatchKind::Merge | PatchKind::Strategic, _, _) => {
+            Err(Status::bad_request("error decoding patch: a merge patch is an object, as what it changes"))
+        }
+    }
+}
+
+/// RFC 7386.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    let Some(map) = target.as_object_mut() else { return };
+    for (key, value) in patch {
+        match value {
+            Value::Null => drop(map.remove(key)),
+            value => merge(map.entry(key.clone()).or_insert(Value::Null), value),
+        }
+    }
+}
+
+const DIRECTIVE: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
+const ORDER: &str = "$setElementOrder/";
+
+/// Merges `patch` into an object of the type `owner`, if the schema knows it.
+fn strategic(
+    object: &mut Map<String, Value>,
+    mut patch: Map<String, Value>,
+    owner: Option<&'static Type>,
+) -> Result<(), Status> {
+    match patch.remove(DIRECTIVE) {
+        None => {}
+        Some(Value::String(directive)) => match directive.as_str() {
+            "replace" => {
+                *object = patch;
+                return Ok(());
+            }
+            "delete" => {
+                object.clear();
+                return Ok(());
+            }
+            "merge" => {}
+            other => return Err(unknown_directive(other)),
+        },
+        Some(other) => return Err(unknown_directive(&other.to_string())),
+    }
+    if let Some(kept) = patch.remove(RETAIN_KEYS) {
+        let kept: Vec<&str> = kept.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        object.retain(|key, _| kept.contains(&key.as_str()));
+    }
+    let prefixed = |patch: &mut Map<String, Value>, prefix: &str| -> Vec<(String, Value)> {
+        let keys: Vec<String> = patch.keys().filter(|key| key.starts_with(prefix)).cloned().collect();
+        let taken = keys.into_iter().filter_map(|key| patch.remove_entry(&key));
+        taken.map(|(key, value)| (key[prefix.len()..].to_owned(), value)).collect()
+    };
+    for (field, gone) in prefixed(&mut patch, DELETE_FROM) {
+        if let (Some(Value::Array(list)), Value::Array(gone)) = (object.get_mut(&field), gone) {
+            list.retain(|value| !gone.contains(value));
+        }
+    }
+    let orders = prefixed(&mut patch, ORDER);
+    for (key, value) in patch {
+        let field = owner.and_then(|owner| owner.field(&key));
+        match (object.get_mut(&key), value) {
+            (_, Value::Null) => drop(object.remove(&key)),
+            (Some(Value::Object(old)), Value::Object(new)) => {
+                strategic(old, new, field.and_then(Field::object))?;
+            }
+            (Some(Value::Array(old)), Value::Array(new)) if merges(field) => {
+                merge_lists(old, new, field)?;
+            }
+            (None, Value::Object(new)) => {
+                let mut made = Map::new();
+                strategic(&mut made, new, field.and_then(Field::object))?;
+                object.insert(key, Value::Object(made));
+            }
+            (_, Value::Array(new)) if merges(field) => {
+                let mut made = Vec::new();
+                merge_lists(&mut made, new, field)?;
+                object.insert(key, Value::Array(made));
+            }
+            (_, value) => drop(object.insert(key, value)),
+        }
+    }
+    for (key, order) in orders {
+        let field = owner.and_then(|owner| owner.field(&key));
+        if let (Some(Value::Array(list)), Value::Array(order)) = (object.get_mut(&key), order) {
+            reorder(list, &order, merge_key(field));
+        }
+    }
+    Ok(())
+}
+
+fn unknown_directive(directive: &str) -> Status {
+    Status::bad_request(format!("Unknown patch type found: {directive}"))
+}
+
+fn merges(field: Option<&Field>) -> bool {
+    field.and_then(Field::merge).is_some_and(|merge| merge.patch_merge)
+}
+
+fn merge_key(field: Option<&Field>) -> &'static str {
+    field.and_then(Field::merge).map_or("", |merge| merge.patch_merge_key)
+}
+
+/// Merges lists whose elements are told apart by a key, or are scalars, each there once.
+fn merge_lists(old: &mut Vec<Value>, new: Vec<Value>, field: Option<&'static Field>) -> Result<(), Status> {
+    let key = merge_key(field);
+    if key.is_empty() {
+        for value in new {
+            if !old.contains(&value) {
+                old.push(value);
+            }
+        }
+        return Ok(());
+    }
+    let replaces = |value: &Value| value.get(DIRECTIVE).is_some_and(|directive| directive == "replace");
+    if new.iter().any(replaces) {
+        *old = new.into_iter().filter(|value| !replaces(value)).collect();
+        return Ok(());
+    }
+    for value in new {
+        let Value::Object(mut value) = value else {
+            return Err(Status::bad_request(format!(
+                "error decoding patch: the elements of this list are objects that \"{key}\" tells apart"
+            )));
+        };
+        let Some(name) = value.get(key).cloned() else {
+            return Err(Status::bad_request(format!(
+                "map: {} does not contain declared merge key: {key}",
+                Value::Object(value)
+            )));
+        };
+        let place = old.iter().position(|old| old.get(key) == Some(&name));
+        match value.get(DIRECTIVE).map(|directive| directive.as_str().unwrap_or_default().to_owned()) {
+            Some(directive) if directive == "delete" => {
+                old.retain(|old| old.get(key) != Some(&name));
+                continue;
+            }
+            Some(directive) if directive != "merge" => return Err(unknown_directive(&directive)),
+            Some(_) | None => drop(value.remove(DIRECTIVE)),
+        }
+        let owner = field.and_then(Field::object);
+        match place.and_then(|place| old[place].as_object_mut()) {
+            Some(known) => strategic(known, value, owner)?,
+            None => {
+                let mut made = Map::new();
+                strategic(&mut made, value, owner)?;
+                old.push(Value::Object(made));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Puts what `order` names into that order; all else stays before what it was before.
+fn reorder(list: &mut Vec<Value>, order: &[Value], key: &str) {
+    let name = |value: &Value| if key.is_empty() { value.clone() } else { value[key].clone() };
+    let place = |value: &Value| {
+        let of = name(value);
+        order.iter().position(|ordered| name(ordered) == of)
+    };
+    let mut named: Vec<Value> = list.iter().filter(|value| place(value).is_some()).cloned().collect();
+    named.sort_by_key(|value| place(value));
+    let mut named = named.into_iter();
+    for value in list.iter_mut() {
+        if place(value).is_some()
+            && let Some(next) = named.next()
+        {
+            *value = next;
+        }
+    }
+}
+
+/// RFC 6902.
+fn operate(object: &mut Value, operations: &[Value]) -> Result<(), Status> {
+    if operations.len() > OPERATIONS {
+        return Err(Status::too_large(format!("{OPERATIONS} operations in a JSON patch")));
+    }
+    for operation in operations {
+        let text = |field: &str| operation[field].as_str();
+        let fails = |why: &str| {
+            let message = "the server rejected our request due to an error in our request";
+            Status::invalid("Pod", "", format!("{message}: {why}: {operation}"), Vec::new())
+        };
+        let path = text("path").ok_or_else(|| fails("an operation has a path"))?;
+        let from = || text("from").ok_or_else(|| fails("the operation has no \"from\""));
+        let value = || operation.get("value").cloned().ok_or_else(|| fails("the operation has no value"));
+        let missing = || fails("there is nothing at this path");
+        match text("op").unwrap_or_default() {
+            "add" => add(object, path, value()?).ok_or_else(missing)?,
+            "remove" => drop(remove(object, path).ok_or_else(missing)?),
+            "replace" => *object.pointer_mut(path).ok_or_else(missing)? = value()?,
+            "move" => {
+                let moved = remove(object, from()?).ok_or_else(missing)?;
+                add(object, path, moved).ok_or_else(missing)?;
+            }
+            "copy" => {
+                let copied = object.pointer(from()?).cloned().ok_or_else(missing)?;
+                add(object, path, copied).ok_or_else(missing)?;
+                // Copies of copies grow beyond all bounds.
+                if object.to_string().len() > BODY_BYTES {
+                    return Err(Status::too_large(BODY_BYTES));
+                }
+            }
+            "test" => {
+                if object.pointer(path) != Some(&value()?) {
+                    return Err(fails("the test failed"));
+                }
+            }
+            _ => return Err(fails("the operation is none of add, remove, replace, move, copy and test")),
+        }
+    }
+    Ok(())
+}
+
+fn split(path: &str) -> Option<(&str, String)> {
+    let (parent, last) = path.rsplit_once('/')?;
+    Some((parent, last.replace("~1", "/").replace("~0", "~")))
+}
+
+fn add(object: &mut Value, path: &str, value: Value) -> Option<()> {
+    if path.is_empty() {
+        *object = value;
+        return Some(());
+    }
+    let (parent, last) = split(path)?;
+    match object.pointer_mut(parent)? {
+        Value::Object(map) => drop(map.insert(last, value)),
+        Value::Array(list) if last == "-" => list.push(value),
+        Value::Array(list) => {
+            let place = last.parse::<usize>().ok().filter(|place| *place <= list.len())?;
+            list.insert(place, value);
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return None,
+    }
+    Some(())
+}
+
+fn remove(object: &mut Value, path: &str) -> Option<Value> {
+    let (parent, last) = split(path)?;
+    match object.pointer_mut(parent)? {
+        Value::Object(map) => map.remove(&last),
+        Value::Array(list) => {
+            let place = last.parse::<usize>().ok().filter(|place| *place < list.len())?;
+            Some(list.remove(place))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+//! Which events become one: `EventCorrelator` of client-go, as a kubelet uses it. What repeats
+//! counts up; what differs in nothing but its message is told as one; and of whoever has too
+//! much to say only so much is told. Pure, but for memory of what was said.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use crate::time::Instant;
+
+/// So many messages of one reason about one object are told one by one, and the next together.
+const SIMILAR: usize = 10;
+/// What is similar to nothing of so long is new.
+const SIMILAR_WITHIN: Duration = Duration::from_secs(600);
+/// Events about one object that are told at once.
+const BURST: f64 = 25.0;
+/// After that, one in so many seconds.
+const ONE_IN: f64 = 300.0;
+/// What is remembered of each kind. A kubelet remembers 4096, of more pods.
+const REMEMBERED: usize = 512;
+
+/// An event before it is known whether it is told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Said<'a> {
+    pub(super) about: About<'a>,
+    pub(super) warning: bool,
+    pub(super) reason: &'a str,
+    pub(super) message: &'a str,
+}
+
+/// `involvedObject`.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct About<'a> {
+    pub(super) kind: &'a str,
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+    pub(super) uid: &'a str,
+    /// `fieldPath` of the container, if it is about one.
+    pub(super) field_path: Option<&'a str>,
+}
+
+/// What is to be shown.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Shown {
+    /// The same for all that are one event.
+    pub(super) number: u64,
+    pub(super) count: u32,
+    pub(super) first: Instant,
+    pub(super) message: String,
+}
+
+/// What was said before.
+#[derive(Debug, Default)]
+pub(super) struct Correlator {
+    similar: Memory<Similar>,
+    told: Memory<Told>,
+    spoken: Memory<Bucket>,
+    next: u64,
+}
+
+#[derive(Debug, Default)]
+struct Similar {
+    messages: VecDeque<u128>,
+    last: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    number: u64,
+    count: u32,
+    first: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    left: f64,
+    at: Instant,
+}
+
+impl Correlator {
+    /// What becomes of an event; `None` if it is not told.
+    pub(super) fn take(&mut self, now: Instant, said: &Said<'_>) -> Option<Shown> {
+        let About { kind, namespace, name, uid, field_path } = said.about;
+        let object = (kind, namespace, name, uid);
+        let group = fingerprint(&("similar", object, said.warning, said.reason));
+        let combined = self.combines(now, group, fingerprint(&said.message));
+        let (key, message) = match combined {
+            true => (group, format!("(combined from similar events): {}", said.message)),
+            false => {
+                let one = ("one", object, field_path, said.warning, said.reason, said.message);
+                (fingerprint(&one), said.message.to_owned())
+            }
+        };
+        let next = self.next + 1;
+        let told = self.told.get_or(key, || Told { number: next, count: 0, first: now });
+        told.count = told.count.saturating_add(1);
+        let Told { number, count, first } = *told;
+        self.next = self.next.max(number);
+        // Counted it is, told or not.
+        let bucket = self
+            .spoken
+            .get_or(fingerprint(&("spoken", object, said.warning)), || Bucket { left: BURST, at: now });
+        let refilled = now.since(bucket.at).as_secs_f64() / ONE_IN;
+        *bucket = Bucket { left: (bucket.left + refilled).min(BURST), at: now };
+        if bucket.left < 1.0 {
+            return None;
+        }
+        bucket.left -= 1.0;
+        Some(Shown { number, count, first, message })
+    }
+
+    /// Whether it is one too many of its group.
+    fn combines(&mut self, now: Instant, group: u128, message: u128) -> bool {
+        let similar = self.similar.get_or(group, Similar::default);
+        if similar.last.is_none_or(|last| now.since(last) > SIMILAR_WITHIN) {
+            similar.messages.clear();
+        }
+        similar.last = Some(now);
+        if !similar.messages.contains(&message) {
+            similar.messages.push_back(message);
+        }
+        if similar.messages.len() < SIMILAR {
+            return false;
+        }
+        similar.messages.pop_front();
+        true
+    }
+}
+
+/// Tells keys apart: nobody finds two that 128 bits do not.
+fn fingerprint(key: &impl Hash) -> u128 {
+    let half = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        salt.hash(&mut hasher);
+        key.hash(&mut hasher);
+        u128::from(hasher.finish())
+    };
+    half(0) << 64 | half(1)
+}
+
+/// The [`REMEMBERED`] that were asked for last.
+#[derive(Debug)]
+struct Memory<T> {
+    /// The newest last.
+    known: VecDeque<(u128, T)>,
+}
+
+impl<T> Default for Memory<T> {
+    fn default() -> Self {
+        Memory { known: VecDeque::new() }
+    }
+}
+
+impl<T> Memory<T> {
+    fn get_or(&mut self, key: u128, new: impl FnOnce() -> T) -> &mut T {
+        let place = self.known.iter().rposition(|(known, _)| *known == key);
+        let value = match place.and_then(|place| self.known.remove(place)) {
+            Some((_, value)) => value,
+            None => new(),
+        };
+        if self.known.len() >= REMEMBERED {
+            self.known.pop_front();
+        }
+        self.known.push_back((key, value));
+        let newest = self.known.len() - 1;
+        &mut self.known[newest].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said<'a>(name: &'a str, reason: &'a str, message: &'a str) -> Said<'a> {
+        let about = About {
+            kind: "Pod",
+            namespace: "default",
+            name,
+            uid: name,
+            field_path: Some("spec.containers{app}"),
+        };
+        Said { about, warning: true, reason, message }
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn what_is_said_again_counts_up_and_keeps_its_first_time() {
+        let mut correlator = Correlator::default();
+        let first = correlator.take(at(0), &said("web", "BackOff", "no")).expect("it is told");
+        assert_eq!((first.count, first.first), (1, at(0)));
+        let again = correlator.take(at(10), &said("web", "BackOff", "no")).expect("it is told");
+        assert_eq!((again.number, again.count, again.first), (first.number, 2, at(0)));
+        let other = correlator.take(at(10), &said("web", "BackOff", "otherwise")).expect("it is told");
+        assert_eq!((other.count, other.first), (1, at(10)));
+        assert_ne!(other.number, first.number);
+        let elsewhere = correlator.take(at(10), &said("db", "BackOff", "no")).expect("it is told");
+        assert_eq!(elsewhere.count, 1);
+        // The same words of another container are another event.
+        let mut of_another = said("web", "BackOff", "no");
+        of_another.about.field_path = Some("spec.containers{helper}");
+        assert_eq!(correlator.take(at(10), &of_another).expect("it is told").count, 1);
+    }
+
+    #[test]
+    fn the_tenth_message_of_one_reason_and_all_after_it_are_combined() {
+        let mut correlator = Correlator::default();
+        let mut take = |seconds: u64, number: u64| {
+            let message = format!("probe {number}");
+            correlator.take(at(seconds), &said("web", "Unhealthy", &message))
+        };
+        for number in 0..9 {
+            let shown = take(number, number).expect("it is told");
+            assert_eq!((shown.count, shown.message), (1, format!("probe {number}")));
+        }
+        let combined = take(9, 9).expect("it is told");
+        assert_eq!(combined.message, "(combined from similar events): probe 9");
+        let more = take(10, 10).expect("it is told");
+        assert_eq!((more.number, more.count, more.first), (combined.number, 2, at(9)));
+        assert_eq!(more.message, "(combined from similar events): probe 10");
+        // After ten minutes of silence it is told one by one again.
+        let later = take(10 + 601, 11).expect("it is told");
+        assert_eq!(later.message, "probe 11");
+    }
+
+    #[test]
+    fn of_whom_too_much_is_said_only_so_much_is_told() {
+        let mut correlator = Correlator::default();
+        let mut told = |seconds: u64| correlator.take(at(seconds), &said("web", "BackOff", "no"));
+        let counts: Vec<bool> = (0..30).map(|_| told(0).is_some()).collect();
+        assert_eq!(counts.iter().filter(|told| **told).count(), 25);
+        assert!(told(299).is_none());
+        // What was not told was counted.
+        let shown = told(600).expect("one in five minutes");
+        assert_eq!(shown.count, 32);
+        assert!(told(601).is_some() && told(602).is_none(), "two had come together");
+        let mut normal = said("web", "Killing", "Stopping container app");
+        normal.warning = false;
+        assert!(correlator.take(at(602), &normal).is_some(), "another type has room of its own");
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut correlator = Correlator::default();
+        for number in 0..3 * REMEMBERED {
+            let name = format!("pod-{number}");
+            assert!(correlator.take(at(0), &said(&name, "Failed", "no")).is_some());
+        }
+        assert_eq!(correlator.told.known.len(), REMEMBERED);
+        assert_eq!(correlator.similar.known.len(), REMEMBERED);
+        assert_eq!(correlator.spoken.known.len(), REMEMBERED);
+        // The first is long forgotten, the last is not.
+        let last = format!("pod-{}", 3 * REMEMBERED - 1);
+        assert_eq!(correlator.take(at(1), &said(&last, "Failed", "no")).map(|shown| shown.count), Some(2));
+        assert_eq!(correlator.take(at(1), &said("pod-0", "Failed", "no")).map(|shown| shown.count), Some(1));
+    }
+}

@@ -1,0 +1,55 @@
+//! Takes away pods that are over, where there are too many: what the pod garbage collector of a
+//! control plane does, at the moment at which there is one too many.
+
+use std::time::Duration;
+
+use crate::node::{PodIndex, PodState};
+
+use super::Engine;
+
+impl Engine {
+    /// Removes the applied pods that are over and one too many. What a file of the user says is
+    /// the user's: it stays.
+    pub(super) fn collect_terminated(&mut self) {
+        let Some(kept) = self.shell.config.terminated_pod_gc_threshold else { return };
+        if self.shell.config.down {
+            return;
+        }
+        let may_go = |pod: &PodState| {
+            let pods = self.shell.pods.borrow();
+            pods.get(&pod.index()).is_some_and(|entry| {
+                let (namespace, name) = (&entry.wanted.pod.namespace, &entry.wanted.pod.name);
+                entry.wanted.source == self.applied_path(namespace, name)
+            })
+        };
+        for index in self.node.terminated_beyond(kept, may_go) {
+            self.collect(index);
+        }
+    }
+
+    fn collect(&mut self, index: PodIndex) {
+        let wanted = {
+            let mut pods = self.shell.pods.borrow_mut();
+            let Some(entry) = pods.get_mut(&index).filter(|entry| !entry.collected) else { return };
+            entry.collected = true;
+            entry.wanted.clone()
+        };
+        let (namespace, name) = (wanted.pod.namespace.clone(), wanted.pod.name.clone());
+        log::info!("{namespace}/{name}: removed, since more pods are over than are kept");
+        let (fault, source) = (self.shell.fault.clone(), wanted.source.clone());
+        let removed = self.shell.storage.run(move || crate::store::remove(&source, &*fault));
+        self.shell.then(removed, move |engine, removed| match removed {
+            Ok(()) => {
+                engine.read_sources();
+                // Without a manifest it goes by itself; nothing of it runs that would need a grace.
+                let _ = engine.stop(index, &name, Some(Duration::ZERO));
+            }
+            Err(error) => {
+                log::error!("failed to remove {}: {error}", wanted.source.display());
+                if let Some(entry) = engine.shell.pods.borrow_mut().get_mut(&index) {
+                    entry.collected = false;
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,189 @@
+//! Changes of a pod that is there: in place, where it stays the same pod, and in its status by
+//! others than its node.
+
+use std::rc::Rc;
+
+use serde_json::Value;
+
+use crate::api::{Accepted, Applied, Change, FieldValidation, Part, Reply, Status};
+use crate::manifest::update::{self, Update};
+use crate::manifest::{self, Manifest, Validation};
+use crate::node::{Observation, PodIndex, PodObservation};
+use crate::objects::Key;
+use crate::sources::Wanted;
+
+use super::Engine;
+use super::requests::{how, refused, strip};
+
+/// What is asked for.
+pub(super) struct Updating {
+    pub(super) change: Change,
+    pub(super) part: Part,
+    pub(super) validation: FieldValidation,
+    pub(super) dry_run: bool,
+}
+
+impl Engine {
+    pub(super) fn update(&mut self, namespace: &str, name: &str, asked: Updating, reply: Reply<Accepted>) {
+        match self.try_update(namespace, name, asked) {
+            Ok(Updated::Now(accepted)) => drop(reply.try_send(Ok(accepted))),
+            Ok(Updated::WhenKept(manifest)) => self.keep(*manifest, Applied::Configured, reply),
+            Err(status) => drop(reply.try_send(Err(status))),
+        }
+    }
+
+    fn try_update(&mut self, namespace: &str, name: &str, asked: Updating) -> Result<Updated, Status> {
+        let missing = || Status::not_found("pods", name);
+        let index = self.shown(namespace, name).ok_or_else(missing)?;
+        let mut current = self.object(index).ok_or_else(missing)?;
+        let version = self.shell.objects.get(&Key::new("pods", namespace, name)).map(|shown| shown.version);
+        if let Some(version) = version {
+            current["metadata"]["resourceVersion"] = version.to_string().into();
+        }
+        let changed = asked.change.apply(&current)?;
+        preconditions(&current, &changed, name)?;
+        match asked.part {
+            Part::Status => self.update_status(index, &current, changed, asked.validation, asked.dry_run),
+            Part::Whole => self.update_whole(index, changed, asked.validation, asked.dry_run),
+        }
+    }
+
+    fn update_status(
+        &mut self,
+        index: PodIndex,
+        current: &Value,
+        changed: Value,
+        validation: FieldValidation,
+        dry_run: bool,
+    ) -> Result<Updated, Status> {
+        let update = update::status(current, &changed).map_err(|error| refused(&error))?;
+        let warnings = match validation {
+            FieldValidation::Strict if !update.warnings.is_empty() => {
+                let all = update.warnings.join(", ");
+                return Err(Status::bad_request(format!("strict decoding error: {all}")));
+            }
+            FieldValidation::Ignore => Vec::new(),
+            FieldValidation::Warn | FieldValidation::Strict => update.warnings,
+        };
+        let given: Rc<[_]> = update.given.into();
+        let is_same = self.node.pod(index).is_some_and(|pod| *pod.given() == given);
+        let applied = if is_same { Applied::Unchanged } else { Applied::Configured };
+        if dry_run {
+            return Ok(Updated::Now(Accepted { object: changed, applied, warnings }));
+        }
+        if !is_same {
+            self.observe(Observation::Of(index, PodObservation::Given { conditions: given }));
+            self.publish_changed();
+        }
+        Ok(Updated::Now(self.accepted(index, applied, warnings)?))
+    }
+
+    /// A change of all but the status: only what makes no other pod of it.
+    fn update_whole(
+        &mut self,
+        index: PodIndex,
+        mut changed: Value,
+        validation: FieldValidation,
+        dry_run: bool,
+    ) -> Result<Updated, Status> {
+        let wanted = self.shell.wanted(index).ok_or_else(|| Status::internal("the pod is gone"))?;
+        let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
+        let told = self.told.get(&(namespace.clone(), name.clone()));
+        let told = told.filter(|told| told.pod.uid == wanted.pod.uid).cloned();
+        let Some(told) = told else {
+            return Err(Status::conflict("pods", name, "the pod is being deleted"));
+        };
+        if told.source != self.applied_path(namespace, name) {
+            let file = told.source.display();
+            return Err(Status::forbidden(format!(
+                "pods \"{name}\" is forbidden: it is defined by {file}; edit that file"
+            )));
+        }
+        if let Some(fields) = changed.as_object_mut() {
+            fields.remove("status");
+        }
+        if let Some(metadata) = changed.get_mut("metadata").and_then(Value::as_object_mut) {
+            strip(metadata);
+            metadata.insert("uid".into(), (*told.pod.uid.0).into());
+        }
+        let manifest = manifest::admit(changed, how(validation), &self.shell.config.node_name)
+            .map_err(|error| refused(&error))?;
+        if (&manifest.pod.namespace, &manifest.pod.name) != (namespace, name) {
+            return Err(Status::bad_request(format!(
+                "the name of the object ({}) does not match the name on the URL ({name})",
+                manifest.pod.name
+            )));
+        }
+        let old: Value = serde_json::from_str(told.object.get()).map_err(Status::internal)?;
+        match update::compare(&old, &manifest.object) {
+            Update::Nothing => {
+                Ok(Updated::Now(self.accepted(index, Applied::Unchanged, manifest.warnings)?))
+            }
+            Update::Other(error) => Err(refused(&error)),
+            Update::InPlace { .. } => {
+                let manifest = self.as_update_of(&told, manifest)?;
+                if dry_run {
+                    let Manifest { object, warnings, .. } = manifest;
+                    return Ok(Updated::Now(Accepted { object, applied: Applied::Configured, warnings }));
+                }
+                Ok(Updated::WhenKept(Box::new(manifest)))
+            }
+        }
+    }
+
+    /// An admitted object that takes the place of `old`: with its identity, if it may be the same pod.
+    pub(super) fn as_update_of(&self, old: &Wanted, manifest: Manifest) -> Result<Manifest, Status> {
+        let before: Value = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
+        update::no_new_gates(&before, &manifest.object).map_err(|error| refused(&error))?;
+        let spec = match update::compare(&before, &manifest.object) {
+            Update::InPlace { spec }
+                if old.source == self.applied_path(&old.pod.namespace, &old.pod.name) =>
+            {
+                spec
+            }
+            Update::InPlace { .. } | Update::Nothing | Update::Other(_) => return Ok(manifest),
+        };
+        let Manifest { mut object, warnings, .. } = manifest;
+        let generation = old.pod.generation + u64::from(spec);
+        let metadata = &mut object["metadata"];
+        metadata["uid"] = (*old.pod.uid.0).into();
+        metadata["generation"] = generation.into();
+        match before["metadata"].get("creationTimestamp") {
+            Some(created) => metadata["creationTimestamp"] = created.clone(),
+            None => drop(metadata.as_object_mut().map(|metadata| metadata.remove("creationTimestamp"))),
+        }
+        let admitted = manifest::admit(object, Validation::Ignore, &self.shell.config.node_name)
+            .map_err(|error| refused(&error))?;
+        Ok(Manifest { warnings, ..admitted })
+    }
+
+    fn accepted(&self, index: PodIndex, applied: Applied, warnings: Vec<String>) -> Result<Accepted, Status> {
+        let object = self.object(index).ok_or_else(|| Status::internal("the pod is gone"))?;
+        Ok(Accepted { object, applied, warnings })
+    }
+}
+
+/// What came of it.
+enum Updated {
+    /// It is so.
+    Now(Accepted),
+    /// It is to be made durable first.
+    WhenKept(Box<Manifest>),
+}
+
+/// Whoever names a version or a uid means that one and no other.
+fn preconditions(current: &Value, changed: &Value, name: &str) -> Result<(), Status> {
+    let of = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    let (uid, asked) = (of(current, "uid"), of(changed, "uid"));
+    if !asked.is_empty() && asked != uid {
+        let why = format!("Precondition failed: UID in precondition: {asked}, UID in object meta: {uid}");
+        return Err(Status::conflict("pods", name, &why));
+    }
+    let (version, asked) = (of(current, "resourceVersion"), of(changed, "resourceVersion"));
+    if !asked.is_empty() && asked != version {
+        let why =
+            "the object has been modified; please apply your changes to the latest version and try again";
+        return Err(Status::conflict("pods", name, why));
+    }
+    Ok(())
+}

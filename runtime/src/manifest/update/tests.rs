@@ -1,0 +1,211 @@
+use serde_json::{Value, json};
+
+use super::{Update, compare, no_new_gates, status};
+
+/// A pod with this beside its one container.
+fn pod(spec: Value) -> Value {
+    let mut object = json!({
+        "metadata": { "name": "web", "namespace": "default", "uid": "u1" },
+        "spec": { "containers": [{ "name": "app", "image": "app:1" }] },
+    });
+    for (key, value) in spec.as_object().expect("an object") {
+        object["spec"][key] = value.clone();
+    }
+    object
+}
+
+/// What comes of the change: `nothing`, `in place`, `in place, spec`, or what is wrong with it.
+fn check(before: Value, after: Value, expected: &str) {
+    let (before, after) = (pod(before), pod(after));
+    let said = match compare(&before, &after) {
+        Update::Nothing => "nothing".to_owned(),
+        Update::InPlace { spec: false } => "in place".to_owned(),
+        Update::InPlace { spec: true } => "in place, spec".to_owned(),
+        Update::Other(error) => error.to_string().replace("The Pod \"web\" is invalid: ", ""),
+    };
+    assert_eq!(said, expected, "{before} to {after}");
+}
+
+#[test]
+fn gates_are_only_removed() {
+    let gates = |names: &[&str]| {
+        let gates: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
+        json!({ "schedulingGates": gates })
+    };
+    check(gates(&["a", "b"]), gates(&["a", "b"]), "nothing");
+    check(gates(&["a", "b"]), gates(&["b"]), "in place, spec");
+    check(gates(&["a", "b"]), gates(&["b", "a"]), "in place, spec");
+    check(gates(&["a"]), json!({}), "in place, spec");
+    // With its last gate it comes to its node.
+    check(gates(&["a"]), json!({ "nodeName": "board" }), "in place, spec");
+    let added = |index: usize, name: &str| {
+        format!(
+            "spec.schedulingGates[{index}].name: Forbidden: only deletion is allowed, but found new scheduling gate '{name}'"
+        )
+    };
+    check(gates(&["a"]), gates(&["c", "a"]), &added(0, "c"));
+    check(json!({}), gates(&["a"]), &added(0, "a"));
+    let refused = no_new_gates(&pod(json!({})), &pod(gates(&["a"]))).expect_err("it is new");
+    assert!(refused.to_string().ends_with(&added(0, "a")), "{refused}");
+    assert!(no_new_gates(&pod(gates(&["a", "b"])), &pod(gates(&["b"]))).is_ok());
+}
+
+#[test]
+fn only_what_no_node_has_yet_may_be_narrowed_down() {
+    let selector = |gated: bool, selector: Value| {
+        let gates = if gated { json!([{ "name": "g" }]) } else { json!([]) };
+        json!({ "schedulingGates": gates, "nodeSelector": selector })
+    };
+    check(
+        selector(true, json!({ "a": "1" })),
+        selector(true, json!({ "a": "1", "b": "2" })),
+        "in place, spec",
+    );
+    let words = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+    for (changed, shown) in [(json!({ "a": "2" }), r#"{"a":"2"}"#), (json!({}), "{}")] {
+        let expected = format!("spec.nodeSelector: Invalid value: {shown}: {words}");
+        check(selector(true, json!({ "a": "1" })), selector(true, changed), &expected);
+    }
+    let (before, after) = (pod(selector(false, json!({}))), pod(selector(false, json!({ "a": "1" }))));
+    let Update::Other(error) = compare(&before, &after) else { panic!("a node has it") };
+    assert!(error.to_string().contains("pod updates may not change fields other than"), "{error}");
+}
+
+#[test]
+fn the_terms_of_a_gated_pods_node_affinity_are_only_added_to() {
+    let terms = |terms: Value| {
+        let required =
+            json!({ "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } });
+        json!({ "schedulingGates": [{ "name": "g" }], "affinity": { "nodeAffinity": required } })
+    };
+    let one = |key: &str| json!({ "key": key, "operator": "Exists" });
+    let path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
+    let a = json!([{ "matchExpressions": [one("a")] }]);
+    let a_and_b = json!([{ "matchExpressions": [one("a"), one("b")] }]);
+    check(json!({ "schedulingGates": [{ "name": "g" }] }), terms(a.clone()), "in place, spec");
+    check(terms(a.clone()), terms(a_and_b.clone()), "in place, spec");
+    let wrong = json!([{ "matchExpressions": [one("b"), one("a")] }]);
+    let expected = format!(
+        "{path}[0]: Invalid value: {}: only additions are allowed (no mutations or deletions)",
+        wrong[0]
+    );
+    check(terms(a.clone()), terms(wrong), &expected);
+    let two = json!([a[0], a_and_b[0]]);
+    let expected = format!(
+        "{path}: Invalid value: {two}: no additions/deletions to non-empty NodeSelectorTerms list are allowed"
+    );
+    check(terms(a.clone()), terms(two), &expected);
+    let gone = json!({ "schedulingGates": [{ "name": "g" }] });
+    let expected = format!(
+        "{path}: Invalid value: null: no additions/deletions to non-empty NodeSelectorTerms list are allowed"
+    );
+    check(terms(a), gone, &expected);
+}
+
+#[test]
+fn tolerations_are_only_added() {
+    let tolerations = |list: Value| json!({ "tolerations": list });
+    let one = json!({ "key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5 });
+    let mut longer = one.clone();
+    longer["tolerationSeconds"] = 6.into();
+    check(tolerations(json!([one])), tolerations(json!([longer])), "in place, spec");
+    check(tolerations(json!([one])), tolerations(json!([{ "key": "b" }, one])), "in place, spec");
+    let words =
+        "spec.tolerations: Forbidden: existing toleration can not be modified except its tolerationSeconds";
+    check(tolerations(json!([one])), tolerations(json!([{ "key": "b" }])), words);
+}
+
+#[test]
+fn all_else_is_refused_by_name() {
+    let containers = |list: Value| json!({ "containers": list });
+    let two = json!([{ "name": "app", "image": "app:1" }, { "name": "b", "image": "b" }]);
+    let words = "spec.containers: Forbidden: pod updates may not add or remove containers";
+    check(json!({}), containers(two), words);
+    let image = pod(containers(json!([{ "name": "app", "image": "app:2" }])));
+    let Update::Other(error) = compare(&pod(json!({})), &image) else { panic!("it is another image") };
+    let error = error.to_string();
+    assert!(error.contains("spec.containers[0].image: Forbidden: nodlet"), "{error}");
+    check(
+        json!({}),
+        json!({ "hostNetwork": true, "containers": [{ "name": "app", "image": "app:1", "tty": true }] }),
+        "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,\
+         `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
+         tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)\n\
+         + spec.containers[0].tty: true\n+ spec.hostNetwork: true",
+    );
+    let mut labelled = pod(json!({}));
+    labelled["metadata"]["labels"] = json!({ "a": "b" });
+    assert!(matches!(compare(&pod(json!({})), &labelled), Update::InPlace { spec: false }));
+}
+
+fn with_status(status: Value) -> Value {
+    let mut object = pod(json!({}));
+    object["status"] = status;
+    object
+}
+
+/// What is given then, as `type=status`, or what is wrong.
+fn check_status(after: Value, expected: &str) {
+    let before = json!({
+        "phase": "Running", "qosClass": "BestEffort",
+        "conditions": [
+            { "type": "example.com/a", "status": "True", "lastProbeTime": null, "lastTransitionTime": null },
+            { "type": "Ready", "status": "True", "lastProbeTime": null, "lastTransitionTime": "2026-01-31T12:00:00Z" },
+        ],
+    });
+    let said = match status(&with_status(before), &with_status(after.clone())) {
+        Ok(update) => {
+            let given = update.given.iter().map(|given| format!("{}={}", given.kind, given.status));
+            given.chain(update.warnings).collect::<Vec<_>>().join(" ")
+        }
+        Err(error) => error.to_string().replace("The Pod \"web\" is invalid: ", ""),
+    };
+    assert_eq!(said, expected, "{after}");
+}
+
+#[test]
+fn others_say_what_is_not_the_nodes_and_nothing_else() {
+    const OWN: &str = "is what the node says of the pod: only conditions that are not the node's may be set";
+    let ready = json!({ "type": "Ready", "status": "True", "lastProbeTime": null, "lastTransitionTime": "2026-01-31T12:00:00Z" });
+    let one = |kind: &str, status: &str| json!({ "type": kind, "status": status });
+    check_status(json!({ "conditions": [one("example.com/b", "False"), ready] }), "example.com/b=False");
+    check_status(json!({ "conditions": [] }), "");
+    check_status(json!({}), "");
+    check_status(json!({ "conditions": [one("DisruptionTarget", "True")] }), "DisruptionTarget=True");
+    check_status(json!({ "phase": "Running", "qosClass": "BestEffort" }), "");
+    check_status(json!({ "phase": "Failed" }), &format!("status.phase: Forbidden: {OWN}"));
+    check_status(json!({ "reason": "Evicted" }), &format!("status.reason: Forbidden: {OWN}"));
+    for kind in ["Ready", "PodScheduled", "ContainersReady", "AllContainersRestarting"] {
+        let expected = format!("status.conditions[0]: Forbidden: \"{kind}\" {OWN}");
+        check_status(json!({ "conditions": [one(kind, "False")] }), &expected);
+    }
+    check_status(
+        json!({ "conditions": [one("a", "Yes")] }),
+        "status.conditions[0].status: Unsupported value: \"Yes\": supported values: \"False\", \"True\", \"Unknown\"",
+    );
+    check_status(
+        json!({ "conditions": [one("a", "True"), one("a", "False")] }),
+        "status.conditions[1].type: Duplicate value: \"a\"",
+    );
+    check_status(
+        json!({ "conditions": [{ "type": "a", "status": "True", "color": "red" }] }),
+        "a=True unknown field \"status.conditions[0].color\"",
+    );
+    let refused =
+        status(&with_status(json!({})), &with_status(json!({ "conditions": [one("a b", "True")] })));
+    let refused = refused.expect_err("no name").to_string();
+    assert!(
+        refused.contains("status.conditions[0].Type: Invalid value: \"a b\": name part must consist"),
+        "{refused}"
+    );
+    let many: Vec<Value> = (0..33).map(|number| one(&format!("c{number}"), "True")).collect();
+    check_status(
+        json!({ "conditions": many }),
+        "status.conditions: Too many: 33: must have at most 32 items",
+    );
+    let long = json!({ "type": "a", "status": "True", "message": "x".repeat(16 * 1024) });
+    check_status(
+        json!({ "conditions": [long] }),
+        "status.conditions: Too long: may not be more than 16384 bytes",
+    );
+}

@@ -1,0 +1,50 @@
+//! What others say of a pod in its status, and the node only keeps.
+
+use serde::{Deserialize, Serialize};
+
+/// Conditions that are kept of one pod.
+pub const MAX_GIVEN: usize = 32;
+
+/// Bytes of all that is kept of them.
+pub const GIVEN_BYTES: usize = 16 * 1024;
+
+/// A condition of a pod that is not the node's, as it was given through the `status`
+/// subresource. Its times are text: nothing is decided on them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GivenCondition {
+    /// `type`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// `reason`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// `message`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// `lastProbeTime`.
+    #[serde(default)]
+    pub last_probe_time: Option<String>,
+    /// `lastTransitionTime`.
+    #[serde(default)]
+    pub last_transition_time: Option<String>,
+    /// `observedGeneration`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+impl GivenCondition {
+    /// `status` is `True`.
+    pub fn is_true(&self) -> bool {
+        self.status == "True"
+    }
+
+    /// Bytes of its texts.
+    pub fn bytes(&self) -> usize {
+        let times = [&self.last_probe_time, &self.last_transition_time];
+        let times = times.into_iter().flatten().map(String::len).sum::<usize>();
+        self.kind.len() + self.status.len() + self.reason.len() + self.message.len() + times
+    }
+}

@@ -1,0 +1,71 @@
+//! What holds a pod back from outside: scheduling gates, which keep it from every node, and
+//! readiness gates, whose conditions others give. Besides, what changes of a pod in place.
+
+use std::rc::Rc;
+
+use crate::node::{FoundCondition, GivenCondition};
+use crate::spec::Pod;
+use crate::time::{Instant, Moment};
+
+use super::{Condition, ConditionType, PodState, Wish, closed_readiness_gates};
+
+impl PodState {
+    /// Its containers may be started: it is wanted, and no scheduling gate is left.
+    pub(super) fn may_run(&self) -> bool {
+        self.is_active() && self.wish == Wish::Wanted && !self.pod.is_gated()
+    }
+
+    /// It is the same pod with what may change in place. With its last gate gone it is accepted
+    /// now, as if it had come now.
+    pub(super) fn update(&mut self, now: Instant, pod: Rc<Pod>) {
+        if self.pod.is_gated() && !pod.is_gated() {
+            self.start_time = Moment::ThisBoot(now);
+            self.active_since = now;
+        }
+        self.pod = pod;
+        self.touch();
+        self.settle(now);
+    }
+
+    /// Somebody has said something of it in its status.
+    pub(super) fn give(&mut self, conditions: Rc<[GivenCondition]>) {
+        if self.given != conditions {
+            self.given = conditions;
+            self.touch();
+        }
+    }
+
+    /// Every condition that its readiness gates ask for is true.
+    pub(super) fn passes_readiness_gates(&self) -> bool {
+        closed_readiness_gates(&self.pod.spec.readiness_gates, &self.given).is_empty()
+    }
+
+    /// Its conditions, for an agent that comes after this one.
+    pub fn transitions(&self) -> Vec<FoundCondition> {
+        let of = |kind| {
+            let Condition { status, since } = self.conditions.get(kind);
+            FoundCondition { kind, status, since }
+        };
+        ConditionType::ALL.into_iter().map(of).collect()
+    }
+
+    /// An agent before accepted it, whether that is on flash by now or not.
+    pub(super) fn remember_acceptance(&mut self, found: &[FoundCondition], now: Instant) {
+        let accepted = |known: &&FoundCondition| known.kind == ConditionType::PodScheduled && known.status;
+        if let Some(FoundCondition { since: Moment::ThisBoot(at), .. }) = found.iter().find(accepted) {
+            self.start_time = Moment::ThisBoot(*at);
+            self.active_since = (*at).min(now);
+        }
+    }
+
+    /// What is as an agent before showed it is so since then.
+    pub(super) fn remember_transitions(&mut self, found: &[FoundCondition]) {
+        for known in found {
+            let condition = self.conditions.get(known.kind);
+            if condition.status == known.status {
+                let since = known.since;
+                self.conditions.restore(known.kind, Condition { since, ..condition });
+            }
+        }
+    }
+}

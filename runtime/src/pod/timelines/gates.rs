@@ -1,0 +1,253 @@
+//! What holds a pod back from outside: scheduling gates and readiness gates.
+
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A pod `web` with these scheduling gates.
+fn gated(gates: &[&str]) -> Pod {
+    let mut pod = pod(RestartPolicy::Always);
+    pod.spec.scheduling_gates = gates.iter().map(|gate| (*gate).to_owned()).collect();
+    pod
+}
+
+/// A pod `web` with these readiness gates.
+fn asking_for(gates: &[&str]) -> Pod {
+    let mut pod = pod(RestartPolicy::Always);
+    pod.spec.readiness_gates = gates.iter().map(|gate| (*gate).to_owned()).collect();
+    pod
+}
+
+fn given(kind: &str, status: &str) -> GivenCondition {
+    GivenCondition { kind: kind.into(), status: status.into(), ..GivenCondition::default() }
+}
+
+/// Somebody says this of `u1`.
+fn give(sim: &mut Sim, conditions: &[GivenCondition]) {
+    let index = sim.node.index_of(&uid()).expect("it is here");
+    let conditions: Rc<[_]> = conditions.into();
+    sim.later(secs(0), Observation::Of(index, PodObservation::Given { conditions }));
+}
+
+fn condition(sim: &Sim, kind: &str) -> Value {
+    let status = sim.status(&uid());
+    let conditions = status["conditions"].as_array().expect("conditions");
+    conditions.iter().find(|condition| condition["type"] == kind).cloned().unwrap_or_default()
+}
+
+/// Status, reason, message and time of a condition.
+fn told(sim: &Sim, kind: &str) -> [String; 4] {
+    let condition = condition(sim, kind);
+    ["status", "reason", "message", "lastTransitionTime"]
+        .map(|field| condition[field].as_str().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_gated_pod_is_not_started_until_its_last_gate_is_gone() {
+    let mut sim = Sim::new(gated(&["a/x", "b/y"]), |_, _| Fate::Runs);
+    sim.run_until(secs(100));
+    let expected = json!({
+        "phase": "Pending", "observedGeneration": 1, "qosClass": "BestEffort",
+        "conditions": [{
+            "type": "PodScheduled", "status": "False", "observedGeneration": 1, "lastProbeTime": null,
+            "lastTransitionTime": "1970-01-01T00:00:00Z", "reason": "SchedulingGated",
+            "message": "Scheduling is blocked due to non-empty scheduling gates",
+        }],
+    });
+    assert_eq!(sim.status(&uid()), expected);
+
+    let one_less = Pod { generation: 2, ..gated(&["b/y"]) };
+    sim.later(secs(0), Observation::Wanted { pod: one_less.into(), record: None });
+    sim.run_until(secs(200));
+    assert_eq!((sim.trace.as_str(), &sim.status(&uid())["observedGeneration"]), ("", &json!(2)));
+
+    let free = Pod { generation: 3, ..gated(&[]) };
+    sim.later(secs(0), Observation::Wanted { pod: free.into(), record: None });
+    sim.run_until(secs(201));
+    assert_eq!(sim.trace, " 200s app#0 start\n");
+    let status = sim.status(&uid());
+    assert_eq!((&status["phase"], &status["startTime"]), (&"Running".into(), &"1970-01-01T00:03:20Z".into()));
+    assert_eq!(told(&sim, "PodScheduled"), ["True", "", "", "1970-01-01T00:03:20Z"]);
+    assert_eq!(condition(&sim, "Ready")["observedGeneration"], 3);
+    sim.replay();
+}
+
+#[test]
+fn the_deadline_of_a_gated_pod_begins_when_its_gates_are_gone() {
+    let limited = |gates: &[&str]| {
+        let mut pod = gated(gates);
+        pod.spec.active_deadline = Some(secs(60));
+        pod
+    };
+    let mut sim = Sim::new(limited(&["a"]), |_, _| Fate::Runs);
+    sim.run_until(secs(300));
+    assert_eq!(phase(&sim), "Pending");
+    sim.later(secs(0), Observation::Wanted { pod: limited(&[]).into(), record: None });
+    sim.run_until(secs(359));
+    assert_eq!(phase(&sim), "Running");
+    sim.run_until(secs(362));
+    assert_eq!(sim.status(&uid())["reason"], "DeadlineExceeded");
+}
+
+#[test]
+fn a_gated_pod_that_nobody_wants_any_more_goes_without_having_ended() {
+    let mut sim = Sim::new(gated(&["a"]), |_, _| Fate::Runs);
+    sim.run_until(secs(5));
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(6));
+    assert!(sim.is_gone(&uid()), "{}", sim.log);
+    assert_eq!((sim.trace.as_str(), sim.events.len()), ("", 0));
+    assert!(!sim.log.contains("save"), "{}", sim.log);
+}
+
+#[test]
+fn a_gate_that_is_added_makes_another_pod_of_it() {
+    let mut sim = Sim::new(gated(&[]), |_, _| Fate::Runs);
+    sim.run_until(secs(5));
+    sim.later(secs(0), Observation::Wanted { pod: gated(&["a"]).into(), record: None });
+    sim.run_until(secs(100));
+    assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 Term\n   5s app#0 exits 143\n");
+    assert_eq!(condition(&sim, "PodScheduled")["reason"], "SchedulingGated");
+}
+
+#[test]
+fn pods_with_gates_take_no_room_until_they_are_gone() {
+    let mut sim = Sim::new(gated(&["a"]).named("waits"), |_, _| Fate::Runs);
+    for number in 0..MAX_PODS {
+        let name = format!("p{number}");
+        sim.want(pod(RestartPolicy::Always).uid(&name).named(&name));
+    }
+    sim.run_until(secs(5));
+    let phases = |sim: &Sim| sim.node.pods().filter(|pod| pod.phase() == PodPhase::Failed).count();
+    assert_eq!(phases(&sim), 0);
+    let free = gated(&[]).named("waits");
+    sim.later(secs(0), Observation::Wanted { pod: free.into(), record: None });
+    sim.run_until(secs(10));
+    let status = sim.status(&uid());
+    assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"OutOfpods".into()));
+    let message =
+        "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 110, capacity: 110";
+    assert_eq!(status["message"], message);
+}
+
+#[test]
+fn labels_and_annotations_change_in_place() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
+    sim.run_until(secs(5));
+    let mut labelled = pod(RestartPolicy::Always);
+    labelled.labels.insert("app".into(), "web".into());
+    labelled.annotations.insert("note".into(), "new".into());
+    sim.later(secs(0), Observation::Wanted { pod: labelled.into(), record: None });
+    sim.run_until(secs(100));
+    assert_eq!(sim.trace, "   0s app#0 start\n");
+    let index = sim.node.index_of(&uid()).expect("it is here");
+    assert_eq!(sim.node.pod(index).expect("it is here").pod().labels.len(), 1);
+}
+
+#[test]
+fn a_pod_is_ready_when_each_of_its_readiness_gates_is_true() {
+    let mut sim = Sim::new(asking_for(&["example.com/a", "example.com/b"]), |_, _| Fate::Runs);
+    sim.run_until(secs(5));
+    assert_eq!(told(&sim, "ContainersReady"), ["True", "", "", "1970-01-01T00:00:00Z"]);
+    let missing = "corresponding condition of pod readiness gate \"example.com/a\" does not exist., \
+                   corresponding condition of pod readiness gate \"example.com/b\" does not exist.";
+    let since_0 = "1970-01-01T00:00:00Z";
+    assert_eq!(told(&sim, "Ready"), ["False", "ReadinessGatesNotReady", missing, since_0]);
+
+    give(&mut sim, &[given("example.com/a", "True"), given("example.com/b", "Unknown")]);
+    sim.run_until(secs(10));
+    let closed = "the status of pod readiness gate \"example.com/b\" is not \"True\", but Unknown";
+    assert_eq!(told(&sim, "Ready"), ["False", "ReadinessGatesNotReady", closed, since_0]);
+    // What others gave comes first, as a kubelet lists it.
+    let status = sim.status(&uid());
+    assert_eq!(status["conditions"][0]["type"], "example.com/a");
+    assert_eq!(status["conditions"][2]["type"], "PodReadyToStartContainers");
+
+    give(&mut sim, &[given("example.com/a", "True"), given("example.com/b", "True")]);
+    sim.run_until(secs(20));
+    assert_eq!(told(&sim, "Ready"), ["True", "", "", "1970-01-01T00:00:10Z"]);
+    give(&mut sim, &[given("example.com/b", "True")]);
+    sim.run_until(secs(30));
+    assert_eq!(told(&sim, "Ready")[0..2], ["False", "ReadinessGatesNotReady"]);
+    assert_eq!(told(&sim, "ContainersReady")[3], since_0, "nothing became of the containers");
+    sim.replay();
+}
+
+#[test]
+fn a_container_that_is_not_ready_is_told_before_a_gate_that_is_closed() {
+    let mut unready = asking_for(&["a"]);
+    unready.spec.containers[0].readiness_probe = Some(exec_probe());
+    let mut sim = Sim::new(unready, |_, _| Fate::Runs).probes(|_, _, _| ProbeResult::Failure("no".into()));
+    sim.run_until(secs(5));
+    let words = "containers with unready status: [app]";
+    for kind in ["Ready", "ContainersReady"] {
+        assert_eq!(told(&sim, kind)[0..3], ["False", "ContainersNotReady", words]);
+    }
+}
+
+#[test]
+fn what_was_given_outlives_the_agent_and_the_boot_and_is_written_once() {
+    let mut sim = Sim::new(asking_for(&["a"]), |_, _| Fate::Runs);
+    sim.run_until(secs(60));
+    let saves = sim.of(&uid()).saves;
+    give(&mut sim, &[given("a", "True")]);
+    sim.run_until(secs(61));
+    assert_eq!(sim.of(&uid()).saves, saves + 1, "a gate that opens is on flash at once");
+    give(&mut sim, &[given("a", "True")]);
+    // What is no gate of the pod waits, as all that nothing hangs on.
+    give(&mut sim, &[given("a", "True"), given("b", "True")]);
+    sim.run_until(secs(65));
+    assert_eq!(sim.of(&uid()).saves, saves + 1);
+    sim.run_until(secs(500));
+    assert_eq!(sim.of(&uid()).saves, saves + 2);
+
+    sim.restart_agent();
+    sim.run_until(secs(510));
+    assert_eq!((told(&sim, "Ready")[0].as_str(), told(&sim, "b")[0].as_str()), ("True", "True"));
+    sim.reboot();
+    sim.run_until(secs(520));
+    assert_eq!((told(&sim, "Ready")[0].as_str(), told(&sim, "b")[0].as_str()), ("True", "True"));
+}
+
+#[test]
+fn what_is_said_of_a_pod_that_is_over_is_kept() {
+    let once = |_: &str, _| Fate::Exits(0, secs(1));
+    let mut sim = Sim::new(pod(RestartPolicy::Never), once);
+    sim.run_until(secs(20));
+    assert_eq!(phase(&sim), "Succeeded");
+    give(&mut sim, &[given("example.com/billed", "True")]);
+    sim.run_until(secs(400));
+    sim.restart_agent();
+    sim.run_until(secs(410));
+    assert_eq!((phase(&sim).as_str(), told(&sim, "example.com/billed")[0].as_str()), ("Succeeded", "True"));
+}
+
+#[test]
+fn transitions_are_told_as_an_agent_before_told_them_where_nothing_changed() {
+    let pod = Rc::new(pod(RestartPolicy::Always));
+    let run = Attempt { container: ContainerIndex(0), number: 0 };
+    let since = |seconds| crate::time::Moment::ThisBoot(at(seconds));
+    let conditions = vec![
+        FoundCondition { kind: ConditionType::Ready, status: true, since: since(7) },
+        FoundCondition { kind: ConditionType::ContainersReady, status: false, since: since(8) },
+        FoundCondition { kind: ConditionType::PodScheduled, status: true, since: since(3) },
+    ];
+    let attempt = FoundAttempt {
+        attempt: run,
+        container: started(at(2), run),
+        exit: None,
+        health: Health { started: true, ready: true },
+    };
+    let sandbox = Some(FoundSandbox { ip: None, at: at(1) });
+    let found = Found { pod, record: None, sandbox, attempts: vec![attempt], conditions };
+    let mut node = Node::new();
+    node.observe(at(100), Observation::Found(found));
+    let index = node.index_of(&uid()).expect("it is here");
+    let state = node.pod(index).expect("it is here");
+    let of = |kind| state.transitions().into_iter().find(|known| known.kind == kind).expect("one of each");
+    assert_eq!(of(ConditionType::Ready).since, since(7));
+    assert_eq!(of(ConditionType::ContainersReady).since, since(100), "it was not so before");
+    assert_eq!(of(ConditionType::PodScheduled).since, since(3), "it was accepted then, record or not");
+}

@@ -1,0 +1,98 @@
+//! `status.conditions`: those that others gave first, as a kubelet lists them, then its own with
+//! their reasons and messages.
+
+use serde_json::{Value, json};
+
+use super::{name, time};
+use crate::node::PodPhase;
+use crate::pod::{Condition, ConditionType, PodState, closed_readiness_gates};
+use crate::spec::{ContainerIndex, Role};
+use crate::time::Anchor;
+
+/// Reason and message of a condition, where it has any.
+type Why = Option<(&'static str, Option<String>)>;
+
+/// Of a pod that waits for nobody.
+pub(super) fn of(pod: &PodState, anchor: Anchor) -> Value {
+    let own = ConditionType::ALL.into_iter().map(|kind| {
+        let condition = pod.conditions().get(kind);
+        show(pod, kind, condition, why(pod, kind, condition.status), anchor)
+    });
+    given(pod).chain(own).collect()
+}
+
+/// Of a pod with scheduling gates: what a server says of one that no node has.
+pub(super) fn of_gated(pod: &PodState, anchor: Anchor) -> Value {
+    let kind = ConditionType::PodScheduled;
+    let message = "Scheduling is blocked due to non-empty scheduling gates".to_owned();
+    let why = Some(("SchedulingGated", Some(message)));
+    let own = show(pod, kind, pod.conditions().get(kind), why, anchor);
+    given(pod).chain([own]).collect()
+}
+
+/// Those that others gave.
+pub(super) fn given(pod: &PodState) -> impl Iterator<Item = Value> {
+    let to_json = |given| serde_json::to_value(given).unwrap_or_default();
+    pod.given().iter().map(to_json)
+}
+
+fn show(pod: &PodState, kind: ConditionType, condition: Condition, why: Why, anchor: Anchor) -> Value {
+    let mut value = json!({
+        "type": kind.as_str(),
+        "status": if condition.status { "True" } else { "False" },
+        "observedGeneration": pod.pod().generation,
+        "lastProbeTime": null,
+        "lastTransitionTime": time(condition.since, anchor),
+    });
+    if let Some((reason, message)) = why {
+        value["reason"] = reason.into();
+        if let Some(message) = message {
+            value["message"] = message.into();
+        }
+    }
+    value
+}
+
+fn why(pod: &PodState, kind: ConditionType, status: bool) -> Why {
+    match kind {
+        ConditionType::PodReadyToStartContainers | ConditionType::PodScheduled => None,
+        ConditionType::Initialized => match (status, pod.phase()) {
+            (_, PodPhase::Succeeded) => Some(("PodCompleted", None)),
+            (true, PodPhase::Pending | PodPhase::Running | PodPhase::Failed) => None,
+            (false, _) => Some(("ContainersNotInitialized", Some(incomplete(pod)))),
+        },
+        ConditionType::ContainersReady => why_not_ready(pod, status),
+        ConditionType::Ready if pod.conditions().get(ConditionType::ContainersReady).status => {
+            let closed = closed_readiness_gates(&pod.pod().spec.readiness_gates, pod.given());
+            (!status).then_some(("ReadinessGatesNotReady", Some(closed)))
+        }
+        ConditionType::Ready => why_not_ready(pod, status),
+    }
+}
+
+fn why_not_ready(pod: &PodState, status: bool) -> Why {
+    match (status, pod.phase()) {
+        (true, _) => None,
+        (false, PodPhase::Succeeded) => Some(("PodCompleted", None)),
+        (false, PodPhase::Failed) => Some(("PodFailed", None)),
+        (false, PodPhase::Pending | PodPhase::Running) => Some(("ContainersNotReady", Some(unready(pod)))),
+    }
+}
+
+fn unready(pod: &PodState) -> String {
+    let spec = &pod.pod().spec;
+    let indexes = spec.init_indexes().chain(spec.regular_indexes());
+    let counted = indexes.filter(|index| spec.role(*index) != Role::Init);
+    let names = counted.filter(|index| !pod.health(*index).ready).map(|index| name(pod, index));
+    format!("containers with unready status: [{}]", names.collect::<Vec<_>>().join(" "))
+}
+
+fn incomplete(pod: &PodState) -> String {
+    let spec = &pod.pod().spec;
+    let is_complete = |index: &ContainerIndex| match spec.role(*index) {
+        Role::Sidecar => pod.health(*index).started,
+        Role::Init | Role::Regular => pod.health(*index).ready,
+    };
+    let names = spec.init_indexes().filter(|index| !is_complete(index)).map(|index| name(pod, index));
+    format!("containers with incomplete status: [{}]", names.collect::<Vec<_>>().join(" "))
+}
