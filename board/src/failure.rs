@@ -58,6 +58,14 @@ impl Failure {
         self.cause == Cause::Disconnected
     }
 
+    /// The HTTP status of a refusal.
+    pub(crate) fn code(&self) -> Option<u16> {
+        match self.cause {
+            Cause::Refused(code) => Some(code),
+            Cause::Any | Cause::Help | Cause::Disconnected => None,
+        }
+    }
+
     pub(crate) fn is_not_found(&self) -> bool {
         self.cause == Cause::Refused(404)
     }

@@ -42,6 +42,7 @@ Flags:
       --field-selector FIELDS only with these fields: status.phase=Running
   -o, --output FORMAT         wide, yaml, json or name
       --no-headers            no first line
+      --show-labels           the labels of each, as the last column
   -w, --watch                 stay, and show changes
       --root DIR              of the agent of this root
 ",
@@ -78,6 +79,7 @@ struct Get {
     fields: String,
     format: Format,
     no_headers: bool,
+    show_labels: bool,
     watch: bool,
 }
 
@@ -113,6 +115,7 @@ impl Get {
                     "field-selector" => get.fields = parser.value()?.string()?,
                     "output" => get.format = format(&parser.value()?.string()?)?,
                     "no-headers" => get.no_headers = switch(parser)?,
+                    "show-labels" => get.show_labels = switch(parser)?,
                     "watch" => get.watch = switch(parser)?,
                     _ => context.namespaced(&Flag::Long(name), parser)?,
                 },
@@ -197,8 +200,11 @@ impl Get {
 
     fn tables(&self, context: &Context, client: &Client, out: &mut impl Write) -> Outcome {
         const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-        let wide = self.format == Format::Wide;
-        let with_namespace = self.namespaced && self.all_namespaces;
+        let shown = output::Shown {
+            wide: self.format == Format::Wide,
+            namespace: self.namespaced && self.all_namespaces,
+            labels: self.show_labels,
+        };
         let mut headers = !self.no_headers;
         let (mut rows, mut version, mut missing) = (Vec::new(), String::new(), Vec::new());
         for target in self.targets(context) {
@@ -212,7 +218,7 @@ impl Get {
             };
             version = table["metadata"]["resourceVersion"].as_str().unwrap_or("").to_owned();
             if table["rows"].as_array().is_some_and(|rows| !rows.is_empty()) {
-                rows.extend(output::rows(&table, wide, with_namespace, std::mem::take(&mut headers)));
+                rows.extend(output::rows(&table, shown, std::mem::take(&mut headers)));
             }
         }
         let mut columns = Columns::default();
@@ -228,8 +234,7 @@ impl Get {
         }
         if self.watch {
             self.watch(context, client, TABLE, &version, |table| {
-                columns
-                    .write(out, &output::rows(table, wide, with_namespace, std::mem::take(&mut headers)))?;
+                columns.write(out, &output::rows(table, shown, std::mem::take(&mut headers)))?;
                 Ok(())
             })?;
         }

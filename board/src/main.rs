@@ -14,6 +14,8 @@ mod attach;
 mod client;
 mod containers;
 mod delete;
+mod describe;
+mod events;
 mod exec;
 mod failure;
 mod files;
@@ -24,6 +26,7 @@ mod output;
 mod port_forward;
 mod ring;
 mod session;
+mod tabs;
 mod version;
 
 use arguments::Context;
@@ -46,6 +49,8 @@ const VERBS: &[Verb] = &[
     agent::VERB,
     apply::VERB,
     get::VERB,
+    describe::VERB,
+    events::VERB,
     logs::VERB,
     exec::VERB,
     attach::VERB,
@@ -142,6 +147,9 @@ fn help(mut parser: lexopt::Parser) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Verbs of kubectl that nodlet has not itself, and that do what they do anywhere.
+const KUBECTLS: &[&str] = &["annotate", "cp", "create", "edit", "label", "patch", "replace", "run", "wait"];
+
 fn unknown(name: &str) -> Failure {
     let near = VERBS
         .iter()
@@ -149,6 +157,12 @@ fn unknown(name: &str) -> Failure {
         .map(|verb| (arguments::distance(name, verb.name), verb.name))
         .min()
         .filter(|&(distance, _)| distance <= 2);
-    let hint = near.map_or_else(String::new, |(_, near)| format!("\n\nDid you mean this?\n\t{near}"));
+    let hint = match near {
+        Some((_, near)) => format!("\n\nDid you mean this?\n\t{near}"),
+        None if KUBECTLS.contains(&name) => format!(
+            "\n\n'kubectl {name}' works with this agent: it speaks Kubernetes' API on run/nodlet/api.sock"
+        ),
+        None => String::new(),
+    };
     Failure::new(format!("unknown command {name:?} for \"nodlet\"{hint}\n\nSee 'nodlet --help' for usage."))
 }

@@ -44,27 +44,49 @@ impl Columns {
     }
 }
 
+/// What is shown of a Table besides its plain columns.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shown {
+    pub(crate) wide: bool,
+    pub(crate) namespace: bool,
+    pub(crate) labels: bool,
+}
+
 /// The rows of a Table, its headers first if wanted.
-pub(crate) fn rows(table: &Value, wide: bool, with_namespace: bool, headers: bool) -> Vec<Vec<String>> {
+pub(crate) fn rows(table: &Value, what: Shown, headers: bool) -> Vec<Vec<String>> {
     let definitions = table["columnDefinitions"].as_array().map_or(&[][..], Vec::as_slice);
     let shown: Vec<usize> = definitions
         .iter()
         .enumerate()
-        .filter(|(_, definition)| wide || definition["priority"].as_i64().unwrap_or(0) == 0)
+        .filter(|(_, definition)| what.wide || definition["priority"].as_i64().unwrap_or(0) == 0)
         .map(|(index, _)| index)
         .collect();
     let mut rows = Vec::new();
     if headers {
         let names =
             shown.iter().map(|&index| definitions[index]["name"].as_str().unwrap_or("").to_uppercase());
-        rows.push(with_namespace.then(|| "NAMESPACE".to_owned()).into_iter().chain(names).collect());
+        let labels = what.labels.then(|| "LABELS".to_owned());
+        rows.push(
+            what.namespace.then(|| "NAMESPACE".to_owned()).into_iter().chain(names).chain(labels).collect(),
+        );
     }
     for row in table["rows"].as_array().into_iter().flatten() {
-        let namespace = row["object"]["metadata"]["namespace"].as_str().unwrap_or("").to_owned();
+        let metadata = &row["object"]["metadata"];
+        let namespace = metadata["namespace"].as_str().unwrap_or("").to_owned();
         let cells = shown.iter().map(|&index| cell(&row["cells"][index]));
-        rows.push(with_namespace.then_some(namespace).into_iter().chain(cells).collect());
+        let labels = what.labels.then(|| labels(&metadata["labels"]));
+        rows.push(what.namespace.then_some(namespace).into_iter().chain(cells).chain(labels).collect());
     }
     rows
+}
+
+/// `labels.FormatLabels`.
+fn labels(labels: &Value) -> String {
+    let labels = labels.as_object().into_iter().flatten();
+    let mut labels: Vec<String> =
+        labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
+    labels.sort();
+    if labels.is_empty() { "<none>".to_owned() } else { labels.join(",") }
 }
 
 fn cell(value: &Value) -> String {
@@ -102,16 +124,17 @@ mod tests {
                 {"name": "Name", "priority": 0}, {"name": "Ready", "priority": 0},
                 {"name": "Node", "priority": 1}, {"name": "Age", "priority": 0}],
             "rows": [
-                {"cells": ["web", "1/1", "board", "5s"], "object": {"metadata": {"namespace": "default"}}},
+                {"cells": ["web", "1/1", "board", "5s"], "object": {"metadata": {
+                    "namespace": "default", "labels": {"b": "2", "a": "1"}}}},
                 {"cells": ["database", "0/1", "board", "10m"], "object": {"metadata": {"namespace": "x"}}}],
         });
         let mut columns = Columns::default();
         let mut out = Vec::new();
-        columns.write(&mut out, &rows(&table, false, false, true)).expect("memory");
+        columns.write(&mut out, &rows(&table, Shown::default(), true)).expect("memory");
         let late = json!({
             "columnDefinitions": table["columnDefinitions"], "rows": [{"cells": ["a", "1/1", "board", "1s"]}],
         });
-        columns.write(&mut out, &rows(&late, false, false, false)).expect("memory");
+        columns.write(&mut out, &rows(&late, Shown::default(), false)).expect("memory");
         assert_eq!(
             String::from_utf8_lossy(&out),
             "NAME       READY   AGE\n\
@@ -120,12 +143,14 @@ mod tests {
              a          1/1     1s\n"
         );
         let mut out = Vec::new();
-        Columns::default().write(&mut out, &rows(&table, true, true, true)).expect("memory");
+        Columns::default()
+            .write(&mut out, &rows(&table, Shown { wide: true, namespace: true, labels: true }, true))
+            .expect("memory");
         assert_eq!(
             String::from_utf8_lossy(&out),
-            "NAMESPACE   NAME       READY   NODE    AGE\n\
-             default     web        1/1     board   5s\n\
-             x           database   0/1     board   10m\n"
+            "NAMESPACE   NAME       READY   NODE    AGE   LABELS\n\
+             default     web        1/1     board   5s    a=1,b=2\n\
+             x           database   0/1     board   10m   <none>\n"
         );
     }
 

@@ -28,6 +28,15 @@ fn the_examples_do_what_they_say() {
         device.pod("crash").container("app").reason() == "CrashLoopBackOff"
     });
 
+    let gated = device.pod("gated");
+    assert_eq!(gated.phase(), "Pending");
+    let (uid, text) =
+        (gated.uid(), std::fs::read_to_string(examples.join("gated.yaml")).expect("it is there"));
+    let free = text.replace("  schedulingGates:\n    - name: example.com/not-yet\n", "");
+    assert_eq!(device.nodlet_with_input(["apply", "-f", "-"], &free).ok(), "pod/gated configured\n");
+    device.wait_for("it to run", || gated.condition("ContainersReady") == "True");
+    assert_eq!((gated.uid(), gated.is_ready()), (uid, false));
+
     web.exec("server", ["demo", "touch", "/tmp/sick"]).ok();
     device.wait_for("the sick server to be unready", || !web.is_ready());
     device.wait_for("its restart", || web.container("server").restart_count() == 1);

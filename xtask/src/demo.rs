@@ -67,7 +67,9 @@ impl Show {
         self.start_agent()?;
         self.nodlet(&["image", "load", &archive.display().to_string()])?;
 
-        say("Five pods from examples/: three that serve, one that crashes, one that completes");
+        say(
+            "Six pods from examples/: three that serve, one that crashes, one that completes, one that waits at a gate",
+        );
         let mut watch = self.background(&["get", "pods", "-w"])?;
         let examples = project().join("examples");
         self.nodlet(&["apply", "-f", &examples.display().to_string()])?;
@@ -80,7 +82,8 @@ impl Show {
                 && has("prepared", "2/2")
                 && has("web", "1/1")
                 && has("job", "Completed")
-                && has("crash", "CrashLoopBackOff"))
+                && has("crash", "CrashLoopBackOff")
+                && has("gated", "SchedulingGated"))
         });
         end(&mut watch);
         settled?;

@@ -1,0 +1,248 @@
+//! `nodlet describe`: all that is known of a pod or of the node, for people, as kubectl prints it.
+
+mod events;
+mod node;
+mod pod;
+mod text;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use lexopt::{Parser, ValueExt};
+use serde_json::Value;
+
+use crate::arguments::{Context, Flag, switch};
+use crate::client::{Client, encode};
+use crate::get::resource;
+use crate::{Failure, Outcome, Verb};
+
+pub(crate) use events::interval;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "describe",
+    summary: "Tell all that is known of a pod, or of the node",
+    help: "\
+Tell all that is known of pods or of the node, and what took place with them.
+
+Usage: nodlet describe (TYPE [NAME_PREFIX...] | TYPE/NAME) [flags]
+
+TYPE is pod (pods, po) or node (nodes, no).
+
+Examples:
+  # Why does it not run?
+  nodlet describe pod web
+
+  # What the node has, and what of it is taken
+  nodlet describe node
+
+Flags:
+  -n, --namespace NAME    of this namespace instead of default
+  -A, --all-namespaces    of all namespaces
+  -l, --selector LABELS   only with these labels: app=web,tier!=back
+      --show-events       what took place, too; by default if it is one object
+      --root DIR          of the agent of this root
+",
+    run,
+};
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Describe {
+    resource: &'static str,
+    namespaced: bool,
+    names: Vec<String>,
+    /// One was named as `TYPE/NAME`, which stands for no other.
+    exact: bool,
+    all_namespaces: bool,
+    labels: String,
+    show_events: Option<bool>,
+}
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let describe = Describe::parse(&mut context, &mut parser)?;
+    let client = Client::new(&context.root);
+    let mut out = std::io::stdout().lock();
+    let Found { objects, missing, by_prefix } = describe.find(&context, &client)?;
+    let all = objects.len() + missing.len();
+    let events = describe.show_events.unwrap_or(all <= 1 && !by_prefix);
+    for (place, object) in objects.iter().enumerate() {
+        let text = describe.text(&client, object, events)?;
+        match by_prefix {
+            true => writeln!(out, "{text}")?,
+            false => write!(out, "{}{text}", if place > 0 { "\n\n" } else { "" })?,
+        }
+    }
+    out.flush()?;
+    for failure in &missing {
+        eprintln!("{failure}");
+    }
+    if all == 0 {
+        match describe.namespaced && !describe.all_namespaces {
+            true => eprintln!("No resources found in {} namespace.", context.namespace),
+            false => eprintln!("No resources found"),
+        }
+    }
+    Ok(if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The objects that are meant.
+#[derive(Default)]
+struct Found {
+    objects: Vec<Value>,
+    /// What is said of those that are not there.
+    missing: Vec<Failure>,
+    /// The name that was given is the beginning of theirs.
+    by_prefix: bool,
+}
+
+impl Describe {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Describe, Failure> {
+        let mut describe = Describe::default();
+        let mut values: Vec<String> = Vec::new();
+        while let Some(argument) = parser.next()? {
+            if let lexopt::Arg::Value(value) = argument {
+                values.push(value.string()?);
+                continue;
+            }
+            match Flag::from(argument) {
+                Flag::Short('A') => describe.all_namespaces = true,
+                Flag::Short('l') => describe.labels = parser.value()?.string()?,
+                Flag::Long(name) => match name.as_str() {
+                    "all-namespaces" => describe.all_namespaces = switch(parser)?,
+                    "selector" => describe.labels = parser.value()?.string()?,
+                    "show-events" => describe.show_events = Some(switch(parser)?),
+                    _ => context.namespaced(&Flag::Long(name), parser)?,
+                },
+                other => context.namespaced(&other, parser)?,
+            }
+        }
+        let mut values = values.into_iter();
+        let first = values
+            .next()
+            .ok_or_else(|| context.wrong_use("You must specify the type of resource to describe."))?;
+        let (kind, name) = match first.split_once('/') {
+            Some((kind, name)) => (kind.to_owned(), Some(name.to_owned())),
+            None => (first, None),
+        };
+        (describe.resource, describe.namespaced) = resource(&kind)?;
+        if !["pods", "nodes"].contains(&describe.resource) {
+            return Err(Failure::new(format!(
+                "pods and nodes are described; see `nodlet get {}` for these",
+                describe.resource
+            )));
+        }
+        describe.exact = name.is_some();
+        describe.names = name.into_iter().chain(values).collect();
+        if !describe.names.is_empty() && !describe.labels.is_empty() {
+            return Err(Failure::new("name cannot be provided when a selector is specified"));
+        }
+        if !describe.names.is_empty() && describe.all_namespaces {
+            return Err(Failure::new("a resource cannot be retrieved by name across all namespaces"));
+        }
+        Ok(describe)
+    }
+
+    fn collection(&self, namespace: &str) -> String {
+        match self.namespaced && !self.all_namespaces {
+            true => format!("/api/v1/namespaces/{}/{}", encode(namespace), self.resource),
+            false => format!("/api/v1/{}", self.resource),
+        }
+    }
+
+    fn find(&self, context: &Context, client: &Client) -> Result<Found, Failure> {
+        let collection = self.collection(&context.namespace);
+        let list = |labels: &str| -> Result<Vec<Value>, Failure> {
+            let mut list =
+                client.json("GET", &format!("{collection}?labelSelector={}", encode(labels)), None)?;
+            Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
+        };
+        if self.names.is_empty() {
+            return Ok(Found { objects: list(&self.labels)?, ..Found::default() });
+        }
+        let mut found = Found::default();
+        for name in &self.names {
+            match client.json("GET", &format!("{collection}/{}", encode(name)), None) {
+                Ok(object) => found.objects.push(object),
+                // One alone may be the beginning of names.
+                Err(failure) if failure.code() == Some(404) && self.names.len() == 1 && !self.exact => {
+                    let begins =
+                        |object: &Value| text::of(&object["metadata"]["name"]).starts_with(name.as_str());
+                    found.objects = list("")?.into_iter().filter(begins).collect();
+                    found.by_prefix = true;
+                    if found.objects.is_empty() {
+                        found.missing.push(failure);
+                    }
+                }
+                Err(failure) if failure.code() == Some(404) => found.missing.push(failure),
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(found)
+    }
+
+    fn text(&self, client: &Client, object: &Value, events: bool) -> Result<String, Failure> {
+        let name = text::of(&object["metadata"]["name"]);
+        let search = |namespace: &str, more: &str| -> Result<Vec<Value>, Failure> {
+            let selector = format!("involvedObject.name={name},involvedObject.namespace={namespace}{more}");
+            let collection = match namespace {
+                "" => "/api/v1/events".to_owned(),
+                namespace => format!("/api/v1/namespaces/{}/events", encode(namespace)),
+            };
+            let mut list =
+                client.json("GET", &format!("{collection}?fieldSelector={}", encode(&selector)), None)?;
+            Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
+        };
+        if self.resource == "pods" {
+            let uid = format!(",involvedObject.uid={}", text::of(&object["metadata"]["uid"]));
+            let events =
+                events.then(|| search(text::of(&object["metadata"]["namespace"]), &uid)).transpose()?;
+            return Ok(pod::describe(object, events));
+        }
+        let events = events.then(|| search("", ",involvedObject.kind=Node")).transpose()?;
+        let selector = format!("spec.nodeName={name},status.phase!=Failed,status.phase!=Succeeded");
+        let mut pods =
+            client.json("GET", &format!("/api/v1/pods?fieldSelector={}", encode(&selector)), None)?;
+        let pods = pods["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        Ok(node::describe(object, &pods, events))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Describe, String> {
+        let mut context = Context::new();
+        context.help = VERB.help;
+        context.verb = "describe";
+        let mut parser = Parser::from_args(line.split_whitespace());
+        Describe::parse(&mut context, &mut parser).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn arguments_mean_what_they_mean_to_kubectl() {
+        let pods = || Describe { resource: "pods", namespaced: true, ..Describe::default() };
+        for (line, expected) in [
+            ("pods", pods()),
+            ("pod web db", Describe { names: vec!["web".into(), "db".into()], ..pods() }),
+            ("po/web", Describe { names: vec!["web".into()], exact: true, ..pods() }),
+            ("po -l a=b --show-events", Describe { labels: "a=b".into(), show_events: Some(true), ..pods() }),
+            (
+                "pods -A --show-events=false",
+                Describe { all_namespaces: true, show_events: Some(false), ..pods() },
+            ),
+            ("node", Describe { resource: "nodes", ..Describe::default() }),
+        ] {
+            assert_eq!(parse(line), Ok(expected), "{line}");
+        }
+        for (line, expected) in [
+            ("", "error: You must specify the type of resource to describe."),
+            ("events", "error: pods and nodes are described; see `nodlet get events` for these"),
+            ("services", "error: the server doesn't have a resource type \"services\""),
+            ("pod web -l a=b", "error: name cannot be provided when a selector is specified"),
+            ("pod web -A", "error: a resource cannot be retrieved by name across all namespaces"),
+        ] {
+            let refused = parse(line).expect_err(line);
+            assert!(refused.starts_with(expected), "{line}: {refused}");
+        }
+    }
+}

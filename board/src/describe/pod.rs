@@ -1,0 +1,335 @@
+//! A pod, as `kubectl describe pod` prints it.
+
+use serde_json::Value;
+
+use super::events;
+use super::text::{annotations, date, labels, list, of, quantity, several, since};
+use crate::tabs::Tabs;
+
+/// With what took place, if that is known.
+pub(super) fn describe(pod: &Value, events: Option<Vec<Value>>) -> String {
+    let mut tabs = Tabs::default();
+    let out = &mut tabs;
+    head(out, pod);
+    let (spec, status) = (&pod["spec"], &pod["status"]);
+    if !list(&spec["initContainers"]).is_empty() {
+        containers(out, "Init Containers", &spec["initContainers"], &status["initContainerStatuses"], pod);
+    }
+    containers(out, "Containers", &spec["containers"], &status["containerStatuses"], pod);
+    if !list(&spec["ephemeralContainers"]).is_empty() {
+        let statuses = &status["ephemeralContainerStatuses"];
+        containers(out, "Ephemeral Containers", &spec["ephemeralContainers"], statuses, pod);
+    }
+    conditions(out, spec, status);
+    volumes(out, &spec["volumes"]);
+    out.line(0, &format!("QoS Class:\t{}", of(&status["qosClass"])));
+    labels(out, "Node-Selectors", &spec["nodeSelector"]);
+    tolerations(out, &spec["tolerations"]);
+    if let Some(events) = events {
+        events::describe(out, events);
+    }
+    tabs.finish()
+}
+
+fn head(out: &mut Tabs, pod: &Value) {
+    let (metadata, spec, status) = (&pod["metadata"], &pod["spec"], &pod["status"]);
+    let mut field = |name: &str, value: &str| out.line(0, &format!("{name}:\t{value}"));
+    field("Name", of(&metadata["name"]));
+    field("Namespace", of(&metadata["namespace"]));
+    if let Some(priority) = spec["priority"].as_i64() {
+        field("Priority", &priority.to_string());
+    }
+    for (name, value) in [
+        ("Priority Class Name", &spec["priorityClassName"]),
+        ("Runtime Class Name", &spec["runtimeClassName"]),
+        ("Service Account", &spec["serviceAccountName"]),
+    ] {
+        if !of(value).is_empty() {
+            field(name, of(value));
+        }
+    }
+    match of(&spec["nodeName"]) {
+        "" => field("Node", "<none>"),
+        node => field("Node", &format!("{node}/{}", of(&status["hostIP"]))),
+    }
+    if status["startTime"].is_string() {
+        field("Start Time", &date(&status["startTime"]));
+    }
+    labels(out, "Labels", &metadata["labels"]);
+    annotations(out, &metadata["annotations"]);
+    let mut field = |name: &str, value: &str| out.line(0, &format!("{name}:\t{value}"));
+    let phase = of(&status["phase"]);
+    if metadata["deletionTimestamp"].is_string() && !["Failed", "Succeeded"].contains(&phase) {
+        field("Status", &format!("Terminating (lasts {})", since(&metadata["deletionTimestamp"])));
+        let grace = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or_default();
+        field("Termination Grace Period", &format!("{grace}s"));
+    } else {
+        field("Status", phase);
+    }
+    for (name, value) in [("Reason", &status["reason"]), ("Message", &status["message"])] {
+        if !of(value).is_empty() {
+            field(name, of(value));
+        }
+    }
+    seccomp(out, 0, &spec["securityContext"]);
+    out.line(0, &format!("IP:\t{}", of(&status["podIP"])));
+    match list(&status["podIPs"]) {
+        [] => out.line(0, "IPs:\t<none>"),
+        ips => {
+            out.line(0, "IPs:");
+            ips.iter().for_each(|ip| out.line(1, &format!("IP:\t{}", of(&ip["ip"]))));
+        }
+    }
+    let owners = list(&metadata["ownerReferences"]);
+    if let Some(owner) = owners.iter().find(|owner| owner["controller"] == true) {
+        out.line(0, &format!("Controlled By:\t{}/{}", of(&owner["kind"]), of(&owner["name"])));
+    }
+}
+
+fn seccomp(out: &mut Tabs, level: usize, context: &Value) {
+    let profile = &context["seccompProfile"];
+    if profile.is_object() {
+        out.line(level, &format!("SeccompProfile:\t{}", of(&profile["type"])));
+    }
+}
+
+fn containers(out: &mut Tabs, label: &str, containers: &Value, statuses: &Value, pod: &Value) {
+    out.line(0, &format!("{label}:"));
+    for container in list(containers) {
+        let status = list(statuses).iter().rfind(|status| status["name"] == container["name"]);
+        basics(out, container, status);
+        for (title, field) in [("Command:", "command"), ("Args:", "args")] {
+            let words = list(&container[field]);
+            if !words.is_empty() {
+                out.line(2, title);
+            }
+            words.iter().flat_map(|word| of(word).split('\n')).for_each(|line| out.line(3, line));
+        }
+        if let Some(status) = status {
+            state(out, "State", &status["state"]);
+            if status["lastState"]["terminated"].is_object() {
+                state(out, "Last State", &status["lastState"]);
+            }
+            let ready = if status["ready"] == true { "True" } else { "False" };
+            out.line(2, &format!("Ready:\t{ready}"));
+            out.line(2, &format!("Restart Count:\t{}", status["restartCount"].as_i64().unwrap_or_default()));
+        }
+        for (title, field) in [("Limits:", "limits"), ("Requests:", "requests")] {
+            let Some(amounts) = container["resources"][field].as_object().filter(|list| !list.is_empty())
+            else {
+                continue;
+            };
+            out.line(2, title);
+            let mut amounts: Vec<_> = amounts.iter().collect();
+            amounts.sort_by_key(|(name, _)| *name);
+            amounts.iter().for_each(|(name, amount)| out.line(3, &format!("{name}:\t{}", quantity(amount))));
+        }
+        for (title, field) in
+            [("Liveness", "livenessProbe"), ("Readiness", "readinessProbe"), ("Startup", "startupProbe")]
+        {
+            if container[field].is_object() {
+                out.line(2, &format!("{title}:\t{}", probe(&container[field])));
+            }
+        }
+        environment(out, container, pod);
+        mounts(out, container);
+    }
+}
+
+fn basics(out: &mut Tabs, container: &Value, status: Option<&Value>) {
+    out.line(1, &format!("{}:", of(&container["name"])));
+    if let Some(status) = status {
+        out.line(2, &format!("Container ID:\t{}", of(&status["containerID"])));
+    }
+    out.line(2, &format!("Image:\t{}", of(&container["image"])));
+    if let Some(status) = status {
+        out.line(2, &format!("Image ID:\t{}", of(&status["imageID"])));
+    }
+    let ports = |field: &str| {
+        let ports = list(&container["ports"]).iter().map(|port| {
+            let name = match of(&port["name"]) {
+                "" => String::new(),
+                name => format!(" ({name})"),
+            };
+            format!("{}/{}{name}", port[field].as_i64().unwrap_or_default(), of(&port["protocol"]))
+        });
+        ports.collect::<Vec<_>>().join(", ")
+    };
+    for (title, ports) in [("Port", ports("containerPort")), ("Host Port", ports("hostPort"))] {
+        match ports.as_str() {
+            "" => out.line(2, &format!("{title}:\t<none>")),
+            ports if ports.contains(',') => out.line(2, &format!("{title}s:\t{ports}")),
+            ports => out.line(2, &format!("{title}:\t{ports}")),
+        }
+    }
+    seccomp(out, 2, &container["securityContext"]);
+}
+
+fn state(out: &mut Tabs, title: &str, state: &Value) {
+    let (running, waiting, terminated) = (&state["running"], &state["waiting"], &state["terminated"]);
+    if running.is_object() {
+        out.line(2, &format!("{title}:\tRunning"));
+        out.line(3, &format!("Started:\t{}", date(&running["startedAt"])));
+    } else if terminated.is_object() {
+        out.line(2, &format!("{title}:\tTerminated"));
+        for (name, value) in [("Reason", &terminated["reason"]), ("Message", &terminated["message"])] {
+            if !of(value).is_empty() {
+                out.line(3, &format!("{name}:\t{}", of(value)));
+            }
+        }
+        out.line(3, &format!("Exit Code:\t{}", terminated["exitCode"].as_i64().unwrap_or_default()));
+        out.line(3, &format!("Started:\t{}", date(&terminated["startedAt"])));
+        out.line(3, &format!("Finished:\t{}", date(&terminated["finishedAt"])));
+    } else {
+        out.line(2, &format!("{title}:\tWaiting"));
+        if !of(&waiting["reason"]).is_empty() {
+            out.line(3, &format!("Reason:\t{}", of(&waiting["reason"])));
+        }
+    }
+}
+
+/// `DescribeProbe`.
+fn probe(probe: &Value) -> String {
+    let number = |field: &str| probe[field].as_i64().unwrap_or_default();
+    let beat = format!(
+        "delay={}s timeout={}s period={}s #success={} #failure={}",
+        number("initialDelaySeconds"),
+        number("timeoutSeconds"),
+        number("periodSeconds"),
+        number("successThreshold"),
+        number("failureThreshold")
+    );
+    let port = |owner: &Value| match &owner["port"] {
+        Value::String(name) => name.clone(),
+        number => number.as_i64().unwrap_or_default().to_string(),
+    };
+    let (exec, http, tcp, grpc) = (&probe["exec"], &probe["httpGet"], &probe["tcpSocket"], &probe["grpc"]);
+    if exec.is_object() {
+        let command: Vec<&str> = list(&exec["command"]).iter().map(of).collect();
+        format!("exec [{}] {beat}", command.join(" "))
+    } else if http.is_object() {
+        let host = match of(&http["host"]) {
+            host if host.contains(':') => format!("[{host}]"),
+            host => host.to_owned(),
+        };
+        let path = match of(&http["path"]) {
+            "" => String::new(),
+            path if path.starts_with('/') => path.to_owned(),
+            path => format!("/{path}"),
+        };
+        format!("http-get {}://{host}:{}{path} {beat}", of(&http["scheme"]).to_lowercase(), port(http))
+    } else if tcp.is_object() {
+        format!("tcp-socket {}:{} {beat}", of(&tcp["host"]), port(tcp))
+    } else if grpc.is_object() {
+        format!("grpc <pod>:{} {} {beat}", port(grpc), of(&grpc["service"]))
+    } else {
+        format!("unknown {beat}")
+    }
+}
+
+fn environment(out: &mut Tabs, container: &Value, pod: &Value) {
+    let variables = list(&container["env"]);
+    out.line(2, if variables.is_empty() { "Environment:\t<none>" } else { "Environment:" });
+    for variable in variables {
+        let name = of(&variable["name"]);
+        let field = &variable["valueFrom"]["fieldRef"];
+        if field.is_object() {
+            let (version, path) = (of(&field["apiVersion"]), of(&field["fieldPath"]));
+            out.line(3, &format!("{name}:\t{} ({version}:{path})", value_of(pod, path)));
+            continue;
+        }
+        for (place, line) in of(&variable["value"]).split('\n').enumerate() {
+            let name = if place == 0 { format!("{name}:") } else { String::new() };
+            out.line(3, &format!("{name}\t{line}"));
+        }
+    }
+}
+
+/// What kubectl itself finds at a field of the pod: of all that a variable may take it knows two.
+fn value_of<'a>(pod: &'a Value, path: &str) -> &'a str {
+    match path {
+        "metadata.name" => of(&pod["metadata"]["name"]),
+        "metadata.namespace" => of(&pod["metadata"]["namespace"]),
+        _ => "",
+    }
+}
+
+fn mounts(out: &mut Tabs, container: &Value) {
+    let mut mounts: Vec<&Value> = list(&container["volumeMounts"]).iter().collect();
+    mounts.sort_by_key(|mount| of(&mount["mountPath"]));
+    out.line(2, if mounts.is_empty() { "Mounts:\t<none>" } else { "Mounts:" });
+    for mount in mounts {
+        let mut flags = if mount["readOnly"] == true { "ro" } else { "rw" }.to_owned();
+        if !of(&mount["subPath"]).is_empty() {
+            flags.push_str(&format!(",path={:?}", of(&mount["subPath"])));
+        }
+        out.line(3, &format!("{} from {} ({flags})", of(&mount["mountPath"]), of(&mount["name"])));
+    }
+}
+
+fn conditions(out: &mut Tabs, spec: &Value, status: &Value) {
+    let conditions = list(&status["conditions"]);
+    let gates = list(&spec["readinessGates"]);
+    if !gates.is_empty() {
+        out.line(0, "Readiness Gates:");
+        out.line(1, "Type\tStatus");
+        for gate in gates {
+            let given = conditions.iter().find(|condition| condition["type"] == gate["conditionType"]);
+            let status = given.map_or("<none>", |given| of(&given["status"]));
+            out.line(1, &format!("{} \t{status} ", of(&gate["conditionType"])));
+        }
+    }
+    if !conditions.is_empty() {
+        out.line(0, "Conditions:");
+        out.line(1, "Type\tStatus");
+        for condition in conditions {
+            out.line(1, &format!("{} \t{} ", of(&condition["type"]), of(&condition["status"])));
+        }
+    }
+}
+
+fn volumes(out: &mut Tabs, volumes: &Value) {
+    let volumes = list(volumes);
+    out.line(0, if volumes.is_empty() { "Volumes:\t<none>" } else { "Volumes:" });
+    for volume in volumes {
+        out.line(1, &format!("{}:", of(&volume["name"])));
+        let (host_path, empty_dir) = (&volume["hostPath"], &volume["emptyDir"]);
+        if host_path.is_object() {
+            out.line(2, "Type:\tHostPath (bare host directory volume)");
+            out.line(2, &format!("Path:\t{}", of(&host_path["path"])));
+            out.line(2, &format!("HostPathType:\t{}", host_path["type"].as_str().unwrap_or("<none>")));
+        } else if empty_dir.is_object() {
+            out.line(2, "Type:\tEmptyDir (a temporary directory that shares a pod's lifetime)");
+            out.line(2, &format!("Medium:\t{}", of(&empty_dir["medium"])));
+            let limit = quantity(&empty_dir["sizeLimit"]);
+            let limit = if limit.is_zero() { "<unset>".to_owned() } else { limit.to_string() };
+            out.line(2, &format!("SizeLimit:\t{limit}"));
+        } else {
+            out.line(1, "<unknown>");
+        }
+    }
+}
+
+fn tolerations(out: &mut Tabs, tolerations: &Value) {
+    let mut tolerations: Vec<&Value> = list(tolerations).iter().collect();
+    tolerations.sort_by_key(|toleration| of(&toleration["key"]));
+    let line = |toleration: &&Value| {
+        let of = |field: &str| of(&toleration[field]);
+        let mut line = of("key").to_owned();
+        if !of("value").is_empty() {
+            line.push_str(&format!("={}", of("value")));
+        }
+        if !of("effect").is_empty() {
+            line.push_str(&format!(":{}", of("effect")));
+        }
+        if of("operator") == "Exists" && of("value").is_empty() {
+            let everything = of("key").is_empty() && of("effect").is_empty();
+            line.push_str(if everything { "op=Exists" } else { " op=Exists" });
+        }
+        if let Some(seconds) = toleration["tolerationSeconds"].as_i64() {
+            line.push_str(&format!(" for {seconds}s"));
+        }
+        line
+    };
+    several(out, "Tolerations", tolerations.iter().map(line));
+}

@@ -1,0 +1,109 @@
+//! What a description is put together from: fields of objects, ages and times as kubectl prints them.
+
+use nodlet_runtime::api::age;
+use nodlet_runtime::spec::Quantity;
+use nodlet_runtime::time::Timestamp;
+use serde_json::Value;
+
+use crate::tabs::Tabs;
+
+/// A string; empty where there is none.
+pub(super) fn of(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// The elements of a list; none where there is none.
+pub(super) fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A quantity as Kubernetes prints it again.
+pub(super) fn quantity(value: &Value) -> Quantity {
+    Quantity::parse(of(value)).unwrap_or(Quantity::from_milli(0))
+}
+
+fn time(value: &Value) -> Option<Timestamp> {
+    Timestamp::parse(value.as_str()?)
+}
+
+/// How long ago that was.
+pub(super) fn since(value: &Value) -> String {
+    age(time(value), Timestamp::now())
+}
+
+/// `time.RFC1123Z` in the time zone of whoever reads it. What has no time was at the beginning of all.
+pub(super) fn date(value: &Value) -> String {
+    let Some(time) = time(value) else { return "Mon, 01 Jan 0001 00:00:00 +0000".to_owned() };
+    let seconds = time.0.div_euclid(1_000_000_000);
+    // SAFETY: all zeros are a `tm`, of which the C library fills every field.
+    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both point to what lives until the call is over.
+    if unsafe { libc::localtime_r(&seconds, &mut tm) }.is_null() {
+        return time.to_string();
+    }
+    let name = |names: &[&'static str], index: i32| {
+        usize::try_from(index).ok().and_then(|index| names.get(index)).copied().unwrap_or_default()
+    };
+    let day = name(&["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"], tm.tm_wday);
+    let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let month = name(&months, tm.tm_mon);
+    let (sign, offset) = if tm.tm_gmtoff < 0 { ('-', -tm.tm_gmtoff) } else { ('+', tm.tm_gmtoff) };
+    format!(
+        "{day}, {:02} {month} {:04} {:02}:{:02}:{:02} {sign}{:02}{:02}",
+        tm.tm_mday,
+        tm.tm_year + 1900,
+        tm.tm_hour,
+        tm.tm_min,
+        tm.tm_sec,
+        offset / 3600,
+        offset / 60 % 60
+    )
+}
+
+/// `printLabelsMultiline`.
+pub(super) fn labels(out: &mut Tabs, title: &str, labels: &Value) {
+    let labels = labels.as_object().into_iter().flatten();
+    let mut lines: Vec<(&String, &Value)> = labels.collect();
+    lines.sort_by_key(|(key, _)| *key);
+    several(out, title, lines.into_iter().map(|(key, value)| format!("{key}={}", of(value))));
+}
+
+/// A title and values below each other, `<none>` if there are none.
+pub(super) fn several(out: &mut Tabs, title: &str, lines: impl Iterator<Item = String>) {
+    let mut any = false;
+    for line in lines {
+        let before = if any { "\t".to_owned() } else { format!("{title}:\t") };
+        out.line(0, &format!("{before}{line}"));
+        any = true;
+    }
+    if !any {
+        out.line(0, &format!("{title}:\t<none>"));
+    }
+}
+
+/// Bytes of an annotation that stands in one line with its key.
+const ANNOTATION: usize = 140;
+
+/// `printAnnotationsMultiline`.
+pub(super) fn annotations(out: &mut Tabs, annotations: &Value) {
+    const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+    let annotations = annotations.as_object().into_iter().flatten();
+    let mut annotations: Vec<(&String, &str)> =
+        annotations.filter(|(key, _)| *key != LAST_APPLIED).map(|(key, value)| (key, of(value))).collect();
+    annotations.sort();
+    let mut lines = Vec::new();
+    for (key, value) in annotations {
+        let value = value.strip_suffix('\n').unwrap_or(value);
+        if value.len() + key.len() + 2 <= ANNOTATION && !value.contains('\n') {
+            lines.push(format!("{key}: {value}"));
+            continue;
+        }
+        lines.push(format!("{key}:"));
+        for part in value.split('\n') {
+            let end = part.floor_char_boundary(ANNOTATION - 2);
+            let more = if part.len() > ANNOTATION - 2 { "..." } else { "" };
+            lines.push(format!("  {}{more}", &part[..end]));
+        }
+    }
+    several(out, "Annotations", lines.into_iter());
+}

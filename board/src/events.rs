@@ -1,0 +1,256 @@
+//! `nodlet events`: what took place, in the order of time, as `kubectl events` prints it.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use lexopt::{Parser, ValueExt};
+use serde_json::{Value, json};
+
+use crate::arguments::{Context, Flag, switch};
+use crate::client::{Client, Watched, encode};
+use crate::describe::interval;
+use crate::get::resource;
+use crate::output::{self, Columns};
+use crate::{Failure, Outcome, Verb};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "events",
+    summary: "Show what took place, in the order of time",
+    help: "\
+Show what took place with pods and with the node, in the order of time.
+
+Usage: nodlet events [--for TYPE/NAME] [flags]
+
+Examples:
+  # What became of one pod, and what becomes of it
+  nodlet events --for pod/web -w
+
+  # What went wrong, anywhere
+  nodlet events -A --types Warning
+
+Flags:
+      --for TYPE/NAME     of this object alone
+      --types TYPES       only of these types: Normal,Warning
+  -n, --namespace NAME    of this namespace instead of default
+  -A, --all-namespaces    of all namespaces
+  -o, --output FORMAT     yaml or json
+      --no-headers        no first line
+  -w, --watch             stay, and show what takes place
+      --root DIR          of the agent of this root
+
+The last hour is kept, in memory: none of it is written to flash.
+",
+    run,
+};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Format {
+    #[default]
+    Table,
+    Yaml,
+    Json,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Events {
+    /// Field selector of `--for`.
+    about: String,
+    types: Vec<String>,
+    all_namespaces: bool,
+    format: Format,
+    no_headers: bool,
+    watch: bool,
+}
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let events = Events::parse(&mut context, &mut parser)?;
+    let client = Client::new(&context.root);
+    let mut out = std::io::stdout().lock();
+    let collection = match events.all_namespaces {
+        true => "/api/v1/events".to_owned(),
+        false => format!("/api/v1/namespaces/{}/events", encode(&context.namespace)),
+    };
+    let target = format!("{collection}?fieldSelector={}", encode(&events.about));
+    let mut columns = Columns::default();
+    let mut headers = !events.no_headers;
+    if events.watch {
+        // What there is comes first, as it is kept.
+        client.watch(&format!("{target}&watch=true"), "application/json", |kind, event| {
+            if kind != "DELETED" && events.takes(event) {
+                match events.format {
+                    Format::Table => columns.write(&mut out, &events.rows([event], &mut headers))?,
+                    Format::Yaml => write!(out, "---\n{}", output::yaml(event))?,
+                    Format::Json => writeln!(out, "{}", output::json(event))?,
+                }
+                out.flush()?;
+            }
+            Ok(Watched::More)
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut list = client.json("GET", &target, None)?;
+    let mut found: Vec<Value> = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    found.retain(|event| events.takes(event));
+    if found.is_empty() {
+        match events.all_namespaces {
+            true => eprintln!("No events found."),
+            false => eprintln!("No events found in {} namespace.", context.namespace),
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let time = |event: &Value| event["lastTimestamp"].as_str().unwrap_or_default().to_owned();
+    found.sort_by_key(time);
+    match events.format {
+        Format::Table => columns.write(&mut out, &events.rows(&found, &mut headers))?,
+        Format::Yaml | Format::Json => {
+            let list = json!({
+                "apiVersion": "v1", "items": found, "kind": "EventList", "metadata": { "resourceVersion": "" },
+            });
+            match events.format {
+                Format::Yaml => write!(out, "{}", output::yaml(&list))?,
+                Format::Table | Format::Json => writeln!(out, "{}", output::json(&list))?,
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Events {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Events, Failure> {
+        let mut events = Events::default();
+        while let Some(argument) = parser.next()? {
+            if let lexopt::Arg::Value(value) = &argument {
+                let value = value.to_string_lossy();
+                return Err(context.wrong_use(format!("unexpected argument {value:?}: give --for TYPE/NAME")));
+            }
+            match Flag::from(argument) {
+                Flag::Short('A') => events.all_namespaces = true,
+                Flag::Short('w') => events.watch = true,
+                Flag::Short('o') => events.format = format(&parser.value()?.string()?)?,
+                Flag::Long(name) => match name.as_str() {
+                    "for" => events.about = about(&parser.value()?.string()?)?,
+                    "types" => events.types = types(&parser.value()?.string()?)?,
+                    "all-namespaces" => events.all_namespaces = switch(parser)?,
+                    "output" => events.format = format(&parser.value()?.string()?)?,
+                    "no-headers" => events.no_headers = switch(parser)?,
+                    "watch" => events.watch = switch(parser)?,
+                    _ => context.namespaced(&Flag::Long(name), parser)?,
+                },
+                other => context.namespaced(&other, parser)?,
+            }
+        }
+        Ok(events)
+    }
+
+    fn takes(&self, event: &Value) -> bool {
+        let kind = event["type"].as_str().unwrap_or_default();
+        self.types.is_empty() || self.types.iter().any(|wanted| wanted.eq_ignore_ascii_case(kind))
+    }
+
+    fn rows<'a>(&self, events: impl IntoIterator<Item = &'a Value>, headers: &mut bool) -> Vec<Vec<String>> {
+        let namespace = |value: &str| self.all_namespaces.then(|| value.to_owned());
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        if std::mem::take(headers) {
+            let names = ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"].map(str::to_owned);
+            rows.push(namespace("NAMESPACE").into_iter().chain(names).collect());
+        }
+        for event in events {
+            let text = |value: &Value| escape(value.as_str().unwrap_or_default());
+            let about = &event["involvedObject"];
+            let cells = [
+                interval(event),
+                text(&event["type"]),
+                text(&event["reason"]),
+                format!("{}/{}", text(&about["kind"]), text(&about["name"])),
+                escape(event["message"].as_str().unwrap_or_default().trim()),
+            ];
+            let of = event["metadata"]["namespace"].as_str().unwrap_or_default();
+            rows.push(namespace(of).into_iter().chain(cells).collect());
+        }
+        rows
+    }
+}
+
+/// What a container says of itself is not to steer the terminal.
+fn escape(text: &str) -> String {
+    text.replace('\u{1b}', "^[").replace('\r', "\\r")
+}
+
+/// The field selector of `TYPE/NAME`.
+fn about(text: &str) -> Result<String, Failure> {
+    let (kind, name) =
+        text.split_once('/').ok_or_else(|| Failure::new("--for must be in resource/name form"))?;
+    if name.contains('/') {
+        return Err(Failure::new("arguments in resource/name form may not have more than one slash"));
+    }
+    let kind = match resource(kind)?.0 {
+        "pods" => "Pod",
+        "nodes" => "Node",
+        "events" => "Event",
+        _ => "Namespace",
+    };
+    Ok(format!("involvedObject.kind={kind},involvedObject.apiVersion=v1,involvedObject.name={name}"))
+}
+
+fn types(text: &str) -> Result<Vec<String>, Failure> {
+    let types: Vec<String> = text.split(',').map(str::to_owned).collect();
+    let is_type = |kind: &String| ["normal", "warning"].contains(&kind.to_lowercase().as_str());
+    if types.iter().all(is_type) {
+        Ok(types)
+    } else {
+        Err(Failure::new("valid --types are Normal or Warning"))
+    }
+}
+
+fn format(text: &str) -> Result<Format, Failure> {
+    match text {
+        "yaml" => Ok(Format::Yaml),
+        "json" => Ok(Format::Json),
+        other => Err(Failure::new(format!(
+            "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,yaml"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Events, String> {
+        let mut context = Context::new();
+        context.help = VERB.help;
+        context.verb = "events";
+        let mut parser = Parser::from_args(line.split_whitespace());
+        Events::parse(&mut context, &mut parser).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn arguments_mean_what_they_mean_to_kubectl() {
+        let about = "involvedObject.kind=Pod,involvedObject.apiVersion=v1,involvedObject.name=web".to_owned();
+        for (line, expected) in [
+            ("", Events::default()),
+            ("--for pod/web -w", Events { about: about.clone(), watch: true, ..Events::default() }),
+            (
+                "--for=po/web --types=normal",
+                Events { about, types: vec!["normal".into()], ..Events::default() },
+            ),
+            (
+                "-A --no-headers -o yaml",
+                Events { all_namespaces: true, no_headers: true, format: Format::Yaml, ..Events::default() },
+            ),
+        ] {
+            assert_eq!(parse(line), Ok(expected), "{line}");
+        }
+        for (line, expected) in [
+            ("pods", "error: unexpected argument \"pods\": give --for TYPE/NAME"),
+            ("--for web", "error: --for must be in resource/name form"),
+            ("--for pod/a/b", "error: arguments in resource/name form may not have more than one slash"),
+            ("--for service/a", "error: the server doesn't have a resource type \"service\""),
+            ("--types Sad", "error: valid --types are Normal or Warning"),
+            ("-o wide", "error: unable to match a printer suitable for the output format \"wide\""),
+        ] {
+            let refused = parse(line).expect_err(line);
+            assert!(refused.starts_with(expected), "{line}: {refused}");
+        }
+    }
+}

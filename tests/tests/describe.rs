@@ -1,0 +1,158 @@
+//! `nodlet describe` and `nodlet events` print what kubectl prints, byte for byte.
+
+use nodlet_tests::{Device, Kubectl, manifest};
+
+/// Both print the same. They are run one after the other, and ages grow meanwhile: it is tried
+/// until a second has not passed between them.
+fn same<const N: usize>(device: &Device, kubectl: &Kubectl, words: [&str; N]) -> String {
+    let mut both = (String::new(), String::new());
+    let is_same = || {
+        both = (kubectl.run(words).ok(), device.nodlet(words).ok());
+        both.0 == both.1
+    };
+    let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        device.wait_within(std::time::Duration::from_secs(20), "both to print the same", is_same);
+    }));
+    assert!(tried.is_ok(), "kubectl {words:?} says:\n{}\nand nodlet:\n{}", both.0, both.1);
+    both.1
+}
+
+/// One of whatever a pod can have here.
+const RICH: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata:
+  name: rich
+  labels: {tier: front, app: rich}
+  annotations:
+    note: short
+    long: "a line that is much longer than a hundred and forty characters, so that it is not printed beside its key but below it, cut where no more fits in"
+    lines: "one\ntwo\n"
+spec:
+  terminationGracePeriodSeconds: 1
+  nodeSelector: {disk: fast}
+  tolerations:
+  - {key: b, operator: Exists, effect: NoExecute, tolerationSeconds: 30}
+  - {key: a, operator: Equal, value: x, effect: NoSchedule}
+  - {operator: Exists}
+  readinessGates: [{conditionType: example.com/a}]
+  volumes:
+  - {name: cache, emptyDir: {sizeLimit: 1Mi, medium: Memory}}
+  - {name: data, emptyDir: {}}
+  - {name: host, hostPath: {path: /tmp, type: Directory}}
+  - {name: any, hostPath: {path: /tmp}}
+  initContainers:
+  - {name: first, image: "localhost/demo:1", args: [print, ready]}
+  - name: proxy
+    image: localhost/demo:1
+    restartPolicy: Always
+    args: [sleep]
+    startupProbe: {exec: {command: [/bin/demo, print, ok]}, periodSeconds: 1}
+  containers:
+  - name: app
+    image: localhost/demo:1
+    command: [/bin/demo]
+    args: [serve, "8080", /bin, then, "print\nlines"]
+    ports:
+    - {containerPort: 8080, name: http}
+    - {containerPort: 8081, protocol: UDP}
+    env:
+    - {name: PLAIN, value: "yes"}
+    - {name: LINES, value: "one\ntwo"}
+    - {name: NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+    - {name: TIER, valueFrom: {fieldRef: {fieldPath: "metadata.labels['tier']"}}}
+    - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+    resources:
+      requests: {cpu: 100m, memory: 16Mi}
+      limits: {cpu: "0.5", memory: 64Mi}
+    livenessProbe: {httpGet: {port: http, path: /healthz}, initialDelaySeconds: 1000}
+    readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}
+    volumeMounts:
+    - {name: data, mountPath: /var/data, subPath: sub}
+    - {name: cache, mountPath: /cache}
+    - {name: host, mountPath: /host, readOnly: true}
+  - {name: helper, image: "localhost/demo:1", args: [sleep], ports: [{containerPort: 9}]}
+"#;
+
+#[test]
+fn a_pod_and_its_node_are_described_as_kubectl_describes_them() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest("rich.yaml", RICH);
+    device
+        .wait_for("its containers to be ready", || device.pod("rich").condition("ContainersReady") == "True");
+    let text = same(&device, &kubectl, ["describe", "pod", "rich"]);
+    for line in ["Readiness Gates:", "  Type            Status", "Init Containers:", "Events:"] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    device.write_manifest("plain.yaml", &manifest::pod_with("plain", "exit 3", "restartPolicy: Never"));
+    device.pod("plain").wait_phase("Failed");
+    device.write_manifest("net.yaml", &manifest::pod_with("net", "sleep", "hostNetwork: true"));
+    device.pod("net").wait_ready();
+    let failed = same(&device, &kubectl, ["describe", "pod", "plain"]);
+    assert!(failed.contains("Exit Code:    3"), "{failed}");
+    // Several at once, and by the beginning of a name.
+    same(&device, &kubectl, ["describe", "pods"]);
+    same(&device, &kubectl, ["describe", "pods", "-l", "app=rich"]);
+    same(&device, &kubectl, ["describe", "pod", "pl"]);
+    same(&device, &kubectl, ["describe", "pod/net"]);
+    same(&device, &kubectl, ["describe", "pod", "net", "plain", "--show-events"]);
+    let node = same(&device, &kubectl, ["describe", "node"]);
+    assert!(node.contains("Starting kubelet."), "{node}");
+    let absent = device.nodlet(["describe", "pod", "absent"]).refused();
+    assert_eq!(absent, kubectl.run(["describe", "pod", "absent"]).refused());
+    assert_eq!(
+        device.nodlet(["describe", "pod", "absent"]).code,
+        kubectl.run(["describe", "pod", "absent"]).code
+    );
+}
+
+#[test]
+fn a_pod_that_does_not_run_tells_why() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let gated = manifest::pod_with("gated", "sleep", "schedulingGates: [{name: a}]");
+    device.write_manifest("gated.yaml", &gated);
+    let missing = manifest::pod("missing", "sleep").replace("localhost/demo:1", "localhost/absent:1");
+    device.write_manifest("missing.yaml", &missing);
+    device.write_manifest("crash.yaml", &manifest::pod("crash", "exit 2"));
+    device.wait_for("it to crash again", || {
+        device.pod("crash").container("app").reason() == "CrashLoopBackOff"
+    });
+    device.wait_for("the image to be missed", || device.pod("missing").container("app").state() == "waiting");
+    same(&device, &kubectl, ["describe", "pod", "gated"]);
+    let crash = same(&device, &kubectl, ["describe", "pod", "crash"]);
+    assert!(crash.contains("Back-off restarting failed container app in pod crash"), "{crash}");
+    let missing = same(&device, &kubectl, ["describe", "pod", "missing"]);
+    assert!(missing.contains("Failed to pull image \"localhost/absent:1\""), "{missing}");
+}
+
+#[test]
+fn events_are_listed_as_kubectl_lists_them() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest("crash.yaml", &manifest::pod("crash", "exit 2"));
+    device.wait_for("it to crash again", || {
+        device.pod("crash").container("app").reason() == "CrashLoopBackOff"
+    });
+    let events = same(&device, &kubectl, ["events"]);
+    assert!(events.contains("(x2 over "), "what repeats is counted: {events}");
+    same(&device, &kubectl, ["events", "-A"]);
+    same(&device, &kubectl, ["events", "--for", "pod/crash", "--types=Warning"]);
+    same(&device, &kubectl, ["events", "--no-headers"]);
+    same(&device, &kubectl, ["get", "events"]);
+    same(&device, &kubectl, ["get", "events", "-o", "wide"]);
+    let name = device.get("/api/v1/nodes").expect("nodes")["items"][0]["metadata"]["name"].clone();
+    let node = format!("node/{}", name.as_str().expect("a name"));
+    let of_node = same(&device, &kubectl, ["events", "--for", &node]);
+    assert!(of_node.contains("Starting kubelet."), "{of_node}");
+    let none = kubectl.run(["events", "-n", "other"]);
+    assert_eq!(device.nodlet(["events", "-n", "other"]).stderr, none.stderr);
+    // All of it is in memory.
+    let written = std::process::Command::new("grep")
+        .args(["-rl", "Back-off restarting"])
+        .arg(device.path("/var/lib/nodlet"))
+        .output()
+        .expect("grep can be run");
+    assert_eq!(String::from_utf8_lossy(&written.stdout), "");
+}

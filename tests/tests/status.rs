@@ -1,0 +1,221 @@
+//! What a pod's status says, what others may say in it, and gates, with the unmodified kubectl.
+
+use std::process::Command;
+
+use nodlet_tests::{Device, Kubectl, manifest};
+use serde_json::{Value, json};
+
+fn condition(device: &Device, pod: &str, kind: &str) -> Value {
+    let status = device.pod(pod).status();
+    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
+}
+
+/// kubectl's `patch --subresource=status`.
+fn patch(kubectl: &Kubectl, pod: &str, how: &str, patch: &Value) -> nodlet_tests::Ran {
+    let (how, patch) = (format!("--type={how}"), patch.to_string());
+    kubectl.run(["patch", "pod", pod, "--subresource=status", &how, "-p", &patch])
+}
+
+fn gate(kind: &str, status: &str) -> Value {
+    json!({ "status": { "conditions": [{ "type": kind, "status": status }] } })
+}
+
+#[test]
+fn a_readiness_gate_is_opened_through_the_status_and_stays_open() {
+    let mut device = Device::start();
+    let spec = "readinessGates: [{conditionType: example.com/a}, {conditionType: example.com/b}]";
+    device.write_manifest("web.yaml", &manifest::pod_with("web", "sleep", spec));
+    device.wait_for("its container to be ready", || device.pod("web").condition("ContainersReady") == "True");
+    assert_eq!(condition(&device, "web", "Ready")["reason"], "ReadinessGatesNotReady");
+    {
+        let kubectl = Kubectl::new(&device);
+        let wide = kubectl.run(["get", "pods", "-o", "wide"]).ok();
+        assert!(wide.lines().nth(1).is_some_and(|row| row.ends_with("0/2")), "{wide}");
+        let said = patch(&kubectl, "web", "strategic", &gate("example.com/a", "True")).ok();
+        assert_eq!(said, "pod/web patched\n");
+        // A merge patch replaces the list: what is the node's in it comes back by itself.
+        let both = json!({ "status": { "conditions": [
+            { "type": "example.com/a", "status": "True", "lastTransitionTime": "2026-01-31T12:00:00Z" },
+            { "type": "example.com/b", "status": "Unknown", "reason": "Asked", "message": "no answer yet" },
+        ] } });
+        patch(&kubectl, "web", "merge", &both).ok();
+        let closed = "the status of pod readiness gate \"example.com/b\" is not \"True\", but Unknown";
+        assert_eq!(condition(&device, "web", "Ready")["message"], closed);
+        assert_eq!(condition(&device, "web", "example.com/b")["message"], "no answer yet");
+        let replace = json!([{ "op": "replace", "path": "/status/conditions/1/status", "value": "True" }]);
+        patch(&kubectl, "web", "json", &replace).ok();
+        device.pod("web").wait_ready();
+        let wide = kubectl.run(["get", "pods", "-o", "wide"]).ok();
+        assert!(wide.lines().nth(1).is_some_and(|row| row.ends_with("2/2")), "{wide}");
+        // The whole object, as `kubectl replace` sends it: what it leaves out of the node's is the node's.
+        let mut object = device.pod("web").object().expect("it is there");
+        object["status"]["conditions"]
+            .as_array_mut()
+            .expect("a list")
+            .retain(|one| one["type"] != "example.com/b");
+        let file = device.path("/web.json");
+        std::fs::write(&file, object.to_string()).expect("it can be written");
+        let file = file.display().to_string();
+        kubectl.run(["replace", "--subresource=status", "-f", &file]).ok();
+        assert!(!device.pod("web").is_ready());
+        let conflict = kubectl.run(["replace", "--subresource=status", "-f", &file]).refused();
+        assert!(conflict.contains("the object has been modified; please apply your changes"), "{conflict}");
+        patch(&kubectl, "web", "strategic", &gate("example.com/b", "True")).ok();
+        device.pod("web").wait_ready();
+    }
+    let before = condition(&device, "web", "Ready");
+    let born = device.pod("web").born("app");
+    device.kill_agent();
+    device.start_agent();
+    device.pod("web").wait_ready();
+    assert_eq!(condition(&device, "web", "example.com/a")["lastTransitionTime"], "2026-01-31T12:00:00Z");
+    assert_eq!(device.pod("web").born("app"), born, "nothing became of its container");
+    assert_eq!(condition(&device, "web", "Ready"), before, "nor of its transition");
+}
+
+#[test]
+fn what_the_node_says_nobody_else_says() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    for (change, named) in [
+        (
+            gate("Ready", "False"),
+            "status.conditions[0]: Forbidden: \"Ready\" is what the node says of the pod",
+        ),
+        (
+            json!({ "status": { "phase": "Failed" } }),
+            "status.phase: Forbidden: is what the node says of the pod",
+        ),
+        (gate("no name", "True"), "Invalid value: \"no name\": name part must consist of"),
+        (
+            gate("a", "Maybe"),
+            "Unsupported value: \"Maybe\": supported values: \"False\", \"True\", \"Unknown\"",
+        ),
+        (
+            json!({ "metadata": { "uid": "other" }, "status": {} }),
+            "Precondition failed: UID in precondition: other",
+        ),
+    ] {
+        let refused = patch(&kubectl, "web", "merge", &change).refused();
+        assert!(refused.contains(named), "{named} in {refused}");
+    }
+    assert!(device.pod("web").is_ready());
+    let absent = patch(&kubectl, "absent", "merge", &gate("a", "True")).refused();
+    assert!(absent.contains("pods \"absent\" not found"), "{absent}");
+}
+
+#[test]
+fn a_gated_pod_starts_when_its_gates_are_removed_through_the_api() {
+    let mut device = Device::start();
+    let gated =
+        manifest::pod_with("web", "sleep", "schedulingGates: [{name: example.com/a}, {name: example.com/b}]");
+    assert_eq!(device.nodlet_with_input(["apply", "-f", "-"], &gated).ok(), "pod/web created\n");
+    let uid = device.pod("web").uid();
+    let listed = device.nodlet(["get", "pods", "-o", "wide"]).ok();
+    let row: Vec<&str> = listed.lines().nth(1).expect("a row").split_whitespace().collect();
+    assert_eq!((row[1], row[2], row[6]), ("0/1", "SchedulingGated", "<none>"), "{listed}");
+    {
+        let kubectl = Kubectl::new(&device);
+        assert!(kubectl.run(["get", "pods"]).ok().contains("SchedulingGated"));
+        let gates = |names: &[&str]| {
+            let gates: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
+            json!({ "spec": { "schedulingGates": gates } }).to_string()
+        };
+        let one = gates(&["example.com/b"]);
+        kubectl.run(["patch", "pod", "web", "--type=merge", "-p", &one]).ok();
+        let object = device.pod("web").object().expect("it is there");
+        assert_eq!((&object["metadata"]["generation"], &object["metadata"]["uid"]), (&json!(2), &json!(uid)));
+        let new = gates(&["example.com/b", "example.com/c"]);
+        let refused = kubectl.run(["patch", "pod", "web", "--type=merge", "-p", &new]).refused();
+        let named = "spec.schedulingGates[1].name: Forbidden: only deletion is allowed, but found new scheduling gate 'example.com/c'";
+        assert!(refused.contains(named), "{refused}");
+        // Narrowed down it may be, as long as no node has it.
+        let narrow = json!({ "spec": { "nodeSelector": { "disk": "fast" } } }).to_string();
+        kubectl.run(["patch", "pod", "web", "--type=merge", "-p", &narrow]).ok();
+    }
+    device.kill_agent();
+    device.start_agent();
+    let object = device.pod("web").object().expect("it is there");
+    assert_eq!((&object["metadata"]["generation"], &object["metadata"]["uid"]), (&json!(3), &json!(uid)));
+    assert_eq!(object["spec"]["nodeSelector"]["disk"], "fast");
+    assert!(device.container_processes().is_empty());
+
+    let kubectl = Kubectl::new(&device);
+    let remove = json!([{ "op": "remove", "path": "/spec/schedulingGates" }]).to_string();
+    assert_eq!(kubectl.run(["patch", "pod", "web", "--type=json", "-p", &remove]).ok(), "pod/web patched\n");
+    device.pod("web").wait_ready();
+    let object = device.pod("web").object().expect("it is there");
+    assert_eq!((&object["metadata"]["generation"], &object["metadata"]["uid"]), (&json!(4), &json!(uid)));
+    assert_eq!(object["status"]["observedGeneration"], 4);
+    let back = device.nodlet_with_input(["apply", "-f", "-"], &gated).refused();
+    assert!(back.contains("only deletion is allowed, but found new scheduling gate"), "{back}");
+    assert!(device.pod("web").is_ready());
+    // What may change in place changes no container, and all else is refused by name.
+    let born = device.pod("web").born("app");
+    assert_eq!(kubectl.run(["label", "pod", "web", "tier=front"]).ok(), "pod/web labeled\n");
+    let selected = kubectl.run(["get", "pods", "-l", "tier=front", "-o", "name"]).ok();
+    assert_eq!((selected.as_str(), device.pod("web").born("app")), ("pod/web\n", born));
+    let other = json!({ "spec": { "hostname": "other" } }).to_string();
+    let refused = kubectl.run(["patch", "pod", "web", "-p", &other]).refused();
+    assert!(refused.contains("pod updates may not change fields other than"), "{refused}");
+}
+
+#[test]
+fn a_gated_pod_starts_when_its_gates_are_gone_from_its_file() {
+    let device = Device::start();
+    let with = |gates: &str| manifest::pod_with("web", "sleep", &format!("schedulingGates: [{gates}]"));
+    device.write_manifest("web.yaml", &with("{name: example.com/a}, {name: example.com/b}"));
+    device.wait_for("it to be there", || device.pod("web").phase() == "Pending");
+    assert_eq!(condition(&device, "web", "PodScheduled")["reason"], "SchedulingGated");
+    device.write_manifest("web.yaml", &with("{name: example.com/b}"));
+    device.wait_for("one gate to be gone", || {
+        let pod = device.pod("web").object().unwrap_or_default();
+        pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| gates.len() == 1)
+    });
+    assert!(device.container_processes().is_empty());
+    let kubectl = Kubectl::new(&device);
+    let none = json!({ "spec": { "schedulingGates": null } }).to_string();
+    let refused = kubectl.run(["patch", "pod", "web", "-p", &none]).refused();
+    assert!(refused.contains("web.yaml; edit that file"), "{refused}");
+    device.write_manifest("web.yaml", &with(""));
+    device.pod("web").wait_ready();
+}
+
+#[test]
+fn edit_opens_the_status_as_it_opens_all_else() {
+    let device = Device::start();
+    let spec = "readinessGates: [{conditionType: example.com/a}]";
+    device.write_manifest("web.yaml", &manifest::pod_with("web", "sleep", spec));
+    device.wait_for("its container to be ready", || device.pod("web").condition("ContainersReady") == "True");
+    let kubectl = Kubectl::new(&device);
+    let mut edit: Command = kubectl.command(["edit", "pod", "web", "--subresource=status"]);
+    // As somebody would who adds a condition to the list.
+    let script = r#"sed -i 's|^  conditions:$|  conditions:\n  - type: example.com/a\n    status: "True"|'"#;
+    let output = edit.env("KUBE_EDITOR", script).output().expect("kubectl can be run");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("pod/web edited"), "{output:?}");
+    device.pod("web").wait_ready();
+}
+
+#[test]
+fn of_pods_that_are_over_the_newest_are_kept() {
+    let mut device = Device::new();
+    device.agent_arguments(["--terminated-pod-gc-threshold", "2"]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    device.write_manifest("file.yaml", &manifest::pod_with("file", "exit 0", "restartPolicy: Never"));
+    device.pod("file").wait_phase("Succeeded");
+    for name in ["a", "b", "c", "d"] {
+        let text = manifest::pod_with(name, "exit 0", "restartPolicy: Never");
+        device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+        device.pod(name).wait_phase("Succeeded");
+    }
+    device.wait_for("the oldest to be gone", || device.pods() == ["c", "d", "file"]);
+    // Nor does it come back.
+    device.kill_agent();
+    device.start_agent();
+    assert_eq!(device.pods(), ["c", "d", "file"]);
+}
