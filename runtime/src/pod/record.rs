@@ -4,6 +4,7 @@
 //! * at once, if it is acted on: a terminal phase, that a run of a `Never` pod
 //!   begins, that a container is done for good, that a run of a `Never` pod did
 //!   not begin after all and now waits for an image, perhaps for weeks;
+//! * at once, but at most once in [`SETTLE`]: that somebody opened or closed a readiness gate;
 //! * else (restart counts, exits) after it has settled for [`SETTLE`], and at
 //!   most once in [`AT_MOST_EVERY`], whatever crashes however often.
 
@@ -156,6 +157,8 @@ impl PodState {
         let settled = since + SETTLE;
         let due = match self.journal.saved_at {
             _ if shutdown || self.is_urgent(&record) => now,
+            // Whoever opens and closes a gate all the time does not wear out the card.
+            saved if self.moves_a_gate(&record) => saved.map_or(now, |saved| now.max(saved + SETTLE)),
             Some(saved) => settled.max(saved + AT_MOST_EVERY),
             None => settled,
         };
@@ -175,11 +178,6 @@ impl PodState {
     /// Whether someone waits for this record to be on flash.
     fn is_urgent(&self, record: &Record) -> bool {
         if record.phase.is_terminal() {
-            return true;
-        }
-        let gates = &self.pod.spec.readiness_gates;
-        let before = self.journal.on_flash.as_ref().map_or(&[][..], |record| &record.given);
-        if closed_readiness_gates(gates, before) != closed_readiness_gates(gates, &record.given) {
             return true;
         }
         let policy = self.policy();
@@ -202,6 +200,13 @@ impl PodState {
                 Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
             }
         })
+    }
+
+    /// Whether a readiness gate is closed that was open on flash, or the other way round.
+    fn moves_a_gate(&self, record: &Record) -> bool {
+        let gates = &self.pod.spec.readiness_gates;
+        let before = self.journal.on_flash.as_ref().map_or(&[][..], |record| &record.given);
+        closed_readiness_gates(gates, before) != closed_readiness_gates(gates, &record.given)
     }
 
     /// The record as it would be written now.

@@ -196,9 +196,18 @@ fn what_was_given_outlives_the_agent_and_the_boot_and_is_written_once() {
     sim.run_until(secs(61));
     assert_eq!(sim.of(&uid()).saves, saves + 1, "a gate that opens is on flash at once");
     give(&mut sim, &[given("a", "True")]);
+    sim.run_until(secs(62));
+    // One that is closed and opened all the time is written no more often than that.
+    for second in 62..82 {
+        give(&mut sim, &[given("a", if second % 2 == 0 { "False" } else { "True" })]);
+        sim.run_until(secs(second + 1));
+    }
+    assert!(sim.of(&uid()).saves <= saves + 3, "{}", sim.log);
+    sim.run_until(secs(100));
+    let saves = sim.of(&uid()).saves - 1;
     // What is no gate of the pod waits, as all that nothing hangs on.
     give(&mut sim, &[given("a", "True"), given("b", "True")]);
-    sim.run_until(secs(65));
+    sim.run_until(secs(105));
     assert_eq!(sim.of(&uid()).saves, saves + 1);
     sim.run_until(secs(500));
     assert_eq!(sim.of(&uid()).saves, saves + 2);
