@@ -350,6 +350,7 @@ impl PodState {
 
     /// Takes news. What does not fit the state is old or repeated and changes nothing.
     pub(crate) fn observe(&mut self, now: Instant, seen: PodObservation, events: &mut Events) {
+        let container_news = matches!(seen, PodObservation::Started { .. } | PodObservation::Exited { .. });
         match seen {
             PodObservation::SandboxReady { ip, at: _ } => {
                 if matches!(self.sandbox, Sandbox::Creating) {
@@ -417,6 +418,9 @@ impl PodState {
                 self.forget_failed(now, &message, events);
             }
             PodObservation::Given { conditions } => self.give(conditions),
+        }
+        if container_news {
+            self.ask_readiness_again(now);
         }
         self.settle(now);
     }

@@ -9,9 +9,13 @@
 //! lingers blocks, so ours do not.
 //!
 //! Read next: `prober/response.rs` for what is read, `prober/url.rs` for where
-//! a redirect leads.
+//! a redirect leads, `prober/grpc.rs` for the call over HTTP/2.
 
+mod grpc;
+mod hpack;
+mod http2;
 mod response;
+mod stream;
 mod url;
 
 use std::cell::{Cell, RefCell};
@@ -20,15 +24,18 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use smol::io::AsyncWriteExt;
 use smol::{Async, Timer};
 
 use crate::node::ProbeResult;
 use crate::spec::container::ContainerPort;
 use crate::spec::probe::PortOrName;
+use crate::tls::{Client, TlsError};
 
 use response::{ReadError, Response};
+use stream::{Stream, StreamError};
 use url::Url;
+
+pub use grpc::grpc;
 
 /// Whom a server is told that it talks to: what follows Kubernetes' version.
 const USER_AGENT: &str = "kube-probe/1.36";
@@ -36,23 +43,37 @@ const USER_AGENT: &str = "kube-probe/1.36";
 /// Requests of one probe, redirects included.
 const REQUESTS: usize = 10;
 
+/// For how long a server may shake hands, however long the probe may take (Go: `TLSHandshakeTimeout`).
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// What `httpGet` asks for.
+pub struct HttpGet<'a> {
+    /// Over TLS, with whomever it is.
+    pub secure: bool,
+    /// Whom, if not the pod's address.
+    pub host: Option<&'a str>,
+    /// Where.
+    pub port: &'a PortOrName,
+    /// With its query.
+    pub path: &'a str,
+    /// In order.
+    pub headers: &'a [(String, String)],
+}
+
 /// `httpGet`: healthy is a status of 200 to 399.
 pub async fn http(
     ip: IpAddr,
-    host: Option<&str>,
-    port: &PortOrName,
     ports: &[ContainerPort],
-    path: &str,
-    headers: &[(String, String)],
+    get: &HttpGet<'_>,
     timeout: Duration,
 ) -> ProbeResult {
-    let port = match resolve_port(port, ports) {
+    let port = match resolve_port(get.port, ports) {
         Ok(port) => port,
         Err(message) => return ProbeResult::Error(message.into()),
     };
-    let host = host.filter(|host| !host.is_empty()).map_or_else(|| ip.to_string(), str::to_owned);
-    let asking =
-        Asking { now: Cell::new(Stage::Waiting), url: RefCell::new(Url::new(&host, port, path)), headers };
+    let host = get.host.filter(|host| !host.is_empty()).map_or_else(|| ip.to_string(), str::to_owned);
+    let url = RefCell::new(Url::new(get.secure, &host, port, get.path));
+    let asking = Asking { now: Cell::new(Stage::Waiting), url, headers: get.headers };
     let late = async {
         Timer::after(timeout).await;
         asking.timed_out()
@@ -173,14 +194,18 @@ impl Asking<'_> {
                 let message = format!("failed to parse Location header {location:?}: it is no URL");
                 return failed(&url, &message);
             };
-            // Another host is none of the container's health; of TLS we know nothing.
-            if next.host() != first.host() || !next.is_http() {
+            // Another host is none of the container's health.
+            if next.host() != first.host() {
                 return judge(&response);
             }
             if requests >= REQUESTS {
                 return failed(&url, &format!("stopped after {REQUESTS} redirects"));
             }
-            referer = Some(url.to_string());
+            referer = match (url.is_secure(), next.is_secure()) {
+                // What was asked for in secret is not told in the open.
+                (true, false) => None,
+                (true, true) | (false, _) => Some(url.to_string()),
+            };
             self.url.replace(next);
         }
         unreachable!("the loop ends after {REQUESTS} requests")
@@ -212,20 +237,24 @@ impl Asking<'_> {
     async fn request(&self, url: &Url, first: &Url, referer: Option<&str>) -> Result<Response, RequestError> {
         let text = self.text(url, first, referer).map_err(RequestError::Failed)?;
         self.now.set(Stage::Dialling);
-        let mut stream = dial(url.host(), url.port()).await.map_err(RequestError::Failed)?;
+        let stream = dial(url.host(), url.port()).await.map_err(RequestError::Failed)?;
         self.now.set(Stage::Waiting);
-        let (local, remote) = (stream.get_ref().local_addr(), stream.get_ref().peer_addr());
-        let failed = |operation: &str, error: &io::Error| {
-            let ends = match (&local, &remote) {
-                (Ok(local), Ok(remote)) => format!(" {local}->{remote}"),
-                (Ok(_) | Err(_), Ok(_) | Err(_)) => String::new(),
-            };
-            RequestError::Failed(format!("{operation} tcp{ends}: {operation}: {}", describe(error)))
+        let mut stream = match url.is_secure() {
+            true => shake_hands(stream, url.host()).await.map_err(RequestError::Failed)?,
+            false => Stream::Plain(stream),
         };
-        stream.write_all(text.as_bytes()).await.map_err(|error| failed("write", &error))?;
+        let ends = ends(stream.socket());
+        let failed = |operation: &str, error: StreamError| {
+            RequestError::Failed(match error {
+                StreamError::Io(error) => format!("{operation} tcp{ends}: {operation}: {}", describe(&error)),
+                StreamError::Cut => "unexpected EOF".to_owned(),
+                StreamError::Tls(what) => what,
+            })
+        };
+        stream.write_all(text.as_bytes()).await.map_err(|error| failed("write", error))?;
         let mut reader = response::Reader::new(stream);
         let head = reader.head().await.map_err(|error| match error {
-            ReadError::Io(error) => failed("read", &error),
+            ReadError::Stream(error) => failed("read", error),
             ReadError::Ended => RequestError::Failed("EOF".to_owned()),
             ReadError::Malformed(what) => {
                 RequestError::Failed(format!("net/http: HTTP/1.x transport connection broken: {what}"))
@@ -233,8 +262,11 @@ impl Asking<'_> {
         })?;
         self.now.set(Stage::Reading);
         reader.body(head).await.map_err(|error| match error {
-            ReadError::Io(error) => RequestError::Body(describe(&error)),
-            ReadError::Ended => RequestError::Body("unexpected EOF".to_owned()),
+            ReadError::Stream(StreamError::Io(error)) => RequestError::Body(describe(&error)),
+            ReadError::Stream(StreamError::Tls(what)) => RequestError::Body(what),
+            ReadError::Stream(StreamError::Cut) | ReadError::Ended => {
+                RequestError::Body("unexpected EOF".to_owned())
+            }
             ReadError::Malformed(what) => RequestError::Body(what),
         })
     }
@@ -338,6 +370,31 @@ async fn dial(host: &str, port: u16) -> Result<Async<TcpStream>, String> {
 async fn connect(address: SocketAddr) -> Result<Async<TcpStream>, String> {
     let connected = Async::<TcpStream>::connect(address).await;
     connected.map_err(|error| format!("dial tcp {address}: connect: {}", describe(&error)))
+}
+
+/// TLS over a connection; the error is Go's text. The probe's own timeout ends it earlier, as a rule.
+async fn shake_hands(stream: Async<TcpStream>, host: &str) -> Result<Stream, String> {
+    let ends = ends(stream.get_ref());
+    let shaken = async {
+        match Client::unverified(stream, host).await {
+            Ok(client) => Ok(Stream::Tls(Box::new(client))),
+            Err(TlsError::Io(error)) => Err(format!("read tcp{ends}: read: {}", describe(&error))),
+            Err(error) => Err(stream::in_gos_words(&error)),
+        }
+    };
+    let late = async {
+        Timer::after(HANDSHAKE).await;
+        Err("net/http: TLS handshake timeout".to_owned())
+    };
+    smol::future::or(shaken, late).await
+}
+
+/// Both ends of a connection, as Go writes them behind an operation.
+fn ends(socket: &TcpStream) -> String {
+    match (socket.local_addr(), socket.peer_addr()) {
+        (Ok(local), Ok(remote)) => format!(" {local}->{remote}"),
+        (Ok(_) | Err(_), Ok(_) | Err(_)) => String::new(),
+    }
 }
 
 /// An error as Go prints it: the kernel's words in lower case, without the number.

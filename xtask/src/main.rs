@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+mod agnhost;
 mod bench;
 mod budgets;
 mod check;
@@ -79,6 +80,7 @@ const TASKS: &[Task] = &[
     ),
     ("image", "", "build the demo image into .work/images, in both archive formats", image::run),
     ("images", "", "build images of redis, nginx and python3 with buildah, podman and skopeo", images::run),
+    ("agnhost", "", "build the servers of Kubernetes' own tests into .work/agnhost", agnhost::run),
     ("kubectl", "", "build the real kubectl from its Go modules into .work/kubectl", kubectl::run),
     ("schema", "", "write the table of Kubernetes' fields and docs/pods.md anew (Go, network)", schema::run),
 ];

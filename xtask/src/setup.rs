@@ -24,6 +24,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("xz", "xz-utils"),
     ("debootstrap", "debootstrap"),
     ("ip", "iproute2"),
+    ("openssl", "openssl"),
 ];
 
 pub(crate) fn run(_: &[String]) -> Outcome {
@@ -54,7 +55,7 @@ pub(crate) fn require() -> Outcome {
     }
     if !in_path("go") {
         return Err(
-            "the tests build the real kubectl: install Go 1.26 or later, and have `go` in PATH".into()
+            "the tests build the real kubectl and agnhost: install Go 1.26 or later, and have `go` in PATH".into()
         );
     }
     Ok(())

@@ -214,9 +214,12 @@ async fn ask(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: ProbeKind
             let command = crate::container_config::probe_command(container, command);
             exec_probe(shell, pod, &name, attempt.number, command, probe.timeout).await
         }
-        ProbeAction::HttpGet { host, port, path, headers } => {
-            prober::http(ip, host.as_deref(), port, &container.ports, path, headers, probe.timeout).await
+        ProbeAction::HttpGet { secure, host, port, path, headers } => {
+            let host = host.as_deref();
+            let get = prober::HttpGet { secure: *secure, host, port, path, headers };
+            prober::http(ip, &container.ports, &get, probe.timeout).await
         }
+        ProbeAction::Grpc { port, service } => prober::grpc(ip, *port, service, probe.timeout).await,
         ProbeAction::TcpSocket { host, port } => {
             prober::tcp(ip, host.as_deref(), port, &container.ports, probe.timeout).await
         }

@@ -398,9 +398,8 @@ fn same(old: &str, new: &Value) -> bool {
 
 fn random<const N: usize>() -> Result<[u8; N], Status> {
     let mut bytes = [0; N];
-    // SAFETY: the buffer is as long as is said. Up to 256 bytes are never cut short.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
-    if got == N as isize { Ok(bytes) } else { Err(Status::internal(std::io::Error::last_os_error())) }
+    crate::random::fill(&mut bytes).map_err(Status::internal)?;
+    Ok(bytes)
 }
 
 /// A UUID of version 4.

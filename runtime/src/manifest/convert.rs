@@ -208,6 +208,7 @@ fn probe(probe: &Value) -> Probe {
         ProbeAction::Exec(strings(exec, "command"))
     } else if let Some(http) = probe.get("httpGet") {
         ProbeAction::HttpGet {
+            secure: text(http, "scheme") == "HTTPS",
             host: filled(http, "host"),
             port: port_or_name(http),
             path: text(http, "path").to_owned(),
@@ -215,6 +216,11 @@ fn probe(probe: &Value) -> Probe {
                 .iter()
                 .map(|header| (text(header, "name").to_owned(), text(header, "value").to_owned()))
                 .collect(),
+        }
+    } else if let Some(grpc) = probe.get("grpc") {
+        ProbeAction::Grpc {
+            port: u16::try_from(number(grpc, "port")).unwrap_or_default(),
+            service: text(grpc, "service").to_owned(),
         }
     } else {
         let tcp = &probe["tcpSocket"];

@@ -140,6 +140,24 @@ fn the_spec_has_all_that_the_manifest_says() {
 }
 
 #[test]
+fn probes_by_https_and_grpc_are_read() {
+    let action = |probe: &str| {
+        let read = pod("", &format!("readinessProbe: {{{probe}}}"));
+        let spec = one(&read).pod.spec.clone();
+        spec.containers[0].readiness_probe.as_ref().map(|probe| probe.action.clone())
+    };
+    let get = |text: &str| match action(text) {
+        Some(ProbeAction::HttpGet { secure, .. }) => secure,
+        other => panic!("{other:?}"),
+    };
+    assert!(get("httpGet: {port: 1, scheme: HTTPS}"));
+    assert!(!get("httpGet: {port: 1, scheme: HTTP}") && !get("httpGet: {port: 1}"));
+    let grpc = |port, service: &str| Some(ProbeAction::Grpc { port, service: service.to_owned() });
+    assert_eq!(action("grpc: {port: 50051}"), grpc(50051, ""));
+    assert_eq!(action("grpc: {port: 1, service: web.v1}"), grpc(1, "web.v1"));
+}
+
+#[test]
 fn quality_of_service_follows_requests_and_limits() {
     for (resources, class) in [
         (&["{}"][..], QosClass::BestEffort),
@@ -267,12 +285,6 @@ fn what_would_change_what_runs_is_refused_by_name() {
         ("", "ports: [{containerPort: 80, hostPort: 80}]", "spec.containers[0].ports[0].hostPort"),
         ("", "restartPolicy: Never", "spec.containers[0].restartPolicy"),
         ("", "restartPolicy: Always", "spec.containers[0].restartPolicy"),
-        ("", "livenessProbe: {grpc: {port: 80}}", "spec.containers[0].livenessProbe.grpc"),
-        (
-            "",
-            "livenessProbe: {httpGet: {port: 80, scheme: HTTPS}}",
-            "spec.containers[0].livenessProbe.httpGet.scheme",
-        ),
         ("", "volumeDevices: [{name: a, devicePath: /b}]", "spec.containers[0].volumeDevices"),
         (
             "volumes: [{name: v}]",

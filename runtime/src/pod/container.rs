@@ -351,7 +351,7 @@ impl ContainerState {
         self.run = Run::Exited;
         self.ran_here = true;
         self.waiting = None;
-        self.probes = Probes::default();
+        self.probes.over();
         self.previous = self.ended.take();
         self.ended = Some(Box::new(ended));
     }

@@ -4,6 +4,11 @@
 //! kubelet would add up to a period, the phase of its ticker), then keeps to its
 //! period. Until the startup probe has succeeded the others wait. A liveness
 //! failure, and whatever the startup probe decides, hold it until the next run.
+//! How often in a row an answer was the same is counted on from run to run, as a
+//! kubelet's workers do; what was found is not.
+//!
+//! Whenever something becomes known of a pod, the readiness of those of its
+//! containers that are not ready is asked at once, and its period begins anew.
 //!
 //! Runs that an agent adopts are spread over their first period, by a hash of
 //! the pod's uid and so the same each time; runs it started itself are spread
@@ -37,8 +42,12 @@ struct Worker {
     kind: ProbeKind,
     /// Not ours to plan with the rest: a process, of which the node has few at once.
     exec: bool,
+    /// It is not asked sooner, whatever becomes known.
+    not_before: Instant,
     due: Instant,
     state: Asking,
+    /// To be asked again when the answer is there.
+    again: bool,
     /// What has been found often enough to count.
     found: Option<bool>,
     last: Option<bool>,
@@ -81,10 +90,14 @@ impl Probes {
                     kind,
                     exec: match probe.action {
                         ProbeAction::Exec(_) => true,
-                        ProbeAction::HttpGet { .. } | ProbeAction::TcpSocket { .. } => false,
+                        ProbeAction::HttpGet { .. }
+                        | ProbeAction::Grpc { .. }
+                        | ProbeAction::TcpSocket { .. } => false,
                     },
+                    not_before: started + probe.initial_delay,
                     due: started + probe.initial_delay,
                     state: Asking::Between,
+                    again: false,
                     found: None,
                     last: None,
                     in_a_row: 0,
@@ -94,6 +107,40 @@ impl Probes {
             }
         }
         Probes { workers, was_started: false, was_ready: false }
+    }
+
+    /// Those of the next run of the same container, of which these are over.
+    pub(crate) fn renewed(&self, container: &Container, started: Instant) -> Self {
+        let mut probes = Probes::of(container, started);
+        for worker in &mut probes.workers {
+            if let Some(before) = self.workers.iter().find(|before| before.kind == worker.kind) {
+                (worker.last, worker.in_a_row) = (before.last, before.in_a_row);
+            }
+        }
+        probes
+    }
+
+    /// The run is over: nothing of it is awaited or found any more.
+    pub(crate) fn over(&mut self) {
+        (self.was_started, self.was_ready) = (false, false);
+        for worker in &mut self.workers {
+            worker.state = Asking::Held;
+            worker.found = None;
+        }
+    }
+
+    /// Something became known of the pod: readiness is asked at once, where it is wanting.
+    pub(crate) fn ask_readiness_again(&mut self, now: Instant) {
+        let readiness = |worker: &&mut Worker| worker.kind == ProbeKind::Readiness;
+        let Some(worker) = self.workers.iter_mut().find(readiness) else { return };
+        if worker.found == Some(true) || now < worker.not_before {
+            return;
+        }
+        match worker.state {
+            Asking::Between => worker.due = worker.due.min(now),
+            Asking::InFlight => worker.again = true,
+            Asking::GivenUp | Asking::Held => {}
+        }
     }
 
     /// Those of a run that an agent of before started.
@@ -112,6 +159,7 @@ impl Probes {
             let period = container.probe(worker.kind).map_or(Duration::ZERO, |probe| probe.period);
             let spread = spread(&pod.uid.0, index, worker.kind) % (period.as_nanos() as u64).max(1);
             worker.due = worker.due.max(now + Duration::from_nanos(spread));
+            worker.not_before = worker.due;
         }
         probes
     }
@@ -231,6 +279,7 @@ impl Probes {
         };
         if fatal || kind == ProbeKind::Startup {
             worker.state = Asking::Held;
+            worker.in_a_row = 0;
         }
         if kind == ProbeKind::Startup && success {
             for other in &mut self.workers {
@@ -266,6 +315,10 @@ impl Worker {
     /// The next due time on the beat of the period. Of beats that were missed
     /// (a slow answer, no free place) one is made up for at once.
     fn keep_time(&mut self, now: Instant, period: Duration) {
+        if std::mem::take(&mut self.again) {
+            self.due = now;
+            return;
+        }
         let period = (period.as_nanos() as u64).max(1_000_000_000);
         let beats = (now.since(self.due).as_nanos() as u64 / period).max(1);
         self.due = self.due + Duration::from_nanos(beats * period);
@@ -370,11 +423,23 @@ impl PodState {
         }
         match meaning {
             Meaning::NotAsked | Meaning::Nothing => {}
-            Meaning::HealthChanged => self.touch(),
+            Meaning::HealthChanged => {
+                self.touch();
+                self.ask_readiness_again(now);
+            }
             Meaning::Fatal => {
                 container.failed_probe = Some(kind);
                 self.touch();
+                self.ask_readiness_again(now);
             }
+        }
+    }
+
+    /// A kubelet's manual trigger: whenever it makes the status of a pod anew, it asks
+    /// those of its containers that are not ready.
+    pub(super) fn ask_readiness_again(&mut self, now: Instant) {
+        for container in self.containers.iter_mut().filter(|container| container.is_running()) {
+            container.probes.ask_readiness_again(now);
         }
     }
 }

@@ -7,7 +7,6 @@ use crate::time::{Instant, Moment};
 
 use super::backoff::go_duration;
 use super::container::{Run, StartRetry, WaitingReason, reason_word};
-use super::probe::Probes;
 use super::{PodState, SYNC_RETRY, Sandbox};
 
 impl PodState {
@@ -206,7 +205,7 @@ impl PodState {
             Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => return,
         }
         let spec = pod.spec.container(attempt.container);
-        let mut probes = Probes::of(spec, started.at);
+        let mut probes = container.probes.renewed(spec, started.at);
         if stopping {
             probes.stop();
         }

@@ -1,11 +1,7 @@
 //! Reads an HTTP/1 response of a server that nobody trusts: heads are bounded,
 //! and of a body only the beginning is kept.
 
-use std::io;
-use std::net::TcpStream;
-
-use smol::Async;
-use smol::io::AsyncReadExt;
+use super::stream::{Stream, StreamError};
 
 /// Bytes of a head.
 const HEAD: usize = 64 * 1024;
@@ -31,7 +27,7 @@ pub(super) struct Head(Response);
 /// Why a response could not be read.
 #[derive(Debug)]
 pub(super) enum ReadError {
-    Io(io::Error),
+    Stream(StreamError),
     /// The server hung up.
     Ended,
     /// In Go's words.
@@ -48,12 +44,12 @@ impl Response {
 
 /// A connection, and what was read of it and not yet used.
 pub(super) struct Reader {
-    stream: Async<TcpStream>,
+    stream: Stream,
     buffer: Vec<u8>,
 }
 
 impl Reader {
-    pub(super) fn new(stream: Async<TcpStream>) -> Reader {
+    pub(super) fn new(stream: Stream) -> Reader {
         Reader { stream, buffer: Vec::new() }
     }
 
@@ -65,7 +61,7 @@ impl Reader {
                 self.buffer.extend_from_slice(&chunk[..count]);
                 Ok(())
             }
-            Err(error) => Err(ReadError::Io(error)),
+            Err(error) => Err(ReadError::Stream(error)),
         }
     }
 

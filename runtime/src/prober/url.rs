@@ -1,4 +1,4 @@
-//! The URLs of probes: `http` only, and what a redirect makes of them. Pure.
+//! The URLs of probes, and what a redirect makes of them. Pure.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,11 +6,11 @@ use std::net::IpAddr;
 /// A URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Url {
-    /// `https`, which we meet in redirects only.
+    /// `https`.
     secure: bool,
     /// Without the brackets of an IPv6 address.
     host: String,
-    /// As it is written; 80 where it is not.
+    /// As it is written; 80 or 443 where it is not.
     port: Option<u16>,
     /// Path and query, escaped.
     target: String,
@@ -27,8 +27,8 @@ fn bracketed(host: &str) -> String {
 
 impl Url {
     /// `path` is as a manifest has it, with its query.
-    pub(super) fn new(host: &str, port: u16, path: &str) -> Url {
-        Url { secure: false, host: host.to_owned(), port: Some(port), target: target(path) }
+    pub(super) fn new(secure: bool, host: &str, port: u16, path: &str) -> Url {
+        Url { secure, host: host.to_owned(), port: Some(port), target: target(path) }
     }
 
     pub(super) fn host(&self) -> &str {
@@ -43,8 +43,8 @@ impl Url {
         &self.target
     }
 
-    pub(super) fn is_http(&self) -> bool {
-        !self.secure
+    pub(super) fn is_secure(&self) -> bool {
+        self.secure
     }
 
     /// The `Host` of a request.
@@ -169,14 +169,14 @@ mod tests {
             ("/a b\r\nX: y", "http://10.0.0.1:80/a%20b%0D%0AX:%20y"),
             ("/ü", "http://10.0.0.1:80/%C3%BC"),
         ] {
-            assert_eq!(Url::new("10.0.0.1", 80, path).to_string(), expected, "{path:?}");
+            assert_eq!(Url::new(false, "10.0.0.1", 80, path).to_string(), expected, "{path:?}");
         }
-        assert_eq!(Url::new("fd00::1", 8080, "/x").to_string(), "http://[fd00::1]:8080/x");
+        assert_eq!(Url::new(false, "fd00::1", 8080, "/x").to_string(), "http://[fd00::1]:8080/x");
     }
 
     #[test]
     fn a_redirect_leads_where_it_says() {
-        let base = Url::new("10.0.0.1", 8080, "/a/b?q=1");
+        let base = Url::new(false, "10.0.0.1", 8080, "/a/b?q=1");
         for (location, expected) in [
             ("/x", Some("http://10.0.0.1:8080/x")),
             ("x", Some("http://10.0.0.1:8080/a/x")),

@@ -158,7 +158,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
     ("Probe", &[
         ("exec", Acts),
         ("failureThreshold", Acts),
-        ("grpc", Refuses("does not probe by gRPC yet: use tcpSocket or exec", &[])),
+        ("grpc", Acts),
         ("httpGet", Acts),
         ("initialDelaySeconds", Acts),
         ("periodSeconds", Acts),
@@ -173,8 +173,9 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("httpHeaders", Acts),
         ("path", Acts),
         ("port", Acts),
-        ("scheme", Only(&["\"HTTP\"", "\"\""], "does not probe by HTTPS yet: use tcpSocket or exec")),
+        ("scheme", Acts),
     ]),
+    ("GRPCAction", &[("port", Acts), ("service", Acts)]),
     ("HTTPHeader", &[("name", Acts), ("value", Acts)]),
     ("TCPSocketAction", &[("host", Acts), ("port", Acts)]),
     ("SecurityContext", &[

@@ -16,7 +16,7 @@ pub enum ProbeKind {
 /// A probe, with defaults applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
-    /// `exec`, `httpGet` or `tcpSocket`.
+    /// `exec`, `httpGet`, `tcpSocket` or `grpc`.
     pub action: ProbeAction,
     /// `initialDelaySeconds`; 0 by default.
     pub initial_delay: Duration,
@@ -39,6 +39,8 @@ pub enum ProbeAction {
     Exec(Vec<String>),
     /// `httpGet`.
     HttpGet {
+        /// `scheme` is `HTTPS`: TLS, and any certificate is taken.
+        secure: bool,
         /// `host`; the pod's address where none was given.
         host: Option<String>,
         /// `port`, a number or the name of a port of the container.
@@ -47,6 +49,13 @@ pub enum ProbeAction {
         path: String,
         /// `httpHeaders`, in order.
         headers: Vec<(String, String)>,
+    },
+    /// `grpc`: a call of `grpc.health.v1.Health/Check` at the pod's address.
+    Grpc {
+        /// `port`.
+        port: u16,
+        /// `service`, whose health is asked for; empty for the whole server.
+        service: String,
     },
     /// `tcpSocket`.
     TcpSocket {

@@ -471,6 +471,10 @@ const CONTAINER: &[(&str, &[&str])] = &[
         &[r#"spec.containers[0].livenessProbe.httpGet.port: Invalid value: "Web_1": must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"#]),
     (r#"livenessProbe: {httpGet: {port: "80"}}"#,
         &[r#"spec.containers[0].livenessProbe.httpGet.port: Invalid value: "80": must contain at least one letter (a-z)"#]),
+    ("livenessProbe: {grpc: {port: 0}}",
+        &["spec.containers[0].livenessProbe.grpc.port: Invalid value: 0: must be between 1 and 65535, inclusive"]),
+    ("livenessProbe: {grpc: {port: 1}, tcpSocket: {port: 1}}",
+        &["spec.containers[0].livenessProbe.grpc: Forbidden: may not specify more than 1 handler type"]),
     ("livenessProbe: {httpGet: {port: 80, scheme: http}}",
         &[r#"spec.containers[0].livenessProbe.httpGet.scheme: Unsupported value: "http": supported values: "HTTP", "HTTPS""#]),
     (r#"livenessProbe: {httpGet: {port: 80, httpHeaders: [{name: "a b", value: c}, {}]}}"#, &[

@@ -314,3 +314,125 @@ fn an_answer_that_nobody_asked_for_counts_for_nothing() {
     assert_eq!(sim.trace, "   0s app#0 start\n");
     assert!(!sim.events.iter().any(|event| event.starts_with("Unhealthy")));
 }
+
+#[test]
+fn failures_in_a_row_are_counted_on_in_the_next_run_of_the_container() {
+    // It fails twice and ends by itself; its next run has but one failure left.
+    let fate = |_: &str, number| if number == 0 { Fate::Exits(0, secs(15)) } else { Fate::Runs };
+    let mut sim = Sim::new(probed(Some(exec_probe()), None, None), fate).probes(|_, _, _| failure());
+    sim.run_until(secs(20));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n  15s app#0 exits 0\n  15s app#1 start\n  15s app#1 Term\n  15s app#1 exits 143\n"
+    );
+    // What was decided on begins anew: three failures again.
+    sim.run_until(secs(46));
+    assert!(sim.trace.ends_with("  25s app#2 start\n  45s app#2 Term\n  45s app#2 exits 143\n"), "{}", sim.trace);
+}
+
+#[test]
+fn what_was_found_of_a_run_does_not_hold_for_the_next() {
+    let fate = |_: &str, number| if number == 0 { Fate::Exits(1, secs(15)) } else { Fate::Runs };
+    // Startup once and readiness twice, of the first run.
+    let successes = Rc::new(RefCell::new(3));
+    let mut sim =
+        Sim::new(probed(None, Some(exec_probe()), Some(exec_probe())), fate).probes(move |_, _, _| {
+            let mut left = successes.borrow_mut();
+            *left -= 1;
+            if *left >= 0 { ProbeResult::Success } else { failure() }
+        });
+    sim.run_until(secs(14));
+    assert!(ready(&sim));
+    sim.run_until(secs(16));
+    let status = sim.status(&"u1".into());
+    let shown = &status["containerStatuses"][0];
+    assert_eq!((&shown["started"], &shown["ready"]), (&false.into(), &false.into()));
+}
+
+#[test]
+fn who_is_not_ready_is_asked_as_soon_as_something_becomes_known_of_the_pod() {
+    let mut app = container("app");
+    app.readiness_probe = Some(Probe { initial_delay: secs(5), period: secs(100), ..exec_probe() });
+    let pod = pod(RestartPolicy::Always).with([app, container("other")]);
+    let fate = |name: &str, number| match (name, number) {
+        ("other", 0) => Fate::Exits(1, secs(2)),
+        ("other", 1) => Fate::Exits(1, secs(20)),
+        _ => Fate::Runs,
+    };
+    let (mut sim, asked) = asked_by(Sim::new(pod, fate), |_, age| match age {
+        0..22 => failure(),
+        _ => ProbeResult::Success,
+    });
+    // The other ends at 2s, before it may be asked, and at 22s; it starts again at 2s and 32s.
+    sim.run_until(secs(300));
+    assert!(sim.trace.contains("  22s other#1 exits 1\n  32s other#2 start\n"), "{}", sim.trace);
+    // The period begins anew with the question that came between; who is ready is left alone.
+    let expected = ["5s Readiness", "22s Readiness", "122s Readiness", "222s Readiness"];
+    assert_eq!(*asked.borrow(), expected.map(String::from));
+}
+
+#[test]
+fn who_is_no_longer_ready_is_asked_once_more_at_once() {
+    let mut probe = exec_probe();
+    probe.failure_threshold = 1;
+    let sim = Sim::new(probed(None, Some(probe), None), |_, _| Fate::Runs);
+    let (mut sim, asked) =
+        asked_by(sim, |_, age| if age < 10 { ProbeResult::Success } else { failure() });
+    sim.run_until(secs(31));
+    let expected = ["0s Readiness", "10s Readiness", "10s Readiness", "20s Readiness", "30s Readiness"];
+    assert_eq!(*asked.borrow(), expected.map(String::from));
+}
+
+#[test]
+fn news_while_an_answer_is_awaited_bring_another_question_after_it() {
+    let mut app = container("app");
+    app.readiness_probe = Some(exec_probe());
+    let mut probes = super::Probes::of(&app, at(0));
+    let due = |probes: &super::Probes| probes.due().map(|(_, _, due)| due).collect::<Vec<_>>();
+    probes.asked(ProbeKind::Readiness);
+    probes.ask_readiness_again(at(3));
+    assert_eq!(due(&probes), []);
+    probes.answered(&app, at(4), ProbeKind::Readiness, &failure());
+    assert_eq!(due(&probes), [at(4)]);
+    probes.asked(ProbeKind::Readiness);
+    probes.answered(&app, at(5), ProbeKind::Readiness, &ProbeResult::Success);
+    assert_eq!(due(&probes), [at(14)]);
+    probes.ask_readiness_again(at(6));
+    assert_eq!(due(&probes), [at(14)], "it is ready");
+}
+
+#[test]
+fn an_agent_that_begins_spreads_what_it_adopts_over_a_period() {
+    // Nothing that becomes known brings it forward, and nothing is asked before its delay.
+    let spread = |uid: &str, kind: ProbeKind, delay: u64| {
+        let mut app = container("app");
+        let probe = Some(Probe { period: secs(60), initial_delay: secs(delay), ..exec_probe() });
+        match kind {
+            ProbeKind::Liveness => app.liveness_probe = probe,
+            ProbeKind::Readiness => app.readiness_probe = probe,
+            ProbeKind::Startup => app.startup_probe = probe,
+        }
+        let pod = pod(RestartPolicy::Always).uid(uid).with([app]);
+        let health = Health { started: kind != ProbeKind::Startup, ..Health::default() };
+        let mut probes = super::Probes::adopted(&pod, ContainerIndex(0), at(50), at(100), health);
+        probes.ask_readiness_again(at(100));
+        let (_, _, due) = probes.due().next().expect("there is one");
+        due
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    for number in 0..20 {
+        for kind in [ProbeKind::Liveness, ProbeKind::Readiness, ProbeKind::Startup] {
+            let due = spread(&format!("u{number}"), kind, 0);
+            assert!((at(100)..at(160)).contains(&due), "{due:?}");
+            assert_eq!(due, spread(&format!("u{number}"), kind, 0), "it is the same each time");
+            assert_eq!(spread(&format!("u{number}"), kind, 1000), at(1050), "the delay is the longer one");
+            seen.insert(due);
+        }
+    }
+    assert!(seen.len() > 55, "{seen:?}");
+    // Each sixth of the period has its share.
+    for sixth in 0..6 {
+        let within = at(100 + 10 * sixth)..at(110 + 10 * sixth);
+        assert!(seen.iter().filter(|due| within.contains(due)).count() >= 3, "{seen:?}");
+    }
+}

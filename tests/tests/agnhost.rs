@@ -1,0 +1,287 @@
+//! Probes over TLS and gRPC against servers that know nothing of nodlet: agnhost,
+//! of Kubernetes' own tests, which is Go's TLS and Go's gRPC, and OpenSSL.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use nodlet_tests::{Device, Image};
+
+/// What `cargo xtask agnhost` made.
+fn program() -> Vec<u8> {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
+    let path = project.join(".work/agnhost/agnhost-1.36.3");
+    fs::read(path).expect("agnhost is not built: run `cargo xtask agnhost`, or `cargo xtask check`")
+}
+
+/// A key and a certificate of it that nobody signed, for a name that nobody has.
+fn certificate(directory: &Path, kind: &[&str]) -> (PathBuf, PathBuf) {
+    let (certificate, key) = (directory.join("tls.crt"), directory.join("tls.key"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-nodes", "-days", "1", "-subj", "/CN=nobody.example", "-newkey"])
+        .args(kind)
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate)
+        .output()
+        .expect("openssl can be run: `cargo xtask setup` installs it");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    (certificate, key)
+}
+
+const EC: &[&str] = &["ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
+
+/// A device with agnhost, and a certificate in its image.
+fn device() -> Device {
+    let device = Device::start();
+    let (_, directory) = device.shared("certificate");
+    let (certificate, key) = certificate(&directory, EC);
+    let image = Image::new("localhost/agnhost:1")
+        .file("agnhost", 0o755, &program())
+        .file("tls.crt", 0o644, &fs::read(certificate).expect("it was made"))
+        .file("tls.key", 0o644, &fs::read(key).expect("it was made"))
+        .directory("tmp", 0o1777)
+        .config("Entrypoint", serde_json::json!(["/agnhost"]));
+    device.load(&image);
+    device
+}
+
+/// A pod of agnhost.
+fn pod(name: &str, arguments: &str, probes: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  - name: app\n    image: localhost/agnhost:1\n    args: [{arguments}]\n{}",
+        probes.lines().map(|line| format!("    {line}\n")).collect::<String>()
+    )
+}
+
+const HTTPS: &str = "netexec, --http-port=8443, --udp-port=-1, --tls-cert-file=/tls.crt, --tls-private-key-file=/tls.key";
+
+/// Asks a server in clear text, from the node.
+fn get(ip: &str, port: u16, path: &str) -> String {
+    let mut stream = TcpStream::connect((ip, port)).expect("it listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
+#[test]
+fn https_probes_take_any_certificate_and_follow_redirects_on_their_host() {
+    let device = device();
+    let probe = |path: &str| {
+        format!("readinessProbe: {{httpGet: {{path: {path:?}, port: 8443, scheme: HTTPS}}, periodSeconds: 1, timeoutSeconds: 60}}")
+    };
+    device.write_manifest("web.yaml", &pod("web", HTTPS, &probe("/healthz")));
+    device.write_manifest("near.yaml", &pod("near", HTTPS, &probe("/redirect?location=/healthz&code=302")));
+    device.write_manifest("far.yaml", &pod("far", HTTPS, &probe("/redirect?location=https://192.0.2.1/&code=302")));
+    device.write_manifest("sick.yaml", &pod("sick", HTTPS, &probe("/redirect?location=/none&code=500")));
+    device.pod("web").wait_ready();
+    device.pod("near").wait_ready();
+    device.pod("far").wait_ready();
+    let said = |name: &str, text: &str| device.pod(name).events().iter().any(|event| event.starts_with(text));
+    device.wait_for("the warning", || {
+        said("far", "ProbeWarning: Readiness probe warning: Probe terminated redirects, Response body: ")
+    });
+    device.wait_for("the failure", || {
+        said("sick", "Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 500")
+    });
+    assert!(!device.pod("sick").is_ready());
+}
+
+#[test]
+fn who_speaks_tls_and_who_does_not_is_told_apart() {
+    let device = device();
+    let probe = |scheme: &str| {
+        format!("readinessProbe: {{httpGet: {{path: /healthz, port: 8443, scheme: {scheme}}}, periodSeconds: 1, timeoutSeconds: 60}}")
+    };
+    device.write_manifest("open.yaml", &pod("open", "netexec, --http-port=8443, --udp-port=-1", &probe("HTTPS")));
+    device.write_manifest("secret.yaml", &pod("secret", HTTPS, &probe("HTTP")));
+    let said = |name: &str, text: &str| {
+        device.pod(name).events().iter().any(|event| event.starts_with("Unhealthy: Readiness probe failed: ") && event.contains(text))
+    };
+    device.wait_for("plain text to be told", || {
+        said("open", ":8443/healthz\": http: server gave HTTP response to HTTPS client")
+    });
+    // Go answers a plain request to a port of TLS with a sentence.
+    device.wait_for("TLS to be told", || said("secret", "HTTP probe failed with statuscode: 400"));
+    assert!(!device.pod("open").is_ready() && !device.pod("secret").is_ready());
+}
+
+#[test]
+fn a_grpc_probe_follows_what_the_health_service_says() {
+    let device = device();
+    let serves = "grpc-health-checking, --port=5000, --http-port=8080";
+    device.write_manifest(
+        "whole.yaml",
+        &pod(
+            "whole",
+            serves,
+            "readinessProbe: {grpc: {port: 5000}, periodSeconds: 1, timeoutSeconds: 60}\nlivenessProbe: {grpc: {port: 5000}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 10000}",
+        ),
+    );
+    device.write_manifest(
+        "part.yaml",
+        &pod(
+            "part",
+            &format!("{serves}, --service=web.v1"),
+            "readinessProbe: {grpc: {port: 5000, service: web.v1}, periodSeconds: 1, timeoutSeconds: 60}",
+        ),
+    );
+    device.write_manifest(
+        "stranger.yaml",
+        &pod("stranger", serves, "readinessProbe: {grpc: {port: 5000, service: other}, periodSeconds: 1, timeoutSeconds: 60}"),
+    );
+    let whole = device.pod("whole");
+    whole.wait_ready();
+    device.pod("part").wait_ready();
+    device.pod("part").wait_log("app", "Serving the Check request");
+    let said = |name: &str, text: &str| device.pod(name).events().iter().any(|event| event == text);
+    device.wait_for("the unknown service to be told", || {
+        said(
+            "stranger",
+            "Unhealthy: Readiness probe failed: error: health rpc probe failed: rpc error: code = NotFound desc = unknown service",
+        )
+    });
+    assert!(!device.pod("stranger").is_ready());
+
+    let ip = whole.ip();
+    get(&ip, 8080, "/make-not-serving");
+    device.wait_for("the pod to be unready", || !whole.is_ready());
+    for kind in ["Readiness", "Liveness"] {
+        let text = format!("Unhealthy: {kind} probe failed: service unhealthy (responded with \"NOT_SERVING\")");
+        device.wait_for("the event", || said("whole", &text));
+    }
+    get(&ip, 8080, "/make-serving");
+    whole.wait_ready();
+    assert_eq!(whole.container("app").restart_count(), 0);
+}
+
+#[test]
+fn a_grpc_liveness_probe_restarts_what_no_longer_serves() {
+    let device = device();
+    device.write_manifest(
+        "web.yaml",
+        &pod(
+            "web",
+            "grpc-health-checking",
+            "startupProbe: {grpc: {port: 5000}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 600}\n\
+             livenessProbe: {grpc: {port: 5000}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 2}",
+        ),
+    );
+    let web = device.pod("web");
+    web.wait_ready();
+    get(&web.ip(), 8080, "/make-not-serving");
+    device.wait_for("a restart", || {
+        web.container("app").restart_count() == 1 && web.container("app").is_running()
+    });
+    let events = web.events();
+    assert!(
+        events.iter().any(|event| event == "Killing: Container app failed liveness probe, will be restarted"),
+        "{events:?}"
+    );
+    web.wait_ready();
+}
+
+#[test]
+fn a_server_without_the_health_service_and_one_without_grpc_are_told() {
+    let device = device();
+    let probe = |port: u16| format!("readinessProbe: {{grpc: {{port: {port}}}, periodSeconds: 1, timeoutSeconds: 1}}");
+    // HTTP/1 in clear text, TLS, and nobody.
+    device.write_manifest("open.yaml", &pod("open", "netexec, --http-port=8080, --udp-port=-1", &probe(8080)));
+    device.write_manifest("secret.yaml", &pod("secret", HTTPS, &probe(8443)));
+    device.write_manifest("shut.yaml", &pod("shut", "pause", &probe(5000)));
+    for (name, port) in [("open", 8080), ("secret", 8443), ("shut", 5000)] {
+        let pod = device.pod(name);
+        device.wait_for("the failure", || {
+            let text = format!(
+                "Unhealthy: Readiness probe failed: timeout: failed to connect service \"{}:{port}\" within 1s: context deadline exceeded",
+                pod.ip()
+            );
+            pod.events().iter().any(|event| *event == text)
+        });
+        assert!(!pod.is_ready());
+    }
+}
+
+/// `openssl s_server` on the node, which ends with the test.
+struct Openssl(Child);
+
+impl Drop for Openssl {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server of OpenSSL that can do nothing but this; its port.
+fn openssl(directory: &Path, kind: &[&str], options: &[&str]) -> (Openssl, u16) {
+    fs::create_dir_all(directory).expect("the root can be written to");
+    let (certificate, key) = certificate(directory, kind);
+    // Free a moment ago: nobody else takes ports of loopback one after another.
+    let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).expect("a port").port();
+    let child = Command::new("openssl")
+        .args(["s_server", "-quiet", "-www", "-accept", &format!("127.0.0.1:{port}"), "-cert"])
+        .arg(certificate)
+        .arg("-key")
+        .arg(key)
+        .args(options)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("openssl can be run");
+    (Openssl(child), port)
+}
+
+#[test]
+fn every_cipher_key_exchange_and_kind_of_certificate_is_understood() {
+    const RSA: &[&str] = &["rsa:2048"];
+    const ED25519: &[&str] = &["ed25519"];
+    let device = Device::start();
+    let (_, directory) = device.shared("openssl");
+    let mut servers = Vec::new();
+    let mut containers = String::new();
+    for (number, (kind, options)) in [
+        (EC, &["-tls1_3", "-ciphersuites", "TLS_AES_128_GCM_SHA256", "-groups", "X25519"][..]),
+        (EC, &["-tls1_3", "-ciphersuites", "TLS_AES_256_GCM_SHA384", "-groups", "P-256"]),
+        (RSA, &["-tls1_3", "-ciphersuites", "TLS_CHACHA20_POLY1305_SHA256"]),
+        (ED25519, &["-tls1_3"]),
+        (EC, &["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256", "-groups", "X25519"]),
+        (EC, &["-tls1_2", "-cipher", "ECDHE-ECDSA-AES256-GCM-SHA384", "-groups", "P-256"]),
+        (EC, &["-tls1_2", "-cipher", "ECDHE-ECDSA-CHACHA20-POLY1305"]),
+        (RSA, &["-tls1_2", "-cipher", "ECDHE-RSA-AES128-GCM-SHA256"]),
+        (RSA, &["-tls1_2", "-cipher", "ECDHE-RSA-AES256-GCM-SHA384"]),
+        (RSA, &["-tls1_2", "-cipher", "ECDHE-RSA-CHACHA20-POLY1305"]),
+        // One that asks for a certificate takes none, too.
+        (EC, &["-verify", "1"]),
+        // One that insists is the only one to refuse us, and one of long ago.
+        (EC, &["-Verify", "1", "-tls1_2"]),
+        (RSA, &["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (server, port) = openssl(&directory.join(number.to_string()), kind, options);
+        servers.push(server);
+        containers += &format!(
+            "  - name: c{number}\n    image: localhost/demo:1\n    args: [sleep]\n    readinessProbe: {{httpGet: {{host: 127.0.0.1, port: {port}, scheme: HTTPS, path: /}}, periodSeconds: 1, timeoutSeconds: 60}}\n"
+        );
+    }
+    device.write_manifest(
+        "all.yaml",
+        &format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: all}}\nspec:\n  containers:\n{containers}"),
+    );
+    let all = device.pod("all");
+    for number in 0..11 {
+        device.wait_for("a handshake", || all.container(&format!("c{number}")).is_ready());
+    }
+    device.wait_for("the refusals", || {
+        all.events().iter().filter(|event| event.contains("remote error: tls: ")).count() >= 2
+    });
+    for number in 11..13 {
+        assert!(!all.container(&format!("c{number}")).is_ready());
+    }
+}
