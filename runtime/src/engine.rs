@@ -43,7 +43,7 @@ use crate::api::{self, Request};
 use crate::cgroup::Cgroups;
 use crate::network::Network;
 use crate::node::{
-    Action, Attempt, Change, FoundCondition, Health, Node, Observation, PodIndex, PodObservation, PodState,
+    Action, Attempt, Change, FoundStatus, Health, Node, Observation, PodIndex, PodObservation, PodState,
     Record,
 };
 use crate::objects::Objects;
@@ -143,10 +143,12 @@ struct PodShell {
     /// As last written down for a later agent.
     healths: Vec<Health>,
     /// The same of its conditions.
-    conditions: Vec<FoundCondition>,
+    status: FoundStatus,
     /// The same of the grace that it has while it is deleted.
     noted_grace: Option<Duration>,
     sandbox: Option<Rc<Sandbox>>,
+    /// A change of it in place is being made durable: what is changed next has to see it.
+    updating: bool,
     /// Its manifest is being removed, since it is one too many of those that are over.
     collected: bool,
 }
@@ -160,9 +162,10 @@ impl PodShell {
             created,
             deletion: None,
             healths: Vec::new(),
-            conditions: Vec::new(),
+            status: FoundStatus::default(),
             noted_grace: None,
             sandbox: None,
+            updating: false,
             collected: false,
         }
     }

@@ -25,8 +25,8 @@ pub use action::{Action, Event, Plan};
 pub(crate) use draft::{Draft, Events, Wake};
 pub use given::{GIVEN_BYTES, GivenCondition, MAX_GIVEN};
 pub use observation::{
-    Exit, Found, FoundAttempt, FoundCondition, FoundSandbox, Health, Observation, PodObservation,
-    ProbeResult, SandboxFailure, StartFailure, StartFailureReason, StartedContainer, User,
+    Exit, Found, FoundAttempt, FoundCondition, FoundSandbox, FoundStatus, Health, Observation,
+    PodObservation, ProbeResult, SandboxFailure, StartFailure, StartFailureReason, StartedContainer, User,
 };
 pub use record::{ContainerRecord, PodPhase, Record, RecordedExit};
 pub use ring::{Answer, Asked, Ended, Entry, FoundPod, FoundRun, Known, Line, RING_ENTRIES, Ring, Seen};

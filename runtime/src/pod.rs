@@ -102,10 +102,10 @@ impl PodState {
         if let Some(record) = found.record {
             state.restore(record, now);
         }
-        state.remember_acceptance(&found.conditions, now);
+        state.remember_acceptance(&found.status, now);
         state.adopt(found.sandbox, found.attempts, now);
         state.settle(now);
-        state.remember_transitions(&found.conditions);
+        state.remember_transitions(&found.status.conditions);
         state
     }
 

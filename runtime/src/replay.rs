@@ -187,7 +187,7 @@ fn observation(
             record: found.pod.record,
             sandbox: found.sandbox.map(|(ip, at)| FoundSandbox { ip, at }),
             attempts: found.attempts.iter().map(FoundRun::told).collect(),
-            conditions: found.conditions.clone(),
+            status: found.status.clone(),
         }),
         Entry::SourcesSeen => Observation::SourcesSeen,
         Entry::ImagesChanged => Observation::ImagesChanged,

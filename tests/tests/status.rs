@@ -164,6 +164,32 @@ fn a_gated_pod_starts_when_its_gates_are_removed_through_the_api() {
 }
 
 #[test]
+fn of_patches_that_come_at_once_none_is_lost() {
+    let device = Device::start();
+    let gates: Vec<String> = (0..6).map(|number| format!("{{name: example.com/g{number}}}")).collect();
+    let gated = manifest::pod_with("web", "sleep", &format!("schedulingGates: [{}]", gates.join(", ")));
+    device.nodlet_with_input(["apply", "-f", "-"], &gated).ok();
+    let uid = device.pod("web").uid();
+    let kubectl = Kubectl::new(&device);
+    let remove = |number: usize| {
+        let gate = json!({ "name": format!("example.com/g{number}"), "$patch": "delete" });
+        json!({ "spec": { "schedulingGates": [gate] } }).to_string()
+    };
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let (kubectl, patch) = (&kubectl, remove(number));
+            scope.spawn(move || {
+                // kubectl itself tries again only so often.
+                let patched = || kubectl.run(["patch", "pod", "web", "-p", &patch]);
+                while patched().code != 0 {}
+            });
+        }
+    });
+    device.pod("web").wait_ready();
+    assert_eq!(device.pod("web").uid(), uid, "it is the same pod");
+}
+
+#[test]
 fn a_gated_pod_starts_when_its_gates_are_gone_from_its_file() {
     let device = Device::start();
     let with = |gates: &str| manifest::pod_with("web", "sleep", &format!("schedulingGates: [{gates}]"));

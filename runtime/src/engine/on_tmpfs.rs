@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::node::{FoundCondition, Health};
+use crate::node::{FoundStatus, Health};
 use crate::sources::Wanted;
 use crate::time::Instant;
 
@@ -80,21 +80,21 @@ pub(super) fn write_healths(directory: &Path, healths: &[Health]) -> io::Result<
     fs::rename(new, directory.join(HEALTH))
 }
 
-/// The file of [`read_conditions`].
-const CONDITIONS: &str = "conditions.json";
+/// The file of [`read_status`].
+const STATUS: &str = "status.json";
 
-/// Since when the pod's conditions are as they are, as an earlier agent showed them.
-pub(super) fn read_conditions(directory: &Path) -> Vec<FoundCondition> {
-    let read = fs::read(directory.join(CONDITIONS)).ok();
+/// What an earlier agent showed of the pod.
+pub(super) fn read_status(directory: &Path) -> FoundStatus {
+    let read = fs::read(directory.join(STATUS)).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
-/// Writes down the pod's conditions, for a later agent.
+/// Writes down what is shown of the pod, for a later agent.
 ///
 /// # Errors
 /// If the pod's run-time directory cannot be written.
-pub(super) fn write_conditions(directory: &Path, conditions: &[FoundCondition]) -> io::Result<()> {
-    let new = directory.join("conditions.json.new");
-    fs::write(&new, serde_json::to_vec(conditions)?)?;
-    fs::rename(new, directory.join(CONDITIONS))
+pub(super) fn write_status(directory: &Path, status: &FoundStatus) -> io::Result<()> {
+    let new = directory.join("status.json.new");
+    fs::write(&new, serde_json::to_vec(status)?)?;
+    fs::rename(new, directory.join(STATUS))
 }

@@ -15,7 +15,7 @@ impl Engine {
     pub(super) fn publish(&mut self, pod: PodIndex) {
         let (Some(object), Some(wanted)) = (self.object(pod), self.shell.wanted(pod)) else { return };
         self.keep_healths(pod, &wanted);
-        self.keep_conditions(pod, &wanted);
+        self.keep_status(pod, &wanted);
         self.keep_deletion(pod, &wanted);
         if !self.has_predecessor(pod, &wanted) {
             self.shell.objects.put(key(&wanted), object);
@@ -57,19 +57,19 @@ impl Engine {
         }
     }
 
-    /// Writes down for a later agent since when conditions are as they are.
-    fn keep_conditions(&self, pod: PodIndex, wanted: &Wanted) {
+    /// Writes down for a later agent since when conditions are as they are, and what others say.
+    fn keep_status(&self, pod: PodIndex, wanted: &Wanted) {
         let Some(state) = self.node.pod(pod) else { return };
-        let conditions = state.transitions();
+        let status = state.left_behind();
         let mut pods = self.shell.pods.borrow_mut();
         let Some(entry) =
-            pods.get_mut(&pod).filter(|entry| entry.sandbox.is_some() && entry.conditions != conditions)
+            pods.get_mut(&pod).filter(|entry| entry.sandbox.is_some() && entry.status != status)
         else {
             return;
         };
-        match on_tmpfs::write_conditions(&self.shell.paths.run_pod(&wanted.pod.uid.0), &conditions) {
-            Ok(()) => entry.conditions = conditions,
-            Err(error) => log::warn!("failed to write down the conditions of {}: {error}", wanted.pod.uid),
+        match on_tmpfs::write_status(&self.shell.paths.run_pod(&wanted.pod.uid.0), &status) {
+            Ok(()) => entry.status = status,
+            Err(error) => log::warn!("failed to write down the status of {}: {error}", wanted.pod.uid),
         }
     }
 

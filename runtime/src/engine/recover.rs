@@ -22,7 +22,7 @@ use crate::time::{Instant, Moment};
 use crate::volume;
 
 use super::leave::names;
-use super::on_tmpfs::{OnTmpfs, read_conditions, read_deletion, read_healths};
+use super::on_tmpfs::{OnTmpfs, read_deletion, read_healths, read_status};
 use super::run::{self, Run};
 use super::sandbox::Sandbox;
 use super::{EngineError, Shell};
@@ -211,7 +211,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, LookEr
         record,
         sandbox: sandbox.as_ref().zip(ready).map(|(sandbox, at)| FoundSandbox { ip: sandbox.ip, at }),
         attempts,
-        conditions: read_conditions(directory),
+        status: read_status(directory),
     };
     Ok(FoundPod { found, wanted, created, sandbox })
 }

@@ -161,6 +161,7 @@ impl Engine {
             self.shell.storage.run(move || crate::store::replace(&path, &bytes, &*fault))
         };
         self.shell.then(kept, move |engine, kept| {
+            engine.set_updating(&manifest.pod.uid, false);
             let answer = match kept {
                 Ok(()) => {
                     engine.read_sources();

@@ -11,6 +11,7 @@ use crate::manifest::{self, Manifest, Validation};
 use crate::node::{Observation, PodIndex, PodObservation};
 use crate::objects::Key;
 use crate::sources::Wanted;
+use crate::spec::Uid;
 
 use super::Engine;
 use super::requests::{how, refused, strip};
@@ -27,8 +28,19 @@ impl Engine {
     pub(super) fn update(&mut self, namespace: &str, name: &str, asked: Updating, reply: Reply<Accepted>) {
         match self.try_update(namespace, name, asked) {
             Ok(Updated::Now(accepted)) => drop(reply.try_send(Ok(accepted))),
-            Ok(Updated::WhenKept(manifest)) => self.keep(*manifest, Applied::Configured, reply),
+            Ok(Updated::WhenKept(manifest)) => {
+                self.set_updating(&manifest.pod.uid, true);
+                self.keep(*manifest, Applied::Configured, reply);
+            }
             Err(status) => drop(reply.try_send(Err(status))),
+        }
+    }
+
+    /// Whether what is asked of a pod next must wait for what it is to be.
+    pub(super) fn set_updating(&self, uid: &Uid, updating: bool) {
+        let mut pods = self.shell.pods.borrow_mut();
+        for entry in pods.values_mut().filter(|entry| entry.wanted.pod.uid == *uid) {
+            entry.updating = updating;
         }
     }
 
@@ -88,6 +100,9 @@ impl Engine {
     ) -> Result<Updated, Status> {
         let wanted = self.shell.wanted(index).ok_or_else(|| Status::internal("the pod is gone"))?;
         let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
+        if self.shell.pods.borrow().get(&index).is_some_and(|entry| entry.updating) {
+            return Err(Status::conflict("pods", name, MODIFIED));
+        }
         let told = self.told.get(&(namespace.clone(), name.clone()));
         let told = told.filter(|told| told.pod.uid == wanted.pod.uid).cloned();
         let Some(told) = told else {
@@ -171,6 +186,10 @@ enum Updated {
     WhenKept(Box<Manifest>),
 }
 
+/// kubectl reads the pod again then, and patches that.
+const MODIFIED: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
+
 /// Whoever names a version or a uid means that one and no other.
 fn preconditions(current: &Value, changed: &Value, name: &str) -> Result<(), Status> {
     let of = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
@@ -181,9 +200,7 @@ fn preconditions(current: &Value, changed: &Value, name: &str) -> Result<(), Sta
     }
     let (version, asked) = (of(current, "resourceVersion"), of(changed, "resourceVersion"));
     if !asked.is_empty() && asked != version {
-        let why =
-            "the object has been modified; please apply your changes to the latest version and try again";
-        return Err(Status::conflict("pods", name, why));
+        return Err(Status::conflict("pods", name, MODIFIED));
     }
     Ok(())
 }

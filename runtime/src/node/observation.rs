@@ -140,8 +140,18 @@ pub struct Found {
     pub sandbox: Option<FoundSandbox>,
     /// Runs that the supervisor knows of, newest last per container.
     pub attempts: Vec<FoundAttempt>,
-    /// Its conditions, as the agent before showed them, as far as it left word of that in this boot.
+    /// What the agent before showed of it, as far as it left word of that in this boot.
+    pub status: FoundStatus,
+}
+
+/// What an agent leaves behind of the status of a pod, for the next one in this boot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundStatus {
+    /// Its own conditions.
     pub conditions: Vec<FoundCondition>,
+    /// Those that others gave; what is on flash of them may be older.
+    #[serde(default)]
+    pub given: Option<Vec<GivenCondition>>,
 }
 
 /// A condition as an agent before showed it.

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{
-    Action, Attempt, Exit, FoundAttempt, FoundCondition, GivenCondition, Health, Node, Observation, Plan,
+    Action, Attempt, Exit, FoundAttempt, FoundStatus, GivenCondition, Health, Node, Observation, Plan,
     PodIndex, PodObservation, PodPhase, ProbeResult, Record, SandboxFailure, StartFailureReason,
     StartedContainer,
 };
@@ -106,9 +106,9 @@ pub struct FoundPod {
     pub sandbox: Option<(Option<Ipv4Addr>, Instant)>,
     /// Its runs.
     pub attempts: Vec<FoundRun>,
-    /// Its conditions.
+    /// What the agent before showed of it.
     #[serde(default)]
-    pub conditions: Vec<FoundCondition>,
+    pub status: FoundStatus,
 }
 
 /// A [`FoundAttempt`], text and all: it is compared with what is on record.
@@ -213,7 +213,7 @@ impl Ring {
                 pod: known(&found.pod.uid, &found.record, None),
                 sandbox: found.sandbox.map(|sandbox| (sandbox.ip, sandbox.at)),
                 attempts: found.attempts.iter().map(FoundRun::of).collect(),
-                conditions: found.conditions.clone(),
+                status: found.status.clone(),
             })),
             Observation::SourcesSeen => Entry::SourcesSeen,
             Observation::ImagesChanged => Entry::ImagesChanged,
@@ -317,7 +317,10 @@ impl Entry {
     fn object_bytes(&self) -> usize {
         match self {
             Entry::Wanted(pod) => pod.object.get().len(),
-            Entry::Found(found) => found.pod.object.get().len(),
+            Entry::Found(found) => {
+                let given = found.status.given.iter().flatten().map(GivenCondition::bytes);
+                found.pod.object.get().len() + given.sum::<usize>()
+            }
             Entry::Seen(_, Seen::Given(given)) => given.iter().map(GivenCondition::bytes).sum(),
             Entry::Unwanted(..)
             | Entry::SourcesSeen
@@ -547,7 +550,7 @@ mod tests {
         let known = r#"{"index":1,"uid":"a","object":null,"record":null}"#;
         let old = format!(r#"{{"Found":{{"pod":{known},"sandbox":null,"attempts":[]}}}}"#);
         let Entry::Found(found) = serde_json::from_str(&old).expect("it is read") else { panic!("{old}") };
-        assert_eq!(found.conditions, []);
+        assert_eq!(found.status, FoundStatus::default());
     }
 
     #[test]

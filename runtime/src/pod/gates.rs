@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use crate::node::{FoundCondition, GivenCondition};
+use crate::node::{FoundCondition, FoundStatus, GivenCondition};
 use crate::spec::Pod;
 use crate::time::{Instant, Moment};
 
@@ -40,21 +40,27 @@ impl PodState {
         closed_readiness_gates(&self.pod.spec.readiness_gates, &self.given).is_empty()
     }
 
-    /// Its conditions, for an agent that comes after this one.
-    pub fn transitions(&self) -> Vec<FoundCondition> {
+    /// What an agent that comes after this one is to know of its status.
+    pub fn left_behind(&self) -> FoundStatus {
         let of = |kind| {
             let Condition { status, since } = self.conditions.get(kind);
             FoundCondition { kind, status, since }
         };
-        ConditionType::ALL.into_iter().map(of).collect()
+        let conditions = ConditionType::ALL.into_iter().map(of).collect();
+        FoundStatus { conditions, given: Some(self.given.to_vec()) }
     }
 
-    /// An agent before accepted it, whether that is on flash by now or not.
-    pub(super) fn remember_acceptance(&mut self, found: &[FoundCondition], now: Instant) {
+    /// An agent before accepted it, and others said of it what they did, whether that is on flash
+    /// by now or not.
+    pub(super) fn remember_acceptance(&mut self, found: &FoundStatus, now: Instant) {
         let accepted = |known: &&FoundCondition| known.kind == ConditionType::PodScheduled && known.status;
-        if let Some(FoundCondition { since: Moment::ThisBoot(at), .. }) = found.iter().find(accepted) {
+        let accepted = found.conditions.iter().find(accepted);
+        if let Some(FoundCondition { since: Moment::ThisBoot(at), .. }) = accepted {
             self.start_time = Moment::ThisBoot(*at);
             self.active_since = (*at).min(now);
+        }
+        if let Some(given) = &found.given {
+            self.give(given.as_slice().into());
         }
     }
 

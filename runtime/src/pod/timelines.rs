@@ -273,7 +273,7 @@ fn a_pod_that_is_wanted_with_another_spec_under_its_uid_goes_and_that_one_follow
             record: None,
             sandbox,
             attempts: attempts([0, 1]).into(),
-            conditions: Vec::new(),
+            status: FoundStatus::default(),
         };
         node.observe(at(10), Observation::Found(before));
         if !found {
@@ -551,7 +551,7 @@ fn what_does_not_fit_into_a_plan_comes_with_the_next() {
 #[test]
 fn nothing_that_is_found_is_stopped_before_every_source_was_heard() {
     let found = Found {
-        conditions: Vec::new(),
+        status: FoundStatus::default(),
         pod: std::rc::Rc::new(pod(RestartPolicy::Always).uid("u2").named("other")),
         record: None,
         sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
@@ -666,7 +666,7 @@ fn what_is_found_by_an_agent_that_takes_everything_down_has_its_whole_grace() {
         record: None,
         sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
         attempts: vec![run],
-        conditions: Vec::new(),
+        status: FoundStatus::default(),
     };
     let mut node = Node::new();
     for seen in [Observation::Found(found), Observation::Shutdown, Observation::SourcesSeen] {

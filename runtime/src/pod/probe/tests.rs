@@ -266,7 +266,7 @@ fn an_adopted_container_stays_ready_until_a_probe_says_otherwise() {
     for (before, ready) in [(true, true), (false, false)] {
         let attempt = Attempt { container: ContainerIndex(0), number: 0 };
         let found = Found {
-            conditions: Vec::new(),
+            status: FoundStatus::default(),
             pod: pod.clone(),
             record: None,
             sandbox: Some(FoundSandbox { ip: None, at: at(1) }),

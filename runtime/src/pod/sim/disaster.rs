@@ -98,6 +98,11 @@ impl Sim {
 
     fn begin_agent(&mut self, same_boot: bool) {
         self.replay();
+        // It lies beside the supervisor, in memory.
+        let left: BTreeMap<Uid, FoundStatus> = match same_boot {
+            true => self.node.pods().map(|pod| (pod.pod().uid.clone(), pod.left_behind())).collect(),
+            false => BTreeMap::new(),
+        };
         self.node = Node::new();
         self.down = false;
         self.probes_in_flight.clear();
@@ -136,7 +141,7 @@ impl Sim {
                 sandbox: (pod.sandbox == WorldSandbox::Made)
                     .then_some(FoundSandbox { ip: None, at: self.now }),
                 attempts: pod.over.iter().cloned().chain(alive).collect(),
-                conditions: Vec::new(),
+                status: left.get(&pod.pod.uid).cloned().unwrap_or_default(),
             };
             self.tell(Observation::Found(found));
         }

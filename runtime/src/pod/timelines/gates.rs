@@ -250,12 +250,15 @@ fn transitions_are_told_as_an_agent_before_told_them_where_nothing_changed() {
         health: Health { started: true, ready: true },
     };
     let sandbox = Some(FoundSandbox { ip: None, at: at(1) });
-    let found = Found { pod, record: None, sandbox, attempts: vec![attempt], conditions };
+    let status = FoundStatus { conditions, given: Some(vec![given("a", "True")]) };
+    let found = Found { pod, record: None, sandbox, attempts: vec![attempt], status };
     let mut node = Node::new();
     node.observe(at(100), Observation::Found(found));
     let index = node.index_of(&uid()).expect("it is here");
     let state = node.pod(index).expect("it is here");
-    let of = |kind| state.transitions().into_iter().find(|known| known.kind == kind).expect("one of each");
+    assert_eq!(state.given()[..], [given("a", "True")], "on flash or not");
+    let left = state.left_behind().conditions;
+    let of = |kind| left.iter().find(|known| known.kind == kind).expect("one of each");
     assert_eq!(of(ConditionType::Ready).since, since(7));
     assert_eq!(of(ConditionType::ContainersReady).since, since(100), "it was not so before");
     assert_eq!(of(ConditionType::PodScheduled).since, since(3), "it was accepted then, record or not");
