@@ -219,7 +219,7 @@ fn merge_lists(old: &mut Vec<Value>, new: Vec<Value>, field: Option<&'static Fie
 }
 
 /// Puts what `order` names into that order; all else stays before what it was before.
-fn reorder(list: &mut Vec<Value>, order: &[Value], key: &str) {
+fn reorder(list: &mut [Value], order: &[Value], key: &str) {
     let name = |value: &Value| if key.is_empty() { value.clone() } else { value[key].clone() };
     let place = |value: &Value| {
         let of = name(value);

@@ -9,7 +9,7 @@ pub(super) fn name(signal: i32) -> String {
         Err(_) => match signal {
             FIRST => "SIGRTMIN".to_owned(),
             LAST => "SIGRTMAX".to_owned(),
-            FIRST..=49 => format!("SIGRTMIN+{}", signal - FIRST),
+            35..=49 => format!("SIGRTMIN+{}", signal - FIRST),
             50..LAST => format!("SIGRTMAX-{}", LAST - signal),
             other => other.to_string(),
         },
