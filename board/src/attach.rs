@@ -14,7 +14,7 @@ use crate::session::{self, Ended, Stdio};
 use crate::{Failure, Outcome, Verb, containers};
 
 /// Docker's and kubectl's.
-const DETACH_KEYS: &str = "ctrl-p,ctrl-q";
+pub(crate) const DETACH_KEYS: &str = "ctrl-p,ctrl-q";
 
 pub(crate) const VERB: Verb = Verb {
     name: "attach",
@@ -49,20 +49,25 @@ Flags:
 };
 
 #[derive(Debug, PartialEq, Eq)]
-struct Attach {
-    pod: String,
-    container: Option<String>,
-    stdin: bool,
-    tty: bool,
-    detach_keys: Vec<u8>,
+pub(crate) struct Attach {
+    pub(crate) pod: String,
+    pub(crate) container: Option<String>,
+    pub(crate) stdin: bool,
+    pub(crate) tty: bool,
+    pub(crate) detach_keys: Vec<u8>,
 }
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let attach = Attach::parse(&mut context, &mut parser)?;
     let client = Client::new(&context.root);
+    to(&context, &client, &attach)
+}
+
+/// Until it ends, or one of the two has enough.
+pub(crate) fn to(context: &Context, client: &Client, attach: &Attach) -> Outcome {
     let container = match &attach.container {
         Some(container) => Some(container.clone()),
-        None => containers::default(&context, &client, &attach.pod)?,
+        None => containers::default(context, client, &attach.pod)?,
     };
     let path = format!("/api/v1/namespaces/{}/pods/{}", encode(&context.namespace), encode(&attach.pod));
     let object = client.json("GET", &path, None)?;
@@ -92,14 +97,15 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         );
         eprintln!("If you don't see a command prompt, try pressing enter.");
     }
-    let detach_keys = if tty { attach.detach_keys } else { Vec::new() };
-    match session::run(&client, &target, &Stdio { stdin: attach.stdin, tty, redraw: true, detach_keys })? {
+    let detach_keys = if tty { attach.detach_keys.clone() } else { Vec::new() };
+    match session::run(client, &target, &Stdio { stdin: attach.stdin, tty, redraw: true, detach_keys })? {
         Ended::Status(status) if status["status"] == "Success" => Ok(ExitCode::SUCCESS),
         Ended::Status(status) => {
             Err(Failure::new(status["message"].as_str().unwrap_or("the container was lost")))
         }
         Ended::Detached => {
-            eprintln!("\nSession ended, resume with `nodlet attach {} -it`", attach.pod);
+            let which = attach.container.as_ref().map_or(String::new(), |name| format!(" -c {name}"));
+            eprintln!("\nSession ended, resume with `nodlet attach {}{which} -it`", attach.pod);
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -107,7 +113,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 
 /// The entry of the container in the pod's spec.
 fn spec<'a>(pod: &'a Value, container: Option<&str>) -> &'a Value {
-    let all = ["containers", "initContainers"];
+    let all = ["containers", "initContainers", "ephemeralContainers"];
     let mut all = all.iter().flat_map(|field| pod["spec"][field].as_array().into_iter().flatten());
     all.find(|entry| container.is_none_or(|name| entry["name"] == name)).unwrap_or(&Value::Null)
 }

@@ -78,7 +78,11 @@ impl Client {
             env!("CARGO_PKG_VERSION")
         );
         if let Some(body) = &body {
-            head.push_str(&format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len()));
+            let kind = match method {
+                "PATCH" => "application/strategic-merge-patch+json",
+                _ => "application/json",
+            };
+            head.push_str(&format!("content-type: {kind}\r\ncontent-length: {}\r\n", body.len()));
         }
         head.push_str("\r\n");
         let sent = stream

@@ -20,7 +20,7 @@ pub(crate) fn pod_name(text: &str) -> Result<String, Failure> {
 pub(crate) fn default(context: &Context, client: &Client, pod: &str) -> Result<Option<String>, Failure> {
     let target = format!("/api/v1/namespaces/{}/pods/{}", encode(&context.namespace), encode(pod));
     let object = client.json("GET", &target, None)?;
-    let names: Vec<&str> = ["containers", "initContainers"]
+    let names: Vec<&str> = ["containers", "initContainers", "ephemeralContainers"]
         .iter()
         .flat_map(|field| object["spec"][field].as_array().into_iter().flatten())
         .filter_map(|container| container["name"].as_str())
@@ -36,11 +36,14 @@ pub(crate) fn default(context: &Context, client: &Client, pod: &str) -> Result<O
     Ok(None)
 }
 
-/// `app, proxy (init)`
+/// `app, proxy (init), debugger-x7k2p (ephem)`
 fn shown(object: &serde_json::Value) -> String {
     let names = |field: &str, note: &'static str| {
         let containers = object["spec"][field].as_array().into_iter().flatten();
         containers.filter_map(|container| container["name"].as_str()).map(move |name| format!("{name}{note}"))
     };
-    names("containers", "").chain(names("initContainers", " (init)")).collect::<Vec<_>>().join(", ")
+    let all = names("containers", "")
+        .chain(names("initContainers", " (init)"))
+        .chain(names("ephemeralContainers", " (ephem)"));
+    all.collect::<Vec<_>>().join(", ")
 }

@@ -13,6 +13,7 @@ mod arguments;
 mod attach;
 mod client;
 mod containers;
+mod debug;
 mod delete;
 mod describe;
 mod events;
@@ -54,6 +55,7 @@ const VERBS: &[Verb] = &[
     logs::VERB,
     exec::VERB,
     attach::VERB,
+    debug::VERB,
     port_forward::VERB,
     delete::VERB,
     image::VERB,

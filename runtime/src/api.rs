@@ -305,7 +305,13 @@ async fn answer(
                 ("pods", "portforward", &(Method::GET | Method::POST)) => {
                     portforward::portforward(api, &key, request, afterwards, place)
                 }
-                ("pods", "log" | "exec" | "attach" | "portforward" | "status", _) => {
+                ("pods", "ephemeralcontainers", &Method::GET) => {
+                    read::get(api, resource, &key, &query, request.headers())
+                }
+                ("pods", "ephemeralcontainers", &(Method::PUT | Method::PATCH)) => {
+                    write::ephemeral(api, &key, &query, request).await
+                }
+                ("pods", "log" | "exec" | "attach" | "portforward" | "status" | "ephemeralcontainers", _) => {
                     Err(not_allowed(&method))
                 }
                 _ => Err(Status::no_such_path()),

@@ -120,6 +120,8 @@ pub fn container_config(
         stdin: container.stdin,
         stdin_once: container.stdin_once,
         tty: container.tty,
+        // Elsewhere it sees the target's processes anyway.
+        target: container.target.clone().filter(|_| !pod.spec.host_pid && !pod.spec.share_process_namespace),
         log: log_config(pod, container, attempt.number, &id, paths),
         termination_message: termination_message(pod, container, attempt.number, paths),
         id,

@@ -9,6 +9,7 @@
 //! Read next: `engine/sandbox.rs` and `engine/run.rs` for what the actions do,
 //! `engine/publish.rs` for what people see of it.
 
+mod ephemeral;
 mod error;
 mod events;
 mod exec;
@@ -138,6 +139,8 @@ struct PodShell {
     wanted: Rc<Wanted>,
     /// What follows under its uid when it is gone, if that is another than `wanted`.
     again: Option<Rc<Wanted>>,
+    /// Ephemeral containers that it is given.
+    gift: ephemeral::Gift,
     created: Moment,
     deletion: Option<Deletion>,
     /// As last written down for a later agent.
@@ -159,6 +162,7 @@ impl PodShell {
         PodShell {
             wanted,
             again: None,
+            gift: ephemeral::Gift::default(),
             created,
             deletion: None,
             healths: Vec::new(),
@@ -551,8 +555,9 @@ impl Engine {
         })
     }
 
-    fn want(&mut self, wanted: Rc<Wanted>, record: Option<Box<Record>>) {
+    fn want(&mut self, anew: Rc<Wanted>, record: Option<Box<Record>>) {
         let created = self.shell.created(record.as_deref());
+        let wanted = self.with_ephemeral(&anew);
         let seen = Observation::Wanted { pod: wanted.pod.clone(), record };
         self.observe_with(seen, Some(&wanted));
         let Some(index) = self.node.index_of(&wanted.pod.uid) else { return };
@@ -560,7 +565,7 @@ impl Engine {
         let mut pods = self.shell.pods.borrow_mut();
         match pods.get_mut(&index) {
             // To its end it is what it was.
-            Some(pod) if goes => pod.again = Some(wanted),
+            Some(pod) if goes => pod.again = Some(anew),
             Some(pod) => {
                 pod.wanted = wanted;
                 drop(pods);

@@ -257,8 +257,8 @@ pub fn parse(
         let place = |error: ManifestError, at: &str| error.placed(&text, &document, at);
         let mut repeated = duplicates(&document.duplicates, validation).map_err(|error| place(error, ""))?;
         for found in kind::pods(value).map_err(|message| place(ManifestError::kind(message), ""))? {
-            let mut manifest =
-                take(found.object, validation, node, Some(name)).map_err(|error| place(error, &found.at))?;
+            let mut manifest = take(found.object, validation, node, Origin::File(name))
+                .map_err(|error| place(error, &found.at))?;
             manifest.warnings.splice(0..0, repeated.drain(..));
             let same = |other: &Manifest| {
                 (&other.pod.namespace, &other.pod.name) == (&manifest.pod.namespace, &manifest.pod.name)
@@ -312,10 +312,59 @@ pub fn written(name: &str, bytes: &[u8], validation: Validation) -> Result<Vec<W
 
 /// Takes one Pod from the API. The caller has set `metadata.uid`.
 pub fn admit(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
+    take(one(object)?, validation, node, Origin::Api)
+}
+
+fn one(object: Value) -> Result<Value, ManifestError> {
     let pods = kind::pods(object).map_err(ManifestError::kind)?;
     let [found] = <[kind::Found; 1]>::try_from(pods)
         .map_err(|_| ManifestError::kind("one Pod is created at a time, not a List".to_owned()))?;
-    take(found.object, validation, node, None)
+    Ok(found.object)
+}
+
+/// Takes once more what was admitted before, with the ephemeral containers that it has been given since.
+pub fn admit_again(object: Value, node: &str) -> Result<Manifest, ManifestError> {
+    take(one(object)?, Validation::Ignore, node, Origin::Before)
+}
+
+/// Takes a Pod that was admitted before as one that has the ephemeral containers `wanted`. Those
+/// that it has may neither go nor change, and keep their order.
+pub fn admit_ephemeral(
+    mut object: Value,
+    mut wanted: Vec<Value>,
+    validation: Validation,
+    node: &str,
+) -> Result<Manifest, ManifestError> {
+    let Some(spec) = object["spec"].as_object_mut() else {
+        return Err(ManifestError::kind("a Pod has a spec".to_owned()));
+    };
+    let old = match spec.remove("ephemeralContainers") {
+        Some(Value::Array(old)) => old,
+        Some(_) | None => Vec::new(),
+    };
+    let place = |new: &Value| old.iter().position(|old| old["name"] == new["name"]).unwrap_or(old.len());
+    wanted.sort_by_key(place);
+    spec.insert("ephemeralContainers".to_owned(), wanted.into());
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let manifest = take(object, validation, node, Origin::Before)?;
+    let mut errors = Errors::default();
+    validate::only_added(&old, validate::list(&manifest.object["spec"], "ephemeralContainers"), &mut errors);
+    if errors.is_empty() {
+        return Ok(manifest);
+    }
+    let (errors, more) = errors.into_parts();
+    Err(ManifestError::new(ManifestCause::Invalid { name, errors, more }))
+}
+
+/// Where an object comes from.
+#[derive(Clone, Copy, Debug)]
+enum Origin<'a> {
+    /// From the file of this name.
+    File(&'a str),
+    /// From a client: it is a new pod.
+    Api,
+    /// From us: it is a pod that is there.
+    Before,
 }
 
 /// The text of a file.
@@ -426,13 +475,17 @@ fn duplicates(duplicates: &[String], validation: Validation) -> Result<Vec<Strin
     }
 }
 
-/// One object that says it is a Pod. `file` is `None` for those of the API.
+/// One object that says it is a Pod.
 fn take(
     mut object: Value,
     validation: Validation,
     node: &str,
-    file: Option<&str>,
+    from: Origin<'_>,
 ) -> Result<Manifest, ManifestError> {
+    let file = match from {
+        Origin::File(name) => Some(name),
+        Origin::Api | Origin::Before => None,
+    };
     let written_name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let invalid = |errors: Errors| {
         let (errors, more) = errors.into_parts();
@@ -461,6 +514,10 @@ fn take(
     warnings.extend(verdicts.warnings.texts(String::clone));
     defaults::apply(&mut object);
     let mut errors = validate::pod(&object);
+    match from {
+        Origin::File(_) | Origin::Api => validate::no_ephemeral(&object, &mut errors),
+        Origin::Before => {}
+    }
     placed(&object, node, &mut errors);
     let (refused, more) = verdicts.refused.into_parts();
     for refused in refused {

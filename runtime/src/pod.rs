@@ -43,7 +43,7 @@ use crate::node::{
     Action, Attempt, Draft, Events, Exit, Found, GivenCondition, Health, PodIndex, PodObservation, PodPhase,
     Record, SandboxFailure, StartedContainer, Wake,
 };
-use crate::spec::{ContainerIndex, Pod, RestartPolicy};
+use crate::spec::{ContainerIndex, Pod, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
 pub(crate) use condition::{Condition, ConditionSet, closed_readiness_gates};
@@ -306,21 +306,30 @@ impl PodState {
         self.containers.iter().map(|container| container.probes.exec_in_flight()).sum()
     }
 
-    /// A source wants it (once more). With another spec than it has it goes, and what is wanted
-    /// now follows under the same uid when it is forgotten.
+    /// A source wants it (once more), perhaps with ephemeral containers that were added. With
+    /// another spec than it has it goes, and what is wanted now follows under the same uid when it
+    /// is forgotten.
     pub(crate) fn want(&mut self, now: Instant, pod: Rc<Pod>) {
         match self.wish {
-            Wish::Unwanted => self.again = Some(pod),
-            Wish::Wanted | Wish::Unknown if *self.pod != *pod && pod.is_update_of(&self.pod) => {
+            Wish::Unwanted => self.again = Some(Rc::new(Pod::clone(&pod).without_ephemeral())),
+            Wish::Wanted | Wish::Unknown if *self.pod == *pod => self.wish = Wish::Wanted,
+            Wish::Wanted | Wish::Unknown if pod.is_update_of(&self.pod) => {
                 self.wish = Wish::Wanted;
+                self.take_ephemeral(&pod);
                 self.update(now, pod);
             }
-            Wish::Wanted | Wish::Unknown if *self.pod != *pod => {
+            Wish::Wanted | Wish::Unknown => {
                 self.unwant(now, None);
-                self.again = Some(pod);
+                self.again = Some(Rc::new(Pod::clone(&pod).without_ephemeral()));
             }
-            Wish::Wanted => {}
-            Wish::Unknown => self.wish = Wish::Wanted,
+        }
+    }
+
+    /// Takes the ephemeral containers that `pod` has and it has not.
+    fn take_ephemeral(&mut self, pod: &Pod) {
+        // Of one that was refused, nothing ever runs.
+        if !self.was_refused() {
+            self.containers.resize(pod.spec.container_count(), ContainerState::new(Role::Ephemeral));
         }
     }
 

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::manifest::{self, ManifestError, Validation};
+use crate::manifest::{self, ManifestError};
 use crate::node::{Asked, Entry, Found, FoundRun, FoundSandbox, Known, Node, Observation, Plan, PodIndex};
 use crate::spec::Pod;
 use crate::time::Instant;
@@ -91,7 +91,7 @@ pub fn replay(lines: &str) -> Result<Replayed, ReplayError> {
         let admit = |known: &Known| {
             let object: Value = serde_json::from_str(known.object.get()).expect("a raw value is JSON");
             let node = object["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
-            let admitted = manifest::admit(object, Validation::Ignore, &node);
+            let admitted = manifest::admit_again(object, &node);
             Ok(admitted.map_err(|error| ReplayError::Pod(number, Box::new(error)))?.pod)
         };
         again.entry(number, at, entry, admit)?;
@@ -200,6 +200,7 @@ fn observation(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::Validation;
     use crate::node::PodObservation;
     use crate::told::{Format, Told};
 

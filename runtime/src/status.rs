@@ -59,7 +59,10 @@ pub fn of(pod: &PodState, anchor: Anchor, host_ip: Option<Ipv4Addr>) -> Value {
     if !pod.pod().spec.init_containers.is_empty() {
         set("initContainerStatuses", init_container_statuses(pod, anchor));
     }
-    set("containerStatuses", container_statuses(pod, anchor));
+    set("containerStatuses", container_statuses(pod, Role::Regular, anchor));
+    if !pod.pod().spec.ephemeral_containers.is_empty() {
+        set("ephemeralContainerStatuses", container_statuses(pod, Role::Ephemeral, anchor));
+    }
     Value::Object(status)
 }
 
@@ -91,16 +94,16 @@ fn name(pod: &PodState, index: ContainerIndex) -> &str {
 }
 
 /// In the order of their names.
-fn container_statuses(pod: &PodState, anchor: Anchor) -> Value {
-    let regular = pod.containers().filter(|(_, container)| container.role == Role::Regular);
-    let mut regular: Vec<_> = regular.collect();
-    regular.sort_by_key(|(index, _)| name(pod, *index));
-    regular.into_iter().map(|(index, container)| container_status(pod, index, container, anchor)).collect()
+fn container_statuses(pod: &PodState, role: Role, anchor: Anchor) -> Value {
+    let with_role = pod.containers().filter(|(_, container)| container.role == role);
+    let mut sorted: Vec<_> = with_role.collect();
+    sorted.sort_by_key(|(index, _)| name(pod, *index));
+    sorted.into_iter().map(|(index, container)| container_status(pod, index, container, anchor)).collect()
 }
 
 /// In the order of the spec.
 fn init_container_statuses(pod: &PodState, anchor: Anchor) -> Value {
-    let init = pod.containers().filter(|(_, container)| container.role != Role::Regular);
+    let init = pod.containers().filter(|(_, container)| container.role.is_init());
     init.map(|(index, container)| container_status(pod, index, container, anchor)).collect()
 }
 
@@ -144,6 +147,12 @@ fn container_status(
         "image": image,
         "imageID": image_id,
     });
+    if container.role == Role::Ephemeral
+        && let Some(fields) = status.as_object_mut()
+    {
+        // It has no probes, and is never asked whether it has started.
+        fields.remove("started");
+    }
     if let Some(identity) = &identity {
         status["containerID"] = container_id(&identity.id).into();
     }

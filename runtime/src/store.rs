@@ -142,6 +142,9 @@ impl fmt::Display for LoadError {
     }
 }
 
+/// What the name of [`Records::ephemeral_path_of`] ends with.
+const EPHEMERAL: &str = ".ephemeral";
+
 /// The records of all pods, in one directory.
 pub struct Records {
     directory: PathBuf,
@@ -194,12 +197,19 @@ impl Records {
         self.path(uid)
     }
 
-    /// Uids that have a record.
+    /// Where the ephemeral containers of `uid` are: what was added to it, which no manifest says.
+    pub fn ephemeral_path_of(&self, uid: &str) -> PathBuf {
+        self.directory.join(format!("{uid}{EPHEMERAL}"))
+    }
+
+    /// Uids that have a record, or ephemeral containers.
     pub fn uids(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(&self.directory) else { return Vec::new() };
         entries
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter_map(|name| Some(name.strip_suffix(".json")?.to_owned()))
+            .filter_map(|name| {
+                Some(name.strip_suffix(".json").or_else(|| name.strip_suffix(EPHEMERAL))?.to_owned())
+            })
             .filter(|name| !name.is_empty() && !name.starts_with('.'))
             .collect()
     }
@@ -240,6 +250,8 @@ struct ContainerOnFlash {
     image_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     container_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    decided: Option<When>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -296,6 +308,7 @@ impl OnFlash {
             image: container.image.clone(),
             image_id: container.image_id.clone(),
             container_id: container.container_id.clone(),
+            decided: container.decided.map(|moment| When::new(moment, anchor)),
         };
         OnFlash {
             version: VERSION,
@@ -326,6 +339,7 @@ impl OnFlash {
             image: container.image,
             image_id: container.image_id,
             container_id: container.container_id,
+            decided: container.decided.map(|when| when.into_moment(same_boot)),
         };
         Record {
             phase: self.phase,
@@ -489,6 +503,7 @@ mod tests {
                 name: "app".into(),
                 attempts: 3,
                 last_exit: Some(exit),
+                decided: Some(Moment::ThisBoot(Instant(6))),
                 ..ContainerRecord::default()
             }],
             given: vec![GivenCondition {
@@ -508,6 +523,11 @@ mod tests {
         // Of no pod: its directory would be that of all.
         fs::write(directory.join(".json"), "{}").expect("written");
         assert_eq!(records.uids(), ["uid"]);
+        // Left where the card failed between the two.
+        fs::write(records.ephemeral_path_of("other"), "[]").expect("written");
+        let mut uids = records.uids();
+        uids.sort();
+        assert_eq!(uids, ["other", "uid"]);
 
         records.boot_id = "two".into();
         let later = records.load("uid").expect("it is readable").expect("still there");
@@ -517,6 +537,7 @@ mod tests {
             (exit.started_at, exit.finished_at),
             (Moment::Earlier(Timestamp(1005)), Moment::Earlier(Timestamp(7)))
         );
+        assert_eq!(later.containers[0].decided, Some(Moment::Earlier(Timestamp(1006))));
         // As they were before containers had names in it.
         fs::write(&path, br#"{"version":1,"boot_id":"two","phase":"Running","containers":[{"attempts":3}]}"#)
             .expect("written");

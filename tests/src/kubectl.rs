@@ -45,6 +45,12 @@ impl Kubectl {
         let output = self.command(words).output().expect("kubectl can be run");
         Ran::new(format!("kubectl {}", words.join(" ")), output)
     }
+
+    /// Runs kubectl with a line of words, which are split at spaces.
+    pub fn line(&self, line: &str) -> Ran {
+        let output = self.command([]).args(line.split_whitespace()).output().expect("kubectl can be run");
+        Ran::new(format!("kubectl {line}"), output)
+    }
 }
 
 fn program() -> PathBuf {

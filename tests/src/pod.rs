@@ -57,10 +57,10 @@ impl<'a> TestPod<'a> {
         self.condition("Ready") == "True"
     }
 
-    /// One container, main or init.
+    /// One container, main, init or ephemeral.
     pub fn container(&self, name: &str) -> TestContainer {
         let status = self.status();
-        let lists = ["containerStatuses", "initContainerStatuses"];
+        let lists = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
         let all = lists.iter().filter_map(|list| status[*list].as_array()).flatten();
         TestContainer(all.into_iter().find(|one| one["name"] == name).cloned().unwrap_or(Value::Null))
     }

@@ -55,6 +55,7 @@ fn resources() -> Value {
     }
     for (name, kind, verbs) in [
         ("pods/attach", "PodAttachOptions", &["create", "get"][..]),
+        ("pods/ephemeralcontainers", "Pod", &["get", "patch", "update"]),
         ("pods/exec", "PodExecOptions", &["create", "get"]),
         ("pods/log", "Pod", &["get"]),
         ("pods/portforward", "PodPortForwardOptions", &["create", "get"]),

@@ -70,6 +70,21 @@ pub enum Request {
         /// The pod; without a `deletionTimestamp` it is gone already.
         reply: Reply<Value>,
     },
+    /// Add ephemeral containers to a pod. Answered with the pod that has them.
+    Ephemeral {
+        /// `metadata.namespace`.
+        namespace: String,
+        /// `metadata.name`.
+        name: String,
+        /// What it is to have; nothing else of it changes.
+        change: Change,
+        /// What to do with fields that are unknown or given twice.
+        validation: FieldValidation,
+        /// Admit them, and then forget them.
+        dry_run: bool,
+        /// The pod.
+        reply: Reply<Accepted>,
+    },
     /// Run a command in a running container.
     Exec {
         /// `metadata.namespace`.

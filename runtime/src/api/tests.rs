@@ -140,8 +140,8 @@ fn pods_are_shown_one_by_one_and_all_together() {
             json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 404,
                    "reason": "NotFound", "message": "pods \"none\" not found", "details": {"name": "none", "kind": "pods"}})
         );
-        let (code, status) = get(&socket, "/api/v1/namespaces/default/pods/web/ephemeralcontainers");
-        assert_eq!((code, &status["details"]), (404, &json!({})), "kubectl debug looks into it");
+        let (code, status) = get(&socket, "/api/v1/namespaces/default/pods/web/resize");
+        assert_eq!((code, &status["details"]), (404, &json!({})), "kubectl looks into it");
         let accept = "accept: application/json;as=Table;v=v1;g=meta.k8s.io,application/json\r\n";
         let (code, table) = call(&socket, "GET", "/api/v1/pods", accept, "");
         let table: Value = serde_json::from_str(&table).expect("JSON");
@@ -449,5 +449,70 @@ fn bodies_that_do_not_end_are_held_up_to_a_bound_for_all_clients_together() {
         drop(held);
         let (code, answer) = call(&socket, "POST", target, "", "[]");
         assert_eq!(code, 400, "{answer}");
+    });
+}
+
+#[test]
+fn ephemeral_containers_are_asked_for_by_patch_and_put_alone() {
+    let root = Root::new();
+    let engine = |request| match request {
+        Request::Ephemeral { namespace, name, change, validation, dry_run, reply } => {
+            let change = match change {
+                Change::Replace(pod) => json!(["put", pod["metadata"]["name"]]),
+                Change::Patch(how, patch) => json!([format!("{how:?}"), patch]),
+            };
+            let object = json!({"seen": [namespace, name, change, format!("{validation:?}"), dry_run]});
+            let accepted = Accepted { object, applied: Applied::Configured, warnings: Vec::new() };
+            let _ = reply.try_send(Ok(accepted));
+        }
+        other => panic!("{other:?}"),
+    };
+    let objects = Rc::new(Objects::new(0));
+    objects.put(key("web"), pod("web", "Running"));
+    with_api(&root, objects, engine, |socket| {
+        let target = "/api/v1/namespaces/default/pods/web/ephemeralcontainers";
+        let (code, web) = get(&socket, target);
+        assert_eq!((code, &web["metadata"]["name"]), (200, &json!("web")));
+        let strategic = "content-type: application/strategic-merge-patch+json\r\n";
+        let merge = "content-type: application/merge-patch+json; charset=utf-8\r\n";
+        for (method, query, headers, body, seen) in [
+            ("PATCH", "", strategic, r#"{"a":1}"#, json!([["Strategic", {"a": 1}], "Warn", false])),
+            (
+                "PATCH",
+                "?fieldValidation=Strict&dryRun=All",
+                merge,
+                "{}",
+                json!([["Merge", {}], "Strict", true]),
+            ),
+            ("PUT", "", "", r#"{"kind":"Pod"}"#, json!([["put", "web"], "Warn", false])),
+        ] {
+            let (code, answer) = call(&socket, method, &format!("{target}{query}"), headers, body);
+            let answer: Value = serde_json::from_str(&answer).expect("JSON");
+            let seen = [&[json!("default"), json!("web")], &seen.as_array().expect("a list")[..]].concat();
+            assert_eq!((code, &answer["seen"]), (200, &json!(seen)), "{method}");
+        }
+        for (method, headers, body, code, message) in [
+            (
+                "PUT",
+                "",
+                r#"{"kind":"EphemeralContainers","apiVersion":"v1","ephemeralContainers":[]}"#,
+                400,
+                "EphemeralContainers in version \"v1\" cannot be handled as a Pod: since Kubernetes 1.22 a Pod is sent here; use `kubectl debug` or `nodlet debug`",
+            ),
+            ("PUT", "", r#"{"kind":"Node"}"#, 400, "\"Node\" cannot be handled as a Pod"),
+            (
+                "PATCH",
+                "content-type: text/plain\r\n",
+                "[]",
+                415,
+                "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json",
+            ),
+            ("POST", "", "{}", 405, "the server does not allow this method on the requested resource"),
+            ("DELETE", "", "{}", 405, "the server does not allow this method on the requested resource"),
+        ] {
+            let (answered, answer) = call(&socket, method, target, headers, body);
+            let answer: Value = serde_json::from_str(&answer).expect("JSON");
+            assert_eq!((answered, &answer["message"]), (code, &json!(message)), "{method} {body}");
+        }
     });
 }

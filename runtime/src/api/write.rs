@@ -7,6 +7,7 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::body::{self, Body};
+use super::place::Held;
 use super::request::ANSWER_WITHIN;
 use super::{
     Accepted, Api, Applied, Change, FieldValidation, Part, PatchKind, Query, Reply, Request, Resource,
@@ -59,19 +60,54 @@ pub(super) async fn update(
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
-    let (change, _held) = if request.method() == hyper::Method::PATCH {
-        let kind = PatchKind::of(request.headers())?;
-        let (patch, held) = body::read_any(&api.places, request).await?;
-        (Change::Patch(kind, patch), held)
-    } else {
-        let (mut object, held) = body::read(&api.places, request).await?;
-        belongs(&mut object, &key.namespace, Some(&key.name))?;
-        (Change::Replace(object), held)
-    };
+    let (change, _held) = change(api, key, request).await?;
     let (namespace, name) = (key.namespace.to_string(), key.name.to_string());
     let accepted =
         ask(api, |reply| Request::Update { namespace, name, change, part, validation, dry_run, reply });
     Ok(show(StatusCode::OK, &accepted.await?))
+}
+
+/// PATCH and PUT of a pod's ephemeral containers.
+pub(super) async fn ephemeral(
+    api: &Rc<Api>,
+    key: &Key,
+    query: &Query,
+    request: hyper::Request<Incoming>,
+) -> Result<Response<Body>, Status> {
+    let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
+    let (change, _held) = change(api, key, request).await?;
+    if let Change::Replace(body) = &change {
+        // The shape that it had before Kubernetes 1.22, in old examples.
+        if body["kind"] == "EphemeralContainers" {
+            return Err(Status::bad_request(
+                "EphemeralContainers in version \"v1\" cannot be handled as a Pod: since Kubernetes 1.22 a Pod is \
+                 sent here; use `kubectl debug` or `nodlet debug`",
+            ));
+        }
+        if body["kind"].as_str().is_some_and(|kind| kind != "Pod") {
+            return Err(Status::bad_request(format!("{} cannot be handled as a Pod", body["kind"])));
+        }
+    }
+    let (namespace, name) = (key.namespace.to_string(), key.name.to_string());
+    let accepted =
+        ask(api, |reply| Request::Ephemeral { namespace, name, change, validation, dry_run, reply });
+    Ok(show(StatusCode::OK, &accepted.await?))
+}
+
+/// What a request says of an object that is there.
+async fn change(
+    api: &Rc<Api>,
+    key: &Key,
+    request: hyper::Request<Incoming>,
+) -> Result<(Change, Held), Status> {
+    if request.method() == hyper::Method::PATCH {
+        let kind = PatchKind::of(request.headers())?;
+        let (patch, held) = body::read_any(&api.places, request).await?;
+        return Ok((Change::Patch(kind, patch), held));
+    }
+    let (mut object, held) = body::read(&api.places, request).await?;
+    belongs(&mut object, &key.namespace, Some(&key.name))?;
+    Ok((Change::Replace(object), held))
 }
 
 pub(super) async fn delete(

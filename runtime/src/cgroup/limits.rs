@@ -90,7 +90,7 @@ pub(crate) fn memory_of(pod: &Pod) -> Option<u64> {
 
 /// A limit of the pod as a whole; without one on any container there is none.
 fn if_all_have(pod: &Pod, limit: impl Fn(&ResourceRequirements) -> Option<i64>) -> Option<i64> {
-    let is_limited = pod.spec.all_containers().all(|container| limit(&container.resources).is_some());
+    let is_limited = pod.spec.admitted_containers().all(|container| limit(&container.resources).is_some());
     is_limited.then(|| pod.spec.effective(|resources| limit(resources).unwrap_or(0)))
 }
 

@@ -34,6 +34,7 @@ pub(super) fn sweep(shell: &Shell, wanted: &BTreeSet<String>) {
         uids.extend(names(&paths.pods()));
         for uid in uids.difference(&wanted) {
             let removed = volume::tear_down(&paths.pod(uid))
+                .and_then(|()| crate::store::remove(&records.ephemeral_path_of(uid), &*fault))
                 .and_then(|()| crate::store::remove(&records.path_of(uid), &*fault))
                 .and_then(|()| images.release(uid).map_err(io::Error::other));
             if let Err(error) = removed {

@@ -8,7 +8,7 @@ use crate::sources::Wanted;
 use crate::status;
 use crate::time::{Instant, Moment};
 
-use super::{Deletion, Engine, PodShell, Shell, on_tmpfs};
+use super::{Deletion, Engine, PodShell, Shell, ephemeral, on_tmpfs};
 
 impl Engine {
     /// Shows a pod as it is now.
@@ -27,7 +27,7 @@ impl Engine {
         let Some(gone) = self.shell.pods.borrow_mut().remove(&pod) else { return };
         self.shell.objects.delete(&key(&gone.wanted));
         if let Some(again) = again {
-            let wanted = gone.again.unwrap_or_else(|| gone.wanted.clone());
+            let wanted = gone.again.unwrap_or_else(|| ephemeral::without(&gone.wanted));
             let new = PodShell::new(wanted, self.shell.created(None));
             self.shell.pods.borrow_mut().insert(again, new);
         }

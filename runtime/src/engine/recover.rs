@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::cgroup::{CgroupError, PodCgroup};
-use crate::manifest::{self, Validation};
+use crate::manifest;
 use crate::node::{Attempt, Found, FoundAttempt, FoundSandbox, Health, User};
 use crate::sources::Wanted;
 use crate::spec::ContainerIndex;
@@ -144,7 +144,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, LookEr
     if let Some(spec) = on_tmpfs.object.get_mut("spec").and_then(serde_json::Value::as_object_mut) {
         spec.insert("nodeName".into(), shell.config.node_name.as_str().into());
     }
-    let manifest = manifest::admit(on_tmpfs.object, Validation::Ignore, &shell.config.node_name)
+    let manifest = manifest::admit_again(on_tmpfs.object, &shell.config.node_name)
         .map_err(|error| unreadable(&error))?;
     let wanted = Rc::new(Wanted::new(manifest, &on_tmpfs.source));
     let uid = wanted.pod.uid.0.clone();

@@ -15,6 +15,7 @@ use crate::spec::Pod;
 use crate::supervisor::config::ExecConfig;
 use crate::time::Instant;
 
+use super::ephemeral::Asked;
 use super::exec::{Exec, ExecNews};
 use super::update::Updating;
 use super::{Engine, Shell};
@@ -34,6 +35,9 @@ impl Engine {
             }
             Request::Delete { namespace, name, uid, grace, dry_run, reply } => {
                 self.delete(&namespace, &name, uid.as_deref(), grace, dry_run, reply);
+            }
+            Request::Ephemeral { namespace, name, change, validation, dry_run, reply } => {
+                self.change_ephemeral(Asked { namespace, name, change, validation, dry_run, reply });
             }
             Request::Exec { namespace, pod, container, command, tty, size, stdio, reply } => {
                 let shell = self.shell.clone();
@@ -119,6 +123,7 @@ impl Engine {
         if let Some(fields) = object.as_object_mut() {
             fields.remove("status");
         }
+        self.leave_out_known(&mut object);
         let manifest = manifest::admit(object, how(validation), &self.shell.config.node_name)
             .map_err(|error| refused(&error))?;
         let name = (manifest.pod.namespace.clone(), manifest.pod.name.clone());

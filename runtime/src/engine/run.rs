@@ -22,7 +22,7 @@ use crate::supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 use crate::time::{Anchor, Instant, Moment};
 
 use super::sandbox::Sandbox;
-use super::{Shell, log_name};
+use super::{Shell, ephemeral, log_name};
 
 /// What the shell holds of a run.
 pub(super) struct Run {
@@ -63,7 +63,7 @@ impl Layers {
     }
 }
 
-fn failure(reason: StartFailureReason, message: impl Into<String>) -> StartFailure {
+pub(super) fn failure(reason: StartFailureReason, message: impl Into<String>) -> StartFailure {
     StartFailure { reason, message: message.into().into_boxed_str() }
 }
 
@@ -82,6 +82,9 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
     let container = wanted.pod.spec.container(attempt.container);
     let (reference, image) = find_image(shell, &wanted, attempt.container).await?;
     let layers = mount_layers(shell, &image).await?;
+    if let Some(target) = &container.target {
+        ephemeral::check_target(shell, &wanted, &sandbox, target)?;
+    }
 
     let create = |error: &(dyn std::error::Error + 'static)| {
         failure(StartFailureReason::CreateContainerError, crate::error::chain(error))

@@ -355,6 +355,7 @@ pub(super) async fn forget(shell: Rc<Shell>, pod: PodIndex) {
     let Some(wanted) = shell.wanted(pod) else { return };
     let paths = shell.paths.clone();
     let record = shell.records.path_of(&wanted.pod.uid.0);
+    let ephemeral = shell.records.ephemeral_path_of(&wanted.pod.uid.0);
     let fault = shell.fault.clone();
     let images = shell.images.clone();
     let (uid, namespace, name) =
@@ -371,7 +372,10 @@ pub(super) async fn forget(shell: Rc<Shell>, pod: PodIndex) {
             if let Err(error) = container_config::remove_logs(&paths, &namespace, &name, &uid) {
                 note("logs", &error);
             }
-            if let Err(error) = crate::store::remove(&record, &*fault) {
+            // First: without the record it would be found by nobody.
+            let removed = crate::store::remove(&ephemeral, &*fault)
+                .and_then(|()| crate::store::remove(&record, &*fault));
+            if let Err(error) = removed {
                 note("record", &error);
             }
             if let Err(error) = images.release(&uid) {

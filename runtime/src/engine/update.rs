@@ -47,17 +47,23 @@ impl Engine {
     fn try_update(&mut self, namespace: &str, name: &str, asked: Updating) -> Result<Updated, Status> {
         let missing = || Status::not_found("pods", name);
         let index = self.shown(namespace, name).ok_or_else(missing)?;
-        let mut current = self.object(index).ok_or_else(missing)?;
-        let version = self.shell.objects.get(&Key::new("pods", namespace, name)).map(|shown| shown.version);
-        if let Some(version) = version {
-            current["metadata"]["resourceVersion"] = version.to_string().into();
-        }
+        let current = self.current(index, namespace, name)?;
         let changed = asked.change.apply(&current)?;
         preconditions(&current, &changed, name)?;
         match asked.part {
             Part::Status => self.update_status(index, &current, changed, asked.validation, asked.dry_run),
             Part::Whole => self.update_whole(index, changed, asked.validation, asked.dry_run),
         }
+    }
+
+    /// A pod as it is shown, with the version that it is shown in.
+    pub(super) fn current(&self, index: PodIndex, namespace: &str, name: &str) -> Result<Value, Status> {
+        let mut current = self.object(index).ok_or_else(|| Status::not_found("pods", name))?;
+        let version = self.shell.objects.get(&Key::new("pods", namespace, name)).map(|shown| shown.version);
+        if let Some(version) = version {
+            current["metadata"]["resourceVersion"] = version.to_string().into();
+        }
+        Ok(current)
     }
 
     fn update_status(
@@ -117,6 +123,7 @@ impl Engine {
         if let Some(fields) = changed.as_object_mut() {
             fields.remove("status");
         }
+        self.leave_out_known(&mut changed);
         if let Some(metadata) = changed.get_mut("metadata").and_then(Value::as_object_mut) {
             strip(metadata);
             metadata.insert("uid".into(), (*told.pod.uid.0).into());
@@ -191,7 +198,7 @@ const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
 /// Whoever names a version or a uid means that one and no other.
-fn preconditions(current: &Value, changed: &Value, name: &str) -> Result<(), Status> {
+pub(super) fn preconditions(current: &Value, changed: &Value, name: &str) -> Result<(), Status> {
     let of = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
     let (uid, asked) = (of(current, "uid"), of(changed, "uid"));
     if !asked.is_empty() && asked != uid {

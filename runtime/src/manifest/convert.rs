@@ -35,6 +35,7 @@ pub(super) fn spec(spec: &Value) -> PodSpec {
     PodSpec {
         containers: list(spec, "containers").iter().map(container).collect(),
         init_containers: list(spec, "initContainers").iter().map(container).collect(),
+        ephemeral_containers: list(spec, "ephemeralContainers").iter().map(container).collect(),
         volumes: list(spec, "volumes").iter().map(volume).collect(),
         restart_policy: match text(spec, "restartPolicy") {
             "OnFailure" => RestartPolicy::OnFailure,
@@ -143,6 +144,7 @@ fn container(container: &Value) -> Container {
             _ => PullPolicy::IfNotPresent,
         },
         sidecar: text(container, "restartPolicy") == "Always",
+        target: filled(container, "targetContainerName"),
         command: filled_list(container, "command"),
         args: filled_list(container, "args"),
         working_dir: filled(container, "workingDir"),

@@ -315,7 +315,7 @@ fn what_would_change_what_runs_is_refused_by_name() {
     }
     assert_eq!(
         refused(&pod("ephemeralContainers: [{name: a, image: b}]", "")).to_string(),
-        "web.yaml, line 4: The Pod \"web\" is invalid: spec.ephemeralContainers: Forbidden: nodlet 0.1 does not run ephemeral containers yet"
+        "web.yaml, line 4: The Pod \"web\" is invalid: spec.ephemeralContainers: Forbidden: cannot be set on create"
     );
 }
 

@@ -4,6 +4,7 @@
 //! walked in the order of their keys, where Kubernetes takes them as they come.
 
 mod container;
+mod ephemeral;
 mod gates;
 mod probe;
 mod resources;
@@ -26,6 +27,16 @@ const FILE_NAME: usize = 255;
 
 /// Of a uid that a pod is given here.
 const UID: usize = 36;
+
+pub(super) use ephemeral::only_added;
+
+/// They are given to a pod that is there, by a way of their own.
+pub(super) fn no_ephemeral(pod: &Value, errors: &mut Errors) {
+    if !list(&pod["spec"], "ephemeralContainers").is_empty() {
+        let path = Path::root("spec");
+        errors.push(FieldError::forbidden(&path.child("ephemeralContainers"), "cannot be set on create"));
+    }
+}
 
 /// All that is wrong with a Pod.
 pub(super) fn pod(pod: &Value) -> Errors {
@@ -141,6 +152,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let volumes = volumes(list(spec, "volumes"), &path.child("volumes"), errors);
     container::all(spec, &volumes, &path.child("containers"), errors);
     container::init(spec, &volumes, &path.child("initContainers"), errors);
+    ephemeral::all(spec, &volumes, &path.child("ephemeralContainers"), errors);
     host_network(spec, path, errors);
     one_of(
         &path.child("restartPolicy"),

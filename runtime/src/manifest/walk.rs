@@ -68,11 +68,12 @@ fn fields(
 
 /// Scalars whose zero Kubernetes cannot tell from their absence, by type. The others
 /// are pointers in its types, where `false` or `0` is said by someone.
-const ZERO_IS_ABSENT: [(&str, &[&str]); 10] = [
+const ZERO_IS_ABSENT: [(&str, &[&str]); 11] = [
     ("Container", &["stdin", "stdinOnce", "tty", "workingDir"]),
     ("ContainerPort", &["hostIP", "hostPort", "name"]),
     ("EmptyDirVolumeSource", &["medium"]),
     ("EnvVar", &["value"]),
+    ("EphemeralContainer", &["stdin", "stdinOnce", "targetContainerName", "tty", "workingDir"]),
     ("HTTPGetAction", &["host"]),
     ("ObjectMeta", &["generateName", "name", "namespace", "resourceVersion", "uid"]),
     (

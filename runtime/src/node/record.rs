@@ -113,6 +113,10 @@ pub struct ContainerRecord {
     pub image_id: Option<String>,
     /// `containerID` without its scheme, 64 hex digits.
     pub container_id: Option<String>,
+    /// Of an ephemeral container: when its run was decided on, which tells whether that was in
+    /// the sandbox that there is.
+    #[serde(default)]
+    pub decided: Option<Moment>,
 }
 
 /// An exit as it is kept.

@@ -235,8 +235,12 @@ impl Ring {
             (seen, about)
         {
             self.names.retain(|index, _| node.pod(*index).is_some());
-            // One that is known is what it was until it is gone, whatever is wanted in its place.
-            self.names.entry(index).or_insert_with(|| Rc::new(Names::of(pod)));
+            // One that is known is what it was until it is gone, whatever is wanted in its place;
+            // but it may have more containers now.
+            let has_grown = node.pod(index).is_some_and(|known| pod.is_update_of(known.pod()));
+            if has_grown || !self.names.contains_key(&index) {
+                self.names.insert(index, Rc::new(Names::of(pod)));
+            }
         }
         let names = about.and_then(|index| self.name(node, index));
         self.add(Line { at: now, entry, names });

@@ -9,8 +9,8 @@
 //!                 back-off lets└─────────────── Exited ◄────────────────────
 //! ```
 //!
-//! `Recording` only with `restartPolicy: Never`: that a run begins is durable
-//! before it does. A start that failed at its last step counts as a run that
+//! `Recording` only of what runs once, with `restartPolicy: Never` and of ephemeral containers:
+//! that a run begins is durable before it does. A start that failed at its last step counts as a run that
 //! ended with 128.
 
 use std::rc::Rc;
@@ -152,6 +152,8 @@ pub(crate) struct ContainerState {
     pub(crate) ran_here: bool,
     /// It was told that the present run is stopped; it may yet wait for its turn.
     pub(crate) stop_told: bool,
+    /// When the one run of an ephemeral container was decided on.
+    pub(crate) decided: Option<Moment>,
 }
 
 impl ContainerState {
@@ -172,6 +174,7 @@ impl ContainerState {
             discarded: 0,
             ran_here: false,
             stop_told: false,
+            decided: None,
         }
     }
 
@@ -230,7 +233,7 @@ impl ContainerState {
             (Role::Regular, RestartPolicy::OnFailure) => {
                 self.failed_probe.is_some() || self.ended.as_ref().is_none_or(|ended| ended.code != 0)
             }
-            (Role::Init | Role::Regular, RestartPolicy::Never) => false,
+            (Role::Init | Role::Regular, RestartPolicy::Never) | (Role::Ephemeral, _) => false,
         }
     }
 
@@ -246,6 +249,11 @@ impl ContainerState {
             Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
         }
+    }
+
+    /// A run of it is followed by no other, so it must be on flash before it begins.
+    pub(crate) fn runs_once(&self, policy: RestartPolicy) -> bool {
+        policy == RestartPolicy::Never || self.role == Role::Ephemeral
     }
 
     /// An init container that was short of memory has failed, whatever it ended with.
@@ -286,6 +294,7 @@ impl ContainerState {
         let health = if self.is_running() { self.probes.health() } else { Health::default() };
         match (self.role, self.shown().0) {
             (Role::Regular | Role::Sidecar, _) => health,
+            (Role::Ephemeral, _) => Health::default(),
             (Role::Init, Shown::Terminated(ended)) => Health { started: false, ready: ended.code == 0 },
             (Role::Init, Shown::NotYet | Shown::Waiting { .. } | Shown::Running { .. }) => {
                 Health { ready: false, ..health }

@@ -26,6 +26,7 @@ impl Turn {
             (Turn::Init(turn), Role::Sidecar) => index <= turn,
             (Turn::Init(_), Role::Regular) | (Turn::Regular, Role::Init) => false,
             (Turn::Regular, Role::Regular | Role::Sidecar) => true,
+            (Turn::Init(_) | Turn::Regular, Role::Ephemeral) => true,
         }
     }
 }
@@ -47,7 +48,7 @@ impl PodState {
             }
             let opens = match container.role {
                 Role::Sidecar => container.is_running() && container.health().started,
-                Role::Init | Role::Regular => container.has_initialised(),
+                Role::Init | Role::Regular | Role::Ephemeral => container.has_initialised(),
             };
             next = if opens { next } else { Some(index) };
             break;

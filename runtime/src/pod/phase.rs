@@ -1,5 +1,6 @@
 //! Phase and verdict: what the containers of a pod add up to. Init containers hold the phase
-//! back, and one that fails for good fails the pod; how sidecars end counts for nothing.
+//! back, and one that fails for good fails the pod; how sidecars end counts for nothing, and
+//! ephemeral containers for nothing at all.
 
 use crate::node::PodPhase;
 use crate::spec::Role;
@@ -19,7 +20,8 @@ impl PodState {
             && self
                 .containers
                 .iter()
-                .all(|container| container.role == Role::Init || container.health().ready);
+                .filter(|container| matches!(container.role, Role::Regular | Role::Sidecar))
+                .all(|container| container.health().ready);
         let sandbox = matches!(self.sandbox, Sandbox::Ready);
         // Once it is initialised it stays so.
         let initialized = self.is_initialized() || self.conditions.get(ConditionType::Initialized).status;
@@ -69,17 +71,17 @@ impl PodState {
     /// `Initialized`: all init containers are done or, of sidecars, started; or what comes
     /// after them has begun.
     pub(super) fn is_initialized(&self) -> bool {
-        let is_init = |container: &&ContainerState| container.role != Role::Regular;
-        let (init, regular): (Vec<_>, Vec<_>) = self.containers.iter().partition(is_init);
+        let mut init = self.containers.iter().filter(|container| container.role.is_init());
+        let mut regular = self.containers.iter().filter(|container| container.role == Role::Regular);
         let has_begun = |container: &&ContainerState| match container.shown().0 {
             Shown::Running { .. } | Shown::Terminated(_) => true,
             Shown::NotYet | Shown::Waiting { .. } => false,
         };
         let is_complete = |container: &&ContainerState| match container.role {
             Role::Sidecar => container.health().started,
-            Role::Init | Role::Regular => container.health().ready,
+            Role::Init | Role::Regular | Role::Ephemeral => container.health().ready,
         };
-        regular.iter().any(has_begun) || init.iter().all(is_complete)
+        regular.any(|container| has_begun(&container)) || init.all(|container| is_complete(&container))
     }
 
     /// The terminal phase that the exits add up to. A container without one counts as lost.
@@ -109,7 +111,7 @@ impl PodState {
             self.stopped(true);
             return;
         }
-        // What is left are sidecars.
+        // What is left are sidecars and ephemeral containers.
         self.verdict = Some(self.verdict_of_exits());
         self.stop(now, None);
     }
@@ -118,7 +120,7 @@ impl PodState {
     /// What was never to begin, since init containers come first, goes on waiting for ever.
     fn account_for_all(&mut self) {
         let initialised = self.was_initialised();
-        let is_init = |container: &&ContainerState| container.role != Role::Regular;
+        let is_init = |container: &&ContainerState| container.role.is_init();
         let init = self.containers.iter().filter(is_init).enumerate();
         let begun = init.filter(|(_, container)| container.ended.is_some()).map(|(place, _)| place);
         let begun = begun.last().unwrap_or(0);
@@ -128,6 +130,8 @@ impl PodState {
             let counts = match container.role {
                 Role::Regular => initialised,
                 Role::Init | Role::Sidecar => place.next().is_some_and(|place| place <= begun),
+                // Nobody waits for it: one that has not begun need not have.
+                Role::Ephemeral => false,
             };
             if counts && container.ended.is_none() {
                 container.ended = Some(Box::new(Ended {
@@ -146,7 +150,7 @@ impl PodState {
     /// Whether regular containers were ever to begin, as far as what has ended tells.
     fn was_initialised(&self) -> bool {
         let ended_well = |ended: &Option<Box<Ended>>| ended.as_ref().is_some_and(|ended| ended.code == 0);
-        let last_init = self.containers.iter().rfind(|container| container.role != Role::Regular);
+        let last_init = self.containers.iter().rfind(|container| container.role.is_init());
         last_init.is_none_or(|last| {
             last.role == Role::Init && (ended_well(&last.ended) || ended_well(&last.previous))
         }) || self
@@ -190,6 +194,7 @@ impl Sum {
             (Role::Sidecar, (Shown::NotYet | Shown::Waiting { .. }, Some(_))) => {}
             (Role::Regular, (Shown::Running { .. } | Shown::Terminated(_), _)) => self.seen = true,
             (Role::Regular, (Shown::NotYet | Shown::Waiting { .. }, Some(_))) => self.seen = true,
+            (Role::Ephemeral, _) => {}
         }
     }
 

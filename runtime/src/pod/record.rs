@@ -1,8 +1,8 @@
 //! What is on flash of a pod, when it is written, and what it means when read.
 //!
 //! Flash wears out, so a record is written only when it differs, and then:
-//! * at once, if it is acted on: a terminal phase, that a run of a `Never` pod
-//!   begins, that a container is done for good, that a run of a `Never` pod did
+//! * at once, if it is acted on: a terminal phase, that a run of a `Never` pod or an
+//!   ephemeral container begins, that a container is done for good, that a run of a `Never` pod did
 //!   not begin after all and now waits for an image, perhaps for weeks;
 //! * at once, but at most once in [`SETTLE`]: that somebody opened or closed a readiness gate;
 //! * else (restart counts, exits) after it has settled for [`SETTLE`], and at
@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::node::{
     Action, ContainerRecord, Draft, FoundAttempt, FoundSandbox, PodPhase, Record, RecordedExit, Wake,
 };
-use crate::spec::{ContainerIndex, RestartPolicy, Role};
+use crate::spec::{ContainerIndex, Pod, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::Retry;
@@ -109,10 +109,12 @@ impl Journal {
         matches!(self.need, Need::Clean) && self.in_flight.is_none()
     }
 
-    /// That run `number` begins is on flash, and nothing under way says otherwise.
-    pub(super) fn has_begun(&self, container: ContainerIndex, number: u32) -> bool {
+    /// That run `number` begins, as was `decided` then, is on flash, and nothing under way says
+    /// otherwise.
+    pub(super) fn has_begun(&self, container: ContainerIndex, number: u32, decided: Option<Moment>) -> bool {
         let says = |record: &Record| {
-            record.containers.get(usize::from(container.0)).is_some_and(|known| known.attempts > number)
+            let known = record.containers.get(usize::from(container.0));
+            known.is_some_and(|known| known.attempts > number && known.decided == decided)
         };
         self.on_flash.as_deref().is_some_and(says)
             && self.in_flight.as_ref().is_none_or(|(_, record)| says(record))
@@ -188,7 +190,7 @@ impl PodState {
             match container.run {
                 Run::Recording => true,
                 Run::StartFailed { retry: StartRetry::WhenImagesChange { .. } } => {
-                    policy == RestartPolicy::Never && old.is_some_and(|old| old.attempts > new.attempts)
+                    container.runs_once(policy) && old.is_some_and(|old| old.attempts > new.attempts)
                 }
                 Run::Exited => {
                     self.is_active()
@@ -270,7 +272,7 @@ impl PodState {
         if let Some(grace) = deletion_grace {
             // It was being deleted: that is finished first, with the whole grace again.
             if self.wish == Wish::Wanted {
-                self.again = Some(self.pod.clone());
+                self.again = Some(Rc::new(Pod::clone(&self.pod).without_ephemeral()));
             }
             self.wish = Wish::Unwanted;
             self.stop(now, Some(Duration::from_secs(grace)));
@@ -289,6 +291,13 @@ impl PodState {
                 if self.policy() == RestartPolicy::Never && self.verdict.is_none() {
                     // The record may be ahead: the supervisor knows what really began.
                     for container in &mut self.containers {
+                        *container = ContainerState::new(container.role);
+                    }
+                }
+                // So it may be of an ephemeral container, unless that ran in an earlier sandbox.
+                for container in &mut self.containers {
+                    let here = matches!(container.decided, Some(Moment::ThisBoot(at)) if at >= sandbox.at);
+                    if here && container.role == Role::Ephemeral {
                         *container = ContainerState::new(container.role);
                     }
                 }
@@ -353,10 +362,12 @@ impl PodState {
 impl PodState {
     /// `Initialized` of a pod that was found: since the last of its init containers was done.
     fn initialized_since(&self, now: Instant) -> Condition {
-        let last = self.containers.iter().rfind(|container| container.role != Role::Regular);
+        let last = self.containers.iter().rfind(|container| container.role.is_init());
         let done = last.and_then(|last| match last.role {
             Role::Sidecar => last.started.as_ref().map(|started| Moment::ThisBoot(started.at)),
-            Role::Init | Role::Regular => last.ended.as_ref().and_then(|ended| ended.finished_at),
+            Role::Init | Role::Regular | Role::Ephemeral => {
+                last.ended.as_ref().and_then(|ended| ended.finished_at)
+            }
         });
         let status = self.is_initialized();
         Condition { status, since: done.filter(|_| status).unwrap_or(Moment::ThisBoot(now)) }
@@ -385,6 +396,7 @@ fn container_record(name: &str, container: &ContainerState) -> ContainerRecord {
         image: identity.as_ref().map(|identity| identity.image.to_string()),
         image_id: identity.as_ref().map(|identity| identity.image_id.to_string()),
         container_id: identity.as_ref().map(|identity| identity.id.to_string()),
+        decided: container.decided.filter(|_| container.begun() > 0),
     }
 }
 
@@ -393,6 +405,7 @@ fn restore_container(container: &mut ContainerState, record: &ContainerRecord) {
     let text = |text: &Option<String>| -> Rc<str> { text.as_deref().unwrap_or_default().into() };
     let id = record.container_id.as_deref().map(Rc::from);
     container.run = Run::Exited;
+    container.decided = record.decided;
     container.number = newest;
     container.discarded = newest;
     if let Some(id) = &id {

@@ -128,7 +128,7 @@ fn a_life(seed: u64, failures: u64, interruptions: bool) {
         sim.run_until(now);
         let which = chance.below(uids.len() as u64) as usize;
         let known = sim.pods.iter().find(|world| world.pod.uid == uids[which]).map(|world| world.wanted);
-        match chance.below(14) {
+        match chance.below(16) {
             0..4 if known != Some(true) => {
                 let here = sim.pods.iter().find(|world| world.pod.uid == uids[which]);
                 let pod = here.map_or(pods[which].clone(), |world| (*world.pod).clone());
@@ -152,6 +152,10 @@ fn a_life(seed: u64, failures: u64, interruptions: bool) {
             9 => sim.later(secs(1), stale_news(&mut chance)),
             10 | 11 => sim.give(&uids[which], some_conditions(&mut chance)),
             12 | 13 => sim.ungate(&uids[which]),
+            14 | 15 if known.is_some() => {
+                let count = sim.of(&uids[which]).pod.spec.ephemeral_containers.len();
+                sim.debug(&uids[which], container(&format!("e{count}")));
+            }
             _ => {}
         }
     }
@@ -205,7 +209,7 @@ fn in_the_end(sim: &mut Sim, uid: &Uid) {
     assert_eq!(over, world.shown_terminal.is_some(), "{uid} is {phase}");
     for index in world.pod.spec.container_indexes() {
         let (spec, role) = (world.pod.spec.container(index), world.pod.spec.role(index));
-        let lists = ["initContainerStatuses", "containerStatuses"];
+        let lists = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
         let shown = lists
             .iter()
             .filter_map(|list| status[*list].as_array())
@@ -216,7 +220,7 @@ fn in_the_end(sim: &mut Sim, uid: &Uid) {
             Some(number) => {
                 assert!(shown["state"]["running"].is_object(), "{uid} runs and shows {shown}");
                 assert_eq!(shown["restartCount"], number, "{uid}");
-                assert_eq!(shown["ready"], true, "{uid}: {shown}");
+                assert_eq!(shown["ready"], role != Role::Ephemeral, "{uid}: {shown}");
             }
             None => {
                 assert!(shown["state"]["running"].is_null(), "{uid} does not run and shows {shown}");
@@ -227,7 +231,7 @@ fn in_the_end(sim: &mut Sim, uid: &Uid) {
                         (Role::Init, _) => code == Some(0),
                         (Role::Sidecar, _) | (Role::Regular, RestartPolicy::Always) => false,
                         (Role::Regular, RestartPolicy::OnFailure) => code == Some(0),
-                        (Role::Regular, RestartPolicy::Never) => code.is_some(),
+                        (Role::Regular, RestartPolicy::Never) | (Role::Ephemeral, _) => code.is_some(),
                     };
                 assert!(may_be_still, "{uid}/{} is stuck: {shown}\n{}", spec.name, sim.log);
             }

@@ -108,6 +108,8 @@ pub(crate) struct WorldPod {
     pub(crate) pod: Rc<Pod>,
     pub(crate) wanted: bool,
     sandbox: WorldSandbox,
+    /// Since when there is one.
+    made_at: Instant,
     /// Runs that are alive or about to be.
     alive: BTreeMap<Attempt, Process>,
     /// What the supervisor remembers.
@@ -117,7 +119,7 @@ pub(crate) struct WorldPod {
     /// No process may live after this time.
     pub(crate) gone_by: Option<Instant>,
     /// The terminal status that was shown.
-    pub(crate) shown_terminal: Option<(PodPhase, Value)>,
+    pub(crate) shown_terminal: Option<(PodPhase, Vec<Value>)>,
     index: Option<PodIndex>,
     /// Runs of each container that were begun, in all boots.
     pub(crate) begun: Vec<Vec<u32>>,
@@ -232,6 +234,7 @@ impl Sim {
                 pod: pod.clone(),
                 wanted: true,
                 sandbox: WorldSandbox::None,
+                made_at: self.now,
                 alive: BTreeMap::new(),
                 over: Vec::new(),
                 record: None,
@@ -242,9 +245,30 @@ impl Sim {
                 save_in_flight: false,
             }),
         }
-        let record = self.of(&uid).record.clone();
+        let known = self.of(&uid);
+        // What was added to it, no manifest says.
+        let bare = |pod: &Pod| Pod::clone(pod).without_ephemeral();
+        let pod = if bare(&known.pod) == bare(&pod) { known.pod.clone() } else { pod };
+        let record = known.record.clone();
         self.tell(Observation::Wanted { pod, record });
         uid
+    }
+
+    /// Somebody looks into a pod that is there: it has one more ephemeral container from now on,
+    /// unless it is going.
+    pub(crate) fn debug(&mut self, uid: &Uid, container: Container) {
+        let state = self.node.index_of(uid).and_then(|index| self.node.pod(index));
+        if state.is_none_or(PodState::is_unwanted) || !self.of(uid).wanted {
+            return;
+        }
+        let world = self.of(uid);
+        let mut pod = Pod::clone(&world.pod);
+        pod.spec.ephemeral_containers.push(container);
+        pod.generation += 1;
+        world.pod = Rc::new(pod);
+        world.begun.push(Vec::new());
+        let pod = world.pod.clone();
+        self.tell(Observation::Wanted { pod, record: None });
     }
 
     /// No source wants it from now on.
@@ -324,12 +348,14 @@ impl Sim {
             let durable = state.is_unwanted();
             let world = self.pods.iter_mut().find(|world| world.pod.uid == uid).expect("a pod of this world");
             // `lastState` and `user` do not outlive a reboot.
-            let lists = ["initContainerStatuses", "containerStatuses"];
+            let lists = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
             let containers = lists.iter().filter_map(|list| status[*list].as_array()).flatten();
-            let containers =
+            let mut containers: Vec<Value> =
                 containers.map(|one| json!([one["name"], one["state"], one["restartCount"]])).collect();
             match &world.shown_terminal {
                 Some((shown, before)) => {
+                    // It may be given ephemeral containers, which never begin.
+                    containers.retain(|one| before.iter().any(|before| before[0] == one[0]));
                     assert_eq!(*shown, phase, "{uid} was over\n{}", self.log);
                     assert_eq!(before, &containers, "{uid} was over");
                 }

@@ -1,5 +1,6 @@
 //! What makes a pod run: its sandbox, then its containers one after another in
-//! the order of the spec, init containers first, and again when they end.
+//! the order of the spec, init containers first, and again when they end. Ephemeral containers
+//! wait for no turn.
 
 use crate::node::{Action, Attempt, Draft, Events, StartFailure, StartFailureReason, StartedContainer, Wake};
 use crate::spec::{RestartPolicy, Role};
@@ -69,7 +70,7 @@ impl PodState {
         }
     }
 
-    /// Nothing but sidecars runs and nothing else may start: every regular container is done
+    /// Nothing but sidecars and ephemeral containers runs and nothing else may start: every regular container is done
     /// for good, an init container has failed for good, or the pod is `Never`, has run before
     /// and has lost its sandbox.
     fn is_done(&self) -> bool {
@@ -139,7 +140,7 @@ impl PodState {
             self.pod.spec.container_indexes().zip(&mut self.containers).find(|(_, c)| c.is_starting())
         {
             let recorded = match container.run {
-                Run::Recording => self.journal.has_begun(index, container.number),
+                Run::Recording => self.journal.has_begun(index, container.number, container.decided),
                 Run::Waiting | Run::Starting { .. } | Run::StartFailed { .. } | Run::Running => false,
                 Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => false,
             };
@@ -149,7 +150,8 @@ impl PodState {
             return;
         }
         let spec = &self.pod.spec;
-        for index in spec.init_indexes().chain(spec.regular_indexes()) {
+        let in_turn = spec.ephemeral_indexes().chain(spec.init_indexes()).chain(spec.regular_indexes());
+        for index in in_turn {
             let container = &mut self.containers[usize::from(index.0)];
             if !turn.allows(container.role, index) {
                 continue;
@@ -168,10 +170,13 @@ impl PodState {
             }
             // Of a start that is tried again it may be on flash already: nothing would be written
             // and no news come of it. Of a sidecar's later runs nobody has to know.
-            let recorded = self.journal.has_begun(index, 0);
-            match policy {
-                RestartPolicy::Never if !recorded => container.begin(Run::Recording),
-                RestartPolicy::Never | RestartPolicy::Always | RestartPolicy::OnFailure => {
+            let recorded = self.journal.has_begun(index, 0, container.decided);
+            match container.runs_once(policy) {
+                true if !recorded => {
+                    container.decided = (container.role == Role::Ephemeral).then_some(Moment::ThisBoot(now));
+                    container.begin(Run::Recording);
+                }
+                true | false => {
                     let number = match container.run {
                         Run::Exited => container.number + 1,
                         Run::Waiting | Run::Recording | Run::Starting { .. } => container.number,

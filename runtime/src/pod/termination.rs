@@ -251,6 +251,10 @@ impl PodState {
             } else if let Run::Recording = container.run {
                 container.run = Run::Waiting;
             }
+            if container.begun() == 0 {
+                // What begins in another sandbox is decided on anew.
+                container.decided = None;
+            }
             container.ran_here = false;
         }
         if self.is_active() {
@@ -288,7 +292,7 @@ fn failed_probe_text(name: &str, role: Role, kind: ProbeKind, policy: RestartPol
         (Role::Regular, RestartPolicy::Always | RestartPolicy::OnFailure) => {
             ("Container", ", will be restarted")
         }
-        (Role::Regular, RestartPolicy::Never) => ("Container", ""),
+        (Role::Regular, RestartPolicy::Never) | (Role::Ephemeral, _) => ("Container", ""),
     };
     format!("{what} {name} failed {probe} probe{then}")
 }

@@ -48,6 +48,7 @@ const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
 const NO_WINDOWS: &str = "runs Linux containers only";
 const OWN_POLICY: &str =
     "does not give containers restart policies of their own yet, but for Always of init containers";
+const NOT_EPHEMERAL: &str = "does not set it for an ephemeral container, as Kubernetes does not";
 const NO_HOST_PORT: &str =
     "does not forward ports of the host yet: use hostNetwork, or the pod's own address";
 
@@ -62,7 +63,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("dnsConfig", Acts),
         ("dnsPolicy", Acts),
         ("enableServiceLinks", Warns(NO_SERVICES, &["false"])),
-        ("ephemeralContainers", Refuses("does not run ephemeral containers yet", &["[]"])),
+        ("ephemeralContainers", Acts),
         ("hostAliases", Acts),
         ("hostIPC", Acts),
         ("hostNetwork", Acts),
@@ -118,6 +119,35 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("startupProbe", Acts),
         ("stdin", Acts),
         ("stdinOnce", Acts),
+        ("terminationMessagePath", Acts),
+        ("terminationMessagePolicy", Acts),
+        ("tty", Acts),
+        ("volumeDevices", Refuses("gives containers no block devices yet", &["[]"])),
+        ("volumeMounts", Acts),
+        ("workingDir", Acts),
+    ]),
+    // Which of them Kubernetes does not allow, validation says in its words.
+    ("EphemeralContainer", &[
+        ("args", Acts),
+        ("command", Acts),
+        ("env", Acts),
+        ("envFrom", Refuses(NO_OBJECTS, &["[]"])),
+        ("image", Acts),
+        ("imagePullPolicy", Acts),
+        ("lifecycle", Refuses(NOT_EPHEMERAL, &["{}"])),
+        ("livenessProbe", Refuses(NOT_EPHEMERAL, &[])),
+        ("name", Acts),
+        ("ports", Refuses(NOT_EPHEMERAL, &["[]"])),
+        ("readinessProbe", Refuses(NOT_EPHEMERAL, &[])),
+        ("resizePolicy", Refuses(NOT_EPHEMERAL, &["[]"])),
+        ("resources", Refuses(NOT_EPHEMERAL, &["{}"])),
+        ("restartPolicy", Refuses(NOT_EPHEMERAL, &[])),
+        ("restartPolicyRules", Refuses(NOT_EPHEMERAL, &["[]"])),
+        ("securityContext", Acts),
+        ("startupProbe", Refuses(NOT_EPHEMERAL, &[])),
+        ("stdin", Acts),
+        ("stdinOnce", Acts),
+        ("targetContainerName", Acts),
         ("terminationMessagePath", Acts),
         ("terminationMessagePolicy", Acts),
         ("tty", Acts),

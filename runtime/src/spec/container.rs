@@ -8,7 +8,8 @@ use super::{Probe, ProbeKind, Quantity, VolumeMount};
 pub const MAX_CONTAINERS: usize = 256;
 
 /// A container's place among all of a pod: first those of `spec.containers`, then those of
-/// `spec.initContainers`, each in the order of the manifest.
+/// `spec.initContainers`, each in the order of the manifest, then those of
+/// `spec.ephemeralContainers` in the order in which they came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct ContainerIndex(pub u8);
 
@@ -22,6 +23,19 @@ pub enum Role {
     /// An init container with `restartPolicy: Always`: it has started before what comes after it
     /// begins, runs beside that, and ends last.
     Sidecar,
+    /// One of `spec.ephemeralContainers`: somebody looks into a pod that is there. It runs once at
+    /// most, and nothing hangs on it.
+    Ephemeral,
+}
+
+impl Role {
+    /// It is one of `spec.initContainers`.
+    pub fn is_init(self) -> bool {
+        match self {
+            Role::Init | Role::Sidecar => true,
+            Role::Regular | Role::Ephemeral => false,
+        }
+    }
 }
 
 /// `restartPolicy`.
@@ -47,7 +61,8 @@ pub enum PullPolicy {
     Never,
 }
 
-/// One entry of `spec.containers` or `spec.initContainers`, with defaults applied.
+/// One entry of `spec.containers`, `spec.initContainers` or `spec.ephemeralContainers`, with
+/// defaults applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Container {
     /// `name`, a DNS label, unique in the pod.
@@ -58,6 +73,8 @@ pub struct Container {
     pub image_pull_policy: PullPolicy,
     /// `restartPolicy: Always` of an init container.
     pub sidecar: bool,
+    /// `targetContainerName` of an ephemeral container, whose processes it sees.
+    pub target: Option<String>,
     /// `command`; `None` where it was not given, which means the image's entrypoint.
     pub command: Option<Vec<String>>,
     /// `args`; `None` where it was not given.

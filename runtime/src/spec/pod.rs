@@ -49,6 +49,8 @@ pub struct PodSpec {
     pub containers: Vec<Container>,
     /// `initContainers`, sidecars among them, in the order of the manifest.
     pub init_containers: Vec<Container>,
+    /// `ephemeralContainers`, in the order in which they came.
+    pub ephemeral_containers: Vec<Container>,
     /// `volumes`.
     pub volumes: Vec<Volume>,
     /// `restartPolicy`; `Always` by default.
@@ -90,9 +92,12 @@ impl Pod {
     }
 
     /// Whether it is the same pod as `old` and differs in nothing but what may change in place:
-    /// labels, annotations, and gates that are gone.
+    /// labels, annotations, gates that are gone, and ephemeral containers that were added.
     pub fn is_update_of(&self, old: &Pod) -> bool {
         let gates = &self.spec.scheduling_gates;
+        if !self.spec.ephemeral_containers.starts_with(&old.spec.ephemeral_containers) {
+            return false;
+        }
         if self.uid != old.uid || !gates.iter().all(|gate| old.spec.scheduling_gates.contains(gate)) {
             return false;
         }
@@ -101,6 +106,7 @@ impl Pod {
         munged.labels.clone_from(&old.labels);
         munged.annotations.clone_from(&old.annotations);
         munged.spec.scheduling_gates.clone_from(&old.spec.scheduling_gates);
+        munged.spec.ephemeral_containers.clone_from(&old.spec.ephemeral_containers);
         munged == *old
     }
 }
@@ -165,32 +171,60 @@ pub enum QosClass {
     BestEffort,
 }
 
+impl Pod {
+    /// The same as its manifest says: what is begun anew has no ephemeral containers.
+    pub fn without_ephemeral(mut self) -> Pod {
+        // Each was a change of the spec.
+        self.generation = self.generation.saturating_sub(self.spec.ephemeral_containers.len() as u64);
+        self.spec.ephemeral_containers.clear();
+        self
+    }
+}
+
 impl PodSpec {
     /// The container at `index`.
     pub fn container(&self, index: ContainerIndex) -> &Container {
         let place = usize::from(index.0);
-        match place.checked_sub(self.containers.len()) {
-            None => &self.containers[place],
-            Some(init) => &self.init_containers[init],
+        let Some(place_of_init) = place.checked_sub(self.containers.len()) else {
+            return &self.containers[place];
+        };
+        match place_of_init.checked_sub(self.init_containers.len()) {
+            None => &self.init_containers[place_of_init],
+            Some(ephemeral) => &self.ephemeral_containers[ephemeral],
         }
     }
 
     /// What the container at `index` is to the pod.
     pub fn role(&self, index: ContainerIndex) -> Role {
-        match (usize::from(index.0) < self.containers.len(), self.container(index).sidecar) {
-            (true, _) => Role::Regular,
-            (false, true) => Role::Sidecar,
-            (false, false) => Role::Init,
+        let place = usize::from(index.0);
+        if place < self.containers.len() {
+            Role::Regular
+        } else if place >= self.admitted_count() {
+            Role::Ephemeral
+        } else if self.container(index).sidecar {
+            Role::Sidecar
+        } else {
+            Role::Init
         }
     }
 
     /// How many containers there are, init containers and all.
     pub fn container_count(&self) -> usize {
+        self.admitted_count() + self.ephemeral_containers.len()
+    }
+
+    /// How many there were when the pod was admitted.
+    fn admitted_count(&self) -> usize {
         self.containers.len() + self.init_containers.len()
     }
 
     /// All containers, in the order of their indexes.
     pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
+        self.admitted_containers().chain(&self.ephemeral_containers)
+    }
+
+    /// Those that the pod was admitted with, which alone count for what it is given.
+    pub fn admitted_containers(&self) -> impl Iterator<Item = &Container> {
         self.containers.iter().chain(&self.init_containers)
     }
 
@@ -206,7 +240,12 @@ impl PodSpec {
 
     /// Indexes of `initContainers`, in the order of the manifest.
     pub fn init_indexes(&self) -> impl DoubleEndedIterator<Item = ContainerIndex> + use<> {
-        (self.containers.len()..self.container_count()).map(index)
+        (self.containers.len()..self.admitted_count()).map(index)
+    }
+
+    /// Indexes of `ephemeralContainers`, in the order in which they came.
+    pub fn ephemeral_indexes(&self) -> impl Iterator<Item = ContainerIndex> + use<> {
+        (self.admitted_count()..self.container_count()).map(index)
     }
 
     /// Which container has this name: no two of a pod have the same.
@@ -219,6 +258,7 @@ impl PodSpec {
         let list = match self.role(index) {
             Role::Regular => "containers",
             Role::Init | Role::Sidecar => "initContainers",
+            Role::Ephemeral => "ephemeralContainers",
         };
         format!("spec.{list}{{{}}}", self.container(index).name)
     }
@@ -245,7 +285,7 @@ impl PodSpec {
         let given = |quantity: &Option<Quantity>| quantity.clone().filter(|quantity| !quantity.is_zero());
         let mut any = false;
         let mut guaranteed = true;
-        for container in self.all_containers() {
+        for container in self.admitted_containers() {
             let resources = &container.resources;
             for (request, limit) in [
                 (given(&resources.cpu_request), given(&resources.cpu_limit)),

@@ -91,7 +91,7 @@ fn incomplete(pod: &PodState) -> String {
     let spec = &pod.pod().spec;
     let is_complete = |index: &ContainerIndex| match spec.role(*index) {
         Role::Sidecar => pod.health(*index).started,
-        Role::Init | Role::Regular => pod.health(*index).ready,
+        Role::Init | Role::Regular | Role::Ephemeral => pod.health(*index).ready,
     };
     let names = spec.init_indexes().filter(|index| !is_complete(index)).map(|index| name(pod, index));
     format!("containers with incomplete status: [{}]", names.collect::<Vec<_>>().join(" "))

@@ -99,6 +99,9 @@ pub struct ContainerConfig {
     /// A terminal in place of pipes (`tty`).
     #[serde(default)]
     pub tty: bool,
+    /// The container in whose PID namespace it is (`targetContainerName`), where each has its own.
+    #[serde(default)]
+    pub target: Option<String>,
     /// Where stdout and stderr go.
     pub log: LogConfig,
     /// The file at `terminationMessagePath`, if any; mounted unless one of `mounts` is there.

@@ -24,6 +24,9 @@ const MAX_CLIENTS: usize = 16;
 /// What a pipe that polls as writable takes without blocking: PIPE_BUF.
 const PIECE: usize = 4096;
 
+/// Bytes of a line without an end that a terminal shows to who comes later: a prompt.
+const PROMPT: usize = 256;
+
 /// Pieces that are passed on before the rest of the pod has its turn.
 const PIECES: usize = 16;
 
@@ -49,6 +52,9 @@ pub(super) struct Console {
     tty: bool,
     /// Read from a client, not yet taken by the container.
     pending: Vec<u8>,
+    /// What a terminal has shown of its last line, unless that is long: who attaches to a shell
+    /// that waits for them would see nothing.
+    prompt: Vec<u8>,
     clients: Vec<Client>,
 }
 
@@ -59,6 +65,8 @@ pub(super) struct SavedConsole {
     stdin_once: bool,
     tty: bool,
     pending: Vec<u8>,
+    #[serde(default)]
+    prompt: Vec<u8>,
     clients: Vec<SavedClient>,
 }
 
@@ -106,11 +114,15 @@ impl Console {
         let output =
             |pipe: Option<OwnedFd>, open: bool| pipe.filter(|_| open).map(|pipe| Output { pipe, skipped: 0 });
         let open = are_wanted(open);
-        self.clients.push(Client {
+        let mut client = Client {
             // Input of a container that takes none is refused as by a closed pipe.
             stdin: stdin.filter(|_| self.stdin.is_some()),
             outputs: [output(stdout, open[0]), output(stderr, open[1])],
-        });
+        };
+        if !self.prompt.is_empty() {
+            client.show(Stream::Stdout as usize, &self.prompt);
+        }
+        self.clients.push(client);
         Ok(())
     }
 
@@ -199,6 +211,21 @@ impl Console {
         for client in &mut self.clients {
             client.show(stream as usize, bytes);
         }
+        if self.tty {
+            self.keep_prompt(bytes);
+        }
+    }
+
+    fn keep_prompt(&mut self, bytes: &[u8]) {
+        let line = bytes.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+        if line.len() < bytes.len() {
+            self.prompt.clear();
+        }
+        if self.prompt.len() + line.len() <= PROMPT {
+            self.prompt.extend_from_slice(line);
+        } else {
+            self.prompt.clear();
+        }
     }
 
     /// An output of the container has ended, and with it the clients' copies. `open` says which have not.
@@ -238,6 +265,7 @@ impl Console {
             stdin_once: self.stdin_once,
             tty: self.tty,
             pending: self.pending.clone(),
+            prompt: self.prompt.clone(),
             clients: self.clients.iter().map(client).collect(),
         }
     }
@@ -254,6 +282,7 @@ impl Console {
             stdin_once: saved.stdin_once,
             tty: saved.tty,
             pending: saved.pending,
+            prompt: saved.prompt,
             clients: saved.clients.into_iter().map(client).collect(),
         }
     }

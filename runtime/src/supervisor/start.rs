@@ -71,6 +71,8 @@ pub(super) struct Start<'a> {
     /// Lowest first.
     pub(super) layers: Vec<BorrowedFd<'a>>,
     pub(super) namespaces: &'a Namespaces,
+    /// The PID namespace of another container, which it joins.
+    pub(super) target: Option<BorrowedFd<'a>>,
     pub(super) status: BorrowedFd<'a>,
     pub(super) stdin: Option<OwnedFd>,
     pub(super) stdout: OwnedFd,
@@ -139,6 +141,7 @@ impl Start<'_> {
             self.stderr.as_raw_fd(),
         ];
         keep.extend(self.stdin.iter().map(|stdin| stdin.as_raw_fd()));
+        keep.extend(self.target.iter().map(|target| target.as_raw_fd()));
         keep.extend(self.layers.iter().map(|layer| layer.as_raw_fd()));
         keep.extend(self.namespaces.descriptors().map(|fd| fd.as_raw_fd()));
         sys::close_all_but(&keep);
@@ -220,6 +223,7 @@ impl Start<'_> {
             &spec::Made {
                 root: &root,
                 namespaces: self.namespaces,
+                target: self.target,
                 user: &user,
                 volumes: &attached.left,
                 mounts_itself: has_console || !attached.late.is_empty(),

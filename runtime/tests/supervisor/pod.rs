@@ -161,6 +161,7 @@ impl Pod {
             stdin: false,
             stdin_once: false,
             tty: false,
+            target: None,
             log: LogConfig {
                 path: self.root.join(format!("var/log/pods/{name}/{number}.log")),
                 link: self.root.join(format!("var/log/containers/{name}-{number}.log")),

@@ -40,7 +40,7 @@ demo STEP [then STEP]…
 
 files    cat FILE · ls DIR · stat FILE · touch FILE · rm FILE · wait FILE
          write FILE TEXT [EVERY_SECONDS] · append FILE TEXT · lock FILE
-output   print TEXT [EVERY_SECONDS] · eprint TEXT · spam BYTES · echo (copies its input)
+output   print TEXT [EVERY_SECONDS] · eprint TEXT · ask TEXT (without an end of line) · spam BYTES · echo (copies its input)
          line BYTES (a long one) · binary BYTES (no text)
 itself   env · id · status · hostname · cwd · args WORD… · tty · resized · sizes COLUMNSxROWS · clock [FILE]
          mounts
@@ -105,6 +105,7 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["print", text] => println!("{text}"),
         ["print", text, every] => repeat(seconds(every)?, |count| writeln!(io::stdout(), "{text} {count}"))?,
         ["eprint", text] => eprintln!("{text}"),
+        ["ask", text] => print!("{text} "),
         ["spam", bytes] => spam(bytes.parse()?)?,
         ["line", bytes] => println!("{}", "x".repeat(bytes.parse()?)),
         ["binary", bytes] => io::stdout().write_all(&binary::binary(bytes.parse()?))?,

@@ -70,7 +70,7 @@ pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, error
 }
 
 /// Of all containers together: they share one list of indexes.
-fn count(spec: &Value) -> usize {
+pub(super) fn count(spec: &Value) -> usize {
     list(spec, "containers").len() + list(spec, "initContainers").len()
 }
 
@@ -126,7 +126,13 @@ fn only_of_sidecars(container: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn common(container: &Value, volumes: &BTreeSet<&str>, never: bool, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn common(
+    container: &Value,
+    volumes: &BTreeSet<&str>,
+    never: bool,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     let name = text(container, "name");
     if name.is_empty() {
         errors.push(FieldError::required(&path.child("name"), ""));

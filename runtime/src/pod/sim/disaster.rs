@@ -53,6 +53,8 @@ impl Sim {
                 }
                 Happening::SandboxMade(uid, _) => {
                     let made = self.chance.percent(50);
+                    let now = self.now;
+                    self.of(&uid).made_at = now;
                     self.of(&uid).sandbox = if made { WorldSandbox::Made } else { WorldSandbox::None };
                 }
                 Happening::SandboxGone(uid, _) => {
@@ -139,7 +141,7 @@ impl Sim {
                 pod: pod.pod.clone(),
                 record: pod.record.clone(),
                 sandbox: (pod.sandbox == WorldSandbox::Made)
-                    .then_some(FoundSandbox { ip: None, at: self.now }),
+                    .then_some(FoundSandbox { ip: None, at: pod.made_at }),
                 attempts: pod.over.iter().cloned().chain(alive).collect(),
                 status: left.get(&pod.pod.uid).cloned().unwrap_or_default(),
             };
@@ -163,6 +165,7 @@ fn of_an_earlier_boot(record: &mut Record) {
         }
     };
     record.start_time.iter_mut().for_each(earlier);
+    record.containers.iter_mut().filter_map(|container| container.decided.as_mut()).for_each(earlier);
     for exit in record.containers.iter_mut().filter_map(|container| container.last_exit.as_mut()) {
         earlier(&mut exit.started_at);
         earlier(&mut exit.finished_at);

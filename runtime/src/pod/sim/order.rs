@@ -64,6 +64,9 @@ impl WorldPod {
     /// All that has to be done before `container` starts is.
     pub(super) fn check_order(&self, container: ContainerIndex) {
         let (spec, order, uid) = (&self.pod.spec, &self.order, &self.pod.uid);
+        if spec.role(container) == Role::Ephemeral {
+            return;
+        }
         let is_later = |index: &ContainerIndex| spec.role(container) == Role::Regular || *index < container;
         for before in spec.init_indexes().filter(is_later) {
             let name = &spec.container(before).name;
@@ -74,7 +77,7 @@ impl WorldPod {
                         "{uid}: {container:?} starts before {name} is done"
                     );
                 }
-                Role::Sidecar | Role::Regular => {
+                Role::Sidecar | Role::Regular | Role::Ephemeral => {
                     assert!(order.ran.contains(&before), "{uid}: {container:?} starts before {name} has");
                     let answered =
                         spec.container(before).startup_probe.is_none() || order.answered.contains(&before);
@@ -84,7 +87,8 @@ impl WorldPod {
         }
         if spec.role(container) == Role::Init {
             assert!(!order.succeeded.contains(&container), "{uid}: {container:?} runs again in its sandbox");
-            let beside = self.alive.keys().find(|other| spec.role(other.container) != Role::Sidecar);
+            let may_be = |role: Role| matches!(role, Role::Sidecar | Role::Ephemeral);
+            let beside = self.alive.keys().find(|other| !may_be(spec.role(other.container)));
             assert!(beside.is_none(), "{uid}: {container:?} starts beside {beside:?}");
         }
     }
@@ -102,7 +106,7 @@ impl Sim {
         let serves = |other: &&Attempt| match spec.role(other.container) {
             Role::Regular => true,
             Role::Sidecar => other.container > attempt.container,
-            Role::Init => false,
+            Role::Init | Role::Ephemeral => false,
         };
         // What was asked before, for a probe that failed, and could not be told so is asked again.
         if world.alive.get(&attempt).is_some_and(|process| process.asked_to_end.is_some()) {

@@ -19,6 +19,7 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
         spec: PodSpec {
             containers: vec![container("app")],
             init_containers: Vec::new(),
+            ephemeral_containers: Vec::new(),
             volumes: Vec::new(),
             restart_policy,
             termination_grace_period: secs(30),
@@ -63,6 +64,13 @@ impl Pod {
         self.spec.init_containers = containers.into_iter().collect();
         self
     }
+
+    /// The same with these ephemeral containers.
+    pub(crate) fn debugged(mut self, containers: impl IntoIterator<Item = Container>) -> Self {
+        self.spec.ephemeral_containers = containers.into_iter().collect();
+        self.generation += self.spec.ephemeral_containers.len() as u64;
+        self
+    }
 }
 
 /// A container without anything special.
@@ -72,6 +80,7 @@ pub(crate) fn container(name: &str) -> Container {
         image: "app:1".into(),
         image_pull_policy: PullPolicy::IfNotPresent,
         sidecar: false,
+        target: None,
         command: None,
         args: None,
         working_dir: None,

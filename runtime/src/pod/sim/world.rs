@@ -163,7 +163,8 @@ impl Sim {
             assert!(process.started.is_some(), "{uid}: {attempt:?} starts before {other:?} has");
         }
         world.check_order(attempt.container);
-        if pod.spec.restart_policy == RestartPolicy::Never {
+        let is_ephemeral = pod.spec.role(attempt.container) == Role::Ephemeral;
+        if pod.spec.restart_policy == RestartPolicy::Never || is_ephemeral {
             let place = usize::from(attempt.container.0);
             let recorded = world.record.as_ref().and_then(|record| record.containers.get(place));
             let is_sidecar = pod.spec.role(attempt.container) == Role::Sidecar;
@@ -173,7 +174,7 @@ impl Sim {
             );
             assert!(
                 is_sidecar || world.begun[place].is_empty(),
-                "{uid}: {attempt:?} of a Never pod is not its first"
+                "{uid}: {attempt:?} of what runs once is not its first"
             );
         }
     }
@@ -242,8 +243,10 @@ impl Sim {
                     self.tell_of(index, PodObservation::Exited { attempt, exit: Box::new(exit) });
                 }
             }
-            Happening::SandboxMade(_, index) => {
+            Happening::SandboxMade(uid, index) => {
                 let ip = Some([10, 85, 0, 2].into());
+                let now = self.now;
+                self.of(&uid).made_at = now;
                 self.tell_of(index, PodObservation::SandboxReady { ip, at: self.now });
             }
             Happening::SandboxGone(uid, index) => {
@@ -275,5 +278,8 @@ impl Sim {
         world.index = None;
         world.begun.iter_mut().for_each(Vec::clear);
         world.saves = 0;
+        // They were given to the pod that went.
+        world.pod = std::rc::Rc::new(Pod::clone(&world.pod).without_ephemeral());
+        world.begun.truncate(world.pod.spec.container_count());
     }
 }

@@ -187,3 +187,22 @@ fn clients_and_input_outlive_the_binary() {
     console.pump();
     assert_eq!(rest_of(container), "left over");
 }
+
+#[test]
+fn who_attaches_to_a_terminal_sees_the_prompt_that_waits_for_them() {
+    let attached = |tty: bool, output: &[&[u8]]| {
+        let mut console = Console::new(None, false, tty);
+        output.iter().for_each(|bytes| console.show(Stream::Stdout, bytes));
+        let saved = serde_json::to_string(&console.save()).unwrap();
+        let mut console = Console::restore(serde_json::from_str(&saved).unwrap(), |_| unreachable!());
+        let far = attach(&mut console);
+        console.close();
+        rest_of(far.stdout)
+    };
+    assert_eq!(attached(true, &[b"hello\r\n", b"/ ", b"# "]), "/ # ");
+    assert_eq!(attached(true, &[b"one\r\n/ # ls\r\nbin\r\n/ # "]), "/ # ");
+    assert_eq!(attached(true, &[b"/ # ", b"\r\n"]), "", "a line that has ended is in the log");
+    let long = [b'x'; PROMPT + 1];
+    assert_eq!(attached(true, &[&long]), "", "no prompt is as long");
+    assert_eq!(attached(false, &[b"/ # "]), "", "a program that nobody types to");
+}

@@ -2,9 +2,10 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType};
 use nix::unistd::Pid;
 
@@ -134,6 +135,7 @@ impl Process {
             return Err(format!("find the layers: {} of {} came", layers.len(), config.layers.len()));
         }
         let text = |step: &'static str| move |error: io::Error| format!("{step}: {error}");
+        let target = config.target.as_deref().map(|target| self.pid_namespace_of(target)).transpose()?;
         let leaf = File::open(&config.cgroup.unified).map_err(text("open the container's cgroup"))?;
         let (stdout, their_stdout) = pipe().map_err(text("make a pipe"))?;
         let (stderr, their_stderr) = pipe().map_err(text("make a pipe"))?;
@@ -152,6 +154,7 @@ impl Process {
                 config: memfd.as_fd(),
                 layers: layers.iter().map(|layer| layer.as_fd()).collect(),
                 namespaces,
+                target: target.as_ref().map(|target| target.as_fd()),
                 status: their_status.as_fd(),
                 stdin: their_stdin,
                 stdout: their_stdout,
@@ -180,6 +183,24 @@ impl Process {
             layers: config.layers,
             told: Told::default(),
         })
+    }
+
+    /// The PID namespace of a container that runs. Its first process is not reaped before the
+    /// supervisor has seen its end, so its number is no other's.
+    fn pid_namespace_of(&self, target: &str) -> Result<File, String> {
+        let attempt = self.attempts.iter().find_map(|attempt| match &attempt.state {
+            State::Running { init, pidfd, .. } if attempt.container == target => Some((*init, pidfd)),
+            State::Running { .. } | State::Starting { .. } | State::Exited { .. } | State::Over { .. } => {
+                None
+            }
+            State::Failing { .. } | State::Failed { .. } => None,
+        });
+        // A namespace whose first process has ended takes no other.
+        let (init, _) = attempt.filter(|(_, pidfd)| !has_ended(pidfd.as_fd())).ok_or_else(|| {
+            format!("join the processes of container {target}: invalid target container: it is not running")
+        })?;
+        File::open(format!("/proc/{init}/ns/pid"))
+            .map_err(|error| format!("open the PID namespace of container {target}: {error}"))
     }
 
     /// Answered at once: nothing of it can take time.
@@ -270,6 +291,12 @@ impl Process {
             }
         }
     }
+}
+
+/// Whether the process of a pidfd has ended.
+fn has_ended(pidfd: BorrowedFd) -> bool {
+    let mut polled = [PollFd::new(pidfd, PollFlags::POLLIN)];
+    poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
 /// A socket on which a helper reports; the first end does not block.

@@ -1,6 +1,6 @@
 //! The bundle's config.json: what containerd would write for the same container.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -38,6 +38,7 @@ const MAX_DEVICES: usize = 1024;
 pub(super) struct Made<'a> {
     pub(super) root: &'a Path,
     pub(super) namespaces: &'a Namespaces,
+    pub(super) target: Option<BorrowedFd<'a>>,
     pub(super) user: &'a User,
     /// What the helper has not attached in the root itself.
     pub(super) volumes: &'a [Left],
@@ -82,7 +83,7 @@ pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
         "linux": {
             // See `hide_cgroups`.
             "cgroupsPath": "/",
-            "namespaces": namespaces(made.namespaces),
+            "namespaces": namespaces(made.namespaces, made.target),
             "maskedPaths": if config.privileged { Vec::new() } else { masked_paths() },
             "readonlyPaths": if config.privileged { &[] } else { READ_ONLY_PATHS },
             "rootfsPropagation": if made.volumes.iter().any(|volume| volume.shared) { "shared" } else { "slave" },
@@ -127,19 +128,20 @@ fn mounts(config: &ContainerConfig, made: &Made) -> Vec<Value> {
     mounts
 }
 
-fn namespaces(of: &Namespaces) -> Vec<Value> {
+fn namespaces(of: &Namespaces, target: Option<BorrowedFd>) -> Vec<Value> {
     let mut namespaces = vec![json!({ "type": "mount" })];
     // A path below /proc/<pid of the supervisor> would be refused with a user namespace.
-    let mut join = |kind: &str, fd: &Option<OwnedFd>| {
+    let mut join = |kind: &str, fd: Option<BorrowedFd>| {
         if let Some(fd) = fd {
             namespaces.push(json!({ "type": kind, "path": format!("/proc/self/fd/{}", fd.as_raw_fd()) }));
         }
     };
-    join("network", &of.net);
-    join("ipc", &of.ipc);
-    join("uts", &of.uts);
-    join("pid", &of.pid);
-    if of.pid.is_none() && !of.host_pid {
+    join("network", of.net.as_ref().map(AsFd::as_fd));
+    join("ipc", of.ipc.as_ref().map(AsFd::as_fd));
+    join("uts", of.uts.as_ref().map(AsFd::as_fd));
+    let pid = of.pid.as_ref().map(AsFd::as_fd).or(target);
+    join("pid", pid);
+    if pid.is_none() && !of.host_pid {
         namespaces.push(json!({ "type": "pid" }));
     }
     namespaces

@@ -1,0 +1,293 @@
+//! `nodlet debug`: a container with tools in a pod that is there, beside those that lack them.
+
+use std::io::{self, Read, Write};
+
+use lexopt::{Parser, ValueExt};
+use serde_json::{Value, json};
+
+use crate::arguments::{Context, Flag, switch};
+use crate::attach::{self, Attach, DETACH_KEYS};
+use crate::client::{Client, Watched, encode};
+use crate::{Failure, Outcome, Verb, containers, session};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "debug",
+    summary: "Look into a pod with a container of its own",
+    help: "\
+Add an ephemeral container to a pod that is there, and attach to it with -i. Its image has
+the tools that the pod's own images lack. It runs once, at most until the pod ends, counts
+for nothing, and stays in the pod's list of containers.
+
+With --target it sees the processes of that container, and the container's files below
+/proc/1/root.
+
+Usage: nodlet debug POD --image IMAGE [flags] [-- COMMAND [ARGUMENTS...]]
+
+Examples:
+  # A shell among the processes of the container app
+  nodlet debug web -it --image busybox --target app
+
+  # One look, and what it has seen
+  nodlet debug web --image busybox -c look -- ip addr
+  nodlet logs web -c look
+
+Flags:
+      --arguments-only    the words after -- are arguments of the image's command
+      --attach            attach to it, which -i does too
+  -c, --container NAME    name of the new container
+      --image IMAGE       image of the new container
+      --image-pull-policy POLICY  of the image: Always, IfNotPresent or Never
+  -n, --namespace NAME    of this namespace instead of default
+      --profile PROFILE   what it may: general, baseline, restricted, netadmin or sysadmin
+  -i, --stdin             pass on standard input
+      --target NAME       see the processes of this container
+  -t, --tty               give it a terminal
+      --root DIR          of the agent of this root
+",
+    run,
+};
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Debug {
+    pod: String,
+    image: String,
+    target: Option<String>,
+    container: Option<String>,
+    pull_policy: Option<String>,
+    profile: Option<String>,
+    stdin: bool,
+    tty: bool,
+    attach: bool,
+    arguments_only: bool,
+    command: Vec<String>,
+}
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let debug = Debug::parse(&mut context, &mut parser)?;
+    let client = Client::new(&context.root);
+    if let Some(target) = &debug.target {
+        println!("Targeting container {target:?}.");
+    }
+    let name = match &debug.container {
+        Some(name) => name.clone(),
+        None => {
+            let name = format!("debugger-{}", suffix()?);
+            println!("Defaulting debug container name to {name}.");
+            name
+        }
+    };
+    let pod = format!("/api/v1/namespaces/{}/pods/{}", encode(&context.namespace), encode(&debug.pod));
+    let patch = json!({ "spec": { "ephemeralContainers": [debug.new_container(&name)?] } });
+    client.json("PATCH", &format!("{pod}/ephemeralcontainers?fieldValidation=Strict"), Some(&patch))?;
+    if !debug.attach {
+        return Ok(std::process::ExitCode::SUCCESS);
+    }
+    if wait(&context, &client, &debug.pod, &name)? == Begun::Ended {
+        let target = format!("{pod}/log?container={}", encode(&name));
+        let mut log = client.request("GET", &target, "*/*", None)?.body;
+        let mut text = Vec::new();
+        log.read_to_end(&mut text).map_err(Failure::disconnected)?;
+        // A terminal that is gone has seen enough.
+        let _ = io::stdout().write_all(&text);
+        return Ok(std::process::ExitCode::SUCCESS);
+    }
+    let detach_keys = session::parse_keys(DETACH_KEYS).unwrap_or_default();
+    let attach =
+        Attach { pod: debug.pod, container: Some(name), stdin: debug.stdin, tty: debug.tty, detach_keys };
+    attach::to(&context, &client, &attach)
+}
+
+/// Whether there is somebody to talk to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begun {
+    Runs,
+    Ended,
+}
+
+/// Waits for the new container to begin, and says what it waits for.
+fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Result<Begun, Failure> {
+    let target = format!(
+        "/api/v1/namespaces/{}/pods?watch=true&fieldSelector={}",
+        encode(&context.namespace),
+        encode(&format!("metadata.name={pod}"))
+    );
+    let (mut begun, mut said) = (None, String::new());
+    loop {
+        client.watch(&target, "application/json", |kind, object| {
+            if kind == "DELETED" {
+                return Err(Failure::new(format!("pods {pod:?} not found")));
+            }
+            let statuses = object["status"]["ephemeralContainerStatuses"].as_array();
+            let status = statuses.into_iter().flatten().find(|status| status["name"] == container);
+            let state = status.map_or(&Value::Null, |status| &status["state"]);
+            if state["running"].is_object() {
+                begun = Some(Begun::Runs);
+            } else if state["terminated"].is_object() {
+                begun = Some(Begun::Ended);
+            } else if let Some(why) = state["waiting"]["message"].as_str()
+                && why != said
+            {
+                eprintln!("Warning: container {container}: {why}");
+                said = why.to_owned();
+            }
+            Ok(if begun.is_some() { Watched::Enough } else { Watched::More })
+        })?;
+        if let Some(begun) = begun {
+            return Ok(begun);
+        }
+    }
+}
+
+/// Five letters and digits as Kubernetes makes them, of which no word comes.
+fn suffix() -> Result<String, Failure> {
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut bytes = [0; 5];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes));
+    read.map_err(|error| Failure::new(format!("failed to read /dev/urandom: {error}")))?;
+    Ok(bytes.iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect())
+}
+
+impl Debug {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Debug, Failure> {
+        let (mut debug, mut attach, mut pod) = (Debug::default(), None, None);
+        loop {
+            // What is behind `--` is the command, whatever it looks like.
+            if parser.try_raw_args().is_some_and(|raw| raw.peek().is_some_and(|next| next == "--")) {
+                for value in parser.raw_args()?.skip(1) {
+                    debug.command.push(value.string()?);
+                }
+                break;
+            }
+            let Some(argument) = parser.next()? else { break };
+            if let lexopt::Arg::Value(value) = argument {
+                if pod.replace(value.string()?).is_some() {
+                    return Err(context.wrong_use("one pod at a time; a command comes after --"));
+                }
+                continue;
+            }
+            match Flag::from(argument) {
+                Flag::Short('c') => debug.container = Some(parser.value()?.string()?),
+                Flag::Short('i') => debug.stdin = true,
+                Flag::Short('t') => debug.tty = true,
+                Flag::Long(name) => match name.as_str() {
+                    "arguments-only" => debug.arguments_only = switch(parser)?,
+                    "attach" => attach = Some(switch(parser)?),
+                    "container" => debug.container = Some(parser.value()?.string()?),
+                    "image" => debug.image = parser.value()?.string()?,
+                    "image-pull-policy" => debug.pull_policy = Some(parser.value()?.string()?),
+                    "profile" => debug.profile = Some(parser.value()?.string()?),
+                    "stdin" => debug.stdin = switch(parser)?,
+                    "target" => debug.target = Some(parser.value()?.string()?),
+                    "tty" => debug.tty = switch(parser)?,
+                    _ => context.namespaced(&Flag::Long(name), parser)?,
+                },
+                other => context.namespaced(&other, parser)?,
+            }
+        }
+        let pod = pod.ok_or_else(|| context.wrong_use("POD is required for debug"))?;
+        debug.pod = containers::pod_name(&pod)?;
+        if debug.image.is_empty() {
+            return Err(context.wrong_use("you must specify --image"));
+        }
+        if debug.tty && !debug.stdin {
+            return Err(context.wrong_use("-i/--stdin is required for containers with -t/--tty=true"));
+        }
+        debug.attach = attach.unwrap_or(debug.stdin);
+        Ok(debug)
+    }
+
+    /// What `kubectl debug` would add.
+    fn new_container(&self, name: &str) -> Result<Value, Failure> {
+        let mut container = json!({
+            "name": name, "image": self.image, "stdin": self.stdin, "tty": self.tty,
+            "terminationMessagePolicy": "File",
+        });
+        if let Some(target) = &self.target {
+            container["targetContainerName"] = target.as_str().into();
+        }
+        if let Some(policy) = &self.pull_policy {
+            container["imagePullPolicy"] = policy.as_str().into();
+        }
+        if !self.command.is_empty() {
+            let field = if self.arguments_only { "args" } else { "command" };
+            container[field] = self.command.as_slice().into();
+        }
+        let may = match self.profile.as_deref() {
+            None | Some("general") => json!({ "capabilities": { "add": ["SYS_PTRACE"] } }),
+            Some("baseline") => Value::Null,
+            Some("netadmin") => json!({ "capabilities": { "add": ["NET_ADMIN", "NET_RAW"] } }),
+            Some("sysadmin") => json!({ "privileged": true }),
+            Some("restricted") => json!({
+                "runAsNonRoot": true, "allowPrivilegeEscalation": false,
+                "capabilities": { "drop": ["ALL"] }, "seccompProfile": { "type": "RuntimeDefault" },
+            }),
+            Some(other) => return Err(Failure::new(format!("unknown profile: {other}"))),
+        };
+        if !may.is_null() {
+            container["securityContext"] = may;
+        }
+        Ok(container)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Debug, String> {
+        let mut context = Context::new();
+        context.help = VERB.help;
+        let mut parser = Parser::from_args(line.split_whitespace());
+        Debug::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn arguments_of_debug() {
+        let web = || Debug { pod: "web".into(), image: "busybox".into(), ..Debug::default() };
+        for (line, expected) in [
+            ("web --image busybox", web()),
+            ("pod/web -it --image=busybox", Debug { stdin: true, tty: true, attach: true, ..web() }),
+            ("web -i --attach=false --image busybox", Debug { stdin: true, ..web() }),
+            (
+                "web --image busybox --target app -c look -- sh -c ls",
+                Debug {
+                    target: Some("app".into()),
+                    container: Some("look".into()),
+                    command: vec!["sh".into(), "-c".into(), "ls".into()],
+                    ..web()
+                },
+            ),
+        ] {
+            assert_eq!(parse(line), Ok(expected), "{line}");
+        }
+        for (line, expected) in [
+            ("", "error: POD is required for debug"),
+            ("web", "error: you must specify --image"),
+            ("web sh --image busybox", "error: one pod at a time; a command comes after --"),
+            ("web -t --image busybox", "error: -i/--stdin is required for containers with -t/--tty=true"),
+            ("node/board --image busybox", "error: nodes have no containers, only pods"),
+        ] {
+            let refused = parse(line).expect_err(line);
+            assert!(refused.starts_with(expected), "{line}: {refused}");
+        }
+    }
+
+    #[test]
+    fn profiles_say_what_the_container_may() {
+        let of = |line: &str| {
+            parse(line).expect(line).new_container("look").map_err(|failure| failure.to_string())
+        };
+        let general = of("web --image busybox --arguments-only -- -v").expect("it is right");
+        assert_eq!(general["securityContext"], json!({ "capabilities": { "add": ["SYS_PTRACE"] } }));
+        assert_eq!((&general["args"], general.get("command")), (&json!(["-v"]), None));
+        let sysadmin = of("web --image busybox --profile sysadmin").expect("it is right");
+        assert_eq!(sysadmin["securityContext"], json!({ "privileged": true }));
+        assert!(
+            of("web --image busybox --profile baseline")
+                .expect("it is right")
+                .get("securityContext")
+                .is_none()
+        );
+        assert_eq!(of("web --image busybox --profile all"), Err("error: unknown profile: all".into()));
+    }
+}

@@ -1,0 +1,500 @@
+//! Ephemeral containers as real processes: what they see, how long they last, what they leave, by
+//! `nodlet debug` and by the real `kubectl debug`.
+
+use nodlet_tests::image::Image;
+use nodlet_tests::{Device, Kubectl, Terminal, TestPod, demo_program, manifest};
+use serde_json::{Value, json};
+
+/// `look` in the pod `web`, with this command in place of the image's.
+fn look<const N: usize>(device: &Device, name: &str, flags: [&str; N], steps: &str) {
+    let mut words = vec!["debug", "web", "--image", "localhost/demo:1", "-c", name];
+    words.extend(flags);
+    words.extend(["--", "/bin/demo"]);
+    words.extend(steps.split(' '));
+    let output = device.command(&words).output().expect("it can be run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A pod that has written a file of its own, and waits.
+fn web(steps: &str, spec: &str) -> String {
+    manifest::pod_with("web", steps, spec)
+}
+
+fn wait_ended(device: &Device, pod: &TestPod, container: &str) {
+    device.wait_for(&format!("{container} to end"), || pod.container(container).state() == "terminated");
+}
+
+#[test]
+fn it_sees_the_processes_and_files_of_its_target_and_disturbs_nothing() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest("web.yaml", &web("write /secret found then sleep", ""));
+    let pod = device.pod("web");
+    pod.wait_ready();
+    let id = pod.container("app").id();
+    let words = "debug web --image localhost/demo:1 --target app -c look -- /bin/demo cat /proc/1/root/secret \
+                 then cat /proc/1/cmdline then print . then ls /proc then hostname then exit 3";
+    let said = kubectl.line(words).ok();
+    assert!(said.contains("Targeting container \"app\""), "{said}");
+    wait_ended(&device, &pod, "look");
+    let log = pod.logs("look");
+    assert!(log.starts_with("found\n/bin/demo\0write\0/secret\0found\0then\0sleep\0.\n1\n"), "{log}");
+    assert!(log.ends_with("\nweb\n"), "{log}");
+    let look = pod.container("look");
+    assert_eq!((look.exit_code(), look.restart_count(), look.is_ready()), (Some(3), 0, false));
+    assert_eq!((pod.phase().as_str(), pod.is_ready()), ("Running", true));
+    assert_eq!((pod.container("app").id(), pod.container("app").restart_count()), (id, 0));
+    // Without a target it is alone.
+    self::look(&device, "alone", [], "cat /proc/1/cmdline");
+    wait_ended(&device, &pod, "alone");
+    assert_eq!(pod.logs("alone"), "/bin/demo\0cat\0/proc/1/cmdline\0\n");
+
+    // As kubectl shows it.
+    let statuses =
+        kubectl.run(["get", "pod", "web", "-o", "jsonpath={.status.ephemeralContainerStatuses[*].name}"]);
+    assert_eq!(statuses.ok(), "alone look");
+    let described = kubectl.run(["describe", "pod", "web"]).ok();
+    assert!(described.contains("Ephemeral Containers:\n  look:\n"), "{described}");
+    assert!(
+        described.contains("spec.ephemeralContainers{look}") || described.contains("Container started"),
+        "{described}"
+    );
+    let events = kubectl.run(["get", "events", "-o", "jsonpath={.items[*].involvedObject.fieldPath}"]).ok();
+    assert!(events.contains("spec.ephemeralContainers{look}"), "{events}");
+    assert_eq!(kubectl.run(["logs", "web", "-c", "look", "--tail=1"]).ok(), "web\n");
+    let row = device.nodlet(["get", "pods", "--no-headers"]).ok();
+    assert!(row.contains("1/1") && row.contains("Running"), "{row}");
+    // It has ended, whatever images come.
+    device.load_image(nodlet_tests::demo_archive());
+    assert_eq!(pod.container("look").restart_count(), 0);
+}
+
+#[test]
+fn a_terminal_in_it_shows_its_prompt_and_is_left_and_entered_again() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest("web.yaml", &web("sleep", ""));
+    let pod = device.pod("web");
+    pod.wait_ready();
+    let words = |name: &str| {
+        let line = format!(
+            "debug -it web -c {name} --image localhost/demo:1 --target app -- /bin/demo tty then ask name? then echo"
+        );
+        line.split(' ').map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (mut ours, mut theirs) = (device.command(&[]), kubectl.command([]));
+    ours.args(words("ours"));
+    theirs.args(words("theirs"));
+    for (name, command) in [("ours", ours), ("theirs", theirs)] {
+        let mut terminal = Terminal::start(command);
+        terminal.wait_for("name? ");
+        terminal.type_in("me\r");
+        terminal.wait_for("me\r\nme\r\n");
+        terminal.type_in("\u{10}\u{11}");
+        assert_eq!(terminal.ended(), 0, "{}", terminal.screen());
+        let mut terminal = Terminal::start(device.command(&["attach", "-it", "web", "-c", name]));
+        terminal.wait_for("try pressing enter");
+        terminal.type_in("again\r");
+        terminal.wait_for("again\r\nagain\r\n");
+        // The end of its input, which ends it, and with it the session.
+        terminal.type_in("\u{4}");
+        assert_eq!(terminal.ended(), 0, "{}", terminal.screen());
+        wait_ended(&device, &pod, name);
+        assert_eq!(pod.container(name).exit_code(), Some(0));
+    }
+    // One that has ended by the time anybody could attach has said what it had to say.
+    let debug = [
+        "debug",
+        "-i",
+        "web",
+        "-c",
+        "short",
+        "--image",
+        "localhost/demo:1",
+        "--",
+        "/bin/demo",
+        "print",
+        "done",
+    ];
+    let said = device.nodlet(debug).ok();
+    assert!(said.ends_with("done\n"), "{said}");
+}
+
+#[test]
+fn it_outlives_the_agent_is_executed_in_and_ends_with_the_pod() {
+    let mut device = Device::start();
+    let (shared, here) = device.shared("one");
+    let app = manifest::container("app", "sleep", "");
+    let volume =
+        format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]\nterminationGracePeriodSeconds: 2");
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &[app], &volume));
+    device.pod("web").wait_ready();
+    // Its own fields, by a Pod that has them.
+    let (code, mut object) =
+        device.request("GET", "/api/v1/namespaces/default/pods/web/ephemeralcontainers", None);
+    assert_eq!(code, 200);
+    // Of whatever version it is by then.
+    object["metadata"]["resourceVersion"] = Value::Null;
+    object["spec"]["ephemeralContainers"] = json!([{
+        "name": "look", "image": "localhost/demo:1", "targetContainerName": "app",
+        "args": ["append", "/one/story", "look", "then", "ignore-term", "then", "sleep"],
+        "volumeMounts": [{"name": "one", "mountPath": "/one"}],
+    }]);
+    let target = "/api/v1/namespaces/default/pods/web/ephemeralcontainers";
+    let (code, given) = device.request("PUT", target, Some(&object));
+    assert_eq!(code, 200, "{given}");
+    assert_eq!(given["spec"]["ephemeralContainers"][0]["terminationMessagePath"], "/dev/termination-log");
+    let is_running = |device: &Device| device.pod("web").container("look").is_running();
+    device.wait_for("it to run", || is_running(&device));
+    let id = device.pod("web").container("look").id();
+    device.kill_agent();
+    device.start_agent();
+    device.wait_for("it to be found", || is_running(&device));
+    assert_eq!(device.pod("web").container("look").id(), id);
+    assert_eq!(device.pod("web").exec("look", ["/bin/demo", "cat", "/one/story"]).ok(), "look\n");
+    device.stop_agent();
+    device.start_agent();
+    device.wait_for("it to be found", || is_running(&device));
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+    assert_eq!(std::fs::read_to_string(here.join("story")).expect("it was written"), "look\n");
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+    assert!(device.container_processes().is_empty());
+    let records = std::fs::read_dir(device.path("/var/lib/nodlet/records")).expect("there are records");
+    let left: Vec<_> = records.map(|entry| entry.expect("it can be read").file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn it_does_not_come_back_after_a_power_cut_and_its_status_stays() {
+    let mut device = Device::start();
+    device.write_manifest("web.yaml", &web("sleep", ""));
+    device.pod("web").wait_ready();
+    look(&device, "runs", [], "sleep");
+    look(&device, "waits", ["--image", "localhost/none:1"], "sleep");
+    device.wait_for("it to run", || device.pod("web").container("runs").is_running());
+    device.wait_for("the other to wait", || device.pod("web").container("waits").reason() == "ErrImagePull");
+    let record = device.path(&format!("/var/lib/nodlet/records/{}.json", device.pod("web").uid()));
+    device.wait_for("its not having begun to be on the card", || {
+        std::fs::read_to_string(&record).is_ok_and(|text| text.contains(r#"{"name":"waits","attempts":0"#))
+    });
+    device.cut_power();
+    device.start_agent();
+    device.pod("web").wait_ready();
+    device.wait_for("its end to be known", || device.pod("web").container("runs").state() == "terminated");
+    let runs = device.pod("web").container("runs");
+    assert_eq!((runs.exit_code(), runs.reason().as_str()), (Some(137), "ContainerStatusUnknown"));
+    assert_eq!(runs.restart_count(), 0);
+    assert_eq!(device.pod("web").container("waits").state(), "waiting");
+    let object = device.pod("web").object().expect("it is there");
+    assert_eq!(object["spec"]["ephemeralContainers"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn without_its_target_it_waits_and_with_its_target_it_ends() {
+    let device = Device::start();
+    let (shared, here) = device.shared("one");
+    let mount = "volumeMounts: [{name: one, mountPath: /one}]";
+    let containers = [
+        manifest::container("app", "wait /one/go then rm /one/go then exit 1", mount),
+        manifest::container("none", "sleep", "").replace("localhost/demo:1", "localhost/none:1"),
+    ];
+    let spec = format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]");
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, &spec));
+    let pod = device.pod("web");
+    device.wait_for("it to run", || pod.container("app").is_running());
+    look(&device, "beside", ["--target", "app"], "sleep");
+    device.wait_for("it to run", || pod.container("beside").is_running());
+    look(&device, "never", ["--target", "none"], "sleep");
+    device.wait_for("it to say why it waits", || {
+        pod.container("never").reason() == "CreateContainerConfigError"
+    });
+    assert_eq!(pod.container("never").message(), "unable to find target container none");
+    // The first process of the namespace takes all others with it.
+    std::fs::write(here.join("go"), "").expect("it is our directory");
+    wait_ended(&device, &pod, "beside");
+    assert_eq!(pod.container("beside").exit_code(), Some(137));
+    device.wait_for("the target to run again", || {
+        pod.container("app").restart_count() > 0 && pod.container("app").is_running()
+    });
+    assert_eq!(pod.container("beside").state(), "terminated");
+    // While it waits for its next run, there is nobody to join.
+    std::fs::write(here.join("go"), "").expect("it is our directory");
+    device.wait_for("the target to be held back", || pod.container("app").reason() == "CrashLoopBackOff");
+    look(&device, "late", ["--target", "app"], "sleep");
+    device.wait_for("it to say why it waits", || pod.container("late").reason() == "CreateContainerError");
+    let message = pod.container("late").message();
+    assert!(message.starts_with("invalid target container: container \""), "{message}");
+    assert!(message.ends_with("\" is not running - in state CONTAINER_EXITED"), "{message}");
+    device.wait_for("it to run with its target", || pod.container("late").is_running());
+}
+
+#[test]
+fn where_the_pod_has_one_process_namespace_it_sees_all_of_it() {
+    let device = Device::start();
+    let containers = [
+        manifest::container("app", "write /secret a then sleep", ""),
+        manifest::container("other", "sleep 9999", ""),
+    ];
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, "shareProcessNamespace: true"));
+    let pod = device.pod("web");
+    pod.wait_ready();
+    for (name, flags) in [("with", &["--target", "app"][..]), ("without", &[])] {
+        let mut words = vec!["debug", "web", "--image", "localhost/demo:1", "-c", name];
+        words.extend(flags);
+        words.extend(["--", "/bin/demo", "ls", "/proc", "then", "sleep"]);
+        assert!(device.command(&words).status().expect("it can be run").success());
+        pod.wait_log(name, "uptime");
+        let processes = pod.logs(name).lines().filter(|line| line.parse::<u32>().is_ok()).count();
+        // pause, two containers, and those that look.
+        assert!(processes >= 4, "{name}: {}", pod.logs(name));
+    }
+}
+
+#[test]
+fn one_whose_image_is_missing_starts_when_it_is_loaded() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &web("sleep", ""));
+    let pod = device.pod("web");
+    pod.wait_ready();
+    look(&device, "never", ["--image", "localhost/tools:1", "--image-pull-policy", "Never"], "print seen");
+    look(&device, "later", ["--image", "localhost/tools:1"], "print seen");
+    device.wait_for("it to say why it waits", || pod.container("never").reason() == "ErrImageNeverPull");
+    device.wait_for("it to say why it waits", || {
+        ["ErrImagePull", "ImagePullBackOff"].contains(&pod.container("later").reason().as_str())
+    });
+    assert!(pod.is_ready());
+    let program = std::fs::read(demo_program()).expect("it is built");
+    device.load(&Image::demo("localhost/tools:1", &program));
+    for name in ["never", "later"] {
+        wait_ended(&device, &pod, name);
+        assert_eq!(pod.logs(name), "seen\n");
+    }
+}
+
+#[test]
+fn they_are_only_added_and_all_that_is_wrong_is_said_in_kubernetes_words() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest("web.yaml", &web("sleep", ""));
+    device.pod("web").wait_ready();
+    look(&device, "look", [], "sleep");
+    let target = "/api/v1/namespaces/default/pods/web/ephemeralcontainers";
+    let (_, object) = device.request("GET", target, None);
+    let put = |containers: Value| {
+        let mut changed = object.clone();
+        changed["spec"]["ephemeralContainers"] = containers;
+        changed["metadata"]["resourceVersion"] = Value::Null;
+        let (code, status) = device.request("PUT", target, Some(&changed));
+        (code, status["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let invalid = |rest: &str| (422, format!("Pod \"web\" is invalid: spec.ephemeralContainers{rest}"));
+    assert_eq!(
+        put(json!([])),
+        invalid(": Forbidden: existing ephemeral containers \"look\" may not be removed\n")
+    );
+    let mut other = object["spec"]["ephemeralContainers"][0].clone();
+    other["image"] = "localhost/other:1".into();
+    let (code, message) = put(json!([other]));
+    assert_eq!(code, 422);
+    assert!(message.contains("existing ephemeral containers \"look\" may not be changed\n"), "{message}");
+    let refused = kubectl.line("debug web --image localhost/demo:1 --target none -c b").refused();
+    assert!(
+        refused.contains(
+            "The Pod \"web\" is invalid: spec.ephemeralContainers[1].targetContainerName: Not found: \"none\""
+        ),
+        "{refused}"
+    );
+    let refused = device.nodlet(["debug", "web", "--image", "localhost/demo:1", "-c", "app"]).refused();
+    assert!(refused.contains("spec.ephemeralContainers[1].name: Duplicate value: \"app\""), "{refused}");
+    let refused = device.nodlet(["debug", "none", "--image", "localhost/demo:1"]).refused();
+    assert!(refused.contains("Error from server (NotFound): pods \"none\" not found"), "{refused}");
+    let old = json!({"apiVersion": "v1", "kind": "EphemeralContainers", "metadata": {"name": "web"}, "ephemeralContainers": []});
+    let old_file = device.path("/tmp/old.json");
+    std::fs::create_dir_all(device.path("/tmp")).expect("it can be made");
+    std::fs::write(&old_file, old.to_string()).expect("it can be written");
+    let refused = kubectl.run(["replace", "--raw", target, "-f", &old_file.display().to_string()]).refused();
+    assert!(refused.contains("use `kubectl debug` or `nodlet debug`"), "{refused}");
+    // None of it was kept, and what there is goes on.
+    let (_, after) = device.request("GET", target, None);
+    // Sent back as it is, it asks for nothing.
+    let pod = "/api/v1/namespaces/default/pods/web";
+    let (_, whole) = device.request("GET", pod, None);
+    let (code, answer) = device.request("PUT", &format!("{pod}?dryRun=All"), Some(&whole));
+    assert_eq!(code, 200, "{answer}");
+    assert_eq!(after["spec"]["ephemeralContainers"], object["spec"]["ephemeralContainers"]);
+    assert!(device.pod("web").is_ready());
+}
+
+#[test]
+fn many_at_once_are_all_added_each_once() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &web("sleep", ""));
+    let pod = device.pod("web");
+    pod.wait_ready();
+    let names: Vec<String> = (0..12).map(|number| format!("look-{number}")).collect();
+    std::thread::scope(|scope| {
+        for name in &names {
+            scope.spawn(|| look(&device, name, [], "print seen"));
+        }
+    });
+    for name in &names {
+        wait_ended(&device, &pod, name);
+        assert_eq!(pod.logs(name), "seen\n", "{name}");
+    }
+}
+
+#[test]
+fn what_profiles_ask_for_it_gets() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest("web.yaml", &web("sleep", ""));
+    let pod = device.pod("web");
+    pod.wait_ready();
+    let effective = |name: &str| {
+        let log = pod.logs(name);
+        let line = log.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap_or_default().to_owned();
+        u64::from_str_radix(&line, 16).expect("a set of capabilities")
+    };
+    const NET_ADMIN: u64 = 1 << 12;
+    const SYS_PTRACE: u64 = 1 << 19;
+    const SYS_ADMIN: u64 = 1 << 21;
+    for (profile, has, has_not) in [
+        ("general", SYS_PTRACE, NET_ADMIN | SYS_ADMIN),
+        ("baseline", 0, NET_ADMIN | SYS_PTRACE | SYS_ADMIN),
+        ("netadmin", NET_ADMIN, SYS_ADMIN),
+        ("sysadmin", SYS_ADMIN | SYS_PTRACE, 0),
+    ] {
+        let line = format!(
+            "debug web --image localhost/demo:1 --profile {profile} -c {profile} -- /bin/demo status"
+        );
+        kubectl.line(&line).ok();
+        wait_ended(&device, &pod, profile);
+        let caps = effective(profile);
+        // The machine itself may lack some.
+        let possible = u64::from_str_radix(
+            std::fs::read_to_string("/proc/self/status")
+                .expect("it is there")
+                .lines()
+                .find_map(|line| line.strip_prefix("CapBnd:\t"))
+                .expect("every process has it"),
+            16,
+        )
+        .expect("a set of capabilities");
+        assert_eq!((caps & has, caps & has_not), (has & possible, 0), "{profile}: {caps:x}");
+    }
+    let refused = kubectl.line("debug web --image localhost/demo:1 --profile restricted -c r").refused();
+    assert!(
+        refused
+            .contains("spec.ephemeralContainers[4].securityContext.seccompProfile.type: Forbidden: nodlet"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_copy_of_a_pod_to_look_into_is_refused_because_kubectl_says_it_in_protobuf() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest("web.yaml", &web("sleep", ""));
+    device.pod("web").wait_ready();
+    let words = "debug web --image localhost/demo:1 --copy-to copy -c look -- /bin/demo sleep";
+    let refused = kubectl.line(words).refused();
+    assert!(
+        refused.contains(
+            "accepted media types include: application/json, not application/vnd.kubernetes.protobuf"
+        ),
+        "{refused}"
+    );
+    assert_eq!(device.pods(), ["web"]);
+}
+
+/// "Contoh: Kontainer Sementara" of the documents, and what has become of it since Kubernetes 1.22.
+#[test]
+fn the_example_of_the_documents() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let nginx = manifest::container("nginx", "serve 8080 /", "");
+    let pod = manifest::pod_of("example-pod", &[nginx], "shareProcessNamespace: true");
+    std::fs::create_dir_all(device.path("/tmp")).expect("it can be made");
+    let file = |name: &str, text: &str| {
+        let path = device.path(&format!("/tmp/{name}"));
+        std::fs::write(&path, text).expect("it can be written");
+        path.display().to_string()
+    };
+    kubectl.run(["create", "-f", &file("example-pod.yaml", &pod)]).ok();
+    device.pod("example-pod").wait_ready();
+
+    // As it was written in 2019.
+    let debugger = json!({
+        "command": ["/bin/demo", "ask", "/ #", "then", "echo"],
+        "image": "localhost/demo:1",
+        "imagePullPolicy": "IfNotPresent",
+        "name": "debugger",
+        "stdin": true,
+        "tty": true,
+        "terminationMessagePolicy": "File",
+    });
+    let ec = json!({
+        "apiVersion": "v1", "kind": "EphemeralContainers", "metadata": {"name": "example-pod"},
+        "ephemeralContainers": [debugger],
+    });
+    let target = "/api/v1/namespaces/default/pods/example-pod/ephemeralcontainers";
+    let refused =
+        kubectl.run(["replace", "--raw", target, "-f", &file("ec.json", &ec.to_string())]).refused();
+    assert!(refused.contains("kubectl debug"), "{refused}");
+
+    // As it is said today: the same container in a Pod, or by `kubectl debug`.
+    let mut object: Value =
+        serde_json::from_str(&kubectl.run(["get", "--raw", target]).ok()).expect("the pod is JSON");
+    object["spec"]["ephemeralContainers"] = json!([debugger]);
+    object["metadata"]["resourceVersion"] = Value::Null;
+    let answer = kubectl.run(["replace", "--raw", target, "-f", &file("pod.json", &object.to_string())]).ok();
+    let answer: Value = serde_json::from_str(&answer).expect("the pod is JSON");
+    assert_eq!(answer["spec"]["ephemeralContainers"][0]["name"], "debugger");
+    device.wait_for("it to run", || device.pod("example-pod").container("debugger").is_running());
+
+    // It is seen with `kubectl describe`.
+    let described = kubectl.run(["describe", "pod", "example-pod"]).ok();
+    let (_, section) = described.split_once("Ephemeral Containers:\n").expect("there is a section");
+    let mut lines = section.lines().map(str::trim);
+    let mut next = |start: &str| {
+        let line = lines.next().unwrap_or_default();
+        assert!(line.starts_with(start), "{line} and not {start}:\n{described}");
+        line[start.len()..].trim().to_owned()
+    };
+    next("debugger:");
+    assert!(next("Container ID:").starts_with("nodlet://"));
+    assert_eq!(next("Image:"), "localhost/demo:1");
+    next("Image ID:");
+    assert_eq!((next("Port:"), next("Host Port:")), ("<none>".into(), "<none>".into()));
+    next("Command:");
+    assert_eq!(["/bin/demo", "ask", "/ #", "then", "echo"].map(&mut next), ["", "", "", "", ""]);
+    assert_eq!(next("State:"), "Running");
+    next("Started:");
+    assert_eq!((next("Ready:"), next("Restart Count:")), ("False".into(), "0".into()));
+    assert_eq!((next("Environment:"), next("Mounts:")), ("<none>".into(), "<none>".into()));
+
+    // It is entered with `kubectl attach`.
+    let mut terminal = Terminal::start(kubectl.command(["attach", "-it", "example-pod", "-c", "debugger"]));
+    terminal.wait_for("/ # ");
+    terminal.type_in("ps auxww\r");
+    terminal.wait_for("ps auxww\r\nps auxww\r\n");
+    terminal.type_in("\u{10}\u{11}");
+    assert_eq!(terminal.ended(), 0, "{}", terminal.screen());
+
+    // With a shared process namespace it sees the processes of all containers.
+    let pod = device.pod("example-pod");
+    let name =
+        |process: &str| pod.exec("debugger", ["/bin/demo", "cat", &format!("/proc/{process}/cmdline")]).ok();
+    assert_eq!(pod.exec("debugger", ["/bin/demo", "cat", "/proc/1/comm"]).ok(), "pause\n");
+    let processes = pod.exec("debugger", ["/bin/demo", "ls", "/proc"]).ok();
+    let others = processes.lines().filter(|line| line.parse::<u32>().is_ok_and(|number| number > 1));
+    let names: Vec<String> = others.filter(|process| is_living(&pod, process)).map(name).collect();
+    assert!(names.iter().any(|name| name.starts_with("/bin/demo\0serve\0")), "{names:?}");
+    assert!(names.iter().any(|name| name.starts_with("/bin/demo\0ask\0")), "{names:?}");
+}
+
+/// Whether the process is there for longer than it takes to look at it.
+fn is_living(pod: &TestPod, process: &str) -> bool {
+    pod.exec("debugger", ["/bin/demo", "stat", &format!("/proc/{process}/cmdline")]).code == 0
+}
