@@ -1,6 +1,7 @@
 //! `nodlet debug`: a container with tools in a pod that is there, beside those that lack them.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
+use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
 use serde_json::{Value, json};
@@ -80,21 +81,30 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let patch = json!({ "spec": { "ephemeralContainers": [debug.new_container(&name)?] } });
     client.json("PATCH", &format!("{pod}/ephemeralcontainers?fieldValidation=Strict"), Some(&patch))?;
     if !debug.attach {
-        return Ok(std::process::ExitCode::SUCCESS);
+        return Ok(ExitCode::SUCCESS);
     }
     if wait(&context, &client, &debug.pod, &name)? == Begun::Ended {
-        let target = format!("{pod}/log?container={}", encode(&name));
-        let mut log = client.request("GET", &target, "*/*", None)?.body;
-        let mut text = Vec::new();
-        log.read_to_end(&mut text).map_err(Failure::disconnected)?;
-        // A terminal that is gone has seen enough.
-        let _ = io::stdout().write_all(&text);
-        return Ok(std::process::ExitCode::SUCCESS);
+        return show_log(&client, &pod, &name);
     }
     let detach_keys = session::parse_keys(DETACH_KEYS).unwrap_or_default();
-    let attach =
-        Attach { pod: debug.pod, container: Some(name), stdin: debug.stdin, tty: debug.tty, detach_keys };
-    attach::to(&context, &client, &attach)
+    let (stdin, tty) = (debug.stdin, debug.tty);
+    let attach = Attach { pod: debug.pod, container: Some(name.clone()), stdin, tty, detach_keys };
+    attach::to(&context, &client, &attach).or_else(|failure| {
+        // It may have ended in between.
+        eprintln!(
+            "warning: couldn't attach to pod/{}, falling back to streaming logs: {failure}",
+            attach.pod
+        );
+        show_log(&client, &pod, &name)
+    })
+}
+
+/// What a container has written, to its end.
+fn show_log(client: &Client, pod: &str, container: &str) -> Outcome {
+    let target = format!("{pod}/log?follow=true&container={}", encode(container));
+    let mut log = client.request("GET", &target, "*/*", None)?.body;
+    io::copy(&mut log, &mut io::stdout()).map_err(Failure::disconnected)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Whether there is somebody to talk to.

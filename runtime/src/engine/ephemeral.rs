@@ -165,6 +165,9 @@ impl Engine {
             self.shell.spawn(async move { drop(removed.await) });
             return Err(Status::not_found("pods", name));
         }
+        // Meanwhile its labels may be others.
+        let known = self.shell.wanted(index).ok_or_else(|| Status::not_found("pods", name))?;
+        let wanted = &self.merged(&without(&known), list_of(wanted));
         let directory = self.shell.paths.run_pod(&wanted.pod.uid.0);
         if let Err(error) = on_tmpfs::rewrite_object(&directory, &wanted.object) {
             // What a later agent finds on flash it adds again.
@@ -212,18 +215,23 @@ impl Engine {
                 }
             },
         };
-        let again = serde_json::from_str(wanted.object.get()).map_err(|error| error.to_string());
+        self.merged(wanted, list)
+    }
+
+    /// A pod as its manifest says, with these ephemeral containers.
+    fn merged(&self, plain: &Rc<Wanted>, list: Value) -> Rc<Wanted> {
+        let again = serde_json::from_str(plain.object.get()).map_err(|error| error.to_string());
         let again = again.and_then(|object: Value| {
             let object = put_list(object, list);
             manifest::admit_again(object, &self.shell.config.node_name).map_err(|error| error.to_string())
         });
         match again {
-            Ok(manifest) => Rc::new(Wanted::new(manifest, &wanted.source)),
+            Ok(manifest) => Rc::new(Wanted::new(manifest, &plain.source)),
             Err(error) => {
                 // What they refer to is no longer there, so this is another pod than they were given to.
-                let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
+                let (namespace, name) = (&plain.pod.namespace, &plain.pod.name);
                 log::warn!("{namespace}/{name}: {error}; it is without ephemeral containers");
-                wanted.clone()
+                plain.clone()
             }
         }
     }

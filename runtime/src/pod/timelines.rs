@@ -3,6 +3,7 @@
 mod ephemeral;
 mod gates;
 mod init;
+mod replacement;
 
 use super::sim::*;
 use crate::node::*;

@@ -1,5 +1,7 @@
 //! Ephemeral containers: somebody looks into a pod that is there, and nothing hangs on it.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::{condition, first, phase, uid};
@@ -313,4 +315,31 @@ fn the_deadline_of_a_pod_ends_it_too() {
         (phase(&sim), sim.status(&uid())["reason"].clone()),
         ("Failed".into(), "DeadlineExceeded".into())
     );
+}
+
+#[test]
+fn one_whose_sandbox_was_lost_before_it_began_begins_in_the_next_whenever_the_agent_dies() {
+    let mut tried = 0;
+    for seed in 0..300 {
+        let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
+        let mut chance = Chance(seed);
+        let mut after = |most: u64| Duration::from_millis(chance.below(most));
+        let (lost, died) = (after(2_500), after(9_000));
+        sim.chance = Chance(seed);
+        sim.run_until(secs(30));
+        sim.weather.latency = secs(2);
+        sim.debug(&uid(), container("look"));
+        sim.run_until(secs(30) + lost);
+        sim.lose_sandbox(&uid());
+        if !sim.of(&uid()).begun[1].is_empty() {
+            continue;
+        }
+        sim.run_until(secs(30) + lost + died);
+        sim.restart_agent();
+        sim.weather.latency = secs(0);
+        sim.run_until(secs(100));
+        assert!(shown(&sim, "look")["state"]["running"].is_object(), "{seed}\n{}", sim.log);
+        tried += 1;
+    }
+    assert!(tried > 100, "{tried}");
 }
