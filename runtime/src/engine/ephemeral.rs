@@ -100,8 +100,9 @@ impl Engine {
         let added = list.len().saturating_sub(old.pod.spec.ephemeral_containers.len());
         object["metadata"]["generation"] = (old.pod.generation + added as u64).into();
         object["spec"]["nodeName"] = self.shell.config.node_name.as_str().into();
-        let manifest = manifest::admit_ephemeral(object, list, how(asked.validation), &self.shell.config.node_name)
-            .map_err(|error| refused(&error))?;
+        let manifest =
+            manifest::admit_ephemeral(object, list, how(asked.validation), &self.shell.config.node_name)
+                .map_err(|error| refused(&error))?;
         let others = self.shell.pods.borrow().values().map(|pod| text_of(&pod.wanted)).sum::<usize>();
         let wanted = Wanted::new(manifest, &old.source);
         if others - text_of(&old) + text_of(&wanted) > ROOM {

@@ -318,9 +318,9 @@ fn the_deadline_of_a_pod_ends_it_too() {
 }
 
 #[test]
-fn one_whose_sandbox_was_lost_before_it_began_begins_in_the_next_whenever_the_agent_dies() {
+fn one_whose_sandbox_was_lost_before_it_began_is_decided_on_anew_and_begins_whenever_the_agent_dies() {
     let mut tried = 0;
-    for seed in 0..300 {
+    for seed in 0..600 {
         let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
         let mut chance = Chance(seed);
         let mut after = |most: u64| Duration::from_millis(chance.below(most));
@@ -335,11 +335,45 @@ fn one_whose_sandbox_was_lost_before_it_began_begins_in_the_next_whenever_the_ag
             continue;
         }
         sim.run_until(secs(30) + lost + died);
+        // What is on flash by then may be of the sandbox before, and nobody would know better.
+        if sim.of(&uid()).begun[1].is_empty() {
+            continue;
+        }
         sim.restart_agent();
         sim.weather.latency = secs(0);
         sim.run_until(secs(100));
         assert!(shown(&sim, "look")["state"]["running"].is_object(), "{seed}\n{}", sim.log);
         tried += 1;
     }
-    assert!(tried > 100, "{tried}");
+    assert!(tried > 20, "{tried}");
+}
+
+#[test]
+fn one_that_had_not_begun_when_its_pod_was_over_is_not_said_to_have_ended() {
+    let mut sim = Sim::new(pod(RestartPolicy::Never), |name, _| match name {
+        "look" => Fate::FailsToStart(StartFailureReason::ErrImagePull),
+        _ => Fate::Exits(0, secs(20)),
+    });
+    sim.run_until(secs(5));
+    sim.debug(&uid(), container("look"));
+    sim.run_until(secs(60));
+    assert_eq!(phase(&sim), "Succeeded");
+    assert_eq!(shown(&sim, "look")["state"], json!({ "waiting": { "reason": "ContainerCreating" } }));
+}
+
+#[test]
+fn the_quality_of_service_of_its_pod_stays_what_it_was() {
+    let mut app = container("app");
+    let some = Some(Quantity::from_milli(1000));
+    app.resources = ResourceRequirements {
+        cpu_limit: some.clone(),
+        cpu_request: some.clone(),
+        memory_limit: some.clone(),
+        memory_request: some,
+    };
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs);
+    sim.debug(&uid(), container("look"));
+    sim.run_until(secs(5));
+    assert!(shown(&sim, "look")["state"]["running"].is_object());
+    assert_eq!(sim.status(&uid())["qosClass"], "Guaranteed");
 }
