@@ -320,6 +320,13 @@ pub fn stop_signal(named: Option<&str>) -> i32 {
     if let Some(number) = real_time {
         return number.unwrap_or(libc::SIGTERM);
     }
+    // Old names, which nix does not know.
+    let name = match name {
+        "IOT" => "ABRT",
+        "CLD" => "CHLD",
+        "POLL" => "IO",
+        name => name,
+    };
     format!("SIG{name}").parse::<nix::sys::signal::Signal>().map_or(libc::SIGTERM, |signal| signal as i32)
 }
 

@@ -13,6 +13,7 @@ mod ephemeral;
 mod error;
 mod events;
 mod exec;
+mod hook;
 mod kernel_news;
 mod leave;
 mod netns;
@@ -149,6 +150,8 @@ struct PodShell {
     status: FoundStatus,
     /// The same of the grace that it has while it is deleted.
     noted_grace: Option<Duration>,
+    /// Deleted by force: nobody is shown it any more, whatever of it still ends.
+    forced: bool,
     sandbox: Option<Rc<Sandbox>>,
     /// A change of it in place is being made durable: what is changed next has to see it.
     updating: bool,
@@ -168,6 +171,7 @@ impl PodShell {
             healths: Vec::new(),
             status: FoundStatus::default(),
             noted_grace: None,
+            forced: false,
             sandbox: None,
             updating: false,
             collected: false,
@@ -465,6 +469,7 @@ impl Engine {
             Action::CreateSandbox => shell.spawn(sandbox::create(shell.clone(), pod)),
             Action::Start(attempt) => shell.spawn(run::start(shell.clone(), pod, attempt)),
             Action::Probe(attempt, kind) => shell.spawn(exec::probe(shell.clone(), pod, attempt, kind)),
+            Action::Hook(attempt, kind) => shell.spawn(hook::run(shell.clone(), pod, attempt, kind)),
             Action::Terminate(attempt) => shell.terminate(pod, attempt),
             Action::Kill(attempt) => shell.kill(pod, attempt),
             Action::Discard(attempt) => shell.discard(pod, attempt),

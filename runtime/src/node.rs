@@ -72,7 +72,7 @@ pub const STARTS_AT_ONCE: usize = 8;
 pub const WRITES_AT_ONCE: usize = 64;
 
 /// Grace of what runs though nobody wants it: it went while no agent looked.
-const ORPHAN_GRACE: Duration = Duration::from_secs(1);
+pub(crate) const ORPHAN_GRACE: Duration = Duration::from_secs(1);
 
 /// What changed since it was last asked: what is to be shown anew, or no more.
 #[derive(Clone, Debug)]

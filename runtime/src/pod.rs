@@ -14,17 +14,19 @@
 //! Stages are never left backwards; what is wanted again while it goes starts
 //! as another pod when this one is forgotten. `container.rs` has the life of a
 //! container, `stage.rs` that of the sandbox, `start.rs` and `termination.rs` how
-//! both begin and end, `init.rs` whose turn it is to begin, `probe.rs` when a container is asked how it is, `record.rs`
-//! what is kept on flash of it all and when.
+//! both begin and end, `init.rs` whose turn it is to begin, `hook.rs` what is run at both ends, `probe.rs` when a
+//! container is asked how it is, `record.rs` what is kept on flash of it all and when.
 
 mod backoff;
 mod condition;
 mod container;
 mod gates;
+mod hook;
 mod init;
 mod phase;
 mod probe;
 mod record;
+mod restart;
 #[cfg(test)]
 mod seeds;
 #[cfg(test)]
@@ -48,8 +50,8 @@ use crate::time::{Instant, Moment};
 
 pub(crate) use condition::{Condition, ConditionSet, closed_readiness_gates};
 pub use condition::{ConditionType, is_the_nodes};
-use container::Run;
 pub(crate) use container::{ContainerState, Ended, STATUS_UNKNOWN, Shown};
+use container::{Run, WaitingReason};
 use record::Journal;
 pub(crate) use stage::{Sandbox, Stage, Surroundings, Verdict, Wish};
 
@@ -76,6 +78,8 @@ pub struct PodState {
     start_time: Moment,
     /// When the active deadline began to count, in this boot.
     active_since: Instant,
+    /// All containers begin again, from then on.
+    restart_all: Option<Instant>,
     journal: Journal,
     conditions: ConditionSet,
     /// What others have said of it in its status.
@@ -131,7 +135,9 @@ impl PodState {
 
     fn blank(index: PodIndex, pod: Rc<Pod>, wish: Wish, now: Instant) -> Self {
         let indexes = pod.spec.container_indexes();
-        let containers = indexes.map(|index| ContainerState::new(pod.spec.role(index))).collect();
+        let blank =
+            |index| ContainerState::new(pod.spec.role(index), pod.spec.container(index).restart.clone());
+        let containers = indexes.map(blank).collect();
         PodState {
             index,
             pod,
@@ -146,6 +152,7 @@ impl PodState {
             phase: PodPhase::Pending,
             start_time: Moment::ThisBoot(now),
             active_since: now,
+            restart_all: None,
             journal: Journal::default(),
             conditions: ConditionSet::new(now),
             given: Rc::default(),
@@ -329,7 +336,7 @@ impl PodState {
     fn take_ephemeral(&mut self, pod: &Pod) {
         // Of one that was refused, nothing ever runs.
         if !self.was_refused() {
-            self.containers.resize(pod.spec.container_count(), ContainerState::new(Role::Ephemeral));
+            self.containers.resize(pod.spec.container_count(), ContainerState::new(Role::Ephemeral, None));
         }
     }
 
@@ -402,9 +409,12 @@ impl PodState {
             PodObservation::StartFailed { attempt, failure } => {
                 self.start_failed(now, attempt, &failure, events)
             }
-            PodObservation::Exited { attempt, exit } => self.exited(attempt, &exit),
+            PodObservation::Exited { attempt, exit } => self.exited(now, attempt, &exit),
             PodObservation::Probed { attempt, kind, result } => {
                 self.probed(now, attempt, kind, &result, events);
+            }
+            PodObservation::Hooked { attempt, kind, failure } => {
+                self.hooked(now, attempt, kind, failure, events);
             }
             PodObservation::StopFailed { attempt, message } => {
                 self.stop_failed(now, attempt, &message, events)
@@ -448,7 +458,11 @@ impl PodState {
         self.pass_deadline(now, events);
         self.plan_discards(draft);
         // What was found and nobody has asked for yet keeps running, and that is all.
+        if self.is_active() {
+            self.plan_post_start(now, draft, events);
+        }
         if self.may_run() {
+            self.plan_restart_all(now, draft, events);
             self.plan_active(now, draft, events, around.name_is_free);
         }
         self.plan_kills(now, draft, events);
@@ -462,7 +476,10 @@ impl PodState {
     /// When the next rule of time is due.
     pub(crate) fn wake(&self, wake: &mut Wake, around: Surroundings) {
         match self.stage {
-            Stage::Active if self.may_run() => self.wake_active(wake, around.name_is_free),
+            Stage::Active if self.may_run() => {
+                self.wake_active(wake, around.name_is_free);
+                self.wake_restart_all(wake);
+            }
             Stage::Stopping { patience, .. } if self.any_waits_to_be_stopped() => wake.note(patience),
             Stage::Active
             | Stage::Stopping { .. }
@@ -488,6 +505,7 @@ impl PodState {
                 Run::Waiting | Run::Recording | Run::Starting { .. } => {}
                 Run::StartFailed { .. } | Run::Running | Run::Exited => {}
             }
+            container.hooks.wake(wake);
             if probe::asks_probes(container) {
                 for (_, exec, due) in container.probes.due() {
                     if !exec || wake.exec_probe_has_place {
@@ -513,12 +531,21 @@ impl PodState {
         }
     }
 
-    fn exited(&mut self, attempt: Attempt, exit: &Exit) {
+    fn exited(&mut self, now: Instant, attempt: Attempt, exit: &Exit) {
+        let (policy, active) = (self.policy(), self.is_active());
         let Some(container) = self.container_of(attempt) else { return };
         if container.is_alive() {
             let ended = container.ended_as(exit);
+            let by_itself = container.ended_by_itself();
+            let failure = container.hooks.take_failure();
             container.has_ended(ended);
+            if let Some(message) = failure.filter(|_| active && container.restarts(policy)) {
+                container.waiting = Some(WaitingReason { reason: hook::POST_START_HOOK_ERROR, message });
+            }
             self.touch();
+            if by_itself {
+                self.judge_exit(now, attempt);
+            }
         }
     }
 

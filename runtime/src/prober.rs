@@ -40,6 +40,12 @@ pub use grpc::grpc;
 /// Whom a server is told that it talks to: what follows Kubernetes' version.
 const USER_AGENT: &str = "kube-probe/1.36";
 
+/// Whom it is told by a hook.
+const LIFECYCLE_AGENT: &str = "kube-lifecycle/1.36";
+
+/// What is said of a server that answers TLS with HTTP.
+const NO_TLS: &str = "http: server gave HTTP response to HTTPS client";
+
 /// Requests of one probe, redirects included.
 const REQUESTS: usize = 10;
 
@@ -61,24 +67,45 @@ pub struct HttpGet<'a> {
 }
 
 /// `httpGet`: healthy is a status of 200 to 399.
-pub async fn http(
-    ip: IpAddr,
-    ports: &[ContainerPort],
-    get: &HttpGet<'_>,
-    timeout: Duration,
-) -> ProbeResult {
+pub async fn http(ip: IpAddr, ports: &[ContainerPort], get: &HttpGet<'_>, timeout: Duration) -> ProbeResult {
     let port = match resolve_port(get.port, ports) {
         Ok(port) => port,
         Err(message) => return ProbeResult::Error(message.into()),
     };
-    let host = get.host.filter(|host| !host.is_empty()).map_or_else(|| ip.to_string(), str::to_owned);
-    let url = RefCell::new(Url::new(get.secure, &host, port, get.path));
-    let asking = Asking { now: Cell::new(Stage::Waiting), url, headers: get.headers };
+    let asking = Asking::new(get, ip, port, USER_AGENT);
     let late = async {
         Timer::after(timeout).await;
         asking.timed_out()
     };
-    smol::future::or(asking.follow(), late).await
+    smol::future::or(
+        async { asking.follow().await.map_or_else(|found| found, |response| judge(&response)) },
+        late,
+    )
+    .await
+}
+
+/// `httpGet` of a hook: well is whatever answers, with whatever status, and there is no timeout.
+///
+/// # Errors
+/// Why nothing answers, in Go's words.
+pub async fn hook(ip: IpAddr, ports: &[ContainerPort], get: &HttpGet<'_>) -> Result<(), String> {
+    let port = resolve_port(get.port, ports)?;
+    let ask = async |get: &HttpGet<'_>| match Asking::new(get, ip, port, LIFECYCLE_AGENT).follow().await {
+        // An answer that breaks off is one.
+        Ok(_) | Err(ProbeResult::Success | ProbeResult::Warning(_) | ProbeResult::Error(_)) => Ok(()),
+        Err(ProbeResult::Failure(message)) => Err(String::from(message)),
+    };
+    let asked = ask(get).await;
+    match asked {
+        // Of a server that speaks no TLS a kubelet asks once more without, and without what is secret.
+        Err(message) if get.secure && message.ends_with(NO_TLS) => {
+            let is_secret = |name: &str| name.eq_ignore_ascii_case("Authorization");
+            let headers: Vec<_> = get.headers.iter().filter(|(name, _)| !is_secret(name)).cloned().collect();
+            let again = ask(&HttpGet { secure: false, headers: &headers, ..*get }).await;
+            again.map_err(|_| message)
+        }
+        asked => asked,
+    }
 }
 
 /// `tcpSocket`: healthy is what takes a connection.
@@ -165,6 +192,8 @@ struct Asking<'a> {
     /// The URL asked now.
     url: RefCell<Url>,
     headers: &'a [(String, String)],
+    /// Who asks.
+    agent: &'static str,
 }
 
 /// A request that came to no answer.
@@ -175,31 +204,40 @@ enum RequestError {
     Body(String),
 }
 
+impl<'a> Asking<'a> {
+    fn new(get: &HttpGet<'a>, ip: IpAddr, port: u16, agent: &'static str) -> Self {
+        let host = get.host.filter(|host| !host.is_empty()).map_or_else(|| ip.to_string(), str::to_owned);
+        let url = RefCell::new(Url::new(get.secure, &host, port, get.path));
+        Asking { now: Cell::new(Stage::Waiting), url, headers: get.headers, agent }
+    }
+}
+
 impl Asking<'_> {
-    /// Asks, and follows redirects to the same host.
-    async fn follow(&self) -> ProbeResult {
+    /// Asks, and follows redirects to the same host. The error is what a probe makes of having
+    /// no answer.
+    async fn follow(&self) -> Result<Response, ProbeResult> {
         let first = self.url.borrow().clone();
         let mut referer = None;
         for requests in 1.. {
             let url = self.url.borrow().clone();
             let response = match self.request(&url, &first, referer.as_deref()).await {
                 Ok(response) => response,
-                Err(RequestError::Failed(message)) => return failed(&url, &message),
-                Err(RequestError::Body(message)) => return ProbeResult::Error(message.into()),
+                Err(RequestError::Failed(message)) => return Err(failed(&url, &message)),
+                Err(RequestError::Body(message)) => return Err(ProbeResult::Error(message.into())),
             };
             let redirect = matches!(response.status, 301 | 302 | 303 | 307 | 308);
             let location = response.header("Location").filter(|location| redirect && !location.is_empty());
-            let Some(location) = location else { return judge(&response) };
+            let Some(location) = location else { return Ok(response) };
             let Some(next) = url.join(location) else {
                 let message = format!("failed to parse Location header {location:?}: it is no URL");
-                return failed(&url, &message);
+                return Err(failed(&url, &message));
             };
             // Another host is none of the container's health.
             if next.host() != first.host() {
-                return judge(&response);
+                return Ok(response);
             }
             if requests >= REQUESTS {
-                return failed(&url, &format!("stopped after {REQUESTS} redirects"));
+                return Err(failed(&url, &format!("stopped after {REQUESTS} redirects")));
             }
             referer = match (url.is_secure(), next.is_secure()) {
                 // What was asked for in secret is not told in the open.
@@ -299,7 +337,7 @@ impl Asking<'_> {
         match named("User-Agent") {
             Some("") => {}
             Some(agent) => write("User-Agent", agent),
-            None => write("User-Agent", USER_AGENT),
+            None => write("User-Agent", self.agent),
         }
         match named("Accept") {
             // An empty one takes it away.

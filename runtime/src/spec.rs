@@ -7,15 +7,19 @@
 //! Read next: [`pod::PodSpec`], then `node` for what is decided from it.
 
 pub mod container;
+pub mod hook;
 pub mod pod;
 pub mod probe;
 pub mod quantity;
+pub mod restart;
 pub mod volume;
 
 pub use container::{
     Container, ContainerIndex, EnvVar, MAX_CONTAINERS, ResourceRequirements, RestartPolicy, Role,
 };
+pub use hook::{Hook, HookKind, Lifecycle};
 pub use pod::{Pod, PodSpec, QosClass, Uid};
 pub use probe::{Probe, ProbeAction, ProbeKind};
 pub use quantity::Quantity;
+pub use restart::{OwnRestart, RestartAction, RestartRule};
 pub use volume::{Volume, VolumeMount, VolumeSource};

@@ -22,6 +22,14 @@ fn the_examples_do_what_they_say() {
     prepared.wait_ready();
     prepared.wait_log("client", "written before anybody asked");
     assert_eq!(prepared.container("client").restart_count(), 0, "it was served the first time it asked");
+    let drain = device.pod("drain");
+    drain.wait_ready();
+    let page = || drain.exec("server", ["demo", "cat", "/page/index.html"]).stdout.trim().to_owned();
+    assert_eq!(page(), "ready", "it has not started before");
+    device.nodlet(["delete", "pod", "drain", "--wait=false"]).ok();
+    device.wait_for("it to be told that it goes", || page() == "going");
+    assert!(drain.container("server").is_running());
+    drain.wait_gone();
     device.pod("job").wait_phase("Succeeded");
     assert_eq!(device.pod("job").logs("work"), "one two three\n");
     device.wait_for("the crash to be backed off", || {

@@ -539,12 +539,12 @@ fn what_is_wrong_with_init_containers_is_said_by_field_and_disturbs_nothing() {
             "spec.initContainers[0].lifecycle: Forbidden: may not be set for init containers without restartPolicy=Always",
         ),
         (
-            "restartPolicy: Always\nlifecycle: {preStop: {exec: {command: [/bin/demo]}}}".into(),
-            "spec.initContainers[0].lifecycle: Forbidden: nodlet 0.1 does not run lifecycle hooks yet",
+            "restartPolicy: Always\nlifecycle: {preStop: {exec: {command: []}}}".into(),
+            "spec.initContainers[0].lifecycle.preStop.exec.command: Required value",
         ),
         (
-            "restartPolicy: OnFailure".into(),
-            "spec.initContainers[0].restartPolicy: Forbidden: nodlet 0.1 does not give containers restart policies of their own yet, but for Always of init containers",
+            "restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [1]}}]".into(),
+            "spec.initContainers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used",
         ),
         (
             "restartPolicy: Sometimes".into(),

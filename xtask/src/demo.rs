@@ -68,7 +68,7 @@ impl Show {
         self.nodlet(&["image", "load", &archive.display().to_string()])?;
 
         say(
-            "Six pods from examples/: three that serve, one that crashes, one that completes, one that waits at a gate",
+            "Seven pods from examples/: four that serve, one that crashes, one that completes, one that waits at a gate",
         );
         let mut watch = self.background(&["get", "pods", "-w"])?;
         let examples = project().join("examples");
@@ -81,6 +81,7 @@ impl Show {
             Ok(has("shared", "2/2")
                 && has("prepared", "2/2")
                 && has("web", "1/1")
+                && has("drain", "1/1")
                 && has("job", "Completed")
                 && has("crash", "CrashLoopBackOff")
                 && has("gated", "SchedulingGated"))

@@ -206,8 +206,7 @@ async fn ask(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: ProbeKind
     let Some(probe) = container.probe(kind) else {
         return ProbeResult::Error("there is no such probe".into());
     };
-    let ip = shell.sandbox(pod).and_then(|sandbox| sandbox.ip).or_else(|| shell.network.borrow().host_ip());
-    let ip = IpAddr::V4(ip.unwrap_or(std::net::Ipv4Addr::LOCALHOST));
+    let ip = address(shell, pod);
     match &probe.action {
         ProbeAction::Exec(command) => {
             let name = container.name.clone();
@@ -224,6 +223,12 @@ async fn ask(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: ProbeKind
             prober::tcp(ip, host.as_deref(), port, &container.ports, probe.timeout).await
         }
     }
+}
+
+/// Where a pod is asked that is not asked elsewhere.
+pub(super) fn address(shell: &Shell, pod: PodIndex) -> IpAddr {
+    let ip = shell.sandbox(pod).and_then(|sandbox| sandbox.ip).or_else(|| shell.network.borrow().host_ip());
+    IpAddr::V4(ip.unwrap_or(std::net::Ipv4Addr::LOCALHOST))
 }
 
 async fn exec_probe(
@@ -279,7 +284,7 @@ async fn exec_probe(
 
 /// Keeps the first bytes and throws away the rest, so that a probe with much to
 /// say does not hang on a full pipe. Never ends by itself.
-async fn read_some(output: OwnedFd, kept: &mut Vec<u8>) -> Result<Option<i32>, String> {
+pub(super) async fn read_some(output: OwnedFd, kept: &mut Vec<u8>) -> Result<Option<i32>, String> {
     let read: io::Result<()> = async {
         let mut output = Async::new(std::fs::File::from(output))?;
         let mut buffer = [0; 1024];

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::node::{Health, PodIndex, PodState, Record};
+use crate::node::{Health, ORPHAN_GRACE, PodIndex, PodState, Record};
 use crate::objects::Key;
 use crate::sources::Wanted;
 use crate::status;
@@ -17,7 +17,8 @@ impl Engine {
         self.keep_healths(pod, &wanted);
         self.keep_status(pod, &wanted);
         self.keep_deletion(pod, &wanted);
-        if !self.has_predecessor(pod, &wanted) {
+        let is_hidden = self.shell.pods.borrow().get(&pod).is_some_and(|entry| entry.forced);
+        if !is_hidden && !self.has_predecessor(pod, &wanted) {
             self.shell.objects.put(key(&wanted), object);
         }
     }
@@ -25,15 +26,35 @@ impl Engine {
     /// Takes away a pod that is gone, and shows the one that waited for its end.
     pub(super) fn withdraw(&mut self, pod: PodIndex, again: Option<PodIndex>) {
         let Some(gone) = self.shell.pods.borrow_mut().remove(&pod) else { return };
-        self.shell.objects.delete(&key(&gone.wanted));
+        if !gone.forced {
+            self.shell.objects.delete(&key(&gone.wanted));
+        }
         if let Some(again) = again {
             let wanted = gone.again.unwrap_or_else(|| ephemeral::without(&gone.wanted));
             let new = PodShell::new(wanted, self.shell.created(None));
             self.shell.pods.borrow_mut().insert(again, new);
         }
+        self.publish_successor(&gone.wanted);
+    }
+
+    /// Takes away a pod that still ends, and shows the one that waits for its name.
+    pub(super) fn hide(&mut self, pod: PodIndex) {
+        let wanted = {
+            let mut pods = self.shell.pods.borrow_mut();
+            let Some(entry) = pods.get_mut(&pod) else { return };
+            entry.forced = true;
+            entry.noted_grace = None;
+            entry.wanted.clone()
+        };
+        self.shell.objects.delete(&key(&wanted));
+        self.publish_successor(&wanted);
+    }
+
+    fn publish_successor(&mut self, gone: &Wanted) {
         let successor = {
             let pods = self.shell.pods.borrow();
-            pods.iter().find(|(_, other)| key(&other.wanted) == key(&gone.wanted)).map(|(index, _)| *index)
+            let mut others = pods.iter().filter(|(_, other)| !other.forced);
+            others.find(|(_, other)| key(&other.wanted) == key(gone)).map(|(index, _)| *index)
         };
         if let Some(successor) = successor {
             self.publish(successor);
@@ -84,7 +105,9 @@ impl Engine {
             return;
         };
         let Some(grace) = grace else { return };
-        match on_tmpfs::write_deletion(&self.shell.paths.run_pod(&wanted.pod.uid.0), grace) {
+        // What nobody knows of any more is an orphan to the next.
+        let left = if entry.forced { grace.min(ORPHAN_GRACE) } else { grace };
+        match on_tmpfs::write_deletion(&self.shell.paths.run_pod(&wanted.pod.uid.0), left) {
             Ok(()) => entry.noted_grace = Some(grace),
             Err(error) => log::warn!("failed to write down the deletion of {}: {error}", wanted.pod.uid),
         }
@@ -93,7 +116,7 @@ impl Engine {
     /// One name shows one pod: the older, until it is gone.
     fn has_predecessor(&self, pod: PodIndex, wanted: &Wanted) -> bool {
         let pods = self.shell.pods.borrow();
-        pods.range(..pod).any(|(_, older)| key(&older.wanted) == key(wanted))
+        pods.range(..pod).any(|(_, older)| key(&older.wanted) == key(wanted) && !older.forced)
     }
 
     /// The object of a pod; `None` if the core has dropped it.

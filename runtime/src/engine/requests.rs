@@ -279,8 +279,13 @@ impl Engine {
     ) -> Result<Value, Status> {
         let gone = || Status::not_found("pods", name);
         let uid = self.shell.uid(index).ok_or_else(gone)?;
-        self.observe(Observation::Unwanted { uid, grace });
+        // By force the object goes at once, and what runs has the grace that it was promised.
+        let forced = grace == Some(Duration::ZERO);
+        self.observe(Observation::Unwanted { uid, grace: grace.filter(|_| !forced) });
         let object = self.object(index).ok_or_else(gone);
+        if forced {
+            self.hide(index);
+        }
         self.publish_changed();
         object
     }
@@ -290,7 +295,8 @@ impl Engine {
         let pods = self.shell.pods.borrow();
         let mut indexes = pods
             .iter()
-            .filter(|(_, pod)| *pod.wanted.pod.namespace == *namespace && *pod.wanted.pod.name == *name);
+            .filter(|(_, pod)| *pod.wanted.pod.namespace == *namespace && *pod.wanted.pod.name == *name)
+            .filter(|(_, pod)| !pod.forced);
         indexes.next().map(|(index, _)| *index)
     }
 

@@ -115,7 +115,9 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
         container_id: config.id.clone(),
         image: reference.to_string(),
         image_id: image.repo_digests.first().cloned().unwrap_or_else(|| image.id.to_string()),
-        stop_signal: container_config::stop_signal(image.config.stop_signal.as_deref()),
+        stop_signal: container_config::stop_signal(
+            container.lifecycle.stop_signal.as_deref().or(image.config.stop_signal.as_deref()),
+        ),
     };
     let directory = shell.paths.pod(&wanted.pod.uid.0);
     let (upper, work) = (config.upper_dir.clone(), config.work_dir.clone());

@@ -12,8 +12,8 @@ use crate::spec::pod::{DnsConfig, DnsPolicy, HostAlias, PodSecurityContext};
 use crate::spec::probe::PortOrName;
 use crate::spec::volume::{HostPathType, MountPropagation};
 use crate::spec::{
-    Container, EnvVar, Pod, PodSpec, Probe, ProbeAction, Quantity, ResourceRequirements, RestartPolicy, Uid,
-    Volume, VolumeMount, VolumeSource,
+    Container, EnvVar, Hook, Lifecycle, OwnRestart, Pod, PodSpec, Probe, ProbeAction, Quantity,
+    ResourceRequirements, RestartAction, RestartPolicy, RestartRule, Uid, Volume, VolumeMount, VolumeSource,
 };
 
 /// The Pod that a defaulted and validated object says.
@@ -145,6 +145,7 @@ fn container(container: &Value) -> Container {
         },
         sidecar: text(container, "restartPolicy") == "Always",
         target: filled(container, "targetContainerName"),
+        restart: container.get("restartPolicy").map(|_| Rc::new(own_restart(container))),
         command: filled_list(container, "command"),
         args: filled_list(container, "args"),
         working_dir: filled(container, "workingDir"),
@@ -160,6 +161,7 @@ fn container(container: &Value) -> Container {
         liveness_probe: container.get("livenessProbe").map(probe),
         readiness_probe: container.get("readinessProbe").map(probe),
         startup_probe: container.get("startupProbe").map(probe),
+        lifecycle: lifecycle(&container["lifecycle"]),
         termination_message_path: text(container, "terminationMessagePath").to_owned(),
         termination_message_fallback_to_logs: text(container, "terminationMessagePolicy")
             == "FallbackToLogsOnError",
@@ -205,8 +207,52 @@ fn mount(mount: &Value) -> VolumeMount {
     }
 }
 
-fn probe(probe: &Value) -> Probe {
-    let action = if let Some(exec) = probe.get("exec") {
+fn own_restart(container: &Value) -> OwnRestart {
+    let rule = |rule: &Value| {
+        let codes = &rule["exitCodes"];
+        RestartRule {
+            action: match text(rule, "action") {
+                "RestartAllContainers" => RestartAction::RestartAllContainers,
+                _ => RestartAction::Restart,
+            },
+            within: text(codes, "operator") == "In",
+            codes: list(codes, "values")
+                .iter()
+                .filter_map(|code| code.as_i64().and_then(|code| i32::try_from(code).ok()))
+                .collect(),
+        }
+    };
+    OwnRestart {
+        policy: restart_policy(container),
+        rules: list(container, "restartPolicyRules").iter().map(rule).collect(),
+    }
+}
+
+fn restart_policy(owner: &Value) -> RestartPolicy {
+    match text(owner, "restartPolicy") {
+        "OnFailure" => RestartPolicy::OnFailure,
+        "Never" => RestartPolicy::Never,
+        _ => RestartPolicy::Always,
+    }
+}
+
+fn lifecycle(lifecycle: &Value) -> Lifecycle {
+    let hook = |name: &str| {
+        lifecycle.get(name).map(|hook| match hook.get("sleep") {
+            Some(sleep) => Hook::Sleeps(secs(number(sleep, "seconds"))),
+            None => Hook::Asks(action(hook)),
+        })
+    };
+    Lifecycle {
+        post_start: hook("postStart"),
+        pre_stop: hook("preStop"),
+        stop_signal: filled(lifecycle, "stopSignal"),
+    }
+}
+
+/// What probes and hooks can ask.
+fn action(probe: &Value) -> ProbeAction {
+    if let Some(exec) = probe.get("exec") {
         ProbeAction::Exec(strings(exec, "command"))
     } else if let Some(http) = probe.get("httpGet") {
         ProbeAction::HttpGet {
@@ -227,10 +273,13 @@ fn probe(probe: &Value) -> Probe {
     } else {
         let tcp = &probe["tcpSocket"];
         ProbeAction::TcpSocket { host: filled(tcp, "host"), port: port_or_name(tcp) }
-    };
+    }
+}
+
+fn probe(probe: &Value) -> Probe {
     let count = |field: &str| u32::try_from(number(probe, field)).unwrap_or(1).max(1);
     Probe {
-        action,
+        action: action(probe),
         initial_delay: secs(number(probe, "initialDelaySeconds")),
         timeout: secs(number(probe, "timeoutSeconds")),
         period: secs(number(probe, "periodSeconds")),

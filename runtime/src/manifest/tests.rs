@@ -234,21 +234,6 @@ fn init_containers_are_read_and_defaulted_as_the_others_are() {
 #[test]
 fn what_would_change_what_runs_is_refused_by_name() {
     for (spec, container, path) in [
-        (
-            "initContainers: [{name: a, image: b, restartPolicy: OnFailure}]",
-            "",
-            "spec.initContainers[0].restartPolicy",
-        ),
-        (
-            "initContainers: [{name: a, image: b, restartPolicy: Always, restartPolicyRules: [{action: Restart}]}]",
-            "",
-            "spec.initContainers[0].restartPolicyRules",
-        ),
-        (
-            "initContainers: [{name: a, image: b, restartPolicy: Always, lifecycle: {preStop: {sleep: {seconds: 1}}}}]",
-            "",
-            "spec.initContainers[0].lifecycle",
-        ),
         ("initContainers: [{name: a, image: b, envFrom: [{}]}]", "", "spec.initContainers[0].envFrom"),
         ("hostUsers: false", "", "spec.hostUsers"),
         ("runtimeClassName: kata", "", "spec.runtimeClassName"),
@@ -275,7 +260,6 @@ fn what_would_change_what_runs_is_refused_by_name() {
             "",
             "spec.securityContext.supplementalGroupsPolicy",
         ),
-        ("", "lifecycle: {preStop: {exec: {command: [a]}}}", "spec.containers[0].lifecycle"),
         ("", "envFrom: [{configMapRef: {name: a}}]", "spec.containers[0].envFrom"),
         (
             "",
@@ -283,8 +267,6 @@ fn what_would_change_what_runs_is_refused_by_name() {
             "spec.containers[0].env[0].valueFrom.secretKeyRef",
         ),
         ("", "ports: [{containerPort: 80, hostPort: 80}]", "spec.containers[0].ports[0].hostPort"),
-        ("", "restartPolicy: Never", "spec.containers[0].restartPolicy"),
-        ("", "restartPolicy: Always", "spec.containers[0].restartPolicy"),
         ("", "volumeDevices: [{name: a, devicePath: /b}]", "spec.containers[0].volumeDevices"),
         (
             "volumes: [{name: v}]",

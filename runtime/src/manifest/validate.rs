@@ -6,6 +6,7 @@
 mod container;
 mod ephemeral;
 mod gates;
+mod lifecycle;
 mod probe;
 mod resources;
 

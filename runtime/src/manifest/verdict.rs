@@ -29,7 +29,7 @@ pub(super) fn judge(pod: &Value) -> Verdicts {
     metadata(pod, &mut verdicts);
     if let (Some(spec), Some(owner)) = (pod["spec"].as_object(), schema::find("PodSpec")) {
         let host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
-        Judge { host_network, init: false, verdicts: &mut verdicts }.object(spec, owner, &Path::root("spec"));
+        Judge { host_network, verdicts: &mut verdicts }.object(spec, owner, &Path::root("spec"));
     }
     verdicts
 }
@@ -52,8 +52,6 @@ fn metadata(pod: &Value, verdicts: &mut Verdicts) {
 
 struct Judge<'a> {
     host_network: bool,
-    /// What it looks at belongs to an init container.
-    init: bool,
     verdicts: &'a mut Verdicts,
 }
 
@@ -71,10 +69,7 @@ impl Judge<'_> {
                     }
                     other => other,
                 };
-                let outside = self.init;
-                self.init |= name == "initContainers";
                 self.field(value, field, verdict, &path);
-                self.init = outside;
             }
         }
     }
@@ -85,11 +80,6 @@ impl Judge<'_> {
             Verdict::Acts => self.below(value, field, path),
             Verdict::Only(values, why) | Verdict::Refuses(why, values) => {
                 if !is_one_of(values) {
-                    self.refuse(path, why);
-                }
-            }
-            Verdict::SidecarOnly(why) => {
-                if !self.init || value != "Always" {
                     self.refuse(path, why);
                 }
             }

@@ -1,7 +1,7 @@
 //! What the core wants done: data, carried out by `engine.rs`.
 
 use super::{Attempt, MAX_ACTIONS, PodIndex, Record};
-use crate::spec::{ContainerIndex, ProbeKind};
+use crate::spec::{ContainerIndex, HookKind, ProbeKind};
 use crate::time::Instant;
 
 /// Something to be done. It may fail; the core learns of that by an
@@ -14,6 +14,8 @@ pub enum Action {
     Start(Attempt),
     /// Ask once. Answered by `Probed`, after the probe's timeout at the latest.
     Probe(Attempt, ProbeKind),
+    /// Run a hook that asks something. Answered by `Hooked`, when the run is over at the latest.
+    Hook(Attempt, HookKind),
     /// Ask the container's first process to end (its stop signal).
     Terminate(Attempt),
     /// SIGKILL to every process of the attempt.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Attempt, ConditionType, GivenCondition, PodIndex, Record};
-use crate::spec::{Pod, ProbeKind, Uid};
+use crate::spec::{HookKind, Pod, ProbeKind, Uid};
 use crate::time::{Instant, Moment};
 
 /// A fact, told to the core after it became true.
@@ -96,6 +96,15 @@ pub enum PodObservation {
         kind: ProbeKind,
         /// What it found.
         result: ProbeResult,
+    },
+    /// A hook is over.
+    Hooked {
+        /// Of which run.
+        attempt: Attempt,
+        /// Which hook.
+        kind: HookKind,
+        /// Why it failed, if it has: for the status, and not for events, whom more people read.
+        failure: Option<Box<str>>,
     },
     /// A signal or kill could not be delivered; it will be planned again.
     StopFailed {
@@ -188,13 +197,21 @@ pub struct FoundAttempt {
     pub health: Health,
 }
 
-/// What probes have found of a run: `started` and `ready` of its status.
+/// How a run is: what probes have found of it, `started` and `ready` of its status, and how far
+/// it has come with its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
     /// `started`.
     pub started: bool,
     /// `ready`.
     pub ready: bool,
+    /// Its preStop hook is over: a later agent does not run it once more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pre_stopped: bool,
+    /// All containers begin again, and this one has not: its newest run is to end, and counts
+    /// for nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub superseded: bool,
 }
 
 /// What is known of a run that started.

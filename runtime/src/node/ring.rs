@@ -22,7 +22,7 @@ use super::{
     PodIndex, PodObservation, PodPhase, ProbeResult, Record, SandboxFailure, StartFailureReason,
     StartedContainer,
 };
-use crate::spec::{ContainerIndex, ProbeKind, Uid};
+use crate::spec::{ContainerIndex, HookKind, ProbeKind, Uid};
 use crate::time::{Instant, Moment};
 use line::Names;
 
@@ -147,6 +147,8 @@ pub enum Seen {
     StartFailed(Attempt, StartFailureReason),
     Exited(Attempt, Box<Ended>),
     Probed(Attempt, ProbeKind, Answer),
+    /// And whether it failed.
+    Hooked(Attempt, HookKind, bool),
     StopFailed(Attempt),
     Saved(u64),
     SaveFailed,
@@ -173,6 +175,7 @@ pub enum Asked {
     CreateSandbox,
     Start(Attempt),
     Probe(Attempt, ProbeKind),
+    Hook(Attempt, HookKind),
     Terminate(Attempt),
     Kill(Attempt),
     Discard(Attempt),
@@ -404,6 +407,9 @@ impl Seen {
                 };
                 Seen::Probed(*attempt, *kind, answer)
             }
+            PodObservation::Hooked { attempt, kind, failure } => {
+                Seen::Hooked(*attempt, *kind, failure.is_some())
+            }
             PodObservation::StopFailed { attempt, .. } => Seen::StopFailed(*attempt),
             PodObservation::Saved { generation } => Seen::Saved(*generation),
             PodObservation::SaveFailed { .. } => Seen::SaveFailed,
@@ -420,6 +426,7 @@ impl Seen {
             | Seen::StartFailed(attempt, _)
             | Seen::Exited(attempt, _)
             | Seen::Probed(attempt, ..)
+            | Seen::Hooked(attempt, ..)
             | Seen::StopFailed(attempt) => Some(*attempt),
             Seen::SandboxReady(..)
             | Seen::SandboxFailed(_)
@@ -462,6 +469,9 @@ impl Seen {
                 };
                 PodObservation::Probed { attempt: *attempt, kind: *kind, result }
             }
+            Seen::Hooked(attempt, kind, failed) => {
+                PodObservation::Hooked { attempt: *attempt, kind: *kind, failure: failed.then_some(message) }
+            }
             Seen::StopFailed(attempt) => PodObservation::StopFailed { attempt: *attempt, message },
             Seen::Saved(generation) => PodObservation::Saved { generation: *generation },
             Seen::SaveFailed => PodObservation::SaveFailed { message },
@@ -478,6 +488,7 @@ impl Asked {
         match self {
             Asked::Start(attempt)
             | Asked::Probe(attempt, _)
+            | Asked::Hook(attempt, _)
             | Asked::Terminate(attempt)
             | Asked::Kill(attempt)
             | Asked::Discard(attempt) => Some(*attempt),
@@ -495,6 +506,7 @@ impl Asked {
             Action::CreateSandbox => Asked::CreateSandbox,
             Action::Start(attempt) => Asked::Start(*attempt),
             Action::Probe(attempt, kind) => Asked::Probe(*attempt, *kind),
+            Action::Hook(attempt, kind) => Asked::Hook(*attempt, *kind),
             Action::Terminate(attempt) => Asked::Terminate(*attempt),
             Action::Kill(attempt) => Asked::Kill(*attempt),
             Action::Discard(attempt) => Asked::Discard(*attempt),

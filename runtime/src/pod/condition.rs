@@ -16,19 +16,21 @@ pub enum ConditionType {
     Ready,
     ContainersReady,
     PodScheduled,
+    AllContainersRestarting,
 }
 
 /// What a kubelet owns besides, though nothing here makes it.
-const NEVER_HERE: [&str; 3] = ["PodResizeInProgress", "PodResizePending", "AllContainersRestarting"];
+const NEVER_HERE: [&str; 2] = ["PodResizeInProgress", "PodResizePending"];
 
 impl ConditionType {
     /// All of them, in the order in which a kubelet lists them.
-    pub const ALL: [ConditionType; 5] = [
+    pub const ALL: [ConditionType; 6] = [
         ConditionType::PodReadyToStartContainers,
         ConditionType::Initialized,
         ConditionType::Ready,
         ConditionType::ContainersReady,
         ConditionType::PodScheduled,
+        ConditionType::AllContainersRestarting,
     ];
 
     /// As the API spells it.
@@ -39,6 +41,7 @@ impl ConditionType {
             ConditionType::Ready => "Ready",
             ConditionType::ContainersReady => "ContainersReady",
             ConditionType::PodScheduled => "PodScheduled",
+            ConditionType::AllContainersRestarting => "AllContainersRestarting",
         }
     }
 }

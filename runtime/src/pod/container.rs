@@ -16,10 +16,11 @@
 use std::rc::Rc;
 
 use crate::node::{Attempt, Exit, Health, StartFailure, StartFailureReason, StartedContainer};
-use crate::spec::{ContainerIndex, ProbeKind, RestartPolicy, Role};
+use crate::spec::{ContainerIndex, OwnRestart, ProbeKind, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::{CrashBackoff, Retry};
+use super::hook::Hooks;
 use super::probe::Probes;
 
 /// Where the present or next run of a container is.
@@ -130,6 +131,8 @@ pub(crate) const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 pub(crate) struct ContainerState {
     pub(crate) role: Role,
     pub(crate) run: Run,
+    /// Its own policy and rules.
+    pub(crate) own: Option<Rc<OwnRestart>>,
     /// Of the run that `run` speaks of.
     pub(crate) number: u32,
     /// The newest run that started in this boot.
@@ -144,12 +147,15 @@ pub(crate) struct ContainerState {
     pub(crate) waiting: Option<WaitingReason>,
     pub(crate) backoff: CrashBackoff,
     pub(crate) probes: Probes,
+    pub(crate) hooks: Hooks,
     /// This probe has failed: the run is to be killed, and restarted whatever it ends with.
     pub(crate) failed_probe: Option<ProbeKind>,
     /// What lower-numbered runs left is removed.
     pub(crate) discarded: u32,
     /// A run of it has begun in the present sandbox.
     pub(crate) ran_here: bool,
+    /// All containers begin again: its newest run is to end, and counts for nothing.
+    pub(crate) superseded: bool,
     /// It was told that the present run is stopped; it may yet wait for its turn.
     pub(crate) stop_told: bool,
     /// When the one run of an ephemeral container was decided on.
@@ -158,9 +164,10 @@ pub(crate) struct ContainerState {
 
 impl ContainerState {
     /// One that never ran.
-    pub(crate) fn new(role: Role) -> Self {
+    pub(crate) fn new(role: Role, own: Option<Rc<OwnRestart>>) -> Self {
         ContainerState {
             role,
+            own,
             run: Run::Waiting,
             number: 0,
             started: None,
@@ -170,9 +177,11 @@ impl ContainerState {
             waiting: None,
             backoff: CrashBackoff::default(),
             probes: Probes::default(),
+            hooks: Hooks::default(),
             failed_probe: None,
             discarded: 0,
             ran_here: false,
+            superseded: false,
             stop_told: false,
             decided: None,
         }
@@ -200,13 +209,16 @@ impl ContainerState {
     pub(crate) fn is_starting(&self) -> bool {
         match self.run {
             Run::Recording | Run::Starting { .. } => true,
-            Run::Waiting
-            | Run::StartFailed { .. }
-            | Run::Running
-            | Run::Terminating { .. }
-            | Run::Killing { .. }
-            | Run::Exited => false,
+            Run::Running | Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => {
+                self.hooks.is_starting()
+            }
+            Run::Waiting | Run::StartFailed { .. } => false,
         }
+    }
+
+    /// Its process was executed, and it counts as started.
+    fn has_begun(&self) -> bool {
+        self.is_running() && !self.hooks.is_starting()
     }
 
     /// It is over and stays so.
@@ -225,11 +237,19 @@ impl ContainerState {
 
     /// Whether its newest run, which ended, is followed by another.
     pub(crate) fn restarts(&self, policy: RestartPolicy) -> bool {
-        match (self.role, policy) {
+        if self.superseded {
+            return true;
+        }
+        let rule = self.rule();
+        match (self.role, self.own_policy(policy)) {
             (Role::Sidecar, _) | (Role::Regular, RestartPolicy::Always) => true,
             // What it did in an earlier sandbox does not count in this one.
             (Role::Init, _) if !self.ran_here => true,
+            (Role::Init, _) if rule.is_some() => self.init_failed(),
             (Role::Init, RestartPolicy::Always | RestartPolicy::OnFailure) => self.init_failed(),
+            (Role::Regular, _) if rule.is_some() => true,
+            // A pod that restarts gets a new sandbox, and in that all begin that need not succeed first.
+            (Role::Regular, RestartPolicy::Never) if self.own.is_some() && !self.ran_here => true,
             (Role::Regular, RestartPolicy::OnFailure) => {
                 self.failed_probe.is_some() || self.ended.as_ref().is_none_or(|ended| ended.code != 0)
             }
@@ -285,17 +305,28 @@ impl ContainerState {
             Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => {
                 self.ended.as_ref().map_or(0, |ended| ended.number)
             }
+            Run::Running | Run::Terminating { .. } | Run::Killing { .. } if !self.has_begun() => {
+                self.ended.as_ref().map_or(0, |ended| ended.number)
+            }
+            Run::Exited if self.superseded && !self.ran_here => self.number + 1,
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => self.number,
         }
     }
 
     /// `started` and `ready`.
     pub(crate) fn health(&self) -> Health {
-        let health = if self.is_running() { self.probes.health() } else { Health::default() };
+        let health = if self.has_begun() { self.probes.health() } else { Health::default() };
+        let health = Health {
+            pre_stopped: self.is_running() && self.hooks.pre_stopped(),
+            superseded: self.superseded,
+            ..health
+        };
         match (self.role, self.shown().0) {
             (Role::Regular | Role::Sidecar, _) => health,
-            (Role::Ephemeral, _) => Health::default(),
-            (Role::Init, Shown::Terminated(ended)) => Health { started: false, ready: ended.code == 0 },
+            (Role::Ephemeral, _) => Health { started: false, ready: false, ..health },
+            (Role::Init, Shown::Terminated(ended)) => {
+                Health { started: false, ready: ended.code == 0, ..health }
+            }
             (Role::Init, Shown::NotYet | Shown::Waiting { .. } | Shown::Running { .. }) => {
                 Health { ready: false, ..health }
             }
@@ -304,7 +335,7 @@ impl ContainerState {
 
     /// `state` and `lastState.terminated`.
     pub(crate) fn shown(&self) -> (Shown<'_>, Option<&Ended>) {
-        if let (true, Some(started)) = (self.is_running(), &self.started) {
+        if let (true, Some(started)) = (self.has_begun(), &self.started) {
             return (Shown::Running { at: started.at }, self.ended.as_deref());
         }
         match (&self.waiting, &self.ended) {
@@ -343,15 +374,20 @@ impl ContainerState {
         }
         self.run = run;
         self.failed_probe = None;
+        self.hooks = Hooks::default();
+        self.superseded = false;
         self.stop_told = false;
     }
 
-    /// Its process was executed.
-    pub(crate) fn has_started(&mut self, started: Box<StartedContainer>, probes: Probes) {
+    /// Its process was executed. What it waited for is told until it counts as started.
+    pub(crate) fn has_started(&mut self, started: Box<StartedContainer>, probes: Probes, hooks: Hooks) {
         self.run = Run::Running;
         self.ran_here = true;
-        self.waiting = None;
+        if !hooks.is_starting() {
+            self.waiting = None;
+        }
         self.probes = probes;
+        self.hooks = hooks;
         self.started = Some(started);
     }
 

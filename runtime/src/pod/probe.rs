@@ -177,10 +177,10 @@ impl Probes {
             Some(Some(success)) => success,
             Some(None) => self.was_ready,
         };
-        Health { started, ready: started && ready }
+        Health { started, ready: started && ready, ..Health::default() }
     }
 
-    /// The pod is being stopped: only readiness is asked from now on.
+    /// The pod is being stopped: only readiness is asked from now on. Of sidecars a kubelet asks on.
     pub(crate) fn stop(&mut self) {
         for worker in &mut self.workers {
             match worker.kind {
@@ -282,9 +282,7 @@ impl Probes {
             worker.in_a_row = 0;
         }
         if kind == ProbeKind::Startup && success {
-            for other in &mut self.workers {
-                other.due = other.due.max(now);
-            }
+            self.not_before(now);
         }
         if fatal {
             Meaning::Fatal
@@ -292,6 +290,13 @@ impl Probes {
             Meaning::HealthChanged
         } else {
             Meaning::Nothing
+        }
+    }
+
+    /// None is asked before, nor made up for.
+    pub(crate) fn not_before(&mut self, now: Instant) {
+        for worker in &mut self.workers {
+            worker.due = worker.due.max(now);
         }
     }
 
@@ -444,10 +449,10 @@ impl PodState {
     }
 }
 
-/// Its probes are asked: it runs, and nobody has lost patience with it.
+/// Its probes are asked: it runs, its postStart hook is over, and nobody has lost patience with it.
 pub(super) fn asks_probes(container: &ContainerState) -> bool {
     match container.run {
-        Run::Running | Run::Terminating { .. } => true,
+        Run::Running | Run::Terminating { .. } => !container.hooks.is_starting(),
         Run::Waiting | Run::Recording | Run::Starting { .. } => false,
         Run::StartFailed { .. } | Run::Killing { .. } | Run::Exited => false,
     }

@@ -22,6 +22,7 @@ use super::condition::closed_readiness_gates;
 use super::container::{
     ContainerState, Ended, Identity, LOST_WHILE_RUNNING, Run, START_ERROR, STATUS_UNKNOWN, StartRetry,
 };
+use super::hook::Hooks;
 use super::probe::Probes;
 use super::{Condition, ConditionType, PodState, Sandbox, Stage, Verdict, Wish};
 
@@ -291,14 +292,14 @@ impl PodState {
                 if self.policy() == RestartPolicy::Never && self.verdict.is_none() {
                     // The record may be ahead: the supervisor knows what really began.
                     for container in &mut self.containers {
-                        *container = ContainerState::new(container.role);
+                        *container = ContainerState::new(container.role, container.own.take());
                     }
                 }
                 // So it may be of an ephemeral container, unless that ran in an earlier sandbox.
                 for container in &mut self.containers {
                     let here = matches!(container.decided, Some(Moment::ThisBoot(at)) if at >= sandbox.at);
                     if here && container.role == Role::Ephemeral {
-                        *container = ContainerState::new(container.role);
+                        *container = ContainerState::new(container.role, container.own.clone());
                     }
                 }
             }
@@ -324,7 +325,8 @@ impl PodState {
             let started_at = found.container.at;
             let probes = Probes::adopted(&pod, index, started_at, now, found.health);
             let id = found.container.id.clone();
-            container.has_started(Box::new(found.container), probes);
+            let hooks = Hooks::adopted(found.health);
+            container.has_started(Box::new(found.container), probes, hooks);
             match found.exit {
                 Some(exit) => {
                     let ended = Ended { id: Some(id), ..container.ended_as(&exit) };
@@ -336,8 +338,10 @@ impl PodState {
                 }
                 None => {}
             }
-            container.ran_here = sandbox.is_some();
+            container.superseded = sandbox.is_some() && found.health.superseded;
+            container.ran_here = sandbox.is_some() && !(container.superseded && !container.is_alive());
         }
+        self.resume_restart_all(now);
         self.conditions.restore(ConditionType::Initialized, self.initialized_since(now));
         match self.stage {
             // It was decided that the pod is over, but not all of it is.

@@ -3,6 +3,7 @@
 //! A failure prints its seed: `SEED=42 cargo test -p nodlet-runtime seeds` runs that one alone.
 
 use std::panic::catch_unwind;
+use std::rc::Rc;
 use std::time::Duration;
 
 use super::sim::*;
@@ -69,6 +70,54 @@ fn some_conditions(chance: &mut Chance) -> Vec<GivenCondition> {
     (0..chance.below(3)).map(|number| condition(number, chance)).collect()
 }
 
+fn some_hook(chance: &mut Chance) -> Option<Hook> {
+    let hook = match chance.below(8) {
+        0 => Hook::Sleeps(secs(chance.below(30))),
+        1 => {
+            let port = crate::spec::probe::PortOrName::Port(80);
+            Hook::Asks(ProbeAction::TcpSocket { host: None, port })
+        }
+        _ => Hook::Asks(ProbeAction::Exec(vec!["true".into()])),
+    };
+    chance.percent(25).then_some(hook)
+}
+
+/// What is always run in the end begins well in the end.
+fn some_lifecycle(chance: &mut Chance) -> Lifecycle {
+    let never_works = |hook: &Hook| matches!(hook, Hook::Asks(ProbeAction::TcpSocket { .. }));
+    Lifecycle {
+        post_start: some_hook(chance).filter(|hook| !never_works(hook)),
+        pre_stop: some_hook(chance),
+        stop_signal: None,
+    }
+}
+
+fn hook_fate_of(seed: u64, name: &str, kind: HookKind, number: u32) -> HookFate {
+    let salt =
+        name.bytes().fold(u64::from(number) * 2 + kind as u64, |salt, byte| salt * 31 + u64::from(byte));
+    let mut chance = Chance(seed.wrapping_mul(7_000_003) ^ salt);
+    let after = Duration::from_millis([0, 50, 5_000, 70_000][chance.below(4) as usize]);
+    match chance.below(6) {
+        0 if kind == HookKind::PreStop => HookFate::Hangs,
+        0 | 1 => HookFate::Fails(after),
+        _ => HookFate::Succeeds(after),
+    }
+}
+
+/// No rule is about what ends well, or a world in which all is well would not come to rest.
+fn some_own_restart(chance: &mut Chance) -> Option<Rc<OwnRestart>> {
+    let policy =
+        [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never][chance.below(3) as usize];
+    let actions = [RestartAction::Restart, RestartAction::RestartAllContainers];
+    let rules = (0..chance.below(3)).map(|number| RestartRule {
+        action: actions[chance.below(2) as usize],
+        within: true,
+        codes: vec![1 + number as i32],
+    });
+    let own = OwnRestart { policy, rules: rules.collect() };
+    chance.percent(25).then(|| Rc::new(own))
+}
+
 fn some_pod(chance: &mut Chance, uid: &str) -> Pod {
     let policy = match chance.below(3) {
         0 => RestartPolicy::Always,
@@ -80,6 +129,8 @@ fn some_pod(chance: &mut Chance, uid: &str) -> Pod {
         container.liveness_probe = some_probe(chance);
         container.readiness_probe = some_probe(chance);
         container.startup_probe = some_probe(chance);
+        container.lifecycle = some_lifecycle(chance);
+        container.restart = some_own_restart(chance);
         container
     });
     let containers: Vec<_> = containers.collect();
@@ -91,6 +142,7 @@ fn some_pod(chance: &mut Chance, uid: &str) -> Pod {
         container.liveness_probe = some_probe(chance);
         container.readiness_probe = some_probe(chance);
         container.startup_probe = some_probe(chance);
+        container.lifecycle = some_lifecycle(chance);
         container
     });
     let init: Vec<_> = init.collect();
@@ -106,15 +158,15 @@ fn some_pod(chance: &mut Chance, uid: &str) -> Pod {
 /// A life of a node: pods come and go, things fail, the agent and the power too.
 fn a_life(seed: u64, failures: u64, interruptions: bool) {
     let mut chance = Chance(seed);
-    let mut sim =
-        Sim::empty(move |name, number| fate_of(seed, name, number)).probes(move |name, kind, age| {
-            let salt = name.len() as u64 + kind as u64 * 7 + age.as_secs() / 20;
-            match Chance(seed ^ (salt << 20)).below(10) {
-                0..7 => ProbeResult::Success,
-                7 => ProbeResult::Error("no".into()),
-                _ => ProbeResult::Failure("no".into()),
-            }
-        });
+    let sim = Sim::empty(move |name, number| fate_of(seed, name, number)).probes(move |name, kind, age| {
+        let salt = name.len() as u64 + kind as u64 * 7 + age.as_secs() / 20;
+        match Chance(seed ^ (salt << 20)).below(10) {
+            0..7 => ProbeResult::Success,
+            7 => ProbeResult::Error("no".into()),
+            _ => ProbeResult::Failure("no".into()),
+        }
+    });
+    let mut sim = sim.hooks(move |name, kind, number| hook_fate_of(seed, name, kind, number));
     sim.chance = Chance(seed ^ 0xabcd);
     let latency = Duration::from_millis([0, 10, 2_000][chance.below(3) as usize]);
     sim.weather = Weather { latency, failures, repeats: 20 };
@@ -162,7 +214,8 @@ fn a_life(seed: u64, failures: u64, interruptions: bool) {
     // The world heals, and what is wanted has to run in the end.
     sim.weather = Weather::default();
     sim.fates(|name, _| if name.starts_with('i') { Fate::Exits(0, secs(1)) } else { Fate::Runs });
-    let mut sim = sim.probes(|_, _, _| ProbeResult::Success);
+    let mut sim =
+        sim.probes(|_, _, _| ProbeResult::Success).hooks(|_, _, _| HookFate::Succeeds(Duration::ZERO));
     uids.iter().for_each(|uid| sim.ungate(uid));
     sim.run_until(now + secs(100));
     sim.later(secs(0), Observation::ImagesChanged);
@@ -184,7 +237,8 @@ fn stale_news(chance: &mut Chance) -> Observation {
         started_at: crate::time::Moment::ThisBoot(at(0)),
         finished_at: crate::time::Moment::ThisBoot(at(0)),
     };
-    let seen = match chance.below(3) {
+    let seen = match chance.below(4) {
+        2 => PodObservation::Hooked { attempt, kind: HookKind::PostStart, failure: Some("".into()) },
         0 => PodObservation::Exited { attempt, exit: Box::new(exit) },
         1 => PodObservation::Saved { generation: 900 },
         _ => PodObservation::Probed {
@@ -225,10 +279,13 @@ fn in_the_end(sim: &mut Sim, uid: &Uid) {
             None => {
                 assert!(shown["state"]["running"].is_null(), "{uid} does not run and shows {shown}");
                 let code = shown["state"]["terminated"]["exitCode"].as_i64();
+                let own = spec.restart.as_ref();
+                let rule = |code: i32| own.is_some_and(|own| own.action(code).is_some());
                 let may_be_still = over
                     || rivals > 1
-                    || match (role, world.pod.spec.restart_policy) {
+                    || match (role, own.map_or(world.pod.spec.restart_policy, |own| own.policy)) {
                         (Role::Init, _) => code == Some(0),
+                        (_, _) if code.is_some_and(|code| rule(code as i32)) => false,
                         (Role::Sidecar, _) | (Role::Regular, RestartPolicy::Always) => false,
                         (Role::Regular, RestartPolicy::OnFailure) => code == Some(0),
                         (Role::Regular, RestartPolicy::Never) | (Role::Ephemeral, _) => code.is_some(),

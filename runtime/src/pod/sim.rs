@@ -9,6 +9,7 @@
 
 mod disaster;
 mod gates;
+mod hooks;
 mod order;
 mod sample;
 mod world;
@@ -40,6 +41,17 @@ pub(crate) enum Fate {
     OutOfMemory(Duration),
     /// There is never a process.
     FailsToStart(StartFailureReason),
+}
+
+/// What becomes of a hook.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HookFate {
+    /// Ends well after this long.
+    Succeeds(Duration),
+    /// Fails after this long.
+    Fails(Duration),
+    /// Ends with its run, and not well.
+    Hangs,
 }
 
 /// How the world treats the engine: none of it in timelines, chance in seeds.
@@ -100,6 +112,7 @@ struct Process {
     /// `None` until its process is executed.
     started: Option<Instant>,
     asked_to_end: Option<Instant>,
+    hooks: hooks::Seen,
 }
 
 /// What really is of one pod.
@@ -133,6 +146,9 @@ type Fates = dyn FnMut(&str, u32) -> Fate;
 /// What a probe of a container finds so long after its start.
 type Answers = dyn FnMut(&str, ProbeKind, Duration) -> ProbeResult;
 
+/// How a hook of a container goes, by the container's name and the run's number.
+type HookFates = dyn FnMut(&str, HookKind, u32) -> HookFate;
+
 pub(crate) struct Sim {
     pub(crate) node: Node,
     pub(crate) now: Instant,
@@ -150,6 +166,7 @@ pub(crate) struct Sim {
     count: u64,
     fate: Box<Fates>,
     answer: Box<Answers>,
+    hook: Box<HookFates>,
     probes_in_flight: Vec<(PodIndex, Attempt, ProbeKind)>,
     wake_at: Option<Instant>,
     /// Everything is being taken down.
@@ -197,6 +214,7 @@ impl Sim {
             count: 0,
             fate: Box::new(fate),
             answer: Box::new(|_, _, _| ProbeResult::Success),
+            hook: Box::new(|_, _, _| HookFate::Succeeds(Duration::ZERO)),
             probes_in_flight: Vec::new(),
             wake_at: None,
             down: false,
@@ -214,6 +232,12 @@ impl Sim {
         answer: impl FnMut(&str, ProbeKind, Duration) -> ProbeResult + 'static,
     ) -> Self {
         self.answer = Box::new(answer);
+        self
+    }
+
+    /// How hooks go, by container, kind and number of the run.
+    pub(crate) fn hooks(mut self, hook: impl FnMut(&str, HookKind, u32) -> HookFate + 'static) -> Self {
+        self.hook = Box::new(hook);
         self
     }
 
@@ -378,6 +402,7 @@ impl Sim {
                 );
             }
         }
+        self.check_promises();
         let executes = |(index, attempt, kind): &&(PodIndex, Attempt, ProbeKind)| {
             self.pods.iter().filter(|world| world.index == Some(*index)).any(|world| {
                 let probe = world.pod.spec.container(attempt.container).probe(*kind);
@@ -462,6 +487,7 @@ impl Sim {
                 PodObservation::Started { .. }
                     | PodObservation::Exited { .. }
                     | PodObservation::Probed { .. }
+                    | PodObservation::Hooked { .. }
                     | PodObservation::Saved { .. }
             );
             if numbered {

@@ -62,9 +62,7 @@ pub(crate) enum Stage {
     Stopping {
         /// Seconds between asking and killing.
         grace: Duration,
-        /// When what runs is killed.
-        deadline: Instant,
-        /// Until when sidecars wait for what ends before them.
+        /// When it is over: until then hooks run, and sidecars wait for what ends before them.
         patience: Instant,
     },
     /// Every process is gone for good.

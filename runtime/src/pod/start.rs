@@ -8,6 +8,7 @@ use crate::time::{Instant, Moment};
 
 use super::backoff::go_duration;
 use super::container::{Run, StartRetry, WaitingReason, reason_word};
+use super::hook::Hooks;
 use super::{PodState, SYNC_RETRY, Sandbox};
 
 impl PodState {
@@ -25,6 +26,7 @@ impl PodState {
             return;
         }
         match self.sandbox {
+            Sandbox::Ready if self.restarts_all() => {}
             Sandbox::Ready => {
                 self.hold_back(now, events);
                 self.plan_start(now, draft);
@@ -62,6 +64,9 @@ impl PodState {
                         && let Err(held) = container.backoff.check(wake.now, finished)
                     {
                         wake.note(held.until);
+                        if container.waits_for_hook() {
+                            wake.note(finished + SYNC_RETRY);
+                        }
                     }
                 }
                 Run::Waiting | Run::Recording | Run::Starting { .. } => {}
@@ -104,7 +109,7 @@ impl PodState {
         for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
             let waits = match container.run {
                 Run::Exited => {
-                    container.waiting.is_none()
+                    container.back_off_is_untold(now)
                         && container.restarts(policy)
                         && turn.allows(container.role, index)
                 }
@@ -160,6 +165,7 @@ impl PodState {
                 Run::Waiting => true,
                 Run::StartFailed { retry: StartRetry::At(at) } => at <= now,
                 Run::StartFailed { retry: StartRetry::WhenImagesChange { .. } } => false,
+                Run::Exited if container.superseded => true,
                 Run::Exited if container.restarts(policy) => finished_this_boot(container)
                     .is_none_or(|finished| container.backoff.check(now, finished).is_ok()),
                 Run::Exited | Run::Recording | Run::Starting { .. } => false,
@@ -187,7 +193,7 @@ impl PodState {
                         return;
                     }
                     // An end of before this boot holds nothing back, and counts all the same.
-                    if container.ended.is_some() {
+                    if container.ended.is_some() && !container.superseded {
                         let finished = finished_this_boot(container).unwrap_or(now);
                         container.backoff.advance(now, finished);
                     }
@@ -202,7 +208,7 @@ impl PodState {
     /// A container's process was executed.
     pub(super) fn started(&mut self, attempt: Attempt, started: Box<StartedContainer>, events: &mut Events) {
         let (pod, index) = (self.pod.clone(), self.index);
-        let stopping = !self.is_active();
+        let stopping = (!self.is_active()).then(|| self.patience().unwrap_or(started.at));
         let Some(container) = self.container_of(attempt) else { return };
         match container.run {
             Run::Starting { .. } | Run::StartFailed { .. } => {}
@@ -211,10 +217,15 @@ impl PodState {
         }
         let spec = pod.spec.container(attempt.container);
         let mut probes = container.probes.renewed(spec, started.at);
-        if stopping {
-            probes.stop();
+        let mut hooks = Hooks::of(spec);
+        if let Some(patience) = stopping {
+            // A kubelet goes on asking sidecars how they are.
+            if container.role == Role::Regular {
+                probes.stop();
+            }
+            hooks.stop(patience);
         }
-        container.has_started(started, probes);
+        container.has_started(started, probes, hooks);
         let at = Some(attempt.container);
         events.note(index, at, "Pulled", pulled(&spec.image));
         events.note(index, at, "Created", "Container created".into());
@@ -339,7 +350,7 @@ fn pulled(image: &str) -> Box<str> {
 }
 
 /// When the newest run ended, if that was in this boot: an older end holds nothing back.
-fn finished_this_boot(container: &super::ContainerState) -> Option<Instant> {
+pub(super) fn finished_this_boot(container: &super::ContainerState) -> Option<Instant> {
     match container.ended.as_ref()?.finished_at? {
         Moment::ThisBoot(at) => Some(at),
         Moment::Earlier(_) => None,

@@ -1,7 +1,7 @@
 //! How runs, sandboxes and pods end: asking, killing, taking down, forgetting.
 //!
-//! Containers are stopped in parallel, each by its stop signal and, when the
-//! grace is over, by SIGKILL to all of its processes. A grace can only shrink.
+//! Containers are stopped in parallel, each by its preStop hook, its stop signal and,
+//! when the grace is over, by SIGKILL to all of its processes. A grace can only shrink.
 //! Only sidecars wait, within the grace: until no regular container is left, and
 //! then each for those after it.
 //! The sandbox goes after the last process, and a pod is dropped only when its
@@ -10,17 +10,18 @@
 use std::time::Duration;
 
 use crate::node::{Action, Attempt, Draft, Events, PodPhase};
-use crate::spec::{ContainerIndex, ProbeKind, RestartPolicy, Role};
+use crate::spec::{ContainerIndex, HookKind, ProbeKind, RestartPolicy, Role};
 use crate::time::Instant;
 
 use super::backoff::Retry;
 use super::container::Run;
+use super::hook::{Before, Hooks, fail_pre_stop};
 use super::{ContainerState, PodState, Sandbox, Stage, Verdict, Wish};
 
 /// No grace is shorter, whatever was asked for.
 const MIN_GRACE: Duration = Duration::from_secs(1);
 /// Between asking and killing there is at least this, even if the grace is over.
-const MIN_WINDOW: Duration = Duration::from_secs(2);
+pub(super) const MIN_WINDOW: Duration = Duration::from_secs(2);
 
 impl PodState {
     /// Stops the pod. Asked again, its grace can only get shorter; the signal is
@@ -34,13 +35,15 @@ impl PodState {
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return,
         };
         let window = now + grace.max(MIN_WINDOW);
-        let (mut deadline, mut patience) = (window, now + grace);
-        if let Stage::Stopping { deadline: earlier, patience: shorter, .. } = self.stage {
-            (deadline, patience) = (deadline.min(earlier), patience.min(shorter));
-        }
-        self.stage = Stage::Stopping { grace, deadline, patience };
+        let earlier = self.patience().unwrap_or(now + grace);
+        self.stage = Stage::Stopping { grace, patience: earlier.min(now + grace) };
+        self.restart_all = None;
         for container in &mut self.containers {
-            container.probes.stop();
+            // A kubelet goes on asking sidecars how they are, and does not act on it.
+            if container.role == Role::Regular {
+                container.probes.stop();
+            }
+            container.hooks.stop(now + grace);
             match &mut container.run {
                 // A sidecar that was asked late may have longer than the others.
                 Run::Terminating { deadline: own, .. } => *own = window.min(*own),
@@ -70,12 +73,9 @@ impl PodState {
 
     /// Asks and kills what is to end, and asks again where that failed.
     pub(super) fn plan_kills(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
+        self.pass_given_up(events);
         let pod = self.pod.clone();
-        let stop = match self.stage {
-            Stage::Stopping { deadline, patience, .. } => Some((deadline, patience)),
-            Stage::Active | Stage::Stopped | Stage::Finished => None,
-            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
-        };
+        let stop = self.patience();
         let last = self.last_to_wait_for();
         let mut asked = false;
         for (index, container) in pod.spec.container_indexes().zip(&mut self.containers) {
@@ -83,22 +83,36 @@ impl PodState {
             match container.run {
                 Run::Running => {
                     let spec = pod.spec.container(index);
-                    let (deadline, why) = match (stop, container.failed_probe) {
-                        (Some((deadline, _)), _) => {
-                            (deadline.max(now + MIN_WINDOW), format!("Stopping container {}", spec.name))
-                        }
+                    let whole = pod.spec.termination_grace_period;
+                    let (grace_over, why) = match (stop, container.failed_probe) {
+                        (Some(patience), _) => (patience, format!("Stopping container {}", spec.name)),
                         (None, Some(kind)) => {
-                            let grace = spec.probe_grace(kind).unwrap_or(pod.spec.termination_grace_period);
-                            let policy = pod.spec.restart_policy;
+                            let grace = spec.probe_grace(kind).unwrap_or(whole);
+                            let policy = container.own_policy(pod.spec.restart_policy);
                             let why = failed_probe_text(&spec.name, container.role, kind, policy);
-                            (now + grace.max(MIN_WINDOW), why)
+                            (now + grace, why)
+                        }
+                        (None, None) if container.hooks.start_failed() => {
+                            (now + whole, "FailedPostStartHook".to_owned())
                         }
                         (None, None) => continue,
                     };
                     if !std::mem::replace(&mut container.stop_told, true) {
                         events.note(self.index, Some(index), "Killing", why.into());
                     }
-                    let waits = stop.is_some_and(|(_, patience)| now < patience)
+                    match container.hooks.before_end(spec.lifecycle.pre_stop.as_ref(), now, grace_over) {
+                        Before::Nothing => {}
+                        Before::Wait => continue,
+                        Before::Fails => fail_pre_stop(self.index, index, events),
+                        Before::Hook => {
+                            if !draft.push(self.index, Action::Hook(attempt, HookKind::PreStop)) {
+                                break;
+                            }
+                            container.hooks.begin_end(grace_over);
+                            continue;
+                        }
+                    }
+                    let waits = stop.is_some_and(|patience| now < patience)
                         && container.role == Role::Sidecar
                         && last != Some(index);
                     if waits {
@@ -107,6 +121,7 @@ impl PodState {
                     if !draft.push(self.index, Action::Terminate(attempt)) {
                         break;
                     }
+                    let deadline = container.hooks.grace_over().unwrap_or(grace_over).max(now + MIN_WINDOW);
                     container.run = Run::Terminating { deadline, again: None };
                     asked = true;
                 }
@@ -135,6 +150,15 @@ impl PodState {
         }
         if asked {
             self.touch();
+        }
+    }
+
+    /// When the grace of a pod that is stopped is over.
+    pub(super) fn patience(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Stopping { patience, .. } => Some(patience),
+            Stage::Active | Stage::Stopped | Stage::Finished => None,
+            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
         }
     }
 
@@ -256,7 +280,9 @@ impl PodState {
                 container.decided = None;
             }
             container.ran_here = false;
+            container.hooks = Hooks::default();
         }
+        self.forget_restart_all();
         if self.is_active() {
             let text = "Pod sandbox changed, it will be killed and re-created.";
             events.note(self.index, None, "SandboxChanged", text.into());

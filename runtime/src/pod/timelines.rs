@@ -2,8 +2,10 @@
 
 mod ephemeral;
 mod gates;
+mod hooks;
 mod init;
 mod replacement;
+mod restarts;
 
 use super::sim::*;
 use crate::node::*;

@@ -21,8 +21,6 @@ pub enum Verdict {
     Refuses(&'static str, &'static [&'static str]),
     /// Refused unless the pod has `hostNetwork: true`, where it says nothing new.
     HostNetworkOnly(&'static str, &'static [&'static str]),
-    /// `Always` of an init container, which makes it a sidecar, is acted on; all else is refused.
-    SidecarOnly(&'static str),
     /// Acted on beside `medium: Memory`, warned about elsewhere.
     InMemoryOnly(&'static str),
     /// A map of resources: `cpu` and `memory` are acted on, `ephemeral-storage` is
@@ -36,7 +34,7 @@ pub fn verdict(owner: &str, field: &str) -> Option<Verdict> {
     fields.iter().find(|(name, _)| *name == field).map(|(_, verdict)| *verdict)
 }
 
-use Verdict::{Acts, HostNetworkOnly, InMemoryOnly, Only, Refuses, Resources, SidecarOnly, Warns};
+use Verdict::{Acts, HostNetworkOnly, InMemoryOnly, Only, Refuses, Resources, Warns};
 
 const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has its manifest";
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
@@ -46,8 +44,6 @@ const NO_VOLUME: &str = "provides no volumes but emptyDir and hostPath yet";
 const NO_OBJECTS: &str = "has no ConfigMaps and Secrets yet: write the value itself";
 const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
 const NO_WINDOWS: &str = "runs Linux containers only";
-const OWN_POLICY: &str =
-    "does not give containers restart policies of their own yet, but for Always of init containers";
 const NOT_EPHEMERAL: &str = "does not set it for an ephemeral container, as Kubernetes does not";
 const NO_HOST_PORT: &str =
     "does not forward ports of the host yet: use hostNetwork, or the pod's own address";
@@ -106,15 +102,15 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("envFrom", Refuses(NO_OBJECTS, &["[]"])),
         ("image", Acts),
         ("imagePullPolicy", Acts),
-        ("lifecycle", Refuses("does not run lifecycle hooks yet", &["{}"])),
+        ("lifecycle", Acts),
         ("livenessProbe", Acts),
         ("name", Acts),
         ("ports", Acts),
         ("readinessProbe", Acts),
         ("resizePolicy", Warns("does not resize running pods yet", &["[]"])),
         ("resources", Acts),
-        ("restartPolicy", SidecarOnly(OWN_POLICY)),
-        ("restartPolicyRules", Refuses(OWN_POLICY, &["[]"])),
+        ("restartPolicy", Acts),
+        ("restartPolicyRules", Acts),
         ("securityContext", Acts),
         ("startupProbe", Acts),
         ("stdin", Acts),
@@ -197,6 +193,11 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("terminationGracePeriodSeconds", Acts),
         ("timeoutSeconds", Acts),
     ]),
+    ("ContainerRestartRule", &[("action", Acts), ("exitCodes", Acts)]),
+    ("ContainerRestartRuleOnExitCodes", &[("operator", Acts), ("values", Acts)]),
+    ("Lifecycle", &[("postStart", Acts), ("preStop", Acts), ("stopSignal", Acts)]),
+    ("LifecycleHandler", &[("exec", Acts), ("httpGet", Acts), ("sleep", Acts), ("tcpSocket", Acts)]),
+    ("SleepAction", &[("seconds", Acts)]),
     ("ExecAction", &[("command", Acts)]),
     ("HTTPGetAction", &[
         ("host", Acts),
@@ -341,10 +342,7 @@ mod tests {
         for (owner, fields) in VERDICTS {
             for (field, verdict) in *fields {
                 let values = match verdict {
-                    Verdict::Acts
-                    | Verdict::SidecarOnly(_)
-                    | Verdict::InMemoryOnly(_)
-                    | Verdict::Resources => continue,
+                    Verdict::Acts | Verdict::InMemoryOnly(_) | Verdict::Resources => continue,
                     Verdict::Only(values, _)
                     | Verdict::Warns(_, values)
                     | Verdict::Refuses(_, values)

@@ -94,9 +94,6 @@ fn said(verdict: Verdict) -> String {
         Verdict::HostNetworkOnly(why, list) => {
             format!("**refuses**: {why}{}; and not with `hostNetwork: true`", but_not(list))
         }
-        Verdict::SidecarOnly(why) => {
-            format!("acts on `\"Always\"` of `initContainers`; **refuses** others: {why}")
-        }
         Verdict::InMemoryOnly(why) => format!("acts with `medium: Memory`; **warns** otherwise: {why}"),
         Verdict::Resources => {
             "acts on `cpu` and `memory`; **warns** about `ephemeral-storage`; **refuses** others".to_owned()

@@ -1,8 +1,9 @@
 //! A container of a pod.
 
+use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Probe, ProbeKind, Quantity, VolumeMount};
+use super::{Lifecycle, OwnRestart, Probe, ProbeKind, Quantity, VolumeMount};
 
 /// Containers of one pod: as many as an index has numbers.
 pub const MAX_CONTAINERS: usize = 256;
@@ -75,6 +76,8 @@ pub struct Container {
     pub sidecar: bool,
     /// `targetContainerName` of an ephemeral container, whose processes it sees.
     pub target: Option<String>,
+    /// `restartPolicy` and `restartPolicyRules` of its own.
+    pub restart: Option<Rc<OwnRestart>>,
     /// `command`; `None` where it was not given, which means the image's entrypoint.
     pub command: Option<Vec<String>>,
     /// `args`; `None` where it was not given.
@@ -95,6 +98,8 @@ pub struct Container {
     pub readiness_probe: Option<Probe>,
     /// `startupProbe`.
     pub startup_probe: Option<Probe>,
+    /// `lifecycle`.
+    pub lifecycle: Lifecycle,
     /// `terminationMessagePath`; `/dev/termination-log` by default.
     pub termination_message_path: String,
     /// `terminationMessagePolicy` is `FallbackToLogsOnError`.

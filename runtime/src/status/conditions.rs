@@ -14,7 +14,14 @@ type Why = Option<(&'static str, Option<String>)>;
 
 /// Of a pod that waits for nobody.
 pub(super) fn of(pod: &PodState, anchor: Anchor) -> Value {
-    let own = ConditionType::ALL.into_iter().map(|kind| {
+    let may_restart_all = pod
+        .pod()
+        .spec
+        .all_containers()
+        .any(|container| container.restart.as_ref().is_some_and(|own| own.may_restart_all()));
+    let kinds = ConditionType::ALL.into_iter();
+    let kinds = kinds.filter(|kind| may_restart_all || *kind != ConditionType::AllContainersRestarting);
+    let own = kinds.map(|kind| {
         let condition = pod.conditions().get(kind);
         show(pod, kind, condition, why(pod, kind, condition.status), anchor)
     });
@@ -56,6 +63,15 @@ fn show(pod: &PodState, kind: ConditionType, condition: Condition, why: Why, anc
 fn why(pod: &PodState, kind: ConditionType, status: bool) -> Why {
     match kind {
         ConditionType::PodReadyToStartContainers | ConditionType::PodScheduled => None,
+        ConditionType::AllContainersRestarting => match (status, pod.phase()) {
+            (_, PodPhase::Succeeded) => Some(("PodCompleted", None)),
+            (_, PodPhase::Failed) => Some(("PodFailed", None)),
+            (true, _) => Some((
+                "RestartAllContainersStarted",
+                Some("container exited with restart policy rule".to_owned()),
+            )),
+            (false, _) => None,
+        },
         ConditionType::Initialized => match (status, pod.phase()) {
             (_, PodPhase::Succeeded) => Some(("PodCompleted", None)),
             (true, PodPhase::Pending | PodPhase::Running | PodPhase::Failed) => None,

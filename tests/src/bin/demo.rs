@@ -45,8 +45,9 @@ output   print TEXT [EVERY_SECONDS] · eprint TEXT · ask TEXT (without an end o
 itself   env · id · status · hostname · cwd · args WORD… · tty · resized · sizes COLUMNSxROWS · clock [FILE]
          mounts
 time     sleep [SECONDS] · exit CODE [AFTER_SECONDS] · fail-once FILE · abort · ignore-term
-         on-term CODE [SECONDS]
+         on-term CODE [SECONDS] · on-signal SIGNAL (as on SIGTERM) · ignore-signals (all that can be)
 load     hog MIB · forks COUNT · spin · child STEP (and waits for it) · leave STEP (and does not)
+         daemon STEP (forked twice, in a session of its own)
 devices  mknod FILE MAJOR MINOR · open FILE
 network  serve PORT DIR · listen PORT · mirror ADDRESS:PORT · deaf ADDRESS:PORT · get URL · connect HOST:PORT
 ipc      ipc sysv-make|sysv-has KEY · ipc posix-make|posix-has NAME
@@ -159,10 +160,16 @@ fn run(step: &[String]) -> Result<(), Failure> {
                 TERM_SECONDS.store(time.parse()?, Ordering::Relaxed);
             }
         }
+        ["on-signal", signal] => on_signal(signal.parse()?, SigHandler::Handler(finish_on_term)),
+        ["ignore-signals"] => {
+            let can_be = |signal: &Signal| !matches!(signal, Signal::SIGKILL | Signal::SIGSTOP);
+            Signal::iterator().filter(can_be).for_each(|signal| on_signal(signal, SigHandler::SigIgn));
+        }
         ["hog", mib] => hog(mib.parse()?),
         ["forks", count] => forks(count.parse()?)?,
         ["child", step @ ..] => println!("{}", Command::new("/proc/self/exe").args(step).status()?),
         ["leave", step @ ..] => drop(Command::new("/proc/self/exe").args(step).spawn()?),
+        ["daemon", step @ ..] => daemon(step)?,
         ["mknod", file, major, minor] => {
             use nix::sys::stat::{Mode, SFlag, makedev, mknod};
             let device = makedev(major.parse()?, minor.parse()?);
@@ -350,9 +357,27 @@ fn on_term(handler: extern "C" fn(libc::c_int)) {
 }
 
 fn set_term(handler: SigHandler) {
+    on_signal(Signal::SIGTERM, handler);
+}
+
+/// As daemons begin: the one in between ends, and what is left has no parent and no session here.
+fn daemon(step: &[&str]) -> io::Result<()> {
+    let mut between = Command::new("/proc/self/exe");
+    between.arg("leave").args(step);
+    // SAFETY: setsid is async-signal-safe and touches no memory of the parent.
+    unsafe {
+        between.pre_exec(|| {
+            nix::unistd::setsid()?;
+            Ok(())
+        });
+    }
+    between.status().map(drop)
+}
+
+fn on_signal(signal: Signal, handler: SigHandler) {
     let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
     // SAFETY: the handler calls async-signal-safe functions only.
-    unsafe { sigaction(Signal::SIGTERM, &action) }.expect("SIGTERM can be handled");
+    unsafe { sigaction(signal, &action) }.expect("it can be handled");
 }
 
 /// Reads what is left of a stream, for the parts that need no more than that.

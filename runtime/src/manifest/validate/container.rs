@@ -64,7 +64,9 @@ pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, error
         if !names.insert(name) {
             errors.push(FieldError::duplicate(&path.child("name"), name));
         }
+        super::lifecycle::lifecycle(spec, container, &path, errors);
         super::probe::all(container, &path, errors);
+        super::lifecycle::restart_policy(container, &path, errors);
     }
     host_ports(containers, path, errors);
 }
@@ -87,7 +89,10 @@ pub(super) fn init(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, erro
         let at = path.index(index);
         common(container, volumes, never, &at, errors);
         if container.get("restartPolicy").is_some() {
-            super::supported(container, "restartPolicy", &at, &["Always", "Never", "OnFailure"], errors);
+            super::lifecycle::restart_policy(container, &at, errors);
+        } else if !list(container, "restartPolicyRules").is_empty() {
+            let why = "must specify restartPolicy when restart rules are used";
+            errors.push(FieldError::required(&at.child("restartPolicy"), why));
         }
         let name = text(container, "name");
         if names.contains(name) {
@@ -99,6 +104,7 @@ pub(super) fn init(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, erro
         host_ports(std::slice::from_ref(container), path, errors);
         let sidecar = text(container, "restartPolicy") == "Always";
         if sidecar {
+            super::lifecycle::lifecycle(spec, container, &at, errors);
             super::probe::all(container, &at, errors);
         } else {
             only_of_sidecars(container, &at, errors);

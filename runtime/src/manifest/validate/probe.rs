@@ -43,7 +43,7 @@ fn success_threshold_is_one(probe: &Value, path: &Path<'_>, errors: &mut Errors)
 }
 
 fn probe(probe: &Value, path: &Path<'_>, errors: &mut Errors) {
-    handler(probe, path, errors);
+    handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], 0, path, errors);
     for field in
         ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"]
     {
@@ -60,23 +60,32 @@ fn probe(probe: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn handler(probe: &Value, path: &Path<'_>, errors: &mut Errors) {
+/// What is asked, one of these; of a sleep, for no longer than `grace` seconds.
+pub(super) fn handler(owner: &Value, names: &[&str], grace: i64, path: &Path<'_>, errors: &mut Errors) {
     let mut handlers = 0;
-    for name in ["exec", "httpGet", "tcpSocket", "grpc"] {
-        let Some(handler) = probe.get(name) else { continue };
+    for name in names {
+        let Some(handler) = owner.get(name) else { continue };
         let path = path.child(name);
         handlers += 1;
         if handlers > 1 {
             errors.push(FieldError::forbidden(&path, "may not specify more than 1 handler type"));
             continue;
         }
-        match name {
+        match *name {
             "exec" => {
                 if list(handler, "command").is_empty() {
                     errors.push(FieldError::required(&path.child("command"), ""));
                 }
             }
             "httpGet" => http_get(handler, &path, errors),
+            "sleep" => {
+                let seconds = number(handler, "seconds");
+                if seconds < 0 || seconds > grace {
+                    let why =
+                        format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
+                    errors.push(FieldError::invalid_value(&path, &seconds.into(), why));
+                }
+            }
             _ => container::port_or_name(handler, &path, errors),
         }
     }

@@ -521,7 +521,7 @@ const BOTH: &[((&str, &str), &[&str])] = &[
         &[r#"spec.containers[0].resizePolicy: Invalid value: "RestartContainer": must be 'NotRequired' when pod `restartPolicy` is 'Never'"#]),
 ];
 
-fn check(text: &str, expected: &[&str]) {
+pub(super) fn check(text: &str, expected: &[&str]) {
     let mut object = documents(text).unwrap().remove(0).value;
     let findings = walk::check(&mut object, schema::find("Pod").unwrap());
     assert!(findings.unknown.is_empty() && findings.errors.is_empty(), "{text}: {findings:?}");

@@ -129,6 +129,9 @@ impl fmt::Display for Seen {
                 })
             }
             Seen::Probed(_, kind, answer) => write!(f, "Probed {kind:?}: {answer:?}"),
+            Seen::Hooked(_, kind, failed) => {
+                write!(f, "Hooked {kind:?}: {}", if *failed { "Failure" } else { "Success" })
+            }
             Seen::StopFailed(_) => f.write_str("StopFailed"),
             Seen::Saved(generation) => write!(f, "Saved {generation}"),
             Seen::SaveFailed => f.write_str("SaveFailed"),
@@ -148,6 +151,7 @@ impl fmt::Display for Asked {
             Asked::CreateSandbox => f.write_str("CreateSandbox"),
             Asked::Start(_) => f.write_str("Start"),
             Asked::Probe(_, kind) => write!(f, "Probe {kind:?}"),
+            Asked::Hook(_, kind) => write!(f, "Hook {kind:?}"),
             Asked::Terminate(_) => f.write_str("Terminate"),
             Asked::Kill(_) => f.write_str("Kill"),
             Asked::Discard(_) => f.write_str("Discard"),

@@ -274,7 +274,7 @@ fn an_adopted_container_stays_ready_until_a_probe_says_otherwise() {
                 attempt,
                 container: started(at(2), attempt),
                 exit: None,
-                health: Health { started: true, ready: before },
+                health: Health { started: true, ready: before, ..Health::default() },
             }],
         };
         let mut node = Node::new();

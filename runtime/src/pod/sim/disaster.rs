@@ -131,18 +131,25 @@ impl Sim {
                 continue;
             }
             assert!(same_boot || pod.sandbox == WorldSandbox::None);
-            let alive = pod.alive.iter().map(|(attempt, process)| FoundAttempt {
+            let order = &pod.order;
+            let over = pod.over.iter().cloned().map(|found| {
+                let superseded = order.is_superseded(found.attempt.container);
+                FoundAttempt { health: Health { superseded, ..found.health }, ..found }
+            });
+            let over: Vec<_> = over.collect();
+            let alive = pod.alive.iter_mut().map(|(attempt, process)| FoundAttempt {
                 attempt: *attempt,
                 container: started(process.started.expect("it runs"), *attempt),
                 exit: None,
-                health: Health::default(),
+                health: Health { superseded: order.is_superseded(attempt.container), ..process.adopted() },
             });
+            let alive: Vec<_> = alive.collect();
             let found = Found {
                 pod: pod.pod.clone(),
                 record: pod.record.clone(),
                 sandbox: (pod.sandbox == WorldSandbox::Made)
                     .then_some(FoundSandbox { ip: None, at: pod.made_at }),
-                attempts: pod.over.iter().cloned().chain(alive).collect(),
+                attempts: over.into_iter().chain(alive).collect(),
                 status: left.get(&pod.pod.uid).cloned().unwrap_or_default(),
             };
             self.tell(Observation::Found(found));

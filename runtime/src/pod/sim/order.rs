@@ -17,6 +17,10 @@ pub(super) struct Order {
     succeeded: BTreeSet<ContainerIndex>,
     /// Those whose startup probe has once succeeded.
     answered: BTreeSet<ContainerIndex>,
+    /// Those whose postStart hook failed when it was last run.
+    failed: BTreeSet<ContainerIndex>,
+    /// All are to end, and to begin again.
+    restart_all: bool,
     /// Since when the pod is stopped, and with how much grace.
     stop: Option<(Instant, Duration)>,
 }
@@ -42,6 +46,29 @@ impl Order {
         }
     }
 
+    pub(super) fn hooked(&mut self, attempt: Attempt, kind: HookKind, failed: bool) {
+        match (kind, failed) {
+            (HookKind::PostStart, true) => drop(self.failed.insert(attempt.container)),
+            (HookKind::PostStart, false) => drop(self.failed.remove(&attempt.container)),
+            (HookKind::PreStop, _) => {}
+        }
+    }
+
+    /// Since when the pod is stopped, and with how much grace.
+    pub(super) fn stopped(&self) -> Option<(Instant, Duration)> {
+        self.stop
+    }
+
+    /// An exit was heard of for which all begin again.
+    pub(super) fn restarts_all(&mut self) {
+        self.restart_all |= self.stop.is_none();
+    }
+
+    /// The newest run of a container counts for nothing, for all begin again.
+    pub(super) fn is_superseded(&self, container: ContainerIndex) -> bool {
+        self.restart_all || !self.ran.contains(&container)
+    }
+
     /// It is being stopped, with this grace by now.
     pub(super) fn notes_stop(&mut self, now: Instant, grace: Option<Duration>) {
         let since = self.stop.map_or(now, |(since, _)| since);
@@ -55,14 +82,21 @@ impl Order {
 }
 
 impl WorldPod {
-    /// What sidecars have that were asked when the grace was over.
+    /// What sidecars have that were asked when the grace was over, and what a hook leaves that
+    /// has used it up.
     pub(super) fn last_window(&self) -> Duration {
-        let any = self.pod.spec.init_containers.iter().any(|container| container.sidecar);
-        if any { secs(2) } else { Duration::ZERO }
+        let spec = &self.pod.spec;
+        let sidecars = spec.init_containers.iter().any(|container| container.sidecar);
+        let hooks = spec.all_containers().any(|container| container.lifecycle.pre_stop.is_some());
+        if sidecars || hooks { secs(2) } else { Duration::ZERO }
     }
 
     /// All that has to be done before `container` starts is.
-    pub(super) fn check_order(&self, container: ContainerIndex) {
+    pub(super) fn check_order(&mut self, container: ContainerIndex) {
+        if self.order.restart_all {
+            assert!(self.alive.is_empty(), "{}: {container:?} begins again before all ended", self.pod.uid);
+            self.order = Order::default();
+        }
         let (spec, order, uid) = (&self.pod.spec, &self.order, &self.pod.uid);
         if spec.role(container) == Role::Ephemeral {
             return;
@@ -82,6 +116,11 @@ impl WorldPod {
                     let answered =
                         spec.container(before).startup_probe.is_none() || order.answered.contains(&before);
                     assert!(answered, "{uid}: {container:?} starts before {name} says that it has");
+                    let alive = self.alive.keys().any(|other| other.container == before);
+                    assert!(
+                        !(alive && order.failed.contains(&before)),
+                        "{uid}: {container:?} starts though the start of {name} failed"
+                    );
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Fate, Happening, Process, Sim, WorldSandbox, order, secs, stamp, started};
+use super::{Fate, Happening, Process, Sim, WorldSandbox, hooks, order, secs, stamp, started};
 use crate::node::*;
 use crate::spec::*;
 use crate::time::Moment;
@@ -50,7 +50,8 @@ impl Sim {
                     self.answer_of(index, PodObservation::StartFailed { attempt, failure });
                 } else {
                     world.begun[usize::from(attempt.container.0)].push(attempt.number);
-                    world.alive.insert(attempt, Process { fate, started: None, asked_to_end: None });
+                    let hooks = hooks::Seen::default();
+                    world.alive.insert(attempt, Process { fate, started: None, asked_to_end: None, hooks });
                     self.after_latency(Happening::Executed(uid, index, attempt));
                 }
             }
@@ -63,10 +64,16 @@ impl Sim {
                 let result = (self.answer)(&name(attempt.container), kind, age);
                 self.answer_of(index, PodObservation::Probed { attempt, kind, result });
             }
+            Action::Hook(attempt, kind) => {
+                let what = format!("{}#{} {kind:?}", self.label(&pod, attempt.container), attempt.number);
+                self.note(&what);
+                self.begin_hook(&uid, index, attempt, kind);
+            }
             Action::Terminate(attempt) => {
                 let what = format!("{}#{} Term", self.label(&pod, attempt.container), attempt.number);
                 self.note(&what);
                 self.check_end(&uid, attempt);
+                self.check_hook(&uid, attempt);
                 if let Some(process) = self.of(&uid).alive.get_mut(&attempt) {
                     process.asked_to_end.get_or_insert(now);
                 }
@@ -90,6 +97,9 @@ impl Sim {
                     self.of(&uid).alive.get(&attempt).and_then(|process| process.asked_to_end)
                 {
                     assert!(now.since(asked) >= secs(1), "killed right after it was asked");
+                }
+                if let Some(process) = self.of(&uid).alive.get_mut(&attempt) {
+                    process.hooks.killed = true;
                 }
                 if self.fails() {
                     self.answer_of(index, PodObservation::StopFailed { attempt, message: "no".into() });
@@ -161,13 +171,17 @@ impl Sim {
         for (other, process) in &world.alive {
             assert!(other.container != attempt.container, "{uid}: {attempt:?} starts while {other:?} lives");
             assert!(process.started.is_some(), "{uid}: {attempt:?} starts before {other:?} has");
+            assert!(!process.hooks.is_starting(), "{uid}: {attempt:?} starts in the midst of {other:?}");
         }
         world.check_order(attempt.container);
         let is_ephemeral = pod.spec.role(attempt.container) == Role::Ephemeral;
         if pod.spec.restart_policy == RestartPolicy::Never || is_ephemeral {
             let place = usize::from(attempt.container.0);
             let recorded = world.record.as_ref().and_then(|record| record.containers.get(place));
-            let is_sidecar = pod.spec.role(attempt.container) == Role::Sidecar;
+            let mut all = pod.spec.all_containers();
+            let again = pod.spec.container(attempt.container).restart.is_some()
+                || all.any(|one| one.restart.as_ref().is_some_and(|own| own.may_restart_all()));
+            let is_sidecar = again || pod.spec.role(attempt.container) == Role::Sidecar;
             assert!(
                 recorded.is_some_and(|recorded| is_sidecar || recorded.attempts > attempt.number),
                 "{uid}: {attempt:?} starts and flash does not know"
@@ -192,6 +206,9 @@ impl Sim {
                         world.order.probed(attempt, kind, result);
                     }
                     self.probes_in_flight.retain(|asked| *asked != (index, attempt, kind));
+                }
+                if let PodObservation::Hooked { attempt, kind, ref failure } = seen {
+                    self.hook_was_told(index, attempt, kind, failure.is_some());
                 }
                 if let PodObservation::SaveFailed { .. } = seen
                     && let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index))
@@ -224,7 +241,16 @@ impl Sim {
                 let what = format!("{}#{} exits {code}", self.label(&pod, attempt.container), attempt.number);
                 self.note(&what);
                 self.of(&uid).order.ended(attempt, code, oom_killed);
+                let rule = pod.spec.container(attempt.container).restart.as_ref();
+                let rule = rule.and_then(|own| own.action(code));
+                let by_itself = process.asked_to_end.is_none() && !process.hooks.is_ending();
+                if by_itself && rule == Some(RestartAction::RestartAllContainers) {
+                    self.of(&uid).order.restarts_all();
+                }
                 let started_at = process.started.unwrap_or(now);
+                if let Some(index) = index {
+                    self.end_hooks(index, attempt, &process.hooks);
+                }
                 let exit = Exit {
                     code,
                     oom_killed,

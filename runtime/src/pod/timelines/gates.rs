@@ -247,7 +247,7 @@ fn transitions_are_told_as_an_agent_before_told_them_where_nothing_changed() {
         attempt: run,
         container: started(at(2), run),
         exit: None,
-        health: Health { started: true, ready: true },
+        health: Health { started: true, ready: true, ..Health::default() },
     };
     let sandbox = Some(FoundSandbox { ip: None, at: at(1) });
     let status = FoundStatus { conditions, given: Some(vec![given("a", "True")]) };

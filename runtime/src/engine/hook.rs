@@ -1,0 +1,130 @@
+//! Hooks: carried out as probes are, but without a time of their own. What follows from how they
+//! end, and who has lost patience with them, is decided in `pod/hook.rs`.
+//!
+//! Each ends with the run that it belongs to, at the latest: its processes die with it, and
+//! nobody waits for an answer of what is gone.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use smol::Async;
+
+use crate::node::{Attempt, PodIndex, PodObservation};
+use crate::prober;
+use crate::spec::{Container, Hook, HookKind, Pod, ProbeAction};
+use crate::supervisor::config::ExecConfig;
+
+use super::Shell;
+use super::exec::{ExecNews, address, read_some};
+
+/// Runs a hook; always answered.
+pub(super) async fn run(shell: Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: HookKind) {
+    let failure = carry_out(&shell, pod, attempt, kind).await.err().map(String::into_boxed_str);
+    shell.tell(pod, PodObservation::Hooked { attempt, kind, failure }).await;
+}
+
+/// The error is a kubelet's message.
+async fn carry_out(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: HookKind) -> Result<(), String> {
+    let wanted = shell.wanted(pod).ok_or("the pod is gone")?;
+    let container = wanted.pod.spec.container(attempt.container);
+    let hook = container.lifecycle.hook(kind).ok_or("there is no such hook")?;
+    let failed = |what: String, error: &str| {
+        let (name, pod) = (&container.name, full_name(&wanted.pod));
+        format!("{what} for Container {name:?} in Pod {pod:?} failed - error: {error}")
+    };
+    match hook {
+        Hook::Asks(ProbeAction::Exec(command)) => {
+            let what = || format!("Exec lifecycle hook ([{}])", command.join(" "));
+            let ended = exec(shell, pod, attempt.number, container, command).await;
+            ended.map_err(|Unwell { error, output }| {
+                failed(what(), &error) + &format!(", message: {:?}", String::from_utf8_lossy(&output))
+            })
+        }
+        Hook::Asks(ProbeAction::HttpGet { secure, host, port, path, headers }) => {
+            let get = prober::HttpGet { secure: *secure, host: host.as_deref(), port, path, headers };
+            let asked = prober::hook(address(shell, pod), &container.ports, &get);
+            let gone = async {
+                over(shell, pod, attempt.number, container).await;
+                Err("the container is gone".to_owned())
+            };
+            let answer = smol::future::or(asked, gone).await;
+            answer.map_err(|error| failed(format!("HTTP lifecycle hook ({path})"), &error))
+        }
+        // None is asked for: there is no such hook, or the core knows how it ends.
+        Hook::Asks(ProbeAction::TcpSocket { .. } | ProbeAction::Grpc { .. }) | Hook::Sleeps(_) => Ok(()),
+    }
+}
+
+/// A command that did not end well, and what it said.
+struct Unwell {
+    error: String,
+    output: Vec<u8>,
+}
+
+impl From<String> for Unwell {
+    fn from(error: String) -> Self {
+        Unwell { error, output: Vec::new() }
+    }
+}
+
+/// A command beside the container's own process, until it ends.
+async fn exec(
+    shell: &Rc<Shell>,
+    pod: PodIndex,
+    number: u32,
+    container: &Container,
+    command: &[String],
+) -> Result<(), Unwell> {
+    let args = crate::container_config::probe_command(container, command);
+    let pipe = || {
+        let pipe = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC);
+        pipe.map_err(|errno| format!("failed to make a pipe: {errno}"))
+    };
+    let ((output, to_output), (errors, to_errors)) = (pipe()?, pipe()?);
+    let config = ExecConfig { args: args.clone(), tty: false, size: None };
+    let stdio = [None, Some(to_output.as_fd()), Some(to_errors.as_fd())];
+    let exec = shell.exec(pod, &container.name, number, &config, stdio)?;
+    drop((to_output, to_errors));
+    let (mut said, mut complained) = (Vec::new(), Vec::new());
+    let ended = {
+        let ended = async {
+            loop {
+                match exec.news.recv().await {
+                    Ok(ExecNews::Started { .. }) => {}
+                    Ok(ExecNews::Exited(code)) => return Ok(Some(code)),
+                    Ok(ExecNews::Failed(message)) => return Err(message),
+                    Err(_) => return Err("the container is gone".to_owned()),
+                }
+            }
+        };
+        let read = smol::future::or(read_some(output, &mut said), read_some(errors, &mut complained));
+        smol::future::or(read, ended).await
+    };
+    let error = match ended {
+        Ok(Some(0) | None) => return Ok(()),
+        Ok(Some(code)) => {
+            let errors = String::from_utf8_lossy(&complained);
+            format!("command '{}' exited with {code}: {errors}", args.join(" "))
+        }
+        Err(message) => message,
+    };
+    said.append(&mut complained);
+    Err(Unwell { error, output: said })
+}
+
+/// Until the first process of the run is gone.
+async fn over(shell: &Rc<Shell>, pod: PodIndex, number: u32, container: &Container) {
+    let process: Option<OwnedFd> = shell.sandbox(pod).and_then(|sandbox| {
+        let runs = sandbox.runs.borrow();
+        runs.get(&(container.name.clone(), number))?.process.as_ref()?.try_clone().ok()
+    });
+    if let Some(Ok(process)) = process.map(Async::new) {
+        // One that cannot be waited for counts as gone: what asks is not to wait for ever.
+        let _ = process.readable().await;
+    }
+}
+
+/// `web_default(uid)`, as a kubelet prints a pod.
+fn full_name(pod: &Pod) -> String {
+    format!("{}_{}({})", pod.name, pod.namespace, pod.uid)
+}
