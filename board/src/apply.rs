@@ -101,7 +101,7 @@ impl Apply {
     /// Sends one, and says what it did.
     fn object(&self, context: &Context, client: &Client, object: &Object) -> Result<String, Failure> {
         let namespace = context.namespace_of(&object.value)?;
-        let pods = format!("/api/v1/namespaces/{}/pods", encode(&namespace));
+        let (collection, kind) = object.collection(&namespace);
         let how = match self.validation {
             Validation::Strict => "Strict",
             Validation::Warn => "Warn",
@@ -110,16 +110,16 @@ impl Apply {
         let dry_run = if self.dry_run { "&dryRun=All" } else { "" };
         let query = format!("fieldManager=nodlet-apply&fieldValidation={how}{dry_run}");
         let (method, target) = match object.name() {
-            Some(name) => ("PUT", format!("{pods}/{}?{query}", encode(name))),
-            None => ("POST", format!("{pods}?{query}")),
+            Some(name) => ("PUT", format!("{collection}/{}?{query}", encode(name))),
+            None => ("POST", format!("{collection}?{query}")),
         };
         let response = client.request(method, &target, "application/json", Some(&object.value))?;
         let did = response.header("nodlet-applied").unwrap_or("created").to_owned();
         response.print_warnings();
-        let pod = response.json()?;
-        let name = pod["metadata"]["name"].as_str().unwrap_or("");
+        let object = response.json()?;
+        let name = object["metadata"]["name"].as_str().unwrap_or("");
         let note = if self.dry_run { " (server dry run)" } else { "" };
-        Ok(format!("pod/{name} {did}{note}"))
+        Ok(format!("{kind}/{name} {did}{note}"))
     }
 }
 

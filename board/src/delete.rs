@@ -1,4 +1,4 @@
-//! `nodlet delete`: stops pods, removes them, and waits until they are gone.
+//! `nodlet delete`: stops pods, removes them, and waits until they are gone; removes podpresets.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,17 +17,17 @@ pub(crate) const VERB: Verb = Verb {
     help: "\
 Stop pods and remove them; their manifests are forgotten too.
 
-Usage: nodlet delete (pod NAME... | pod -l LABELS | pod --all | -f FILE|DIR|-) [flags]
+Usage: nodlet delete (pod NAME... | pod -l LABELS | pod --all | podpreset NAME... | -f FILE|DIR|-) [flags]
 
 Examples:
   # Ask the containers to end, and wait until they have
   nodlet delete pod web
 
-  # The pods of a manifest, with five seconds to end
+  # The pods and podpresets of a manifest, with five seconds to end
   nodlet delete -f web.yaml --grace-period=5
 
 Flags:
-  -f, --filename FILE|DIR|-   the pods of these manifests
+  -f, --filename FILE|DIR|-   the pods and podpresets of these manifests
   -n, --namespace NAME        of this namespace instead of default
   -l, --selector LABELS       all pods with these labels
       --all                   all pods of the namespace
@@ -46,6 +46,8 @@ const WARNING: &str = "Warning: Immediate deletion does not wait for confirmatio
 
 #[derive(Debug, PartialEq, Eq)]
 struct Delete {
+    /// What `names` are the names of.
+    resource: &'static str,
     names: Vec<String>,
     files: Vec<PathBuf>,
     labels: String,
@@ -53,6 +55,27 @@ struct Delete {
     grace: Option<i64>,
     ignore_not_found: bool,
     wait: bool,
+}
+
+/// What is to go.
+struct Named {
+    /// Its kind, as it is printed.
+    kind: &'static str,
+    /// Where the API has it.
+    collection: String,
+    namespace: String,
+    name: String,
+}
+
+impl Named {
+    fn new(resource: &str, namespace: &str, name: &str) -> Named {
+        let (kind, root) = match resource {
+            "podpresets" => ("podpreset.settings.k8s.io", "apis/settings.k8s.io/v1alpha1"),
+            _ => ("pod", "api/v1"),
+        };
+        let collection = format!("/{root}/namespaces/{}/{resource}", encode(namespace));
+        Named { kind, collection, namespace: namespace.into(), name: name.into() }
+    }
 }
 
 /// A pod that is going.
@@ -68,13 +91,14 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         eprintln!("{WARNING}");
     }
     let client = Client::new(&context.root);
-    let pods = delete.pods(&context, &client)?;
+    let named = delete.named(&context, &client)?;
     let (mut going, mut code) = (Vec::new(), ExitCode::SUCCESS);
-    for (namespace, name) in &pods {
-        match delete.pod(&client, namespace, name) {
+    for named in &named {
+        match delete.one(&client, named) {
             Ok(found) => {
-                println!("{}", delete.deleted(namespace, name));
-                going.push(found);
+                println!("{}", delete.deleted(named));
+                // A preset is gone when that is answered.
+                going.extend(Some(found).filter(|_| named.kind == "pod"));
             }
             Err(failure) if failure.is_disconnected() => return Err(failure),
             Err(failure) if delete.ignore_not_found && failure.is_not_found() => {}
@@ -84,7 +108,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
             }
         }
     }
-    if pods.is_empty() {
+    if named.is_empty() {
         println!("No resources found");
     }
     if delete.wait {
@@ -98,6 +122,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 impl Delete {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Delete, Failure> {
         let mut delete = Delete {
+            resource: "pods",
             names: Vec::new(),
             files: Vec::new(),
             labels: String::new(),
@@ -159,25 +184,32 @@ impl Delete {
     }
 
     fn names(&mut self, context: &Context, values: Vec<String>) -> Result<(), Failure> {
-        let pods_only = |kind: &str| match get::resource(kind)?.0 {
-            "pods" => Ok(()),
-            other => Err(Failure::new(format!("{other} cannot be deleted, only pods"))),
+        let deletable = |kind: &str| match get::resource(kind)?.0 {
+            resource @ ("pods" | "podpresets") => Ok(resource),
+            other => Err(Failure::new(format!("{other} cannot be deleted, only pods and podpresets"))),
         };
         let mut values = values.into_iter().peekable();
         let mut typed = false;
         if let Some(first) = values.next_if(|first| !first.contains('/')) {
-            pods_only(&first)?;
+            self.resource = deletable(&first)?;
             typed = true;
         }
         for value in values {
             match value.split_once('/') {
                 Some((kind, name)) => {
-                    pods_only(kind)?;
+                    let resource = deletable(kind)?;
+                    if (typed || !self.names.is_empty()) && resource != self.resource {
+                        return Err(Failure::new("there is only one type of resource in a call"));
+                    }
+                    self.resource = resource;
                     self.names.push(name.into());
                 }
                 None if typed => self.names.push(value),
                 None => return Err(context.wrong_use("TYPE/NAME and names without a type cannot be mixed")),
             }
+        }
+        if self.resource == "podpresets" && (self.all || !self.labels.is_empty()) {
+            return Err(Failure::new("podpresets are deleted by name or with -f"));
         }
         let ways = [!self.names.is_empty(), !self.files.is_empty(), !self.labels.is_empty(), self.all];
         match ways.into_iter().filter(|given| *given).count() {
@@ -191,20 +223,21 @@ impl Delete {
         }
     }
 
-    /// Namespace and name of what is to go.
-    fn pods(&self, context: &Context, client: &Client) -> Result<Vec<(String, String)>, Failure> {
+    fn named(&self, context: &Context, client: &Client) -> Result<Vec<Named>, Failure> {
         if !self.files.is_empty() {
             let (objects, failures) = files::read(&self.files, Validation::Ignore)?;
             if let Some(failure) = failures.into_iter().next() {
                 return Err(failure);
             }
-            let named = objects
-                .iter()
-                .map(|object| Ok((context.namespace_of(&object.value)?, object.required_name()?.to_owned())));
+            let named = objects.iter().map(|object| {
+                let resource = if object.is_pod() { "pods" } else { "podpresets" };
+                Ok(Named::new(resource, &context.namespace_of(&object.value)?, object.required_name()?))
+            });
             return named.collect();
         }
+        let of = |name: &str| Named::new(self.resource, &context.namespace, name);
         if !self.names.is_empty() {
-            return Ok(self.names.iter().map(|name| (context.namespace.clone(), name.clone())).collect());
+            return Ok(self.names.iter().map(|name| of(name)).collect());
         }
         let target = format!(
             "/api/v1/namespaces/{}/pods?labelSelector={}",
@@ -214,11 +247,11 @@ impl Delete {
         let list = client.json("GET", &target, None)?;
         let names =
             list["items"].as_array().into_iter().flatten().filter_map(|pod| pod["metadata"]["name"].as_str());
-        Ok(names.map(|name| (context.namespace.clone(), name.to_owned())).collect())
+        Ok(names.map(of).collect())
     }
 
-    fn pod(&self, client: &Client, namespace: &str, name: &str) -> Result<Going, Failure> {
-        let target = format!("/api/v1/namespaces/{}/pods/{}", encode(namespace), encode(name));
+    fn one(&self, client: &Client, named: &Named) -> Result<Going, Failure> {
+        let target = format!("{}/{}", named.collection, encode(&named.name));
         let mut options = json!({"kind": "DeleteOptions", "apiVersion": "v1"});
         if let Some(seconds) = self.grace {
             options["gracePeriodSeconds"] = seconds.into();
@@ -226,12 +259,13 @@ impl Delete {
         let answer = client.json("DELETE", &target, Some(&options))?;
         let uid = |place: &Value| place["uid"].as_str().map(str::to_owned);
         let uid = uid(&answer["metadata"]).or_else(|| uid(&answer["details"])).unwrap_or_default();
-        Ok(Going { namespace: namespace.into(), name: name.into(), uid })
+        Ok(Going { namespace: named.namespace.clone(), name: named.name.clone(), uid })
     }
 
-    fn deleted(&self, namespace: &str, name: &str) -> String {
+    fn deleted(&self, named: &Named) -> String {
         let force = if self.grace == Some(0) { "force " } else { "" };
-        format!("pod \"{name}\" {force}deleted from {namespace} namespace")
+        let Named { kind, name, namespace, .. } = named;
+        format!("{kind} \"{name}\" {force}deleted from {namespace} namespace")
     }
 }
 
@@ -296,7 +330,7 @@ mod tests {
             ("pod", "error: resource(s) were provided, but no name was specified"),
             ("--all", "error: You must provide one or more pods"),
             ("pod web --all", "error: give one of"),
-            ("node board", "error: nodes cannot be deleted, only pods"),
+            ("node board", "error: nodes cannot be deleted, only pods and podpresets"),
             ("web", "error: the server doesn't have a resource type \"web\""),
             (
                 "pod web --force --grace-period=3",

@@ -7,8 +7,9 @@ use nodlet_runtime::manifest::{self, SIZE_LIMIT, Validation};
 use serde_json::Value;
 
 use crate::Failure;
+use crate::client::encode;
 
-/// A Pod as it was written, and where.
+/// A Pod or a PodPreset as it was written, and where.
 pub(crate) struct Object {
     pub(crate) value: Value,
     /// `web.yaml` or `web.yaml, document 2`.
@@ -20,6 +21,22 @@ pub(crate) struct Object {
 impl Object {
     pub(crate) fn name(&self) -> Option<&str> {
         self.value["metadata"]["name"].as_str().filter(|name| !name.is_empty())
+    }
+
+    /// Where the API has objects of its kind, and what they are called in what is printed.
+    pub(crate) fn collection(&self, namespace: &str) -> (String, &'static str) {
+        let namespace = encode(namespace);
+        match self.value["kind"].as_str() {
+            Some("PodPreset") => (
+                format!("/apis/settings.k8s.io/v1alpha1/namespaces/{namespace}/podpresets"),
+                "podpreset.settings.k8s.io",
+            ),
+            Some(_) | None => (format!("/api/v1/namespaces/{namespace}/pods"), "pod"),
+        }
+    }
+
+    pub(crate) fn is_pod(&self) -> bool {
+        self.value["kind"] == "Pod"
     }
 
     /// For verbs that can do nothing without.

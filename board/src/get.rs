@@ -22,7 +22,7 @@ Show objects.
 
 Usage: nodlet get (TYPE [NAME...] | -f FILE|DIR|-) [flags]
 
-TYPE is pods (po), events (ev), nodes (no) or namespaces (ns); TYPE/NAME works too.
+TYPE is pods (po), events (ev), nodes (no), namespaces (ns) or podpresets; TYPE/NAME works too.
 
 Examples:
   # The pods of the namespace default, and what becomes of them
@@ -55,6 +55,7 @@ const TYPES: &[(&str, &[&str], bool)] = &[
     ("events", &["event", "ev"], true),
     ("nodes", &["node", "no"], false),
     ("namespaces", &["namespace", "ns"], false),
+    ("podpresets", &["podpreset"], true),
 ];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,7 +152,7 @@ impl Get {
             if let Some(failure) = failures.into_iter().next() {
                 return Err(failure);
             }
-            for object in &objects {
+            for object in objects.iter().filter(|object| object.is_pod()) {
                 self.names.push((context.namespace_of(&object.value)?, object.required_name()?.into()));
             }
             return Ok(());
@@ -177,10 +178,11 @@ impl Get {
     }
 
     fn collection(&self, namespace: &str) -> String {
+        let group = if self.resource == "podpresets" { "apis/settings.k8s.io/v1alpha1" } else { "api/v1" };
         if self.namespaced && !self.all_namespaces {
-            format!("/api/v1/namespaces/{}/{}", encode(namespace), self.resource)
+            format!("/{group}/namespaces/{}/{}", encode(namespace), self.resource)
         } else {
-            format!("/api/v1/{}", self.resource)
+            format!("/{group}/{}", self.resource)
         }
     }
 
@@ -320,7 +322,7 @@ pub(crate) fn resource(name: &str) -> Result<(&'static str, bool), Failure> {
         .map(|&(plural, _, namespaced)| (plural, namespaced))
         .ok_or_else(|| {
             Failure::new(format!(
-                "the server doesn't have a resource type {name:?}: there are pods, events, nodes and namespaces"
+                "the server doesn't have a resource type {name:?}: there are pods, events, nodes, namespaces and podpresets"
             ))
         })
 }

@@ -268,7 +268,7 @@ async fn answer(
             Method::GET => read::list(api, resource, namespace.as_deref(), &query, request.headers()),
             Method::POST if resource.writable => {
                 let namespace = namespace.ok_or_else(|| not_allowed(&method))?;
-                write::create(api, &namespace, &query, request).await
+                write::create(api, resource, &namespace, &query, request).await
             }
             Method::DELETE if resource.writable => {
                 let namespace = namespace.ok_or_else(|| not_allowed(&method))?;
@@ -280,11 +280,14 @@ async fn answer(
             let key = route::key(resource, namespace.as_deref(), &name)?;
             match method {
                 Method::GET => read::get(api, resource, &key, &query, request.headers()),
-                Method::PUT if resource.writable => write::apply(api, &key, &query, request).await,
+                Method::PUT if resource.writable => write::apply(api, resource, &key, &query, request).await,
                 Method::DELETE if resource.writable => write::delete(api, &key, &query, request).await,
-                Method::PATCH if resource.writable => {
+                Method::PATCH if resource.name == "pods" => {
                     write::update(api, &key, Part::Whole, &query, request).await
                 }
+                Method::PATCH if resource.writable => Err(Status::unsupported_media_type(
+                    "nodlet takes no patches of podpresets: replace one with `nodlet apply -f` or `kubectl replace -f`",
+                )),
                 _ => Err(not_allowed(&method)),
             }
         }

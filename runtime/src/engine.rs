@@ -18,6 +18,7 @@ mod kernel_news;
 mod leave;
 mod netns;
 mod on_tmpfs;
+mod presets;
 mod publish;
 mod recover;
 mod requests;
@@ -51,7 +52,7 @@ use crate::node::{
 use crate::objects::Objects;
 use crate::paths::Paths;
 use crate::service::Service;
-use crate::sources::{LOOK_AGAIN, SAVED_WITHIN, Sources, Wanted, WantedByName};
+use crate::sources::{LOOK_AGAIN, PresetsByName, SAVED_WITHIN, Sources, Wanted, WantedByName};
 use crate::spec::{Pod, Uid};
 use crate::storage::Storage;
 use crate::store::{Fault, LoadError, NoFault, Records};
@@ -197,6 +198,8 @@ pub struct Engine {
     door: Option<(api::Api, Async<UnixListener>)>,
     /// What the core was last told, by namespace and name.
     told: WantedByName,
+    /// The presets that there are.
+    presets: PresetsByName,
     /// What earlier boots left is removed.
     swept: bool,
     /// Actions begun, for `Config::stop_after`.
@@ -285,6 +288,7 @@ impl Engine {
             requests,
             door,
             told: BTreeMap::new(),
+            presets: BTreeMap::new(),
             swept: false,
             begun: 0,
             _lock: lock,
@@ -510,7 +514,8 @@ impl Engine {
     /// Tells the core the difference between what was wanted and what is.
     fn read_sources(&mut self) {
         self.look_at_sources();
-        let (wanted, refusals) = self.shell.sources.borrow().wanted();
+        let (wanted, mut refusals) = self.shell.sources.borrow().wanted();
+        refusals.extend(self.read_presets());
         self.shell.events.borrow_mut().refused(&refusals, self.shell.anchor.get());
         let before = std::mem::take(&mut self.told);
         for (name, old) in before {
@@ -528,7 +533,11 @@ impl Engine {
             if self.told.get(&name).is_none_or(|old| !old.says_the_same(&new)) {
                 match self.record_of(&new.pod) {
                     Ok(record) => {
+                        let (new, conflict) = self.with_presets(new, record.is_some());
                         self.want(new.clone(), record);
+                        if let Some(conflict) = conflict {
+                            self.shell.emit_of(&new, &conflict);
+                        }
                         self.told.insert(name, new);
                     }
                     Err(short) => {

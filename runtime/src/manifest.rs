@@ -20,6 +20,7 @@ mod identity;
 pub(crate) mod json;
 mod kind;
 mod locate;
+mod preset;
 mod rules;
 pub mod update;
 mod validate;
@@ -38,6 +39,8 @@ use crate::spec::Pod;
 pub use emit::to_yaml;
 use field::Errors;
 pub use field::{FieldError, FieldErrorKind};
+use kind::Kind;
+pub use preset::{Applied, Preset, inject};
 
 /// The longest manifest that is read.
 pub const SIZE_LIMIT: usize = 10 * 1024 * 1024;
@@ -75,11 +78,13 @@ pub struct ManifestError {
     /// The file's name as it was given; empty for objects from the API.
     pub file: String,
     /// The document's place among several, from 1.
-    pub document: Option<usize>,
+    pub document: Option<u32>,
     /// The lines of what is wrong, from 1, as far as they are known.
     pub lines: Vec<usize>,
     /// What is wrong.
     pub cause: ManifestCause,
+    /// It is about a PodPreset, and not about a Pod.
+    pub of_preset: bool,
 }
 
 /// What is wrong with a manifest.
@@ -128,7 +133,8 @@ impl ManifestError {
     /// Puts the error into the text that it came from; `at`: where its object stands.
     fn placed(mut self, text: &Text<'_>, document: &Document, at: &str) -> Self {
         self.file = text.name.to_owned();
-        self.document = text.several.then_some(document.number);
+        let number = || u32::try_from(document.number).unwrap_or(u32::MAX);
+        self.document = text.several.then(number);
         if self.lines.is_empty() {
             let dot = if at.is_empty() { "" } else { "." };
             self.lines = self
@@ -148,7 +154,7 @@ impl ManifestError {
     }
 
     fn new(cause: ManifestCause) -> Self {
-        ManifestError { file: String::new(), document: None, lines: Vec::new(), cause }
+        ManifestError { file: String::new(), document: None, lines: Vec::new(), cause, of_preset: false }
     }
 
     fn kind(message: String) -> Self {
@@ -159,7 +165,7 @@ impl ManifestError {
     pub fn status(&self) -> Value {
         let (code, reason) = match &self.cause {
             ManifestCause::Invalid { name, errors, more } => {
-                return field::invalid_status("Pod", name, errors, *more);
+                return field::invalid_status(self.kind_name(), name, errors, *more);
             }
             ManifestCause::TooLong => (413, "RequestEntityTooLarge"),
             ManifestCause::Syntax(_)
@@ -175,8 +181,13 @@ impl ManifestError {
             "status": "Failure",
             "reason": reason,
             "code": code,
-            "message": self.cause.to_string(),
+            "message": self.cause.text(self.of_preset),
         })
+    }
+
+    /// The kind of the object that it is about.
+    pub fn kind_name(&self) -> &'static str {
+        if self.of_preset { "PodPreset" } else { "Pod" }
     }
 }
 
@@ -196,7 +207,7 @@ impl fmt::Display for ManifestError {
         if !place.is_empty() {
             write!(f, "{}: ", place.join(", "))?;
         }
-        self.cause.fmt(f)
+        f.write_str(&self.cause.text(self.of_preset))
     }
 }
 
@@ -217,46 +228,76 @@ impl ManifestCause {
     }
 }
 
-impl fmt::Display for ManifestCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl ManifestCause {
+    fn text(&self, of_preset: bool) -> String {
+        let (kind, version) = if of_preset { ("PodPreset", kind::PRESET_VERSION) } else { ("Pod", "v1") };
         match self {
-            ManifestCause::TooLong => write!(f, "longer than {} MiB", SIZE_LIMIT / 1024 / 1024),
-            ManifestCause::Syntax(message) | ManifestCause::Kind(message) => f.write_str(message),
+            ManifestCause::TooLong => format!("longer than {} MiB", SIZE_LIMIT / 1024 / 1024),
+            ManifestCause::Syntax(message) | ManifestCause::Kind(message) => message.clone(),
             ManifestCause::Empty => {
-                f.write_str("there is no object in it: a Pod has apiVersion, kind, metadata and spec")
+                "there is no object in it: a Pod has apiVersion, kind, metadata and spec".to_owned()
             }
-            ManifestCause::Strict { messages, .. } => {
-                write!(
-                    f,
-                    "Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: {}",
-                    messages.join(", ")
-                )
-            }
-            ManifestCause::Invalid { name, errors, more } => {
-                f.write_str(&field::invalid_text("Pod", name, errors, *more))
-            }
+            ManifestCause::Strict { messages, .. } => format!(
+                "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
+                messages.join(", ")
+            ),
+            ManifestCause::Invalid { name, errors, more } => field::invalid_text(kind, name, errors, *more),
             ManifestCause::Repeated { name } => {
-                write!(f, "pod {name} is in this file twice: give one of them another name or namespace")
+                let kind = kind.to_lowercase();
+                format!("{kind} {name} is in this file twice: give one of them another name or namespace")
             }
         }
     }
 }
 
-/// Reads all Pods of a file. `name` is the file's name for messages and identity,
-/// `node` the name of this node.
+/// What is in a file.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    /// Its Pods.
+    pub pods: Vec<Manifest>,
+    /// Its PodPresets.
+    pub presets: Vec<Preset>,
+}
+
+/// Reads the Pods of a file, as [`contents`] does.
 pub fn parse(
     name: &str,
     bytes: &[u8],
     validation: Validation,
     node: &str,
 ) -> Result<Vec<Manifest>, ManifestError> {
+    contents(name, bytes, validation, node).map(|contents| contents.pods)
+}
+
+/// Reads all objects of a file. `name` is the file's name for messages and identity,
+/// `node` the name of this node.
+pub fn contents(
+    name: &str,
+    bytes: &[u8],
+    validation: Validation,
+    node: &str,
+) -> Result<Contents, ManifestError> {
     let (text, documents) = read(name, bytes)?;
-    let mut manifests: Vec<Manifest> = Vec::new();
+    let mut contents = Contents::default();
+    let manifests = &mut contents.pods;
+    let presets = &mut contents.presets;
     for mut document in documents {
         let value = document.value.take();
         let place = |error: ManifestError, at: &str| error.placed(&text, &document, at);
         let mut repeated = duplicates(&document.duplicates, validation).map_err(|error| place(error, ""))?;
-        for found in kind::pods(value).map_err(|message| place(ManifestError::kind(message), ""))? {
+        for found in kind::objects(value).map_err(|message| place(ManifestError::kind(message), ""))? {
+            if found.kind == Kind::PodPreset {
+                let mut preset = preset::take(found.object, validation, node, Some(name))
+                    .map_err(|error| place(error, &found.at))?;
+                preset.warnings.splice(0..0, repeated.drain(..));
+                if presets.iter().any(|other| other.key() == preset.key()) {
+                    let name = format!("{}/{}", preset.namespace, preset.name);
+                    let error = ManifestError::new(ManifestCause::Repeated { name });
+                    return Err(place(ManifestError { of_preset: true, ..error }, &found.at));
+                }
+                presets.push(preset);
+                continue;
+            }
             let mut manifest = take(found.object, validation, node, Origin::File(name))
                 .map_err(|error| place(error, &found.at))?;
             manifest.warnings.splice(0..0, repeated.drain(..));
@@ -270,16 +311,16 @@ pub fn parse(
             manifests.push(manifest);
         }
     }
-    if manifests.is_empty() {
+    if manifests.is_empty() && presets.is_empty() {
         return Err(text.empty());
     }
-    Ok(manifests)
+    Ok(contents)
 }
 
 /// An object of a file as it was written, for those who send it to an agent.
 #[derive(Clone, Debug)]
 pub struct Written {
-    /// A Pod, by what it says of itself; nothing else of it has been looked at.
+    /// A Pod or a PodPreset, by what it says of itself; nothing else of it has been looked at.
     pub object: Value,
     /// The document's place among several, from 1.
     pub document: Option<usize>,
@@ -287,7 +328,7 @@ pub struct Written {
     pub warnings: Vec<String>,
 }
 
-/// Reads the Pods of a file without judging them: that is for the agent which is to
+/// Reads the objects of a file without judging them: that is for the agent which is to
 /// run them. Only what an object no longer shows is told here, fields given twice.
 pub fn written(name: &str, bytes: &[u8], validation: Validation) -> Result<Vec<Written>, ManifestError> {
     let (text, documents) = read(name, bytes)?;
@@ -296,9 +337,9 @@ pub fn written(name: &str, bytes: &[u8], validation: Validation) -> Result<Vec<W
         let value = document.value.take();
         let place = |error: ManifestError| error.placed(&text, &document, "");
         let mut repeated = duplicates(&document.duplicates, validation).map_err(place)?;
-        let pods = kind::pods(value).map_err(|message| place(ManifestError::kind(message)))?;
+        let found = kind::objects(value).map_err(|message| place(ManifestError::kind(message)))?;
         let number = text.several.then_some(document.number);
-        objects.extend(pods.into_iter().map(|found| Written {
+        objects.extend(found.into_iter().map(|found| Written {
             object: found.object,
             document: number,
             warnings: std::mem::take(&mut repeated),
@@ -315,11 +356,30 @@ pub fn admit(object: Value, validation: Validation, node: &str) -> Result<Manife
     take(one(object)?, validation, node, Origin::Api)
 }
 
+/// Takes one PodPreset from the API. The caller has set `metadata.uid`.
+pub fn admit_preset(object: Value, validation: Validation, node: &str) -> Result<Preset, ManifestError> {
+    match single(object)? {
+        kind::Found { object, kind: Kind::PodPreset, .. } => preset::take(object, validation, node, None),
+        kind::Found { kind: Kind::Pod, .. } => {
+            Err(ManifestError::kind("a Pod cannot be handled as a PodPreset".to_owned()))
+        }
+    }
+}
+
 fn one(object: Value) -> Result<Value, ManifestError> {
-    let pods = kind::pods(object).map_err(ManifestError::kind)?;
-    let [found] = <[kind::Found; 1]>::try_from(pods)
-        .map_err(|_| ManifestError::kind("one Pod is created at a time, not a List".to_owned()))?;
-    Ok(found.object)
+    match single(object)? {
+        kind::Found { object, kind: Kind::Pod, .. } => Ok(object),
+        kind::Found { kind: Kind::PodPreset, .. } => {
+            Err(ManifestError::kind("a PodPreset cannot be handled as a Pod".to_owned()))
+        }
+    }
+}
+
+fn single(object: Value) -> Result<kind::Found, ManifestError> {
+    let found = kind::objects(object).map_err(ManifestError::kind)?;
+    let [found] = <[kind::Found; 1]>::try_from(found)
+        .map_err(|_| ManifestError::kind("one object is created at a time, not a List".to_owned()))?;
+    Ok(found)
 }
 
 /// Takes once more what was admitted before, with the ephemeral containers that it has been given since.

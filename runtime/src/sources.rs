@@ -23,7 +23,7 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::manifest::{self, Manifest, Validation};
+use crate::manifest::{self, Applied, Manifest, Preset, Validation};
 use crate::spec::{Pod, Uid};
 use crate::time::Instant;
 
@@ -73,10 +73,17 @@ pub struct Wanted {
     pub warnings: Vec<String>,
     /// The file that says so.
     pub source: PathBuf,
+    /// The presets that were applied when it was admitted.
+    pub presets: Rc<[Applied]>,
+    /// The object without them, where there were any.
+    pub written: Option<Rc<RawValue>>,
 }
 
 /// What is wanted, by namespace and name.
 pub type WantedByName = BTreeMap<(Rc<str>, Rc<str>), Rc<Wanted>>;
+
+/// The presets that there are, by namespace and name, with the file of each.
+pub type PresetsByName = BTreeMap<(Rc<str>, Rc<str>), (Rc<Preset>, PathBuf)>;
 
 /// A file, or a pod of one, that is not obeyed, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +128,7 @@ struct ReadFile {
     /// Device, inode, size and change time: what differs when it was written.
     stamp: Option<Stamp>,
     wanted: Vec<Rc<Wanted>>,
+    presets: Vec<Rc<Preset>>,
     refusal: Option<Refusal>,
     /// When it was found to be moved to its `NAME~`.
     aside: Option<Instant>,
@@ -443,11 +451,14 @@ impl Sources {
                 return refuse(file, format!("failed to read {}: {error}", path.display()));
             }
         };
-        match manifest::parse(&path.to_string_lossy(), &bytes, Validation::Strict, &self.node) {
-            Ok(manifests) => {
+        match manifest::contents(&path.to_string_lossy(), &bytes, Validation::Strict, &self.node) {
+            Ok(contents) => {
                 let new = |manifest| Rc::new(Wanted::new(manifest, path));
-                let read =
-                    ReadFile { wanted: manifests.into_iter().map(new).collect(), ..Default::default() };
+                let read = ReadFile {
+                    wanted: contents.pods.into_iter().map(new).collect(),
+                    presets: contents.presets.into_iter().map(Rc::new).collect(),
+                    ..Default::default()
+                };
                 if !held.replace(file.size(), read.size()) {
                     // Looked at again whenever something changed: then there may be room.
                     file.stamp = None;
@@ -460,9 +471,11 @@ impl Sources {
                     return refuse(file, message);
                 }
                 file.refusal = None;
-                file.wanted = read.wanted;
+                (file.wanted, file.presets) = (read.wanted, read.presets);
                 let warned = self.warned.as_ref().is_some_and(|directory| path.starts_with(directory));
-                for warning in file.wanted.iter().filter(|_| !warned).flat_map(|wanted| &wanted.warnings) {
+                let of_pods = file.wanted.iter().flat_map(|wanted| &wanted.warnings);
+                let of_presets = file.presets.iter().flat_map(|preset| &preset.warnings);
+                for warning in of_pods.chain(of_presets).filter(|_| !warned) {
                     log::warn!("{}: {warning}", path.display());
                 }
                 Ok(file)
@@ -501,6 +514,36 @@ impl Sources {
         }
         refusals.extend(self.refuse_repeated_uids(&mut wanted));
         (wanted, refusals)
+    }
+
+    /// Every preset, by namespace and name: a later directory wins over an earlier one;
+    /// within one, the first file in the order of names.
+    pub fn presets(&self) -> (PresetsByName, Vec<Refusal>) {
+        let mut presets = PresetsByName::new();
+        let mut refusals = Vec::new();
+        for directory in &self.directories {
+            let mut here = PresetsByName::new();
+            for (file, read) in &directory.files {
+                let source = directory.path.join(file);
+                for preset in &read.presets {
+                    let name = (preset.namespace.clone(), preset.name.clone());
+                    if let Some((_, first)) = here.get(&name) {
+                        let message = format!(
+                            "{}: podpreset {}/{} is ignored: {} has one of that name already",
+                            source.display(),
+                            name.0,
+                            name.1,
+                            first.display()
+                        );
+                        refusals.push(Refusal { source: source.clone(), pod: None, message });
+                    } else {
+                        here.insert(name, (preset.clone(), source.clone()));
+                    }
+                }
+            }
+            presets.append(&mut here);
+        }
+        (presets, refusals)
     }
 
     /// A uid is one pod: of several that give themselves the same one, as copies of a file that
@@ -552,7 +595,9 @@ impl Sources {
             let of_file = || source.file_name().and_then(|name| directory.files.get(name));
             source.parent() == Some(&directory.path)
                 && (directory.unread.is_some()
-                    || of_file().is_some_and(|file| file.refusal.is_some() && file.wanted.is_empty()))
+                    || of_file().is_some_and(|file| {
+                        file.refusal.is_some() && file.wanted.is_empty() && file.presets.is_empty()
+                    }))
         })
     }
 }
@@ -565,12 +610,29 @@ impl Wanted {
             object: to_raw_value(&manifest.object).expect("JSON renders as JSON").into(),
             warnings: manifest.warnings.into_iter().take(WARNINGS).collect(),
             source: source.to_owned(),
+            presets: Rc::new([]),
+            written: None,
         }
+    }
+
+    /// The same with `presets`, which make `manifest` of it.
+    pub fn with_presets(&self, manifest: Manifest, presets: Rc<[Applied]>) -> Wanted {
+        Wanted {
+            warnings: self.warnings.clone(),
+            presets,
+            written: Some(self.object.clone()),
+            ..Wanted::new(manifest, &self.source)
+        }
+    }
+
+    /// The object as its file has it: without presets.
+    pub fn as_written(&self) -> &RawValue {
+        self.written.as_deref().unwrap_or(&self.object)
     }
 
     /// Whether there is nothing to tell the core of `new`.
     pub fn says_the_same(&self, new: &Wanted) -> bool {
-        self.pod.uid == new.pod.uid && self.object.get() == new.object.get()
+        self.pod.uid == new.pod.uid && self.as_written().get() == new.as_written().get()
     }
 }
 
@@ -610,8 +672,9 @@ fn shortened(mut message: String) -> String {
 
 impl ReadFile {
     fn size(&self) -> Size {
-        let bytes = self.wanted.iter().map(|wanted| wanted.object.get().len()).sum();
-        Size { pods: self.wanted.len(), bytes }
+        let of_pods: usize = self.wanted.iter().map(|wanted| wanted.object.get().len()).sum();
+        let of_presets: usize = self.presets.iter().map(|preset| preset.size).sum();
+        Size { pods: self.wanted.len() + self.presets.len(), bytes: of_pods + of_presets }
     }
 
     /// Whether it is `NAME~` now, and not merely an older backup that is so called.

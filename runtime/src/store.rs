@@ -4,6 +4,7 @@
 //!
 //! Runs on the storage thread only.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::manifest::Applied;
 use crate::node::{ContainerRecord, GivenCondition, PodPhase, Record, RecordedExit};
 use crate::time::{Anchor, Instant, Moment, Timestamp};
 
@@ -186,9 +188,23 @@ impl Records {
             })
     }
 
-    /// The bytes of `record` and where they belong.
-    pub fn render(&self, uid: &str, record: &Record, anchor: Anchor) -> (PathBuf, Vec<u8>) {
-        let record = OnFlash::new(record, &self.boot_id, anchor);
+    /// The presets that were applied to the pod `uid` when it was admitted; none if there is no
+    /// record of it that can be read.
+    pub fn presets(&self, uid: &str) -> Vec<Applied> {
+        let record = fs::read(self.path(uid)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        record.map(|record: OnFlash| record.presets.into_owned()).unwrap_or_default()
+    }
+
+    /// The bytes of `record`, with the presets that its pod was admitted with, and where they belong.
+    pub fn render(
+        &self,
+        uid: &str,
+        record: &Record,
+        presets: &[Applied],
+        anchor: Anchor,
+    ) -> (PathBuf, Vec<u8>) {
+        let record =
+            OnFlash { presets: Cow::Borrowed(presets), ..OnFlash::new(record, &self.boot_id, anchor) };
         (self.path(uid), serde_json::to_vec(&record).expect("a record has no maps with odd keys"))
     }
 
@@ -218,7 +234,7 @@ impl Records {
 /// A record as it is written. Wall time is what two boots share; the instant is
 /// kept beside it, for an agent of the same boot.
 #[derive(Serialize, Deserialize)]
-struct OnFlash {
+struct OnFlash<'a> {
     version: u32,
     boot_id: String,
     phase: PodPhase,
@@ -234,6 +250,9 @@ struct OnFlash {
     /// Not in files of before there were readiness gates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     given: Vec<GivenCondition>,
+    /// Of the shell, which admits pods; the core's record knows nothing of it.
+    #[serde(default, skip_serializing_if = "<[Applied]>::is_empty")]
+    presets: Cow<'a, [Applied]>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -292,8 +311,8 @@ impl When {
 /// The layout of the file; a later one may add fields, never change these.
 const VERSION: u32 = 1;
 
-impl OnFlash {
-    fn new(record: &Record, boot_id: &str, anchor: Anchor) -> OnFlash {
+impl OnFlash<'_> {
+    fn new(record: &Record, boot_id: &str, anchor: Anchor) -> OnFlash<'static> {
         let container = |container: &ContainerRecord| ContainerOnFlash {
             name: container.name.clone(),
             attempts: container.attempts,
@@ -320,6 +339,7 @@ impl OnFlash {
             containers: record.containers.iter().map(container).collect(),
             deletion_grace_period_seconds: record.deletion_grace_period_seconds,
             given: record.given.clone(),
+            presets: Cow::Borrowed(&[]),
         }
     }
 
@@ -517,9 +537,13 @@ mod tests {
             ..Record::default()
         };
         let mut records = Records { directory: directory.clone(), boot_id: "one".into() };
-        let (path, bytes) = records.render("uid", &record, Anchor(1000));
+        let preset = Applied { name: "p".into(), version: "7".into(), spec: serde_json::json!({"env": []}) };
+        let presets = [preset];
+        let (path, bytes) = records.render("uid", &record, &presets, Anchor(1000));
         replace(&path, &bytes, &NoFault).expect("written");
         assert_eq!(records.load("uid"), Ok(Some(Box::new(record))));
+        assert_eq!(records.presets("uid"), presets);
+        assert_eq!(records.presets("other"), []);
         // Of no pod: its directory would be that of all.
         fs::write(directory.join(".json"), "{}").expect("written");
         assert_eq!(records.uids(), ["uid"]);
@@ -544,6 +568,7 @@ mod tests {
         let old = records.load("uid").expect("it is readable").expect("it is there");
         assert_eq!(old.containers, [ContainerRecord { attempts: 3, ..ContainerRecord::default() }]);
         assert_eq!(old.given, [], "nor was anything given then");
+        assert_eq!(records.presets("uid"), [], "nor were there presets");
         fs::write(&path, b"{").expect("torn");
         let damaged = records.load("uid").expect_err("it is torn").message;
         assert!(damaged.starts_with(&format!("{} is damaged: EOF", path.display())), "{damaged}");

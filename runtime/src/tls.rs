@@ -180,7 +180,8 @@ fn unverifying() -> Result<Arc<ClientConfig>, TlsError> {
     if let Some(config) = CONFIG.get() {
         return Ok(config.clone());
     }
-    let builder = ClientConfig::builder_with_provider(Arc::new(provider())).with_safe_default_protocol_versions();
+    let builder =
+        ClientConfig::builder_with_provider(Arc::new(provider())).with_safe_default_protocol_versions();
     let mut config = builder
         .map_err(TlsError::Failed)?
         .dangerous()

@@ -7,7 +7,8 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use nodlet_tests::{Device, Image};
+use nodlet_tests::Device;
+use nodlet_tests::image::Image;
 
 /// What `cargo xtask agnhost` made.
 fn program() -> Vec<u8> {
@@ -57,7 +58,7 @@ fn pod(name: &str, arguments: &str, probes: &str) -> String {
     )
 }
 
-const HTTPS: &str = "netexec, --http-port=8443, --udp-port=-1, --tls-cert-file=/tls.crt, --tls-private-key-file=/tls.key";
+const HTTPS: &str = "netexec, --http-port=8443, --tls-cert-file=/tls.crt, --tls-private-key-file=/tls.key";
 
 /// Asks a server in clear text, from the node.
 fn get(ip: &str, port: u16, path: &str) -> String {
@@ -72,11 +73,16 @@ fn get(ip: &str, port: u16, path: &str) -> String {
 fn https_probes_take_any_certificate_and_follow_redirects_on_their_host() {
     let device = device();
     let probe = |path: &str| {
-        format!("readinessProbe: {{httpGet: {{path: {path:?}, port: 8443, scheme: HTTPS}}, periodSeconds: 1, timeoutSeconds: 60}}")
+        format!(
+            "readinessProbe: {{httpGet: {{path: {path:?}, port: 8443, scheme: HTTPS}}, periodSeconds: 1, timeoutSeconds: 60}}"
+        )
     };
-    device.write_manifest("web.yaml", &pod("web", HTTPS, &probe("/healthz")));
-    device.write_manifest("near.yaml", &pod("near", HTTPS, &probe("/redirect?location=/healthz&code=302")));
-    device.write_manifest("far.yaml", &pod("far", HTTPS, &probe("/redirect?location=https://192.0.2.1/&code=302")));
+    device.write_manifest("web.yaml", &pod("web", HTTPS, &probe("/hostname")));
+    device.write_manifest("near.yaml", &pod("near", HTTPS, &probe("/redirect?location=/hostname&code=302")));
+    device.write_manifest(
+        "far.yaml",
+        &pod("far", HTTPS, &probe("/redirect?location=https://192.0.2.1/&code=302")),
+    );
     device.write_manifest("sick.yaml", &pod("sick", HTTPS, &probe("/redirect?location=/none&code=500")));
     device.pod("web").wait_ready();
     device.pod("near").wait_ready();
@@ -95,15 +101,21 @@ fn https_probes_take_any_certificate_and_follow_redirects_on_their_host() {
 fn who_speaks_tls_and_who_does_not_is_told_apart() {
     let device = device();
     let probe = |scheme: &str| {
-        format!("readinessProbe: {{httpGet: {{path: /healthz, port: 8443, scheme: {scheme}}}, periodSeconds: 1, timeoutSeconds: 60}}")
+        format!(
+            "readinessProbe: {{httpGet: {{path: /hostname, port: 8443, scheme: {scheme}}}, periodSeconds: 1, timeoutSeconds: 60}}"
+        )
     };
-    device.write_manifest("open.yaml", &pod("open", "netexec, --http-port=8443, --udp-port=-1", &probe("HTTPS")));
+    device.write_manifest("open.yaml", &pod("open", "netexec, --http-port=8443", &probe("HTTPS")));
     device.write_manifest("secret.yaml", &pod("secret", HTTPS, &probe("HTTP")));
     let said = |name: &str, text: &str| {
-        device.pod(name).events().iter().any(|event| event.starts_with("Unhealthy: Readiness probe failed: ") && event.contains(text))
+        device
+            .pod(name)
+            .events()
+            .iter()
+            .any(|event| event.starts_with("Unhealthy: Readiness probe failed: ") && event.contains(text))
     };
     device.wait_for("plain text to be told", || {
-        said("open", ":8443/healthz\": http: server gave HTTP response to HTTPS client")
+        said("open", ":8443/hostname\": http: server gave HTTP response to HTTPS client")
     });
     // Go answers a plain request to a port of TLS with a sentence.
     device.wait_for("TLS to be told", || said("secret", "HTTP probe failed with statuscode: 400"));
@@ -132,7 +144,11 @@ fn a_grpc_probe_follows_what_the_health_service_says() {
     );
     device.write_manifest(
         "stranger.yaml",
-        &pod("stranger", serves, "readinessProbe: {grpc: {port: 5000, service: other}, periodSeconds: 1, timeoutSeconds: 60}"),
+        &pod(
+            "stranger",
+            serves,
+            "readinessProbe: {grpc: {port: 5000, service: other}, periodSeconds: 1, timeoutSeconds: 60}",
+        ),
     );
     let whole = device.pod("whole");
     whole.wait_ready();
@@ -151,7 +167,8 @@ fn a_grpc_probe_follows_what_the_health_service_says() {
     get(&ip, 8080, "/make-not-serving");
     device.wait_for("the pod to be unready", || !whole.is_ready());
     for kind in ["Readiness", "Liveness"] {
-        let text = format!("Unhealthy: {kind} probe failed: service unhealthy (responded with \"NOT_SERVING\")");
+        let text =
+            format!("Unhealthy: {kind} probe failed: service unhealthy (responded with \"NOT_SERVING\")");
         device.wait_for("the event", || said("whole", &text));
     }
     get(&ip, 8080, "/make-serving");
@@ -188,9 +205,11 @@ fn a_grpc_liveness_probe_restarts_what_no_longer_serves() {
 #[test]
 fn a_server_without_the_health_service_and_one_without_grpc_are_told() {
     let device = device();
-    let probe = |port: u16| format!("readinessProbe: {{grpc: {{port: {port}}}, periodSeconds: 1, timeoutSeconds: 1}}");
+    let probe = |port: u16| {
+        format!("readinessProbe: {{grpc: {{port: {port}}}, periodSeconds: 1, timeoutSeconds: 1}}")
+    };
     // HTTP/1 in clear text, TLS, and nobody.
-    device.write_manifest("open.yaml", &pod("open", "netexec, --http-port=8080, --udp-port=-1", &probe(8080)));
+    device.write_manifest("open.yaml", &pod("open", "netexec, --http-port=8080", &probe(8080)));
     device.write_manifest("secret.yaml", &pod("secret", HTTPS, &probe(8443)));
     device.write_manifest("shut.yaml", &pod("shut", "pause", &probe(5000)));
     for (name, port) in [("open", 8080), ("secret", 8443), ("shut", 5000)] {
@@ -200,7 +219,7 @@ fn a_server_without_the_health_service_and_one_without_grpc_are_told() {
                 "Unhealthy: Readiness probe failed: timeout: failed to connect service \"{}:{port}\" within 1s: context deadline exceeded",
                 pod.ip()
             );
-            pod.events().iter().any(|event| *event == text)
+            pod.events().contains(&text)
         });
         assert!(!pod.is_ready());
     }
@@ -221,7 +240,10 @@ fn openssl(directory: &Path, kind: &[&str], options: &[&str]) -> (Openssl, u16) 
     fs::create_dir_all(directory).expect("the root can be written to");
     let (certificate, key) = certificate(directory, kind);
     // Free a moment ago: nobody else takes ports of loopback one after another.
-    let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).expect("a port").port();
+    let port = TcpListener::bind(("127.0.0.1", 0))
+        .and_then(|listener| listener.local_addr())
+        .expect("a port")
+        .port();
     let child = Command::new("openssl")
         .args(["s_server", "-quiet", "-www", "-accept", &format!("127.0.0.1:{port}"), "-cert"])
         .arg(certificate)

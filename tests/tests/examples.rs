@@ -9,7 +9,13 @@ fn the_examples_do_what_they_say() {
     let device = Device::start();
     let examples =
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a member of the workspace").join("examples");
-    let count = std::fs::read_dir(&examples).expect("there are examples").count();
+    let files = std::fs::read_dir(&examples).expect("there are examples");
+    let text = |file: std::fs::DirEntry| std::fs::read_to_string(file.path()).expect("it is text");
+    let count: usize = files
+        .map(|file| {
+            text(file.expect("it is there")).lines().filter(|line| line.starts_with("kind: ")).count()
+        })
+        .sum();
     let applied = device.nodlet(["apply", "-f", &examples.display().to_string()]).ok();
     assert_eq!(applied.lines().filter(|line| line.ends_with(" created")).count(), count, "{applied}");
 
@@ -32,6 +38,8 @@ fn the_examples_do_what_they_say() {
     drain.wait_gone();
     device.pod("job").wait_phase("Succeeded");
     assert_eq!(device.pod("job").logs("work"), "one two three\n");
+    device.pod("preset").wait_ready();
+    device.pod("preset").wait_log("app", "DB_PORT=6379");
     device.wait_for("the crash to be backed off", || {
         device.pod("crash").container("app").reason() == "CrashLoopBackOff"
     });

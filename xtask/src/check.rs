@@ -3,7 +3,9 @@
 //! fails, and never passes over what this machine cannot do. With `--install` it
 //! first gets what the tests need and this machine lacks.
 
-use crate::{Failure, Outcome, agnhost, cargo, gates, guest, images, kubectl, run as run_command, setup, usage};
+use crate::{
+    Failure, Outcome, agnhost, cargo, gates, guest, images, kubectl, run as run_command, setup, usage,
+};
 
 /// A step: its name, what it looks at, and the function.
 type Step = (&'static str, &'static str, fn() -> Outcome);

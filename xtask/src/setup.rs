@@ -55,7 +55,8 @@ pub(crate) fn require() -> Outcome {
     }
     if !in_path("go") {
         return Err(
-            "the tests build the real kubectl and agnhost: install Go 1.26 or later, and have `go` in PATH".into()
+            "the tests build the real kubectl and agnhost: install Go 1.26 or later, and have `go` in PATH"
+                .into(),
         );
     }
     Ok(())

@@ -31,6 +31,7 @@ fn requests() -> Vec<Vec<u8>> {
         request("GET /openapi/v3/api/v1?hash=x", ""),
         request("POST /api/v1/namespaces/default/pods?dryRun=All&fieldValidation=Strict", &body),
         request("PUT /api/v1/namespaces/default/pods/web", &body),
+        request("PUT /apis/settings.k8s.io/v1alpha1/namespaces/default/podpresets/p", r#"{"apiVersion":"settings.k8s.io/v1alpha1","kind":"PodPreset","metadata":{"name":"p"},"spec":{"env":[{"name":"A"}]}}"#),
         request("PATCH /api/v1/namespaces/default/pods/web", r#"{"metadata":{"labels":{"a":null}}}"#),
         request("DELETE /api/v1/namespaces/default/pods/web?gracePeriodSeconds=5", r#"{"propagationPolicy":"Foreground"}"#),
         b"POST /api/v1/namespaces/default/pods HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{\"a\":\r\n0\r\n\r\n".to_vec(),

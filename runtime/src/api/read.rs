@@ -20,7 +20,7 @@ pub(super) fn get(
     headers: &HeaderMap,
 ) -> Result<Response<Body>, Status> {
     let table = wants_table(headers, query)?;
-    let missing = || Status::not_found(resource.name, &key.name);
+    let missing = || Status::not_found(&resource.qualified(), &key.name);
     let (json, version) = if resource.name == "namespaces" {
         let (found, version) = all(api, resource, None);
         let found = found.into_iter().find(|shown| *shown.name == *key.name).ok_or_else(missing)?;
@@ -134,8 +134,8 @@ pub(super) fn parse(json: &str) -> Value {
 
 fn join<'a>(resource: &Resource, objects: impl Iterator<Item = &'a str>, version: &str) -> String {
     let mut list = format!(
-        r#"{{"kind":"{}List","apiVersion":"v1","metadata":{{"resourceVersion":"{version}"}},"items":["#,
-        resource.kind
+        r#"{{"kind":"{}List","apiVersion":"{}","metadata":{{"resourceVersion":"{version}"}},"items":["#,
+        resource.kind, resource.version
     );
     for (index, object) in objects.enumerate() {
         if index > 0 {

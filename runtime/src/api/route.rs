@@ -8,6 +8,8 @@ const MAX_PARAMETERS: usize = 512;
 
 /// A kind that the API shows.
 pub(super) struct Resource {
+    /// `apiVersion` of its objects.
+    pub(super) version: &'static str,
     /// Its plural, as in URLs.
     pub(super) name: &'static str,
     pub(super) kind: &'static str,
@@ -20,9 +22,20 @@ pub(super) struct Resource {
     pub(super) fields: &'static [&'static str],
 }
 
+impl Resource {
+    /// As messages name it: with its group.
+    pub(super) fn qualified(&self) -> String {
+        match self.version.split_once('/') {
+            Some((group, _)) => format!("{}.{group}", self.name),
+            None => self.name.to_owned(),
+        }
+    }
+}
+
 /// All that there is, in the order of discovery.
 pub(super) const RESOURCES: &[Resource] = &[
     Resource {
+        version: "v1",
         name: "pods",
         kind: "Pod",
         singular: "pod",
@@ -42,6 +55,7 @@ pub(super) const RESOURCES: &[Resource] = &[
         ],
     },
     Resource {
+        version: "v1",
         name: "events",
         kind: "Event",
         singular: "event",
@@ -64,6 +78,7 @@ pub(super) const RESOURCES: &[Resource] = &[
         ],
     },
     Resource {
+        version: "v1",
         name: "namespaces",
         kind: "Namespace",
         singular: "namespace",
@@ -73,6 +88,7 @@ pub(super) const RESOURCES: &[Resource] = &[
         fields: &["metadata.name", "status.phase"],
     },
     Resource {
+        version: "v1",
         name: "nodes",
         kind: "Node",
         singular: "node",
@@ -81,7 +97,20 @@ pub(super) const RESOURCES: &[Resource] = &[
         writable: false,
         fields: &["metadata.name"],
     },
+    Resource {
+        version: SETTINGS,
+        name: "podpresets",
+        kind: "PodPreset",
+        singular: "podpreset",
+        short_names: &[],
+        namespaced: true,
+        writable: true,
+        fields: &["metadata.name", "metadata.namespace"],
+    },
 ];
+
+/// The group of PodPresets, with its version.
+pub(super) const SETTINGS: &str = "settings.k8s.io/v1alpha1";
 
 /// What is asked about.
 pub(super) enum Target {
@@ -91,12 +120,14 @@ pub(super) enum Target {
     Versions,
     /// `/apis`
     Groups,
-    /// `/api/v1`
-    Resources,
+    /// `/apis/settings.k8s.io`
+    Group,
+    /// `/api/v1`, or the same of the group with this version.
+    Resources(&'static str),
     /// `/openapi/v3`
     OpenApi,
-    /// `/openapi/v3/api/v1`
-    OpenApiPods,
+    /// `/openapi/v3/api/v1`, or the same of the group with this version.
+    OpenApiOf(&'static str),
     /// `/api/v1/nodes/{node}/proxy/debug/ring`: what a node serves besides objects is
     /// reached in Kubernetes by its proxy.
     Ring {
@@ -115,9 +146,10 @@ pub(super) fn stays(target: &Target) -> bool {
         | Target::Healthy
         | Target::Versions
         | Target::Groups
-        | Target::Resources
+        | Target::Group
+        | Target::Resources(_)
         | Target::OpenApi
-        | Target::OpenApiPods
+        | Target::OpenApiOf(_)
         | Target::Ring { .. } => false,
     }
 }
@@ -144,17 +176,29 @@ pub(super) fn parse(path: &str) -> Result<Target, Status> {
         ["api"] => Target::Versions,
         ["apis"] => Target::Groups,
         ["openapi", "v3"] => Target::OpenApi,
-        ["openapi", "v3", "api", "v1"] => Target::OpenApiPods,
-        ["api", "v1"] => Target::Resources,
+        ["openapi", "v3", "api", "v1"] => Target::OpenApiOf("v1"),
+        ["openapi", "v3", "apis", "settings.k8s.io", "v1alpha1"] => Target::OpenApiOf(SETTINGS),
+        ["apis", "settings.k8s.io"] => Target::Group,
+        ["api", "v1"] => Target::Resources("v1"),
+        ["apis", "settings.k8s.io", "v1alpha1"] => Target::Resources(SETTINGS),
+        ["apis", "settings.k8s.io", "v1alpha1", "namespaces", namespace, resource, ref rest @ ..]
+            if rest.len() <= 1 =>
+        {
+            let resource = find(SETTINGS, resource).ok_or_else(Status::no_such_path)?;
+            objects(resource, Some(namespace), rest)
+        }
+        ["apis", "settings.k8s.io", "v1alpha1", resource] => {
+            objects(find(SETTINGS, resource).ok_or_else(Status::no_such_path)?, None, &[])
+        }
         // A namespace is an object and a place for others.
         ["api", "v1", "namespaces", namespace, resource, ref rest @ ..] if rest.len() <= 2 => {
-            let resource =
-                find(resource).filter(|resource| resource.namespaced).ok_or_else(Status::no_such_path)?;
+            let found = find("v1", resource).filter(|resource| resource.namespaced);
+            let resource = found.ok_or_else(Status::no_such_path)?;
             objects(resource, Some(namespace), rest)
         }
         ["api", "v1", "nodes", node, "proxy", "debug", "ring"] => Target::Ring { node: node.into() },
         ["api", "v1", resource, ref rest @ ..] if rest.len() <= 2 => {
-            let resource = find(resource).ok_or_else(Status::no_such_path)?;
+            let resource = find("v1", resource).ok_or_else(Status::no_such_path)?;
             if resource.namespaced && !rest.is_empty() {
                 return Err(Status::no_such_path());
             }
@@ -173,8 +217,8 @@ fn objects(resource: &'static Resource, namespace: Option<&str>, rest: &[&str]) 
     })
 }
 
-fn find(name: &str) -> Option<&'static Resource> {
-    RESOURCES.iter().find(|resource| resource.name == name)
+fn find(version: &str, name: &str) -> Option<&'static Resource> {
+    RESOURCES.iter().find(|resource| resource.version == version && resource.name == name)
 }
 
 /// The key of one object.
@@ -291,6 +335,15 @@ mod tests {
             ("/api/v1/namespaces/default/pods/web/log/more", "404"),
             ("/api/v1/services", "404"),
             ("/apis/apps/v1/deployments", "404"),
+            ("/apis/settings.k8s.io", "fixed"),
+            ("/apis/settings.k8s.io/v1alpha1", "fixed"),
+            ("/apis/settings.k8s.io/v1alpha1/podpresets", "podpresets * * -"),
+            ("/apis/settings.k8s.io/v1alpha1/namespaces/a/podpresets", "podpresets a * -"),
+            ("/apis/settings.k8s.io/v1alpha1/namespaces/a/podpresets/b", "podpresets a b -"),
+            ("/apis/settings.k8s.io/v1alpha1/namespaces/a/podpresets/b/status", "404"),
+            ("/apis/settings.k8s.io/v1alpha1/podpresets/b", "404"),
+            ("/apis/settings.k8s.io/v1alpha1/pods", "404"),
+            ("/api/v1/podpresets", "404"),
             ("/", "404"),
             ("/api/v1/namespaces/%ff/pods", "400"),
             ("/api/v1/namespaces/%2/pods", "400"),

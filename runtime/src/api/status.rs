@@ -36,7 +36,7 @@ impl Status {
     /// 404: no such object.
     pub fn not_found(resource: &str, name: &str) -> Self {
         Status {
-            details: Some(json!({"name": name, "kind": resource})),
+            details: Some(details(resource, name)),
             ..Status::new(404, "NotFound", format!("{resource} \"{name}\" not found"))
         }
     }
@@ -57,7 +57,7 @@ impl Status {
     /// 409: there is one of this name.
     pub fn already_exists(resource: &str, name: &str) -> Self {
         Status {
-            details: Some(json!({"name": name, "kind": resource})),
+            details: Some(details(resource, name)),
             ..Status::new(409, "AlreadyExists", format!("{resource} \"{name}\" already exists"))
         }
     }
@@ -65,7 +65,7 @@ impl Status {
     /// 409: the object is another than the one that was meant.
     pub fn conflict(resource: &str, name: &str, why: &str) -> Self {
         Status {
-            details: Some(json!({"name": name, "kind": resource})),
+            details: Some(details(resource, name)),
             ..Status::new(
                 409,
                 "Conflict",
@@ -127,6 +127,14 @@ impl Status {
             object["details"] = details.clone();
         }
         object
+    }
+}
+
+/// Which object, by the plural of its kind, with its group behind a dot if it has one.
+fn details(resource: &str, name: &str) -> Value {
+    match resource.split_once('.') {
+        Some((resource, group)) => json!({"name": name, "group": group, "kind": resource}),
+        None => json!({"name": name, "kind": resource}),
     }
 }
 

@@ -51,6 +51,9 @@ const NODE: &[Column] = &[
 const NAMESPACE: &[Column] =
     &[("Name", "string", "name", 0), ("Status", "string", "", 0), ("Age", "string", "", 0)];
 
+/// What Kubernetes shows of kinds of which it knows no more.
+const ANY: &[Column] = &[("Name", "string", "name", 0), ("Created At", "date", "", 0)];
+
 /// How much of the object a row carries (`includeObject`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Include {
@@ -86,7 +89,8 @@ fn columns(resource: &str) -> &'static [Column] {
         "pods" => POD,
         "events" => EVENT,
         "nodes" => NODE,
-        _ => NAMESPACE,
+        "namespaces" => NAMESPACE,
+        _ => ANY,
     }
 }
 
@@ -102,7 +106,11 @@ fn row(resource: &str, mut object: Value, include: Include, now: Timestamp) -> V
         }
         "events" => event_cells(&object, now),
         "nodes" => node_cells(&object, now),
-        _ => namespace_cells(&object, now),
+        "namespaces" => namespace_cells(&object, now),
+        _ => {
+            let metadata = &object["metadata"];
+            vec![text(&metadata["name"]).into(), text(&metadata["creationTimestamp"]).into()]
+        }
     };
     row.insert("cells".into(), Value::Array(cells));
     match include {

@@ -157,7 +157,24 @@ fn discovery_leads_a_client_to_the_pods() {
     let root = Root::new();
     with_api(&root, Rc::new(Objects::new(0)), no_engine, |socket| {
         assert_eq!(get(&socket, "/api").1["versions"], json!(["v1"]));
-        assert_eq!(get(&socket, "/apis").1["groups"], json!([]));
+        let (_, groups) = get(&socket, "/apis");
+        let version = &groups["groups"][0]["preferredVersion"]["groupVersion"];
+        assert_eq!(
+            (&groups["groups"][0]["name"], version),
+            (&"settings.k8s.io".into(), &"settings.k8s.io/v1alpha1".into())
+        );
+        assert_eq!(get(&socket, "/apis/settings.k8s.io").1["kind"], "APIGroup");
+        let (_, resources) = get(&socket, "/apis/settings.k8s.io/v1alpha1");
+        let names = resources["resources"].as_array().into_iter().flatten().map(|one| &one["name"]);
+        assert_eq!(names.collect::<Vec<_>>(), ["podpresets"]);
+        let (code, openapi) = get(&socket, "/openapi/v3/apis/settings.k8s.io/v1alpha1");
+        assert!(code == 200 && openapi.to_string().contains("\"kind\":\"PodPreset\""), "{openapi}");
+        let (code, missing) = get(&socket, "/apis/settings.k8s.io/v1alpha1/namespaces/a/podpresets/b");
+        assert_eq!((code, &missing["message"]), (404, &"podpresets.settings.k8s.io \"b\" not found".into()));
+        assert_eq!(
+            missing["details"],
+            json!({"name": "b", "group": "settings.k8s.io", "kind": "podpresets"})
+        );
         let (_, resources) = get(&socket, "/api/v1");
         assert_eq!(resources["resources"][0]["shortNames"], json!(["po"]));
         assert_eq!(get(&socket, "/version").1["major"], json!("1"));
@@ -323,7 +340,7 @@ fn requests_reach_the_engine_with_what_was_asked() {
             let _ =
                 reply.try_send(Ok(Accepted { object, applied: Applied::Unchanged, warnings: Vec::new() }));
         }
-        Request::Delete { namespace, name, uid, grace, dry_run, reply } => {
+        Request::Delete { resource: "pods", namespace, name, uid, grace, dry_run, reply } => {
             let seen = json!({"seen": [namespace, name, uid, grace, dry_run]});
             let _ = reply.try_send(Ok(seen));
         }

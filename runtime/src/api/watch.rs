@@ -206,7 +206,9 @@ impl Watch {
             "resourceVersion": version.to_string(), "annotations": {"k8s.io/initial-events-end": "true"},
         });
         let object: Value = match self.table {
-            None => json!({"kind": self.resource.kind, "apiVersion": "v1", "metadata": metadata}),
+            None => {
+                json!({"kind": self.resource.kind, "apiVersion": self.resource.version, "metadata": metadata})
+            }
             Some(_) => json!({
                 "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
                 "columnDefinitions": [],

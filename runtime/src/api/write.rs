@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::body::{self, Body};
 use super::place::Held;
 use super::request::ANSWER_WITHIN;
+use super::route::RESOURCES;
 use super::{
     Accepted, Api, Applied, Change, FieldValidation, Part, PatchKind, Query, Reply, Request, Resource,
     Status, read,
@@ -20,26 +21,28 @@ const APPLIED: &str = "nodlet-applied";
 
 pub(super) async fn create(
     api: &Rc<Api>,
+    resource: &'static Resource,
     namespace: &str,
     query: &Query,
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
     let (mut object, _held) = body::read(&api.places, request).await?;
-    belongs(&mut object, namespace, None)?;
+    belongs(&mut object, resource, namespace, None)?;
     let accepted = ask(api, |reply| Request::Create { object, validation, dry_run, reply }).await?;
     Ok(show(StatusCode::CREATED, &accepted))
 }
 
 pub(super) async fn apply(
     api: &Rc<Api>,
+    resource: &'static Resource,
     key: &Key,
     query: &Query,
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
     let (mut object, _held) = body::read(&api.places, request).await?;
-    belongs(&mut object, &key.namespace, Some(&key.name))?;
+    belongs(&mut object, resource, &key.namespace, Some(&key.name))?;
     let accepted = ask(api, |reply| Request::Apply { object, validation, dry_run, reply }).await?;
     let (code, applied) = match accepted.applied {
         Applied::Created => (StatusCode::CREATED, "created"),
@@ -106,7 +109,9 @@ async fn change(
         return Ok((Change::Patch(kind, patch), held));
     }
     let (mut object, held) = body::read(&api.places, request).await?;
-    belongs(&mut object, &key.namespace, Some(&key.name))?;
+    let resource = RESOURCES.iter().find(|resource| resource.name == key.resource);
+    let resource = resource.ok_or_else(Status::no_such_path)?;
+    belongs(&mut object, resource, &key.namespace, Some(&key.name))?;
     Ok((Change::Replace(object), held))
 }
 
@@ -146,7 +151,7 @@ pub(super) async fn delete_collection(
         }
     }
     let list = json!({
-        "kind": format!("{}List", resource.kind), "apiVersion": "v1",
+        "kind": format!("{}List", resource.kind), "apiVersion": resource.version,
         "metadata": {"resourceVersion": version.to_string()}, "items": deleted,
     });
     Ok(body::value(StatusCode::OK, &list))
@@ -176,11 +181,26 @@ fn send(api: &Api, request: Request) -> Result<(), Status> {
 }
 
 /// Fills in what the URL says of an object, and refuses what contradicts it.
-fn belongs(object: &mut Value, namespace: &str, name: Option<&str>) -> Result<(), Status> {
+fn belongs(
+    object: &mut Value,
+    resource: &Resource,
+    namespace: &str,
+    name: Option<&str>,
+) -> Result<(), Status> {
     if !object.is_object() {
-        return Err(Status::bad_request(
-            "the body of the request is not an object: send the manifest of a Pod",
-        ));
+        return Err(Status::bad_request(format!(
+            "the body of the request is not an object: send the manifest of a {}",
+            resource.kind
+        )));
+    }
+    // What has no kind, or one that nobody takes, is told by whoever reads it.
+    let given = object["kind"].as_str().unwrap_or_default();
+    if given != resource.kind && RESOURCES.iter().any(|other| other.writable && other.kind == given) {
+        let version = object["apiVersion"].as_str().unwrap_or_default();
+        return Err(Status::bad_request(format!(
+            "{given} in version {version:?} cannot be handled as a {}",
+            resource.kind
+        )));
     }
     if !object["metadata"].is_object() {
         object["metadata"] = json!({});
@@ -276,6 +296,7 @@ impl DeleteOptions {
 
     async fn delete(&self, api: &Api, key: &Key) -> Result<Value, Status> {
         ask(api, |reply| Request::Delete {
+            resource: key.resource,
             namespace: key.namespace.to_string(),
             name: key.name.to_string(),
             uid: self.uid.clone(),

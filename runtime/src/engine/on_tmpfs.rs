@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
+use crate::manifest::Applied;
 use crate::node::{FoundStatus, Health};
 use crate::sources::Wanted;
 use crate::time::Instant;
@@ -23,6 +25,12 @@ pub(super) struct OnTmpfs {
     pub(super) created: Instant,
     pub(super) ip: Option<Ipv4Addr>,
     pub(super) object: serde_json::Value,
+    /// What was applied to it when it was admitted, and is in `object`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) presets: Vec<Applied>,
+    /// `object` without that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) written: Option<Box<RawValue>>,
 }
 
 /// Writes down what a later agent must know of the pod.
@@ -34,6 +42,8 @@ pub(super) fn write_pod(shell: &Shell, wanted: &Wanted, ip: Option<Ipv4Addr>) ->
         created: Instant::now(),
         ip,
         object: serde_json::from_str(wanted.object.get())?,
+        presets: wanted.presets.to_vec(),
+        written: wanted.written.as_deref().map(RawValue::to_owned),
     };
     let new = directory.join("pod.json.new");
     fs::write(&new, serde_json::to_vec(&pod)?)?;

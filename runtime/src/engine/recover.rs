@@ -146,7 +146,11 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, LookEr
     }
     let manifest = manifest::admit_again(on_tmpfs.object, &shell.config.node_name)
         .map_err(|error| unreadable(&error))?;
-    let wanted = Rc::new(Wanted::new(manifest, &on_tmpfs.source));
+    let wanted = Rc::new(Wanted {
+        presets: on_tmpfs.presets.into(),
+        written: on_tmpfs.written.map(Rc::from),
+        ..Wanted::new(manifest, &on_tmpfs.source)
+    });
     let uid = wanted.pod.uid.0.clone();
     let mut record = shell.records.load(&uid).unwrap_or_else(|error| {
         log::error!("{uid}: {error}; its supervisor knows what runs");

@@ -18,7 +18,7 @@ use crate::time::Instant;
 use super::ephemeral::Asked;
 use super::exec::{Exec, ExecNews};
 use super::update::Updating;
-use super::{Engine, Shell};
+use super::{Engine, Shell, presets};
 
 impl Engine {
     /// Answers a request of the API; what takes time goes on in a task.
@@ -33,7 +33,10 @@ impl Engine {
             Request::Update { namespace, name, change, part, validation, dry_run, reply } => {
                 self.update(&namespace, &name, Updating { change, part, validation, dry_run }, reply);
             }
-            Request::Delete { namespace, name, uid, grace, dry_run, reply } => {
+            Request::Delete { resource: presets::RESOURCE, namespace, name, uid, dry_run, reply, .. } => {
+                self.delete_preset(&namespace, &name, uid.as_deref(), dry_run, reply);
+            }
+            Request::Delete { namespace, name, uid, grace, dry_run, reply, .. } => {
                 self.delete(&namespace, &name, uid.as_deref(), grace, dry_run, reply);
             }
             Request::Ephemeral { namespace, name, change, validation, dry_run, reply } => {
@@ -88,6 +91,9 @@ impl Engine {
         new: bool,
         reply: Reply<Accepted>,
     ) {
+        if object["kind"] == "PodPreset" {
+            return self.accept_preset(object, validation, dry_run, new, reply);
+        }
         match self.admit(object, validation, new) {
             Ok((mut manifest, applied)) => {
                 manifest.warnings.extend(self.overridden(&manifest.pod));
@@ -109,20 +115,7 @@ impl Engine {
         validation: FieldValidation,
         new: bool,
     ) -> Result<(Manifest, Applied), Status> {
-        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            strip(metadata);
-            if let Some(prefix) = metadata.get("generateName").and_then(Value::as_str).map(str::to_owned)
-                && metadata.get("name").is_none_or(Value::is_null)
-            {
-                metadata.insert("name".into(), generated_name(&prefix)?.into());
-            }
-            metadata.insert("uid".into(), random_uid()?.into());
-            let now = self.shell.anchor.get().timestamp(Instant::now());
-            metadata.insert("creationTimestamp".into(), now.to_string().into());
-        }
-        if let Some(fields) = object.as_object_mut() {
-            fields.remove("status");
-        }
+        self.own(&mut object)?;
         self.leave_out_known(&mut object);
         let manifest = manifest::admit(object, how(validation), &self.shell.config.node_name)
             .map_err(|error| refused(&error))?;
@@ -139,7 +132,8 @@ impl Engine {
             (None, _) => Ok((manifest, Applied::Created)),
             // What it says is what runs: nothing is kept, unless another file says it that may go.
             (Some(old), false)
-                if self.overridden(&manifest.pod).is_none() && same(old.object.get(), &manifest.object) =>
+                if self.overridden(&manifest.pod).is_none()
+                    && same(old.as_written().get(), &manifest.object) =>
             {
                 let object = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
                 Ok((Manifest { object, ..manifest }, Applied::Unchanged))
@@ -149,6 +143,25 @@ impl Engine {
                 Ok((self.as_update_of(&old, manifest)?, Applied::Configured))
             }
         }
+    }
+
+    /// Gives an object what only the server gives, and takes from it what clients must not say.
+    pub(super) fn own(&self, object: &mut Value) -> Result<(), Status> {
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            strip(metadata);
+            if let Some(prefix) = metadata.get("generateName").and_then(Value::as_str).map(str::to_owned)
+                && metadata.get("name").is_none_or(Value::is_null)
+            {
+                metadata.insert("name".into(), generated_name(&prefix)?.into());
+            }
+            metadata.insert("uid".into(), random_uid()?.into());
+            let now = self.shell.anchor.get().timestamp(Instant::now());
+            metadata.insert("creationTimestamp".into(), now.to_string().into());
+        }
+        if let Some(fields) = object.as_object_mut() {
+            fields.remove("status");
+        }
+        Ok(())
     }
 
     /// Makes an applied pod durable, and answers when it is.
@@ -171,7 +184,12 @@ impl Engine {
                 Ok(()) => {
                     engine.read_sources();
                     engine.publish_changed();
-                    Ok(Accepted { object: manifest.object, applied, warnings: manifest.warnings })
+                    // With what presets have added to it, if it is the one that is told.
+                    let told = (manifest.pod.namespace.clone(), manifest.pod.name.clone());
+                    let told = engine.told.get(&told).filter(|told| told.pod.uid == manifest.pod.uid);
+                    let told = told.and_then(|told| serde_json::from_str(told.object.get()).ok());
+                    let object = told.unwrap_or(manifest.object);
+                    Ok(Accepted { object, applied, warnings: manifest.warnings })
                 }
                 Err(error) => Err(Status::internal(format!(
                     "failed to write {}: {}",
@@ -386,7 +404,7 @@ pub(super) fn refused(error: &ManifestError) -> Status {
     let message = status["message"].as_str().unwrap_or_default().to_owned();
     match status["code"].as_u64() {
         Some(422) => {
-            let mut invalid = Status::invalid("Pod", "", message, Vec::new());
+            let mut invalid = Status::invalid(error.kind_name(), "", message, Vec::new());
             invalid.details = Some(status["details"].take());
             invalid
         }
@@ -395,7 +413,7 @@ pub(super) fn refused(error: &ManifestError) -> Status {
 }
 
 /// Whether two objects differ only in what the server itself gave them.
-fn same(old: &str, new: &Value) -> bool {
+pub(super) fn same(old: &str, new: &Value) -> bool {
     let Ok(mut old) = serde_json::from_str::<Value>(old) else { return false };
     let mut new = new.clone();
     for object in [&mut old, &mut new] {

@@ -496,9 +496,9 @@ impl Shell {
 
     /// Makes a record durable; answered by `Saved` or `SaveFailed`.
     pub(super) fn save(&self, pod: PodIndex, record: &Record, generation: u64) {
-        let Some(uid) = self.uid(pod) else { return };
+        let Some(wanted) = self.wanted(pod) else { return };
         let anchor: Anchor = self.anchor.get();
-        let (path, bytes) = self.records.render(&uid.0, record, anchor);
+        let (path, bytes) = self.records.render(&wanted.pod.uid.0, record, &wanted.presets, anchor);
         let fault = self.fault.clone();
         let saved = self.storage.run(move || crate::store::replace(&path, &bytes, &*fault));
         let news = self.news.clone();

@@ -155,7 +155,9 @@ impl Engine {
 
     /// An admitted object that takes the place of `old`: with its identity, if it may be the same pod.
     pub(super) fn as_update_of(&self, old: &Wanted, manifest: Manifest) -> Result<Manifest, Status> {
-        let before: Value = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
+        // What comes from a file or a client knows nothing of presets; what was read from here has them.
+        let before = if manifest.pod.has_presets() { &*old.object } else { old.as_written() };
+        let before: Value = serde_json::from_str(before.get()).map_err(Status::internal)?;
         update::no_new_gates(&before, &manifest.object).map_err(|error| refused(&error))?;
         let spec = match update::compare(&before, &manifest.object) {
             Update::InPlace { spec }

@@ -42,8 +42,13 @@ fn text_changed_at_random_is_taken_or_refused() {
 #[test]
 fn bytes_changed_at_random_are_taken_or_refused() {
     let json = parse("f", FULL.as_bytes(), Validation::Strict, "board").unwrap().remove(0).object.to_string();
-    let corpus =
-        [FULL.as_bytes().to_vec(), json.into_bytes(), b"a: &a [*a]\n--- {b: !!binary eA==}\n".to_vec()];
+    let preset = b"{apiVersion: settings.k8s.io/v1alpha1, kind: PodPreset, metadata: {name: p}, spec: {selector: {matchExpressions: [{key: a, operator: In, values: [b]}]}, env: [{name: A}], volumes: [{name: v, emptyDir: {}}], volumeMounts: [{name: v, mountPath: /v}]}}";
+    let corpus = [
+        FULL.as_bytes().to_vec(),
+        json.into_bytes(),
+        b"a: &a [*a]\n--- {b: !!binary eA==}\n".to_vec(),
+        preset.to_vec(),
+    ];
     let words: [&[u8]; 10] = [
         b"\xff",
         b"\0",

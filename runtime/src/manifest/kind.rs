@@ -1,24 +1,32 @@
-//! Which objects are Pods, and what is said of those that are not.
+//! Which objects are Pods and PodPresets, and what is said of those that are neither.
 
 use serde_json::Value;
 
 /// How deep a `List` may hold `List`s.
 const LISTS: usize = 4;
 
-/// A Pod, and where in its document it stands: empty, or `items[0]`.
+/// A Pod or a PodPreset, and where in its document it stands: empty, or `items[0]`.
 pub(super) struct Found {
     pub(super) object: Value,
+    pub(super) kind: Kind,
     pub(super) at: String,
 }
 
-/// The Pods that an object is: itself, or the items of a `List` or `PodList`.
-pub(super) fn pods(object: Value) -> Result<Vec<Found>, String> {
-    let mut pods = Vec::new();
-    flatten(object, String::new(), LISTS, &mut pods)?;
-    Ok(pods)
+/// The kinds that are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Pod,
+    PodPreset,
 }
 
-fn flatten(mut object: Value, at: String, depth: usize, pods: &mut Vec<Found>) -> Result<(), String> {
+/// The Pods and PodPresets that an object is: itself, or the items of a `List`, `PodList` or `PodPresetList`.
+pub(super) fn objects(object: Value) -> Result<Vec<Found>, String> {
+    let mut objects = Vec::new();
+    flatten(object, String::new(), LISTS, &mut objects)?;
+    Ok(objects)
+}
+
+fn flatten(mut object: Value, at: String, depth: usize, found: &mut Vec<Found>) -> Result<(), String> {
     if !object.is_object() {
         return Err("not an object: a Pod has apiVersion, kind, metadata and spec".to_owned());
     }
@@ -31,10 +39,14 @@ fn flatten(mut object: Value, at: String, depth: usize, pods: &mut Vec<Found>) -
             version_of(&kind).unwrap_or("v1")
         )),
         ("Pod", "v1") => {
-            pods.push(Found { object, at });
+            found.push(Found { object, kind: Kind::Pod, at });
             Ok(())
         }
-        ("List" | "PodList", "v1") => {
+        ("PodPreset", PRESET_VERSION) => {
+            found.push(Found { object, kind: Kind::PodPreset, at });
+            Ok(())
+        }
+        ("List" | "PodList", "v1") | ("PodPresetList", PRESET_VERSION) => {
             if depth == 0 {
                 return Err("Lists within Lists within Lists".to_owned());
             }
@@ -47,33 +59,38 @@ fn flatten(mut object: Value, at: String, depth: usize, pods: &mut Vec<Found>) -
             };
             for (index, mut item) in items.into_iter().enumerate() {
                 // In a PodList, the items may leave out what the list says.
-                if let (Value::Object(item), "PodList") = (&mut item, kind.as_str()) {
-                    item.entry("apiVersion").or_insert_with(|| "v1".into());
-                    item.entry("kind").or_insert_with(|| "Pod".into());
+                if let (Value::Object(item), "PodList" | "PodPresetList") = (&mut item, kind.as_str()) {
+                    item.entry("apiVersion").or_insert_with(|| version.as_str().into());
+                    item.entry("kind").or_insert_with(|| kind.trim_end_matches("List").into());
                 }
                 let at = format!("{at}{}items[{index}]", if at.is_empty() { "" } else { "." });
-                flatten(item, at, depth - 1, pods).map_err(|error| format!("items[{index}]: {error}"))?;
+                flatten(item, at, depth - 1, found).map_err(|error| format!("items[{index}]: {error}"))?;
             }
             Ok(())
         }
         ("Pod" | "List" | "PodList", _) => {
             Err(format!("no matches for kind \"{kind}\" in version \"{version}\": write apiVersion: v1"))
         }
+        ("PodPreset" | "PodPresetList", _) => Err(format!(
+            "no matches for kind \"{kind}\" in version \"{version}\": write apiVersion: {PRESET_VERSION}"
+        )),
         _ => Err(other(&kind, &version)),
     }
 }
+
+/// The only version that PodPresets ever had.
+pub(super) const PRESET_VERSION: &str = "settings.k8s.io/v1alpha1";
 
 /// Kinds that hold a template of Pods, with their way on.
 const WORKLOADS: [&str; 7] =
     ["CronJob", "DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController", "StatefulSet"];
 
 /// Kinds that later versions will take.
-const NOT_YET: [&str; 9] = [
+const NOT_YET: [&str; 8] = [
     "ConfigMap",
     "PersistentVolume",
     "PersistentVolumeClaim",
     "PodDisruptionBudget",
-    "PodPreset",
     "PriorityClass",
     "RuntimeClass",
     "Secret",
@@ -107,6 +124,7 @@ fn version_of(kind: &str) -> Option<&'static str> {
         "Pod" | "List" | "PodList" | "ConfigMap" | "Secret" | "Service" => Some("v1"),
         "Deployment" | "DaemonSet" | "ReplicaSet" | "StatefulSet" => Some("apps/v1"),
         "Job" | "CronJob" => Some("batch/v1"),
+        "PodPreset" | "PodPresetList" => Some(PRESET_VERSION),
         _ => None,
     }
 }

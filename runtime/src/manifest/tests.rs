@@ -695,7 +695,7 @@ fn the_api_gives_uids_and_generated_names() {
         admit(list, Validation::Strict, "board")
             .unwrap_err()
             .to_string()
-            .contains("one Pod is created at a time")
+            .contains("one object is created at a time")
     );
     // A file's pod would get another name, and be another pod, each time the file is read.
     assert!(

@@ -3,7 +3,8 @@
 //! Flash wears out, so a record is written only when it differs, and then:
 //! * at once, if it is acted on: a terminal phase, that a run of a `Never` pod or an
 //!   ephemeral container begins, that a container is done for good, that a run of a `Never` pod did
-//!   not begin after all and now waits for an image, perhaps for weeks;
+//!   not begin after all and now waits for an image, perhaps for weeks; and that
+//!   a pod was admitted with presets, which may be others after a power cut;
 //! * at once, but at most once in [`SETTLE`]: that somebody opened or closed a readiness gate;
 //! * else (restart counts, exits) after it has settled for [`SETTLE`], and at
 //!   most once in [`AT_MOST_EVERY`], whatever crashes however often.
@@ -180,7 +181,7 @@ impl PodState {
 
     /// Whether someone waits for this record to be on flash.
     fn is_urgent(&self, record: &Record) -> bool {
-        if record.phase.is_terminal() {
+        if record.phase.is_terminal() || self.journal.on_flash.is_none() && self.pod.has_presets() {
             return true;
         }
         let policy = self.policy();
@@ -339,7 +340,7 @@ impl PodState {
                 None => {}
             }
             container.superseded = sandbox.is_some() && found.health.superseded;
-            container.ran_here = sandbox.is_some() && !(container.superseded && !container.is_alive());
+            container.ran_here = sandbox.is_some() && (container.is_alive() || !container.superseded);
         }
         self.resume_restart_all(now);
         self.conditions.restore(ConditionType::Initialized, self.initialized_since(now));

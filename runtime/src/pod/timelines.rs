@@ -467,6 +467,19 @@ fn a_crashing_pod_writes_its_counts_at_most_every_five_minutes() {
 }
 
 #[test]
+fn what_presets_have_added_to_is_on_flash_at_once_and_no_more_often() {
+    let mut pod = pod(RestartPolicy::Always);
+    let saves = |pod: Pod, seconds: u64| {
+        let mut sim = Sim::new(pod, |_, _| Fate::Runs);
+        sim.run_until(secs(seconds));
+        sim.of(&uid()).saves
+    };
+    assert_eq!((saves(pod.clone(), 1), saves(pod.clone(), 3600)), (0, 1));
+    pod.annotations.insert(format!("{}p", crate::spec::pod::PRESET_MARK), "7".into());
+    assert_eq!((saves(pod.clone(), 1), saves(pod, 3600)), (1, 2));
+}
+
+#[test]
 fn the_pod_that_is_one_too_many_is_refused_and_never_runs() {
     let mut sim = Sim::empty(|_, _| Fate::Runs);
     for number in 0..=MAX_PODS {

@@ -213,7 +213,10 @@ async fn check(
             }
             Event::Reset(number) => {
                 let known = RESETS.get(number as usize);
-                let name = known.map_or_else(|| format!("unknown error code 0x{number:x}"), |(name, _)| (*name).to_owned());
+                let name = known.map_or_else(
+                    || format!("unknown error code 0x{number:x}"),
+                    |(name, _)| (*name).to_owned(),
+                );
                 let message = format!("stream terminated by RST_STREAM with error code: {name}");
                 let code = known.map_or(code::UNKNOWN, |(_, code)| *code);
                 return Err(Status { code, message, unprocessed: number == REFUSED_STREAM });
@@ -314,7 +317,8 @@ impl Answer {
                     429 | 502..=504 => code::UNAVAILABLE,
                     _ => code::UNKNOWN,
                 };
-                let reason = u16::try_from(status).ok().and_then(|status| hyper::StatusCode::from_u16(status).ok());
+                let reason =
+                    u16::try_from(status).ok().and_then(|status| hyper::StatusCode::from_u16(status).ok());
                 let reason = reason.and_then(|status| status.canonical_reason()).unwrap_or_default();
                 (code, format!("unexpected HTTP status code received from server: {status} ({reason})"))
             }
@@ -356,9 +360,9 @@ impl Answer {
                 None | Some("" | "identity") => {
                     internal("grpc: compressed flag set with identity or empty encoding")
                 }
-                Some(encoding) => internal(&format!(
-                    "grpc: Decompressor is not installed for grpc-encoding {encoding:?}"
-                )),
+                Some(encoding) => {
+                    internal(&format!("grpc: Decompressor is not installed for grpc-encoding {encoding:?}"))
+                }
             };
         }
         if !rest.is_empty() {

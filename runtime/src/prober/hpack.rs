@@ -233,9 +233,17 @@ mod tests {
             (
                 "4882 6402 5885 aec3 771a 4b61 96d0 7abe 9410 54d4 44a8 2005 9504 0b81 66e0 82a6 2d1b ff\
                  6e91 9d29 ad17 1863 c78f 0b97 c8e9 ae82 ae43 d3",
-                &[(":status", "302"), ("", "private"), ("", "Mon, 21 Oct 2013 20:13:21 GMT"), ("", "https://www.example.com")],
+                &[
+                    (":status", "302"),
+                    ("", "private"),
+                    ("", "Mon, 21 Oct 2013 20:13:21 GMT"),
+                    ("", "https://www.example.com"),
+                ],
             ),
-            ("8286 8441 8cf1 e3c2 e5f2 3a6b a0ab 90f4 ff", &[("", ""), ("", ""), ("", ""), ("", "www.example.com")]),
+            (
+                "8286 8441 8cf1 e3c2 e5f2 3a6b a0ab 90f4 ff",
+                &[("", ""), ("", ""), ("", ""), ("", "www.example.com")],
+            ),
             ("88 20 8d", &[(":status", "200"), (":status", "404")]),
             ("5f8b1d75d0620d263d4c4d6564", &[("content-type", "application/grpc")]),
         ] {

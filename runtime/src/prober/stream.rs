@@ -64,7 +64,7 @@ pub(super) fn in_gos_words(error: &TlsError) -> String {
     match error {
         TlsError::Io(error) => super::describe(error),
         TlsError::Ended => "EOF".to_owned(),
-        TlsError::NoTls(first) if first == b"HTTP/" => super::NO_TLS.to_owned(),
+        TlsError::NoTls([b'H', b'T', b'T', b'P', b'/']) => super::NO_TLS.to_owned(),
         TlsError::NoTls(_) => "tls: first record does not look like a TLS handshake".to_owned(),
         TlsError::Failed(rustls::Error::AlertReceived(alert)) => {
             let number = u8::from(*alert);

@@ -207,9 +207,8 @@ fn redirects_are_followed_on_the_same_host_only() {
         "{second}"
     );
 
-    let (port, _requests) = says(
-        "HTTP/1.1 301 Moved\r\nLocation: http://192.0.2.1/\r\nContent-Length: 4\r\n\r\ngone",
-    );
+    let (port, _requests) =
+        says("HTTP/1.1 301 Moved\r\nLocation: http://192.0.2.1/\r\nContent-Length: 4\r\n\r\ngone");
     let expected = ProbeResult::Warning("Probe terminated redirects, Response body: gone".into());
     assert_eq!(get(port, "/", &[], PATIENT), expected);
 

@@ -323,3 +323,43 @@ fn a_directory_that_cannot_be_read_is_refused_and_looked_at_again() {
     assert_eq!(images(&sources), ["a=one"]);
     assert!(!sources.is_blind() && sources.wanted().1.is_empty());
 }
+
+#[test]
+fn presets_are_read_beside_pods_and_override_each_other_as_these_do() {
+    let scratch = Scratch::new("presets");
+    let (vendor, site) = (scratch.0.join("vendor"), scratch.0.join("site"));
+    for directory in [&vendor, &site] {
+        fs::create_dir_all(directory).expect("made");
+    }
+    let preset = |name: &str, value: &str| {
+        format!(
+            "apiVersion: settings.k8s.io/v1alpha1\nkind: PodPreset\nmetadata: {{name: {name}}}\nspec: {{env: [{{name: A, value: {value}}}]}}\n"
+        )
+    };
+    let write = |path: PathBuf, text: String| fs::write(path, text).expect("written");
+    write(vendor.join("a.yaml"), format!("{}---\n{}", preset("p", "vendor"), manifest("web", "x:1")));
+    write(vendor.join("b.yaml"), preset("q", "first"));
+    write(vendor.join("c.yaml"), preset("q", "second"));
+    write(site.join("a.yaml"), preset("p", "site"));
+    let mut sources = Sources::new(vec![vendor.clone(), site.clone()], "n");
+    let values = |sources: &Sources| -> Vec<String> {
+        let (presets, _) = sources.presets();
+        let values = presets.values().map(|(preset, _)| &preset.object["spec"]["env"][0]["value"]);
+        values.filter_map(|value| value.as_str().map(str::to_owned)).collect()
+    };
+    sources.read(Instant::now());
+    assert_eq!(values(&sources), ["site", "first"]);
+    assert_eq!(images(&sources), ["web=x:1"]);
+    let (presets, refusals) = sources.presets();
+    let (name, (_, source)) = presets.first_key_value().expect("there are two");
+    assert_eq!((&*name.1, source), ("p", &site.join("a.yaml")));
+    assert_eq!(refusals.len(), 1);
+    assert!(refusals[0].message.contains("c.yaml: podpreset default/q is ignored: "), "{:?}", refusals[0]);
+    // A bad edit keeps it, as it keeps a pod.
+    write(site.join("a.yaml"), preset("p", "[1]"));
+    sources.read(Instant::now());
+    assert_eq!(values(&sources), ["site", "first"]);
+    fs::remove_file(site.join("a.yaml")).expect("it was there");
+    sources.read(Instant::now());
+    assert_eq!(values(&sources), ["vendor", "first"]);
+}

@@ -42,6 +42,16 @@ pub struct Pod {
     pub spec: PodSpec,
 }
 
+impl Pod {
+    /// Presets were applied to it when it was admitted.
+    pub fn has_presets(&self) -> bool {
+        self.annotations.keys().any(|key| key.starts_with(PRESET_MARK))
+    }
+}
+
+/// What each PodPreset that was applied leaves among the annotations, with its name behind it.
+pub const PRESET_MARK: &str = "podpreset.admission.kubernetes.io/podpreset-";
+
 /// `spec` of a Pod: what nodlet acts on, with defaults applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodSpec {

@@ -327,7 +327,11 @@ fn failures_in_a_row_are_counted_on_in_the_next_run_of_the_container() {
     );
     // What was decided on begins anew: three failures again.
     sim.run_until(secs(46));
-    assert!(sim.trace.ends_with("  25s app#2 start\n  45s app#2 Term\n  45s app#2 exits 143\n"), "{}", sim.trace);
+    assert!(
+        sim.trace.ends_with("  25s app#2 start\n  45s app#2 Term\n  45s app#2 exits 143\n"),
+        "{}",
+        sim.trace
+    );
 }
 
 #[test]
@@ -376,8 +380,7 @@ fn who_is_no_longer_ready_is_asked_once_more_at_once() {
     let mut probe = exec_probe();
     probe.failure_threshold = 1;
     let sim = Sim::new(probed(None, Some(probe), None), |_, _| Fate::Runs);
-    let (mut sim, asked) =
-        asked_by(sim, |_, age| if age < 10 { ProbeResult::Success } else { failure() });
+    let (mut sim, asked) = asked_by(sim, |_, age| if age < 10 { ProbeResult::Success } else { failure() });
     sim.run_until(secs(31));
     let expected = ["0s Readiness", "10s Readiness", "10s Readiness", "20s Readiness", "30s Readiness"];
     assert_eq!(*asked.borrow(), expected.map(String::from));

@@ -155,7 +155,10 @@ fn the_call_is_the_one_that_a_kubelet_makes() {
     assert_eq!(ask(port, "web", Duration::from_secs(7)), ProbeResult::Success);
     let frames = seen.recv().expect("the server has seen it");
     // No table for headers, no pushes, lists of headers of 16 KiB.
-    assert_eq!(frames[0], (SETTINGS, 0, 0, [0, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 6, 0, 0, 0x40, 0].to_vec()));
+    assert_eq!(
+        frames[0],
+        (SETTINGS, 0, 0, [0, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 6, 0, 0, 0x40, 0].to_vec())
+    );
     assert_eq!(frames[1], (SETTINGS, 1, 0, vec![]));
     let request = [
         (":method", "POST"),
@@ -177,7 +180,10 @@ fn what_serves_is_healthy_and_what_does_not_says_what_it_is() {
     let status = |bytes: &[u8]| answer([head(), message(bytes), trailers("0", "")].concat());
     assert_eq!(status(&[8, 1]), "healthy");
     // Later fields count, others do not.
-    assert_eq!(status(&[8, 2, 0x12, 2, 9, 9, 0x1d, 1, 2, 3, 4, 0x21, 1, 2, 3, 4, 5, 6, 7, 8, 8, 1]), "healthy");
+    assert_eq!(
+        status(&[8, 2, 0x12, 2, 9, 9, 0x1d, 1, 2, 3, 4, 0x21, 1, 2, 3, 4, 5, 6, 7, 8, 8, 1]),
+        "healthy"
+    );
     for (bytes, expected) in [
         (&[][..], "UNKNOWN"),
         (&[8, 0], "UNKNOWN"),
@@ -187,7 +193,9 @@ fn what_serves_is_healthy_and_what_does_not_says_what_it_is() {
     ] {
         assert_eq!(status(bytes), format!("service unhealthy (responded with {expected:?})"));
     }
-    for bytes in [&[8][..], &[0, 1], &[0x12, 9, 1], &[0x0b], &[8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1]] {
+    for bytes in
+        [&[8][..], &[0, 1], &[0x12, 9, 1], &[0x0b], &[8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1]]
+    {
         let text = "error: health rpc probe failed: rpc error: code = Internal desc = grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data";
         assert_eq!(status(bytes), text, "{bytes:?}");
     }
@@ -201,9 +209,17 @@ fn statuses_of_grpc_are_told_as_the_kubelet_tells_them() {
             "unknown service grpc.health.v1.Health",
             "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service grpc.health.v1.Health",
         ),
-        ("5", "unknown service", "error: health rpc probe failed: rpc error: code = NotFound desc = unknown service"),
+        (
+            "5",
+            "unknown service",
+            "error: health rpc probe failed: rpc error: code = NotFound desc = unknown service",
+        ),
         ("4", "late", "timeout: health rpc did not complete within 20s"),
-        ("2", "100%25 wr%C3%B6ng%", "error: health rpc probe failed: rpc error: code = Unknown desc = 100% wröng%"),
+        (
+            "2",
+            "100%25 wr%C3%B6ng%",
+            "error: health rpc probe failed: rpc error: code = Unknown desc = 100% wröng%",
+        ),
         ("99", "", "error: health rpc probe failed: rpc error: code = Code(99) desc = "),
         (
             "x",
@@ -269,7 +285,8 @@ fn an_answer_may_come_in_any_pieces() {
         frame(CONTINUATION, 0, 1, &[]),
         frame(CONTINUATION, WHOLE, 1, &block[1..]),
     ];
-    let data = [frame(DATA, 0, 1, &[]), frame(DATA, 0x8, 1, &[2, 0, 0, 0, 0, 0]), frame(DATA, 0, 1, &[0, 2, 8, 1])];
+    let data =
+        [frame(DATA, 0, 1, &[]), frame(DATA, 0x8, 1, &[2, 0, 0, 0, 0, 0]), frame(DATA, 0, 1, &[0, 2, 8, 1])];
     for head in [whole, pieces.concat()] {
         let bytes = [
             ping.clone(),
@@ -329,7 +346,9 @@ fn a_request_waits_until_the_server_has_room_for_it() {
 #[test]
 fn what_breaks_off_is_unavailable() {
     let unavailable = |text: &str| {
-        format!("error: health rpc probe failed: rpc error: code = Unavailable desc = error reading from server: {text}")
+        format!(
+            "error: health rpc probe failed: rpc error: code = Unavailable desc = error reading from server: {text}"
+        )
     };
     let protocol = "connection error: PROTOCOL_ERROR";
     for (bytes, expected) in [
@@ -357,28 +376,51 @@ fn what_breaks_off_is_unavailable() {
     ] {
         assert_eq!(answer(bytes.clone()), unavailable(expected), "{bytes:?}");
     }
-    for (code, name, grpc) in [(0, "NO_ERROR", "Internal"), (8, "CANCEL", "Canceled"), (11, "ENHANCE_YOUR_CALM", "ResourceExhausted"), (99, "unknown error code 0x63", "Unknown")] {
-        let expected = format!("error: health rpc probe failed: rpc error: code = {grpc} desc = stream terminated by RST_STREAM with error code: {name}");
+    for (code, name, grpc) in [
+        (0, "NO_ERROR", "Internal"),
+        (8, "CANCEL", "Canceled"),
+        (11, "ENHANCE_YOUR_CALM", "ResourceExhausted"),
+        (99, "unknown error code 0x63", "Unknown"),
+    ] {
+        let expected = format!(
+            "error: health rpc probe failed: rpc error: code = {grpc} desc = stream terminated by RST_STREAM with error code: {name}"
+        );
         assert_eq!(answer(frame(RST_STREAM, 0, 1, &u32::to_be_bytes(code))), expected);
     }
 }
 
 #[test]
 fn what_is_no_answer_is_an_internal_error() {
-    let internal = |text: &str| format!("error: health rpc probe failed: rpc error: code = Internal desc = {text}");
+    let internal =
+        |text: &str| format!("error: health rpc probe failed: rpc error: code = Internal desc = {text}");
     let compressed = frame(DATA, 0, 1, &[1, 0, 0, 0, 2, 8, 1]);
     let gzip = [(":status", "200"), ("content-type", "application/grpc"), ("grpc-encoding", "gzip")];
     let ok = trailers("0", "");
     for (bytes, expected) in [
         ([head(), frame(DATA, END, 1, &[])].concat(), "server closed the stream without sending trailers"),
         ([head(), head()].concat(), "a HEADERS frame cannot appear in the middle of a stream"),
-        ([head(), ok.clone()].concat(), "cardinality violation: received no response message from non-server-streaming RPC"),
-        ([head(), message(&[8, 1]), message(&[8, 1]), ok.clone()].concat(), "cardinality violation: expected <EOF> for non server-streaming RPCs, but received another message"),
+        (
+            [head(), ok.clone()].concat(),
+            "cardinality violation: received no response message from non-server-streaming RPC",
+        ),
+        (
+            [head(), message(&[8, 1]), message(&[8, 1]), ok.clone()].concat(),
+            "cardinality violation: expected <EOF> for non server-streaming RPCs, but received another message",
+        ),
         ([head(), frame(DATA, 0, 1, &[0, 0]), ok.clone()].concat(), "unexpected EOF"),
         ([head(), frame(DATA, 0, 1, &[0, 0, 0, 0, 3, 8, 1]), ok.clone()].concat(), "unexpected EOF"),
-        ([head(), frame(DATA, 0, 1, &[2, 0, 0, 0, 0])].concat(), "grpc: received unexpected payload format 2"),
-        ([head(), compressed.clone(), ok.clone()].concat(), "grpc: compressed flag set with identity or empty encoding"),
-        ([frame(HEADERS, WHOLE, 1, &fields(&gzip)), compressed, ok].concat(), "grpc: Decompressor is not installed for grpc-encoding \"gzip\""),
+        (
+            [head(), frame(DATA, 0, 1, &[2, 0, 0, 0, 0])].concat(),
+            "grpc: received unexpected payload format 2",
+        ),
+        (
+            [head(), compressed.clone(), ok.clone()].concat(),
+            "grpc: compressed flag set with identity or empty encoding",
+        ),
+        (
+            [frame(HEADERS, WHOLE, 1, &fields(&gzip)), compressed, ok].concat(),
+            "grpc: Decompressor is not installed for grpc-encoding \"gzip\"",
+        ),
     ] {
         assert_eq!(answer(bytes), internal(expected));
     }
@@ -407,14 +449,20 @@ fn a_server_that_never_comes_to_an_end_is_given_up_with_little_read() {
         let text: Box<str> = text;
         text.rsplit("desc = ").next().expect("a text").to_owned()
     };
-    assert_eq!(endless(frame(PING, 1, 0, &[0; 8])), "error reading from server: connection error: ENHANCE_YOUR_CALM");
+    assert_eq!(
+        endless(frame(PING, 1, 0, &[0; 8])),
+        "error reading from server: connection error: ENHANCE_YOUR_CALM"
+    );
     assert_eq!(
         endless(frame(DATA, 0, 1, &[0, 0, 0, 0, 9])),
         "error reading from server: connection error: ENHANCE_YOUR_CALM"
     );
     let mut begins = vec![0, 0, 0, 0xff, 0xf0];
     begins.resize(16 * 1024, 0);
-    assert_eq!(endless(frame(DATA, 0, 1, &begins)), "error reading from server: connection error: FLOW_CONTROL_ERROR");
+    assert_eq!(
+        endless(frame(DATA, 0, 1, &begins)),
+        "error reading from server: connection error: FLOW_CONTROL_ERROR"
+    );
 
     let port = server(|_, server| {
         server.begin();
@@ -437,14 +485,19 @@ fn a_request_that_was_not_looked_at_is_made_once_more() {
         });
         assert_eq!(ask(port, "", PATIENT), ProbeResult::Success);
         let text = answer(refusal);
-        assert!(text.starts_with("error: health rpc probe failed: rpc error: code = Unavailable desc = "), "{text}");
+        assert!(
+            text.starts_with("error: health rpc probe failed: rpc error: code = Unavailable desc = "),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn who_does_not_begin_with_http2_has_until_the_time_is_over() {
     let unreached = |port: u16| {
-        format!("timeout: failed to connect service \"127.0.0.1:{port}\" within 0s: context deadline exceeded")
+        format!(
+            "timeout: failed to connect service \"127.0.0.1:{port}\" within 0s: context deadline exceeded"
+        )
     };
     // Silent; of another protocol; of none; gone at once.
     let (hold, held) = mpsc::channel::<()>();

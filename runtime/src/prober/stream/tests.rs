@@ -127,11 +127,8 @@ fn every_suite_and_group_that_is_offered_is_understood() {
     let all = tls::provider();
     for suite in &all.cipher_suites {
         for group in &all.kx_groups {
-            let provider = CryptoProvider {
-                cipher_suites: vec![*suite],
-                kx_groups: vec![*group],
-                ..tls::provider()
-            };
+            let provider =
+                CryptoProvider { cipher_suites: vec![*suite], kx_groups: vec![*group], ..tls::provider() };
             let version = match suite {
                 SupportedCipherSuite::Tls13(_) => "1.3",
                 SupportedCipherSuite::Tls12(_) => "1.2",
@@ -200,7 +197,9 @@ fn redirects_lead_to_tls_and_back_on_the_same_host() {
                 request.push(byte[0]);
             }
             let answer = match number {
-                0 => format!("HTTP/1.1 302 Found\r\nLocation: https://127.0.0.1:{secure}/\r\nContent-Length: 0\r\n\r\n"),
+                0 => format!(
+                    "HTTP/1.1 302 Found\r\nLocation: https://127.0.0.1:{secure}/\r\nContent-Length: 0\r\n\r\n"
+                ),
                 _ => OK.to_owned(),
             };
             let _ = stream.write_all(answer.as_bytes());
@@ -216,7 +215,9 @@ fn redirects_lead_to_tls_and_back_on_the_same_host() {
     requests.recv().expect("a request");
     // Where one comes from is not told in the open.
     let (back, _names) = server(tls::provider(), move |_, _, stream| {
-        let answer = format!("HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{open}/to\r\nContent-Length: 0\r\n\r\n");
+        let answer = format!(
+            "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{open}/to\r\nContent-Length: 0\r\n\r\n"
+        );
         let _ = stream.write_all(answer.as_bytes());
         bye(stream);
     });
@@ -224,7 +225,8 @@ fn redirects_lead_to_tls_and_back_on_the_same_host() {
     let request = requests.recv().expect("a request");
     assert!(request.starts_with("GET /to ") && !request.contains("Referer"), "{request}");
     // To another host it does not go.
-    let (away, _names) = says("HTTP/1.1 302 Found\r\nLocation: https://192.0.2.1/\r\nContent-Length: 4\r\n\r\naway");
+    let (away, _names) =
+        says("HTTP/1.1 302 Found\r\nLocation: https://192.0.2.1/\r\nContent-Length: 4\r\n\r\naway");
     assert_eq!(
         ask(true, away),
         ProbeResult::Warning("Probe terminated redirects, Response body: away".into())
@@ -270,7 +272,11 @@ fn who_does_not_speak_tls_is_told_of_in_gos_words() {
         assert_eq!(get(None, port, PATIENT), failed(port, expected), "{bytes:?}");
     }
     // A record that is too large; no message of a handshake; one of 16 MiB.
-    for bytes in [vec![22, 3, 3, 0xff, 0xff], vec![22, 3, 3, 0, 4, 0x77, 0, 0, 0], vec![22, 3, 3, 0, 5, 2, 0xff, 0xff, 0xff, 0]] {
+    for bytes in [
+        vec![22, 3, 3, 0xff, 0xff],
+        vec![22, 3, 3, 0, 4, 0x77, 0, 0, 0],
+        vec![22, 3, 3, 0, 5, 2, 0xff, 0xff, 0xff, 0],
+    ] {
         let port = raw(bytes);
         let ProbeResult::Failure(text) = get(None, port, PATIENT) else { panic!("no failure") };
         assert!(text.starts_with(&format!("Get \"https://127.0.0.1:{port}/x\": tls: ")), "{text}");
