@@ -115,6 +115,7 @@ impl Sim {
             pod.save_in_flight = false;
             pod.gone_by = None;
             pod.order.forget_stop();
+            pod.order.forget_failed_hooks();
             if pod.shown_terminal.is_some()
                 && !pod.record.as_ref().is_some_and(|record| record.phase.is_terminal())
             {

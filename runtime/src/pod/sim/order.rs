@@ -75,6 +75,12 @@ impl Order {
         self.stop = grace.map(|grace| (since, grace));
     }
 
+    /// Nobody tells the next agent of a postStart that failed: the container goes on, as it does
+    /// under a kubelet that dies between the hook and the kill.
+    pub(super) fn forget_failed_hooks(&mut self) {
+        self.failed.clear();
+    }
+
     /// An agent that starts anew gives the whole grace once more.
     pub(super) fn forget_stop(&mut self) {
         self.stop = None;
