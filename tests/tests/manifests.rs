@@ -31,8 +31,9 @@ fn a_field_that_would_change_what_runs_is_refused_by_name() {
     let device = Device::start();
     for (field, said) in [
         (
-            "initContainers: [{name: first, image: localhost/demo:1, restartPolicy: Never}]",
-            "spec.initContainers[0].restartPolicy",
+            "initContainers: [{name: first, image: localhost/demo:1, securityContext: \
+             {seccompProfile: {type: RuntimeDefault}}}]",
+            "spec.initContainers[0].securityContext.seccompProfile",
         ),
         ("hostUsers: false", "spec.hostUsers"),
         ("volumes: [{name: v, configMap: {name: c}}]", "configMap"),
