@@ -485,6 +485,7 @@ fn a_forced_deletion_takes_the_object_away_and_leaves_what_runs_its_grace() {
     let text = manifest::pod_of("web", &[app], &volumes(&shared));
     device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
     device.pod("web").wait_ready();
+    device.wait_for("it to be up", || story(&here) == ["up"]);
     let uid = device.pod("web").uid();
     device.nodlet(["delete", "pod", "web", "--force"]).ok();
     assert!(device.pods().is_empty(), "nobody is shown it any more");
@@ -499,6 +500,6 @@ fn a_forced_deletion_takes_the_object_away_and_leaves_what_runs_its_grace() {
     assert_eq!((device.pod("web").phase().as_str(), story(&here).len()), ("Pending", 2));
     fs::write(here.join("go"), "").expect("the root can be written to");
     device.pod("web").wait_ready();
-    assert_eq!(story(&here), ["up", "hook", "up"]);
+    device.wait_for("the new one to be up", || story(&here) == ["up", "hook", "up"]);
     assert_eq!(device.container_processes().len(), 1);
 }
