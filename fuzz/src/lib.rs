@@ -87,7 +87,7 @@ pub fn fuzz(name: &str, rounds: u64, corpus: &[Vec<u8>], words: &[&[u8]], mut ta
         let what = match outcome {
             Err(_) => "panicked at",
             Ok(()) if begun.elapsed() > SLOW => "took more than 20 s over",
-            Ok(()) if largest_size() - size > GROWTH => "took more than 1 GiB of memory for",
+            Ok(()) if largest_size().saturating_sub(size) > GROWTH => "took more than 1 GiB of memory for",
             Ok(()) => continue,
         };
         panic!("{name} {what} the input of seed {seed}, which is in {}", keep(name, seed, &input).display());
