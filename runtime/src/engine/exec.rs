@@ -107,6 +107,23 @@ pub(super) struct Exec {
     number: u32,
 }
 
+impl Exec {
+    /// Its exit code, when it has one; for who waits for nothing else.
+    ///
+    /// # Errors
+    /// Why there is no process.
+    pub(super) async fn ended(&self) -> Result<Option<i32>, String> {
+        loop {
+            match self.news.recv().await {
+                Ok(ExecNews::Started { .. }) => {}
+                Ok(ExecNews::Exited(code)) => return Ok(Some(code)),
+                Ok(ExecNews::Failed(message)) => return Err(message),
+                Err(_) => return Err("the container is gone".into()),
+            }
+        }
+    }
+}
+
 impl Shell {
     /// Asks the pod's supervisor for a process beside the container's own.
     ///
@@ -255,16 +272,7 @@ async fn exec_probe(
     drop(input);
     let mut kept = Vec::new();
     let ended = {
-        let ended = async {
-            loop {
-                match exec.news.recv().await {
-                    Ok(ExecNews::Started { .. }) => {}
-                    Ok(ExecNews::Exited(code)) => return Ok(Some(code)),
-                    Ok(ExecNews::Failed(message)) => return Err(message),
-                    Err(_) => return Err("the container is gone".into()),
-                }
-            }
-        };
+        let ended = exec.ended();
         let late = async {
             smol::Timer::after(timeout).await;
             Ok(None)

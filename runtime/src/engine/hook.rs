@@ -15,7 +15,7 @@ use crate::spec::{Container, Hook, HookKind, Pod, ProbeAction};
 use crate::supervisor::config::ExecConfig;
 
 use super::Shell;
-use super::exec::{ExecNews, address, read_some};
+use super::exec::{address, read_some};
 
 /// Runs a hook; always answered.
 pub(super) async fn run(shell: Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: HookKind) {
@@ -87,16 +87,7 @@ async fn exec(
     drop((to_output, to_errors));
     let (mut said, mut complained) = (Vec::new(), Vec::new());
     let ended = {
-        let ended = async {
-            loop {
-                match exec.news.recv().await {
-                    Ok(ExecNews::Started { .. }) => {}
-                    Ok(ExecNews::Exited(code)) => return Ok(Some(code)),
-                    Ok(ExecNews::Failed(message)) => return Err(message),
-                    Err(_) => return Err("the container is gone".to_owned()),
-                }
-            }
-        };
+        let ended = exec.ended();
         let read = smol::future::or(read_some(output, &mut said), read_some(errors, &mut complained));
         smol::future::or(read, ended).await
     };
