@@ -70,6 +70,13 @@ impl<'a> TestPod<'a> {
         self.device.nodlet(["logs", self.name, "-c", container]).stdout
     }
 
+    /// Makes a file that a container waits for, by an exec. What ends upon it may take the exec
+    /// with it: the first process of a PID namespace takes all others along.
+    pub fn tell(&self, container: &str, file: &str) {
+        let ran = self.exec(container, ["/bin/demo", "touch", file]);
+        assert!([0, 137].contains(&ran.code), "{ran:?}");
+    }
+
     /// Runs a command in the container, by `nodlet exec`.
     pub fn exec<const N: usize>(&self, container: &str, words: [&str; N]) -> Ran {
         let mut all = vec!["exec", self.name, "-c", container, "--"];

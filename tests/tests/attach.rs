@@ -187,7 +187,7 @@ fn a_container_without_input_is_watched_alone() {
     client.say("nobody hears it\n");
     let refused = device.nodlet(["attach", "absent"]).refused();
     assert!(refused.contains("pods \"absent\" not found"), "{refused}");
-    device.pod("web").exec("app", ["/bin/demo", "touch", "/tmp/go"]).ok();
+    device.pod("web").tell("app", "/tmp/go");
     device.pod("web").wait_log("app", "err");
     device.wait_for("the client to see what comes now", || {
         client.lines.lock().expect("no reader panics").iter().any(|line| line.starts_with("tick "))
@@ -257,7 +257,7 @@ fn who_writes_on_when_the_first_process_has_ended_keeps_nobody_waiting() {
         &manifest::pod_with("web", steps, "restartPolicy: Never\nshareProcessNamespace: true"),
     );
     device.wait_for("it to write", || !device.nodlet(["logs", "web", "--tail=1"]).stdout.is_empty());
-    device.pod("web").exec("app", ["/bin/demo", "touch", "/tmp/go"]).ok();
+    device.pod("web").tell("app", "/tmp/go");
     device.pod("web").wait_phase("Failed");
     assert_eq!(device.pod("web").container("app").exit_code(), Some(3));
     assert!(device.container_processes().is_empty());
@@ -286,7 +286,7 @@ fn a_client_that_is_stopped_holds_up_neither_the_container_nor_the_agent() {
     assert_eq!(&hello, b"hello\nheard\n");
     let pid = Pid::from_raw(child.id() as i32);
     kill(pid, Signal::SIGSTOP).expect("it runs");
-    device.pod("web").exec("app", ["/bin/demo", "touch", "/tmp/go"]).ok();
+    device.pod("web").tell("app", "/tmp/go");
     device.pod("web").wait_phase("Succeeded");
     assert!(device.pod("web").logs("app").ends_with("\nend\n"));
     kill(pid, Signal::SIGCONT).expect("it is there");

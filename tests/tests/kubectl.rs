@@ -73,7 +73,7 @@ fn logs_are_followed_to_the_end_of_the_container() {
     device.pod("job").wait_ready();
     let mut following = Watching::start(kubectl.command(["logs", "-f", "job"]));
     device.wait_for("the first line", || following.saw(|line| line == "first"));
-    device.pod("job").exec("app", ["/bin/demo", "touch", "/tmp/go"]).ok();
+    device.pod("job").tell("app", "/tmp/go");
     device.wait_for("the last line", || following.saw(|line| line == "last"));
     assert!(following.child.wait().expect("it ends").success(), "with the container ends the following");
 

@@ -93,7 +93,7 @@ fn an_admitted_pod_keeps_what_it_was_given_whatever_becomes_of_the_preset() {
     let shown = || device.get("/apis/settings.k8s.io/v1alpha1/namespaces/default/podpresets/p");
     device
         .wait_for("the change", || shown().is_ok_and(|preset| preset["spec"]["env"][0]["value"] == "second"));
-    device.pod("again").exec("app", ["/bin/demo", "touch", "/tmp/go"]).ok();
+    device.pod("again").tell("app", "/tmp/go");
     device.wait_for("another run", || {
         device.pod("again").container("app").restart_count() == 1
             && device.pod("again").logs("app").contains("GIVEN=")
