@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use nodlet_tests::guest::{END, MODULE_LIST, MODULES, ORDERS, SAYS};
 use serde_json::Value;
 
-use crate::{Failure, Outcome, cross, line_of, usage, work};
+use crate::{Failure, Outcome, cross, kubectl, line_of, usage, work};
 
 mod cpio;
 mod debian;
@@ -38,7 +38,7 @@ struct Processor {
     package: &'static str,
     machine: &'static [&'static str],
     console: &'static str,
-    /// As Debian calls it.
+    /// As Debian calls it, and Go.
     debian: &'static str,
 }
 
@@ -85,12 +85,24 @@ const UNIT: &str = "nodlet_runtime";
 /// What nodlet needs and Debian's kernels have as modules.
 const NEEDED: &[&str] = &["erofs", "overlay", "veth", "bridge", "loop"];
 
+/// Suites that drive a device with the real kubectl.
+const WITH_KUBECTL: &[&str] = &["init", "debug"];
+
 const GUESTS: &[Guest<'_>] = &[
     Guest {
         name: "lacking",
         what: "a kernel from which one feature after the other is taken",
         kernel: "",
         runs: &["lacking --ignored --test-threads=1 --skip memory_controller --skip landlock"],
+        modules: NEEDED,
+        only_by_hand: false,
+        systemd: false,
+    },
+    Guest {
+        name: "idle",
+        what: "a day in which nothing happens",
+        kernel: "",
+        runs: &["idle --ignored --test-threads=1"],
         modules: NEEDED,
         only_by_hand: false,
         systemd: false,
@@ -125,6 +137,11 @@ const GUESTS: &[Guest<'_>] = &[
             "reboot",
             "down",
             "ring",
+            "init",
+            "hooks",
+            "policies",
+            "messages",
+            "debug",
             "probes",
             "volumes",
             "network",
@@ -210,6 +227,9 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>]) -> Outcome {
     let tools = debian::package("busybox-static", processor.debian)?;
     let mut programs = build(processor, guests)?;
     programs.insert("busybox".to_owned(), tools.join("usr/bin/busybox"));
+    if guests.iter().any(|guest| guest.has_kubectl()) {
+        programs.insert("kubectl".to_owned(), kubectl::build_for(processor.debian)?);
+    }
     let dir = work(&format!("guest/{}", processor.debian))?;
     let mut passed = 0;
     for guest in guests {
@@ -275,6 +295,10 @@ fn build(processor: &Processor, guests: &[&Guest<'_>]) -> Result<BTreeMap<String
 }
 
 impl Guest<'_> {
+    fn has_kubectl(&self) -> bool {
+        self.runs.iter().filter_map(|run| run.split(' ').next()).any(|run| WITH_KUBECTL.contains(&run))
+    }
+
     fn write_initramfs(
         &self,
         path: &Path,
@@ -299,6 +323,11 @@ impl Guest<'_> {
             cpio.file("/bin/busybox", 0o755, &fs::read(program("busybox")?)?).map_err(failed)?;
         }
         cpio.file("/init", 0o755, &fs::read(program("guest-init")?)?).map_err(failed)?;
+        if self.has_kubectl() {
+            // Where the tests look for it, which is where they were built.
+            let at = kubectl::path()?.display().to_string();
+            cpio.file(&at, 0o755, &fs::read(program("kubectl")?)?).map_err(failed)?;
+        }
         wanted.sort_unstable();
         wanted.dedup();
         for name in wanted {

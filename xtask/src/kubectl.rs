@@ -2,7 +2,7 @@
 //! `xtask/kubectl/go.sum`): there is no better witness that the local API is
 //! Kubernetes'.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{Failure, Outcome, project, run as run_command, work};
@@ -16,9 +16,26 @@ pub(crate) fn run(_: &[String]) -> Outcome {
 
 /// Builds it where it is not built yet; that takes some minutes, once.
 pub(crate) fn build() -> Result<PathBuf, Failure> {
-    let path = work("kubectl")?.join(format!("kubectl-{VERSION}"));
+    let path = path()?;
+    build_at(&path, None)?;
+    Ok(path)
+}
+
+/// The same for a guest's processor, as Go calls it.
+pub(crate) fn build_for(processor: &str) -> Result<PathBuf, Failure> {
+    let path = work("kubectl")?.join(format!("kubectl-{VERSION}-{processor}"));
+    build_at(&path, Some(processor))?;
+    Ok(path)
+}
+
+/// Where the tests look for it.
+pub(crate) fn path() -> Result<PathBuf, Failure> {
+    Ok(work("kubectl")?.join(format!("kubectl-{VERSION}")))
+}
+
+fn build_at(path: &Path, processor: Option<&str>) -> Outcome {
     if path.exists() {
-        return Ok(path);
+        return Ok(());
     }
     if Command::new("go").arg("version").output().is_err() {
         return Err("kubectl is built with Go 1.26 or later: install it, and have `go` in PATH".into());
@@ -31,6 +48,7 @@ pub(crate) fn build() -> Result<PathBuf, Failure> {
         Command::new("go")
             .current_dir(project().join("xtask/kubectl"))
             .env("CGO_ENABLED", "0")
+            .envs(processor.map(|processor| ("GOARCH", processor)))
             .args(["build", "-trimpath", "-ldflags"])
             .arg(format!(
                 "-s -w -X {of}.gitVersion=v{VERSION} -X {of}.gitMajor={major} -X {of}.gitMinor={minor}"
@@ -39,6 +57,6 @@ pub(crate) fn build() -> Result<PathBuf, Failure> {
             .arg(&new)
             .arg("."),
     )?;
-    std::fs::rename(&new, &path)?;
-    Ok(path)
+    std::fs::rename(&new, path)?;
+    Ok(())
 }
