@@ -492,6 +492,7 @@ fn docker_images(
 fn document(member: &str, bytes: Vec<u8>) -> Result<(String, Document), ArchiveError> {
     let wrong = |problem: String| ArchiveError::Document { member: member.to_owned(), problem };
     let document = Document::parse(&bytes).map_err(|error| wrong(error.to_string()))?;
+    document.config.check().map_err(wrong)?;
     let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
     Ok((text, document))
 }

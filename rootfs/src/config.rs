@@ -1,10 +1,13 @@
 //! What an image says of how to run it: its configuration document, as OCI and
 //! Docker write it. Pure.
 
+use std::fmt;
+
 use serde::Deserialize;
 
 use crate::platform::Platform;
 use crate::reference::Digest;
+use crate::signal::signal_of;
 
 /// How the image wants to be run, where a Pod does not say otherwise. Of what else a
 /// configuration has (labels, ports, volumes, history) nothing is kept in memory: a
@@ -49,6 +52,8 @@ struct Raw {
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
 struct RawRootfs {
+    #[serde(rename = "type")]
+    kind: Option<String>,
     #[serde(default)]
     diff_ids: Option<Vec<Digest>>,
 }
@@ -57,46 +62,102 @@ struct RawRootfs {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "PascalCase", default, expecting = "an object")]
 struct RawConfig {
-    entrypoint: Option<Vec<String>>,
-    cmd: Option<Vec<String>>,
-    env: Option<Vec<String>>,
+    entrypoint: Option<Texts>,
+    cmd: Option<Texts>,
+    env: Option<Texts>,
     user: Option<String>,
     working_dir: Option<String>,
     stop_signal: Option<String>,
 }
 
-impl RawConfig {
-    /// Refuses what no process can be given, while it can be said of which field it is.
-    fn check(&self) -> Result<(), String> {
-        let lists = [("Entrypoint", &self.entrypoint), ("Cmd", &self.cmd), ("Env", &self.env)];
-        let texts =
-            [("User", &self.user), ("WorkingDir", &self.working_dir), ("StopSignal", &self.stop_signal)];
-        let values =
-            lists.into_iter().flat_map(|(field, list)| list.iter().flatten().map(move |text| (field, text)));
-        let mut values =
-            values.chain(texts.into_iter().filter_map(|(field, text)| Some((field, text.as_ref()?))));
-        match values.find(|(_, text)| text.contains('\0')) {
-            Some((field, _)) => {
-                Err(format!("config.{field}: a text with a NUL byte, which no process can be given"))
+/// A list that is no longer than a process can be given, however long the document is: an agent
+/// reads it whenever it starts a container.
+#[derive(Default)]
+struct Texts(Vec<String>);
+
+/// Entries of one list, and its bytes: the kernel takes no text of more (`MAX_ARG_STRLEN`).
+const TEXTS: usize = 4096;
+const TEXT_BYTES: usize = 128 << 10;
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Texts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a sequence")
             }
-            None => Ok(()),
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Texts, A::Error> {
+                let (mut texts, mut bytes) = (Vec::new(), 0);
+                while let Some(text) = list.next_element::<String>()? {
+                    bytes += text.len();
+                    if texts.len() == TEXTS || bytes > TEXT_BYTES {
+                        let problem = format!("a list of more than {TEXTS} texts, or 128 KiB of them");
+                        return Err(serde::de::Error::custom(problem));
+                    }
+                    texts.push(text);
+                }
+                Ok(Texts(texts))
+            }
         }
+        deserializer.deserialize_seq(Visitor)
     }
 }
+
+impl ImageConfig {
+    /// Refuses what no process can be given, or what would quietly be something else. The error
+    /// names the field.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let lists = [("Entrypoint", &self.entrypoint), ("Cmd", &self.cmd), ("Env", &self.env)];
+        let signal = self.stop_signal.as_deref().unwrap_or_default();
+        let texts = [("User", &*self.user), ("WorkingDir", &*self.working_dir), ("StopSignal", signal)];
+        let lists = lists.into_iter().flat_map(|(field, list)| list.iter().map(move |text| (field, &**text)));
+        for (field, text) in lists.chain(texts) {
+            if text.contains('\0') {
+                return Err(format!("config.{field}: a text with a NUL byte, which no process can be given"));
+            }
+        }
+        for (field, text) in texts {
+            if text.len() > TEXT_MAX {
+                return Err(format!("config.{field}: {} bytes: at most {TEXT_MAX} are taken", text.len()));
+            }
+        }
+        if let Some(pair) = self.env.iter().find(|pair| pair.find('=').is_none_or(|at| at == 0)) {
+            let pair: String = pair.chars().take(60).collect();
+            return Err(format!("config.Env: {pair:?}: must be NAME=value"));
+        }
+        if !self.working_dir.is_empty() && !self.working_dir.starts_with('/') {
+            return Err(format!("config.WorkingDir: {:?}: must be an absolute path", self.working_dir));
+        }
+        if !signal.is_empty() && signal_of(signal).is_none() {
+            return Err(format!("config.StopSignal: {signal:?}: must be a signal, as SIGTERM or 15"));
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a user, directory or signal: no path is longer.
+const TEXT_MAX: usize = 4096;
 
 impl Document {
     /// Reads the document's JSON. The error names the field.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Document, serde_json::Error> {
         let raw: Raw = serde_json::from_slice(bytes)?;
+        if let Some(kind) = raw.rootfs.kind.filter(|kind| kind != "layers") {
+            let kind: String = kind.chars().take(60).collect();
+            let problem = format!("rootfs.type: {kind:?}: must be \"layers\"");
+            return Err(serde::de::Error::custom(problem));
+        }
         let config = raw.config.unwrap_or_default();
-        config.check().map_err(serde::de::Error::custom)?;
         Ok(Document {
             platform: Platform::new(&raw.os, &raw.architecture, raw.variant.as_deref()),
             created: raw.created.filter(|created| !created.is_empty()),
             config: ImageConfig {
-                entrypoint: config.entrypoint.unwrap_or_default(),
-                cmd: config.cmd.unwrap_or_default(),
-                env: config.env.unwrap_or_default(),
+                entrypoint: config.entrypoint.unwrap_or_default().0,
+                cmd: config.cmd.unwrap_or_default().0,
+                env: config.env.unwrap_or_default().0,
                 user: config.user.unwrap_or_default(),
                 working_dir: config.working_dir.unwrap_or_default(),
                 stop_signal: config.stop_signal.filter(|signal| !signal.is_empty()),
@@ -131,6 +192,7 @@ mod tests {
         assert_eq!(document.diff_ids, [digest]);
         assert_eq!(document.created.as_deref(), Some("2024-01-02T03:04:05Z"));
         let config = document.config;
+        config.check().expect("nothing is wrong with it");
         assert_eq!((config.entrypoint, config.cmd), (vec!["/e".to_owned()], vec!["c".to_owned()]));
         assert_eq!((config.env, config.user.as_str()), (vec!["A=b".to_owned()], "www:80"));
         assert_eq!((config.working_dir.as_str(), config.stop_signal.as_deref()), ("/w", Some("SIGQUIT")));

@@ -32,6 +32,7 @@ mod load;
 mod members;
 mod platform;
 mod reference;
+mod signal;
 mod store;
 #[cfg(test)]
 mod testing;
@@ -45,4 +46,5 @@ pub use load::{LoadError, LoadOptions, Loaded, Progress, Refusal, Unpacker, unpa
 pub use members::TarError;
 pub use platform::{Platform, PlatformError};
 pub use reference::{Digest, DigestError, Reference, ReferenceError};
+pub use signal::signal_of;
 pub use store::{Image, RemoveError, Removed, Store, StoreError};

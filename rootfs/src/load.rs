@@ -463,6 +463,8 @@ fn check(unpacked: &Unpacked, request: &Request, staging: &Path) -> Result<(), L
             return Err(wrong(format!("that the configuration of image {} is that of {id}", image.id)));
         }
         let document = Document::parse(image.config.as_bytes())
+            .map_err(|error| error.to_string())
+            .and_then(|document| document.config.check().map(|()| document))
             .map_err(|error| wrong(format!("that image {id} has a configuration: {error}")))?;
         let layers = image.layers.iter().map(|layer| &layer.diff_id);
         if !layers.clone().eq(&document.diff_ids) {

@@ -210,6 +210,26 @@ impl<R: Read> Members<R> {
         self.reader
     }
 
+    /// Reads what follows the archive, to the end: whoever writes into a pipe is not to be cut off.
+    /// Tools fill the last blocks with zeros; anything else is no part of what was saved.
+    pub(crate) fn finish(mut self) -> Result<(), TarError> {
+        self.at = self.position;
+        let mut block = [0; BLOCK as usize];
+        loop {
+            match self.reader.read(&mut block) {
+                Ok(0) => return Ok(()),
+                Ok(n) if is_empty(&block[..n]) => self.position += n as u64,
+                Ok(_) => {
+                    return Err(
+                        self.wrong("something after its end: it is damaged, or more than one archive")
+                    );
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(TarError::Read { offset: self.position, source }),
+            }
+        }
+    }
+
     fn header(&mut self) -> Result<Option<Header>, TarError> {
         let mut header = Header::new_old();
         self.at = self.next;

@@ -284,6 +284,11 @@ impl Store {
         images.collect()
     }
 
+    /// What images are called, whole or not: nothing of the images themselves is read.
+    pub fn names(&self) -> Result<Vec<String>, StoreError> {
+        Ok(self.entries()?.into_values().flat_map(|entry| entry.names).collect())
+    }
+
     /// The image that a Pod's `image` names: by name and tag, by name and
     /// digest of its manifest, or by its ID.
     pub fn find(&self, reference: &Reference) -> Result<Option<Image>, StoreError> {

@@ -25,6 +25,8 @@ use crate::supervisor::config::{
 };
 use crate::volume::{self, Volumes};
 
+use environment::{Room, Variables};
+
 /// Bytes of a pod's /dev/shm, as container runtimes have it.
 const SHM_SIZE: u64 = 64 << 20;
 
@@ -99,11 +101,13 @@ pub fn container_config(
     let id = container_id(pod, &container.name, attempt.number);
     let run = run_directory(paths, &pod.uid.0, &container.name, attempt.number);
     let privileged = container.security_context.privileged;
+    let mut room = Room::new();
+    let variables = environment::variables(pod, container, facts, &mut room)?;
     Ok(ContainerConfig {
         name: container.name.clone(),
         process: ProcessConfig {
-            args: arguments(pod, container, image, facts)?,
-            env: environment::of(pod, container, image, facts),
+            args: arguments(container, image, &variables, &mut room)?,
+            env: environment::of(pod, image, variables, facts),
             cwd: working_directory(container, image),
             user: user(pod, container, image),
             capabilities: identity::capabilities(&container.security_context),
@@ -136,18 +140,17 @@ fn container_id(pod: &Pod, container: &str, number: u32) -> String {
 
 /// `command` and `args` against the image's Entrypoint and Cmd: a `command` puts both aside.
 fn arguments(
-    pod: &Pod,
     container: &Container,
     image: &ImageConfig,
-    facts: &Facts<'_>,
+    variables: &Variables,
+    room: &mut Room,
 ) -> Result<Vec<String>, StartFailure> {
-    let variables = environment::variables(pod, container, facts);
-    let expand = |words: &[String]| -> Vec<String> {
-        words.iter().map(|word| environment::expand(word, &variables)).collect()
-    };
     let (mut command, args) = match (&container.command, &container.args) {
-        (Some(command), args) => (expand(command), args.as_deref().map(expand).unwrap_or_default()),
-        (None, Some(args)) => (image.entrypoint.clone(), expand(args)),
+        (Some(command), args) => (
+            expand_all(command, variables, room)?,
+            expand_all(args.as_deref().unwrap_or_default(), variables, room)?,
+        ),
+        (None, Some(args)) => (image.entrypoint.clone(), expand_all(args, variables, room)?),
         (None, None) => (image.entrypoint.clone(), image.cmd.clone()),
     };
     command.extend(args);
@@ -160,10 +163,17 @@ fn arguments(
     Ok(command)
 }
 
+fn expand_all(words: &[String], variables: &Variables, room: &mut Room) -> Result<Vec<String>, StartFailure> {
+    words.iter().map(|word| environment::expand(word, variables, room)).collect()
+}
+
 /// The words of an exec probe: only variables with plain values are expanded, as under a kubelet.
-pub fn probe_command(container: &Container, command: &[String]) -> Vec<String> {
-    let variables = environment::plain(container);
-    command.iter().map(|word| environment::expand(word, &variables)).collect()
+///
+/// # Errors
+/// They are longer than any process can be given.
+pub fn probe_command(container: &Container, command: &[String]) -> Result<Vec<String>, String> {
+    let words = expand_all(command, &environment::plain(container), &mut Room::new());
+    words.map_err(|failure| failure.message.into())
 }
 
 fn working_directory(container: &Container, image: &ImageConfig) -> PathBuf {
@@ -298,46 +308,9 @@ fn oom_score_adj(pod: &Pod, container: &Container, memory: u64) -> i32 {
     }
 }
 
-/// The first real-time signal as images count them: glibc's. musl keeps one more for
-/// itself, so libc's own `SIGRTMIN` is another number than whoever wrote STOPSIGNAL meant.
-const SIGRTMIN: i32 = 34;
-
-/// The last one.
-const SIGRTMAX: i32 = 64;
-
 /// The signal of STOPSIGNAL, by name or number; SIGTERM where there is none or no such.
 pub fn stop_signal(named: Option<&str>) -> i32 {
-    let Some(named) = named.filter(|named| !named.is_empty()) else { return libc::SIGTERM };
-    if let Ok(number) = named.parse() {
-        return if (1..=SIGRTMAX).contains(&number) { number } else { libc::SIGTERM };
-    }
-    let name = named.to_ascii_uppercase();
-    let name = name.strip_prefix("SIG").unwrap_or(&name);
-    let real_time = name
-        .strip_prefix("RTMIN")
-        .map(|offset| real_time(SIGRTMIN, offset, '+'))
-        .or_else(|| name.strip_prefix("RTMAX").map(|offset| real_time(SIGRTMAX, offset, '-')));
-    if let Some(number) = real_time {
-        return number.unwrap_or(libc::SIGTERM);
-    }
-    // Old names, which nix does not know.
-    let name = match name {
-        "IOT" => "ABRT",
-        "CLD" => "CHLD",
-        "POLL" => "IO",
-        name => name,
-    };
-    format!("SIG{name}").parse::<nix::sys::signal::Signal>().map_or(libc::SIGTERM, |signal| signal as i32)
-}
-
-/// The real-time signal so far from `end`: `+3`, `-14` or nothing.
-fn real_time(end: i32, offset: &str, sign: char) -> Option<i32> {
-    let offset: i32 = match offset.strip_prefix(sign) {
-        Some(digits) => digits.parse::<u8>().ok()?.into(),
-        None => offset.is_empty().then_some(0)?,
-    };
-    let number = if sign == '-' { end - offset } else { end + offset };
-    (SIGRTMIN..=SIGRTMAX).contains(&number).then_some(number)
+    named.and_then(nodlet_rootfs::signal_of).unwrap_or(libc::SIGTERM)
 }
 
 /// Writable layers and termination messages of a pod's runs, in its directory.

@@ -6,12 +6,14 @@
 
 use std::process::Command;
 
-use crate::{Failure, Outcome, cargo, earlier, guest, run as run_command, setup, usage};
+use crate::{Failure, Outcome, cargo, earlier, guest, run as run_command, setup, target_dir, usage};
 
 /// How a subject is tested.
 enum Test {
     /// With random inputs: rounds that take some minutes, and the tests.
     Random(u64, &'static [&'static str]),
+    /// The same, of a program that counts what the inputs reach.
+    Guided(u64, &'static [&'static str]),
     /// As often, or as much, as is said: what takes some minutes, and the tests.
     Rounds(u64, &'static [&'static str]),
     /// In every case there is, or in those of one part: `2/5`.
@@ -26,7 +28,7 @@ const SUBJECTS: &[(&str, Test)] = &[
     // Archives, manifests, protocol frames and API requests, changed at random.
     (
         "fuzz",
-        Test::Random(
+        Test::Guided(
             50_000,
             &["--package", "nodlet-rootfs", "--package", "nodlet-runtime", "--lib", "changed_at_random"],
         ),
@@ -62,7 +64,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let chosen = || SUBJECTS.iter().filter(|(name, _)| wanted.is_empty() || wanted.contains(name));
     for (name, test) in chosen() {
         let (has_rounds, has_seed, has_parts) = match test {
-            Test::Random(..) => (true, true, false),
+            Test::Random(..) | Test::Guided(..) => (true, true, false),
             Test::Rounds(..) => (true, false, false),
             Test::Parts(_) => (false, false, true),
             Test::All(_) => (false, false, false),
@@ -79,15 +81,19 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     }
     for (_, test) in chosen() {
         match test {
-            Test::Random(default, test) | Test::Rounds(default, test) => {
-                if test.contains(&"nodlet-tests") {
+            Test::Random(default, words) | Test::Rounds(default, words) | Test::Guided(default, words) => {
+                if words.contains(&"nodlet-tests") {
                     build()?;
                 }
                 let rounds = rounds.clone().unwrap_or_else(|| default.to_string());
+                let mut cargo = cargo();
+                if let Test::Guided(..) = test {
+                    counting(&mut cargo);
+                }
                 run_command(
-                    cargo()
+                    cargo
                         .arg("test")
-                        .args(*test)
+                        .args(*words)
                         .args(["--", "--nocapture"])
                         .env("NODLET_ROUNDS", rounds)
                         .env("NODLET_SEED", seed.as_deref().unwrap_or("1")),
@@ -98,6 +104,15 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Has each piece of code count how often it runs, for `tests/fuzz/src/coverage.rs`.
+fn counting(cargo: &mut Command) {
+    // What .cargo/config.toml says is not added to these.
+    const FLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static -C passes=sancov-module \
+                         -C llvm-args=-sanitizer-coverage-level=3 \
+                         -C llvm-args=-sanitizer-coverage-inline-8bit-counters";
+    cargo.env("RUSTFLAGS", FLAGS).env("CARGO_TARGET_DIR", target_dir().join("fuzz"));
 }
 
 fn is_number(text: &str) -> bool {

@@ -102,6 +102,7 @@ impl TarFile {
             members.insert(name, location);
             bounded(members.len())?;
         }
+        walk.finish().map_err(ArchiveError::Tar)?;
         Ok(TarFile { file, members })
     }
 }

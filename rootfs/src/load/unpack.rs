@@ -214,8 +214,7 @@ impl Unpacking<'_> {
                 Format::Other => {}
             }
         }
-        // To the end, so that whoever writes into the pipe is not cut off.
-        io::copy(&mut members.into_inner(), &mut io::sink()).map_err(ArchiveError::Read)?;
+        members.finish().map_err(ArchiveError::Tar)?;
         let planned = plan(&mut passed, &self.request.wanted)?;
         for layer in planned.iter().flat_map(|image| &image.layers) {
             match passed.resolve(&layer.member).and_then(|name| met.get_mut(&name)) {

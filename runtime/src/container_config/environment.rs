@@ -1,7 +1,10 @@
 //! The environment of a container, and `$(VAR)`.
 
+use std::collections::BTreeMap;
+
 use nodlet_rootfs::ImageConfig;
 
+use crate::node::{StartFailure, StartFailureReason};
 use crate::pod_files;
 use crate::spec::container::EnvSource;
 use crate::spec::{Container, Pod};
@@ -11,57 +14,102 @@ use super::Facts;
 /// Where an image says nothing, as container runtimes have it.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Variables in the order in which they were set; a later one of a name wins.
-pub(super) type Variables = Vec<(String, String)>;
+/// Bytes of a command with its environment: the kernel executes no more (`ARG_MAX` of execve(2)), so what
+/// variables of variables would grow beyond it is not made.
+const ROOM: usize = 2 << 20;
 
-fn get<'a>(variables: &'a Variables, name: &str) -> Option<&'a str> {
-    variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+/// What is left of [`ROOM`] for one container.
+pub(super) struct Room(usize);
+
+impl Room {
+    pub(super) fn new() -> Self {
+        Room(ROOM)
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<(), StartFailure> {
+        match self.0.checked_sub(bytes) {
+            Some(left) => {
+                self.0 = left;
+                Ok(())
+            }
+            None => Err(StartFailure {
+                reason: StartFailureReason::CreateContainerError,
+                message: "its command and environment, with the variables in them expanded, are longer than 2 MiB, \
+                          which no process can be given"
+                    .into(),
+            }),
+        }
+    }
 }
 
-fn set(variables: &mut Variables, name: &str, value: String) {
-    match variables.iter_mut().find(|(known, _)| known == name) {
-        Some((_, old)) => *old = value,
-        None => variables.push((name.to_owned(), value)),
+/// Variables in the order in which they were set; a later one of a name wins.
+#[derive(Default)]
+pub(super) struct Variables {
+    list: Vec<(String, String)>,
+    /// Where in the list each is.
+    places: BTreeMap<String, usize>,
+}
+
+impl Variables {
+    fn get(&self, name: &str) -> Option<&str> {
+        self.places.get(name).map(|place| self.list[*place].1.as_str())
+    }
+
+    fn set(&mut self, name: &str, value: String) {
+        match self.places.get(name) {
+            Some(place) => self.list[*place].1 = value,
+            None => {
+                self.places.insert(name.to_owned(), self.list.len());
+                self.list.push((name.to_owned(), value));
+            }
+        }
     }
 }
 
 /// The whole environment: PATH and HOSTNAME, what the image says, what the container says.
-pub(super) fn of(pod: &Pod, container: &Container, image: &ImageConfig, facts: &Facts<'_>) -> Vec<String> {
-    let mut variables = vec![
-        ("PATH".to_owned(), PATH.to_owned()),
-        ("HOSTNAME".to_owned(), pod_files::hostname(pod, facts.host_name)),
-    ];
+pub(super) fn of(pod: &Pod, image: &ImageConfig, own: Variables, facts: &Facts<'_>) -> Vec<String> {
+    let mut variables = Variables::default();
+    variables.set("PATH", PATH.to_owned());
+    variables.set("HOSTNAME", pod_files::hostname(pod, facts.host_name));
     for pair in &image.env {
         if let Some((name, value)) = pair.split_once('=') {
-            set(&mut variables, name, value.to_owned());
+            variables.set(name, value.to_owned());
         }
     }
-    for (name, value) in self::variables(pod, container, facts) {
-        set(&mut variables, &name, value);
+    for (name, value) in own.list {
+        variables.set(&name, value);
     }
-    variables.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+    variables.list.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
 /// `env` in order, each value expanded by those before it.
-pub(super) fn variables(pod: &Pod, container: &Container, facts: &Facts<'_>) -> Variables {
-    let mut variables = Variables::new();
+pub(super) fn variables(
+    pod: &Pod,
+    container: &Container,
+    facts: &Facts<'_>,
+    room: &mut Room,
+) -> Result<Variables, StartFailure> {
+    let mut variables = Variables::default();
     for variable in &container.env {
         let value = match &variable.value {
-            EnvSource::Value(value) => expand(value, &variables),
+            EnvSource::Value(value) => expand(value, &variables, room)?,
             EnvSource::Field(path) => field(pod, path, facts),
         };
-        set(&mut variables, &variable.name, value);
+        variables.set(&variable.name, value);
     }
-    variables
+    Ok(variables)
 }
 
 /// The variables with plain values, as written: what a kubelet expands in the command of an exec probe.
 pub(super) fn plain(container: &Container) -> Variables {
-    let plain = container.env.iter().filter_map(|variable| match &variable.value {
-        EnvSource::Value(value) => Some((variable.name.clone(), value.clone())),
-        EnvSource::Field(_) => None,
-    });
-    plain.collect()
+    let mut variables = Variables::default();
+    for variable in &container.env {
+        match &variable.value {
+            EnvSource::Value(value) => variables.set(&variable.name, value.clone()),
+            EnvSource::Field(_) => {}
+        }
+    }
+    variables
 }
 
 /// `valueFrom.fieldRef`: validation lets no other path through.
@@ -86,34 +134,40 @@ fn field(pod: &Pod, path: &str, facts: &Facts<'_>) -> String {
 
 /// `$(NAME)` by its value, `$$` by `$`; what is unknown stays as it is written
 /// (Kubernetes: `third_party/forked/golang/expansion`).
-pub(super) fn expand(text: &str, variables: &Variables) -> String {
+pub(super) fn expand(text: &str, variables: &Variables, room: &mut Room) -> Result<String, StartFailure> {
     let mut out = String::with_capacity(text.len());
+    let mut add = |text: &str| {
+        room.take(text.len())?;
+        out.push_str(text);
+        Ok(())
+    };
     let mut rest = text;
+    // Nothing behind the last one is a name, however often one begins there.
+    let last = text.rfind(')').unwrap_or(0);
     while let Some(at) = rest.find('$') {
-        out.push_str(&rest[..at]);
+        add(&rest[..at])?;
         let after = &rest[at + 1..];
+        let closes = text.len() - after.len() < last;
         if let Some(reference) = after.strip_prefix('(') {
-            match reference.split_once(')') {
+            match closes.then(|| reference.split_once(')')).flatten() {
                 Some((name, tail)) => {
-                    match get(variables, name) {
-                        Some(value) => out.push_str(value),
-                        None => out.push_str(&rest[at..at + name.len() + 3]),
-                    }
+                    add(variables.get(name).unwrap_or(&rest[at..at + name.len() + 3]))?;
                     rest = tail;
                 }
                 None => {
-                    out.push_str("$(");
+                    add("$(")?;
                     rest = reference;
                 }
             }
         } else if let Some(tail) = after.strip_prefix('$') {
-            out.push('$');
+            add("$")?;
             rest = tail;
         } else {
-            out.push('$');
+            add("$")?;
             rest = after;
         }
     }
-    out.push_str(rest);
-    out
+    add(rest)?;
+    room.take(1)?;
+    Ok(out)
 }

@@ -76,6 +76,34 @@ fn command_and_args_replace_what_the_image_says() {
 }
 
 #[test]
+fn variables_of_variables_grow_no_further_than_a_process_can_be_given() {
+    let doubled: Vec<String> =
+        (1..40).map(|n| format!("{{name: V{n}, value: \"$(V{m})$(V{m})\"}}", m = n - 1)).collect();
+    let env = format!("env: [{{name: V0, value: laugh}}, {}]", doubled.join(", "));
+    let failure = config_of(&env, "", &ImageConfig::default()).expect_err("it is too long");
+    assert_eq!(failure.reason, StartFailureReason::CreateContainerError);
+    assert!(failure.message.contains("are longer than 2 MiB"), "{}", failure.message);
+    // In the words of a command, too, and in those of a probe.
+    let word = "a".repeat(1000);
+    let words = vec!["\"$(V)\""; 5000].join(", ");
+    let command = format!("env: [{{name: V, value: {word}}}], command: [{words}]");
+    config_of(&command, "", &ImageConfig::default()).expect_err("it is too long");
+    let few = format!("env: [{{name: V, value: {word}}}], command: [{}]", vec!["\"$(V)\""; 500].join(", "));
+    assert_eq!(made(&few, "").process.args, vec![word; 500]);
+}
+
+#[test]
+fn a_reference_without_an_end_is_text_and_the_one_before_it_a_reference() {
+    let of =
+        |text: &str| made(&format!("env: [{{name: V, value: v}}], command: [\"{text}\"]"), "").process.args;
+    assert_eq!(of("$(V)$(V"), ["v$(V"]);
+    assert_eq!(of("$(V$(V)"), ["$(V$(V)"]);
+    assert_eq!(of("$($(V))"), ["$($(V))"]);
+    assert_eq!(of("$$($(V"), ["$($(V"]);
+    assert_eq!(of("x$(V)$"), ["xv$"]);
+}
+
+#[test]
 fn the_environment_is_the_images_with_the_containers_over_it() {
     let made = made(
         "env: [{name: A, value: own}, {name: C, value: \"$(A)-$(B)-$(D)\"}, {name: D, value: late},

@@ -227,8 +227,10 @@ async fn ask(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: ProbeKind
     match &probe.action {
         ProbeAction::Exec(command) => {
             let name = container.name.clone();
-            let command = crate::container_config::probe_command(container, command);
-            exec_probe(shell, pod, &name, attempt.number, command, probe.timeout).await
+            match crate::container_config::probe_command(container, command) {
+                Ok(command) => exec_probe(shell, pod, &name, attempt.number, command, probe.timeout).await,
+                Err(error) => ProbeResult::Error(error.into()),
+            }
         }
         ProbeAction::HttpGet { secure, host, port, path, headers } => {
             let host = host.as_deref();

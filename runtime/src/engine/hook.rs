@@ -75,7 +75,7 @@ async fn exec(
     container: &Container,
     command: &[String],
 ) -> Result<(), Unwell> {
-    let args = crate::container_config::probe_command(container, command);
+    let args = crate::container_config::probe_command(container, command)?;
     let pipe = || {
         let pipe = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC);
         pipe.map_err(|errno| format!("failed to make a pipe: {errno}"))

@@ -217,8 +217,8 @@ fn near(images: &nodlet_rootfs::Store, wish: &Reference) -> Option<String> {
         let same_name = last(known.path()) == last(wish.path());
         same_name.then_some((known.tag() != wish.tag(), known.domain() != wish.domain()))
     };
-    let names = images.images().ok()?.into_iter().flat_map(|image| image.names);
-    let found = names.filter_map(|name| alike(&name).map(|distance| (distance, name)));
+    let found =
+        images.names().ok()?.into_iter().filter_map(|name| alike(&name).map(|distance| (distance, name)));
     found.min().map(|(_, name)| name)
 }
 

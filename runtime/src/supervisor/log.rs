@@ -195,13 +195,14 @@ impl Log {
         &self.config
     }
 
-    /// The content of the last lines: at most 80 of them and 2048 bytes
-    /// (`FallbackToLogsOnError`).
+    /// The content of the last lines: at most 80 of them and 2048 bytes, one that has no end yet
+    /// included (`FallbackToLogsOnError`).
     pub(super) fn tail(&self) -> String {
         const LINES: usize = 80;
         const BYTES: usize = 2048;
-        // A line of nothing but its prefix has some 50 bytes.
-        const WINDOW: u64 = 8192;
+        // A piece of a long line, and before it those bytes, in 80 lines that have a prefix of some
+        // 50 bytes each.
+        const WINDOW: u64 = (MAX_LINE + 8192) as u64;
         let read = || -> io::Result<Vec<u8>> {
             let mut options = OpenOptions::new();
             let mut file = options.read(true).custom_flags(NOTHING_ELSE).open(&self.config.path)?;
@@ -230,6 +231,10 @@ impl Log {
                 let content = if partial { content.strip_suffix(b"\n").unwrap_or(content) } else { content };
                 text.extend_from_slice(content);
             }
+        }
+        for rest in [&self.partial.stdout, &self.partial.stderr].into_iter().filter(|rest| !rest.is_empty()) {
+            text.extend_from_slice(rest);
+            text.push(b'\n');
         }
         let start = text.len().saturating_sub(BYTES);
         String::from_utf8_lossy(&text[start..]).into_owned()

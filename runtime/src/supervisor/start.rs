@@ -159,7 +159,7 @@ impl Start<'_> {
         sys::join_tasks(&config.cgroup.v1_tasks).map_err(StartError::JoinCgroup)?;
         // libcontainer keeps the caller's groups where a container has none.
         let _ = nix::unistd::setgroups(&[]);
-        let volumes = volume::resolve(&config, self.namespaces)?;
+        let mut volumes = volume::resolve(&config, self.namespaces)?;
         // Now: they may be copied from the host's mount namespace or by entering their own.
         let layers: Vec<OwnedFd> = self
             .layers
@@ -206,10 +206,11 @@ impl Start<'_> {
         volume::check_mount_points(&volumes, root_fd.as_fd())?;
         volume::make_working_directory(&config, root_fd.as_fd(), &volumes)
             .map_err(|source| StartError::WorkingDirectory { path: config.process.cwd.clone(), source })?;
-        // Where the container's terminal goes later, when there is one; not over what a volume has there.
-        let covered = |volume: &Volume| ["/dev", CONSOLE].map(Path::new).contains(&volume.destination());
-        let has_console = config.tty && !volumes.iter().any(covered);
         volume::prepare_root(root_fd.as_fd()).map_err(StartError::Root)?;
+        volume::find_places(&mut volumes, root_fd.as_fd())?;
+        // Where the container's terminal goes later, when there is one; not over what a volume has there.
+        let covered = |volume: &Volume| ["/dev", CONSOLE].map(Path::new).contains(&volume.place());
+        let has_console = config.tty && !volumes.iter().any(covered);
         let attached = volume::attach(volumes, root_fd.as_fd(), &directory("volumes")?)?;
         let cgroup = hide_cgroups(&config, &directory("cgroup")?).map_err(StartError::JoinCgroup)?;
 

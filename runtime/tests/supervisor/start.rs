@@ -23,6 +23,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("volumes_are_mounted_and_nothing_leaves_them", volumes_are_mounted_and_nothing_leaves_them),
     ("a_dev_of_the_host_stays_what_it_is", a_dev_of_the_host_stays_what_it_is),
     (
+        "a_dev_of_the_host_stays_what_it_is_wherever_links_lead",
+        a_dev_of_the_host_stays_what_it_is_wherever_links_lead,
+    ),
+    (
         "volumes_lie_where_the_kernels_own_file_systems_are",
         volumes_lie_where_the_kernels_own_file_systems_are,
     ),
@@ -225,6 +229,43 @@ fn a_dev_of_the_host_stays_what_it_is() {
         fs::read_dir(&dev).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     assert_eq!(names, ["own", "ptmx", "shm"]);
+    assert!(fs::symlink_metadata(dev.join("ptmx")).unwrap().is_file());
+}
+
+/// The same by a link in the image, or in another volume, where it can be put while others start.
+fn a_dev_of_the_host_stays_what_it_is_wherever_links_lead() {
+    let pod = Pod::new("led");
+    let (dev, other) = (pod.root.join("dev"), pod.root.join("other"));
+    fs::create_dir_all(dev.join("shm")).unwrap();
+    fs::write(dev.join("ptmx"), "the host's\n").unwrap();
+    fs::create_dir_all(&other).unwrap();
+    std::os::unix::fs::symlink("/dev", other.join("led")).unwrap();
+    std::os::unix::fs::symlink("/sys", other.join("kernel")).unwrap();
+
+    let image = pod.root.join("layer");
+    fs::create_dir_all(image.join("usr")).unwrap();
+    std::os::unix::fs::symlink("/usr/../dev", image.join("led")).unwrap();
+    let mut config = pod.container("app", &["link=/led", "ls=/dev", "cat=/dev/ptmx"]);
+    config.mounts = vec![mount(MountSource::Host(dev.clone()), "/led")];
+    let (exit, output) = pod.run(&config);
+    assert_eq!((exit.code, &*output), (0, "/usr/../dev\nptmx shm\nthe host's\n"), "{output}");
+
+    for (link, leads) in [("led", "/dev"), ("kernel", "/sys")] {
+        let mut config = pod.container("app", &[]);
+        config.mounts = vec![
+            mount(MountSource::Host(other.clone()), "/other"),
+            mount(MountSource::Host(dev.clone()), &format!("/other/{link}")),
+        ];
+        let (at, message) = failure(&pod, &config);
+        assert_eq!(at, StartFailedAt::Create);
+        let expected =
+            format!("mount the volume at /other/{link}: a link in another volume leads to {leads}");
+        assert_eq!(message, expected);
+    }
+    let mut names: Vec<_> =
+        fs::read_dir(&dev).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["ptmx", "shm"]);
     assert!(fs::symlink_metadata(dev.join("ptmx")).unwrap().is_file());
 }
 

@@ -226,6 +226,46 @@ fn configs() -> Vec<Case> {
             "config.WorkingDir: a text with a NUL byte, which no process can be given",
         ),
         with_config(
+            "a million variables",
+            &config(amd64, &format!(r#"{{"Env":[{}"A="]}}"#, r#""B=","#.repeat(400_000)), &one),
+            "a list of more than 4096 texts, or 128 KiB of them at line 1 column 20539",
+        ),
+        with_config(
+            "an argument that no process can be given",
+            &config(amd64, &format!(r#"{{"Cmd":["{}"]}}"#, "a".repeat(200_000)), &one),
+            "a list of more than 4096 texts, or 128 KiB of them at line 1 column 200057",
+        ),
+        with_config(
+            "a variable without a value",
+            &config(amd64, r#"{"Env":["A=b","ABC"]}"#, &one),
+            "config.Env: \"ABC\": must be NAME=value",
+        ),
+        with_config(
+            "a variable without a name",
+            &config(amd64, r#"{"Env":["=b"]}"#, &one),
+            "config.Env: \"=b\": must be NAME=value",
+        ),
+        with_config(
+            "a directory that is nowhere",
+            &config(amd64, r#"{"WorkingDir":"src"}"#, &one),
+            "config.WorkingDir: \"src\": must be an absolute path",
+        ),
+        with_config(
+            "a signal that is none",
+            &config(amd64, r#"{"StopSignal":"SIGFOO"}"#, &one),
+            "config.StopSignal: \"SIGFOO\": must be a signal, as SIGTERM or 15",
+        ),
+        with_config(
+            "a signal that is a book",
+            &config(amd64, &format!(r#"{{"StopSignal":"{}"}}"#, "S".repeat(100_000)), &one),
+            "config.StopSignal: 100000 bytes: at most 4096 are taken",
+        ),
+        with_config(
+            "layers of another type",
+            &config(amd64, "{}", &one).replace("\"layers\"", "\"weird\""),
+            "rootfs.type: \"weird\": must be \"layers\"",
+        ),
+        with_config(
             "a layer too many",
             &config(amd64, "{}", &format!("{one},{one}")),
             "read manifest.json in the archive: 1 layers, and 2 diff IDs in config.json",
@@ -286,7 +326,21 @@ fn archives() -> Vec<Case> {
         let image = format!(r#"{{"Config":"c","RepoTags":[{}],"Layers":["l"]}}"#, names.join(","));
         format!("[{}]", vec![image; images].join(","))
     };
+    let mut followed = whole.clone();
+    followed.resize(followed.len() + 9000, 0);
+    followed.extend(b"and what nobody saved");
+    let twice = [whole.as_slice(), &whole].concat();
     vec![
+        Case {
+            what: "an archive with something behind it",
+            archive: followed,
+            expected: "something after its end: it is damaged, or more than one archive",
+        },
+        Case {
+            what: "two archives",
+            archive: twice,
+            expected: "something after its end: it is damaged, or more than one archive",
+        },
         with_documents(
             "indexes nine deep",
             &nest,

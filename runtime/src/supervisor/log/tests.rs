@@ -183,6 +183,19 @@ fn the_tail_is_the_content_of_the_last_80_lines_and_2048_bytes() {
 }
 
 #[test]
+fn the_tail_has_a_line_that_nobody_ended_and_what_came_before_a_long_one() {
+    let scratch = Scratch::new("unended");
+    let mut log = scratch.log(0, 5);
+    log.write(Stream::Stdout, b"first\noops");
+    assert_eq!(log.tail(), "first\noops\n");
+    log.write(Stream::Stderr, b"and worse");
+    assert_eq!(log.tail(), "first\noops\nand worse\n");
+    log.write(Stream::Stdout, format!("{}\n", "x".repeat(16_000)).as_bytes());
+    assert_eq!(log.tail().len(), 2048);
+    assert!(log.tail().starts_with("xxx") && log.tail().ends_with("x\nand worse\n"), "{}", log.tail());
+}
+
+#[test]
 fn what_is_put_in_the_place_of_a_log_is_neither_waited_for_nor_written_to() {
     let scratch = Scratch::new("instead");
     std::fs::create_dir(scratch.0.join("app")).unwrap();

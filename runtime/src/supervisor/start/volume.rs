@@ -26,6 +26,8 @@ pub(super) struct Volume {
     mount: OwnedFd,
     is_directory: bool,
     destination: PathBuf,
+    /// Where that leads in the image, by whatever links.
+    place: PathBuf,
     read_only: bool,
     shared: bool,
 }
@@ -39,9 +41,9 @@ pub(super) struct Left {
 }
 
 impl Volume {
-    /// Where it belongs in the container.
-    pub(super) fn destination(&self) -> &Path {
-        &self.destination
+    /// Where it comes to lie in the container.
+    pub(super) fn place(&self) -> &Path {
+        &self.place
     }
 
     /// What a mount in the container does not allow.
@@ -51,7 +53,7 @@ impl Volume {
         const NODEV: u64 = 0x4;
         const NOEXEC: u64 = 0x8;
         let mut set = if self.read_only { RDONLY } else { 0 };
-        if self.destination == Path::new("/dev/shm") {
+        if self.place == Path::new("/dev/shm") {
             set |= NOSUID | NODEV | NOEXEC;
         }
         if set == 0 {
@@ -63,8 +65,12 @@ impl Volume {
 
     /// Where libcontainer mounts file systems of its own first.
     fn lies_below_others(&self) -> bool {
-        ["/proc", "/sys"].iter().any(|other| self.destination.starts_with(other))
+        lies_below_others(&self.place)
     }
+}
+
+fn lies_below_others(place: &Path) -> bool {
+    ["/proc", "/sys"].iter().any(|other| place.starts_with(other))
 }
 
 /// Finds all volumes of a container, /dev/shm included.
@@ -144,6 +150,7 @@ fn copy(mount: &MountConfig, path: &Path) -> Result<Volume, StartError> {
         mount: copy,
         is_directory,
         destination: mount.destination.clone(),
+        place: mount.destination.clone(),
         read_only: mount.read_only,
         shared: mount.propagation == Propagation::Shared,
     })
@@ -233,6 +240,16 @@ pub(super) struct Attached {
     pub(super) late: Vec<(OwnedFd, PathBuf)>,
 }
 
+/// Finds where the volumes come to lie: an image may have a link where one belongs, and that may
+/// lead to its /dev.
+pub(super) fn find_places(volumes: &mut [Volume], root: BorrowedFd) -> Result<(), StartError> {
+    for volume in volumes {
+        volume.place = place(root, &volume.destination)
+            .map_err(|source| StartError::Volume { destination: volume.destination.clone(), source })?;
+    }
+    Ok(())
+}
+
 /// Attaches the volumes in the root, in their order. From the first on that must be left to
 /// libcontainer, all are: a later one may lie in it. Those wait below `directory`.
 pub(super) fn attach(
@@ -244,13 +261,20 @@ pub(super) fn attach(
         let destination = volume.destination.clone();
         move |source| StartError::Volume { destination, source }
     };
-    let has_dev = volumes.iter().any(|volume| volume.destination == Path::new(DEV));
+    let has_dev = volumes.iter().any(|volume| volume.place == Path::new(DEV));
     let (late, now): (Vec<Volume>, Vec<Volume>) =
-        volumes.into_iter().partition(|volume| has_dev && volume.destination.starts_with(DEV));
+        volumes.into_iter().partition(|volume| has_dev && volume.place.starts_with(DEV));
     let is_left = |volume: &Volume| volume.shared || volume.lies_below_others();
     let (here, left) = now.split_at(now.iter().position(is_left).unwrap_or(now.len()));
     for volume in here {
         let point = mount_point(root, &volume.destination, volume.is_directory).map_err(failed(volume))?;
+        // A volume that is there by now may have such a link, too, and whoever can write to it
+        // may put one there at any time.
+        let led = path_below(root, &point).map_err(failed(volume))?;
+        if led == Path::new(DEV) || lies_below_others(&led) {
+            let problem = format!("a link in another volume leads to {}", led.display());
+            return Err(failed(volume)(io::Error::new(io::ErrorKind::PermissionDenied, problem)));
+        }
         volume.set_attributes().map_err(failed(volume))?;
         sys::attach_mount_at(volume.mount.as_fd(), point.as_fd()).map_err(failed(volume))?;
     }
@@ -262,15 +286,15 @@ pub(super) fn attach(
         made.and_then(|()| sys::attach_mount(volume.mount.as_fd(), &source)).map_err(failed(volume))?;
         attached.left.push(Left {
             source,
-            destination: volume.destination.clone(),
+            destination: volume.place.clone(),
             read_only: volume.read_only,
             shared: volume.shared,
         });
     }
     // What is mounted below it needs a place in it, while it can be written to and by who may.
-    let dev = late.iter().find(|volume| volume.destination == Path::new(DEV));
+    let dev = late.iter().find(|volume| volume.place == Path::new(DEV));
     for volume in &late {
-        if let (Some(dev), Ok(below)) = (dev, volume.destination.strip_prefix(DEV))
+        if let (Some(dev), Ok(below)) = (dev, volume.place.strip_prefix(DEV))
             && !below.as_os_str().is_empty()
         {
             mount_point(dev.mount.as_fd(), below, volume.is_directory).map_err(failed(volume))?;
@@ -278,11 +302,41 @@ pub(super) fn attach(
     }
     for volume in late {
         volume.set_attributes().map_err(failed(&volume))?;
-        attached.late.push((volume.mount, volume.destination));
+        attached.late.push((volume.mount, volume.place));
     }
     // The volume of /dev itself before what belongs into it.
     attached.late.sort_by_key(|(_, destination)| destination.components().count());
     Ok(attached)
+}
+
+/// Where a path leads in the root, as far as there is something; the rest as it is written.
+fn place(root: BorrowedFd, path: &Path) -> io::Result<PathBuf> {
+    let (mut known, mut missing) = (path, Vec::new());
+    loop {
+        match open_in_root(root, known, libc::O_PATH) {
+            Ok(found) => {
+                let mut place = path_below(root, &found)?;
+                place.extend(missing.iter().rev());
+                return Ok(place);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let (Some(above), Some(name)) = (known.parent(), known.file_name()) else {
+                    return Err(error);
+                };
+                missing.push(name);
+                known = above;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The path of what is open, in the root.
+fn path_below(root: BorrowedFd, open: &File) -> io::Result<PathBuf> {
+    let path_of = |descriptor: i32| fs::read_link(format!("/proc/self/fd/{descriptor}"));
+    let (root, path) = (path_of(root.as_raw_fd())?, path_of(open.as_raw_fd())?);
+    let below = path.strip_prefix(&root).map_err(|_| io::Error::other("it leads out of the root"))?;
+    Ok(Path::new("/").join(below))
 }
 
 /// What a volume is mounted on; made where it is missing, with the directories above it.

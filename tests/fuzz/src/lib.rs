@@ -11,14 +11,20 @@
 //!
 //! Nothing but seeds decides what is tried, so that a failure can be had again:
 //! `NODLET_SEED=4711 NODLET_ROUNDS=1 cargo test …`. `cargo xtask long fuzz` runs
-//! each for as long as one likes. Not libFuzzer by way of bolero or cargo-fuzz:
-//! those bring 35 crates, C++ among them, and a nightly compiler.
+//! each for as long as one likes, and guided by what the inputs reach
+//! (`coverage.rs`): one that runs code that none before it ran is changed further.
+//! Not libFuzzer by way of bolero or cargo-fuzz: those bring 35 crates, C++ among
+//! them, and a nightly compiler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+mod coverage;
+
+use coverage::Reached;
 
 /// One input may take so long; more is too slow.
 const SLOW: Duration = Duration::from_secs(20);
@@ -28,6 +34,8 @@ const HANG: Duration = Duration::from_secs(120);
 const GROWTH: u64 = 1024 * 1024;
 /// An input does not grow beyond this by what is done to it.
 const LONGEST: usize = 1024 * 1024;
+/// Inputs that reached something new are kept up to so many bytes together, and changed further.
+const FOUND: usize = 64 * 1024 * 1024;
 
 /// A small generator (xorshift64).
 #[derive(Clone, Debug)]
@@ -74,25 +82,39 @@ pub fn setting(name: &str, default: u64) -> u64 {
 pub fn fuzz(name: &str, rounds: u64, corpus: &[Vec<u8>], words: &[&[u8]], mut target: impl FnMut(&[u8])) {
     let (first, rounds) = (setting("NODLET_SEED", 1), setting("NODLET_ROUNDS", rounds));
     let watch = watch(name.to_owned(), Duration::from_secs(setting("NODLET_HANG", HANG.as_secs())));
+    let mut reached = Reached::new();
+    let (mut found, mut room) = (Vec::new(), FOUND);
     for seed in first..first.saturating_add(rounds) {
         let mut random = Random::of(seed);
-        let mut input = random.pick(corpus).clone();
+        let old = found.is_empty() || random.one_in(8);
+        let mut input = random.pick(if old { corpus } else { &found }).clone();
         for _ in 0..=random.below(6) {
             change(&mut input, &mut random, corpus, words);
         }
         // It ends the process and not itself.
         let _ = watch.send((seed, input.clone()));
         let (begun, size) = (Instant::now(), largest_size());
+        reached.begin();
         let outcome = catch_unwind(AssertUnwindSafe(|| target(&input)));
         let what = match outcome {
             Err(_) => "panicked at",
             Ok(()) if begun.elapsed() > SLOW => "took more than 20 s over",
             Ok(()) if largest_size().saturating_sub(size) > GROWTH => "took more than 1 GiB of memory for",
-            Ok(()) => continue,
+            Ok(()) => {
+                if reached.is_new() && input.len() <= room {
+                    room -= input.len();
+                    found.push(input);
+                }
+                continue;
+            }
         };
         panic!("{name} {what} the input of seed {seed}, which is in {}", keep(name, seed, &input).display());
     }
-    println!("{name}: {rounds} inputs, seeds {first} to {}", first.saturating_add(rounds) - 1);
+    let guided = match reached.is_counted() {
+        true => format!("; {} reached something new, {} pieces of code in all", found.len(), reached.count()),
+        false => String::new(),
+    };
+    println!("{name}: {rounds} inputs, seeds {first} to {}{guided}", first.saturating_add(rounds) - 1);
 }
 
 /// Ends the process when nothing is heard for so long, unless the sender is gone.
