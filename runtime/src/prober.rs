@@ -85,10 +85,11 @@ pub async fn http(ip: IpAddr, ports: &[ContainerPort], get: &HttpGet<'_>, timeou
 }
 
 /// `httpGet` of a hook: well is whatever answers, with whatever status, and there is no timeout.
+/// Who was to be asked over TLS and answered only without is named.
 ///
 /// # Errors
 /// Why nothing answers, in Go's words.
-pub async fn hook(ip: IpAddr, ports: &[ContainerPort], get: &HttpGet<'_>) -> Result<(), String> {
+pub async fn hook(ip: IpAddr, ports: &[ContainerPort], get: &HttpGet<'_>) -> Result<Option<String>, String> {
     let port = resolve_port(get.port, ports)?;
     let ask = async |get: &HttpGet<'_>| match Asking::new(get, ip, port, LIFECYCLE_AGENT).follow().await {
         // An answer that breaks off is one.
@@ -102,9 +103,10 @@ pub async fn hook(ip: IpAddr, ports: &[ContainerPort], get: &HttpGet<'_>) -> Res
             let is_secret = |name: &str| name.eq_ignore_ascii_case("Authorization");
             let headers: Vec<_> = get.headers.iter().filter(|(name, _)| !is_secret(name)).cloned().collect();
             let again = ask(&HttpGet { secure: false, headers: &headers, ..*get }).await;
-            again.map_err(|_| message)
+            let host = get.host.filter(|host| !host.is_empty()).map_or_else(|| ip.to_string(), str::to_owned);
+            again.map(|()| Some(url::join(&host, port))).map_err(|_| message)
         }
-        asked => asked,
+        asked => asked.map(|()| None),
     }
 }
 

@@ -123,6 +123,43 @@ fn who_speaks_tls_and_who_does_not_is_told_apart() {
 }
 
 #[test]
+fn https_hooks_take_any_certificate_and_ask_once_more_without_tls() {
+    let device = device();
+    let hook = |kind: &str, scheme: &str| {
+        format!(
+            "lifecycle: {{{kind}: {{httpGet: {{path: /hostname, port: 8443, scheme: {scheme}, \
+             httpHeaders: [{{name: Authorization, value: secret}}, {{name: X-Who, value: hook}}]}}}}}}"
+        )
+    };
+    device.write_manifest("secret.yaml", &pod("secret", HTTPS, &hook("preStop", "HTTPS")));
+    device.write_manifest("open.yaml", &pod("open", "netexec, --http-port=8443", &hook("preStop", "HTTPS")));
+    let nobody = "lifecycle: {preStop: {httpGet: {path: /, port: 9, scheme: HTTPS}}}";
+    device.write_manifest("nobody.yaml", &pod("nobody", HTTPS, nobody));
+    let names = ["secret", "open", "nobody"];
+    for name in names {
+        device.pod(name).wait_log("app", "Started HTTP");
+    }
+    let open = format!("{}:8443", device.pod("open").ip());
+    for name in names {
+        device.remove_manifest(&format!("{name}.yaml"));
+    }
+    for name in names {
+        device.pod(name).wait_gone();
+    }
+    let events = |name: &str| device.pod(name).events();
+    let told = format!(
+        "LifecycleHTTPFallback: request to HTTPS lifecycle hook {open} got HTTP response, retry with HTTP succeeded"
+    );
+    assert!(events("open").contains(&told), "{:?}", events("open"));
+    for name in ["secret", "open"] {
+        assert!(!events(name).iter().any(|event| event.contains("FailedPreStopHook")), "{:?}", events(name));
+    }
+    assert!(!events("secret").iter().any(|event| event.contains("Fallback")), "{:?}", events("secret"));
+    let failed = "FailedPreStopHook: PreStopHook failed".to_owned();
+    assert!(events("nobody").contains(&failed), "{:?}", events("nobody"));
+}
+
+#[test]
 fn a_grpc_probe_follows_what_the_health_service_says() {
     let device = device();
     let serves = "grpc-health-checking, --port=5000, --http-port=8080";

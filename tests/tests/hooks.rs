@@ -73,6 +73,10 @@ fn a_container_is_running_when_its_post_start_hook_is_over_and_then_the_next_beg
         (web.phase().as_str(), status_word(&device, "web").as_str()),
         ("Pending", "ContainerCreating")
     );
+    // One can look into it all the same, and into no other that has no process yet.
+    assert_eq!(web.exec("a", ["/bin/demo", "cat", "/one/story"]).ok(), "a\n");
+    let refused = device.nodlet(["exec", "web", "-c", "b", "--", "/bin/demo", "id"]).refused();
+    assert!(refused.contains("container \"b\" in pod \"web\" is not running"), "{refused}");
 
     fs::write(here.join("go"), "").expect("the root can be written to");
     web.wait_ready();

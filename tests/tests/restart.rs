@@ -101,3 +101,38 @@ fn a_program_that_is_not_there_is_named() {
     let app = lost.container("app");
     assert!(app.message().contains("/bin/absent"), "{}: {}", app.reason(), app.message());
 }
+
+#[test]
+fn counts_and_how_the_last_run_ended_outlive_the_agent_and_the_power() {
+    let mut device = Device::start();
+    let steps = "wait /tmp/go then exit 7";
+    device.write_manifest("web.yaml", &manifest::pod("web", steps));
+    let told = |device: &Device| {
+        let app = device.pod("web").container("app");
+        (app.restart_count(), app.of_last("exitCode").as_i64(), app.of_last("reason"))
+    };
+    device.wait_for("it to run", || device.pod("web").container("app").is_running());
+    device.pod("web").tell("app", "/tmp/go");
+    device.wait_for("a restart", || told(&device).0 == 1 && device.pod("web").container("app").is_running());
+    assert_eq!(told(&device), (1, Some(7), "Error".into()));
+    let before = device.pod("web").container("app").id();
+
+    device.kill_agent();
+    device.start_agent();
+    device.wait_for("the pod to be shown", || device.pod("web").container("app").is_running());
+    assert_eq!(
+        (told(&device), device.pod("web").container("app").id()),
+        ((1, Some(7), "Error".into()), before)
+    );
+
+    let record = device.path(&format!("/var/lib/nodlet/records/{}.json", device.pod("web").uid()));
+    device.wait_for("the count to be on the card", || {
+        let record = std::fs::read_to_string(&record).unwrap_or_default();
+        let record: serde_json::Value = serde_json::from_str(&record).unwrap_or_default();
+        record.to_string().contains("\"attempts\":2")
+    });
+    device.cut_power();
+    device.start_agent();
+    device.wait_for("a run of this boot", || device.pod("web").container("app").is_running());
+    assert_eq!(told(&device), (2, Some(137), "ContainerStatusUnknown".into()));
+}

@@ -50,7 +50,7 @@ pub(super) fn running(api: &Api, key: &Key, name: Option<&str>, verb: Verb) -> R
     let object = api.objects.get(key).ok_or_else(|| Status::not_found("pods", &key.name))?;
     let pod = parse(&object.json);
     let container = named(&pod, name)?;
-    if status(&pod, &container).is_some_and(|status| status["state"]["running"].is_object()) {
+    if status(&pod, &container).is_some_and(has_process) {
         return Ok(container);
     }
     Err(Status::bad_request(match (pod["status"]["phase"].as_str(), verb) {
@@ -65,4 +65,12 @@ pub(super) fn running(api: &Api, key: &Key, name: Option<&str>, verb: Verb) -> R
             key.name, key.name
         ),
     }))
+}
+
+/// It runs, or is about to: it does not count as running until its postStart hook is over, and
+/// its id is then none of a run that has ended.
+fn has_process(status: &Value) -> bool {
+    let id = status["containerID"].as_str().unwrap_or_default();
+    let ended = |state: &str| status[state]["terminated"]["containerID"] == id;
+    status["state"]["running"].is_object() || (!id.is_empty() && !ended("state") && !ended("lastState"))
 }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use smol::Async;
 
-use crate::node::{Attempt, PodIndex, PodObservation};
+use crate::node::{Attempt, Event, PodIndex, PodObservation};
 use crate::prober;
 use crate::spec::{Container, Hook, HookKind, Pod, ProbeAction};
 use crate::supervisor::config::ExecConfig;
@@ -48,7 +48,17 @@ async fn carry_out(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: Hoo
                 Err("the container is gone".to_owned())
             };
             let answer = smol::future::or(asked, gone).await;
-            answer.map_err(|error| failed(format!("HTTP lifecycle hook ({path})"), &error))
+            let open = answer.map_err(|error| failed(format!("HTTP lifecycle hook ({path})"), &error))?;
+            if let Some(host) = open {
+                let message = format!(
+                    "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded"
+                )
+                .into();
+                let event =
+                    Event { warning: true, reason: "LifecycleHTTPFallback", message, container: None };
+                shell.emit_of(&wanted, &event);
+            }
+            Ok(())
         }
         // None is asked for: there is no such hook, or the core knows how it ends.
         Hook::Asks(ProbeAction::TcpSocket { .. } | ProbeAction::Grpc { .. }) | Hook::Sleeps(_) => Ok(()),

@@ -165,7 +165,6 @@ impl PodState {
                 Run::Waiting => true,
                 Run::StartFailed { retry: StartRetry::At(at) } => at <= now,
                 Run::StartFailed { retry: StartRetry::WhenImagesChange { .. } } => false,
-                Run::Exited if container.superseded => true,
                 Run::Exited if container.restarts(policy) => finished_this_boot(container)
                     .is_none_or(|finished| container.backoff.check(now, finished).is_ok()),
                 Run::Exited | Run::Recording | Run::Starting { .. } => false,

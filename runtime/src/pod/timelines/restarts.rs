@@ -246,3 +246,74 @@ fn what_an_agent_of_before_wrote_down_of_a_run_is_read_and_written_as_it_was() {
     let text = serde_json::to_string(&now).expect("it is written");
     assert_eq!(serde_json::from_str::<Health>(&text).expect("it is read"), now);
 }
+
+/// What is told of the runs of `app` that are over: how many restarts, and how the newest and
+/// the one before it ended.
+fn told(sim: &Sim) -> (Value, Value, Value) {
+    let app = shown(sim, "app");
+    (app["restartCount"].clone(), app["state"].clone(), app["lastState"]["terminated"]["exitCode"].clone())
+}
+
+#[test]
+fn restart_counts_and_last_states_outlive_the_agent_and_the_back_off_does_not() {
+    let crashes = |_: &str, number: u32| Fate::Exits(10 + number as i32, secs(1));
+    let mut sim = Sim::new(pod(RestartPolicy::Always), crashes);
+    sim.run_until(secs(40));
+    let (count, state, last) = told(&sim);
+    assert_eq!((count, last), (json!(3), json!(13)));
+    assert!(state["waiting"]["message"].as_str().is_some_and(|told| told.starts_with("back-off 40s ")));
+
+    // The next agent knows all but what only an agent remembers: it tries at once, and from 10 s on.
+    sim.restart_agent();
+    sim.run_until(secs(42));
+    let (count, state, last) = told(&sim);
+    assert_eq!((count, last), (json!(4), json!(14)));
+    assert!(state["waiting"]["message"].as_str().is_some_and(|told| told.starts_with("back-off 10s ")));
+    sim.run_until(secs(55));
+    let begun = starts(&sim);
+    let whole = ["0s app#0 start", "1s app#1 start", "12s app#2 start", "33s app#3 start", "40s app#4 start"];
+    assert_eq!((&begun[..5], begun.get(5..)), (&whole[..], Some(&["51s app#5 start"][..])), "{}", sim.trace);
+    assert_eq!(told(&sim).2, 15);
+}
+
+#[test]
+fn an_end_that_no_agent_saw_counts_with_its_code_and_the_one_before_it_goes() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, number| match number {
+        0 => Fate::Exits(3, secs(1)),
+        1 => Fate::Exits(4, secs(20)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(20));
+    // It ends while the next agent is about to look.
+    sim.restart_agent();
+    sim.run_until(secs(30));
+    assert_eq!(starts(&sim), ["0s app#0 start", "1s app#1 start", "21s app#2 start"]);
+    let app = shown(&sim, "app");
+    assert_eq!((&app["restartCount"], &app["lastState"]["terminated"]["exitCode"]), (&json!(2), &json!(4)));
+}
+
+#[test]
+fn restart_counts_and_the_last_exit_outlive_a_reboot_as_far_as_they_are_on_flash() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, number| match number {
+        0 | 1 => Fate::Exits(7, secs(1)),
+        _ => Fate::Runs,
+    });
+    // Counts are written when they have settled for ten seconds, and then no more for minutes.
+    sim.run_until(secs(30));
+    assert_eq!(told(&sim).0, 2);
+    sim.reboot();
+    sim.run_until(secs(35));
+    // The run that nobody wrote down is begun once more, at once: an end of before this boot
+    // holds nothing back.
+    assert!(sim.trace.ends_with("  12s app#2 start\n  30s app#2 start\n"), "{}", sim.trace);
+    let (count, _, last) = told(&sim);
+    assert_eq!((count, last), (json!(2), json!(7)));
+    sim.run_until(secs(400));
+    sim.reboot();
+    sim.run_until(secs(405));
+    // This one is known to have begun, and of its end nobody knows.
+    assert!(sim.trace.ends_with(" 400s app#3 start\n"), "{}", sim.trace);
+    let app = shown(&sim, "app");
+    assert_eq!((&app["restartCount"], &app["lastState"]["terminated"]["exitCode"]), (&json!(3), &json!(137)));
+    assert_eq!(app["lastState"]["terminated"]["reason"], "ContainerStatusUnknown");
+}
