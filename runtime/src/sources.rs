@@ -625,6 +625,15 @@ impl Wanted {
         }
     }
 
+    /// The same as `manifest` makes it, which has what presets gave it.
+    pub fn changed(&self, manifest: Manifest) -> Wanted {
+        Wanted {
+            presets: self.presets.clone(),
+            written: self.written.clone(),
+            ..Wanted::new(manifest, &self.source)
+        }
+    }
+
     /// The object as its file has it: without presets.
     pub fn as_written(&self) -> &RawValue {
         self.written.as_deref().unwrap_or(&self.object)

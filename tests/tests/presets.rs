@@ -236,3 +236,56 @@ fn kubectl_and_nodlet_show_make_change_and_delete_presets() {
         );
     }
 }
+
+/// What is added to a pod and changed in it later leaves what presets gave it, and they it.
+#[test]
+fn presets_stay_under_patches_containers_to_debug_with_and_a_new_agent() {
+    let mut device = Device::start();
+    device.write_manifest("0-preset.yaml", &preset("p", "env: [{name: GIVEN, value: first}]"));
+    device.wait_for("the preset", || {
+        device.get("/apis/settings.k8s.io/v1alpha1/namespaces/default/podpresets/p").is_ok()
+    });
+    let text = pod("web", "  labels: {app: web}\n");
+    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+    let web = device.pod("web");
+    web.wait_log("app", "GIVEN=first");
+    let (uid, born) = (web.uid(), web.born("app"));
+    let spec = web.object().expect("it is here")["spec"].clone();
+    // Presets of later are for others.
+    device.write_manifest("0-preset.yaml", &preset("p", "env: [{name: GIVEN, value: second}]"));
+    let same = |device: &Device| {
+        let object = device.pod("web").object().expect("it is here");
+        assert!(mark(&object, "p").is_some(), "{object}");
+        assert_eq!(object["spec"]["containers"], spec["containers"]);
+        assert_eq!((device.pod("web").uid(), device.pod("web").born("app")), (uid.clone(), born.clone()));
+        object
+    };
+    {
+        let kubectl = Kubectl::new(&device);
+        kubectl.run(["label", "pod", "web", "tier=front"]).ok();
+        assert_eq!(same(&device)["metadata"]["labels"]["tier"], "front");
+        kubectl.run(["annotate", "pod", "web", "note=it"]).ok();
+        assert_eq!(same(&device)["metadata"]["annotations"]["note"], "it");
+        kubectl
+            .run(["debug", "web", "--image=localhost/demo:1", "-c", "tool", "--", "/bin/demo", "env"])
+            .ok();
+        device.wait_for("it to be over", || device.pod("web").container("tool").exit_code() == Some(0));
+        // What is debugged with is given nothing.
+        assert!(!device.pod("web").logs("tool").contains("GIVEN"));
+        same(&device);
+    }
+    device.kill_agent();
+    device.start_agent();
+    device.wait_for("the pod to be shown", || device.pod("web").object().is_some());
+    let object = same(&device);
+    assert_eq!(object["spec"]["ephemeralContainers"][0]["name"], "tool");
+    assert_eq!(object["metadata"]["labels"]["tier"], "front");
+    // To the next agent it may be said, too, and to apply it once more changes no container.
+    {
+        let kubectl = Kubectl::new(&device);
+        kubectl.run(["label", "pod", "web", "tier=back", "--overwrite"]).ok();
+        assert_eq!(same(&device)["metadata"]["labels"]["tier"], "back");
+    }
+    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+    same(&device);
+}

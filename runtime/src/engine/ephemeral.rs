@@ -104,7 +104,7 @@ impl Engine {
             manifest::admit_ephemeral(object, list, how(asked.validation), &self.shell.config.node_name)
                 .map_err(|error| refused(&error))?;
         let others = self.shell.pods.borrow().values().map(|pod| text_of(&pod.wanted)).sum::<usize>();
-        let wanted = Wanted::new(manifest, &old.source);
+        let wanted = old.changed(manifest);
         if others - text_of(&old) + text_of(&wanted) > ROOM {
             let why = "the ephemeral containers of all pods together take more room than there is: delete a pod \
                        that has some";
@@ -227,7 +227,7 @@ impl Engine {
             manifest::admit_again(object, &self.shell.config.node_name).map_err(|error| error.to_string())
         });
         match again {
-            Ok(manifest) => Rc::new(Wanted::new(manifest, &plain.source)),
+            Ok(manifest) => Rc::new(plain.changed(manifest)),
             Err(error) => {
                 // What they refer to is no longer there, so this is another pod than they were given to.
                 let (namespace, name) = (&plain.pod.namespace, &plain.pod.name);
@@ -260,7 +260,7 @@ pub(super) fn without(wanted: &Rc<Wanted>) -> Rc<Wanted> {
     }
     let pod = Rc::new((*wanted.pod).clone().without_ephemeral());
     object["metadata"]["generation"] = pod.generation.into();
-    Rc::new(Wanted::new(manifest::Manifest { pod, object, warnings: Vec::new() }, &wanted.source))
+    Rc::new(wanted.changed(manifest::Manifest { pod, object, warnings: Vec::new() }))
 }
 
 /// Whether the container in whose processes another one is to look is there.

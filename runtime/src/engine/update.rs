@@ -155,17 +155,19 @@ impl Engine {
 
     /// An admitted object that takes the place of `old`: with its identity, if it may be the same pod.
     pub(super) fn as_update_of(&self, old: &Wanted, manifest: Manifest) -> Result<Manifest, Status> {
-        // What comes from a file or a client knows nothing of presets; what was read from here has them.
-        let before = if manifest.pod.has_presets() { &*old.object } else { old.as_written() };
-        let before: Value = serde_json::from_str(before.get()).map_err(Status::internal)?;
+        let before: Value = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
         update::no_new_gates(&before, &manifest.object).map_err(|error| refused(&error))?;
-        let spec = match update::compare(&before, &manifest.object) {
-            Update::InPlace { spec }
-                if old.source == self.applied_path(&old.pod.namespace, &old.pod.name) =>
-            {
-                spec
-            }
-            Update::InPlace { .. } | Update::Nothing | Update::Other(_) => return Ok(manifest),
+        // What comes from a file or a client knows nothing of presets; what was read from here, and
+        // patched, has them. Either would be given those of `old`.
+        let mut after = manifest.object.clone();
+        if !old.presets.is_empty() && manifest::inject(&mut after, &old.presets).is_err() {
+            return Ok(manifest);
+        }
+        let spec = match update::compare(&before, &after) {
+            _ if old.source != self.applied_path(&old.pod.namespace, &old.pod.name) => return Ok(manifest),
+            Update::Other(_) => return Ok(manifest),
+            Update::Nothing => false,
+            Update::InPlace { spec } => spec,
         };
         let Manifest { mut object, warnings, .. } = manifest;
         let generation = old.pod.generation + u64::from(spec);
