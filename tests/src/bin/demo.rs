@@ -46,7 +46,7 @@ itself   env · id · status · hostname · cwd · args WORD… · tty · resize
          mounts
 time     sleep [SECONDS] · exit CODE [AFTER_SECONDS] · fail-once FILE · abort · ignore-term
          on-term CODE [SECONDS] · on-signal SIGNAL (as on SIGTERM) · ignore-signals (all that can be)
-load     hog MIB · forks COUNT · spin · child STEP (and waits for it) · leave STEP (and does not)
+load     hog MIB · hog-once FILE MIB · forks COUNT · spin · child STEP (and waits for it) · leave STEP (and does not)
          daemon STEP (forked twice, in a session of its own)
 devices  mknod FILE MAJOR MINOR · open FILE
 network  serve PORT DIR · listen PORT · mirror ADDRESS:PORT · deaf ADDRESS:PORT · get URL · connect HOST:PORT
@@ -150,6 +150,12 @@ fn run(step: &[String]) -> Result<(), Failure> {
             if !Path::new(file).exists() {
                 fs::write(file, "failed\n")?;
                 return Err("for the first time".into());
+            }
+        }
+        ["hog-once", file, mib] => {
+            if !Path::new(file).exists() {
+                fs::write(file, "tried\n")?;
+                hog(mib.parse()?);
             }
         }
         ["abort"] => std::process::abort(),

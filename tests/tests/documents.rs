@@ -1,0 +1,473 @@
+//! The worked examples of the documents that nodlet implements, as they are told there: the same
+//! manifests, the same commands, what each of them shows. Where an example needs a cluster, the
+//! behaviour of its pod up to there is the test, and what stands for the rest is said.
+//!
+//! Examples that are tests elsewhere:
+//!
+//! * the walk through the end of a pod (deletion, `Terminating`, preStop, SIGTERM, two more seconds,
+//!   SIGKILL, a terminal phase before the object goes): `hooks.rs`, `the_end_of_a_pod_step_by_step`;
+//! * forced deletion: `hooks.rs`, `a_forced_deletion_takes_the_object_away_and_leaves_what_runs_its_grace`;
+//! * the ephemeral container `debugger`, as it was added in 2019 and as it is today: `debug.rs`,
+//!   `the_example_of_the_documents`;
+//! * `X-Custom-Header: Awesome` on the wire: `probes.rs`, `headers_and_the_agent_name_are_sent_as_written`;
+//! * the five steps of PodPresets, and the annotation that excludes a pod: `presets.rs`;
+//! * sidecars that end last and in reverse order: `init.rs`;
+//! * scripts that end by SIGTERM, or not: `down.rs`.
+//!
+//! What no pod on one node can show: Deployments and Jobs making pods anew, Services and their
+//! endpoints, nodes that are lost.
+
+use std::fs;
+use std::path::Path;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nodlet_tests::image::Image;
+use nodlet_tests::{Device, Kubectl, manifest};
+
+/// A device with the image of `sh`, `tail` and `python3` that the examples' busybox and alpine
+/// stand for.
+fn device() -> Device {
+    let mut device = Device::new();
+    device.start_agent();
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
+    let image = project.join(".work/images/python3.oci.tar");
+    assert!(image.exists(), "the image is not built: run `cargo xtask images`, or `cargo xtask check`");
+    device.load_image(&image);
+    device
+}
+
+/// Writes a file that commands name as the examples do.
+fn file(device: &Device, name: &str, text: &str) -> String {
+    let path = device.path(&format!("/{name}"));
+    fs::write(&path, text).expect("the root can be written to");
+    path.display().to_string()
+}
+
+/// NAME, READY, STATUS and RESTARTS of the one line that `get -f` prints below its headings.
+fn row(kubectl: &Kubectl, file: &str) -> Vec<String> {
+    let table = kubectl.run(["get", "-f", file]).ok();
+    let mut lines = table.lines();
+    assert!(lines.next().is_some_and(|line| line.starts_with("NAME ")), "{table}");
+    lines.next().unwrap_or_default().split_whitespace().take(4).map(str::to_owned).collect()
+}
+
+/// Init containers that wait for two services. The services are names that resolve: here, of the
+/// file that all containers have at `/etc/hosts`, which stands for the cluster's DNS; that services
+/// are created is that their names are written into it. For `nslookup` stands what it does.
+#[test]
+fn myapp_pod_waits_for_its_two_services() {
+    let device = device();
+    let kubectl = Kubectl::new(&device);
+    let (shared, here) = device.shared("dns");
+    fs::write(here.join("hosts"), "127.0.0.1 localhost\n").expect("the root can be written to");
+    let until = |service: &str| {
+        format!(
+            "    command: ['sh', '-c', 'until python3 -c \"import socket; socket.gethostbyname(\\\"{service}\\\")\" 2> /dev/null; \
+             do echo waiting for {service}; sleep 2; done;']\n    volumeMounts: [{{name: dns, mountPath: /etc/hosts, subPath: hosts}}]\n"
+        )
+    };
+    let text = format!(
+        "apiVersion: v1
+kind: Pod
+metadata:
+  name: myapp-pod
+  labels:
+    app: myapp
+spec:
+  dnsPolicy: None
+  dnsConfig: {{nameservers: [127.0.0.1]}}
+  volumes: [{{name: dns, hostPath: {{path: {shared}}}}}]
+  containers:
+  - name: myapp-container
+    image: localhost/python3:1
+    command: ['sh', '-c', 'echo The app is running! && sleep 3600']
+  initContainers:
+  - name: init-myservice
+    image: localhost/python3:1
+{}  - name: init-mydb
+    image: localhost/python3:1
+{}",
+        until("myservice"),
+        until("mydb")
+    );
+    let myapp = file(&device, "myapp.yaml", &text);
+    assert_eq!(kubectl.run(["apply", "-f", &myapp]).ok(), "pod/myapp-pod created\n");
+    let pod = device.pod("myapp-pod");
+    pod.wait_log("init-myservice", "waiting for myservice");
+    assert_eq!(row(&kubectl, &myapp), ["myapp-pod", "0/1", "Init:0/2", "0"]);
+
+    let described = kubectl.run(["describe", "-f", &myapp]).ok();
+    // The lines that the example shows, in its order; between them it leaves out others, as we do.
+    let mut lines = described.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    for told in [
+        "Name: myapp-pod",
+        "Namespace: default",
+        "Labels: app=myapp",
+        "Status: Pending",
+        "Init Containers:",
+        "init-myservice:",
+        "State: Running",
+        "init-mydb:",
+        "State: Waiting",
+        "Reason: PodInitializing",
+        "Ready: False",
+        "Containers:",
+        "myapp-container:",
+        "State: Waiting",
+        "Reason: PodInitializing",
+        "Ready: False",
+        "Events:",
+    ] {
+        assert!(lines.any(|line| line == told), "{told:?} comes next in:\n{described}");
+    }
+    assert!(lines.any(|line| line.starts_with("Normal Started ")), "{described}");
+    // The first init container has said something, and the second not begun.
+    assert!(
+        kubectl.run(["logs", "myapp-pod", "-c", "init-myservice"]).ok().contains("waiting for myservice\n")
+    );
+    let refused = kubectl.run(["logs", "myapp-pod", "-c", "init-mydb"]).refused();
+    assert!(
+        refused.contains("container \"init-mydb\" in pod \"myapp-pod\" is waiting to start: PodInitializing"),
+        "{refused}"
+    );
+
+    // One service is there: it is the other that is waited for.
+    let hosts = |services: &str| {
+        fs::write(here.join("hosts"), format!("127.0.0.1 localhost\n{services}")).expect("it is there");
+    };
+    hosts("10.0.0.1 myservice\n");
+    pod.wait_log("init-mydb", "waiting for mydb");
+    assert_eq!(row(&kubectl, &myapp), ["myapp-pod", "0/1", "Init:1/2", "0"]);
+    hosts("10.0.0.1 myservice\n10.0.0.2 mydb\n");
+    pod.wait_ready();
+    assert_eq!(row(&kubectl, &myapp), ["myapp-pod", "1/1", "Running", "0"]);
+    pod.wait_log("myapp-container", "The app is running!");
+
+    // The syntax of Kubernetes 1.5, init containers in an annotation, has meant nothing since 1.8.
+    let old = "apiVersion: v1
+kind: Pod
+metadata:
+  name: myapp-old
+  annotations:
+    pod.beta.kubernetes.io/init-containers: '[{\"name\": \"never\", \"image\": \"busybox:1.28\", \"command\": [\"false\"]}]'
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: myapp-container
+    image: localhost/python3:1
+    command: ['sh', '-c', 'echo The app is running! && sleep 3600']
+";
+    kubectl.run(["apply", "-f", &file(&device, "old.yaml", old)]).ok();
+    device.pod("myapp-old").wait_log("myapp-container", "The app is running!");
+    assert!(device.pod("myapp-old").status()["initContainerStatuses"].is_null());
+}
+
+/// The container beside the main one of both sidecar examples.
+const LOGSHIPPER: &str = "  - name: logshipper
+    image: localhost/python3:1
+    restartPolicy: Always
+    command: ['sh', '-c', 'tail -F /opt/logs.txt']
+    volumeMounts: [{name: data, mountPath: /opt}]
+";
+
+/// The pod of an example with its sidecar; `tail` as the first process of a container is deaf to
+/// SIGTERM, so it is given a second and not thirty.
+fn beside_logshipper(name: &str, command: &str, policy: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  labels: {{app: {name}}}
+spec:
+  terminationGracePeriodSeconds: 1
+  restartPolicy: {policy}
+  containers:
+  - name: {name}
+    image: localhost/python3:1
+    command: ['sh', '-c', '{command}']
+    volumeMounts: [{{name: data, mountPath: /opt}}]
+  initContainers:
+{LOGSHIPPER}  volumes:
+  - name: data
+    emptyDir: {{}}
+"
+    )
+}
+
+/// The pod that the Deployment `myapp` makes, and no other in its place: there is no controller.
+#[test]
+fn the_sidecar_of_a_deployment_ships_its_logs_and_is_started_again() {
+    let device = device();
+    let command = "while true; do echo \"logging\" >> /opt/logs.txt; sleep 1; done";
+    device.write_manifest("myapp.yaml", &beside_logshipper("myapp", command, "Always"));
+    let myapp = device.pod("myapp");
+    myapp.wait_ready();
+    myapp.wait_log("logshipper", "logging");
+    // It was started before the main container, and counts as a container of the pod.
+    let since = |name: &str| myapp.container(name).of_state("startedAt").to_string();
+    assert!(since("logshipper") <= since("myapp"));
+    assert!(myapp.container("logshipper").is_ready());
+    let table = device.nodlet(["get", "pods", "--no-headers"]).ok();
+    assert_eq!(table.split_whitespace().take(3).collect::<Vec<_>>(), ["myapp", "2/2", "Running"]);
+    // If it fails it is started again, and the main container goes on.
+    let id = myapp.container("myapp").id();
+    end(&device);
+    device.wait_for("it to run again", || {
+        myapp.container("logshipper").restart_count() == 1 && myapp.container("logshipper").is_running()
+    });
+    myapp.wait_ready();
+    assert_eq!(myapp.container("myapp").id(), id);
+}
+
+/// Kills `tail`, which no signal of its own namespace can.
+fn end(device: &Device) {
+    let is_tail = |process: &u32| {
+        let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains("tail -F") || line.starts_with(b"tail\0")
+    };
+    let tails: Vec<u32> = device.container_processes().into_iter().filter(is_tail).collect();
+    assert!(!tails.is_empty(), "it runs");
+    for process in tails {
+        // With its shell, where it has one, it is gone already.
+        let _ = kill(Pid::from_raw(process.cast_signed()), Signal::SIGKILL);
+    }
+}
+
+/// The pod that the Job `myjob` makes: it is complete when its main container is, whatever its
+/// sidecar ends with.
+#[test]
+fn the_sidecar_of_a_job_does_not_keep_it_from_completing() {
+    let device = device();
+    device.write_manifest(
+        "myjob.yaml",
+        &beside_logshipper("myjob", "echo \"logging\" > /opt/logs.txt", "Never"),
+    );
+    let myjob = device.pod("myjob");
+    myjob.wait_phase("Succeeded");
+    assert_eq!(myjob.container("myjob").exit_code(), Some(0));
+    assert_eq!(myjob.container("logshipper").exit_code(), Some(137));
+    let table = device.nodlet(["get", "pods", "--no-headers"]).ok();
+    assert_eq!(table.split_whitespace().take(3).collect::<Vec<_>>(), ["myjob", "0/2", "Completed"]);
+}
+
+const POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
+
+/// "Pod is running and has one container": what becomes of both by exit code and policy.
+#[test]
+fn the_states_of_a_pod_with_one_container() {
+    let device = Device::start();
+    let name = |code: i32, policy: &str| format!("exits-{code}-{}", policy.to_lowercase());
+    for code in [0, 1] {
+        for policy in POLICIES {
+            let name = name(code, policy);
+            let spec = format!("restartPolicy: {policy}");
+            // Only its first run ends.
+            let steps = format!("wait /work/go then rm /work/go then exit {code}");
+            let app = manifest::container("app", &steps, "volumeMounts: [{name: work, mountPath: /work}]");
+            let spec = format!("{spec}\nvolumes: [{{name: work, emptyDir: {{}}}}]");
+            device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(&name, &[app], &spec));
+        }
+    }
+    for (code, policy, restarted, phase) in [
+        (0, "Always", true, "Running"),
+        (0, "OnFailure", false, "Succeeded"),
+        (0, "Never", false, "Succeeded"),
+        (1, "Always", true, "Running"),
+        (1, "OnFailure", true, "Running"),
+        (1, "Never", false, "Failed"),
+    ] {
+        let name = name(code, policy);
+        let pod = device.pod(&name);
+        device.wait_for("it to run", || pod.container("app").is_running());
+        assert_eq!(pod.phase(), "Running");
+        pod.tell("app", "/work/go");
+        if restarted {
+            device.wait_for("it to run again", || {
+                pod.container("app").restart_count() == 1 && pod.container("app").is_running()
+            });
+            assert_eq!(pod.container("app").of_last("exitCode"), code);
+        } else {
+            device.wait_for("it to be over", || pod.container("app").exit_code() == Some(code.into()));
+            pod.wait_phase(phase);
+            assert_eq!(pod.container("app").restart_count(), 0);
+        }
+        assert_eq!(pod.phase(), phase, "{name}");
+        let reason = if code == 0 { "Completed" } else { "Error" };
+        let told = match restarted {
+            true => pod.container("app").of_last("reason"),
+            false => pod.container("app").of_state("reason"),
+        };
+        assert_eq!(told, reason, "{name}");
+    }
+}
+
+/// "Pod is running and has two containers": the first fails; then, while that does not run, the
+/// second ends.
+#[test]
+fn the_states_of_a_pod_with_two_containers() {
+    let device = Device::start();
+    let name = |policy: &str| format!("two-{}", policy.to_lowercase());
+    let mount = "volumeMounts: [{name: work, mountPath: /work}]";
+    for policy in POLICIES {
+        let ends = |name: &str| {
+            let steps = format!("wait /work/{name} then rm /work/{name} then exit 1");
+            manifest::container(name, &steps, mount)
+        };
+        let spec = format!("restartPolicy: {policy}\nvolumes: [{{name: work, emptyDir: {{}}}}]");
+        let text = manifest::pod_of(&name(policy), &[ends("first"), ends("second")], &spec);
+        device.write_manifest(&format!("{}.yaml", name(policy)), &text);
+    }
+    for policy in POLICIES {
+        let (name, never) = (name(policy), policy == "Never");
+        let pod = device.pod(&name);
+        device.wait_for("both to run", || {
+            pod.container("first").is_running() && pod.container("second").is_running()
+        });
+        let second = pod.container("second").id();
+        pod.tell("first", "/work/first");
+        device.wait_for("the first to end", || match never {
+            true => pod.container("first").exit_code() == Some(1),
+            false => pod.container("first").restart_count() == 1 && pod.container("first").is_running(),
+        });
+        assert_eq!(pod.phase(), "Running", "{name}: the second goes on");
+        assert_eq!(pod.container("second").id(), second, "{name}");
+
+        // Once more: where there is a policy to restart it, it waits for its back-off.
+        if !never {
+            pod.tell("first", "/work/first");
+            device.wait_for("the back-off", || pod.container("first").reason() == "CrashLoopBackOff");
+        }
+        pod.tell("second", "/work/second");
+        if never {
+            pod.wait_phase("Failed");
+            assert_eq!(pod.container("second").exit_code(), Some(1));
+        } else {
+            device.wait_for("the second to run again", || {
+                pod.container("second").restart_count() == 1 && pod.container("second").is_running()
+            });
+            assert_eq!(pod.phase(), "Running", "{name}");
+        }
+    }
+}
+
+/// "Container runs out of memory": killed, told so, and restarted by the policy.
+#[test]
+fn the_states_of_a_pod_whose_container_runs_out_of_memory() {
+    let device = Device::start();
+    for policy in POLICIES {
+        let name = format!("hog-{}", policy.to_lowercase());
+        let more = "resources: {limits: {memory: 32Mi}}\nvolumeMounts: [{name: work, mountPath: /work}]";
+        // Only its first run is greedy.
+        let app = manifest::container("app", "hog-once /work/again 200 then sleep", more);
+        let spec = format!("restartPolicy: {policy}\nvolumes: [{{name: work, emptyDir: {{}}}}]");
+        device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(&name, &[app], &spec));
+    }
+    for policy in POLICIES {
+        let name = format!("hog-{}", policy.to_lowercase());
+        let pod = device.pod(&name);
+        let told = |state: &dyn Fn(&str) -> serde_json::Value| (state("exitCode"), state("reason"));
+        let oom = (137.into(), "OOMKilled".into());
+        if policy == "Never" {
+            pod.wait_phase("Failed");
+            assert_eq!(told(&|field| pod.container("app").of_state(field)), oom);
+        } else {
+            device.wait_for("it to run again", || {
+                pod.container("app").restart_count() == 1 && pod.container("app").is_running()
+            });
+            assert_eq!(told(&|field| pod.container("app").of_last(field)), oom, "{name}");
+            assert_eq!(pod.phase(), "Running", "{name}");
+        }
+    }
+}
+
+/// The liveness example, as it stands there: agnhost answers for ten seconds and then no more.
+#[test]
+fn liveness_http_is_restarted_when_its_server_turns_sick() {
+    let device = Device::start();
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
+    let program = fs::read(project.join(".work/agnhost/agnhost-1.36.3"))
+        .expect("agnhost is not built: run `cargo xtask agnhost`, or `cargo xtask check`");
+    device.load(
+        &Image::new("registry.k8s.io/e2e-test-images/agnhost:2.40")
+            .file("agnhost", 0o755, &program)
+            .directory("tmp", 0o1777)
+            .config("Entrypoint", serde_json::json!(["/agnhost"])),
+    );
+    device.write_manifest(
+        "liveness.yaml",
+        "apiVersion: v1
+kind: Pod
+metadata:
+  labels:
+    test: liveness
+  name: liveness-http
+spec:
+  containers:
+  - args:
+    - liveness
+    image: registry.k8s.io/e2e-test-images/agnhost:2.40
+    livenessProbe:
+      httpGet:
+        # when \"host\" is not defined, \"PodIP\" will be used
+        # when \"scheme\" is not defined, \"HTTP\" scheme will be used
+        path: /healthz
+        port: 8080
+        httpHeaders:
+        - name: X-Custom-Header
+          value: Awesome
+      initialDelaySeconds: 15
+      timeoutSeconds: 1
+    name: liveness
+",
+    );
+    let pod = device.pod("liveness-http");
+    device.wait_for("it to run", || pod.container("liveness").is_running());
+    assert_eq!(pod.container("liveness").restart_count(), 0);
+    device.wait_within(std::time::Duration::from_secs(120), "it to be restarted", || {
+        pod.container("liveness").restart_count() == 1
+    });
+    let told = |event: &str| pod.events().iter().any(|told| told == event);
+    assert!(
+        told("Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 500"),
+        "{:?}",
+        pod.events()
+    );
+    assert!(
+        told("Killing: Container liveness failed liveness probe, will be restarted"),
+        "{:?}",
+        pod.events()
+    );
+}
+
+/// The readiness gate of the example: what nobody has said counts as `False`, and `Ready` follows
+/// what is said, beside `ContainersReady`.
+#[test]
+fn the_gate_feature_1_holds_readiness_back_until_it_is_said() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let spec = "readinessGates: [{conditionType: www.example.com/feature-1}]";
+    device.write_manifest("web.yaml", &manifest::pod_with("web", "sleep", spec));
+    let web = device.pod("web");
+    device.wait_for("its container to be ready", || web.condition("ContainersReady") == "True");
+    assert_eq!(web.condition("Ready"), "False");
+    let say = |status: &str| {
+        let patch = serde_json::json!({ "status": { "conditions": [
+            { "type": "www.example.com/feature-1", "status": status,
+              "lastProbeTime": null, "lastTransitionTime": "2018-01-01T00:00:00Z" }] } });
+        let patch = patch.to_string();
+        kubectl.run(["patch", "pod", "web", "--subresource=status", "-p", &patch]).ok();
+    };
+    say("False");
+    assert_eq!(
+        (web.condition("Ready").as_str(), web.condition("ContainersReady").as_str()),
+        ("False", "True")
+    );
+    say("True");
+    web.wait_ready();
+    assert_eq!(web.condition("www.example.com/feature-1"), "True");
+    say("False");
+    device.wait_for("it to be unready", || !web.is_ready());
+    assert_eq!(web.container("app").restart_count(), 0);
+}
