@@ -262,10 +262,10 @@ impl ContainerState {
         self.role == Role::Init && self.is_done(policy) && self.init_failed()
     }
 
-    /// It is an init container that has done its work in this sandbox.
+    /// It is an init container whose newest run has done its work.
     pub(crate) fn has_initialised(&self) -> bool {
         match self.run {
-            Run::Exited => self.role == Role::Init && self.ran_here && !self.init_failed(),
+            Run::Exited => self.role == Role::Init && !self.init_failed(),
             Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
         }

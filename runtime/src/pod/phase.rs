@@ -161,47 +161,33 @@ impl PodState {
     }
 }
 
-/// The containers of a pod that is not over, counted as a kubelet does.
+/// The containers of a pod that is not over, counted as a kubelet does: of what else it counts, one
+/// that has a regular container, as each pod has, needs nothing.
 #[derive(Default)]
 struct Sum {
     /// Init containers that have not ended once.
     init: bool,
-    /// Sidecars that have not started yet, or not again.
-    sidecar: bool,
     /// Sidecars and regular containers that never ran.
     waiting: bool,
-    running: bool,
-    /// Regular containers that have run or do.
-    seen: bool,
 }
 
 impl Sum {
     fn add(&mut self, container: &ContainerState) {
         match (container.role, container.shown()) {
-            (Role::Init, (Shown::Running { .. } | Shown::NotYet | Shown::Waiting { .. }, None)) => {
-                self.init = true;
-            }
-            (Role::Init, (Shown::Running { .. }, Some(_))) => self.init = true,
-            (Role::Init, (Shown::Terminated(_), _)) => {}
+            (Role::Init, (Shown::Running { .. }, _)) => self.init = true,
+            (Role::Init, (Shown::NotYet | Shown::Waiting { .. }, None)) => self.init = true,
             (Role::Init, (Shown::NotYet | Shown::Waiting { .. }, Some(_))) => {}
-            (Role::Sidecar, (Shown::Running { .. }, _)) => {
-                self.running = true;
-                self.sidecar |= !container.health().started;
-            }
             (Role::Sidecar | Role::Regular, (Shown::NotYet | Shown::Waiting { .. }, None)) => {
                 self.waiting = true;
             }
-            (Role::Sidecar, (Shown::Terminated(_), _)) => {}
-            (Role::Sidecar, (Shown::NotYet | Shown::Waiting { .. }, Some(_))) => {}
-            (Role::Regular, (Shown::Running { .. } | Shown::Terminated(_), _)) => self.seen = true,
-            (Role::Regular, (Shown::NotYet | Shown::Waiting { .. }, Some(_))) => self.seen = true,
-            (Role::Ephemeral, _) => {}
+            (Role::Sidecar | Role::Regular, (Shown::NotYet | Shown::Waiting { .. }, Some(_))) => {}
+            (Role::Sidecar | Role::Regular, (Shown::Running { .. }, _)) => {}
+            (_, (Shown::Terminated(_), _)) | (Role::Ephemeral, _) => {}
         }
     }
 
     fn phase(&self) -> PodPhase {
-        let initialising = self.init || (self.sidecar && !self.seen);
-        match initialising || self.waiting || !(self.seen || self.running) {
+        match self.init || self.waiting {
             true => PodPhase::Pending,
             false => PodPhase::Running,
         }

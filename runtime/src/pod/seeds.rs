@@ -136,7 +136,7 @@ fn some_pod(chance: &mut Chance, uid: &str) -> Pod {
     let containers: Vec<_> = containers.collect();
     let init = (0..if chance.percent(60) { chance.below(4) } else { 0 }).map(|number| {
         if chance.percent(50) {
-            return container(&format!("i{number}"));
+            return Container { restart: some_own_restart(chance), ..container(&format!("i{number}")) };
         }
         let mut container = sidecar(&format!("s{number}"));
         container.liveness_probe = some_probe(chance);
@@ -202,7 +202,8 @@ fn a_life(seed: u64, failures: u64, interruptions: bool) {
             7 if interruptions => sim.restart_agent(),
             8 if interruptions => sim.reboot(),
             9 => sim.later(secs(1), stale_news(&mut chance)),
-            10 | 11 => sim.give(&uids[which], some_conditions(&mut chance)),
+            10 => sim.relabel(&uids[which], chance.below(1000)),
+            11 => sim.give(&uids[which], some_conditions(&mut chance)),
             12 | 13 => sim.ungate(&uids[which]),
             14 | 15 if known.is_some() => {
                 let count = sim.of(&uids[which]).pod.spec.ephemeral_containers.len();

@@ -439,3 +439,24 @@ fn an_agent_that_begins_spreads_what_it_adopts_over_a_period() {
         assert!(seen.iter().filter(|due| within.contains(due)).count() >= 3, "{seen:?}");
     }
 }
+
+#[test]
+fn who_has_not_started_is_not_ready_whether_readiness_is_probed_or_not() {
+    let mut app = container("app");
+    app.startup_probe = Some(Probe { period: secs(1), failure_threshold: 30, ..exec_probe() });
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs).probes(|_, _, age| {
+        match age.as_secs() {
+            5.. => ProbeResult::Success,
+            _ => ProbeResult::Failure("not yet".into()),
+        }
+    });
+    let told = |sim: &Sim| {
+        let status = sim.status(&"u1".into());
+        let app = &status["containerStatuses"][0];
+        (app["started"].clone(), app["ready"].clone())
+    };
+    sim.run_until(secs(4));
+    assert_eq!(told(&sim), (false.into(), false.into()));
+    sim.run_until(secs(6));
+    assert_eq!(told(&sim), (true.into(), true.into()));
+}

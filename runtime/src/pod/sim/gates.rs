@@ -24,6 +24,18 @@ impl Sim {
         }
     }
 
+    /// A label of a pod is changed, where it is wanted and where it is not yet: in place.
+    pub(crate) fn relabel(&mut self, uid: &Uid, value: u64) {
+        let Some(world) = self.pods.iter_mut().find(|world| world.pod.uid == *uid) else { return };
+        let mut other = (*world.pod).clone();
+        other.labels.insert("tier".into(), value.to_string());
+        world.pod = other.into();
+        let (pod, record, wanted) = (world.pod.clone(), world.record.clone(), world.wanted);
+        if wanted {
+            self.tell(Observation::Wanted { pod, record });
+        }
+    }
+
     /// Somebody says this of a pod in its status.
     pub(crate) fn give(&mut self, uid: &Uid, conditions: Vec<GivenCondition>) {
         if let Some(index) = self.node.index_of(uid) {

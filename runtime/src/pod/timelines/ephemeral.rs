@@ -377,3 +377,15 @@ fn the_quality_of_service_of_its_pod_stays_what_it_was() {
     assert!(shown(&sim, "look")["state"]["running"].is_object());
     assert_eq!(sim.status(&uid())["qosClass"], "Guaranteed");
 }
+
+#[test]
+fn one_that_ran_in_an_earlier_sandbox_does_not_come_back_with_the_next_agent() {
+    let mut sim = looked_into(RestartPolicy::Always, Fate::Exits(3, secs(10)));
+    sim.run_until(secs(60));
+    sim.lose_sandbox(&uid());
+    sim.run_until(secs(90));
+    sim.restart_agent();
+    sim.run_until(secs(200));
+    assert_eq!(of(&sim, "look"), ["   5s look#0 start", "  15s look#0 exits 3"], "{}", sim.log);
+    assert!(shown(&sim, "look")["state"]["terminated"].is_object(), "{}", sim.log);
+}

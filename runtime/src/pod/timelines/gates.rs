@@ -263,3 +263,23 @@ fn transitions_are_told_as_an_agent_before_told_them_where_nothing_changed() {
     assert_eq!(of(ConditionType::ContainersReady).since, since(100), "it was not so before");
     assert_eq!(of(ConditionType::PodScheduled).since, since(3), "it was accepted then, record or not");
 }
+
+#[test]
+fn a_pod_whose_gates_go_while_no_agent_looks_is_accepted_by_the_next_one() {
+    let mut sim = Sim::new(gated(&["a"]), |_, _| Fate::Runs);
+    // What somebody has said of it is on record by then.
+    let said = GivenCondition { kind: "b".into(), status: "True".into(), ..GivenCondition::default() };
+    sim.give(&uid(), vec![said]);
+    sim.run_until(secs(100));
+    assert!(sim.pods[0].record.is_some());
+    let mut free = (*sim.pods[0].pod).clone();
+    free.spec.scheduling_gates.clear();
+    free.spec.active_deadline = Some(secs(60));
+    sim.pods[0].pod = free.into();
+    sim.restart_agent();
+    sim.run_until(secs(155));
+    assert_eq!(phase(&sim), "Running", "its deadline began when its gates were gone");
+    assert_eq!(sim.status(&uid())["startTime"], "1970-01-01T00:01:40Z");
+    sim.run_until(secs(162));
+    assert_eq!(sim.status(&uid())["reason"], "DeadlineExceeded");
+}

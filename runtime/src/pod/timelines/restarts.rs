@@ -317,3 +317,16 @@ fn restart_counts_and_the_last_exit_outlive_a_reboot_as_far_as_they_are_on_flash
     assert_eq!((&app["restartCount"], &app["lastState"]["terminated"]["exitCode"]), (&json!(3), &json!(137)));
     assert_eq!(app["lastState"]["terminated"]["reason"], "ContainerStatusUnknown");
 }
+
+#[test]
+fn what_began_again_with_all_has_no_back_off_before_its_next_restart() {
+    let app = own(container("app"), RestartPolicy::Always, &[(ALL, true, &[42])]);
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, number| match number {
+        0 => Fate::Exits(42, secs(1)),
+        1 | 2 => Fate::Exits(1, secs(1)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(30));
+    // Removed with all others it was as if it had never run: the first restart after that is at once.
+    assert_eq!(starts(&sim), ["0s app#0 start", "2s app#1 start", "3s app#2 start", "14s app#3 start"]);
+}
