@@ -50,6 +50,45 @@ fn every_link_leads_to_a_file_and_every_anchor_to_a_heading() {
 }
 
 #[test]
+fn every_guarantee_names_tests_that_there_are() {
+    let page = project().join("docs/guarantees.md");
+    let text = fs::read_to_string(&page).expect("the page is there");
+    let mut wrong = Vec::new();
+    for guarantee in text.split("\n* ").skip(1) {
+        let tests = guarantee.split("[`").skip(1).filter_map(|rest| rest.split_once("`]("));
+        let tests: Vec<_> = tests.filter_map(|(name, rest)| Some((name, rest.split_once(')')?.0))).collect();
+        if tests.is_empty() {
+            wrong.push(format!("nothing holds: {guarantee}"));
+        }
+        for (name, file) in tests {
+            let source = fs::read_to_string(page.with_file_name(file)).unwrap_or_default();
+            if !is_test(&source, name) {
+                wrong.push(format!("{file} has no test {name}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Whether that is a test of this source which runs.
+fn is_test(source: &str, name: &str) -> bool {
+    let Some((before, _)) = source.split_once(&format!("fn {name}()")) else { return false };
+    let above = before.rsplit_once('\n').map_or("", |(above, _)| above);
+    let attributes = above.lines().rev().map(str::trim).take_while(|line| line.starts_with("#["));
+    let attributes: Vec<&str> = attributes.collect();
+    attributes.contains(&"#[test]") && !attributes.iter().any(|line| line.starts_with("#[ignore"))
+}
+
+#[test]
+fn a_test_is_told_from_what_is_none() {
+    let source = "#[test]\nfn one() {}\nfn two() {}\n#[test]\n#[ignore = \"no\"]\nfn three() {}\n";
+    assert_eq!(
+        ["one", "two", "three", "four"].map(|name| is_test(source, name)),
+        [true, false, false, false]
+    );
+}
+
+#[test]
 fn every_path_in_the_pages_exists() {
     let mut pages = files_below(&project().join("docs"), "md");
     pages.push(project().join("README.md"));
