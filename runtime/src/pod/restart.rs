@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use crate::node::{Action, Attempt, Draft, Events, Wake};
-use crate::spec::{ContainerIndex, RestartAction, RestartPolicy};
+use crate::spec::{ContainerIndex, RestartAction, RestartPolicy, Role};
 use crate::time::Instant;
 
 use super::container::{ContainerState, Ended, Run, WaitingReason};
@@ -41,6 +41,14 @@ impl ContainerState {
         untouched && self.failed_probe.is_none()
     }
 
+    /// It is one of those that begin again when all do: who looks into the pod goes on with that.
+    fn begins_again(&self) -> bool {
+        match self.role {
+            Role::Init | Role::Sidecar | Role::Regular => true,
+            Role::Ephemeral => false,
+        }
+    }
+
     /// What rules of its own say of how its newest run ended; none say anything of a kill by a probe.
     pub(super) fn rule(&self) -> Option<RestartAction> {
         let ended = self.ended.as_ref().filter(|_| self.failed_probe.is_none())?;
@@ -65,7 +73,7 @@ impl PodState {
         }
         self.restart_all = Some(now + HEARD);
         for container in &mut self.containers {
-            container.superseded |= container.ran_here || container.is_alive();
+            container.superseded |= container.begins_again() && (container.ran_here || container.is_alive());
         }
         self.touch();
     }
@@ -76,7 +84,7 @@ impl PodState {
             return;
         }
         for container in &mut self.containers {
-            if let Run::Recording = container.run {
+            if let (true, Run::Recording) = (container.begins_again(), &container.run) {
                 container.run = Run::Waiting;
             }
         }
@@ -85,7 +93,7 @@ impl PodState {
             return;
         }
         let mut all = self.pod.spec.container_indexes().zip(&mut self.containers);
-        if let Some((index, container)) = all.find(|(_, container)| container.is_alive()) {
+        if let Some((index, container)) = all.find(|(_, one)| one.begins_again() && one.is_alive()) {
             // One that ends for a reason of its own goes on with that.
             if let (Run::Running, None) = (&container.run, container.hooks.grace_over()) {
                 if !std::mem::replace(&mut container.stop_told, true) {

@@ -155,9 +155,40 @@ fn some_pod(chance: &mut Chance, uid: &str) -> Pod {
     pod
 }
 
+/// A pod that has all of it: init containers, sidecars, hooks at both ends, probes of each kind,
+/// rules about restarts, gates.
+fn some_whole_pod(chance: &mut Chance, uid: &str) -> Pod {
+    loop {
+        let pod = some_pod(chance, uid);
+        let spec = &pod.spec;
+        let any = |has: fn(&Container) -> bool| spec.all_containers().any(has);
+        let is_whole = spec.init_containers.iter().any(|one| one.sidecar)
+            && spec.init_containers.iter().any(|one| !one.sidecar)
+            && any(|one| one.lifecycle.post_start.is_some())
+            && any(|one| one.lifecycle.pre_stop.is_some())
+            && any(|one| one.liveness_probe.is_some())
+            && any(|one| one.readiness_probe.is_some())
+            && any(|one| one.startup_probe.is_some())
+            && any(|one| one.restart.is_some())
+            && !(spec.readiness_gates.is_empty() && spec.scheduling_gates.is_empty());
+        if is_whole {
+            return pod;
+        }
+    }
+}
+
 /// A life of a node: pods come and go, things fail, the agent and the power too.
 fn a_life(seed: u64, failures: u64, interruptions: bool) {
     let mut chance = Chance(seed);
+    let uids: Vec<Uid> =
+        (0..1 + chance.below(4)).map(|number| Uid::from(format!("u{number}").as_str())).collect();
+    let pods = uids.iter().map(|uid| some_pod(&mut chance, &uid.0)).collect();
+    live(seed, chance, failures, interruptions, pods, 14);
+}
+
+/// The same of pods that are given, in so many steps at most.
+fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods: Vec<Pod>, steps: u64) {
+    let uids: Vec<Uid> = pods.iter().map(|pod| pod.uid.clone()).collect();
     let sim = Sim::empty(move |name, number| fate_of(seed, name, number)).probes(move |name, kind, age| {
         let salt = name.len() as u64 + kind as u64 * 7 + age.as_secs() / 20;
         match Chance(seed ^ (salt << 20)).below(10) {
@@ -170,12 +201,9 @@ fn a_life(seed: u64, failures: u64, interruptions: bool) {
     sim.chance = Chance(seed ^ 0xabcd);
     let latency = Duration::from_millis([0, 10, 2_000][chance.below(3) as usize]);
     sim.weather = Weather { latency, failures, repeats: 20 };
-    let uids: Vec<Uid> =
-        (0..1 + chance.below(4)).map(|number| Uid::from(format!("u{number}").as_str())).collect();
-    let pods: Vec<Pod> = uids.iter().map(|uid| some_pod(&mut chance, &uid.0)).collect();
     sim.want(pods[0].clone());
     let mut now = Duration::ZERO;
-    for _ in 0..chance.below(14) {
+    for _ in 0..chance.below(steps) {
         now += Duration::from_millis(chance.below(60_000));
         sim.run_until(now);
         let which = chance.below(uids.len() as u64) as usize;
@@ -315,4 +343,14 @@ fn whenever_the_agent_dies_or_the_power_is_cut_no_rule_is_broken() {
 #[test]
 fn an_agent_that_dies_in_a_quiet_world_leaves_everything_in_order() {
     for_each_seed(|seed| a_life(seed, 0, true));
+}
+
+/// Of one pod, with more of it than chance gives to several.
+#[test]
+fn whatever_befalls_a_pod_that_has_everything_no_rule_is_broken() {
+    for_each_seed(|seed| {
+        let mut chance = Chance(seed);
+        let pod = some_whole_pod(&mut chance, "u0");
+        live(seed, chance, seed % 3 * 5, true, vec![pod], 40);
+    });
 }

@@ -132,9 +132,12 @@ impl Sim {
                 continue;
             }
             assert!(same_boot || pod.sandbox == WorldSandbox::None);
-            let order = &pod.order;
+            let (order, spec) = (&pod.order, &pod.pod.spec);
+            let is_superseded = |container| {
+                spec.role(container) != crate::spec::Role::Ephemeral && order.is_superseded(container)
+            };
             let over = pod.over.iter().cloned().map(|found| {
-                let superseded = order.is_superseded(found.attempt.container);
+                let superseded = is_superseded(found.attempt.container);
                 FoundAttempt { health: Health { superseded, ..found.health }, ..found }
             });
             let over: Vec<_> = over.collect();
@@ -142,7 +145,7 @@ impl Sim {
                 attempt: *attempt,
                 container: started(process.started.expect("it runs"), *attempt),
                 exit: None,
-                health: Health { superseded: order.is_superseded(attempt.container), ..process.adopted() },
+                health: Health { superseded: is_superseded(attempt.container), ..process.adopted() },
             });
             let alive: Vec<_> = alive.collect();
             let found = Found {

@@ -99,14 +99,17 @@ impl WorldPod {
 
     /// All that has to be done before `container` starts is.
     pub(super) fn check_order(&mut self, container: ContainerIndex) {
-        if self.order.restart_all {
-            assert!(self.alive.is_empty(), "{}: {container:?} begins again before all ended", self.pod.uid);
-            self.order = Order::default();
-        }
-        let (spec, order, uid) = (&self.pod.spec, &self.order, &self.pod.uid);
+        let (spec, uid) = (&self.pod.spec, &self.pod.uid);
         if spec.role(container) == Role::Ephemeral {
             return;
         }
+        if self.order.restart_all {
+            let mut alive = self.alive.keys().map(|alive| spec.role(alive.container));
+            let ended = alive.all(|role| role == Role::Ephemeral);
+            assert!(ended, "{uid}: {container:?} begins again before all ended");
+            self.order = Order::default();
+        }
+        let order = &self.order;
         let is_later = |index: &ContainerIndex| spec.role(container) == Role::Regular || *index < container;
         for before in spec.init_indexes().filter(is_later) {
             let name = &spec.container(before).name;

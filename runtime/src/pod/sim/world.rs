@@ -11,7 +11,11 @@ impl Sim {
     /// Carries out an action, or refuses with a panic to let happen what never may.
     pub(super) fn perform(&mut self, index: PodIndex, action: Action) {
         let now = self.now;
-        let state = self.node.pod(index).expect("actions are of pods that are here");
+        let Some(state) = self.node.pod(index) else {
+            // What is told last of a pod is told when it has left already.
+            let Action::Emit(event) = action else { panic!("{action:?} of a pod that is not here") };
+            return self.tell_event(&event);
+        };
         let (pod, uid) = (state.pod().clone(), state.pod().uid.clone());
         let name = |container: ContainerIndex| pod.spec.container(container).name.clone();
         let grace = state.termination_grace();
@@ -155,12 +159,14 @@ impl Sim {
                     self.after_latency(Happening::Erased(uid, index));
                 }
             }
-            Action::Emit(event) => {
-                let kind = if event.warning { "Warning" } else { "Normal" };
-                let _ = writeln!(self.log, "{} {kind} {}", stamp(now), event.reason);
-                self.events.push(format!("{}: {}", event.reason, event.message));
-            }
+            Action::Emit(event) => self.tell_event(&event),
         }
+    }
+
+    fn tell_event(&mut self, event: &Event) {
+        let kind = if event.warning { "Warning" } else { "Normal" };
+        let _ = writeln!(self.log, "{} {kind} {}", stamp(self.now), event.reason);
+        self.events.push(format!("{}: {}", event.reason, event.message));
     }
 
     fn check_start(&mut self, uid: &Uid, attempt: Attempt) {
@@ -181,7 +187,7 @@ impl Sim {
             let mut all = pod.spec.all_containers();
             let again = pod.spec.container(attempt.container).restart.is_some()
                 || all.any(|one| one.restart.as_ref().is_some_and(|own| own.may_restart_all()));
-            let is_sidecar = again || pod.spec.role(attempt.container) == Role::Sidecar;
+            let is_sidecar = (again && !is_ephemeral) || pod.spec.role(attempt.container) == Role::Sidecar;
             assert!(
                 recorded.is_some_and(|recorded| is_sidecar || recorded.attempts > attempt.number),
                 "{uid}: {attempt:?} starts and flash does not know"

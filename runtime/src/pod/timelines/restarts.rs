@@ -330,3 +330,20 @@ fn what_began_again_with_all_has_no_back_off_before_its_next_restart() {
     // Removed with all others it was as if it had never run: the first restart after that is at once.
     assert_eq!(starts(&sim), ["0s app#0 start", "2s app#1 start", "3s app#2 start", "14s app#3 start"]);
 }
+
+#[test]
+fn whoever_looks_into_a_pod_goes_on_while_all_begin_again_and_does_not_with_them() {
+    let mut sim = Sim::new(all_again(), |name, number| match (name, number) {
+        ("first", _) => Fate::Exits(0, secs(0)),
+        ("app", 0) => Fate::Exits(42, secs(10)),
+        ("done", _) => Fate::Exits(3, secs(1)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(5));
+    sim.debug(&uid(), container("look"));
+    sim.debug(&uid(), container("done"));
+    sim.run_until(secs(60));
+    let of = |name: &str| sim.trace.lines().filter(|line| line.contains(&format!(" {name}#"))).count();
+    assert_eq!((of("look"), of("done")), (1, 2), "{}", sim.trace);
+    assert!(sim.trace.contains("app#1 start") && sim.trace.contains("proxy#1 start"), "{}", sim.trace);
+}
