@@ -19,6 +19,7 @@ mod leave;
 mod netns;
 mod on_tmpfs;
 mod presets;
+mod priority;
 mod publish;
 mod recover;
 mod requests;
@@ -52,7 +53,7 @@ use crate::node::{
 use crate::objects::Objects;
 use crate::paths::Paths;
 use crate::service::Service;
-use crate::sources::{LOOK_AGAIN, PresetsByName, SAVED_WITHIN, Sources, Wanted, WantedByName};
+use crate::sources::{LOOK_AGAIN, PresetsByName, Refusal, SAVED_WITHIN, Sources, Wanted, WantedByName};
 use crate::spec::{Pod, Uid};
 use crate::storage::Storage;
 use crate::store::{Fault, LoadError, NoFault, Records};
@@ -200,6 +201,8 @@ pub struct Engine {
     told: WantedByName,
     /// The presets that there are.
     presets: PresetsByName,
+    /// Pods of files that are refused for their priority, by namespace and name.
+    without_class: BTreeMap<(Rc<str>, Rc<str>), Refusal>,
     /// What earlier boots left is removed.
     swept: bool,
     /// Actions begun, for `Config::stop_after`.
@@ -289,6 +292,7 @@ impl Engine {
             door,
             told: BTreeMap::new(),
             presets: BTreeMap::new(),
+            without_class: BTreeMap::new(),
             swept: false,
             begun: 0,
             _lock: lock,
@@ -514,13 +518,16 @@ impl Engine {
     /// Tells the core the difference between what was wanted and what is.
     fn read_sources(&mut self) {
         self.look_at_sources();
-        let (wanted, mut refusals) = self.shell.sources.borrow().wanted();
+        let (mut wanted, mut refusals) = self.shell.sources.borrow().wanted();
         refusals.extend(self.read_presets());
+        refusals.extend(self.take_priorities(&mut wanted));
         self.shell.events.borrow_mut().refused(&refusals, self.shell.anchor.get());
         let before = std::mem::take(&mut self.told);
         for (name, old) in before {
             let stays = wanted.get(&name).is_some_and(|new| new.pod.uid == old.pod.uid);
-            let unread = !wanted.contains_key(&name) && self.shell.sources.borrow().is_refused(&old.source);
+            let unread = !wanted.contains_key(&name)
+                && (self.without_class.get(&name).is_some_and(|refused| refused.source == old.source)
+                    || self.shell.sources.borrow().is_refused(&old.source));
             if unread {
                 self.told.insert(name, old);
             } else if !stays {
@@ -592,7 +599,8 @@ impl Engine {
 
     fn observe_found(&mut self, found: recover::FoundPod) {
         let uid = found.wanted.pod.uid.clone();
-        let unread = self.shell.sources.borrow().is_refused(&found.wanted.source);
+        let unread = self.shell.sources.borrow().is_refused(&found.wanted.source)
+            || self.would_lack_class(&found.wanted);
         self.observe_with(Observation::Found(found.found), Some(&found.wanted));
         let Some(index) = self.node.index_of(&uid) else { return };
         if unread {
@@ -613,7 +621,8 @@ impl Engine {
     /// Removes what earlier boots left of pods that nobody wants; not while a file is
     /// refused, for then nobody can say what it wants.
     fn sweep(&mut self) {
-        if !self.swept && self.shell.sources.borrow().wanted().1.is_empty() {
+        let all_read = self.without_class.is_empty() && self.shell.sources.borrow().wanted().1.is_empty();
+        if !self.swept && all_read {
             self.swept = true;
             let known = self.node.pods().map(|pod| pod.pod().uid.0.to_string()).collect();
             leave::sweep(&self.shell, &known);

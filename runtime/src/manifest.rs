@@ -21,6 +21,7 @@ pub(crate) mod json;
 mod kind;
 mod locate;
 mod preset;
+pub mod priority;
 mod rules;
 pub mod update;
 mod validate;
@@ -41,6 +42,7 @@ use field::Errors;
 pub use field::{FieldError, FieldErrorKind};
 use kind::Kind;
 pub use preset::{Applied, Preset, inject};
+pub use priority::{Classes, Priority};
 
 /// The longest manifest that is read.
 pub const SIZE_LIMIT: usize = 10 * 1024 * 1024;

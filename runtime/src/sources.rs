@@ -23,7 +23,7 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::manifest::{self, Applied, Manifest, Preset, Validation};
+use crate::manifest::{self, Applied, Classes, Manifest, Preset, Priority, Validation};
 use crate::spec::{Pod, Uid};
 use crate::time::Instant;
 
@@ -75,7 +75,9 @@ pub struct Wanted {
     pub source: PathBuf,
     /// The presets that were applied when it was admitted.
     pub presets: Rc<[Applied]>,
-    /// The object without them, where there were any.
+    /// The priority that it was admitted with; none as long as it is not.
+    pub priority: Option<Rc<Priority>>,
+    /// The object without presets and priority, where there were any.
     pub written: Option<Rc<RawValue>>,
 }
 
@@ -611,30 +613,48 @@ impl Wanted {
             warnings: manifest.warnings.into_iter().take(WARNINGS).collect(),
             source: source.to_owned(),
             presets: Rc::new([]),
+            priority: None,
             written: None,
         }
     }
 
     /// The same with `presets`, which make `manifest` of it.
     pub fn with_presets(&self, manifest: Manifest, presets: Rc<[Applied]>) -> Wanted {
-        Wanted {
-            warnings: self.warnings.clone(),
-            presets,
-            written: Some(self.object.clone()),
-            ..Wanted::new(manifest, &self.source)
-        }
+        Wanted { presets, ..self.changed(Manifest { warnings: self.warnings.clone(), ..manifest }) }
     }
 
-    /// The same as `manifest` makes it, which has what presets gave it.
+    /// The same as `manifest`, with what it was admitted with.
     pub fn changed(&self, manifest: Manifest) -> Wanted {
         Wanted {
             presets: self.presets.clone(),
-            written: self.written.clone(),
+            priority: self.priority.clone(),
+            written: Some(self.written.as_ref().unwrap_or(&self.object).clone()),
             ..Wanted::new(manifest, &self.source)
         }
     }
 
-    /// The object as its file has it: without presets.
+    /// The same as it is admitted among `classes`; `before`: with what priority it was.
+    ///
+    /// # Errors
+    /// In the words of Kubernetes' admission.
+    pub fn with_priority(&self, classes: &Classes, before: Option<Priority>) -> Result<Wanted, String> {
+        let mut object = serde_json::from_str(self.object.get()).map_err(|error| error.to_string())?;
+        let priority = Priority::of(&object, classes, before)?;
+        priority.show(&mut object);
+        let mut pod = Pod::clone(&self.pod);
+        pod.priority = priority.value();
+        priority.class().clone_into(&mut pod.spec.priority_class_name);
+        let manifest = Manifest { pod: Rc::new(pod), object, warnings: self.warnings.clone() };
+        Ok(Wanted { priority: Some(Rc::new(priority)), ..self.changed(manifest) })
+    }
+
+    /// Takes from `pod`, an object that somebody read here and sends back, what was computed.
+    pub fn leave_out_priority(&self, pod: &mut serde_json::Value) {
+        let read = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or_default();
+        manifest::priority::leave_out(pod, &read(&self.object), &read(self.as_written()));
+    }
+
+    /// The object as its file has it: without presets and priority.
     pub fn as_written(&self) -> &RawValue {
         self.written.as_deref().unwrap_or(&self.object)
     }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::manifest::Applied;
+use crate::manifest::{Applied, Priority};
 use crate::node::{ContainerRecord, GivenCondition, PodPhase, Record, RecordedExit};
 use crate::time::{Anchor, Instant, Moment, Timestamp};
 
@@ -195,16 +195,26 @@ impl Records {
         record.map(|record: OnFlash| record.presets.into_owned()).unwrap_or_default()
     }
 
-    /// The bytes of `record`, with the presets that its pod was admitted with, and where they belong.
+    /// The priority that it was admitted with, likewise.
+    pub fn priority(&self, uid: &str) -> Option<Priority> {
+        let record = fs::read(self.path(uid)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        record.and_then(|record: OnFlash| record.priority.map(Cow::into_owned))
+    }
+
+    /// The bytes of `record`, with what its pod was admitted with, and where they belong.
     pub fn render(
         &self,
         uid: &str,
         record: &Record,
         presets: &[Applied],
+        priority: Option<&Priority>,
         anchor: Anchor,
     ) -> (PathBuf, Vec<u8>) {
-        let record =
-            OnFlash { presets: Cow::Borrowed(presets), ..OnFlash::new(record, &self.boot_id, anchor) };
+        let record = OnFlash {
+            presets: Cow::Borrowed(presets),
+            priority: priority.map(Cow::Borrowed),
+            ..OnFlash::new(record, &self.boot_id, anchor)
+        };
         (self.path(uid), serde_json::to_vec(&record).expect("a record has no maps with odd keys"))
     }
 
@@ -253,6 +263,9 @@ struct OnFlash<'a> {
     /// Of the shell, which admits pods; the core's record knows nothing of it.
     #[serde(default, skip_serializing_if = "<[Applied]>::is_empty")]
     presets: Cow<'a, [Applied]>,
+    /// Not in files of before there were priorities.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    priority: Option<Cow<'a, Priority>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -340,6 +353,7 @@ impl OnFlash<'_> {
             deletion_grace_period_seconds: record.deletion_grace_period_seconds,
             given: record.given.clone(),
             presets: Cow::Borrowed(&[]),
+            priority: None,
         }
     }
 
@@ -539,7 +553,7 @@ mod tests {
         let mut records = Records { directory: directory.clone(), boot_id: "one".into() };
         let preset = Applied { name: "p".into(), version: "7".into(), spec: serde_json::json!({"env": []}) };
         let presets = [preset];
-        let (path, bytes) = records.render("uid", &record, &presets, Anchor(1000));
+        let (path, bytes) = records.render("uid", &record, &presets, None, Anchor(1000));
         replace(&path, &bytes, &NoFault).expect("written");
         assert_eq!(records.load("uid"), Ok(Some(Box::new(record))));
         assert_eq!(records.presets("uid"), presets);

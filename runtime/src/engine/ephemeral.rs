@@ -183,15 +183,17 @@ impl Engine {
         self.object(index).ok_or_else(|| Status::not_found("pods", name))
     }
 
-    /// Takes from an object that is applied the ephemeral containers that the pod has: whoever read
-    /// it here and sends it back asks for no others.
+    /// Takes from an object that is applied the ephemeral containers that the pod has, and what was
+    /// computed of its priority: whoever read it here and sends it back asks for nothing else.
     pub(super) fn leave_out_known(&self, object: &mut Value) {
         let metadata = &object["metadata"];
         let text = |field: &str| metadata[field].as_str().filter(|text| !text.is_empty());
         let (namespace, name) = (text("namespace").unwrap_or("default"), text("name").unwrap_or_default());
-        let known = self.shown(namespace, name).and_then(|index| self.shell.wanted(index));
-        if let Some(known) = known
-            && !known.pod.spec.ephemeral_containers.is_empty()
+        let Some(known) = self.shown(namespace, name).and_then(|index| self.shell.wanted(index)) else {
+            return;
+        };
+        known.leave_out_priority(object);
+        if !known.pod.spec.ephemeral_containers.is_empty()
             && object["spec"]["ephemeralContainers"] == list_of(&known)
             && let Some(spec) = object["spec"].as_object_mut()
         {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::manifest::Applied;
+use crate::manifest::{Applied, Priority};
 use crate::node::{FoundStatus, Health};
 use crate::sources::Wanted;
 use crate::time::Instant;
@@ -28,6 +28,9 @@ pub(super) struct OnTmpfs {
     /// What was applied to it when it was admitted, and is in `object`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) presets: Vec<Applied>,
+    /// The priority likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) priority: Option<Priority>,
     /// `object` without that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) written: Option<Box<RawValue>>,
@@ -43,6 +46,7 @@ pub(super) fn write_pod(shell: &Shell, wanted: &Wanted, ip: Option<Ipv4Addr>) ->
         ip,
         object: serde_json::from_str(wanted.object.get())?,
         presets: wanted.presets.to_vec(),
+        priority: wanted.priority.as_deref().cloned(),
         written: wanted.written.as_deref().map(RawValue::to_owned),
     };
     let new = directory.join("pod.json.new");

@@ -148,6 +148,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, LookEr
         .map_err(|error| unreadable(&error))?;
     let wanted = Rc::new(Wanted {
         presets: on_tmpfs.presets.into(),
+        priority: on_tmpfs.priority.map(Rc::new),
         written: on_tmpfs.written.map(Rc::from),
         ..Wanted::new(manifest, &on_tmpfs.source)
     });

@@ -97,6 +97,13 @@ impl Engine {
         match self.admit(object, validation, new) {
             Ok((mut manifest, applied)) => {
                 manifest.warnings.extend(self.overridden(&manifest.pod));
+                if applied != Applied::Unchanged {
+                    match self.priority_of(&manifest) {
+                        Ok(priority) if dry_run => priority.show(&mut manifest.object),
+                        Ok(_) => {}
+                        Err(status) => return drop(reply.try_send(Err(status))),
+                    }
+                }
                 let shown = |object: Value, applied, warnings| Accepted { object, applied, warnings };
                 if dry_run || applied == Applied::Unchanged {
                     let _ = reply.try_send(Ok(shown(manifest.object, applied, manifest.warnings)));

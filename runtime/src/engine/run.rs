@@ -498,7 +498,8 @@ impl Shell {
     pub(super) fn save(&self, pod: PodIndex, record: &Record, generation: u64) {
         let Some(wanted) = self.wanted(pod) else { return };
         let anchor: Anchor = self.anchor.get();
-        let (path, bytes) = self.records.render(&wanted.pod.uid.0, record, &wanted.presets, anchor);
+        let (uid, priority) = (&wanted.pod.uid.0, wanted.priority.as_deref());
+        let (path, bytes) = self.records.render(uid, record, &wanted.presets, priority, anchor);
         let fault = self.fault.clone();
         let saved = self.storage.run(move || crate::store::replace(&path, &bytes, &*fault));
         let news = self.news.clone();

@@ -136,7 +136,8 @@ impl Engine {
                 manifest.pod.name
             )));
         }
-        let old: Value = serde_json::from_str(told.object.get()).map_err(Status::internal)?;
+        let mut old: Value = serde_json::from_str(told.object.get()).map_err(Status::internal)?;
+        told.leave_out_priority(&mut old);
         match update::compare(&old, &manifest.object) {
             Update::Nothing => {
                 Ok(Updated::Now(self.accepted(index, Applied::Unchanged, manifest.warnings)?))
@@ -155,7 +156,8 @@ impl Engine {
 
     /// An admitted object that takes the place of `old`: with its identity, if it may be the same pod.
     pub(super) fn as_update_of(&self, old: &Wanted, manifest: Manifest) -> Result<Manifest, Status> {
-        let before: Value = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
+        let mut before: Value = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
+        old.leave_out_priority(&mut before);
         update::no_new_gates(&before, &manifest.object).map_err(|error| refused(&error))?;
         // What comes from a file or a client knows nothing of presets; what was read from here, and
         // patched, has them. Either would be given those of `old`.

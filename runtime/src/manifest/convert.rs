@@ -26,6 +26,7 @@ pub(super) fn pod(object: &Value) -> Pod {
         generation: u64::try_from(number(meta, "generation")).unwrap_or_default().max(1),
         labels: strings_by_key(&meta["labels"]).collect(),
         annotations: strings_by_key(&meta["annotations"]).collect(),
+        priority: i32::try_from(number(&object["spec"], "priority")).unwrap_or_default(),
         spec: spec(&object["spec"]),
     }
 }
@@ -67,6 +68,7 @@ pub(super) fn spec(spec: &Value) -> PodSpec {
         security_context: pod_security_context(&spec["securityContext"]),
         readiness_gates: texts(list(spec, "readinessGates"), "conditionType"),
         scheduling_gates: texts(list(spec, "schedulingGates"), "name"),
+        priority_class_name: text(spec, "priorityClassName").to_owned(),
     }
 }
 

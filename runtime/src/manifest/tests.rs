@@ -332,7 +332,6 @@ fn what_only_matters_elsewhere_is_warned_about_by_name() {
         ("nodeSelector: {a: b}", "", "spec.nodeSelector"),
         ("topologySpreadConstraints: [{}]", "", "spec.topologySpreadConstraints"),
         ("schedulerName: mine", "", "spec.schedulerName"),
-        ("priorityClassName: high", "", "spec.priorityClassName"),
         ("serviceAccountName: me", "", "spec.serviceAccountName"),
         ("imagePullSecrets: [{name: a}]", "", "spec.imagePullSecrets"),
         ("enableServiceLinks: true", "", "spec.enableServiceLinks"),

@@ -4,7 +4,7 @@
 //! * at once, if it is acted on: a terminal phase, that a run of a `Never` pod or an
 //!   ephemeral container begins, that a container is done for good, that a run of a `Never` pod did
 //!   not begin after all and now waits for an image, perhaps for weeks; and that
-//!   a pod was admitted with presets, which may be others after a power cut;
+//!   a pod was admitted with presets or a priority, which may be others after a power cut;
 //! * at once, but at most once in [`SETTLE`]: that somebody opened or closed a readiness gate;
 //! * else (restart counts, exits) after it has settled for [`SETTLE`], and at
 //!   most once in [`AT_MOST_EVERY`], whatever crashes however often.
@@ -181,7 +181,7 @@ impl PodState {
 
     /// Whether someone waits for this record to be on flash.
     fn is_urgent(&self, record: &Record) -> bool {
-        if record.phase.is_terminal() || self.journal.on_flash.is_none() && self.pod.has_presets() {
+        if record.phase.is_terminal() || self.journal.on_flash.is_none() && self.pod.is_admitted_for_good() {
             return true;
         }
         let policy = self.policy();

@@ -38,7 +38,6 @@ use Verdict::{Acts, HostNetworkOnly, InMemoryOnly, Only, Refuses, Resources, War
 
 const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has its manifest";
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
-const NO_PRIORITY: &str = "does not order pods by priority yet";
 const NO_SERVICES: &str = "has no Services: no variables are made for them";
 const NO_VOLUME: &str = "provides no volumes but emptyDir and hostPath yet";
 const NO_OBJECTS: &str = "has no ConfigMaps and Secrets yet: write the value itself";
@@ -73,9 +72,9 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("nodeSelector", Warns(NO_SCHEDULER, &["{}"])),
         ("os", Acts),
         ("overhead", Refuses("has no runtime classes, whose overhead this would be", &["{}"])),
-        ("preemptionPolicy", Warns(NO_PRIORITY, &["\"PreemptLowerPriority\""])),
-        ("priority", Warns(NO_PRIORITY, &["0"])),
-        ("priorityClassName", Warns(NO_PRIORITY, &["\"\""])),
+        ("preemptionPolicy", Acts),
+        ("priority", Acts),
+        ("priorityClassName", Acts),
         ("readinessGates", Acts),
         ("resourceClaims", Refuses("does not allocate devices by resource claims", &["[]"])),
         ("resources", Refuses("does not limit pods as a whole yet: limit their containers", &["{}"])),

@@ -38,14 +38,29 @@ pub struct Pod {
     pub labels: BTreeMap<String, String>,
     /// `metadata.annotations`.
     pub annotations: BTreeMap<String, String>,
+    /// `spec.priority`: that of its class, as it was when the pod was admitted.
+    pub priority: i32,
     /// `spec`.
     pub spec: PodSpec,
 }
+
+/// The least priority of what the node cannot do without (`SystemCriticalPriority`).
+pub const CRITICAL: i32 = 2_000_000_000;
 
 impl Pod {
     /// Presets were applied to it when it was admitted.
     pub fn has_presets(&self) -> bool {
         self.annotations.keys().any(|key| key.starts_with(PRESET_MARK))
+    }
+
+    /// It was admitted with something that may be different if that is looked for again.
+    pub fn is_admitted_for_good(&self) -> bool {
+        self.has_presets() || !self.spec.priority_class_name.is_empty()
+    }
+
+    /// Others make room for it. No pod is critical for coming from a file.
+    pub fn is_critical(&self) -> bool {
+        self.priority >= CRITICAL
     }
 }
 
@@ -93,6 +108,8 @@ pub struct PodSpec {
     pub readiness_gates: Vec<String>,
     /// `name` of each of `schedulingGates`.
     pub scheduling_gates: Vec<String>,
+    /// `priorityClassName`; empty for none.
+    pub priority_class_name: String,
 }
 
 impl Pod {

@@ -16,6 +16,7 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
         generation: 1,
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
+        priority: 0,
         spec: PodSpec {
             containers: vec![container("app")],
             init_containers: Vec::new(),
@@ -36,6 +37,7 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
             security_context: PodSecurityContext::default(),
             readiness_gates: Vec::new(),
             scheduling_gates: Vec::new(),
+            priority_class_name: String::new(),
         },
     }
 }
