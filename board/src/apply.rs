@@ -1,5 +1,5 @@
-//! `nodlet apply`: makes the pods of manifests be. A changed one replaces its
-//! pod; the agent does that, and judges the manifests.
+//! `nodlet apply`: makes the pods of manifests be. One that cannot be changed in place is
+//! replaced; the agent does that, and judges the manifests.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,8 +16,9 @@ pub(crate) const VERB: Verb = Verb {
     name: "apply",
     summary: "Make the pods of manifests run",
     help: "\
-Make the pods of manifests run. A pod that is the same stays as it is; one that
-changed is replaced when the old one has ended.
+Make the pods of manifests run. A pod that is the same stays as it is, and one that
+may be changed as it is, as with another image, is; another one is replaced when
+it has ended.
 
 Usage: nodlet apply -f FILE|DIR|- [flags]
 
@@ -110,7 +111,7 @@ impl Apply {
         let dry_run = if self.dry_run { "&dryRun=All" } else { "" };
         let query = format!("fieldManager=nodlet-apply&fieldValidation={how}{dry_run}");
         let (method, target) = match object.name() {
-            Some(name) => ("PUT", format!("{collection}/{}?{query}", encode(name))),
+            Some(name) => ("PUT", format!("{collection}/{}?force=true&{query}", encode(name))),
             None => ("POST", format!("{collection}?{query}")),
         };
         let response = client.request(method, &target, "application/json", Some(&object.value))?;

@@ -588,10 +588,16 @@ impl Engine {
             // To its end it is what it was.
             Some(pod) if goes => pod.again = Some(anew),
             Some(pod) => {
-                pod.wanted = wanted;
+                pod.wanted = wanted.clone();
                 drop(pods);
-                // What the core knows nothing of may be another.
+                // What the core knows nothing of may be another. What ends for the change is
+                // written down before the change is, or a later agent might not see that it is one.
                 self.publish(index);
+                let directory = self.shell.paths.run_pod(&wanted.pod.uid.0);
+                if let Err(error) = on_tmpfs::rewrite_object(&directory, &wanted) {
+                    // What a later agent finds in its manifest it takes up again.
+                    log::warn!("failed to write down the change of {}: {error}", wanted.pod.uid);
+                }
             }
             None => drop(pods.insert(index, PodShell::new(wanted, created))),
         }

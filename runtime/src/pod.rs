@@ -15,7 +15,7 @@
 //! as another pod when this one is forgotten. `container.rs` has the life of a
 //! container, `stage.rs` that of the sandbox, `start.rs` and `termination.rs` how
 //! both begin and end, `init.rs` whose turn it is to begin, `hook.rs` what is run at both ends, `probe.rs` when a
-//! container is asked how it is, `record.rs` what is kept on flash of it all and when.
+//! container is asked how it is, `update.rs` what becomes of it when the pod changes, `record.rs` what is kept on flash of it all and when.
 
 mod backoff;
 mod condition;
@@ -36,6 +36,7 @@ mod start;
 mod termination;
 #[cfg(test)]
 mod timelines;
+mod update;
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -465,6 +466,7 @@ impl PodState {
             self.plan_restart_all(now, draft, events);
             self.plan_active(now, draft, events, around.name_is_free);
         }
+        self.pass_redefined();
         self.plan_kills(now, draft, events);
         self.plan_probes(now, draft);
         self.pass_stop(around.shutdown);

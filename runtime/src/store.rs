@@ -284,6 +284,8 @@ struct ContainerOnFlash {
     container_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     decided: Option<When>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    redefined: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -341,6 +343,7 @@ impl OnFlash<'_> {
             image_id: container.image_id.clone(),
             container_id: container.container_id.clone(),
             decided: container.decided.map(|moment| When::new(moment, anchor)),
+            redefined: container.redefined,
         };
         OnFlash {
             version: VERSION,
@@ -374,6 +377,7 @@ impl OnFlash<'_> {
             image_id: container.image_id,
             container_id: container.container_id,
             decided: container.decided.map(|when| when.into_moment(same_boot)),
+            redefined: container.redefined,
         };
         Record {
             phase: self.phase,

@@ -162,6 +162,11 @@ impl TestContainer {
         self.0["lastState"]["terminated"][field].clone()
     }
 
+    /// A field of the status itself that is a text.
+    pub fn of_status(&self, field: &str) -> String {
+        text(&self.0[field])
+    }
+
     /// How often it was restarted.
     pub fn restart_count(&self) -> i64 {
         self.0["restartCount"].as_i64().unwrap_or(-1)

@@ -340,6 +340,11 @@ fn requests_reach_the_engine_with_what_was_asked() {
             let _ =
                 reply.try_send(Ok(Accepted { object, applied: Applied::Unchanged, warnings: Vec::new() }));
         }
+        Request::Update { change: Change::Replace(mut object), part: Part::Whole, reply, .. } => {
+            object["updated"] = true.into();
+            let _ =
+                reply.try_send(Ok(Accepted { object, applied: Applied::Unchanged, warnings: Vec::new() }));
+        }
         Request::Delete { resource: "pods", namespace, name, uid, grace, dry_run, reply } => {
             let seen = json!({"seen": [namespace, name, uid, grace, dry_run]});
             let _ = reply.try_send(Ok(seen));
@@ -362,8 +367,10 @@ fn requests_reach_the_engine_with_what_was_asked() {
         assert!(answer.contains(r#"warning: 299 - "spec.foo: not \"acted\" on""#), "{answer}");
         let (code, _) = call(&socket, "POST", pods, "", r#"{"metadata":{"name":"taken"}}"#);
         assert_eq!(code, 409);
-        let (code, _) = call(&socket, "PUT", &format!("{pods}/web"), "", body);
+        let (code, _) = call(&socket, "PUT", &format!("{pods}/web?force=true"), "", body);
         assert_eq!(code, 200);
+        let (code, updated) = call(&socket, "PUT", &format!("{pods}/web"), "", body);
+        assert_eq!((code, updated.contains("\"updated\":true")), (200, true), "{updated}");
         for (target, body, seen) in [
             ("", "", json!(["kitchen", "web", null, null, false])),
             ("?gracePeriodSeconds=5&dryRun=All", "", json!(["kitchen", "web", null, 5, true])),

@@ -40,6 +40,11 @@ pub(super) async fn apply(
     query: &Query,
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
+    // `nodlet apply` wants the pod to be so even if that makes it another; whoever puts an object
+    // elsewhere is told what cannot change.
+    if resource.name == "pods" && query.get("force") != Some("true") {
+        return update(api, key, Part::Whole, query, request).await;
+    }
     let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
     let (mut object, _held) = body::read(&api.places, request).await?;
     belongs(&mut object, resource, &key.namespace, Some(&key.name))?;
@@ -54,7 +59,7 @@ pub(super) async fn apply(
     Ok(response)
 }
 
-/// PATCH of a pod, PATCH and PUT of its status: the engine holds the change against what is then.
+/// PATCH and PUT of a pod and of its status: the engine holds the change against what is then.
 pub(super) async fn update(
     api: &Rc<Api>,
     key: &Key,

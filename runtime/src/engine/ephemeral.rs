@@ -170,7 +170,7 @@ impl Engine {
         let known = self.shell.wanted(index).ok_or_else(|| Status::not_found("pods", name))?;
         let wanted = &self.merged(&without(&known), list_of(wanted));
         let directory = self.shell.paths.run_pod(&wanted.pod.uid.0);
-        if let Err(error) = on_tmpfs::rewrite_object(&directory, &wanted.object) {
+        if let Err(error) = on_tmpfs::rewrite_object(&directory, wanted) {
             // What a later agent finds on flash it adds again.
             log::warn!("failed to write down the ephemeral containers of {}: {error}", wanted.pod.uid);
         }

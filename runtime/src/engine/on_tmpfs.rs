@@ -55,14 +55,15 @@ pub(super) fn write_pod(shell: &Shell, wanted: &Wanted, ip: Option<Ipv4Addr>) ->
 }
 
 /// Writes down the pod as it is now, if anything is written down of it.
-pub(super) fn rewrite_object(directory: &Path, object: &serde_json::value::RawValue) -> io::Result<()> {
+pub(super) fn rewrite_object(directory: &Path, wanted: &Wanted) -> io::Result<()> {
     let path = directory.join("pod.json");
     let bytes = match fs::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         bytes => bytes?,
     };
     let mut pod: OnTmpfs = serde_json::from_slice(&bytes)?;
-    pod.object = serde_json::from_str(object.get())?;
+    pod.object = serde_json::from_str(wanted.object.get())?;
+    pod.written = wanted.written.as_deref().map(RawValue::to_owned);
     let new = directory.join("pod.json.new");
     fs::write(&new, serde_json::to_vec(&pod)?)?;
     fs::rename(new, path)

@@ -1,6 +1,6 @@
 //! What people see: the Pod object as it was admitted, with today's status.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::node::{Health, ORPHAN_GRACE, PodIndex, PodState, Record};
 use crate::objects::Key;
@@ -139,6 +139,13 @@ impl Engine {
             metadata["creationTimestamp"] = created.timestamp(anchor).to_string().into();
         }
         metadata["generation"] = wanted.pod.generation.into();
+        let is_applied = wanted.source == self.applied_path(&wanted.pod.namespace, &wanted.pod.name);
+        let annotations = &mut metadata["annotations"];
+        annotations[CONFIG_SEEN] = created.timestamp(anchor).to_string().into();
+        annotations[CONFIG_SOURCE] = if is_applied { "api" } else { "file" }.into();
+        if !is_applied {
+            annotations[CONFIG_HASH] = (*wanted.pod.uid.0).into();
+        }
         if let Some(deletion) = deletion.filter(|_| state.is_unwanted()) {
             metadata["deletionTimestamp"] = anchor.timestamp(deletion.at).to_string().into();
             metadata["deletionGracePeriodSeconds"] = deletion.grace.as_secs().into();
@@ -149,6 +156,22 @@ impl Engine {
         let host_ip = self.shell.network.borrow().host_ip();
         object["status"] = status::of(state, anchor, host_ip);
         Some(object)
+    }
+}
+
+/// What a kubelet says of where it has a pod from, and since when. It is said of what is shown
+/// alone: it is in no file of ours, and nobody else can say it.
+const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
+const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+
+/// Takes it from what a client has read here and sends back.
+pub(super) fn strip_config(metadata: &mut Map<String, Value>) {
+    let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else { return };
+    let known = annotations.len();
+    annotations.retain(|key, _| ![CONFIG_SOURCE, CONFIG_SEEN, CONFIG_HASH].contains(&key.as_str()));
+    if known > 0 && annotations.is_empty() {
+        metadata.remove("annotations");
     }
 }
 

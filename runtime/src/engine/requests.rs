@@ -17,6 +17,7 @@ use crate::time::Instant;
 
 use super::ephemeral::Asked;
 use super::exec::{Exec, ExecNews};
+use super::publish::strip_config;
 use super::update::Updating;
 use super::{Engine, Shell, presets};
 
@@ -147,7 +148,14 @@ impl Engine {
             }
             (Some(old), false) => {
                 let old = old.clone();
-                Ok((self.as_update_of(&old, manifest)?, Applied::Configured))
+                // Whoever applies another image to a pod that is over wants it to run.
+                let is_over = self.node.index_of(&old.pod.uid).and_then(|index| self.node.pod(index));
+                let is_over = is_over.is_some_and(|pod| pod.phase().is_terminal());
+                let updated = self.as_update_of(&old, manifest.clone())?;
+                match is_over && updated.pod.generation != old.pod.generation {
+                    true => Ok((manifest, Applied::Configured)),
+                    false => Ok((updated, Applied::Configured)),
+                }
             }
         }
     }
@@ -394,6 +402,7 @@ pub(super) fn strip(metadata: &mut serde_json::Map<String, Value>) {
     ] {
         metadata.remove(field);
     }
+    strip_config(metadata);
 }
 
 /// How strictly a manifest is taken.

@@ -42,6 +42,9 @@ pub(super) struct ImageFacts {
     pub(super) container_id: String,
     pub(super) image: String,
     pub(super) image_id: String,
+    /// `image` of the spec: what a later one is compared with.
+    #[serde(default)]
+    pub(super) spec_image: String,
     pub(super) stop_signal: i32,
 }
 
@@ -115,6 +118,7 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
         container_id: config.id.clone(),
         image: reference.to_string(),
         image_id: image.repo_digests.first().cloned().unwrap_or_else(|| image.id.to_string()),
+        spec_image: container.image.clone(),
         stop_signal: container_config::stop_signal(
             container.lifecycle.stop_signal.as_deref().or(image.config.stop_signal.as_deref()),
         ),
@@ -371,6 +375,7 @@ pub(super) fn started_container(image: &ImageFacts, at: Instant, user: User) -> 
         id: image.container_id.as_str().into(),
         image: image.image.as_str().into(),
         image_id: image.image_id.as_str().into(),
+        spec_image: image.spec_image.as_str().into(),
         user,
         stop_signal: image.stop_signal,
     }

@@ -114,12 +114,6 @@ impl Engine {
         let Some(told) = told else {
             return Err(Status::conflict("pods", name, "the pod is being deleted"));
         };
-        if told.source != self.applied_path(namespace, name) {
-            let file = told.source.display();
-            return Err(Status::forbidden(format!(
-                "pods \"{name}\" is forbidden: it is defined by {file}; edit that file"
-            )));
-        }
         if let Some(fields) = changed.as_object_mut() {
             fields.remove("status");
         }
@@ -141,6 +135,14 @@ impl Engine {
         match update::compare(&old, &manifest.object) {
             Update::Nothing => {
                 Ok(Updated::Now(self.accepted(index, Applied::Unchanged, manifest.warnings)?))
+            }
+            Update::Other(_) | Update::InPlace { .. }
+                if told.source != self.applied_path(namespace, name) =>
+            {
+                let file = told.source.display();
+                Err(Status::forbidden(format!(
+                    "pods \"{name}\" is forbidden: it is defined by {file}; edit that file"
+                )))
             }
             Update::Other(error) => Err(refused(&error)),
             Update::InPlace { .. } => {
@@ -165,8 +167,9 @@ impl Engine {
         if !old.presets.is_empty() && manifest::inject(&mut after, &old.presets).is_err() {
             return Ok(manifest);
         }
+        let applied = old.source == self.applied_path(&old.pod.namespace, &old.pod.name);
         let spec = match update::compare(&before, &after) {
-            _ if old.source != self.applied_path(&old.pod.namespace, &old.pod.name) => return Ok(manifest),
+            _ if !applied => return Ok(manifest),
             Update::Other(_) => return Ok(manifest),
             Update::Nothing => false,
             Update::InPlace { spec } => spec,

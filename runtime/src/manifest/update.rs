@@ -31,15 +31,6 @@ const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].imag
     `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
     `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
-/// Fields that Kubernetes changes in place and nodlet does not yet: replacing the pod does it.
-const BY_REPLACEMENT: &str = concat!(
-    "nodlet ",
-    env!("CARGO_PKG_VERSION_MAJOR"),
-    ".",
-    env!("CARGO_PKG_VERSION_MINOR"),
-    " does not change this in place yet: apply the changed manifest, which replaces the pod"
-);
-
 fn invalid(object: &Value, errors: Errors) -> ManifestError {
     let (errors, more) = errors.into_parts();
     let name = text(&object["metadata"], "name").to_owned();
@@ -68,13 +59,17 @@ pub fn compare(old: &Value, new: &Value) -> Update {
             return Update::Other(invalid(new, errors));
         }
     }
+    if let Some(error) = deadline(before, after, &path) {
+        errors.push(error);
+        return Update::Other(invalid(new, errors));
+    }
     tolerations(before, after, &path, &mut errors);
     gates(before, after, &mut errors);
     let gated = !list(before, "schedulingGates").is_empty();
     let mut munged = after.clone();
     let mut keep = |field: &str| take_over(&mut munged, before, field);
     // With its last gate a pod comes to a node.
-    for field in ["schedulingGates", "tolerations", "nodeName"] {
+    for field in ["schedulingGates", "tolerations", "nodeName", "activeDeadlineSeconds"] {
         keep(field);
     }
     if gated {
@@ -83,7 +78,16 @@ pub fn compare(old: &Value, new: &Value) -> Update {
         keep("nodeSelector");
         keep_node_affinity(&mut munged, before);
     }
-    by_replacement(before, &mut munged, &path, &mut errors);
+    for field in ["containers", "initContainers"] {
+        let containers = munged.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten();
+        for (container, old) in containers.zip(list(before, field)) {
+            take_over(container, old, "image");
+        }
+    }
+    let grace = "terminationGracePeriodSeconds";
+    if before[grace].as_i64().is_some_and(|grace| grace < 0) && munged[grace] == 1 {
+        take_over(&mut munged, before, grace);
+    }
     if munged != *before {
         let changes = changes(before, &munged, &path);
         let detail = format!("pod updates may not change fields other than {UPDATABLE}\n{changes}");
@@ -97,25 +101,16 @@ pub fn compare(old: &Value, new: &Value) -> Update {
     if spec || !same("labels") || !same("annotations") { Update::InPlace { spec } } else { Update::Nothing }
 }
 
-/// Kubernetes changes these in place; here the pod that has them so is another.
-fn by_replacement(before: &Value, munged: &mut Value, path: &Path<'_>, errors: &mut Errors) {
-    for field in ["containers", "initContainers"] {
-        let containers = munged.get_mut(field).and_then(Value::as_array_mut);
-        for (index, container) in containers.into_iter().flatten().enumerate() {
-            let old = &list(before, field)[index];
-            if container["image"] != old["image"] {
-                let path = path.child(field);
-                let path = path.index(index);
-                errors.push(FieldError::forbidden(&path.child("image"), BY_REPLACEMENT));
-                container["image"] = old["image"].clone();
-            }
-        }
-    }
+/// It may be set, and be made earlier.
+fn deadline(before: &Value, after: &Value, path: &Path<'_>) -> Option<FieldError> {
     let field = "activeDeadlineSeconds";
-    if munged.get(field) != before.get(field) {
-        errors.push(FieldError::forbidden(&path.child(field), BY_REPLACEMENT));
-        take_over(munged, before, field);
-    }
+    let path = path.child(field);
+    let detail = match (before[field].as_i64(), after[field].as_i64()) {
+        (Some(_), None) => "must not update from a positive integer to nil value",
+        (Some(old), Some(new)) if old < new => "must be less than or equal to previous value",
+        (Some(_), Some(_)) | (None, _) => return None,
+    };
+    Some(FieldError::invalid_value(&path, &after[field], detail))
 }
 
 /// Gives `object` the field as `from` has it.

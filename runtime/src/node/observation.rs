@@ -212,6 +212,9 @@ pub struct Health {
     /// for nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,
+    /// It is to end because its image is another by now, and begins again whatever it ends with.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub redefined: bool,
 }
 
 /// What is known of a run that started.
@@ -225,6 +228,9 @@ pub struct StartedContainer {
     pub image: Rc<str>,
     /// `imageID`.
     pub image_id: Rc<str>,
+    /// `image` of the spec that it was started for; empty if nobody wrote that down.
+    #[serde(default)]
+    pub spec_image: Rc<str>,
     /// Ids of its first process.
     pub user: User,
     /// What asks it to end: the image's STOPSIGNAL, else SIGTERM. A number of signal(7).

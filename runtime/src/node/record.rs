@@ -117,6 +117,9 @@ pub struct ContainerRecord {
     /// the sandbox that there is.
     #[serde(default)]
     pub decided: Option<Moment>,
+    /// Its newest run was ended because its image is another by now, and another run follows.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub redefined: bool,
 }
 
 /// An exit as it is kept.

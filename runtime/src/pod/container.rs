@@ -156,6 +156,8 @@ pub(crate) struct ContainerState {
     pub(crate) ran_here: bool,
     /// All containers begin again: its newest run is to end, and counts for nothing.
     pub(crate) superseded: bool,
+    /// Its image is another by now: its run is to end, and another follows whatever it ends with.
+    pub(crate) redefined: bool,
     /// It was told that the present run is stopped; it may yet wait for its turn.
     pub(crate) stop_told: bool,
     /// When the one run of an ephemeral container was decided on.
@@ -182,6 +184,7 @@ impl ContainerState {
             discarded: 0,
             ran_here: false,
             superseded: false,
+            redefined: false,
             stop_told: false,
             decided: None,
         }
@@ -237,7 +240,7 @@ impl ContainerState {
 
     /// Whether its newest run, which ended, is followed by another.
     pub(crate) fn restarts(&self, policy: RestartPolicy) -> bool {
-        if self.superseded {
+        if self.superseded || self.redefined {
             return true;
         }
         let rule = self.rule();
@@ -319,6 +322,7 @@ impl ContainerState {
         let health = Health {
             pre_stopped: self.is_running() && self.hooks.pre_stopped(),
             superseded: self.superseded,
+            redefined: self.redefined,
             ..health
         };
         match (self.role, self.shown().0) {
@@ -383,6 +387,7 @@ impl ContainerState {
     pub(crate) fn has_started(&mut self, started: Box<StartedContainer>, probes: Probes, hooks: Hooks) {
         self.run = Run::Running;
         self.ran_here = true;
+        self.redefined = false;
         if !hooks.is_starting() {
             self.waiting = None;
         }

@@ -1,10 +1,9 @@
 //! What holds a pod back from outside: scheduling gates, which keep it from every node, and
-//! readiness gates, whose conditions others give. Besides, what changes of a pod in place.
+//! readiness gates, whose conditions others give.
 
 use std::rc::Rc;
 
 use crate::node::{FoundCondition, FoundStatus, GivenCondition};
-use crate::spec::Pod;
 use crate::time::{Instant, Moment};
 
 use super::{Condition, ConditionType, PodState, Wish, closed_readiness_gates};
@@ -13,18 +12,6 @@ impl PodState {
     /// Its containers may be started: it is wanted, and no scheduling gate is left.
     pub(super) fn may_run(&self) -> bool {
         self.is_active() && self.wish == Wish::Wanted && !self.pod.is_gated()
-    }
-
-    /// It is the same pod with what may change in place. With its last gate gone it is accepted
-    /// now, as if it had come now.
-    pub(super) fn update(&mut self, now: Instant, pod: Rc<Pod>) {
-        if self.pod.is_gated() && !pod.is_gated() {
-            self.start_time = Moment::ThisBoot(now);
-            self.active_since = now;
-        }
-        self.pod = pod;
-        self.touch();
-        self.settle(now);
     }
 
     /// Somebody has said something of it in its status.

@@ -13,6 +13,7 @@ impl PodState {
     /// Derives phase and conditions anew. Not only of what is to be shown: what is decided must
     /// not hang on whether somebody has looked meanwhile.
     pub(super) fn settle(&mut self, now: Instant) {
+        self.pass_redefined();
         let before = (self.phase, self.conditions);
         self.phase = self.derive_phase();
         let ready = !self.was_refused()

@@ -340,6 +340,7 @@ impl PodState {
                 None => {}
             }
             container.superseded = sandbox.is_some() && found.health.superseded;
+            container.redefined = found.health.redefined;
             container.ran_here = sandbox.is_some() && (container.is_alive() || !container.superseded);
         }
         self.resume_restart_all(now);
@@ -402,6 +403,7 @@ fn container_record(name: &str, container: &ContainerState) -> ContainerRecord {
         image_id: identity.as_ref().map(|identity| identity.image_id.to_string()),
         container_id: identity.as_ref().map(|identity| identity.id.to_string()),
         decided: container.decided.filter(|_| container.begun() > 0),
+        redefined: container.redefined,
     }
 }
 
@@ -411,6 +413,7 @@ fn restore_container(container: &mut ContainerState, record: &ContainerRecord) {
     let id = record.container_id.as_deref().map(Rc::from);
     container.run = Run::Exited;
     container.decided = record.decided;
+    container.redefined = record.redefined;
     container.number = newest;
     container.discarded = newest;
     if let Some(id) = &id {

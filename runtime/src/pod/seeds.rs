@@ -177,6 +177,24 @@ fn some_whole_pod(chance: &mut Chance, uid: &str) -> Pod {
     }
 }
 
+/// What may change in place: mostly an image, sometimes of all containers at once.
+fn some_update(chance: &mut Chance, pod: &mut Pod) {
+    let all = chance.percent(20);
+    for container in pod.spec.init_containers.iter_mut().chain(&mut pod.spec.containers) {
+        if all || chance.percent(40) {
+            container.image = format!("app:{}", chance.below(3));
+        }
+    }
+    if chance.percent(20) {
+        pod.labels.insert("a".into(), chance.below(3).to_string());
+    }
+    if chance.percent(10) {
+        let deadline = secs(20 + chance.below(200));
+        let earlier = pod.spec.active_deadline.map_or(deadline, |earlier| earlier.min(deadline));
+        pod.spec.active_deadline = Some(earlier);
+    }
+}
+
 /// A life of a node: pods come and go, things fail, the agent and the power too.
 fn a_life(seed: u64, failures: u64, interruptions: bool) {
     let mut chance = Chance(seed);
@@ -208,7 +226,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
         sim.run_until(now);
         let which = chance.below(uids.len() as u64) as usize;
         let known = sim.pods.iter().find(|world| world.pod.uid == uids[which]).map(|world| world.wanted);
-        match chance.below(16) {
+        match chance.below(19) {
             0..4 if known != Some(true) => {
                 let here = sim.pods.iter().find(|world| world.pod.uid == uids[which]);
                 let pod = here.map_or(pods[which].clone(), |world| (*world.pod).clone());
@@ -237,6 +255,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
                 let count = sim.of(&uids[which]).pod.spec.ephemeral_containers.len();
                 sim.debug(&uids[which], container(&format!("e{count}")));
             }
+            16..19 if known == Some(true) => sim.update(&uids[which], |pod| some_update(&mut chance, pod)),
             _ => {}
         }
     }
@@ -304,6 +323,9 @@ fn in_the_end(sim: &mut Sim, uid: &Uid) {
                 assert!(shown["state"]["running"].is_object(), "{uid} runs and shows {shown}");
                 assert_eq!(shown["restartCount"], number, "{uid}");
                 assert_eq!(shown["ready"], role != Role::Ephemeral, "{uid}: {shown}");
+                if matches!(role, Role::Regular | Role::Sidecar) {
+                    assert_eq!(world.image_of(index), Some(spec.image.as_str()), "{uid}\n{}", sim.log);
+                }
             }
             None => {
                 assert!(shown["state"]["running"].is_null(), "{uid} does not run and shows {shown}");

@@ -12,9 +12,10 @@ mod gates;
 mod hooks;
 mod order;
 mod sample;
+mod update;
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::rc::Rc;
 use std::time::Duration;
@@ -109,6 +110,8 @@ enum WorldSandbox {
 #[derive(Clone, Debug)]
 struct Process {
     fate: Fate,
+    /// What its pod said when it was started.
+    image: Rc<str>,
     /// `None` until its process is executed.
     started: Option<Instant>,
     asked_to_end: Option<Instant>,
@@ -137,6 +140,8 @@ pub(crate) struct WorldPod {
     /// Runs of each container that were begun, in all boots.
     pub(crate) begun: Vec<Vec<u32>>,
     save_in_flight: bool,
+    /// Containers that ran when their image became another, and have not begun again since.
+    outdated: BTreeSet<ContainerIndex>,
     order: order::Order,
 }
 
@@ -267,6 +272,7 @@ impl Sim {
                 shown_terminal: None,
                 index: None,
                 save_in_flight: false,
+                outdated: BTreeSet::new(),
             }),
         }
         let known = self.of(&uid);
@@ -529,11 +535,17 @@ impl Sim {
 
 /// What is known of a run that started.
 pub(crate) fn started(at: Instant, attempt: Attempt) -> StartedContainer {
+    started_for(at, attempt, "app:1".into())
+}
+
+/// The same of a run that was started for this image.
+fn started_for(at: Instant, attempt: Attempt, spec_image: Rc<str>) -> StartedContainer {
     StartedContainer {
         at,
         id: format!("{:060}{:04}", attempt.container.0, attempt.number).into(),
         image: "docker.io/library/app:1".into(),
         image_id: "docker.io/library/app@sha256:00".into(),
+        spec_image,
         user: User { uid: 1000, gid: 1000, supplemental_groups: vec![1000] },
         stop_signal: 15,
     }

@@ -287,6 +287,8 @@ impl PodState {
                 events.note(index, at, "Created", "Container created".into());
                 events.warn(index, at, "Failed", format!("Error: {message}").into());
                 let ended = container.ended_unstarted(now, failure);
+                // It had its other run.
+                container.redefined = false;
                 container.has_ended(ended);
                 self.touch();
                 return;

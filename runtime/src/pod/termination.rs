@@ -86,6 +86,9 @@ impl PodState {
                     let whole = pod.spec.termination_grace_period;
                     let (grace_over, why) = match (stop, container.failed_probe) {
                         (Some(patience), _) => (patience, format!("Stopping container {}", spec.name)),
+                        (None, _) if container.redefined && !container.hooks.is_starting() => {
+                            (now + whole, redefined_text(&spec.name, container.role))
+                        }
                         (None, Some(kind)) => {
                             let grace = spec.probe_grace(kind).unwrap_or(whole);
                             let policy = container.own_policy(pod.spec.restart_policy);
@@ -227,7 +230,8 @@ impl PodState {
             // A full disk does not keep what is to be forgotten anyway.
             let gave_up = self.wish == Wish::Unwanted && self.journal.gave_up();
             // Of one that never came to run there is nothing to tell.
-            if self.journal.has_terminal() || gave_up || self.was_withdrawn() {
+            let withdrawn = self.was_withdrawn() && !self.journal.is_in_flight();
+            if self.journal.has_terminal() || gave_up || withdrawn {
                 self.stage = Stage::Finished;
                 self.changed = true;
             } else if kept && self.verdict.is_none() && (self.journal.is_clean() || self.journal.gave_up()) {
@@ -303,6 +307,13 @@ impl PodState {
         let Stage::Forgetting { earlier } = self.stage else { return };
         self.stage = Stage::ForgetFailed { retry: Retry::after(earlier, now) };
         events.warn(self.index, None, "FailedKillPod", format!("error killing pod: {message}").into());
+    }
+}
+
+fn redefined_text(name: &str, role: Role) -> String {
+    match role {
+        Role::Init | Role::Sidecar => format!("Init container {name} definition changed"),
+        Role::Regular | Role::Ephemeral => format!("Container {name} definition changed, will be restarted"),
     }
 }
 

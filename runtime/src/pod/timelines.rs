@@ -6,6 +6,7 @@ mod hooks;
 mod init;
 mod replacement;
 mod restarts;
+mod update;
 
 use super::sim::*;
 use crate::node::*;

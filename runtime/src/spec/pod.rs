@@ -119,7 +119,8 @@ impl Pod {
     }
 
     /// Whether it is the same pod as `old` and differs in nothing but what may change in place:
-    /// labels, annotations, gates that are gone, and ephemeral containers that were added.
+    /// labels, annotations, images, a deadline that is set or earlier, gates that are gone, and
+    /// ephemeral containers that were added.
     pub fn is_update_of(&self, old: &Pod) -> bool {
         let gates = &self.spec.scheduling_gates;
         if !self.spec.ephemeral_containers.starts_with(&old.spec.ephemeral_containers) {
@@ -128,7 +129,22 @@ impl Pod {
         if self.uid != old.uid || !gates.iter().all(|gate| old.spec.scheduling_gates.contains(gate)) {
             return false;
         }
+        let (deadline, earlier) = (self.spec.active_deadline, old.spec.active_deadline);
+        if deadline.is_none() && earlier.is_some() || earlier.is_some_and(|earlier| deadline > Some(earlier))
+        {
+            return false;
+        }
         let mut munged = self.clone();
+        let lists = [
+            (&mut munged.spec.containers, &old.spec.containers),
+            (&mut munged.spec.init_containers, &old.spec.init_containers),
+        ];
+        for (containers, old) in lists {
+            for (container, old) in containers.iter_mut().zip(old) {
+                container.image.clone_from(&old.image);
+            }
+        }
+        munged.spec.active_deadline = earlier;
         munged.generation = old.generation;
         munged.labels.clone_from(&old.labels);
         munged.annotations.clone_from(&old.annotations);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::order::Order;
-use super::{Happening, Sim, WorldSandbox, secs, started};
+use super::{Happening, Sim, WorldSandbox, secs, started_for};
 use crate::node::*;
 use crate::spec::Uid;
 use crate::time::{Moment, Timestamp};
@@ -101,8 +101,12 @@ impl Sim {
     fn begin_agent(&mut self, same_boot: bool) {
         self.replay();
         // It lies beside the supervisor, in memory.
-        let left: BTreeMap<Uid, FoundStatus> = match same_boot {
-            true => self.node.pods().map(|pod| (pod.pod().uid.clone(), pod.left_behind())).collect(),
+        let left_by = |pod: &PodState| {
+            let redefined = pod.pod().spec.container_indexes().map(|index| pod.health(index).redefined);
+            (pod.pod().uid.clone(), (pod.left_behind(), redefined.collect::<Vec<bool>>()))
+        };
+        let left: BTreeMap<Uid, (FoundStatus, Vec<bool>)> = match same_boot {
+            true => self.node.pods().map(left_by).collect(),
             false => BTreeMap::new(),
         };
         self.node = Node::new();
@@ -132,20 +136,29 @@ impl Sim {
                 continue;
             }
             assert!(same_boot || pod.sandbox == WorldSandbox::None);
+            let (status, redefined) = left.get(&pod.pod.uid).cloned().unwrap_or_default();
+            let is_redefined = |attempt: Attempt| {
+                redefined.get(usize::from(attempt.container.0)).copied().unwrap_or_default()
+            };
             let (order, spec) = (&pod.order, &pod.pod.spec);
             let is_superseded = |container| {
                 spec.role(container) != crate::spec::Role::Ephemeral && order.is_superseded(container)
             };
             let over = pod.over.iter().cloned().map(|found| {
                 let superseded = is_superseded(found.attempt.container);
-                FoundAttempt { health: Health { superseded, ..found.health }, ..found }
+                let redefined = is_redefined(found.attempt);
+                FoundAttempt { health: Health { superseded, redefined, ..found.health }, ..found }
             });
             let over: Vec<_> = over.collect();
             let alive = pod.alive.iter_mut().map(|(attempt, process)| FoundAttempt {
                 attempt: *attempt,
-                container: started(process.started.expect("it runs"), *attempt),
+                container: started_for(process.started.expect("it runs"), *attempt, process.image.clone()),
                 exit: None,
-                health: Health { superseded: is_superseded(attempt.container), ..process.adopted() },
+                health: Health {
+                    superseded: is_superseded(attempt.container),
+                    redefined: is_redefined(*attempt),
+                    ..process.adopted()
+                },
             });
             let alive: Vec<_> = alive.collect();
             let found = Found {
@@ -154,7 +167,7 @@ impl Sim {
                 sandbox: (pod.sandbox == WorldSandbox::Made)
                     .then_some(FoundSandbox { ip: None, at: pod.made_at }),
                 attempts: over.into_iter().chain(alive).collect(),
-                status: left.get(&pod.pod.uid).cloned().unwrap_or_default(),
+                status,
             };
             self.tell(Observation::Found(found));
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Fate, Happening, Process, Sim, WorldSandbox, hooks, order, secs, stamp, started};
+use super::{Fate, Happening, Process, Sim, WorldSandbox, hooks, order, secs, stamp, started_for};
 use crate::node::*;
 use crate::spec::*;
 use crate::time::Moment;
@@ -54,8 +54,12 @@ impl Sim {
                     self.answer_of(index, PodObservation::StartFailed { attempt, failure });
                 } else {
                     world.begun[usize::from(attempt.container.0)].push(attempt.number);
+                    world.outdated.remove(&attempt.container);
+                    let image = pod.spec.container(attempt.container).image.as_str().into();
                     let hooks = hooks::Seen::default();
-                    world.alive.insert(attempt, Process { fate, started: None, asked_to_end: None, hooks });
+                    world
+                        .alive
+                        .insert(attempt, Process { fate, image, started: None, asked_to_end: None, hooks });
                     self.after_latency(Happening::Executed(uid, index, attempt));
                 }
             }
@@ -187,7 +191,8 @@ impl Sim {
             let mut all = pod.spec.all_containers();
             let again = pod.spec.container(attempt.container).restart.is_some()
                 || all.any(|one| one.restart.as_ref().is_some_and(|own| own.may_restart_all()));
-            let is_sidecar = (again && !is_ephemeral) || pod.spec.role(attempt.container) == Role::Sidecar;
+            let again = (again && !is_ephemeral) || world.outdated.contains(&attempt.container);
+            let is_sidecar = again || pod.spec.role(attempt.container) == Role::Sidecar;
             assert!(
                 recorded.is_some_and(|recorded| is_sidecar || recorded.attempts > attempt.number),
                 "{uid}: {attempt:?} starts and flash does not know"
@@ -227,7 +232,7 @@ impl Sim {
                 let now = self.now;
                 let Some(process) = self.of(&uid).alive.get_mut(&attempt) else { return };
                 process.started = Some(now);
-                let fate = process.fate.clone();
+                let (fate, image) = (process.fate.clone(), process.image.clone());
                 self.of(&uid).order.executed(attempt);
                 match fate {
                     Fate::Exits(code, after) => {
@@ -236,7 +241,7 @@ impl Sim {
                     Fate::OutOfMemory(after) => self.after(after, Happening::Ended(uid, attempt, 137, true)),
                     Fate::Runs | Fate::IgnoresTerm | Fate::FailsToStart(_) => {}
                 }
-                let container = Box::new(started(now, attempt));
+                let container = Box::new(started_for(now, attempt, image));
                 self.tell_of(index, PodObservation::Started { attempt, container });
             }
             Happening::Ended(uid, attempt, code, oom_killed) => {
@@ -267,7 +272,7 @@ impl Sim {
                 };
                 self.of(&uid).over.push(FoundAttempt {
                     attempt,
-                    container: started(started_at, attempt),
+                    container: started_for(started_at, attempt, process.image.clone()),
                     exit: Some(exit.clone()),
                     health: Health::default(),
                 });

@@ -276,7 +276,7 @@ fn several_keep_their_places_and_their_turns() {
 fn another_pod_under_its_uid_has_none_of_them() {
     let mut sim = looked_into(RestartPolicy::Always, Fate::Runs);
     let mut other = pod(RestartPolicy::Always).debugged([container("look")]);
-    other.spec.containers[0].image = "app:2".into();
+    other.spec.containers[0].command = Some(vec!["other".into()]);
     sim.want(other);
     sim.run_until(secs(100));
     assert_eq!(

@@ -1,0 +1,41 @@
+//! Pods that change while they are there, and what the world holds the core to then.
+
+use super::{Sim, WorldPod};
+use crate::node::*;
+use crate::spec::*;
+
+impl Sim {
+    /// A pod that is wanted, and not on its way out, is another in what may change in place.
+    pub(crate) fn update(&mut self, uid: &Uid, change: impl FnOnce(&mut Pod)) {
+        let state = self.node.index_of(uid).and_then(|index| self.node.pod(index));
+        let Some(state) = state.filter(|state| !state.is_unwanted()) else { return };
+        let runs: Vec<bool> =
+            state.pod().spec.container_indexes().map(|index| state.running(index).is_some()).collect();
+        if !self.of(uid).wanted {
+            return;
+        }
+        let world = self.of(uid);
+        let mut pod = Pod::clone(&world.pod);
+        change(&mut pod);
+        pod.generation += 1;
+        assert!(pod.is_update_of(&world.pod), "{uid} would be another pod");
+        for index in pod.spec.container_indexes() {
+            let alive = world.alive.keys().any(|attempt| attempt.container == index);
+            let image = |pod: &Pod| pod.spec.container(index).image.clone();
+            if (alive || runs[usize::from(index.0)]) && image(&pod) != image(&world.pod) {
+                world.outdated.insert(index);
+            }
+        }
+        world.pod = pod.into();
+        let pod = world.pod.clone();
+        self.tell(Observation::Wanted { pod, record: None });
+    }
+}
+
+impl WorldPod {
+    /// What runs of a container that is to have its pod's newest image, once all has settled.
+    pub(crate) fn image_of(&self, container: ContainerIndex) -> Option<&str> {
+        let mut alive = self.alive.iter().filter(|(attempt, _)| attempt.container == container);
+        alive.next().map(|(_, process)| &*process.image)
+    }
+}

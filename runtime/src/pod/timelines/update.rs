@@ -1,0 +1,299 @@
+//! What becomes of containers when their pod changes in place.
+
+use super::*;
+
+fn image(pod: &mut Pod, container: &str, image: &str) {
+    let spec = &mut pod.spec;
+    let mut all = spec.containers.iter_mut().chain(&mut spec.init_containers);
+    all.find(|one| one.name == container).expect("it has one").image = image.into();
+}
+
+/// From now on `u1` has this image.
+fn set_image(sim: &mut Sim, container: &str, to: &str) {
+    sim.update(&uid(), |pod| image(pod, container, to));
+}
+
+#[test]
+fn a_container_with_another_image_ends_and_begins_anew_whatever_the_policy_says() {
+    for policy in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
+        let mut sim = Sim::new(pod(policy).with([container("app"), container("other")]), |_, _| Fate::Runs);
+        sim.run_until(secs(5));
+        set_image(&mut sim, "app", "app:2");
+        sim.run_until(secs(100));
+        assert_eq!(
+            sim.trace,
+            "   0s app#0 start\n   0s other#0 start\n   5s app#0 Term\n   5s app#0 exits 143\n   5s app#1 start\n",
+            "{policy:?}"
+        );
+        let killing: Vec<&String> = sim.events.iter().filter(|event| event.starts_with("Killing")).collect();
+        assert_eq!(killing, ["Killing: Container app definition changed, will be restarted"]);
+        let status = sim.status(&uid());
+        assert_eq!((&status["phase"], &status["observedGeneration"]), (&"Running".into(), &2.into()));
+        assert_eq!(first(&sim)["restartCount"], 1);
+        assert_eq!(first(&sim)["lastState"]["terminated"]["exitCode"], 143);
+        sim.replay();
+    }
+}
+
+#[test]
+fn it_has_its_pods_grace_and_its_pre_stop_hook() {
+    let mut app = container("app");
+    app.lifecycle.pre_stop = Some(Hook::Sleeps(secs(4)));
+    let mut sim = Sim::new(pod(RestartPolicy::Never).with([app]), |_, number| match number {
+        0 => Fate::IgnoresTerm,
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(5));
+    set_image(&mut sim, "app", "app:2");
+    sim.run_until(secs(100));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n   9s app#0 Term\n  35s app#0 Kill\n  35s app#0 exits 137\n  35s app#1 start\n"
+    );
+}
+
+#[test]
+fn one_that_ends_well_for_it_is_not_done() {
+    let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, number| match number {
+        0 => Fate::Exits(0, secs(8)),
+        _ => Fate::Runs,
+    });
+    // What asks it to end never arrives, and it ends by itself before it is asked again.
+    sim.run_until(secs(5));
+    sim.weather.failures = 100;
+    set_image(&mut sim, "app", "app:2");
+    sim.run_until(secs(6));
+    sim.weather.failures = 0;
+    sim.run_until(secs(60));
+    assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 Term\n   8s app#0 exits 0\n   8s app#1 start\n");
+    assert_eq!(phase(&sim), "Running");
+}
+
+#[test]
+fn what_has_ended_before_does_not_run_again_for_another_image() {
+    let two = pod(RestartPolicy::OnFailure).with([container("app"), container("job")]);
+    let mut sim = Sim::new(two, |name, _| match name {
+        "job" => Fate::Exits(0, secs(1)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(5));
+    set_image(&mut sim, "job", "job:2");
+    sim.run_until(secs(100));
+    assert_eq!(sim.trace, "   0s app#0 start\n   0s job#0 start\n   1s job#0 exits 0\n");
+    sim.restart_agent();
+    sim.run_until(secs(200));
+    assert_eq!(sim.trace.lines().count(), 3);
+}
+
+#[test]
+fn init_containers_go_on_with_the_image_that_they_began_with_and_never_run_again() {
+    let two = pod(RestartPolicy::Always).init([container("i0"), container("i1")]);
+    let mut sim = Sim::new(two, |name, _| match name {
+        "app" => Fate::Runs,
+        _ => Fate::Exits(0, secs(10)),
+    });
+    sim.run_until(secs(15));
+    sim.update(&uid(), |pod| {
+        image(pod, "i0", "init:2");
+        image(pod, "i1", "init:2");
+    });
+    sim.run_until(secs(100));
+    assert_eq!(
+        sim.trace,
+        "   0s i0#0 start\n  10s i0#0 exits 0\n  10s i1#0 start\n  20s i1#0 exits 0\n  20s app#0 start\n"
+    );
+}
+
+#[test]
+fn a_running_sidecar_begins_anew_and_its_pod_stays_initialised() {
+    let with = pod(RestartPolicy::Never).init([sidecar("proxy"), container("i1")]);
+    let mut sim = Sim::new(with, |name, _| match name {
+        "i1" => Fate::Exits(0, secs(1)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(5));
+    set_image(&mut sim, "proxy", "proxy:2");
+    sim.run_until(secs(100));
+    assert_eq!(
+        sim.trace,
+        "   0s proxy#0 start\n   0s i1#0 start\n   1s i1#0 exits 0\n   1s app#0 start\n   5s proxy#0 Term\n   \
+         5s proxy#0 exits 143\n   5s proxy#1 start\n"
+    );
+    assert!(sim.events.iter().any(|event| event == "Killing: Init container proxy definition changed"));
+}
+
+#[test]
+fn a_sidecar_that_has_not_started_yet_is_let_start_first() {
+    let mut proxy = sidecar("proxy");
+    proxy.startup_probe = Some(Probe { period: secs(10), failure_threshold: 9, ..exec_probe() });
+    let with = pod(RestartPolicy::Always).init([proxy]);
+    let answers = |_: &str, _, age: std::time::Duration| match age >= secs(20) {
+        true => ProbeResult::Success,
+        false => ProbeResult::Failure("not yet".into()),
+    };
+    let mut sim = Sim::new(with, |_, _| Fate::Runs).probes(answers);
+    sim.run_until(secs(5));
+    set_image(&mut sim, "proxy", "proxy:2");
+    sim.run_until(secs(19));
+    assert_eq!(sim.trace, "   0s proxy#0 start\n");
+    sim.run_until(secs(200));
+    assert!(sim.trace.contains("  20s proxy#0 Term\n"), "{}", sim.trace);
+    assert_eq!(sim.trace.matches("proxy#1 start").count(), 1, "{}", sim.trace);
+}
+
+#[test]
+fn an_image_that_is_missing_is_looked_for_under_its_new_name_at_once() {
+    let mut sim =
+        Sim::new(pod(RestartPolicy::Always), |_, _| Fate::FailsToStart(StartFailureReason::ErrImagePull));
+    sim.run_until(secs(50));
+    sim.fates(|_, _| Fate::Runs);
+    set_image(&mut sim, "app", "app:2");
+    sim.run_until(secs(60));
+    assert_eq!(sim.trace, "   0s app#0 start\n  50s app#0 start\n");
+    assert_eq!(phase(&sim), "Running");
+}
+
+#[test]
+fn what_crashed_with_the_image_before_holds_nothing_back() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Exits(1, secs(1)));
+    sim.run_until(secs(60));
+    assert_eq!(first(&sim)["state"]["waiting"]["reason"], "CrashLoopBackOff");
+    let restarts = first(&sim)["restartCount"].as_u64().expect("a count");
+    sim.fates(|_, number| if number < 6 { Fate::Exits(1, secs(1)) } else { Fate::Runs });
+    set_image(&mut sim, "app", "app:2");
+    sim.run_until(secs(60));
+    assert!(sim.trace.ends_with(&format!("  60s app#{} start\n", restarts + 1)), "{}", sim.trace);
+    sim.run_until(secs(72));
+    assert!(sim.trace.contains("  71s app"), "its back-off begins anew\n{}", sim.trace);
+}
+
+#[test]
+fn a_start_that_was_under_way_is_not_taken_for_the_new_image() {
+    let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Runs);
+    sim.weather.latency = secs(2);
+    sim.run_until(secs(0));
+    while !sim.trace.contains("app#0 start") {
+        sim.run_until(sim.now.since(at(0)) + std::time::Duration::from_millis(10));
+    }
+    set_image(&mut sim, "app", "app:2");
+    sim.run_until(secs(100));
+    let order: Vec<&str> = sim.trace.lines().map(|line| &line[6..]).collect();
+    assert_eq!(order, ["app#0 start", "app#0 Term", "app#0 exits 143", "app#1 start"]);
+}
+
+#[test]
+fn an_agent_that_dies_over_it_leaves_the_rest_to_the_next() {
+    for restart_at in [5, 6, 20, 36] {
+        let mut sim = Sim::new(pod(RestartPolicy::Never), |_, number| match number {
+            0 => Fate::IgnoresTerm,
+            _ => Fate::Runs,
+        });
+        sim.run_until(secs(5));
+        set_image(&mut sim, "app", "app:2");
+        sim.run_until(secs(restart_at));
+        sim.restart_agent();
+        sim.run_until(secs(200));
+        assert_eq!(sim.trace.matches(" start").count(), 2, "{restart_at}\n{}", sim.trace);
+        assert!(sim.trace.ends_with("app#1 start\n"), "{}", sim.trace);
+        assert_eq!(phase(&sim), "Running");
+    }
+}
+
+#[test]
+fn one_that_ended_while_no_agent_looked_is_known_to_have_ended_for_its_image() {
+    let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Runs);
+    sim.run_until(secs(5));
+    // The signal is sent, and the agent dies before it hears of the end.
+    sim.weather.latency = secs(1);
+    set_image(&mut sim, "app", "app:2");
+    sim.run_until(secs(5));
+    sim.restart_agent();
+    sim.weather.latency = secs(0);
+    sim.run_until(secs(100));
+    let order: Vec<&str> = sim.trace.lines().map(|line| &line[6..]).collect();
+    assert_eq!(order[..2], ["app#0 start", "app#0 Term"], "{order:?}");
+    assert_eq!(order.last(), Some(&"app#1 start"));
+}
+
+#[test]
+fn a_power_cut_between_the_runs_does_not_take_the_end_for_a_success() {
+    let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, number| match number {
+        0 => Fate::Exits(0, secs(8)),
+        _ => Fate::FailsToStart(StartFailureReason::ErrImagePull),
+    });
+    sim.run_until(secs(5));
+    sim.weather.failures = 100;
+    set_image(&mut sim, "app", "app:2");
+    sim.run_until(secs(6));
+    sim.weather.failures = 0;
+    // The image is not here, and that the run before has ended is on record by now.
+    sim.run_until(secs(400));
+    sim.reboot();
+    sim.fates(|_, _| Fate::Runs);
+    sim.later(secs(0), Observation::ImagesChanged);
+    sim.run_until(secs(500));
+    assert_eq!(phase(&sim), "Running", "{}", sim.trace);
+    assert_eq!(first(&sim)["restartCount"], 1);
+}
+
+#[test]
+fn a_run_that_could_not_be_executed_was_the_one_that_followed() {
+    let mut sim = Sim::new(pod(RestartPolicy::Never), |_, number| match number {
+        0 => Fate::Runs,
+        _ => Fate::FailsToStart(StartFailureReason::RunContainerError),
+    });
+    sim.run_until(secs(5));
+    set_image(&mut sim, "app", "app:2");
+    sim.run_until(secs(300));
+    assert_eq!(sim.trace.matches(" start").count(), 2, "{}", sim.trace);
+    assert_eq!(phase(&sim), "Failed");
+}
+
+#[test]
+fn a_deadline_that_is_set_holds_from_when_the_pod_began() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
+    sim.run_until(secs(5));
+    sim.update(&uid(), |pod| pod.spec.active_deadline = Some(secs(60)));
+    sim.run_until(secs(10));
+    sim.update(&uid(), |pod| pod.spec.active_deadline = Some(secs(20)));
+    sim.run_until(secs(100));
+    assert_eq!(sim.trace, "   0s app#0 start\n  20s app#0 Term\n  20s app#0 exits 143\n");
+    assert_eq!((phase(&sim).as_str(), &sim.status(&uid())["reason"]), ("Failed", &"DeadlineExceeded".into()));
+}
+
+#[test]
+fn a_later_deadline_or_none_makes_another_pod() {
+    let with = |seconds: Option<u64>| {
+        let mut pod = pod(RestartPolicy::Always);
+        pod.spec.active_deadline = seconds.map(secs);
+        pod
+    };
+    assert!(with(Some(5)).is_update_of(&with(None)));
+    assert!(with(Some(5)).is_update_of(&with(Some(6))));
+    assert!(!with(Some(6)).is_update_of(&with(Some(5))));
+    assert!(!with(None).is_update_of(&with(Some(5))));
+}
+
+#[test]
+fn a_pod_that_is_over_stays_over_with_another_image() {
+    let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(0, secs(1)));
+    sim.run_until(secs(5));
+    set_image(&mut sim, "app", "app:2");
+    sim.run_until(secs(100));
+    sim.reboot();
+    sim.run_until(secs(200));
+    assert_eq!(sim.trace, "   0s app#0 start\n   1s app#0 exits 0\n");
+    assert_eq!(phase(&sim), "Succeeded");
+}
+
+#[test]
+fn a_pod_that_is_stopped_begins_nothing_anew() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(5));
+    set_image(&mut sim, "app", "app:2");
+    sim.run_until(secs(10));
+    sim.unwant(&uid(), Some(secs(5)));
+    sim.run_until(secs(100));
+    assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 Term\n  15s app#0 Kill\n  15s app#0 exits 137\n");
+    assert!(sim.is_gone(&uid()));
+}

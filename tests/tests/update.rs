@@ -1,0 +1,331 @@
+//! Pods that change while they run: what stays the same pod, and what becomes another.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use nodlet_tests::image::Image;
+use nodlet_tests::{Device, Kubectl, demo_program, manifest};
+use serde_json::Value;
+
+/// A device that has the demo image under another name, too.
+fn device_with_two_images() -> Device {
+    let device = Device::start();
+    load_another(&device);
+    device
+}
+
+fn load_another(device: &Device) {
+    let program = fs::read(demo_program()).expect("it is built");
+    device.load(&Image::demo("localhost/demo:2", &program));
+}
+
+/// Two containers, of which each would see another of its name beside it.
+fn two(device: &Device, spec: &str) -> String {
+    let (shared, _) = device.shared("one");
+    let container = |name: &str| {
+        let steps = format!("on-term 0 1 then lock /one/{name} then print begun then sleep");
+        manifest::container(name, &steps, "volumeMounts: [{name: one, mountPath: /one}]")
+    };
+    let volumes = format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]\n{spec}");
+    manifest::pod_of("web", &[container("app"), container("other")], &volumes)
+}
+
+fn apply(device: &Device, text: &str) -> String {
+    device.nodlet_with_input(["apply", "-f", "-"], text).ok()
+}
+
+/// It runs with that image, and once.
+fn wait_for_image(device: &Device, image: &str) {
+    let web = device.pod("web");
+    device.wait_for(&format!("app to run with {image}"), || {
+        let app = web.container("app");
+        web.is_ready() && app.is_running() && spec_image(device) == image && app.of_status("image") == image
+    });
+    for container in ["app", "other"] {
+        assert!(!web.logs(container).contains("TWO AT ONCE"), "{container}");
+    }
+}
+
+fn spec_image(device: &Device) -> String {
+    let object = device.pod("web").object().expect("it is there");
+    object["spec"]["containers"][0]["image"].as_str().unwrap_or_default().to_owned()
+}
+
+fn annotation(device: &Device, name: &str) -> Value {
+    device.pod("web").object().expect("it is there")["metadata"]["annotations"][name].clone()
+}
+
+#[test]
+fn kubectl_sets_an_image_and_only_that_container_begins_anew() {
+    let device = device_with_two_images();
+    let kubectl = Kubectl::new(&device);
+    apply(&device, &two(&device, "restartPolicy: Never"));
+    let web = device.pod("web");
+    web.wait_ready();
+    let (uid, other, app) = (web.uid(), web.born("other"), web.born("app"));
+
+    let said = kubectl.line("set image pod/web app=localhost/demo:2").ok();
+    assert_eq!(said, "pod/web image updated\n");
+    wait_for_image(&device, "localhost/demo:2");
+    assert_eq!((web.uid(), web.born("other")), (uid.clone(), other.clone()));
+    assert_ne!(web.born("app"), app);
+    assert_eq!((web.container("app").restart_count(), web.container("other").restart_count()), (1, 0));
+    assert_eq!(web.container("app").of_last("exitCode"), 0);
+    assert_eq!(web.object().expect("it is there")["metadata"]["generation"], 2);
+    let events = kubectl.line("get events -o jsonpath={.items[*].message}").ok();
+    assert!(events.contains("Container app definition changed, will be restarted"), "{events}");
+
+    // Labels and annotations disturb nothing that runs, and neither does what is wrong.
+    let app = web.born("app");
+    kubectl.line("annotate pod web example.com/note=first").ok();
+    kubectl.line("label pod web tier=front").ok();
+    kubectl
+        .line("annotate --overwrite pod web example.com/note=second kubernetes.io/config.source=none")
+        .ok();
+    assert_eq!(annotation(&device, "example.com/note"), "second");
+    assert_eq!(kubectl.line("get pods -l tier=front -o name").ok(), "pod/web\n");
+    let refused = kubectl.run(["patch", "pod", "web", "-p", r#"{"spec":{"hostNetwork":true}}"#]).refused();
+    let words = "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,\
+        `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
+        tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+    assert!(refused.contains(words), "{refused}");
+    assert_eq!((web.uid(), web.born("app"), web.born("other")), (uid, app, other));
+}
+
+#[test]
+fn kubectl_edits_replaces_and_applies_what_may_change() {
+    let device = device_with_two_images();
+    let kubectl = Kubectl::new(&device);
+    fs::create_dir_all(device.path("/tmp")).expect("it can be made");
+    let file = |name: &str, text: &str| {
+        let path = device.path(&format!("/tmp/{name}"));
+        fs::write(&path, text).expect("it can be written");
+        path.display().to_string()
+    };
+    let text = two(&device, "");
+    kubectl.run(["apply", "-f", &file("web.yaml", &text)]).ok();
+    let web = device.pod("web");
+    web.wait_ready();
+    let (uid, other) = (web.uid(), web.born("other"));
+
+    let editor = file(
+        "editor",
+        "#!/bin/sh\nsed -i '0,/^    image: .*demo:1/s//    image: localhost\\/demo:2/' \"$1\"\n",
+    );
+    fs::set_permissions(Path::new(&editor), fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let mut edit = kubectl.command(["edit", "pod", "web"]);
+    let edited = edit.env("KUBE_EDITOR", &editor).output().expect("kubectl can be run");
+    assert_eq!(String::from_utf8_lossy(&edited.stdout), "pod/web edited\n", "{edited:?}");
+    wait_for_image(&device, "localhost/demo:2");
+
+    // What the file says is so again, and nothing else is another.
+    let again = text.replacen("  containers:", "  activeDeadlineSeconds: 3600\n  containers:", 1);
+    kubectl.run(["apply", "-f", &file("web.yaml", &again)]).ok();
+    kubectl.run(["apply", "-f", &file("web.yaml", &again)]).ok();
+    assert_eq!(web.object().expect("it is there")["spec"]["activeDeadlineSeconds"], 3600);
+    wait_for_image(&device, "localhost/demo:1");
+    assert_eq!((web.uid(), web.born("other")), (uid.clone(), other.clone()));
+
+    // What kubectl puts is the same pod or refused; what nodlet applies may be another.
+    let with = |field: &str, value: Value| {
+        let whole = kubectl.line("get pod web -o json").ok();
+        let mut whole: Value = serde_json::from_str(&whole).expect("it is JSON");
+        *whole.pointer_mut(field).expect("it is there") = value;
+        file("put.json", &whole.to_string())
+    };
+    kubectl.run(["replace", "-f", &with("/spec/containers/0/image", "localhost/demo:2".into())]).ok();
+    wait_for_image(&device, "localhost/demo:2");
+    let refused = kubectl.run(["replace", "-f", &with("/spec/activeDeadlineSeconds", 3601.into())]).refused();
+    let words =
+        "spec.activeDeadlineSeconds: Invalid value: 3601: must be less than or equal to previous value";
+    assert!(refused.contains(words), "{refused}");
+    let refused = kubectl.run(["replace", "-f", &with("/spec/containers/0/args", Value::Null)]).refused();
+    assert!(refused.contains("pod updates may not change fields other than"), "{refused}");
+    assert_eq!((web.uid(), web.born("other")), (uid.clone(), other));
+    assert_eq!(apply(&device, &again.replace("begun", "stolen")), "pod/web configured\n");
+    web.wait_log("app", "stolen");
+    assert_ne!(web.uid(), uid);
+}
+
+#[test]
+fn a_file_with_a_uid_is_changed_in_place_where_that_is_possible() {
+    let mut device = device_with_two_images();
+    let named = |text: &str| text.replacen("  name: web", "  name: web\n  uid: mine", 1);
+    let text = named(&two(&device, "restartPolicy: OnFailure"));
+    device.write_manifest("web.yaml", &text);
+    device.pod("web").wait_ready();
+    let other = device.pod("web").born("other");
+    device.write_manifest("web.yaml", &text.replacen("demo:1", "demo:2", 1));
+    wait_for_image(&device, "localhost/demo:2");
+    assert_eq!((device.pod("web").uid().as_str(), device.pod("web").born("other")), ("mine", other.clone()));
+    assert_eq!(device.pod("web").container("app").restart_count(), 1);
+
+    // A later agent finds the container as it was started, and lets it be, though its file is
+    // wrong by now.
+    let app = device.pod("web").born("app");
+    device.kill_agent();
+    device.write_manifest("web.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: web\n");
+    device.start_agent();
+    device.pod("web").wait_ready();
+    assert_eq!((device.pod("web").born("app"), device.pod("web").born("other")), (app, other));
+
+    // What cannot change makes another pod under the same uid.
+    device.write_manifest("web.yaml", &text.replace("begun", "otherwise"));
+    device.pod("web").wait_log("app", "otherwise");
+    assert_eq!(device.pod("web").uid(), "mine");
+    assert!(!device.pod("web").logs("app").contains("TWO AT ONCE"));
+}
+
+#[test]
+fn pods_say_where_they_are_from_and_what_is_on_the_card_does_not() {
+    let mut device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    let uid = device.pod("web").uid();
+    assert_eq!(annotation(&device, "kubernetes.io/config.source"), "file");
+    assert_eq!(annotation(&device, "kubernetes.io/config.hash"), uid.as_str());
+    let seen = annotation(&device, "kubernetes.io/config.seen");
+    assert!(seen.as_str().is_some_and(|seen| seen.len() == 20 && seen.ends_with('Z')), "{seen}");
+    // The same file is the same pod in the next boot.
+    device.cut_power();
+    device.start_agent();
+    device.pod("web").wait_ready();
+    assert_eq!(device.pod("web").uid(), uid);
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+
+    apply(&device, &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    assert_eq!(annotation(&device, "kubernetes.io/config.source"), "api");
+    assert_eq!(annotation(&device, "kubernetes.io/config.hash"), Value::Null);
+    let card = device.path("/var/lib/nodlet/manifests/default_web.json");
+    let before = fs::read_to_string(&card).expect("it is applied");
+    // Whoever sends back what was read here changes nothing by it.
+    let shown = device.pod("web").object().expect("it is there").to_string();
+    assert_eq!(apply(&device, &shown), "pod/web unchanged\n");
+    let kubectl = Kubectl::new(&device);
+    kubectl.line("label pod web a=b").ok();
+    let after = fs::read_to_string(&card).expect("it is applied");
+    assert!(before != after && !after.contains("kubernetes.io/config"), "{after}");
+}
+
+#[test]
+fn whenever_the_agent_dies_over_a_new_image_it_is_the_old_or_the_new_and_never_both() {
+    let mut device = device_with_two_images();
+    apply(&device, &two(&device, "restartPolicy: OnFailure"));
+    device.pod("web").wait_ready();
+    let other = device.pod("web").born("other");
+    for (round, image) in (1..=5).zip(["localhost/demo:2", "localhost/demo:1"].into_iter().cycle()) {
+        // Found again, it asks for nothing; then for the end of the old run, its removal, the new one.
+        device.kill_agent();
+        device.agent_arguments(["--stop-after", &round.to_string()]);
+        device.start_agent();
+        device.nodlet(["get", "pods"]).ok();
+        let (_, mut object) = device.request("GET", "/api/v1/namespaces/default/pods/web", None);
+        object["spec"]["containers"][0]["image"] = image.into();
+        object["metadata"]["resourceVersion"] = Value::Null;
+        let body = object.to_string();
+        let path = device.path("/tmp/put.json");
+        fs::create_dir_all(device.path("/tmp")).expect("it can be made");
+        fs::write(&path, body).expect("it can be written");
+        // The agent may die before it has answered.
+        device.nodlet(["apply", "-f", &path.display().to_string()]);
+        let revive = |device: &mut Device| {
+            if device.agent_is_dead() {
+                device.agent_arguments([]);
+                device.start_agent();
+            }
+        };
+        device.wait_reviving("the new image", &revive, |device| {
+            let web = device.pod("web");
+            web.is_ready() && web.container("app").of_status("image") == image
+        });
+        wait_for_image(&device, image);
+        assert_eq!(device.pod("web").container("app").restart_count(), round, "no run was lost or doubled");
+    }
+    assert_eq!(device.pod("web").born("other"), other);
+}
+
+#[test]
+fn a_power_cut_over_a_new_image_leaves_the_old_or_the_new() {
+    let mut device = device_with_two_images();
+    apply(&device, &two(&device, "restartPolicy: OnFailure"));
+    device.pod("web").wait_ready();
+    let uid = device.pod("web").uid();
+    for image in ["localhost/demo:2", "localhost/demo:1"] {
+        let changed = two(&device, "restartPolicy: OnFailure").replacen("localhost/demo:1", image, 1);
+        assert_eq!(apply(&device, &changed), "pod/web configured\n");
+        // It was answered, so it is on the card, whatever has become of the containers by now.
+        device.cut_power();
+        device.start_agent();
+        wait_for_image(&device, image);
+        assert_eq!(device.pod("web").uid(), uid);
+    }
+}
+
+#[test]
+fn applied_to_a_pod_that_is_over_another_image_makes_another_pod() {
+    let device = device_with_two_images();
+    let once = manifest::pod_with("web", "print begun then exit 3", "restartPolicy: Never");
+    apply(&device, &once);
+    device.pod("web").wait_phase("Failed");
+    let uid = device.pod("web").uid();
+    let kubectl = Kubectl::new(&device);
+    kubectl.line("set image pod/web app=localhost/demo:2").ok();
+    assert_eq!((device.pod("web").uid(), device.pod("web").phase()), (uid.clone(), "Failed".to_owned()));
+    apply(&device, &once.replace("demo:1", "demo:3"));
+    device.wait_for("another pod", || {
+        device.pod("web").object().is_some_and(|web| web["metadata"]["uid"] != uid.as_str())
+    });
+}
+
+#[test]
+fn of_a_file_that_changes_twice_while_its_pod_ends_only_the_last_version_begins() {
+    let device = Device::start();
+    let (shared, _) = device.shared("one");
+    let version = |word: &str| {
+        let steps = format!("on-term 0 4 then lock /one/lock then print {word} then sleep");
+        let app = manifest::container("app", &steps, "volumeMounts: [{name: one, mountPath: /one}]");
+        manifest::pod_of("web", &[app], &format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]"))
+    };
+    device.write_manifest("web.yaml", &version("first"));
+    device.pod("web").wait_log("app", "first");
+    device.write_manifest("web.yaml", &version("second"));
+    device.wait_for("its end to begin", || {
+        device.pod("web").object().is_some_and(|web| web["metadata"]["deletionTimestamp"].is_string())
+    });
+    device.write_manifest("web.yaml", &version("third"));
+    device.pod("web").wait_log("app", "third");
+    let logs = device.pod("web").logs("app");
+    assert!(!logs.contains("second") && !logs.contains("TWO AT ONCE"), "{logs}");
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+}
+
+#[test]
+fn a_name_from_two_sources_is_one_pod_at_a_time_whichever_comes_or_goes() {
+    let device = Device::start();
+    let (shared, _) = device.shared("one");
+    let version = |word: &str| {
+        let steps = format!("on-term 0 1 then lock /one/lock then print {word} then sleep");
+        let app = manifest::container("app", &steps, "volumeMounts: [{name: one, mountPath: /one}]");
+        manifest::pod_of("web", &[app], &format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]"))
+    };
+    device.write_manifest("web.yaml", &version("site"));
+    device.pod("web").wait_log("app", "site");
+    // What is applied lies in a later directory than the site's.
+    apply(&device, &version("applied"));
+    device.pod("web").wait_log("app", "applied");
+    assert_eq!(annotation(&device, "kubernetes.io/config.source"), "api");
+    let run = device.path("/run/nodlet/manifests");
+    fs::create_dir_all(&run).expect("it can be made");
+    fs::write(run.join("web.yaml"), version("passing")).expect("it can be written");
+    device.pod("web").wait_log("app", "passing");
+    fs::remove_file(run.join("web.yaml")).expect("it is there");
+    device.pod("web").wait_log("app", "applied");
+    device.nodlet(["delete", "pod", "web"]).ok();
+    device.pod("web").wait_log("app", "site");
+    assert_eq!(annotation(&device, "kubernetes.io/config.source"), "file");
+    assert!(!device.pod("web").logs("app").contains("TWO AT ONCE"));
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+}
