@@ -18,6 +18,8 @@ use nodlet_runtime::paths::Paths;
 use crate::arguments::{Context, Flag, number, switch};
 use crate::{Failure, Outcome, Verb};
 
+mod shutdown;
+
 /// Lines to standard error, which is the console or the journal.
 struct Console;
 
@@ -67,6 +69,15 @@ Flags:
       --terminated-pod-gc-threshold N
                          how many applied pods that are over are kept, 110 by default;
                          beyond that the oldest are removed. 0 keeps all of them
+      --shutdown-grace-period DURATION
+                         when the machine goes down, hold that up through logind until
+                         the pods have ended, lowest priority first, for so long at
+                         most (1m30s); without it pods are left to the machine
+      --shutdown-grace-period-critical-pods DURATION
+                         how much of that is for pods with a priority of 2000000000
+                         or more, which end last
+      --shutdown-grace-period-by-pod-priority PRIORITY=DURATION,...
+                         instead of both: how long pods may take from each priority on
       --quiet            log only warnings and errors
       --root DIR         all of its files lie below this directory
       --stop-after N     for tests: end as by SIGKILL when it has begun N actions
@@ -83,13 +94,23 @@ End the agent, stop all pods in order and remove what is left of them: no proces
 mount, cgroup or link stays. Images and manifests do, so that the pods start again
 with the next agent. Works without a running agent, too.
 
+Pods of a lower priority end before those of a higher one begin to, each within its
+own grace, or with the flags of nodlet agent within what those say.
+
 Usage: nodlet down [flags]
 
 Examples:
   # Before nodlet is removed from a machine
   nodlet down
 
+  # In half a minute at most, of which critical pods have ten seconds
+  nodlet down --shutdown-grace-period 30s --shutdown-grace-period-critical-pods 10s
+
 Flags:
+      --shutdown-grace-period DURATION
+      --shutdown-grace-period-critical-pods DURATION
+      --shutdown-grace-period-by-pod-priority PRIORITY=DURATION,...
+                   as of nodlet agent
       --root DIR   of the agent of this root
 ",
     run: down,
@@ -104,6 +125,7 @@ struct Options {
     terminated_pod_gc_threshold: Option<u64>,
     stop_after: Option<u64>,
     quiet: bool,
+    shutdown: shutdown::Flags,
 }
 
 fn run(mut context: Context, parser: Parser) -> Outcome {
@@ -143,6 +165,7 @@ impl Options {
                     options.stop_after = Some(number(&mut parser, "--stop-after")?);
                 }
                 Flag::Long(name) if name == "quiet" => options.quiet = switch(&mut parser)?,
+                Flag::Long(name) if options.shutdown.take(&name, &mut parser)? => {}
                 other => context.global(&other, &mut parser)?,
             }
         }
@@ -151,15 +174,18 @@ impl Options {
 }
 
 fn down(mut context: Context, mut parser: Parser) -> Outcome {
+    let mut options = Options::default();
     while let Some(argument) = parser.next()? {
         if let lexopt::Arg::Value(value) = argument {
             return Err(context.wrong_use(format!("unexpected argument {value:?}")));
         }
-        let flag = Flag::from(argument);
-        context.global(&flag, &mut parser)?;
+        match Flag::from(argument) {
+            Flag::Long(name) if options.shutdown.take(&name, &mut parser)? => {}
+            flag => context.global(&flag, &mut parser)?,
+        }
     }
     begin(true)?;
-    let config = config(&context.root, Options::default(), true)?;
+    let config = config(&context.root, options, true)?;
     end_agent(&Paths::new(&config.root))?;
     let done = start(config)?;
     println!("no pod is left; images and manifests are, and the next agent starts the pods again");
@@ -209,6 +235,7 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         },
         stop_after: options.stop_after,
         down,
+        shutdown_groups: options.shutdown.groups()?,
     })
 }
 

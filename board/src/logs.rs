@@ -80,7 +80,7 @@ impl Logs {
                     "follow" => logs.follow = switch(parser)?,
                     "previous" => logs.previous = switch(parser)?,
                     "timestamps" => logs.timestamps = switch(parser)?,
-                    "since" => logs.since = duration(&parser.value()?.string()?)?,
+                    "since" => logs.since = go_duration("--since", &parser.value()?.string()?)?,
                     "since-time" => logs.since_time = Some(parser.value()?.string()?),
                     "tail" => logs.tail = lines(&parser.value()?.string()?)?,
                     "limit-bytes" => logs.limit = Some(number(parser, "--limit-bytes")?),
@@ -147,10 +147,10 @@ fn lines(text: &str) -> Result<Option<u64>, Failure> {
     }
 }
 
-/// As Go writes durations: `1h30m`, `90s`. Zero is no bound.
-fn duration(text: &str) -> Result<Option<Duration>, Failure> {
+/// As Go writes durations: `1h30m`, `90s`. Zero is none.
+pub(crate) fn go_duration(flag: &str, text: &str) -> Result<Option<Duration>, Failure> {
     let invalid =
-        || Failure::new(format!("invalid value {text:?} for --since: must be a duration like 5s, 2m or 3h"));
+        || Failure::new(format!("invalid value {text:?} for {flag}: must be a duration like 5s, 2m or 3h"));
     let mut total = 0f64;
     let mut rest = text;
     if rest == "0" {

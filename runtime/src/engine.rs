@@ -27,6 +27,7 @@ mod resolver;
 mod root;
 mod run;
 mod sandbox;
+mod shutdown;
 mod terminated;
 mod this_node;
 mod update;
@@ -48,7 +49,7 @@ use crate::cgroup::Cgroups;
 use crate::network::Network;
 use crate::node::{
     Action, Attempt, Change, FoundStatus, Health, Node, Observation, PodIndex, PodObservation, PodState,
-    Record,
+    Record, Shutdown, ShutdownGroup, Whole,
 };
 use crate::objects::Objects;
 use crate::paths::Paths;
@@ -90,6 +91,8 @@ pub struct Config {
     pub stop_after: Option<u64>,
     /// Stop every pod, remove what is left of them, and end (`nodlet down`).
     pub down: bool,
+    /// How pods end when all of them do, and the machine with them; none for what they take.
+    pub shutdown_groups: Vec<ShutdownGroup>,
 }
 
 /// What a task tells the loop.
@@ -130,6 +133,7 @@ struct Shell {
     anchor: Cell<Anchor>,
     /// When this agent began, and the node with it.
     began: Instant,
+    machine: shutdown::Machine,
     pods: RefCell<BTreeMap<PodIndex, PodShell>>,
     layers: RefCell<Layers>,
     execs: RefCell<Execs>,
@@ -264,6 +268,7 @@ impl Engine {
             network: RefCell::new(network),
             anchor: Cell::new(Anchor::now()),
             began: Instant::now(),
+            machine: shutdown::Machine::new(Instant::now()),
             pods: RefCell::new(BTreeMap::new()),
             layers: RefCell::new(Layers::default()),
             execs: RefCell::new(Execs::default()),
@@ -315,7 +320,8 @@ impl Engine {
                 self.observe_found(found);
             }
             if self.shell.config.down {
-                self.observe(Observation::Shutdown);
+                let groups = self.shell.config.shutdown_groups.clone();
+                self.observe(Observation::Shutdown(Shutdown { whole: Whole::Agent, groups }));
             } else {
                 self.read_sources();
             }
@@ -324,6 +330,9 @@ impl Engine {
             self.publish_changed();
             self.open_api();
             resolver::follow(&self.shell);
+            if !self.shell.config.down && !self.shell.config.shutdown_groups.is_empty() {
+                self.shell.spawn(shutdown::follow(self.shell.clone()));
+            }
             let service = self.report_to_service();
             self.turn().await;
             if let Some(service) = service {
@@ -395,6 +404,7 @@ impl Engine {
                 self.perform(pod, action);
             }
             self.publish_changed();
+            self.let_machine_go();
             if !plan.more {
                 return plan.wake_at;
             }

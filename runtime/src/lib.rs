@@ -20,7 +20,8 @@
 //! 8. [`status`] is derived from what the core knows; the engine puts it into
 //!    [`objects`], from which the [`api`] shows it. What the core was told and asked for
 //!    last is in [`told`], and [`replay`] tells it again.
-//!    The [`service`] manager is told that the loop turns.
+//!    The [`service`] manager is told that the loop turns, and [`logind`] holds up a shutdown until
+//!    the pods have ended.
 //! 9. What must survive a power cut is written by [`store`], on the one thread of
 //!    [`storage`]; [`paths`] says where everything lies.
 
@@ -29,6 +30,7 @@ pub mod cgroup;
 pub mod container_config;
 pub mod engine;
 pub mod error;
+pub mod logind;
 pub mod manifest;
 pub mod network;
 pub mod node;

@@ -14,6 +14,7 @@ mod given;
 mod observation;
 mod record;
 mod ring;
+mod shutdown;
 mod terminated;
 
 use std::rc::Rc;
@@ -29,12 +30,16 @@ pub use observation::{
     PodObservation, ProbeResult, SandboxFailure, StartFailure, StartFailureReason, StartedContainer, User,
 };
 pub use record::{ContainerRecord, PodPhase, Record, RecordedExit};
+pub(crate) use shutdown::End;
+pub use shutdown::{Shutdown, ShutdownGroup, Whole};
+
 pub use ring::{Answer, Asked, Ended, Entry, FoundPod, FoundRun, Known, Line, RING_ENTRIES, Ring, Seen};
 
 pub use crate::pod::{ConditionType, PodState, is_the_nodes};
 use crate::pod::{Surroundings, Wish};
 use crate::spec::{ContainerIndex, Pod, Uid};
 use crate::time::Instant;
+use shutdown::Ending;
 
 /// Actions in one plan, of all pods. What does not fit is planned again at
 /// once ([`Plan::more`]); the bound keeps a plan on the stack.
@@ -98,7 +103,8 @@ pub struct Node {
     pods: Vec<PodState>,
     next_index: u32,
     sources_seen: bool,
-    shutdown: bool,
+    /// All of it ends.
+    shutdown: Option<Ending>,
     /// Where the next plan begins, so that no pod is always the last one.
     first: usize,
     events: Events,
@@ -126,7 +132,7 @@ impl Node {
                 self.sources_seen = true;
                 // What is taken down by `nodlet down` has its whole grace.
                 for pod in &mut self.pods {
-                    if pod.wish() == Wish::Unknown && !self.shutdown {
+                    if pod.wish() == Wish::Unknown && self.shutdown.is_none() {
                         pod.unwant(now, Some(ORPHAN_GRACE));
                     }
                 }
@@ -137,7 +143,13 @@ impl Node {
                     pod.images_changed(now);
                 }
             }
-            Observation::Shutdown => self.shutdown = true,
+            Observation::Shutdown(shutdown) => {
+                self.shutdown.get_or_insert_with(|| Ending::new(shutdown));
+            }
+            Observation::ShutdownCancelled => {
+                self.shutdown = None;
+                self.pods.iter_mut().for_each(PodState::resume);
+            }
             Observation::Of(index, seen) => {
                 if let Ok(place) = self.place(index) {
                     self.pods[place].observe(now, seen, &mut self.events);
@@ -148,6 +160,9 @@ impl Node {
 
     /// Decides what is to be done now.
     pub fn plan(&mut self, now: Instant) -> Plan {
+        if let Some(ending) = &mut self.shutdown {
+            ending.pass(now, &self.pods);
+        }
         let in_flight: usize = self.pods.iter().map(PodState::starts_in_flight).sum();
         let writes = self.pods.iter().filter(|pod| pod.is_being_written()).count();
         let mut draft =
@@ -166,14 +181,19 @@ impl Node {
             None => {}
         }
         let exec_probes = self.plan_exec_probes(now, &mut draft);
+        // What ended without a process to wait for makes room for the next at once.
+        let passed = self.shutdown.as_mut().is_some_and(|ending| ending.pass(now, &self.pods));
         let left = self.drop_gone(now) || active != self.pods.iter().filter(|pod| pod.is_active()).count();
         self.events.plan(&mut draft);
         // A pod that left may have been what another one waits for.
-        let more = draft.is_full() || left;
+        let more = draft.is_full() || left || passed;
         let mut wake = Wake::new(now, exec_probes < EXEC_PROBES_AT_ONCE);
         for place in 0..self.pods.len() {
             let around = self.surroundings(place);
             self.pods[place].wake(&mut wake, around);
+        }
+        if let Some(ending) = &self.shutdown {
+            ending.wake(&mut wake, &self.pods);
         }
         Plan { actions: draft.actions, wake_at: wake.at, more }
     }
@@ -196,6 +216,11 @@ impl Node {
     /// All pods, oldest first.
     pub fn pods(&self) -> impl Iterator<Item = &PodState> {
         self.pods.iter()
+    }
+
+    /// After a shutdown of the machine: no process is left, and all that is to outlive it is on flash.
+    pub fn is_at_rest(&self) -> bool {
+        self.shutdown.is_some() && self.pods.iter().all(PodState::is_at_rest)
     }
 
     /// Nothing is left: after a shutdown, the agent may end.
@@ -229,11 +254,20 @@ impl Node {
             }
             return;
         }
-        if self.shutdown {
+        let whole = self.shutdown.as_ref().map(|ending| ending.shutdown.whole);
+        if whole == Some(Whole::Agent) {
             return;
         }
         let index = self.new_index();
         let over = record.as_ref().is_some_and(|record| record.phase.is_terminal());
+        if whole.is_some() && !over {
+            let message = "Pod was rejected as the node is shutting down.";
+            let mut state = PodState::refused(index, pod, "NodeShutdown", message, now);
+            state.interrupt();
+            self.events.warn(index, None, "NodeShutdown", message.into());
+            self.pods.push(state);
+            return;
+        }
         let state = match self.no_room_for(&pod).filter(|_| !over && !pod.is_gated()) {
             Some(message) => {
                 let state = PodState::refused(index, pod, "OutOfpods", &message, now);
@@ -258,7 +292,7 @@ impl Node {
     }
 
     fn find(&mut self, now: Instant, found: Found) {
-        let orphan = self.sources_seen && !self.shutdown;
+        let orphan = self.sources_seen && self.shutdown.is_none();
         let mut wish = if orphan { Wish::Unwanted } else { Wish::Unknown };
         if let Some(known) = self.index_of(&found.pod.uid) {
             let Ok(place) = self.place(known) else { return };
@@ -306,8 +340,9 @@ impl Node {
         self.pods = kept;
         self.first = if self.pods.is_empty() { 0 } else { self.first % self.pods.len() };
         for mut pod in dropped {
+            let record = pod.take_record_to_resume();
             let again = pod.take_again().and_then(|again| {
-                self.want(now, again, None);
+                self.want(now, again, record);
                 self.index_of(&pod.pod().uid)
             });
             self.gone.push(Change::Gone { index: pod.index(), pod: pod.pod().clone(), again });
@@ -324,7 +359,9 @@ impl Node {
                     || !same_name(other.pod(), pod.pod())
                     || (other.is_gone() && !(other.is_active() && other.index() < pod.index()))
             });
-        Surroundings { name_is_free, shutdown: self.shutdown }
+        let end = self.shutdown.as_ref().and_then(|ending| ending.end_of(pod.pod()));
+        let shutdown = self.shutdown.as_ref().map(|ending| ending.shutdown.whole);
+        Surroundings { name_is_free, shutdown, end }
     }
 
     fn of_uid(&mut self, uid: &Uid) -> Option<&mut PodState> {

@@ -29,6 +29,7 @@ mod record;
 mod restart;
 #[cfg(test)]
 mod seeds;
+mod shutdown;
 #[cfg(test)]
 pub(crate) mod sim;
 mod stage;
@@ -54,6 +55,7 @@ pub use condition::{ConditionType, is_the_nodes};
 pub(crate) use container::{ContainerState, Ended, STATUS_UNKNOWN, Shown};
 use container::{Run, WaitingReason};
 use record::Journal;
+pub(crate) use shutdown::TERMINATED;
 pub(crate) use stage::{Sandbox, Stage, Surroundings, Verdict, Wish};
 
 /// Between two tries of what is likely to work soon: a sandbox, a container. The
@@ -75,6 +77,10 @@ pub struct PodState {
     ip: Option<Ipv4Addr>,
     containers: Vec<ContainerState>,
     verdict: Option<Verdict>,
+    /// It was ended, or not taken, since the machine goes down: what it was before. It is not over.
+    interrupted: Option<PodPhase>,
+    /// It begins again when it has ended.
+    resumes: bool,
     phase: PodPhase,
     start_time: Moment,
     /// When the active deadline began to count, in this boot.
@@ -150,6 +156,8 @@ impl PodState {
             ip: None,
             containers,
             verdict: None,
+            interrupted: None,
+            resumes: false,
             phase: PodPhase::Pending,
             start_time: Moment::ThisBoot(now),
             active_since: now,
@@ -344,6 +352,7 @@ impl PodState {
     /// No source wants it any more.
     pub(crate) fn unwant(&mut self, now: Instant, grace: Option<Duration>) {
         self.again = None;
+        self.interrupted = None;
         self.wish = Wish::Unwanted;
         self.stop(now, grace);
         self.touch();
@@ -453,8 +462,8 @@ impl PodState {
         events: &mut Events,
         around: Surroundings,
     ) {
-        if around.shutdown && self.is_active() {
-            self.stop(now, None);
+        if let Some(end) = around.end {
+            self.end(now, end);
         }
         self.pass_deadline(now, events);
         self.plan_discards(draft);
@@ -470,7 +479,7 @@ impl PodState {
         self.plan_kills(now, draft, events);
         self.plan_probes(now, draft);
         self.pass_stop(around.shutdown);
-        self.plan_save(now, draft, around.shutdown);
+        self.plan_save(now, draft, around.shutdown.is_some() || self.is_interrupted());
         self.plan_going(now, draft, around.shutdown);
         self.settle(now);
     }

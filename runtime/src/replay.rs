@@ -191,7 +191,8 @@ fn observation(
         }),
         Entry::SourcesSeen => Observation::SourcesSeen,
         Entry::ImagesChanged => Observation::ImagesChanged,
-        Entry::Shutdown => Observation::Shutdown,
+        Entry::Shutdown(shutdown) => Observation::Shutdown(*shutdown),
+        Entry::ShutdownCancelled => Observation::ShutdownCancelled,
         Entry::Seen(pod, seen) => Observation::Of(pod, seen.told()),
         Entry::Planned { .. } | Entry::Asked(..) => unreachable!("what was asked for is no observation"),
     })

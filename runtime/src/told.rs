@@ -119,7 +119,7 @@ mod tests {
     fn a_panic_finds_what_the_core_was_told_last() {
         let told = Rc::new(Told::default());
         TOLD.set(Some(told.clone()));
-        told.observed(Instant(5), &Node::new(), &Observation::Shutdown, None);
+        told.observed(Instant(5), &Node::new(), &Observation::ShutdownCancelled, None);
         assert!(last_words().contains("Shutdown"), "{}", last_words());
         let _writing = told.ring.borrow_mut();
         assert_eq!(last_words(), "");

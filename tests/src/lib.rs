@@ -20,6 +20,7 @@
 
 mod api;
 mod binary;
+pub mod bus;
 mod calls;
 mod device;
 mod figures;

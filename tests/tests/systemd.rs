@@ -291,6 +291,56 @@ fn an_agent_that_hangs_is_started_anew_and_its_pods_notice_nothing() {
 
 #[test]
 #[ignore = "needs systemd: cargo xtask guest systemd"]
+fn logind_waits_for_the_pods_to_end_and_says_when_the_machine_stays_after_all() {
+    // To power off is to do nothing here: then logind has done what it was asked for, and says so.
+    write("/run/systemd/system/poweroff.target", "[Unit]\nDescription=Nothing\nDefaultDependencies=no\n");
+    let flags = "--shutdown-grace-period 20s --shutdown-grace-period-critical-pods 5s";
+    let exec = format!("[Service]\nExecStart=\nExecStart=/usr/bin/nodlet agent {flags}\n");
+    write(format!("{DROP_INS}/flags.conf"), &exec);
+    write("/run/systemd/logind.conf.d/99-nodlet.conf", "[Login]\nInhibitDelayMaxSec=20\n");
+    run("systemctl daemon-reload");
+    run("systemctl start dbus");
+    run("systemctl restart systemd-logind");
+    let service = Service::start();
+    let usual = service.pod("usual", &manifest::pod("usual", "on-term 0 1 then sleep 4711"));
+    let critical = manifest::pod_with(
+        "critical",
+        "on-term 0 1 then sleep 4712",
+        "priorityClassName: system-node-critical",
+    );
+    let critical = service.pod("critical", &critical);
+    let held = || run("systemd-inhibit --list --no-pager --mode=delay");
+    wait_for("the lock", || held().contains("nodlet"));
+
+    run(
+        "busctl call org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager PowerOff b false",
+    );
+    // They end, and since the machine stays, they run again.
+    for pod in [&usual, &critical] {
+        let again = || pod.is_ready() && pod.status()["containerStatuses"][0]["restartCount"] == 1;
+        wait_for(&format!("{} to run again", pod.name), again);
+    }
+    wait_for("the lock to be taken again", || held().contains("nodlet"));
+    let said = run("nodlet events");
+    for words in
+        ["Shutdown manager detected shutdown event", "Shutdown manager detected shutdown cancellation"]
+    {
+        assert!(said.contains(words), "{said}");
+    }
+    let ended = |pod: &TestPod| {
+        let last = pod.status()["containerStatuses"][0]["lastState"]["terminated"].take();
+        last["finishedAt"].as_str().map(str::to_owned).unwrap_or_else(|| panic!("{last}"))
+    };
+    assert!(ended(&usual) < ended(&critical), "the critical one ends last");
+    let log = run("journalctl --no-pager --unit=nodlet --output=cat");
+    assert!(log.contains("all pods have ended; the machine may go down"), "{log}");
+    for file in ["/run/systemd/system/poweroff.target", "/run/systemd/logind.conf.d/99-nodlet.conf"] {
+        fs::remove_file(file).expect("it is there");
+    }
+}
+
+#[test]
+#[ignore = "needs systemd: cargo xtask guest systemd"]
 fn an_agent_of_another_unit_finds_the_pods_and_adds_to_them() {
     let service = Service::start();
     let pod = service.pod("web", &manifest::pod("web", "sleep 4711"));

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::api::{Accepted, Applied, ExecExit, ExecSession, FieldValidation, Reply, Request, Status};
 use crate::manifest::{self, Manifest, ManifestError, Validation};
-use crate::node::{Observation, PodIndex};
+use crate::node::{Observation, PodIndex, PodState};
 use crate::sources::Wanted;
 use crate::spec::Pod;
 use crate::supervisor::config::ExecConfig;
@@ -150,7 +150,7 @@ impl Engine {
                 let old = old.clone();
                 // Whoever applies another image to a pod that is over wants it to run.
                 let is_over = self.node.index_of(&old.pod.uid).and_then(|index| self.node.pod(index));
-                let is_over = is_over.is_some_and(|pod| pod.phase().is_terminal());
+                let is_over = is_over.is_some_and(PodState::is_over);
                 let updated = self.as_update_of(&old, manifest.clone())?;
                 match is_over && updated.pod.generation != old.pod.generation {
                     true => Ok((manifest, Applied::Configured)),

@@ -20,6 +20,11 @@ impl Shell {
         let name = &self.config.node_name;
         let anchor = self.anchor.get();
         let [began, now] = [self.began, Instant::now()].map(|at| anchor.timestamp(at).to_string());
+        let since = anchor.timestamp(self.machine.since.get()).to_string();
+        let (ready, reason, message) = match self.machine.goes_down.get() {
+            false => ("True", "KubeletReady", "nodlet answers"),
+            true => ("False", "KubeletNotReady", "node is shutting down"),
+        };
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let capacity = json!({
             "cpu": cpus.to_string(),
@@ -55,11 +60,11 @@ impl Shell {
                 "addresses": addresses,
                 "conditions": [{
                     "type": "Ready",
-                    "status": "True",
-                    "reason": "KubeletReady",
-                    "message": "nodlet answers",
+                    "status": ready,
+                    "reason": reason,
+                    "message": message,
                     "lastHeartbeatTime": now,
-                    "lastTransitionTime": began,
+                    "lastTransitionTime": since,
                 }],
                 "nodeInfo": {
                     "architecture": architecture,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Attempt, ConditionType, GivenCondition, PodIndex, Record};
+use super::{Attempt, ConditionType, GivenCondition, PodIndex, Record, Shutdown};
 use crate::spec::{HookKind, Pod, ProbeKind, Uid};
 use crate::time::{Instant, Moment};
 
@@ -34,8 +34,10 @@ pub enum Observation {
     Found(Found),
     /// Images were added: what waits for one may try again at once.
     ImagesChanged,
-    /// Stop every pod and take no more (`nodlet down`).
-    Shutdown,
+    /// Stop every pod and take no more.
+    Shutdown(Shutdown),
+    /// They need not end after all: what had to begins again.
+    ShutdownCancelled,
     /// About one pod.
     Of(PodIndex, PodObservation),
 }

@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Action, Attempt, Exit, FoundAttempt, FoundStatus, GivenCondition, Health, Node, Observation, Plan,
-    PodIndex, PodObservation, PodPhase, ProbeResult, Record, SandboxFailure, StartFailureReason,
+    PodIndex, PodObservation, PodPhase, ProbeResult, Record, SandboxFailure, Shutdown, StartFailureReason,
     StartedContainer,
 };
 use crate::spec::{ContainerIndex, HookKind, ProbeKind, Uid};
@@ -68,7 +68,9 @@ pub enum Entry {
     /// Told: `ImagesChanged`.
     ImagesChanged,
     /// Told: `Shutdown`.
-    Shutdown,
+    Shutdown(Box<Shutdown>),
+    /// Told: `ShutdownCancelled`.
+    ShutdownCancelled,
     /// Told of one pod.
     Seen(PodIndex, Seen),
     /// It was asked for a plan.
@@ -220,7 +222,8 @@ impl Ring {
             })),
             Observation::SourcesSeen => Entry::SourcesSeen,
             Observation::ImagesChanged => Entry::ImagesChanged,
-            Observation::Shutdown => Entry::Shutdown,
+            Observation::Shutdown(shutdown) => Entry::Shutdown(Box::new(shutdown.clone())),
+            Observation::ShutdownCancelled => Entry::ShutdownCancelled,
             Observation::Of(index, seen) => Entry::Seen(*index, Seen::of(seen)),
         };
         let about = match &entry {
@@ -230,7 +233,8 @@ impl Ring {
             Entry::Unwanted(uid, _) => node.index_of(uid),
             Entry::SourcesSeen
             | Entry::ImagesChanged
-            | Entry::Shutdown
+            | Entry::Shutdown(_)
+            | Entry::ShutdownCancelled
             | Entry::Planned { .. }
             | Entry::Asked(..) => None,
         };
@@ -332,7 +336,8 @@ impl Entry {
             Entry::Unwanted(..)
             | Entry::SourcesSeen
             | Entry::ImagesChanged
-            | Entry::Shutdown
+            | Entry::Shutdown(_)
+            | Entry::ShutdownCancelled
             | Entry::Seen(..)
             | Entry::Planned { .. }
             | Entry::Asked(..) => 0,

@@ -9,7 +9,7 @@ impl Node {
     /// Of the pods that are over and may go, those beyond the `kept` newest: evicted ones first,
     /// then the oldest.
     pub fn terminated_beyond(&self, kept: usize, may_go: impl Fn(&PodState) -> bool) -> Vec<PodIndex> {
-        let is_over = |pod: &&PodState| pod.phase().is_terminal() && !pod.is_unwanted();
+        let is_over = |pod: &&PodState| pod.is_over() && !pod.is_unwanted();
         let mut over: Vec<&PodState> = self.pods().filter(is_over).filter(|pod| may_go(pod)).collect();
         let beyond = over.len().saturating_sub(kept);
         if beyond == 0 {

@@ -54,8 +54,9 @@ impl PodState {
             Stage::Stopped | Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => true,
         };
         if let (true, Some(verdict)) = (stopped, &self.verdict) {
-            let may_be_shown =
-                self.journal.has_terminal() || (self.wish == Wish::Unwanted && self.journal.gave_up());
+            let may_be_shown = self.interrupted.is_some()
+                || self.journal.has_terminal()
+                || (self.wish == Wish::Unwanted && self.journal.gave_up());
             return if may_be_shown { verdict.phase } else { self.phase };
         }
         match self.stage {

@@ -91,6 +91,11 @@ impl Journal {
         awaited
     }
 
+    /// What is on flash, to be taken over by another.
+    pub(super) fn take(&mut self) -> Option<Box<Record>> {
+        self.on_flash.take()
+    }
+
     /// It is being written.
     pub(super) fn is_in_flight(&self) -> bool {
         self.in_flight.is_some()
@@ -139,6 +144,11 @@ impl PodState {
     /// Writes the record if that is due.
     pub(super) fn plan_save(&mut self, now: Instant, draft: &mut Draft, shutdown: bool) {
         match self.stage {
+            // There is nothing to be kept of what was never taken.
+            Stage::Stopped if self.interrupted.is_some() && self.was_refused() => {
+                self.journal.need = Need::Clean;
+                return;
+            }
             Stage::Active | Stage::Stopping { .. } | Stage::Stopped => {}
             // What others say of a pod that is over is kept as well.
             Stage::Finished if self.wish == Wish::Wanted => {}
@@ -215,9 +225,10 @@ impl PodState {
 
     /// The record as it would be written now.
     fn record(&self) -> Record {
-        let (phase, reason, message) = match &self.verdict {
-            Some(verdict) => (verdict.phase, verdict.reason.as_deref(), verdict.message.as_deref()),
-            None => (self.phase, None, None),
+        let (phase, reason, message) = match (self.interrupted, &self.verdict) {
+            (Some(phase), _) => (phase, None, None),
+            (None, Some(verdict)) => (verdict.phase, verdict.reason.as_deref(), verdict.message.as_deref()),
+            (None, None) => (self.phase, None, None),
         };
         Record {
             phase,

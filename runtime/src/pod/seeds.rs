@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::sim::*;
 use crate::node::*;
+use crate::spec::pod::CRITICAL;
 use crate::spec::*;
 
 /// Enough to meet each break that was tried, in some seconds.
@@ -149,6 +150,7 @@ fn some_pod(chance: &mut Chance, uid: &str) -> Pod {
     let mut pod = pod(policy).uid(uid).with(containers).init(init);
     pod.name = if chance.percent(50) { "web".into() } else { uid.into() };
     pod.spec.termination_grace_period = secs(1 + chance.below(40));
+    pod.priority = [0, 0, 100, CRITICAL][chance.below(4) as usize];
     pod.spec.scheduling_gates = some_gates(chance);
     pod.spec.readiness_gates = some_gates(chance);
     pod.spec.active_deadline = chance.percent(10).then(|| secs(20 + chance.below(200)));
@@ -195,6 +197,23 @@ fn some_update(chance: &mut Chance, pod: &mut Pod) {
     }
 }
 
+/// The machine goes down, for good or not.
+fn shut_down(sim: &mut Sim, chance: &mut Chance, now: &mut Duration) {
+    let groups = ShutdownGroup::of(secs(chance.below(40)), secs(chance.below(10)));
+    sim.later(secs(0), Observation::Shutdown(Shutdown { whole: Whole::Machine, groups }));
+    *now += Duration::from_millis(chance.below(60_000));
+    sim.run_until(*now);
+    match chance.below(4) {
+        0 => sim.later(secs(0), Observation::ShutdownCancelled),
+        1 => {
+            sim.want(pod(RestartPolicy::Always).uid("late").named("late"));
+            sim.run_until(*now + secs(1));
+            sim.reboot();
+        }
+        _ => sim.reboot(),
+    }
+}
+
 /// A life of a node: pods come and go, things fail, the agent and the power too.
 fn a_life(seed: u64, failures: u64, interruptions: bool) {
     let mut chance = Chance(seed);
@@ -226,7 +245,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
         sim.run_until(now);
         let which = chance.below(uids.len() as u64) as usize;
         let known = sim.pods.iter().find(|world| world.pod.uid == uids[which]).map(|world| world.wanted);
-        match chance.below(19) {
+        match chance.below(20) {
             0..4 if known != Some(true) => {
                 let here = sim.pods.iter().find(|world| world.pod.uid == uids[which]);
                 let pod = here.map_or(pods[which].clone(), |world| (*world.pod).clone());
@@ -256,6 +275,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
                 sim.debug(&uids[which], container(&format!("e{count}")));
             }
             16..19 if known == Some(true) => sim.update(&uids[which], |pod| some_update(&mut chance, pod)),
+            19 if interruptions => shut_down(&mut sim, &mut chance, &mut now),
             _ => {}
         }
     }

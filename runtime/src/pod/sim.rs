@@ -389,6 +389,12 @@ impl Sim {
                     assert_eq!(*shown, phase, "{uid} was over\n{}", self.log);
                     assert_eq!(before, &containers, "{uid} was over");
                 }
+                None if state.is_interrupted() => {
+                    assert!(
+                        !phase.is_terminal() || world.alive.is_empty(),
+                        "{uid} is said to be over, and runs"
+                    );
+                }
                 None if phase.is_terminal() => {
                     assert!(world.alive.is_empty(), "{uid} is said to be over, and runs");
                     let on_flash = world.record.as_ref().is_some_and(|record| record.phase == phase);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::node::PodPhase;
+use crate::node::{End, PodPhase, Whole};
 use crate::time::Instant;
 
 use super::backoff::Retry;
@@ -94,6 +94,8 @@ pub(crate) struct Verdict {
 pub(crate) struct Surroundings {
     /// Every other pod of this name is gone.
     pub(crate) name_is_free: bool,
-    /// The agent is taking everything down.
-    pub(crate) shutdown: bool,
+    /// Everything is being taken down.
+    pub(crate) shutdown: Option<Whole>,
+    /// It is this pod's turn.
+    pub(crate) end: Option<End>,
 }

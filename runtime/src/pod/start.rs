@@ -207,6 +207,7 @@ impl PodState {
     /// A container's process was executed.
     pub(super) fn started(&mut self, attempt: Attempt, started: Box<StartedContainer>, events: &mut Events) {
         let (pod, index) = (self.pod.clone(), self.index);
+        let is_interrupted = self.interrupted.is_some();
         let stopping = (!self.is_active()).then(|| self.patience().unwrap_or(started.at));
         let Some(container) = self.container_of(attempt) else { return };
         match container.run {
@@ -225,6 +226,7 @@ impl PodState {
             hooks.stop(patience);
         }
         container.has_started(started, probes, hooks);
+        container.redefined = is_interrupted && container.role == Role::Regular;
         let at = Some(attempt.container);
         events.note(index, at, "Pulled", pulled(&spec.image));
         events.note(index, at, "Created", "Container created".into());

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use crate::node::{Action, Attempt, Draft, Events, PodPhase};
+use crate::node::{Action, Attempt, Draft, Events, PodPhase, Whole};
 use crate::spec::{ContainerIndex, HookKind, ProbeKind, RestartPolicy, Role};
 use crate::time::Instant;
 
@@ -186,8 +186,8 @@ impl PodState {
     }
 
     /// What is to run again after `nodlet down` keeps its record and its volumes.
-    fn is_kept(&self, shutdown: bool) -> bool {
-        shutdown && self.wish != Wish::Unwanted
+    fn is_kept(&self, shutdown: Option<Whole>) -> bool {
+        (shutdown.is_some() || self.interrupted.is_some()) && self.wish != Wish::Unwanted
     }
 
     /// It went with a scheduling gate that nobody had removed.
@@ -196,7 +196,7 @@ impl PodState {
     }
 
     /// Notices that the last process is gone.
-    pub(super) fn pass_stop(&mut self, shutdown: bool) {
+    pub(super) fn pass_stop(&mut self, shutdown: Option<Whole>) {
         if let Stage::Stopping { .. } = self.stage
             && !self.any_alive()
             && !matches!(self.sandbox, Sandbox::Creating)
@@ -207,14 +207,17 @@ impl PodState {
     }
 
     /// Takes down what is not needed any more, and leaves when nothing is left.
-    pub(super) fn plan_going(&mut self, now: Instant, draft: &mut Draft, shutdown: bool) {
-        let kept = self.is_kept(shutdown);
+    pub(super) fn plan_going(&mut self, now: Instant, draft: &mut Draft, shutdown: Option<Whole>) {
+        let (kept, with_agent) = (self.is_kept(shutdown), shutdown == Some(Whole::Agent));
+        let is_kept = self.journal.is_clean() || self.journal.gave_up();
         let earlier = match self.sandbox {
             Sandbox::Lost => Some(None),
             Sandbox::RemoveFailed { retry } if retry.at <= now => Some(Some(retry)),
             // Its supervisor holds the exits until the record has them.
             Sandbox::Ready if matches!(self.stage, Stage::Stopped) => {
-                let not_needed = kept || self.wish == Wish::Unwanted || self.journal.has_terminal();
+                let not_needed = kept && (with_agent || is_kept)
+                    || self.wish == Wish::Unwanted
+                    || self.journal.has_terminal();
                 not_needed.then_some(None)
             }
             Sandbox::Absent | Sandbox::Creating | Sandbox::Failed { .. } | Sandbox::Ready => None,
@@ -234,15 +237,19 @@ impl PodState {
             if self.journal.has_terminal() || gave_up || withdrawn {
                 self.stage = Stage::Finished;
                 self.changed = true;
-            } else if kept && self.verdict.is_none() && (self.journal.is_clean() || self.journal.gave_up()) {
+            } else if self.resumes && is_kept {
+                self.again = Some(self.pod.clone());
+                self.dropped = true;
+            } else if kept && self.verdict.is_none() && is_kept {
                 self.dropped = true;
             }
         }
         let forget = match self.stage {
-            Stage::Finished if self.wish == Wish::Unwanted => Some(None),
+            // What is being written would come after it.
+            Stage::Finished if self.wish == Wish::Unwanted && !self.journal.is_in_flight() => Some(None),
             Stage::ForgetFailed { retry } if retry.at <= now => Some(Some(retry)),
             Stage::Finished => {
-                self.dropped |= kept;
+                self.dropped |= kept && with_agent;
                 None
             }
             Stage::Active | Stage::Stopping { .. } | Stage::Stopped => None,

@@ -6,6 +6,7 @@ mod hooks;
 mod init;
 mod replacement;
 mod restarts;
+mod shutdown;
 mod update;
 
 use super::sim::*;
@@ -14,6 +15,11 @@ use crate::spec::*;
 
 fn uid() -> Uid {
     "u1".into()
+}
+
+/// All is taken down, without a limit.
+fn down() -> Observation {
+    Observation::Shutdown(Shutdown { whole: Whole::Agent, groups: Vec::new() })
 }
 
 /// The first container of the status of `u1`.
@@ -664,7 +670,7 @@ fn after_a_power_cut_a_never_pod_that_waited_for_its_image_may_still_run() {
 fn a_shutdown_ends_every_process_and_keeps_what_is_to_run_again() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
     sim.run_until(secs(5));
-    sim.later(secs(0), Observation::Shutdown);
+    sim.later(secs(0), down());
     sim.run_until(secs(6));
     assert!(sim.node.is_empty());
     assert!(sim.log.contains("remove sandbox") && !sim.log.contains("forget"));
@@ -687,7 +693,7 @@ fn what_is_found_by_an_agent_that_takes_everything_down_has_its_whole_grace() {
         status: FoundStatus::default(),
     };
     let mut node = Node::new();
-    for seen in [Observation::Found(found), Observation::Shutdown, Observation::SourcesSeen] {
+    for seen in [Observation::Found(found), down(), Observation::SourcesSeen] {
         node.observe(at(10), seen);
     }
     let plan = node.plan(at(10));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{name, time};
 use crate::node::PodPhase;
-use crate::pod::{Condition, ConditionType, PodState, closed_readiness_gates};
+use crate::pod::{Condition, ConditionType, PodState, TERMINATED, closed_readiness_gates};
 use crate::spec::{ContainerIndex, Role};
 use crate::time::Anchor;
 
@@ -25,7 +25,21 @@ pub(super) fn of(pod: &PodState, anchor: Anchor) -> Value {
         let condition = pod.conditions().get(kind);
         show(pod, kind, condition, why(pod, kind, condition.status), anchor)
     });
-    given(pod).chain(own).collect()
+    given(pod).chain(own).chain(disruption(pod, anchor)).collect()
+}
+
+/// That its node ended it for reasons of its own.
+fn disruption(pod: &PodState, anchor: Anchor) -> Option<Value> {
+    let verdict = pod.shown_verdict().filter(|verdict| verdict.reason.as_deref() == Some(TERMINATED))?;
+    Some(json!({
+        "type": "DisruptionTarget",
+        "status": "True",
+        "observedGeneration": pod.pod().generation,
+        "lastProbeTime": null,
+        "lastTransitionTime": time(pod.conditions().get(ConditionType::Ready).since, anchor),
+        "reason": "TerminationByKubelet",
+        "message": verdict.message.as_deref(),
+    }))
 }
 
 /// Of a pod with scheduling gates: what a server says of one that no node has.

@@ -55,7 +55,8 @@ impl fmt::Display for Line {
             }
             Entry::SourcesSeen => f.write_str("<- SourcesSeen"),
             Entry::ImagesChanged => f.write_str("<- ImagesChanged"),
-            Entry::Shutdown => f.write_str("<- Shutdown"),
+            Entry::Shutdown(_) => f.write_str("<- Shutdown"),
+            Entry::ShutdownCancelled => f.write_str("<- ShutdownCancelled"),
             Entry::Planned { actions, more, wake_at } => {
                 match actions {
                     0 => f.write_str("planned nothing")?,

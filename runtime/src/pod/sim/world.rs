@@ -125,7 +125,9 @@ impl Sim {
                 self.note_log(&format!("{} remove sandbox", pod.name));
                 assert!(self.of(&uid).alive.is_empty(), "the sandbox of {uid} goes before its processes");
                 // With its supervisor goes what is known of the exits.
-                let needed = !self.down && self.node.pod(index).is_some_and(|pod| !pod.is_unwanted());
+                let state = self.node.pod(index);
+                let needed =
+                    !self.down && state.is_some_and(|pod| !pod.is_unwanted() && !pod.is_interrupted());
                 let world = self.of(&uid);
                 let known = world.record.as_ref().is_some_and(|record| record.phase.is_terminal());
                 assert!(
@@ -208,7 +210,8 @@ impl Sim {
     pub(super) fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Told(seen) => {
-                self.down |= matches!(seen, Observation::Shutdown);
+                self.down |= matches!(seen, Observation::Shutdown(_));
+                self.down &= !matches!(seen, Observation::ShutdownCancelled);
                 self.tell(seen);
             }
             Happening::ToldOf(index, seen) => {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{condition, phase, uid};
+use super::{condition, down, phase, uid};
 use crate::node::*;
 use crate::pod::sim::*;
 use crate::spec::*;
@@ -419,7 +419,7 @@ fn a_shutdown_ends_sidecars_last_and_all_begins_again_afterwards() {
     let mut sim = Sim::new(served(RestartPolicy::Always), well);
     sim.run_until(secs(10));
     sim.trace.clear();
-    sim.later(secs(0), Observation::Shutdown);
+    sim.later(secs(0), down());
     sim.run_until(secs(11));
     assert_eq!(
         sim.trace,

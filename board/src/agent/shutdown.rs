@@ -1,0 +1,122 @@
+//! How long pods may take to end when all of them do: the flags of `nodlet agent` and `nodlet down`.
+
+use std::time::Duration;
+
+use lexopt::{Parser, ValueExt};
+use nodlet_runtime::node::ShutdownGroup;
+
+use crate::Failure;
+use crate::logs::go_duration;
+
+const TOTAL: &str = "--shutdown-grace-period";
+const CRITICAL: &str = "--shutdown-grace-period-critical-pods";
+const GROUPS: &str = "--shutdown-grace-period-by-pod-priority";
+
+/// Groups of priorities; more are no help.
+const MOST: usize = 64;
+
+/// What the user said.
+#[derive(Default)]
+pub(super) struct Flags {
+    total: Option<Duration>,
+    critical: Option<Duration>,
+    groups: Vec<ShutdownGroup>,
+}
+
+impl Flags {
+    /// Takes the value of a flag, if it is one of these.
+    pub(super) fn take(&mut self, name: &str, parser: &mut Parser) -> Result<bool, Failure> {
+        let flag = format!("--{name}");
+        match flag.as_str() {
+            TOTAL => self.total = Some(seconds(TOTAL, &parser.value()?.string()?)?),
+            CRITICAL => self.critical = Some(seconds(CRITICAL, &parser.value()?.string()?)?),
+            GROUPS => self.groups = groups(&parser.value()?.string()?)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// By priority, lowest first; none for no limits.
+    pub(super) fn groups(self) -> Result<Vec<ShutdownGroup>, Failure> {
+        let (total, critical) = (self.total.unwrap_or_default(), self.critical.unwrap_or_default());
+        if !self.groups.is_empty() && (self.total.is_some() || self.critical.is_some()) {
+            return Err(Failure::new(format!(
+                "{GROUPS} takes the place of {TOTAL} and {CRITICAL}: say either"
+            )));
+        }
+        if critical > total {
+            return Err(Failure::new(format!("{CRITICAL} is a part of {TOTAL}, and cannot be longer")));
+        }
+        Ok(match total.is_zero() {
+            true => self.groups,
+            false => ShutdownGroup::of(total, critical),
+        })
+    }
+}
+
+fn seconds(flag: &str, text: &str) -> Result<Duration, Failure> {
+    go_duration(flag, text).map(Option::unwrap_or_default)
+}
+
+fn groups(text: &str) -> Result<Vec<ShutdownGroup>, Failure> {
+    let invalid = || {
+        Failure::new(format!(
+            "invalid value {text:?} for {GROUPS}: must be like 0=20s,2000000000=10s, each once"
+        ))
+    };
+    let mut groups = Vec::new();
+    for group in text.split(',') {
+        let (priority, grace) = group.split_once('=').ok_or_else(invalid)?;
+        let priority = priority.trim().parse().map_err(|_| invalid())?;
+        groups.push(ShutdownGroup { priority, grace: seconds(GROUPS, grace.trim())? });
+    }
+    groups.sort_by_key(|group| group.priority);
+    let repeated = groups.windows(2).any(|two| two[0].priority == two[1].priority);
+    if repeated || groups.len() > MOST { Err(invalid()) } else { Ok(groups) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(line: &str) -> Result<Vec<(i32, u64)>, String> {
+        let mut parser = Parser::from_args(line.split_whitespace());
+        let mut flags = Flags::default();
+        while let Some(argument) = parser.next().expect("it is a line") {
+            let lexopt::Arg::Long(name) = argument else { panic!("{argument:?}") };
+            let name = name.to_owned();
+            assert!(flags.take(&name, &mut parser).map_err(|failure| failure.to_string())?, "{name}");
+        }
+        let groups = flags.groups().map_err(|failure| failure.to_string())?;
+        Ok(groups.iter().map(|group| (group.priority, group.grace.as_secs())).collect())
+    }
+
+    #[test]
+    fn a_total_is_split_between_most_pods_and_critical_ones() {
+        let total = "--shutdown-grace-period";
+        assert_eq!(check(""), Ok(vec![]));
+        assert_eq!(check(&format!("{total} 0")), Ok(vec![]));
+        assert_eq!(check(&format!("{total} 1m30s")), Ok(vec![(0, 90), (2_000_000_000, 0)]));
+        let both = format!("{total}=30s --shutdown-grace-period-critical-pods=10s");
+        assert_eq!(check(&both), Ok(vec![(0, 20), (2_000_000_000, 10)]));
+        for (line, said) in [
+            (format!("{total} soon"), "must be a duration like 5s"),
+            (format!("{total} 5s --shutdown-grace-period-critical-pods 6s"), "cannot be longer"),
+            ("--shutdown-grace-period-critical-pods 6s".to_owned(), "cannot be longer"),
+        ] {
+            let refused = check(&line).expect_err(&line);
+            assert!(refused.contains(said), "{line}: {refused}");
+        }
+    }
+
+    #[test]
+    fn groups_are_taken_in_their_order_and_each_once() {
+        let by = |groups: &str| check(&format!("--shutdown-grace-period-by-pod-priority {groups}"));
+        assert_eq!(by("100=5s,0=10s"), Ok(vec![(0, 10), (100, 5)]));
+        for wrong in ["x", "1", "1=", "a=5s", "1=5s,1=6s", "1=5s,", "99999999999=1s"] {
+            assert!(by(wrong).is_err(), "{wrong}");
+        }
+        let both = check("--shutdown-grace-period-by-pod-priority 0=1s --shutdown-grace-period 5s");
+        assert!(both.is_err_and(|refused| refused.contains("say either")));
+    }
+}

@@ -1,0 +1,110 @@
+//! The machine goes down: logind says so, and waits until the pods have ended by their priorities,
+//! or until its patience is over.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::logind::{self, DelayLock, Logind};
+use crate::node::{Observation, Shutdown, Whole};
+use crate::time::Instant;
+
+use super::{Engine, News, Shell};
+
+/// How soon a logind that is not there is asked for again.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Whether the machine stays.
+pub(super) struct Machine {
+    pub(super) goes_down: Cell<bool>,
+    /// Since when that is so, or is not.
+    pub(super) since: Cell<Instant>,
+    lock: RefCell<Option<DelayLock>>,
+}
+
+impl Machine {
+    pub(super) fn new(since: Instant) -> Machine {
+        Machine { goes_down: Cell::new(false), since: Cell::new(since), lock: RefCell::new(None) }
+    }
+}
+
+/// Holds a lock and hears of shutdowns, as long as there is a logind.
+pub(super) async fn follow(shell: Rc<Shell>) {
+    let mut said = false;
+    loop {
+        let Err(error) = hold(&shell).await else { continue };
+        if !shell.machine.goes_down.get() {
+            drop(shell.machine.lock.take());
+            if !std::mem::replace(&mut said, true) {
+                log::warn!("failed to hear from logind of shutdowns: {error}; asking again every minute");
+            }
+        }
+        smol::Timer::after(ASK_AGAIN).await;
+    }
+}
+
+async fn hold(shell: &Shell) -> io::Result<()> {
+    let mut logind = Logind::connect(&logind::system_bus()).await?;
+    let needed: Duration = shell.config.shutdown_groups.iter().map(|group| group.grace).sum();
+    let patience = logind.patience().await?;
+    if patience < needed {
+        log::warn!(
+            "logind waits only {} s for pods to end when the machine goes down, and they may take {} s: set \
+             InhibitDelayMaxSec={} in a file of /etc/systemd/logind.conf.d",
+            patience.as_secs(),
+            needed.as_secs(),
+            needed.as_secs()
+        );
+    }
+    loop {
+        let lock = logind.delay().await?;
+        *shell.machine.lock.borrow_mut() = Some(lock);
+        // It is given to nobody while the machine goes down.
+        shell.then_loop(|engine| engine.machine_goes_down(false)).await;
+        while !logind.prepares_for_shutdown().await? {}
+        shell.then_loop(|engine| engine.machine_goes_down(true)).await;
+        while logind.prepares_for_shutdown().await? {}
+    }
+}
+
+impl Shell {
+    async fn then_loop(&self, go_on: impl FnOnce(&mut Engine) + 'static) {
+        let _ = self.news.send(News::Then(Box::new(go_on))).await;
+    }
+}
+
+impl Engine {
+    fn machine_goes_down(&mut self, goes_down: bool) {
+        if self.shell.machine.goes_down.replace(goes_down) == goes_down {
+            return;
+        }
+        self.shell.machine.since.set(Instant::now());
+        let seen = if goes_down {
+            self.shell.emit_of_node("Shutdown", "Shutdown manager detected shutdown event");
+            let groups = self.shell.config.shutdown_groups.clone();
+            Observation::Shutdown(Shutdown { whole: Whole::Machine, groups })
+        } else {
+            self.shell.emit_of_node("Shutdown", "Shutdown manager detected shutdown cancellation");
+            // What begins again is what it was, ephemeral containers and all.
+            for (index, entry) in self.shell.pods.borrow_mut().iter_mut() {
+                if self.node.pod(*index).is_some_and(|pod| pod.is_interrupted()) {
+                    entry.again.get_or_insert_with(|| entry.wanted.clone());
+                }
+            }
+            Observation::ShutdownCancelled
+        };
+        self.observe(seen);
+        self.shell.show_node();
+    }
+
+    /// Lets the machine go down when no process of a pod is left and all is on flash.
+    pub(super) fn let_machine_go(&self) {
+        if self.shell.machine.goes_down.get()
+            && self.node.is_at_rest()
+            && self.shell.machine.lock.take().is_some()
+        {
+            log::info!("all pods have ended; the machine may go down");
+        }
+    }
+}

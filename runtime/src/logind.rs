@@ -1,0 +1,247 @@
+//! systemd-logind, as far as it says that the machine goes down: a delay lock keeps it from that
+//! until the pods have ended, or its patience has (`InhibitDelayMaxSec=`).
+//!
+//! This is all of D-Bus that is needed for it, over the one unix socket: no thread, no timer, no
+//! wake-up as long as nobody shuts down. What is read is another's word: each length is bounded
+//! and checked, and whatever cannot be understood ends the connection.
+
+mod message;
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use smol::Async;
+use smol::io::{AsyncReadExt, AsyncWriteExt};
+
+use message::{Body, Kind, Message};
+
+/// Where the machine's bus is, as `DBUS_SYSTEM_BUS_ADDRESS` says, or where it always is.
+pub fn system_bus() -> PathBuf {
+    let said = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_default();
+    let path = said.strip_prefix("unix:path=").and_then(|rest| rest.split([',', ';']).next());
+    path.unwrap_or("/run/dbus/system_bus_socket").into()
+}
+
+const BUS: &str = "org.freedesktop.DBus";
+const BUS_PATH: &str = "/org/freedesktop/DBus";
+const LOGIND: &str = "org.freedesktop.login1";
+const MANAGER: &str = "org.freedesktop.login1.Manager";
+const LOGIND_PATH: &str = "/org/freedesktop/login1";
+
+/// A line of the greeting.
+const LINE: usize = 512;
+
+/// A connection to logind.
+pub struct Logind {
+    bus: Bus,
+}
+
+/// As long as it is held, the machine does not go down, for a while at least.
+#[derive(Debug)]
+pub struct DelayLock {
+    _held: OwnedFd,
+}
+
+impl Logind {
+    /// Connects, and hears of shutdowns from now on.
+    ///
+    /// # Errors
+    /// There is no bus, or no logind, or one that says what cannot be understood.
+    pub async fn connect(socket: &Path) -> io::Result<Logind> {
+        let mut bus = Bus::connect(socket).await?;
+        bus.call(BUS, BUS_PATH, BUS, "Hello", &[]).await?;
+        let rule = format!(
+            "type='signal',sender='{LOGIND}',path='{LOGIND_PATH}',interface='{MANAGER}',member='PrepareForShutdown'"
+        );
+        bus.call(BUS, BUS_PATH, BUS, "AddMatch", &[&rule]).await?;
+        Ok(Logind { bus })
+    }
+
+    /// How long logind waits for those that hold a lock.
+    ///
+    /// # Errors
+    /// It does not say.
+    pub async fn patience(&mut self) -> io::Result<Duration> {
+        let asked = [MANAGER, "InhibitDelayMaxUSec"];
+        let answer =
+            self.bus.call(LOGIND, LOGIND_PATH, "org.freedesktop.DBus.Properties", "Get", &asked).await?;
+        match answer.body {
+            Body::Time(microseconds) => Ok(Duration::from_micros(microseconds)),
+            Body::None | Body::Bool(_) | Body::Text(_) => Err(unexpected("the answer to Get")),
+        }
+    }
+
+    /// Takes a lock.
+    ///
+    /// # Errors
+    /// It is not given, as while the machine goes down already.
+    pub async fn delay(&mut self) -> io::Result<DelayLock> {
+        let asked = ["shutdown", "nodlet", "Pods end in the order of their priorities", "delay"];
+        let answer = self.bus.call(LOGIND, LOGIND_PATH, MANAGER, "Inhibit", &asked).await?;
+        self.bus.logind = answer.sender;
+        let held = answer.descriptor.ok_or_else(|| unexpected("an answer without a descriptor"))?;
+        Ok(DelayLock { _held: held })
+    }
+
+    /// Waits until the machine is about to go down, or is so no longer.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub async fn prepares_for_shutdown(&mut self) -> io::Result<bool> {
+        loop {
+            let heard = self.bus.next().await?;
+            let Some(begins) = begins(&heard) else { continue };
+            // Whoever is on the bus may say this to us.
+            let owner = self.bus.call(BUS, BUS_PATH, BUS, "GetNameOwner", &[LOGIND]).await?;
+            if owner.body == Body::Text(heard.sender) {
+                return Ok(begins);
+            }
+        }
+    }
+}
+
+fn begins(message: &Message) -> Option<bool> {
+    match (message.kind, &message.body) {
+        (Kind::Signal, Body::Bool(begins)) if message.member == "PrepareForShutdown" => Some(*begins),
+        _ => None,
+    }
+}
+
+struct Bus {
+    stream: Async<UnixStream>,
+    serial: u32,
+    /// What was heard while an answer was waited for.
+    heard: Option<Message>,
+    /// Who logind was when it was last asked.
+    logind: String,
+}
+
+impl Bus {
+    async fn connect(socket: &Path) -> io::Result<Bus> {
+        let mut stream = Async::<UnixStream>::connect(socket).await?;
+        // `EXTERNAL` and the uid, in hexadecimal digits of its decimal ones.
+        let uid = nix::unistd::getuid().to_string();
+        let uid: String = uid.bytes().map(|digit| format!("{digit:02x}")).collect();
+        stream.write_all(format!("\0AUTH EXTERNAL {uid}\r\n").as_bytes()).await?;
+        expect_line(&mut stream, "OK ").await?;
+        stream.write_all(b"NEGOTIATE_UNIX_FD\r\n").await?;
+        expect_line(&mut stream, "AGREE_UNIX_FD").await?;
+        stream.write_all(b"BEGIN\r\n").await?;
+        Ok(Bus { stream, serial: 0, heard: None, logind: String::new() })
+    }
+
+    /// Calls a method, all of whose arguments are texts, and waits for its answer.
+    async fn call(
+        &mut self,
+        destination: &str,
+        path: &str,
+        interface: &str,
+        member: &str,
+        arguments: &[&str],
+    ) -> io::Result<Message> {
+        self.serial += 1;
+        let call = message::call(self.serial, destination, path, interface, member, arguments);
+        self.stream.write_all(&call).await?;
+        loop {
+            let answer = self.read().await?;
+            match answer.kind {
+                Kind::Return if answer.reply_to == self.serial => return Ok(answer),
+                Kind::Error if answer.reply_to == self.serial => {
+                    let Body::Text(said) = answer.body else { return Err(unexpected("an error")) };
+                    return Err(io::Error::other(format!("{member}: {said}")));
+                }
+                // What logind said last holds, whatever others say.
+                Kind::Signal
+                    if begins(&answer).is_some()
+                        && (self.heard.is_none() || answer.sender == self.logind) =>
+                {
+                    self.heard = Some(answer);
+                }
+                Kind::Return | Kind::Error | Kind::Signal | Kind::Other => {}
+            }
+        }
+    }
+
+    async fn next(&mut self) -> io::Result<Message> {
+        match self.heard.take() {
+            Some(heard) => Ok(heard),
+            None => self.read().await,
+        }
+    }
+
+    async fn read(&mut self) -> io::Result<Message> {
+        let mut bytes = vec![0; message::FIXED];
+        let mut descriptor = None;
+        self.fill(&mut bytes, 0, &mut descriptor).await?;
+        let whole = message::length(&bytes).ok_or_else(|| unexpected("a message that is too long"))?;
+        bytes.resize(whole, 0);
+        self.fill(&mut bytes, message::FIXED, &mut descriptor).await?;
+        let mut message = Message::parse(&bytes).ok_or_else(|| unexpected("a message"))?;
+        message.descriptor = descriptor;
+        Ok(message)
+    }
+
+    /// Reads what is left of `bytes`, with a descriptor if one comes with it.
+    async fn fill(
+        &mut self,
+        bytes: &mut [u8],
+        mut filled: usize,
+        descriptor: &mut Option<OwnedFd>,
+    ) -> io::Result<()> {
+        while filled < bytes.len() {
+            let (read, new) = self.stream.read_with(|stream| receive(stream, &mut bytes[filled..])).await?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            filled += read;
+            *descriptor = new.or(descriptor.take());
+        }
+        Ok(())
+    }
+}
+
+/// What is there to be read; of several descriptors the last.
+fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = nix::cmsg_space!([RawFd; 4]);
+    let mut into = [io::IoSliceMut::new(bytes)];
+    let received =
+        recvmsg::<()>(stream.as_raw_fd(), &mut into, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+    let mut descriptor = None;
+    for control in received.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(descriptors) = control {
+            for new in descriptors {
+                // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+                descriptor = Some(unsafe { OwnedFd::from_raw_fd(new) });
+            }
+        }
+    }
+    Ok((received.bytes, descriptor))
+}
+
+/// Reads a line of the greeting, byte by byte: what comes behind it is not ours to take yet.
+async fn expect_line(stream: &mut Async<UnixStream>, begin: &str) -> io::Result<()> {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).await?;
+        line.push(byte[0]);
+        if line.len() > LINE {
+            return Err(unexpected("a greeting without an end"));
+        }
+    }
+    match line.starts_with(begin.as_bytes()) {
+        true => Ok(()),
+        false => Err(unexpected(&String::from_utf8_lossy(line.trim_ascii()))),
+    }
+}
+
+fn unexpected(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("unexpected on the bus: {what}"))
+}
+
+#[cfg(test)]
+mod tests;

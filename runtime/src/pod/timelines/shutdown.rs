@@ -1,0 +1,269 @@
+//! In which order pods end when all of them do, and what becomes of them after the reboot.
+
+use super::*;
+use crate::spec::pod::CRITICAL;
+
+/// A pod of a name and a priority, with the least that stops it.
+fn with_priority(name: &str, priority: i32) -> Pod {
+    Pod { priority, ..pod(RestartPolicy::Always).uid(name).named(name) }
+}
+
+fn machine(groups: Vec<ShutdownGroup>) -> Observation {
+    Observation::Shutdown(Shutdown { whole: Whole::Machine, groups })
+}
+
+/// Ten seconds for most, five for critical ones.
+fn by_default() -> Vec<ShutdownGroup> {
+    ShutdownGroup::of(secs(15), secs(5))
+}
+
+/// All is what the node's machine goes down with.
+fn goes_down(sim: &mut Sim) {
+    sim.later(secs(0), machine(by_default()));
+}
+
+fn of(sim: &Sim, name: &str) -> serde_json::Value {
+    sim.status(&name.into())
+}
+
+fn alive(sim: &Sim, name: &str) -> Option<u32> {
+    sim.alive(&name.into(), 0)
+}
+
+/// Three pods that run, in the order of their names, of which those named `slow` ignore the signal.
+fn three(pods: [Pod; 3]) -> Sim {
+    let slow: Vec<bool> = pods.iter().map(|pod| pod.name.starts_with("slow")).collect();
+    let mut sim = Sim::empty(|name, _| if name.starts_with("slow") { Fate::IgnoresTerm } else { Fate::Runs });
+    for (mut pod, slow) in pods.into_iter().zip(slow) {
+        pod.spec.containers[0].name = if slow { "slow" } else { "app" }.to_owned();
+        sim.want(pod);
+    }
+    sim.run_until(secs(5));
+    sim.trace.clear();
+    sim
+}
+
+#[test]
+fn pods_end_by_priority_from_the_lowest_and_those_of_a_group_side_by_side() {
+    let mut sim =
+        three([with_priority("critical", 2_000_000_000), with_priority("low", -5), with_priority("slow", 7)]);
+    goes_down(&mut sim);
+    sim.run_until(secs(100));
+    assert_eq!(
+        sim.trace,
+        "   5s low/app#0 Term\n   5s slow/slow#0 Term\n   5s low/app#0 exits 143\n  15s critical/app#0 Term\n  \
+         15s slow/slow#0 Kill\n  15s critical/app#0 exits 143\n  15s slow/slow#0 exits 137\n"
+    );
+    assert!(sim.node.is_at_rest());
+}
+
+#[test]
+fn a_group_without_pods_takes_no_time_and_one_that_has_ended_none_any_more() {
+    let mut sim = three([with_priority("a", 5), with_priority("b", 20), with_priority("c", 35)]);
+    let group = |priority| ShutdownGroup { priority, grace: secs(10) };
+    sim.later(secs(0), machine(vec![group(0), group(10), group(20), group(30)]));
+    sim.run_until(secs(5));
+    let order: Vec<&str> = sim.trace.lines().filter(|line| line.ends_with("Term")).collect();
+    assert_eq!(order, ["   5s a/app#0 Term", "   5s b/app#0 Term", "   5s c/app#0 Term"]);
+}
+
+#[test]
+fn a_pod_has_its_own_grace_where_that_is_shorter_than_its_groups() {
+    let mut short = with_priority("slow-short", 0);
+    short.spec.termination_grace_period = secs(3);
+    let mut sim = three([short, with_priority("slow-long", 0), with_priority("next", CRITICAL)]);
+    goes_down(&mut sim);
+    sim.run_until(secs(100));
+    assert!(sim.trace.contains("   8s slow-short/slow#0 Kill\n"), "{}", sim.trace);
+    assert!(sim.trace.contains("  15s slow-long/slow#0 Kill\n"), "{}", sim.trace);
+    assert!(sim.trace.contains("  15s next/app#0 Term\n"), "{}", sim.trace);
+}
+
+#[test]
+fn what_does_not_die_holds_up_the_next_group_no_longer_than_its_time() {
+    let mut sim = three([with_priority("slow", 0), with_priority("next", CRITICAL), with_priority("a", 0)]);
+    sim.weather.failures = 100;
+    goes_down(&mut sim);
+    sim.run_until(secs(16));
+    assert!(sim.trace.contains("  15s next/app#0 Term\n"), "{}", sim.trace);
+    assert!(!sim.node.is_at_rest());
+}
+
+#[test]
+fn without_limits_each_priority_waits_for_those_below_and_each_pod_has_its_own_grace() {
+    let mut sim = three([with_priority("last", 9), with_priority("slow", 3), with_priority("first", -1)]);
+    sim.later(secs(0), down());
+    sim.run_until(secs(100));
+    assert_eq!(
+        sim.trace,
+        "   5s first/app#0 Term\n   5s first/app#0 exits 143\n   5s slow/slow#0 Term\n  35s slow/slow#0 Kill\n  \
+         35s slow/slow#0 exits 137\n  35s last/app#0 Term\n  35s last/app#0 exits 143\n"
+    );
+    assert!(sim.node.is_empty());
+}
+
+#[test]
+fn what_is_being_deleted_has_no_longer_than_its_group() {
+    let mut sim = three([with_priority("slow", 0), with_priority("a", 0), with_priority("b", 0)]);
+    sim.unwant(&"slow".into(), None);
+    sim.run_until(secs(6));
+    goes_down(&mut sim);
+    sim.run_until(secs(100));
+    assert!(sim.trace.contains("  16s slow/slow#0 Kill\n"), "{}", sim.trace);
+    assert!(sim.is_gone(&"slow".into()));
+}
+
+#[test]
+fn it_is_shown_as_a_kubelet_shows_it_and_runs_again_after_the_reboot() {
+    for policy in [RestartPolicy::Always, RestartPolicy::OnFailure] {
+        let mut sim = Sim::new(pod(policy), |_, number| match number {
+            // Asked to end, it ends well.
+            0 => Fate::Exits(0, secs(12)),
+            _ => Fate::Runs,
+        });
+        sim.run_until(secs(5));
+        sim.weather.failures = 100;
+        goes_down(&mut sim);
+        sim.run_until(secs(6));
+        sim.weather.failures = 0;
+        sim.run_until(secs(40));
+        let status = sim.status(&uid());
+        let message = "Pod was terminated in response to imminent node shutdown.";
+        assert_eq!(
+            (&status["phase"], &status["reason"]),
+            (&"Failed".into(), &"Terminated".into()),
+            "{status}"
+        );
+        assert_eq!(status["message"], message);
+        let conditions = status["conditions"].as_array().expect("a list");
+        let told = conditions.iter().find(|one| one["type"] == "DisruptionTarget").expect("it is told");
+        assert_eq!(
+            (&told["status"], &told["reason"], &told["message"]),
+            (&"True".into(), &"TerminationByKubelet".into(), &message.into())
+        );
+        assert_eq!(status["containerStatuses"][0]["state"]["terminated"]["exitCode"], 0);
+        assert!(sim.node.is_at_rest());
+
+        sim.reboot();
+        sim.run_until(secs(60));
+        assert_eq!(
+            (phase(&sim).as_str(), alive(&sim, "u1")),
+            ("Running", Some(1)),
+            "{policy:?}\n{}",
+            sim.trace
+        );
+        let status = sim.status(&uid());
+        assert!(status["reason"].is_null(), "{status}");
+    }
+}
+
+#[test]
+fn what_was_over_stays_over_and_so_does_what_is_never_to_run_twice() {
+    let finished = pod(RestartPolicy::OnFailure).uid("finished").named("finished");
+    let once = pod(RestartPolicy::Never).uid("once").named("once").with([container("runs")]);
+    let half = pod(RestartPolicy::OnFailure).uid("half").named("half");
+    let half = half.with([container("app"), container("runs")]);
+    let mut sim = Sim::empty(|name, _| if name == "app" { Fate::Exits(0, secs(1)) } else { Fate::Runs });
+    for pod in [finished, once, half] {
+        sim.want(pod);
+    }
+    sim.run_until(secs(5));
+    goes_down(&mut sim);
+    sim.run_until(secs(30));
+    assert_eq!(of(&sim, "finished")["phase"], "Succeeded");
+    sim.reboot();
+    sim.run_until(secs(60));
+    assert_eq!(of(&sim, "finished")["phase"], "Succeeded");
+    assert_eq!(
+        (&of(&sim, "once")["phase"], &of(&sim, "once")["reason"]),
+        (&"Failed".into(), &"Terminated".into())
+    );
+    assert_eq!(sim.alive(&"once".into(), 0), None);
+    // Of the third, one container had done its work, and the other begins again.
+    assert_eq!((sim.alive(&"half".into(), 0), sim.alive(&"half".into(), 1)), (None, Some(1)));
+}
+
+#[test]
+fn who_comes_meanwhile_is_rejected_and_runs_after_the_reboot() {
+    let mut sim = three([with_priority("slow", 0), with_priority("a", 0), with_priority("b", 0)]);
+    goes_down(&mut sim);
+    sim.run_until(secs(6));
+    sim.want(with_priority("late", 0));
+    sim.run_until(secs(7));
+    let late = of(&sim, "late");
+    assert_eq!((&late["phase"], &late["reason"]), (&"Failed".into(), &"NodeShutdown".into()));
+    assert_eq!(late["message"], "Pod was rejected: Pod was rejected as the node is shutting down.");
+    sim.run_until(secs(100));
+    assert!(sim.node.is_at_rest() && sim.of(&"late".into()).record.is_none());
+    sim.reboot();
+    sim.run_until(secs(120));
+    assert_eq!(alive(&sim, "late"), Some(0));
+}
+
+#[test]
+fn when_the_machine_stays_after_all_everything_begins_again() {
+    let mut sim = three([with_priority("slow", 0), with_priority("a", 0), with_priority("b", CRITICAL)]);
+    goes_down(&mut sim);
+    sim.run_until(secs(6));
+    sim.want(with_priority("late", 0));
+    sim.run_until(secs(7));
+    sim.later(secs(0), Observation::ShutdownCancelled);
+    sim.run_until(secs(100));
+    assert_eq!(
+        ["slow", "a", "b", "late"].map(|name| alive(&sim, name)),
+        [Some(1), Some(1), Some(0), Some(0)]
+    );
+    for name in ["slow", "a", "b", "late"] {
+        assert_eq!(of(&sim, name)["phase"], "Running", "{name}");
+    }
+    // And the next time it is the same.
+    goes_down(&mut sim);
+    sim.run_until(secs(200));
+    assert!(sim.node.is_at_rest());
+}
+
+#[test]
+fn what_is_deleted_after_it_has_ended_with_the_machine_is_gone() {
+    let mut sim = three([with_priority("a", 0), with_priority("b", 0), with_priority("c", 0)]);
+    goes_down(&mut sim);
+    sim.run_until(secs(6));
+    assert_eq!(of(&sim, "a")["phase"], "Failed");
+    sim.unwant(&"a".into(), None);
+    sim.run_until(secs(10));
+    assert!(sim.is_gone(&"a".into()), "{}", sim.log);
+}
+
+#[test]
+fn a_power_cut_over_a_shutdown_is_a_power_cut() {
+    for cut_at in 5..17 {
+        let mut sim = three([with_priority("slow", 0), with_priority("a", 0), with_priority("b", CRITICAL)]);
+        sim.weather.latency = secs(1);
+        goes_down(&mut sim);
+        sim.run_until(secs(cut_at));
+        sim.reboot();
+        sim.run_until(secs(60));
+        for name in ["slow", "a", "b"] {
+            assert!(alive(&sim, name).is_some(), "{name} after {cut_at}\n{}", sim.log);
+        }
+    }
+}
+
+#[test]
+fn a_pod_belongs_to_the_last_group_that_is_not_above_it() {
+    let group = |priority| ShutdownGroup { priority, grace: secs(u64::from(priority.unsigned_abs())) };
+    let groups = vec![group(10), group(20), group(30)];
+    for (priority, seconds) in [(-1, 10), (0, 10), (10, 10), (19, 10), (20, 20), (29, 20), (30, 30), (99, 30)]
+    {
+        let mut slow = with_priority("slow", priority);
+        slow.spec.termination_grace_period = secs(100);
+        let mut sim = three([slow, with_priority("a", 0), with_priority("b", 0)]);
+        sim.later(secs(0), machine(groups.clone()));
+        sim.run_until(secs(200));
+        let (asked, killed) =
+            (sim.trace.find("slow/slow#0 Term"), format!("{:>4}s slow/slow#0 Kill", 5 + seconds));
+        assert!(asked.is_some() && sim.trace.contains(&killed), "{priority}\n{}", sim.trace);
+    }
+    let [usual, critical] = by_default()[..] else { panic!("two groups") };
+    assert_eq!((usual.priority, usual.grace), (0, secs(10)));
+    assert_eq!((critical.priority, critical.grace), (2_000_000_000, secs(5)));
+}

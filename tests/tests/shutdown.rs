@@ -1,0 +1,144 @@
+//! The machine goes down: pods end by their priorities, and run again after it. What is told of
+//! logind here is told by the real one in `systemd.rs`.
+
+use nodlet_tests::bus::FakeLogind;
+use nodlet_tests::{Device, manifest};
+use serde_json::Value;
+
+/// A device whose agent holds up a shutdown, for these groups.
+fn device(flags: [&str; 4]) -> (Device, FakeLogind) {
+    let mut device = Device::new();
+    let bus = device.path("/bus");
+    let logind = FakeLogind::listen(&bus);
+    device.agent_variable("DBUS_SYSTEM_BUS_ADDRESS", format!("unix:path={}", bus.display()));
+    device.agent_arguments(flags);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    (device, logind)
+}
+
+/// A pod that writes into a file beside the others when it is asked to end, and takes a second.
+fn pod(device: &Device, name: &str, spec: &str) -> String {
+    let (shared, _) = device.shared("ends");
+    let steps = format!("on-term 0 1 then lock /ends/{name} then print up then sleep");
+    let app = manifest::container("app", &steps, "volumeMounts: [{name: ends, mountPath: /ends}]");
+    manifest::pod_of(
+        name,
+        &[app],
+        &format!("volumes: [{{name: ends, hostPath: {{path: {shared}}}}}]\n{spec}"),
+    )
+}
+
+fn ready(device: &Device) -> [Value; 3] {
+    let nodes = device.get("/api/v1/nodes").expect("there is one");
+    let ready = &nodes["items"][0]["status"]["conditions"][0];
+    ["status", "reason", "message"].map(|field| ready[field].clone())
+}
+
+/// When the app of a pod ended.
+fn ended(device: &Device, name: &str) -> String {
+    device.pod(name).container("app").of_state("finishedAt").as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn pods_end_by_priority_before_the_machine_goes_down_and_run_again_after_it() {
+    let flags = ["--shutdown-grace-period", "30s", "--shutdown-grace-period-critical-pods", "10s"];
+    let (mut device, logind) = device(flags);
+    let mut lock = logind.lock();
+    let critical = "priorityClassName: system-node-critical\nrestartPolicy: OnFailure";
+    device.write_manifest("critical.yaml", &pod(&device, "critical", critical));
+    device.nodlet_with_input(["apply", "-f", "-"], &pod(&device, "usual", "")).ok();
+    device.write_manifest("over.yaml", &manifest::pod_with("over", "exit 0", "restartPolicy: Never"));
+    device.write_manifest("once.yaml", &pod(&device, "once", "restartPolicy: Never"));
+    device.pod("over").wait_phase("Succeeded");
+    for name in ["critical", "usual", "once"] {
+        device.pod(name).wait_log("app", "up");
+    }
+    assert_eq!(ready(&device), ["True", "KubeletReady", "nodlet answers"]);
+    assert!(!lock.is_released());
+
+    logind.prepare_for_shutdown(true);
+    device.wait_for("the pods to end", || lock.is_released());
+    assert!(device.container_processes().is_empty());
+    for name in ["critical", "usual", "once"] {
+        let status = device.pod(name).status();
+        assert_eq!(
+            (&status["phase"], &status["reason"]),
+            (&"Failed".into(), &"Terminated".into()),
+            "{status}"
+        );
+        assert_eq!(device.pod(name).condition("DisruptionTarget"), "True");
+        assert_eq!(device.pod(name).container("app").exit_code(), Some(0));
+    }
+    assert!(ended(&device, "usual") < ended(&device, "critical"), "the critical one ends last");
+    assert_eq!(ready(&device), ["False", "KubeletNotReady", "node is shutting down"]);
+    device.write_manifest("late.yaml", &manifest::pod("late", "print up then sleep"));
+    device
+        .wait_for("the late one to be rejected", || device.pod("late").status()["reason"] == "NodeShutdown");
+
+    device.cut_power();
+    device.start_agent();
+    for name in ["critical", "usual", "late"] {
+        device.pod(name).wait_log("app", "up");
+        device.wait_for("it to run", || device.pod(name).is_ready());
+    }
+    assert_eq!(device.pod("usual").container("app").restart_count(), 1);
+    assert_eq!(device.pod("over").phase(), "Succeeded");
+    let once = device.pod("once").status();
+    assert_eq!((&once["phase"], &once["reason"]), (&"Failed".into(), &"Terminated".into()), "{once}");
+    assert!(!logind.lock().is_released());
+}
+
+#[test]
+fn a_shutdown_that_is_called_off_brings_back_what_has_ended() {
+    let by = "--shutdown-grace-period-by-pod-priority";
+    let (device, logind) = device([by, "0=5s,100=20s", "--terminated-pod-gc-threshold", "1"]);
+    let mut lock = logind.lock();
+    device.nodlet_with_input(["apply", "-f", "-"], &pod(&device, "one", "")).ok();
+    device.nodlet_with_input(["apply", "-f", "-"], &pod(&device, "two", "")).ok();
+    for name in ["one", "two"] {
+        device.pod(name).wait_log("app", "up");
+    }
+    let uid = device.pod("one").uid();
+    logind.prepare_for_shutdown(true);
+    device.wait_for("the pods to end", || lock.is_released());
+    // They are not over, and none is one too many of those.
+    assert_eq!(device.pods(), ["one", "two"]);
+    logind.prepare_for_shutdown(false);
+    let mut lock = logind.lock();
+    for name in ["one", "two"] {
+        device.wait_for("it to run again", || {
+            device.pod(name).is_ready() && device.pod(name).container("app").restart_count() == 1
+        });
+    }
+    assert_eq!(device.pod("one").uid(), uid);
+    assert_eq!(ready(&device), ["True", "KubeletReady", "nodlet answers"]);
+    assert!(!lock.is_released());
+}
+
+#[test]
+fn down_waits_for_those_of_a_lower_priority_before_it_ends_the_next() {
+    let device = Device::start();
+    let (shared, here) = device.shared("ends");
+    // Each says when it is asked to end whether the other is there still.
+    let spec = |class: &str| format!("volumes: [{{name: ends, hostPath: {{path: {shared}}}}}]\n{class}");
+    let pod = |name: &str, class: &str| {
+        let app = manifest::container(
+            "app",
+            &format!("on-term 0 1 then lock /ends/{name} then print up then sleep"),
+            "volumeMounts: [{name: ends, mountPath: /ends}]",
+        );
+        manifest::pod_of(name, &[app], &spec(class))
+    };
+    device.write_manifest("low.yaml", &pod("low", ""));
+    device.write_manifest("high.yaml", &pod("high", "priorityClassName: system-cluster-critical"));
+    device.pod("low").wait_log("app", "up");
+    device.pod("high").wait_log("app", "up");
+    let began = std::time::Instant::now();
+    device.nodlet(["down"]).ok();
+    assert!(began.elapsed() >= std::time::Duration::from_secs(2), "one after the other, each in its second");
+    for name in ["low", "high"] {
+        let lock = std::fs::File::open(here.join(name)).expect("the container made it");
+        lock.try_lock().expect("nobody holds it any more");
+    }
+}
