@@ -387,7 +387,6 @@ impl ContainerState {
     pub(crate) fn has_started(&mut self, started: Box<StartedContainer>, probes: Probes, hooks: Hooks) {
         self.run = Run::Running;
         self.ran_here = true;
-        self.redefined = false;
         if !hooks.is_starting() {
             self.waiting = None;
         }

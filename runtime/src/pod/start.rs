@@ -226,6 +226,7 @@ impl PodState {
             hooks.stop(patience);
         }
         container.has_started(started, probes, hooks);
+        // It is the run that was to follow, unless it is to be followed itself.
         container.redefined = is_interrupted && container.role == Role::Regular;
         let at = Some(attempt.container);
         events.note(index, at, "Pulled", pulled(&spec.image));

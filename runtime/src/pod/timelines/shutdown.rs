@@ -143,6 +143,7 @@ fn it_is_shown_as_a_kubelet_shows_it_and_runs_again_after_the_reboot() {
         );
         assert_eq!(status["containerStatuses"][0]["state"]["terminated"]["exitCode"], 0);
         assert!(sim.node.is_at_rest());
+        assert!(sim.node.terminated_beyond(0, |_| true).is_empty(), "it is not over");
 
         sim.reboot();
         sim.run_until(secs(60));
@@ -181,6 +182,24 @@ fn what_was_over_stays_over_and_so_does_what_is_never_to_run_twice() {
     assert_eq!(sim.alive(&"once".into(), 0), None);
     // Of the third, one container had done its work, and the other begins again.
     assert_eq!((sim.alive(&"half".into(), 0), sim.alive(&"half".into(), 1)), (None, Some(1)));
+}
+
+#[test]
+fn a_start_that_is_under_way_then_runs_again_whatever_it_ends_with() {
+    let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, number| match number {
+        0 => Fate::Exits(0, secs(0)),
+        _ => Fate::Runs,
+    });
+    sim.weather.latency = secs(4);
+    while !sim.trace.contains("app#0 start") {
+        sim.run_until(sim.now.since(at(0)) + std::time::Duration::from_millis(10));
+    }
+    goes_down(&mut sim);
+    sim.run_until(secs(60));
+    assert!(sim.node.is_at_rest() && sim.trace.contains("app#0 exits 0"), "{}", sim.trace);
+    sim.reboot();
+    sim.run_until(secs(90));
+    assert_eq!(alive(&sim, "u1"), Some(1), "{}", sim.trace);
 }
 
 #[test]

@@ -200,19 +200,43 @@ fn an_agent_that_dies_over_it_leaves_the_rest_to_the_next() {
 }
 
 #[test]
-fn one_that_ended_while_no_agent_looked_is_known_to_have_ended_for_its_image() {
-    let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Runs);
-    sim.run_until(secs(5));
-    // The signal is sent, and the agent dies before it hears of the end.
-    sim.weather.latency = secs(1);
-    set_image(&mut sim, "app", "app:2");
-    sim.run_until(secs(5));
-    sim.restart_agent();
-    sim.weather.latency = secs(0);
-    sim.run_until(secs(100));
-    let order: Vec<&str> = sim.trace.lines().map(|line| &line[6..]).collect();
-    assert_eq!(order[..2], ["app#0 start", "app#0 Term"], "{order:?}");
-    assert_eq!(order.last(), Some(&"app#1 start"));
+fn one_that_ended_while_no_agent_looked_begins_anew_if_it_was_to_end_for_its_image() {
+    for redefined in [true, false] {
+        let mut changed = pod(RestartPolicy::Never);
+        image(&mut changed, "app", "app:2");
+        let changed = std::rc::Rc::new(changed);
+        let attempt = Attempt { container: ContainerIndex(0), number: 0 };
+        let ended = |at| crate::time::Moment::ThisBoot(at);
+        let exit = Exit {
+            code: 143,
+            oom_killed: false,
+            reason: None,
+            message: "".into(),
+            started_at: ended(at(2)),
+            finished_at: ended(at(8)),
+        };
+        let health = Health { started: true, redefined, ..Health::default() };
+        let run = FoundAttempt { attempt, container: started(at(2), attempt), exit: Some(exit), health };
+        let begun = ContainerRecord { name: "app".into(), attempts: 1, ..ContainerRecord::default() };
+        let found = Found {
+            pod: changed.clone(),
+            record: Some(Box::new(Record { containers: vec![begun], ..Record::default() })),
+            sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
+            attempts: vec![run],
+            status: FoundStatus::default(),
+        };
+        let mut node = Node::new();
+        let wanted = Observation::Wanted { pod: changed, record: None };
+        for seen in [Observation::Found(found), wanted, Observation::SourcesSeen] {
+            node.observe(at(10), seen);
+        }
+        let plan = node.plan(at(10));
+        let begins = plan.actions.iter().any(|(_, action)| match action {
+            Action::Start(attempt) => attempt.number == 1,
+            _ => false,
+        });
+        assert_eq!(begins, redefined, "{:?}", plan.actions);
+    }
 }
 
 #[test]
