@@ -1,5 +1,6 @@
 //! `nodlet agent` and `nodlet down`: the engine, and its log on the console.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -11,9 +12,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_runtime::engine::{Config, Engine, EngineError};
 use nodlet_runtime::error::chain;
-use nodlet_runtime::manifest::is_node_name;
-use nodlet_runtime::node::MAX_PODS;
+use nodlet_runtime::manifest::{check_label, is_node_name};
+use nodlet_runtime::node::{Amounts, MAX_PODS};
 use nodlet_runtime::paths::Paths;
+use nodlet_runtime::spec::{Quantity, Taint};
 
 use crate::arguments::{Context, Flag, number, switch};
 use crate::{Failure, Outcome, Verb};
@@ -60,6 +62,10 @@ Examples:
   nodlet agent --root /tmp/node1 --pod-cidr 10.86.1.0/24
 
 Flags:
+      --kube-reserved, --system-reserved cpu=250m,memory=64Mi,ephemeral-storage=1Gi
+                         what pods cannot have: both are taken from what the machine has
+      --node-labels KEY=VALUE,...
+                         labels of the node, for node selectors and node affinity
       --node-name NAME   spec.nodeName of its pods; the host's name by default
       --pod-pids-limit N
                          how many processes each pod may have; without it, all pods
@@ -79,6 +85,9 @@ Flags:
       --shutdown-grace-period-by-pod-priority PRIORITY=DURATION,...
                          instead of both: how long pods may take from each priority on
       --quiet            log only warnings and errors
+      --register-with-taints KEY=VALUE:EFFECT,...
+                         taints of the node: with the effect NoExecute only pods that
+                         tolerate them are taken
       --root DIR         all of its files lie below this directory
       --stop-after N     for tests: end as by SIGKILL when it has begun N actions
 ",
@@ -123,6 +132,9 @@ struct Options {
     pod_cidr: Option<String>,
     pod_pids_limit: Option<u64>,
     terminated_pod_gc_threshold: Option<u64>,
+    node_labels: BTreeMap<String, String>,
+    taints: Vec<Taint>,
+    reserved: Amounts,
     stop_after: Option<u64>,
     quiet: bool,
     shutdown: shutdown::Flags,
@@ -161,6 +173,23 @@ impl Options {
                     let kept = number(&mut parser, "--terminated-pod-gc-threshold")?;
                     options.terminated_pod_gc_threshold = Some(kept);
                 }
+                Flag::Long(name) if name == "node-labels" => {
+                    let value = parser.value()?.string()?;
+                    options
+                        .node_labels
+                        .extend(labels(&value).map_err(|why| refused("node-labels", &value, &why))?);
+                }
+                Flag::Long(name) if name == "register-with-taints" => {
+                    let value = parser.value()?.string()?;
+                    options
+                        .taints
+                        .extend(taints(&value).map_err(|why| refused("register-with-taints", &value, &why))?);
+                }
+                Flag::Long(name) if name == "kube-reserved" || name == "system-reserved" => {
+                    let value = parser.value()?.string()?;
+                    let more = reserved(&value).map_err(|why| refused(&name, &value, &why))?;
+                    options.reserved = options.reserved.plus(&more);
+                }
                 Flag::Long(name) if name == "stop-after" => {
                     options.stop_after = Some(number(&mut parser, "--stop-after")?);
                 }
@@ -171,6 +200,54 @@ impl Options {
         }
         Ok(options)
     }
+}
+
+fn refused(flag: &str, value: &str, why: &str) -> Failure {
+    Failure::new(format!("invalid value {value:?} for --{flag}: must be {why}"))
+}
+
+/// `KEY=VALUE,...`.
+fn labels(text: &str) -> Result<BTreeMap<String, String>, String> {
+    let label = |pair: &str| {
+        let (key, value) = pair.split_once('=').ok_or("key=value pairs, separated by ','")?;
+        check_label(key, value)?;
+        Ok((key.to_owned(), value.to_owned()))
+    };
+    text.split(',').filter(|pair| !pair.is_empty()).map(label).collect()
+}
+
+/// `KEY=VALUE:EFFECT,...`; the value may be left out.
+fn taints(text: &str) -> Result<Vec<Taint>, String> {
+    const HOW: &str = "taints like key=value:NoExecute, separated by ','; effects are NoSchedule, \
+                       PreferNoSchedule and NoExecute";
+    let taint = |taint: &str| {
+        let (pair, effect) = taint.rsplit_once(':').ok_or(HOW)?;
+        if !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
+            return Err(HOW.to_owned());
+        }
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        check_label(key, value)?;
+        Ok(Taint { key: key.to_owned(), value: value.to_owned(), effect: effect.to_owned() })
+    };
+    text.split(',').filter(|taint| !taint.is_empty()).map(taint).collect()
+}
+
+/// `RESOURCE=QUANTITY,...`.
+fn reserved(text: &str) -> Result<Amounts, String> {
+    let mut amounts = Amounts::default();
+    for pair in text.split(',').filter(|pair| !pair.is_empty()) {
+        let (name, amount) = pair.split_once('=').ok_or("resource=quantity pairs, separated by ','")?;
+        let amount = Quantity::parse(amount).ok().filter(|amount| !amount.is_negative());
+        let amount =
+            amount.ok_or_else(|| format!("quantities like 250m or 64Mi, which that of {name} is not"))?;
+        match name {
+            "cpu" => amounts.cpu = amount.milli_value(),
+            "memory" => amounts.memory = amount.value(),
+            "ephemeral-storage" => amounts.ephemeral_storage = amount.value(),
+            _ => return Err(format!("of cpu, memory and ephemeral-storage, and not of {name:?}")),
+        }
+    }
+    Ok(amounts)
 }
 
 fn down(mut context: Context, mut parser: Parser) -> Outcome {
@@ -233,6 +310,9 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
             Some(0) => None,
             Some(kept) => Some(usize::try_from(kept).unwrap_or(usize::MAX)),
         },
+        node_labels: options.node_labels,
+        taints: options.taints,
+        reserved: options.reserved,
         stop_after: options.stop_after,
         down,
         shutdown_groups: options.shutdown.groups()?,
@@ -300,12 +380,34 @@ mod tests {
         };
         let right = parse("--node-name board-1.lab --pod-pids-limit 100").expect("all is right");
         assert_eq!((right.node_name.as_deref(), right.pod_pids_limit), (Some("board-1.lab"), Some(100)));
+        let right = parse(
+            "--node-labels zone=a,x.y/b= --node-labels c=d --register-with-taints lab=x:NoExecute,b:NoSchedule \
+             --kube-reserved cpu=250m,memory=1Ki --system-reserved=cpu=1,ephemeral-storage=1k",
+        );
+        let right = right.expect("all is right");
+        let labels: Vec<String> =
+            right.node_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        assert_eq!(labels, ["c=d", "x.y/b=", "zone=a"]);
+        let taint = |taint: &Taint| format!("{}={}:{}", taint.key, taint.value, taint.effect);
+        let taints: Vec<String> = right.taints.iter().map(taint).collect();
+        assert_eq!(taints, ["lab=x:NoExecute", "b=:NoSchedule"]);
+        let reserved = Amounts { pods: 0, cpu: 1250, memory: 1024, ephemeral_storage: 1000 };
+        assert_eq!(right.reserved, reserved);
         for (line, flag) in [
             ("--node-name A_b", "--node-name"),
             ("--node-name=../x", "--node-name"),
             ("--node-name=", "--node-name"),
             ("--pod-pids-limit=-1", "--pod-pids-limit"),
             ("--stop-after x", "--stop-after"),
+            ("--node-labels zone", "--node-labels"),
+            ("--node-labels zone=a,-=b", "--node-labels"),
+            ("--node-labels zone=a_", "--node-labels"),
+            ("--register-with-taints lab=x", "--register-with-taints"),
+            ("--register-with-taints lab=x:No", "--register-with-taints"),
+            ("--register-with-taints =x:NoExecute", "--register-with-taints"),
+            ("--kube-reserved cpu", "--kube-reserved"),
+            ("--kube-reserved cpu=-1", "--kube-reserved"),
+            ("--system-reserved pid=3", "--system-reserved"),
         ] {
             let refused = parse(line).err().expect(line);
             assert!(refused.contains(&format!("for {flag}: must be")), "{line}: {refused}");

@@ -48,14 +48,14 @@ use crate::api::{self, Request};
 use crate::cgroup::Cgroups;
 use crate::network::Network;
 use crate::node::{
-    Action, Attempt, Change, FoundStatus, Health, Node, Observation, PodIndex, PodObservation, PodState,
-    Record, Shutdown, ShutdownGroup, Whole,
+    Action, Amounts, Attempt, Change, FoundStatus, Health, Node, Observation, PodIndex, PodObservation,
+    PodState, Record, Shutdown, ShutdownGroup, Whole,
 };
 use crate::objects::Objects;
 use crate::paths::Paths;
 use crate::service::Service;
 use crate::sources::{LOOK_AGAIN, PresetsByName, Refusal, SAVED_WITHIN, Sources, Wanted, WantedByName};
-use crate::spec::{Pod, Uid};
+use crate::spec::{Pod, Taint, Uid};
 use crate::storage::Storage;
 use crate::store::{Fault, LoadError, NoFault, Records};
 use crate::time::{Anchor, Instant, Moment};
@@ -87,6 +87,12 @@ pub struct Config {
     /// Applied pods that are over and are kept; all of them if there is none. The control plane's
     /// `--terminated-pod-gc-threshold`.
     pub terminated_pod_gc_threshold: Option<usize>,
+    /// Labels of the node besides its own. The kubelet's `--node-labels`.
+    pub node_labels: BTreeMap<String, String>,
+    /// Its taints. The kubelet's `--register-with-taints`.
+    pub taints: Vec<Taint>,
+    /// What is not for pods: the kubelet's `--kube-reserved` and `--system-reserved` together.
+    pub reserved: Amounts,
     /// For tests: die, as by SIGKILL, when this many actions have been begun.
     pub stop_after: Option<u64>,
     /// Stop every pod, remove what is left of them, and end (`nodlet down`).
@@ -115,8 +121,8 @@ enum News {
 struct Shell {
     config: Config,
     paths: Paths,
-    /// Bytes of memory that the machine has.
-    memory: u64,
+    /// What the machine has for pods.
+    capacity: Amounts,
     executor: LocalExecutor<'static>,
     news: Sender<News>,
     storage: Storage,
@@ -253,8 +259,8 @@ impl Engine {
         let objects = Rc::new(Objects::new(Instant::now().0 / 1000));
         let shell = Rc::new(Shell {
             records: Arc::new(Records::new(paths.records())),
+            capacity: root::capacity_of_the_machine(&paths),
             paths,
-            memory: root::memory_of_the_machine(),
             executor: LocalExecutor::new(),
             news,
             storage,
@@ -313,6 +319,7 @@ impl Engine {
         smol::block_on(shell.executor.run(async move {
             kernel_news::watch(&self.shell)?;
             self.shell.show_node();
+            self.observe(Observation::Node(Box::new(self.shell.node_info())));
             self.shell.emit_of_node("Starting", "Starting kubelet.");
             // Before pods are found: whether a file of theirs is refused decides if they stay.
             self.look_at_sources();
@@ -546,23 +553,27 @@ impl Engine {
                 self.told.insert(name, old);
             }
         }
+        let mut news = Vec::new();
         for (name, new) in wanted {
             if self.told.get(&name).is_none_or(|old| !old.says_the_same(&new)) {
                 match self.record_of(&new.pod) {
-                    Ok(record) => {
-                        let (new, conflict) = self.with_presets(new, record.is_some());
-                        self.want(new.clone(), record);
-                        if let Some(conflict) = conflict {
-                            self.shell.emit_of(&new, &conflict);
-                        }
-                        self.told.insert(name, new);
-                    }
+                    Ok(record) => news.push((name, new, record)),
                     Err(short) => {
                         log::error!("{}/{}: {short}; trying again", new.pod.namespace, new.pod.name);
                         self.shell.look_again();
                     }
                 }
             }
+        }
+        // Nobody new takes the room of one that the node has taken before.
+        news.sort_by_key(|(_, _, record)| record.as_ref().is_none_or(|record| !record.was_judged()));
+        for (name, new, record) in news {
+            let (new, conflict) = self.with_presets(new, record.is_some());
+            self.want(new.clone(), record);
+            if let Some(conflict) = conflict {
+                self.shell.emit_of(&new, &conflict);
+            }
+            self.told.insert(name, new);
         }
         self.sweep();
     }

@@ -128,6 +128,15 @@ pub fn is_node_name(name: &str) -> bool {
     rules::dns_subdomain(name).is_empty()
 }
 
+/// Whether a label may be so; `Err` says what is wrong with it.
+pub fn check_label(key: &str, value: &str) -> Result<(), String> {
+    let wrong = |what: &str, errors: Vec<String>| {
+        errors.first().map_or(Ok(()), |error| Err(format!("labels, and {what:?} is none: {error}")))
+    };
+    wrong(key, rules::qualified_name(key))?;
+    wrong(value, rules::label_value(value))
+}
+
 /// Lines that a message names; more are no help.
 const LINES: usize = 8;
 

@@ -9,9 +9,11 @@
 //! which carries the actions out.
 
 mod action;
+mod admission;
 mod draft;
 mod given;
 mod observation;
+mod preemption;
 mod record;
 mod ring;
 mod shutdown;
@@ -23,6 +25,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use action::{Action, Event, Plan};
+pub use admission::{Amounts, NodeInfo};
+use admission::{Other, Outcome};
 pub(crate) use draft::{Draft, Events, Wake};
 pub use given::{GIVEN_BYTES, GivenCondition, MAX_GIVEN};
 pub use observation::{
@@ -109,6 +113,8 @@ pub struct Node {
     first: usize,
     events: Events,
     gone: Vec<Change>,
+    /// What it is to pods.
+    info: Box<NodeInfo>,
 }
 
 impl Node {
@@ -138,6 +144,7 @@ impl Node {
                 }
             }
             Observation::Found(found) => self.find(now, found),
+            Observation::Node(info) => self.info = info,
             Observation::ImagesChanged => {
                 for pod in &mut self.pods {
                     pod.images_changed(now);
@@ -168,7 +175,9 @@ impl Node {
         let mut draft =
             Draft::new(STARTS_AT_ONCE.saturating_sub(in_flight), WRITES_AT_ONCE.saturating_sub(writes));
         let count = self.pods.len();
-        let active = self.pods.iter().filter(|pod| pod.is_active()).count();
+        let count_of =
+            |pods: &[PodState], such: fn(&PodState) -> bool| pods.iter().filter(|pod| such(pod)).count();
+        let before = (count_of(&self.pods, PodState::is_active), count_of(&self.pods, PodState::takes_room));
         for turn in 0..count {
             let place = (self.first + turn) % count;
             let around = self.surroundings(place);
@@ -183,7 +192,8 @@ impl Node {
         let exec_probes = self.plan_exec_probes(now, &mut draft);
         // What ended without a process to wait for makes room for the next at once.
         let passed = self.shutdown.as_mut().is_some_and(|ending| ending.pass(now, &self.pods));
-        let left = self.drop_gone(now) || active != self.pods.iter().filter(|pod| pod.is_active()).count();
+        let after = (count_of(&self.pods, PodState::is_active), count_of(&self.pods, PodState::takes_room));
+        let left = self.drop_gone(now) || before != after;
         self.events.plan(&mut draft);
         // A pod that left may have been what another one waits for.
         let more = draft.is_full() || left || passed;
@@ -244,13 +254,8 @@ impl Node {
             let was_gated = known.pod().is_gated();
             known.want(now, pod);
             // Only now it comes to this node.
-            if was_gated && known.takes_room() && known.is_active() {
-                let pod = known.pod().clone();
-                if let Some(message) = self.no_room_for(&pod) {
-                    let index = self.pods[place].index();
-                    self.pods[place].refuse("OutOfpods", &message, now);
-                    self.events.warn(index, None, "OutOfpods", message.into());
-                }
+            if was_gated && !known.pod().is_gated() && known.is_active() {
+                self.admit(place, now);
             }
             return;
         }
@@ -259,36 +264,51 @@ impl Node {
             return;
         }
         let index = self.new_index();
+        // One that is over is not judged, and one that was admitted stays so.
         let over = record.as_ref().is_some_and(|record| record.phase.is_terminal());
         if whole.is_some() && !over {
             let message = "Pod was rejected as the node is shutting down.";
-            let mut state = PodState::refused(index, pod, "NodeShutdown", message, now);
+            let mut state = PodState::wanted(index, pod, record, now);
+            state.refuse("NodeShutdown", message, now);
             state.interrupt();
             self.events.warn(index, None, "NodeShutdown", message.into());
             self.pods.push(state);
             return;
         }
-        let state = match self.no_room_for(&pod).filter(|_| !over && !pod.is_gated()) {
-            Some(message) => {
-                let state = PodState::refused(index, pod, "OutOfpods", &message, now);
-                self.events.warn(index, None, "OutOfpods", message.into());
-                state
-            }
-            None => PodState::wanted(index, pod, record, now),
-        };
+        let was_judged = record.as_ref().is_some_and(|record| record.was_judged());
+        let state = PodState::wanted(index, pod, record, now);
+        let is_new = !was_judged && state.is_active() && !state.pod().is_gated();
         self.pods.push(state);
+        if is_new {
+            self.admit(self.pods.len() - 1, now);
+        }
     }
 
-    /// Why a pod finds no room, if it finds none.
-    fn no_room_for(&self, pod: &Pod) -> Option<String> {
+    /// Judges the pod at `place`, which comes to this node.
+    fn admit(&mut self, place: usize, now: Instant) {
+        let (index, pod) = (self.pods[place].index(), self.pods[place].pod().clone());
         // A pod that takes the place of another of its name takes its room too.
-        let others = self.pods.iter().filter(|other| other.takes_room() && !same_name(other.pod(), pod));
-        let used = others.count();
-        (used >= MAX_PODS).then(|| {
-            format!(
-                "Node didn't have enough resource: pods, requested: 1, used: {used}, capacity: {MAX_PODS}"
-            )
-        })
+        let others = self
+            .pods
+            .iter()
+            .filter(|other| other.takes_room() && other.index() != index && !same_name(other.pod(), &pod));
+        let others: Vec<Other<'_>> =
+            others.map(|other| Other::new(other.index(), other.pod(), !other.is_active())).collect();
+        match admission::judge(&self.info, &pod, &others) {
+            Outcome::Admitted => {}
+            Outcome::Rejected { reason, message } => {
+                self.pods[place].refuse(reason, &message, now);
+                self.events.warn(index, None, reason, message.into());
+            }
+            Outcome::Preempts(victims) => {
+                for victim in victims {
+                    if let Ok(place) = self.place(victim) {
+                        self.pods[place].preempt(now, &mut self.events);
+                    }
+                }
+                self.pods[place].wait_for_room();
+            }
+        }
     }
 
     fn find(&mut self, now: Instant, found: Found) {
@@ -361,7 +381,14 @@ impl Node {
             });
         let end = self.shutdown.as_ref().and_then(|ending| ending.end_of(pod.pod()));
         let shutdown = self.shutdown.as_ref().map(|ending| ending.shutdown.whole);
-        Surroundings { name_is_free, shutdown, end }
+        let may_begin = name_is_free && (!pod.waits_for_room() || self.has_room_for(pod));
+        Surroundings { may_begin, shutdown, end }
+    }
+
+    /// Whether those are gone that made room for a pod which has a place already.
+    fn has_room_for(&self, pod: &PodState) -> bool {
+        let here = self.pods.iter().filter(|other| other.takes_room()).map(|other| &**other.pod());
+        admission::fits(&self.info, pod.pod(), here)
     }
 
     fn of_uid(&mut self, uid: &Uid) -> Option<&mut PodState> {

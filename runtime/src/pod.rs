@@ -85,6 +85,8 @@ pub struct PodState {
     start_time: Moment,
     /// When the active deadline began to count, in this boot.
     active_since: Instant,
+    /// Others were made to end for it, and have not yet.
+    waits_for_room: bool,
     /// All containers begin again, from then on.
     restart_all: Option<Instant>,
     journal: Journal,
@@ -117,13 +119,6 @@ impl PodState {
         state.adopt(found.sandbox, found.attempts, now);
         state.settle(now);
         state.remember_transitions(&found.status.conditions);
-        state
-    }
-
-    /// A pod that the node refuses: it is `Failed` and never runs here.
-    pub(crate) fn refused(index: PodIndex, pod: Rc<Pod>, reason: &str, message: &str, now: Instant) -> Self {
-        let mut state = PodState::blank(index, pod, Wish::Wanted, now);
-        state.refuse(reason, message, now);
         state
     }
 
@@ -161,6 +156,7 @@ impl PodState {
             phase: PodPhase::Pending,
             start_time: Moment::ThisBoot(now),
             active_since: now,
+            waits_for_room: false,
             restart_all: None,
             journal: Journal::default(),
             conditions: ConditionSet::new(now),
@@ -267,6 +263,16 @@ impl PodState {
             Stage::Stopped => !matches!(self.sandbox, Sandbox::Absent),
             Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => false,
         }
+    }
+
+    /// It is admitted, and others have to end before it begins.
+    pub(crate) fn wait_for_room(&mut self) {
+        self.waits_for_room = true;
+    }
+
+    /// Whether that is so.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.waits_for_room
     }
 
     /// No process of it is left, nor a namespace or an address.
@@ -473,7 +479,7 @@ impl PodState {
         }
         if self.may_run() {
             self.plan_restart_all(now, draft, events);
-            self.plan_active(now, draft, events, around.name_is_free);
+            self.plan_active(now, draft, events, around.may_begin);
         }
         self.pass_redefined();
         self.plan_kills(now, draft, events);
@@ -488,7 +494,7 @@ impl PodState {
     pub(crate) fn wake(&self, wake: &mut Wake, around: Surroundings) {
         match self.stage {
             Stage::Active if self.may_run() => {
-                self.wake_active(wake, around.name_is_free);
+                self.wake_active(wake, around.may_begin);
                 self.wake_restart_all(wake);
             }
             Stage::Stopping { patience, .. } if self.any_waits_to_be_stopped() => wake.note(patience),

@@ -189,6 +189,7 @@ fn observation(
             attempts: found.attempts.iter().map(FoundRun::told).collect(),
             status: found.status.clone(),
         }),
+        Entry::Node(info) => Observation::Node(info),
         Entry::SourcesSeen => Observation::SourcesSeen,
         Entry::ImagesChanged => Observation::ImagesChanged,
         Entry::Shutdown(shutdown) => Observation::Shutdown(*shutdown),

@@ -8,6 +8,7 @@
 
 pub mod container;
 pub mod hook;
+pub mod placement;
 pub mod pod;
 pub mod probe;
 pub mod quantity;
@@ -18,6 +19,7 @@ pub use container::{
     Container, ContainerIndex, EnvVar, MAX_CONTAINERS, ResourceRequirements, RestartPolicy, Role,
 };
 pub use hook::{Hook, HookKind, Lifecycle};
+pub use placement::{Placement, Taint};
 pub use pod::{Pod, PodSpec, QosClass, Uid};
 pub use probe::{Probe, ProbeAction, ProbeKind};
 pub use quantity::Quantity;

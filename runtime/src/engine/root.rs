@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg};
 use smol::Async;
 
+use crate::node::{Amounts, MAX_PODS};
 use crate::paths::Paths;
 use crate::time::Instant;
 
@@ -89,8 +90,24 @@ pub(super) fn listen(paths: &Paths) -> Result<Async<UnixListener>, EngineError> 
         .map_err(|source| EngineError::Prepare { path: paths.api_socket(), source })
 }
 
+/// What the machine has, and the file system that pods write to.
+pub(super) fn capacity_of_the_machine(paths: &Paths) -> Amounts {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let records = paths.records();
+    let disk = records.ancestors().find_map(|directory| nix::sys::statvfs::statvfs(directory).ok());
+    // Their types are others on other machines.
+    let storage = disk.map_or(0, |disk| (disk.blocks() as u64).saturating_mul(disk.fragment_size() as u64));
+    let bounded = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    Amounts {
+        pods: MAX_PODS as i64,
+        cpu: cpus as i64 * 1000,
+        memory: bounded(memory_of_the_machine()),
+        ephemeral_storage: bounded(storage),
+    }
+}
+
 /// `MemTotal`; zero if the kernel does not say, which counts as very little.
-pub(super) fn memory_of_the_machine() -> u64 {
+fn memory_of_the_machine() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = text
         .lines()

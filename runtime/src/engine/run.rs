@@ -101,7 +101,7 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
         host_ip: shell.network.borrow().host_ip(),
         node_name: &shell.config.node_name,
         host_name: &host_name,
-        memory: shell.memory,
+        memory: u64::try_from(shell.capacity.memory).unwrap_or_default(),
         cgroup: leaf.paths(),
         volumes: &sandbox.volumes,
         layers: image.layers.iter().map(Digest::to_string).collect(),

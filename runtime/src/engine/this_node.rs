@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::node::MAX_PODS;
+use crate::node::{Amounts, NodeInfo};
 use crate::objects::Key;
 use crate::time::Instant;
 
@@ -16,6 +16,29 @@ impl Shell {
         self.objects.put(Key::new("nodes", "", name), self.node());
     }
 
+    /// What of it decides which pods it takes.
+    pub(super) fn node_info(&self) -> NodeInfo {
+        let own = [
+            ("kubernetes.io/hostname", self.config.node_name.as_str()),
+            ("kubernetes.io/os", "linux"),
+            ("kubernetes.io/arch", architecture()),
+        ];
+        let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let (all, reserved) = (&self.capacity, &self.config.reserved);
+        let left = |all: i64, reserved: i64| all.saturating_sub(reserved).max(0);
+        NodeInfo {
+            name: self.config.node_name.clone(),
+            labels: own.into_iter().chain(self.config.node_labels.clone()).collect(),
+            taints: self.config.taints.clone(),
+            allocatable: Amounts {
+                pods: all.pods,
+                cpu: left(all.cpu, reserved.cpu),
+                memory: left(all.memory, reserved.memory),
+                ephemeral_storage: left(all.ephemeral_storage, reserved.ephemeral_storage),
+            },
+        }
+    }
+
     fn node(&self) -> Value {
         let name = &self.config.node_name;
         let anchor = self.anchor.get();
@@ -25,17 +48,8 @@ impl Shell {
             false => ("True", "KubeletReady", "nodlet answers"),
             true => ("False", "KubeletNotReady", "node is shutting down"),
         };
-        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let capacity = json!({
-            "cpu": cpus.to_string(),
-            "memory": format!("{}Ki", self.memory >> 10),
-            "pods": MAX_PODS.to_string(),
-        });
-        let architecture = match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        };
+        let info = self.node_info();
+        let architecture = architecture();
         let mut addresses = vec![json!({ "type": "Hostname", "address": name })];
         if let Some(ip) = self.network.borrow().host_ip() {
             addresses.insert(0, json!({ "type": "InternalIP", "address": ip.to_string() }));
@@ -47,16 +61,12 @@ impl Shell {
             "metadata": {
                 "name": name,
                 "creationTimestamp": began,
-                "labels": {
-                    "kubernetes.io/hostname": name,
-                    "kubernetes.io/os": "linux",
-                    "kubernetes.io/arch": architecture,
-                },
+                "labels": info.labels,
             },
-            "spec": {},
+            "spec": if info.taints.is_empty() { json!({}) } else { json!({ "taints": info.taints }) },
             "status": {
-                "capacity": capacity,
-                "allocatable": capacity,
+                "capacity": shown(&self.capacity),
+                "allocatable": shown(&info.allocatable),
                 "addresses": addresses,
                 "conditions": [{
                     "type": "Ready",
@@ -81,6 +91,32 @@ impl Shell {
             },
         })
     }
+}
+
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// Amounts as a Node has them.
+fn shown(amounts: &Amounts) -> Value {
+    let bytes = |bytes: i64| match bytes % 1024 {
+        0 => format!("{}Ki", bytes / 1024),
+        _ => bytes.to_string(),
+    };
+    let cpu = match amounts.cpu % 1000 {
+        0 => (amounts.cpu / 1000).to_string(),
+        _ => format!("{}m", amounts.cpu),
+    };
+    json!({
+        "cpu": cpu,
+        "memory": bytes(amounts.memory),
+        "ephemeral-storage": bytes(amounts.ephemeral_storage),
+        "pods": amounts.pods.to_string(),
+    })
 }
 
 /// Empty where the machine has no such file.

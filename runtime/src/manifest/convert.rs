@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use super::validate::{flag, list, map, number, optional_number, text};
 use crate::spec::container::{ContainerPort, EnvSource, PullPolicy, SecurityContext};
+use crate::spec::placement::{
+    NodeSelectorOperator, NodeSelectorRequirement, NodeSelectorTerm, Placement, Toleration,
+};
 use crate::spec::pod::{DnsConfig, DnsPolicy, HostAlias, PodSecurityContext};
 use crate::spec::probe::PortOrName;
 use crate::spec::volume::{HostPathType, MountPropagation};
@@ -69,6 +72,41 @@ pub(super) fn spec(spec: &Value) -> PodSpec {
         readiness_gates: texts(list(spec, "readinessGates"), "conditionType"),
         scheduling_gates: texts(list(spec, "schedulingGates"), "name"),
         priority_class_name: text(spec, "priorityClassName").to_owned(),
+        placement: placement(spec),
+    }
+}
+
+fn placement(spec: &Value) -> Placement {
+    let required = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let requirement = |requirement: &Value| NodeSelectorRequirement {
+        key: text(requirement, "key").to_owned(),
+        operator: match text(requirement, "operator") {
+            "In" => NodeSelectorOperator::In,
+            "NotIn" => NodeSelectorOperator::NotIn,
+            "Exists" => NodeSelectorOperator::Exists,
+            "Gt" => NodeSelectorOperator::Gt,
+            "Lt" => NodeSelectorOperator::Lt,
+            _ => NodeSelectorOperator::DoesNotExist,
+        },
+        values: strings(requirement, "values"),
+    };
+    let term = |term: &Value| NodeSelectorTerm {
+        match_expressions: list(term, "matchExpressions").iter().map(requirement).collect(),
+        match_fields: list(term, "matchFields").iter().map(requirement).collect(),
+    };
+    let toleration = |toleration: &Value| Toleration {
+        key: text(toleration, "key").to_owned(),
+        exists: text(toleration, "operator") == "Exists",
+        value: text(toleration, "value").to_owned(),
+        effect: text(toleration, "effect").to_owned(),
+    };
+    Placement {
+        node_selector: strings_by_key(&spec["nodeSelector"]).collect(),
+        node_affinity: required
+            .is_object()
+            .then(|| list(required, "nodeSelectorTerms").iter().map(term).collect()),
+        tolerations: list(spec, "tolerations").iter().map(toleration).collect(),
+        os: text(&spec["os"], "name").to_owned(),
     }
 }
 
@@ -158,6 +196,7 @@ fn container(container: &Value) -> Container {
             cpu_request: amount("requests", "cpu"),
             memory_limit: amount("limits", "memory"),
             memory_request: amount("requests", "memory"),
+            ephemeral_storage_request: amount("requests", "ephemeral-storage"),
         },
         volume_mounts: list(container, "volumeMounts").iter().map(mount).collect(),
         liveness_probe: container.get("livenessProbe").map(probe),
@@ -192,6 +231,8 @@ fn port(port: &Value) -> ContainerPort {
         name: filled(port, "name"),
         container_port: u16::try_from(number(port, "containerPort")).unwrap_or_default(),
         protocol: text(port, "protocol").to_owned(),
+        host_port: u16::try_from(number(port, "hostPort")).unwrap_or_default(),
+        host_ip: text(port, "hostIP").to_owned(),
     }
 }
 

@@ -240,7 +240,6 @@ fn what_would_change_what_runs_is_refused_by_name() {
         ("resources: {limits: {cpu: 1}}", "", "spec.resources"),
         ("resourceClaims: [{name: a}]", "", "spec.resourceClaims"),
         ("setHostnameAsFQDN: true", "", "spec.setHostnameAsFQDN"),
-        ("os: {name: windows}", "", "spec.os.name"),
         ("volumes: [{name: v, configMap: {name: c}}]", "", "spec.volumes[0].configMap"),
         ("volumes: [{name: v, secret: {secretName: c}}]", "", "spec.volumes[0].secret"),
         (
@@ -327,9 +326,21 @@ fn what_kubectl_run_prints_is_taken_without_a_word() {
 #[test]
 fn what_only_matters_elsewhere_is_warned_about_by_name() {
     for (spec, container, path) in [
-        ("affinity: {nodeAffinity: {}}", "", "spec.affinity"),
-        ("tolerations: [{operator: Exists}]", "", "spec.tolerations"),
-        ("nodeSelector: {a: b}", "", "spec.nodeSelector"),
+        (
+            "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a}]}}",
+            "",
+            "spec.affinity.podAffinity",
+        ),
+        (
+            "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{}]}}",
+            "",
+            "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution",
+        ),
+        (
+            "tolerations: [{operator: Exists, effect: NoExecute, tolerationSeconds: 1}]",
+            "",
+            "spec.tolerations[0].tolerationSeconds",
+        ),
         ("topologySpreadConstraints: [{}]", "", "spec.topologySpreadConstraints"),
         ("schedulerName: mine", "", "spec.schedulerName"),
         ("serviceAccountName: me", "", "spec.serviceAccountName"),

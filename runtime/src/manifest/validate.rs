@@ -3,6 +3,7 @@
 //! What nodlet refuses whole ([`super::verdict`]) is not validated within. Maps are
 //! walked in the order of their keys, where Kubernetes takes them as they come.
 
+mod affinity;
 mod container;
 mod ephemeral;
 mod gates;
@@ -169,6 +170,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     );
     labels(&spec["nodeSelector"], &path.child("nodeSelector"), errors);
     security_context(spec, &path.child("securityContext"), errors);
+    affinity::node(&spec["affinity"]["nodeAffinity"], &path.child("affinity"), errors);
     dns_config(spec, &path.child("dnsConfig"), errors);
     for (field, rule) in [
         ("serviceAccountName", rules::dns_subdomain as fn(&str) -> Vec<String>),

@@ -98,12 +98,16 @@ impl Judge<'_> {
                 for name in value.as_object().into_iter().flat_map(Map::keys) {
                     match name.as_str() {
                         "cpu" | "memory" => {}
+                        "ephemeral-storage" if field.name == "requests" => {}
                         "ephemeral-storage" => {
                             self.verdicts
                                 .warnings
                                 .push(warning(&path.key(name), "does not limit what containers write yet"));
                         }
-                        _ => self.refuse(&path.key(name), "has no resources but cpu and memory"),
+                        _ => self.refuse(
+                            &path.key(name),
+                            "has no resources but cpu, memory and ephemeral-storage",
+                        ),
                     }
                 }
             }

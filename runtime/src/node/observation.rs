@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Attempt, ConditionType, GivenCondition, PodIndex, Record, Shutdown};
+use super::{Attempt, ConditionType, GivenCondition, NodeInfo, PodIndex, Record, Shutdown};
 use crate::spec::{HookKind, Pod, ProbeKind, Uid};
 use crate::time::{Instant, Moment};
 
@@ -32,6 +32,8 @@ pub enum Observation {
     SourcesSeen,
     /// A supervisor or its remains, found when the agent started.
     Found(Found),
+    /// What this node is to pods. Told first; nobody is judged anew for it.
+    Node(Box<NodeInfo>),
     /// Images were added: what waits for one may try again at once.
     ImagesChanged,
     /// Stop every pod and take no more.

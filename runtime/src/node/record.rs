@@ -51,6 +51,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// Whether the node has taken the pod, or it is over: it is judged no more.
+    pub fn was_judged(&self) -> bool {
+        self.phase.is_terminal() || self.start_time.is_some()
+    }
+
     /// What is to be taken for the record of a pod if there is one that cannot be read; `why`
     /// names it. A pod that may run again begins as if it were new, its counts lost. One with
     /// `restartPolicy: Never` has begun, or there were no record, and may be over: it has failed.

@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{
-    Action, Attempt, Exit, FoundAttempt, FoundStatus, GivenCondition, Health, Node, Observation, Plan,
-    PodIndex, PodObservation, PodPhase, ProbeResult, Record, SandboxFailure, Shutdown, StartFailureReason,
-    StartedContainer,
+    Action, Attempt, Exit, FoundAttempt, FoundStatus, GivenCondition, Health, Node, NodeInfo, Observation,
+    Plan, PodIndex, PodObservation, PodPhase, ProbeResult, Record, SandboxFailure, Shutdown,
+    StartFailureReason, StartedContainer,
 };
 use crate::spec::{ContainerIndex, HookKind, ProbeKind, Uid};
 use crate::time::{Instant, Moment};
@@ -63,6 +63,8 @@ pub enum Entry {
     Unwanted(Uid, Option<Duration>),
     /// Told: `Found`.
     Found(Box<FoundPod>),
+    /// Told: `Node`.
+    Node(Box<NodeInfo>),
     /// Told: `SourcesSeen`.
     SourcesSeen,
     /// Told: `ImagesChanged`.
@@ -220,6 +222,7 @@ impl Ring {
                 attempts: found.attempts.iter().map(FoundRun::of).collect(),
                 status: found.status.clone(),
             })),
+            Observation::Node(info) => Entry::Node(info.clone()),
             Observation::SourcesSeen => Entry::SourcesSeen,
             Observation::ImagesChanged => Entry::ImagesChanged,
             Observation::Shutdown(shutdown) => Entry::Shutdown(Box::new(shutdown.clone())),
@@ -231,7 +234,8 @@ impl Ring {
             Entry::Found(found) => Some(found.pod.index),
             Entry::Seen(index, _) => Some(*index),
             Entry::Unwanted(uid, _) => node.index_of(uid),
-            Entry::SourcesSeen
+            Entry::Node(_)
+            | Entry::SourcesSeen
             | Entry::ImagesChanged
             | Entry::Shutdown(_)
             | Entry::ShutdownCancelled
@@ -334,6 +338,7 @@ impl Entry {
             }
             Entry::Seen(_, Seen::Given(given)) => given.iter().map(GivenCondition::bytes).sum(),
             Entry::Unwanted(..)
+            | Entry::Node(_)
             | Entry::SourcesSeen
             | Entry::ImagesChanged
             | Entry::Shutdown(_)

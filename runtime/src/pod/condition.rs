@@ -17,6 +17,7 @@ pub enum ConditionType {
     ContainersReady,
     PodScheduled,
     AllContainersRestarting,
+    DisruptionTarget,
 }
 
 /// What a kubelet owns besides, though nothing here makes it.
@@ -24,13 +25,14 @@ const NEVER_HERE: [&str; 2] = ["PodResizeInProgress", "PodResizePending"];
 
 impl ConditionType {
     /// All of them, in the order in which a kubelet lists them.
-    pub const ALL: [ConditionType; 6] = [
+    pub const ALL: [ConditionType; 7] = [
         ConditionType::PodReadyToStartContainers,
         ConditionType::Initialized,
         ConditionType::Ready,
         ConditionType::ContainersReady,
         ConditionType::PodScheduled,
         ConditionType::AllContainersRestarting,
+        ConditionType::DisruptionTarget,
     ];
 
     /// As the API spells it.
@@ -42,14 +44,16 @@ impl ConditionType {
             ConditionType::ContainersReady => "ContainersReady",
             ConditionType::PodScheduled => "PodScheduled",
             ConditionType::AllContainersRestarting => "AllContainersRestarting",
+            ConditionType::DisruptionTarget => "DisruptionTarget",
         }
     }
 }
 
 /// Whether nobody but the node may say that a condition of this type is there
-/// (`PodConditionByKubelet`).
+/// (`PodConditionByKubelet`). A `DisruptionTarget` others may give as well.
 pub fn is_the_nodes(kind: &str) -> bool {
-    ConditionType::ALL.iter().any(|own| own.as_str() == kind) || NEVER_HERE.contains(&kind)
+    let is_own = |own: &ConditionType| *own != ConditionType::DisruptionTarget && own.as_str() == kind;
+    ConditionType::ALL.iter().any(is_own) || NEVER_HERE.contains(&kind)
 }
 
 /// One condition: its status and when that last flipped.

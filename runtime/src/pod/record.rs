@@ -25,6 +25,7 @@ use super::container::{
 };
 use super::hook::Hooks;
 use super::probe::Probes;
+use super::termination::PREEMPTING;
 use super::{Condition, ConditionType, PodState, Sandbox, Stage, Verdict, Wish};
 
 /// A start changes the record several times within moments.
@@ -194,6 +195,10 @@ impl PodState {
         if record.phase.is_terminal() || self.journal.on_flash.is_none() && self.pod.is_admitted_for_good() {
             return true;
         }
+        // It was written while it waited to be taken, and is taken now.
+        if self.journal.on_flash.as_ref().is_some_and(|old| !old.was_judged() && record.was_judged()) {
+            return true;
+        }
         let policy = self.policy();
         let on_flash =
             |index: usize| self.journal.on_flash.as_ref().and_then(|old| old.containers.get(index));
@@ -234,8 +239,9 @@ impl PodState {
             phase,
             reason: reason.map(str::to_owned),
             message: message.map(str::to_owned),
-            // With gates it has not been accepted yet.
-            start_time: Some(self.start_time).filter(|_| !self.pod.is_gated()),
+            // With gates it has not been accepted yet; and one that waits for room is judged anew by
+            // another agent, for whether others still end for it is not on flash.
+            start_time: Some(self.start_time).filter(|_| !self.pod.is_gated() && !self.waits_for_room),
             containers: self
                 .containers()
                 .map(|(index, container)| container_record(&self.pod.spec.container(index).name, container))
@@ -264,6 +270,9 @@ impl PodState {
             restore_container(container, record);
         }
         if record.phase.is_terminal() {
+            if record.reason.as_deref() == Some(PREEMPTING) {
+                self.conditions.settle(now, ConditionType::DisruptionTarget, true);
+            }
             if record.containers.is_empty() {
                 self.containers.clear();
             }

@@ -214,6 +214,21 @@ fn shut_down(sim: &mut Sim, chance: &mut Chance, now: &mut Duration) {
     }
 }
 
+/// What a pod asks of the node, and how much it counts there.
+fn with_requests(mut pod: Pod, chance: &mut Chance) -> Pod {
+    for container in pod.spec.containers.iter_mut().chain(&mut pod.spec.init_containers) {
+        let some = |chance: &mut Chance| Some(Quantity::from_milli(chance.below(500).into()));
+        container.resources.cpu_request = some(chance).filter(|_| chance.percent(60));
+        container.resources.memory_request = some(chance).filter(|_| chance.percent(40));
+        if chance.percent(30) {
+            container.resources.cpu_limit.clone_from(&container.resources.cpu_request);
+            container.resources.memory_limit.clone_from(&container.resources.memory_request);
+        }
+    }
+    pod.priority = [0, 0, 1000, 2_000_000_000, 2_000_001_000][chance.below(5) as usize];
+    pod
+}
+
 /// A life of a node: pods come and go, things fail, the agent and the power too.
 fn a_life(seed: u64, failures: u64, interruptions: bool) {
     let mut chance = Chance(seed);
@@ -236,8 +251,14 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
     });
     let mut sim = sim.hooks(move |name, kind, number| hook_fate_of(seed, name, kind, number));
     sim.chance = Chance(seed ^ 0xabcd);
+    let mut of_room = Chance(seed ^ 0x5117);
+    if of_room.percent(60) {
+        let most = Amounts { pods: 1 + of_room.below(4) as i64, cpu: 1500, memory: 1, ephemeral_storage: 0 };
+        sim = sim.on(NodeInfo { allocatable: most, ..NodeInfo::default() });
+    }
     let latency = Duration::from_millis([0, 10, 2_000][chance.below(3) as usize]);
     sim.weather = Weather { latency, failures, repeats: 20 };
+    let pods: Vec<Pod> = pods.into_iter().map(|pod| with_requests(pod, &mut of_room)).collect();
     sim.want(pods[0].clone());
     let mut now = Duration::ZERO;
     for _ in 0..chance.below(steps) {
@@ -322,6 +343,12 @@ fn in_the_end(sim: &mut Sim, uid: &Uid) {
     let Some(world) = sim.pods.iter().find(|world| world.pod.uid == *uid).cloned() else { return };
     if !world.wanted {
         assert!(sim.is_gone(uid), "{uid} is not gone\n{}", sim.log);
+        return;
+    }
+    // For good, and without a word of its containers.
+    if sim.node.index_of(uid).and_then(|index| sim.node.pod(index)).is_some_and(PodState::was_refused) {
+        assert!(world.begun.iter().all(Vec::is_empty), "{uid} was rejected, and began\n{}", sim.log);
+        assert_eq!(sim.status(uid)["phase"], "Failed");
         return;
     }
     let rivals = sim.pods.iter().filter(|other| other.wanted && other.pod.name == world.pod.name).count();

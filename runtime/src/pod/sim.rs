@@ -11,6 +11,7 @@ mod disaster;
 mod gates;
 mod hooks;
 mod order;
+mod room;
 mod sample;
 mod update;
 mod world;
@@ -176,6 +177,8 @@ pub(crate) struct Sim {
     wake_at: Option<Instant>,
     /// Everything is being taken down.
     down: bool,
+    /// What the node is told to be; it has room for all if it is told nothing.
+    pub(crate) info: Option<NodeInfo>,
     /// What this agent's core was told and asked for, all of it.
     ring: Ring,
     told: Vec<(u64, Instant, Entry)>,
@@ -223,6 +226,7 @@ impl Sim {
             probes_in_flight: Vec::new(),
             wake_at: None,
             down: false,
+            info: None,
             ring: Ring::default(),
             told: Vec::new(),
             told_pods: Vec::new(),

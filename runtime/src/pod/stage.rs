@@ -92,8 +92,8 @@ pub(crate) struct Verdict {
 /// What the whole node adds to one pod's decisions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Surroundings {
-    /// Every other pod of this name is gone.
-    pub(crate) name_is_free: bool,
+    /// Every other pod of this name is gone, and so is who had to make room for it.
+    pub(crate) may_begin: bool,
     /// Everything is being taken down.
     pub(crate) shutdown: Option<Whole>,
     /// It is this pod's turn.

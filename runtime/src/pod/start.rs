@@ -18,7 +18,7 @@ impl PodState {
         now: Instant,
         draft: &mut Draft,
         events: &mut Events,
-        name_is_free: bool,
+        may_begin: bool,
     ) {
         self.pass_image_waits(now, events);
         if self.is_done() {
@@ -31,20 +31,20 @@ impl PodState {
                 self.hold_back(now, events);
                 self.plan_start(now, draft);
             }
-            Sandbox::Absent => self.plan_sandbox(draft, name_is_free),
-            Sandbox::Failed { retry_at } if retry_at <= now => self.plan_sandbox(draft, name_is_free),
+            Sandbox::Absent => self.plan_sandbox(draft, may_begin),
+            Sandbox::Failed { retry_at } if retry_at <= now => self.plan_sandbox(draft, may_begin),
             Sandbox::Failed { .. } | Sandbox::Creating => {}
             Sandbox::Lost | Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => {}
         }
     }
 
     /// When an active pod has something to do again.
-    pub(super) fn wake_active(&self, wake: &mut Wake, name_is_free: bool) {
+    pub(super) fn wake_active(&self, wake: &mut Wake, may_begin: bool) {
         if let Some(deadline) = self.pod.spec.active_deadline {
             wake.note(self.active_since + deadline);
         }
         match self.sandbox {
-            Sandbox::Failed { retry_at } if name_is_free => wake.note(retry_at),
+            Sandbox::Failed { retry_at } if may_begin => wake.note(retry_at),
             Sandbox::Failed { .. } | Sandbox::Absent | Sandbox::Creating | Sandbox::Ready => {}
             Sandbox::Lost | Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => {}
         }
@@ -96,9 +96,12 @@ impl PodState {
             && self.containers.iter().any(|container| container.ended.is_some())
     }
 
-    fn plan_sandbox(&mut self, draft: &mut Draft, name_is_free: bool) {
-        if name_is_free && draft.push_start(self.index, Action::CreateSandbox) {
+    fn plan_sandbox(&mut self, draft: &mut Draft, may_begin: bool) {
+        if may_begin && draft.push_start(self.index, Action::CreateSandbox) {
             self.sandbox = Sandbox::Creating;
+            if std::mem::take(&mut self.waits_for_room) {
+                self.touch();
+            }
         }
     }
 

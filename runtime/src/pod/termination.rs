@@ -16,10 +16,12 @@ use crate::time::Instant;
 use super::backoff::Retry;
 use super::container::Run;
 use super::hook::{Before, Hooks, fail_pre_stop};
-use super::{ContainerState, PodState, Sandbox, Stage, Verdict, Wish};
+use super::{ConditionType, ContainerState, PodState, Sandbox, Stage, Verdict, Wish};
 
 /// No grace is shorter, whatever was asked for.
 const MIN_GRACE: Duration = Duration::from_secs(1);
+/// `reason` of a pod that made room for a critical one, and of the event.
+pub(crate) const PREEMPTING: &str = "Preempting";
 /// Between asking and killing there is at least this, even if the grace is over.
 pub(super) const MIN_WINDOW: Duration = Duration::from_secs(2);
 
@@ -69,6 +71,20 @@ impl PodState {
             message: Some(message.into()),
         });
         self.stop(now, None);
+    }
+
+    /// A critical pod needs its room: the pod fails, with its whole grace.
+    pub(crate) fn preempt(&mut self, now: Instant, events: &mut Events) {
+        let message = "Preempted in order to admit critical pod";
+        events.warn(self.index, None, PREEMPTING, message.into());
+        self.verdict = Some(Verdict {
+            phase: PodPhase::Failed,
+            reason: Some(PREEMPTING.into()),
+            message: Some(message.into()),
+        });
+        self.conditions.settle(now, ConditionType::DisruptionTarget, true);
+        self.stop(now, None);
+        self.settle(now);
     }
 
     /// Asks and kills what is to end, and asks again where that failed.

@@ -1,5 +1,6 @@
 //! The rules of a pod's life, as a person would write down what takes place.
 
+mod admission;
 mod ephemeral;
 mod gates;
 mod hooks;

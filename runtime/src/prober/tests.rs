@@ -270,6 +270,8 @@ fn ports_have_numbers_or_names_of_the_container() {
         name: Some(name.into()),
         container_port,
         protocol: "TCP".into(),
+        host_port: 0,
+        host_ip: String::new(),
     };
     let ports = [port("web", 8080), port("9", 7)];
     let name = |name: &str| PortOrName::Name(name.to_owned());

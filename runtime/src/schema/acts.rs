@@ -23,8 +23,8 @@ pub enum Verdict {
     HostNetworkOnly(&'static str, &'static [&'static str]),
     /// Acted on beside `medium: Memory`, warned about elsewhere.
     InMemoryOnly(&'static str),
-    /// A map of resources: `cpu` and `memory` are acted on, `ephemeral-storage` is
-    /// warned about, all others are refused.
+    /// A map of resources: `cpu`, `memory` and requests of `ephemeral-storage` are acted on, limits
+    /// of that are warned about, all others are refused.
     Resources,
 }
 
@@ -52,7 +52,7 @@ const NO_HOST_PORT: &str =
 pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
     ("PodSpec", &[
         ("activeDeadlineSeconds", Acts),
-        ("affinity", Warns(NO_SCHEDULER, &["{}"])),
+        ("affinity", Acts),
         ("automountServiceAccountToken", Warns(NO_TOKENS, &["false"])),
         ("containers", Acts),
         ("dnsConfig", Acts),
@@ -69,7 +69,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("imagePullSecrets", Warns("asks no registry: images are loaded with `nodlet image load`", &["[]"])),
         ("initContainers", Acts),
         ("nodeName", Acts),
-        ("nodeSelector", Warns(NO_SCHEDULER, &["{}"])),
+        ("nodeSelector", Acts),
         ("os", Acts),
         ("overhead", Refuses("has no runtime classes, whose overhead this would be", &["{}"])),
         ("preemptionPolicy", Acts),
@@ -90,7 +90,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("shareProcessNamespace", Acts),
         ("subdomain", Acts),
         ("terminationGracePeriodSeconds", Acts),
-        ("tolerations", Warns(NO_SCHEDULER, &["[]"])),
+        ("tolerations", Acts),
         ("topologySpreadConstraints", Warns(NO_SCHEDULER, &["[]"])),
         ("volumes", Acts),
     ]),
@@ -246,7 +246,26 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("sysctls", Refuses("does not set kernel parameters yet", &["[]"])),
         ("windowsOptions", Refuses(NO_WINDOWS, &["{}"])),
     ]),
-    ("PodOS", &[("name", Only(&["\"linux\""], NO_WINDOWS))]),
+    ("PodOS", &[("name", Acts)]),
+    ("Affinity", &[
+        ("nodeAffinity", Acts),
+        ("podAffinity", Warns(NO_SCHEDULER, &["{}"])),
+        ("podAntiAffinity", Warns(NO_SCHEDULER, &["{}"])),
+    ]),
+    ("NodeAffinity", &[
+        ("preferredDuringSchedulingIgnoredDuringExecution", Warns(NO_SCHEDULER, &["[]"])),
+        ("requiredDuringSchedulingIgnoredDuringExecution", Acts),
+    ]),
+    ("NodeSelector", &[("nodeSelectorTerms", Acts)]),
+    ("NodeSelectorTerm", &[("matchExpressions", Acts), ("matchFields", Acts)]),
+    ("NodeSelectorRequirement", &[("key", Acts), ("operator", Acts), ("values", Acts)]),
+    ("Toleration", &[
+        ("effect", Acts),
+        ("key", Acts),
+        ("operator", Acts),
+        ("tolerationSeconds", Warns("ends no pod for a taint: what was taken stays", &[])),
+        ("value", Acts),
+    ]),
     ("PodReadinessGate", &[("conditionType", Acts)]),
     ("PodSchedulingGate", &[("name", Acts)]),
     ("HostAlias", &[("hostnames", Acts), ("ip", Acts)]),

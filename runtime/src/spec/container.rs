@@ -157,9 +157,13 @@ pub struct ContainerPort {
     pub container_port: u16,
     /// `protocol`: `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
+    /// `hostPort`; 0 for none.
+    pub host_port: u16,
+    /// `hostIP`; empty for all.
+    pub host_ip: String,
 }
 
-/// `resources`; cpu and memory are what nodlet acts on.
+/// `resources`; what nodlet acts on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceRequirements {
     /// `limits.cpu`.
@@ -170,6 +174,8 @@ pub struct ResourceRequirements {
     pub memory_limit: Option<Quantity>,
     /// `requests.memory`.
     pub memory_request: Option<Quantity>,
+    /// `requests.ephemeral-storage`.
+    pub ephemeral_storage_request: Option<Quantity>,
 }
 
 /// `securityContext` of a container.

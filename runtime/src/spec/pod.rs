@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Container, ContainerIndex, Quantity, ResourceRequirements, RestartPolicy, Role, Volume};
+use super::{
+    Container, ContainerIndex, Placement, Quantity, ResourceRequirements, RestartPolicy, Role, Volume,
+};
 
 /// `metadata.uid`: the identity of a pod. Same name and another uid is another pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -110,6 +112,8 @@ pub struct PodSpec {
     pub scheduling_gates: Vec<String>,
     /// `priorityClassName`; empty for none.
     pub priority_class_name: String,
+    /// On which node it may run.
+    pub placement: Placement,
 }
 
 impl Pod {
@@ -119,8 +123,8 @@ impl Pod {
     }
 
     /// Whether it is the same pod as `old` and differs in nothing but what may change in place:
-    /// labels, annotations, images, a deadline that is set or earlier, gates that are gone, and
-    /// ephemeral containers that were added.
+    /// labels, annotations, images, a deadline that is set or earlier, gates that are gone, tolerations,
+    /// and ephemeral containers that were added.
     pub fn is_update_of(&self, old: &Pod) -> bool {
         let gates = &self.spec.scheduling_gates;
         if !self.spec.ephemeral_containers.starts_with(&old.spec.ephemeral_containers) {
@@ -150,6 +154,11 @@ impl Pod {
         munged.annotations.clone_from(&old.annotations);
         munged.spec.scheduling_gates.clone_from(&old.spec.scheduling_gates);
         munged.spec.ephemeral_containers.clone_from(&old.spec.ephemeral_containers);
+        // What is asked of the node is decided on once: before that it may become more.
+        if old.is_gated() {
+            munged.spec.placement.clone_from(&old.spec.placement);
+        }
+        munged.spec.placement.tolerations.clone_from(&old.spec.placement.tolerations);
         munged == *old
     }
 }

@@ -20,12 +20,21 @@ pub(super) fn of(pod: &PodState, anchor: Anchor) -> Value {
         .all_containers()
         .any(|container| container.restart.as_ref().is_some_and(|own| own.may_restart_all()));
     let kinds = ConditionType::ALL.into_iter();
-    let kinds = kinds.filter(|kind| may_restart_all || *kind != ConditionType::AllContainersRestarting);
+    let is_disrupted = pod.conditions().get(ConditionType::DisruptionTarget).status;
+    let kinds = kinds.filter(|kind| match kind {
+        ConditionType::AllContainersRestarting => may_restart_all,
+        ConditionType::DisruptionTarget => is_disrupted,
+        _ => true,
+    });
     let own = kinds.map(|kind| {
         let condition = pod.conditions().get(kind);
         show(pod, kind, condition, why(pod, kind, condition.status), anchor)
     });
-    given(pod).chain(own).chain(disruption(pod, anchor)).collect()
+    // Its own word is the last.
+    let terminated = disruption(pod, anchor);
+    let is_disrupted = is_disrupted || terminated.is_some();
+    let given = given(pod).filter(|given| !is_disrupted || given["type"] != "DisruptionTarget");
+    given.chain(own).chain(terminated).collect()
 }
 
 /// That its node ended it for reasons of its own.
@@ -77,6 +86,10 @@ fn show(pod: &PodState, kind: ConditionType, condition: Condition, why: Why, anc
 fn why(pod: &PodState, kind: ConditionType, status: bool) -> Why {
     match kind {
         ConditionType::PodReadyToStartContainers | ConditionType::PodScheduled => None,
+        ConditionType::DisruptionTarget => Some((
+            "TerminationByKubelet",
+            Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned()),
+        )),
         ConditionType::AllContainersRestarting => match (status, pod.phase()) {
             (_, PodPhase::Succeeded) => Some(("PodCompleted", None)),
             (_, PodPhase::Failed) => Some(("PodFailed", None)),

@@ -53,6 +53,7 @@ impl fmt::Display for Line {
                     None => Ok(()),
                 }
             }
+            Entry::Node(info) => write!(f, "<- Node {}", info.name),
             Entry::SourcesSeen => f.write_str("<- SourcesSeen"),
             Entry::ImagesChanged => f.write_str("<- ImagesChanged"),
             Entry::Shutdown(_) => f.write_str("<- Shutdown"),

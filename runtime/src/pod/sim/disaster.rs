@@ -110,6 +110,7 @@ impl Sim {
             false => BTreeMap::new(),
         };
         self.node = Node::new();
+        self.tell_node();
         self.down = false;
         self.probes_in_flight.clear();
         let slack = self.slack();
@@ -171,11 +172,12 @@ impl Sim {
             };
             self.tell(Observation::Found(found));
         }
-        for place in 0..self.pods.len() {
-            let pod = &self.pods[place];
-            if pod.wanted {
-                self.tell(Observation::Wanted { pod: pod.pod.clone(), record: pod.record.clone() });
-            }
+        // Those first that the node has taken before, as the engine tells them.
+        let wanted = self.pods.iter().filter(|pod| pod.wanted);
+        let mut wanted: Vec<_> = wanted.map(|pod| (pod.pod.clone(), pod.record.clone())).collect();
+        wanted.sort_by_key(|(_, record)| record.as_ref().is_none_or(|record| !record.was_judged()));
+        for (pod, record) in wanted {
+            self.tell(Observation::Wanted { pod, record });
         }
         self.tell(Observation::SourcesSeen);
         self.settle();

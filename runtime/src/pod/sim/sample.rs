@@ -38,6 +38,7 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
             readiness_gates: Vec::new(),
             scheduling_gates: Vec::new(),
             priority_class_name: String::new(),
+            placement: Placement::default(),
         },
     }
 }

@@ -26,6 +26,7 @@ impl Sim {
                 self.note_log(&format!("{} create sandbox", pod.name));
                 assert_eq!(self.of(&uid).sandbox, WorldSandbox::None, "{uid} has a sandbox already");
                 assert!(!pod.is_gated(), "{uid} is gated, and begins");
+                self.check_room(&pod);
                 for other in
                     self.pods.iter().filter(|other| other.pod.uid != uid && other.pod.name == pod.name)
                 {
@@ -165,7 +166,12 @@ impl Sim {
                     self.after_latency(Happening::Erased(uid, index));
                 }
             }
-            Action::Emit(event) => self.tell_event(&event),
+            Action::Emit(event) => {
+                if event.reason == "Preempting" {
+                    self.check_preemption(&pod);
+                }
+                self.tell_event(&event);
+            }
         }
     }
 

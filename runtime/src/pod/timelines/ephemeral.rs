@@ -370,6 +370,7 @@ fn the_quality_of_service_of_its_pod_stays_what_it_was() {
         cpu_request: some.clone(),
         memory_limit: some.clone(),
         memory_request: some,
+        ..ResourceRequirements::default()
     };
     let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs);
     sim.debug(&uid(), container("look"));

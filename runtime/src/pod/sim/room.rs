@@ -1,0 +1,50 @@
+//! Room on the node, and what the world holds the core to: what has a sandbox requests no more
+//! than there is, none but a critical pod makes others end, and who is rejected never begins.
+
+use std::rc::Rc;
+
+use super::{Sim, WorldSandbox};
+use crate::node::*;
+use crate::spec::*;
+
+impl Sim {
+    /// The node is this one, for this agent and those after it.
+    pub(crate) fn on(mut self, info: NodeInfo) -> Self {
+        self.info = Some(info);
+        self.tell_node();
+        self
+    }
+
+    pub(super) fn tell_node(&mut self) {
+        if let Some(info) = self.info.clone() {
+            self.tell(Observation::Node(Box::new(info)));
+        }
+    }
+
+    /// What a sandbox is made for now fits beside those that there are.
+    pub(super) fn check_room(&self, new: &Rc<Pod>) {
+        let Some(info) = &self.info else { return };
+        let here = self.pods.iter().filter(|world| {
+            world.pod.uid != new.uid && (world.sandbox != WorldSandbox::None || !world.alive.is_empty())
+        });
+        let all = here.map(|world| &world.pod).chain([new]);
+        let used = all.map(|pod| Amounts::requested(pod)).fold(Amounts::default(), |all, one| all.plus(&one));
+        let most = info.allocatable;
+        assert!(
+            used.pods <= most.pods && used.cpu <= most.cpu && used.memory <= most.memory,
+            "{} begins, and then {used:?} are used of {most:?}\n{}",
+            new.uid,
+            self.log
+        );
+        let state = self.node.index_of(&new.uid).and_then(|index| self.node.pod(index));
+        assert!(!state.is_some_and(PodState::was_refused), "{} was rejected, and begins", new.uid);
+    }
+
+    /// Who is preempted is so for a critical pod that is more than it.
+    pub(super) fn check_preemption(&self, victim: &Pod) {
+        let is_more = |world: &&super::WorldPod| {
+            world.wanted && world.pod.is_critical() && world.pod.priority > victim.priority
+        };
+        assert!(self.pods.iter().any(|world| is_more(&world)), "{} is preempted for nobody", victim.uid);
+    }
+}

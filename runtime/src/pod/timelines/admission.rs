@@ -1,0 +1,208 @@
+//! Who is taken, who is not, and who has to go for whom.
+
+use serde_json::json;
+
+use super::*;
+
+/// A node with so much cpu, in thousandths.
+fn small(cpu: i64) -> NodeInfo {
+    let allocatable = Amounts { cpu, ..NodeInfo::default().allocatable };
+    NodeInfo { name: "board".into(), allocatable, ..NodeInfo::default() }
+}
+
+/// A pod `name` that asks for so much.
+fn asking(name: &str, cpu: i64) -> Pod {
+    let mut app = container("app");
+    app.resources.cpu_request = Some(Quantity::from_milli(i128::from(cpu)));
+    pod(RestartPolicy::Always).uid(name).named(name).with([app])
+}
+
+fn critical(name: &str, cpu: i64) -> Pod {
+    let mut pod = asking(name, cpu);
+    pod.priority = 2_000_001_000;
+    pod.spec.priority_class_name = "system-node-critical".into();
+    pod
+}
+
+fn of(sim: &Sim, name: &str) -> String {
+    let status = sim.status(&name.into());
+    format!("{} {}", status["phase"].as_str().unwrap_or_default(), status["reason"].as_str().unwrap_or("-"))
+}
+
+#[test]
+fn a_rejected_pod_has_failed_for_good_and_says_why() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    let first = sim.want(asking("first", 800));
+    sim.run_until(secs(1));
+    let late = sim.want(asking("late", 300));
+    sim.run_until(secs(5));
+    let message = "Node didn't have enough resource: cpu, requested: 300, used: 800, capacity: 1000";
+    let status = sim.status(&late);
+    assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"OutOfcpu".into()));
+    assert_eq!(status["message"], format!("Pod was rejected: {message}"));
+    assert_eq!(sim.events.last(), Some(&format!("OutOfcpu: {message}")));
+    // Room comes too late, and neither another agent nor another boot judges it anew.
+    sim.unwant(&first, None);
+    sim.run_until(secs(60));
+    sim.restart_agent();
+    sim.run_until(secs(120));
+    sim.reboot();
+    sim.run_until(secs(200));
+    assert_eq!(of(&sim, "late"), "Failed OutOfcpu");
+    assert!(!sim.trace.contains("late"), "{}", sim.trace);
+}
+
+#[test]
+fn what_a_pod_requested_counts_until_it_is_truly_gone() {
+    let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm).on(small(1000));
+    let first = sim.want(asking("first", 800));
+    sim.run_until(secs(1));
+    sim.unwant(&first, None);
+    sim.run_until(secs(5));
+    sim.want(asking("early", 800));
+    sim.run_until(secs(60));
+    sim.want(asking("late", 800));
+    sim.run_until(secs(70));
+    assert_eq!((of(&sim, "early"), of(&sim, "late")), ("Failed OutOfcpu".into(), "Running -".into()));
+}
+
+#[test]
+fn what_takes_the_place_of_a_pod_of_its_name_takes_its_room_too() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    let old = sim.want(asking("web", 800));
+    sim.run_until(secs(1));
+    sim.unwant(&old, None);
+    sim.want(asking("web", 900).uid("new"));
+    sim.run_until(secs(40));
+    assert_eq!(of(&sim, "new"), "Running -");
+}
+
+#[test]
+fn a_critical_pod_begins_when_its_victim_has_ended_with_its_own_grace() {
+    let mut sim =
+        Sim::empty(|name, _| if name == "app" { Fate::IgnoresTerm } else { Fate::Runs }).on(small(1000));
+    let mut victim = asking("victim", 600);
+    victim.spec.termination_grace_period = secs(20);
+    let victim = sim.want(victim);
+    sim.want(asking("other", 300));
+    sim.run_until(secs(5));
+    sim.want(critical("needed", 500));
+    sim.run_until(secs(100));
+    assert_eq!(
+        sim.trace,
+        "   0s victim/app#0 start\n   0s other/app#0 start\n   5s victim/app#0 Term\n  25s victim/app#0 Kill\n  \
+         25s victim/app#0 exits 137\n  25s needed/app#0 start\n"
+    );
+    assert_eq!((of(&sim, "victim"), of(&sim, "needed")), ("Failed Preempting".into(), "Running -".into()));
+    let status = sim.status(&victim);
+    assert_eq!(status["message"], "Preempted in order to admit critical pod");
+    let conditions = status["conditions"].as_array().expect("conditions");
+    let target = conditions.iter().find(|one| one["type"] == "DisruptionTarget").expect("it was disrupted");
+    assert_eq!(
+        (&target["status"], &target["reason"], &target["message"]),
+        (
+            &json!("True"),
+            &json!("TerminationByKubelet"),
+            &json!("Pod was preempted by Kubelet to accommodate a critical pod.")
+        )
+    );
+    let told: Vec<_> = sim.events.iter().filter(|event| event.starts_with("Preempting")).collect();
+    assert_eq!(told, ["Preempting: Preempted in order to admit critical pod"]);
+    // It stays so.
+    sim.reboot();
+    sim.run_until(secs(200));
+    assert_eq!((of(&sim, "victim"), of(&sim, "needed")), ("Failed Preempting".into(), "Running -".into()));
+    let shown = sim.status(&victim).to_string();
+    assert!(shown.contains("DisruptionTarget"), "{shown}");
+}
+
+#[test]
+fn nobody_takes_the_room_that_was_made_and_nobody_is_preempted_twice() {
+    let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm).on(small(1000));
+    sim.want(asking("victim", 900));
+    sim.run_until(secs(5));
+    sim.want(critical("needed", 500));
+    sim.run_until(secs(10));
+    sim.want(asking("late", 400));
+    // Another agent finds the one that ends, and the one that waits anew.
+    sim.restart_agent();
+    sim.run_until(secs(20));
+    sim.want(critical("also", 500));
+    sim.run_until(secs(100));
+    assert_eq!(of(&sim, "late"), "Failed OutOfcpu");
+    assert_eq!((of(&sim, "needed"), of(&sim, "also")), ("Running -".into(), "Running -".into()));
+    let told = sim.events.iter().filter(|event| event.starts_with("Preempting")).count();
+    assert_eq!(told, 1, "{:?}", sim.events);
+}
+
+#[test]
+fn power_that_is_cut_while_a_victim_ends_changes_nothing_of_it() {
+    let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm).on(small(1000));
+    sim.want(asking("victim", 900));
+    sim.run_until(secs(20));
+    sim.want(critical("needed", 500));
+    sim.run_until(secs(25));
+    sim.reboot();
+    sim.run_until(secs(100));
+    assert_eq!((of(&sim, "victim"), of(&sim, "needed")), ("Failed Preempting".into(), "Running -".into()));
+    assert_eq!(sim.trace.matches("victim/app#1 start").count(), 0, "{}", sim.trace);
+}
+
+#[test]
+fn a_pod_of_high_priority_that_is_not_critical_makes_nobody_go() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    sim.want(asking("low", 900));
+    sim.run_until(secs(5));
+    let mut high = asking("high", 500);
+    high.priority = 1_000_000_000;
+    sim.want(high);
+    sim.run_until(secs(50));
+    assert_eq!((of(&sim, "low"), of(&sim, "high")), ("Running -".into(), "Failed OutOfcpu".into()));
+}
+
+#[test]
+fn what_was_admitted_stays_admitted_whatever_the_node_has_become() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    let old = sim.want(asking("old", 900));
+    sim.run_until(secs(60));
+    sim.info = Some(NodeInfo {
+        taints: vec![Taint { key: "a".into(), value: String::new(), effect: "NoExecute".into() }],
+        ..small(1000)
+    });
+    sim.restart_agent();
+    sim.run_until(secs(70));
+    sim.reboot();
+    sim.info = Some(small(1000));
+    sim.run_until(secs(80));
+    assert_eq!(of(&sim, "old"), "Running -");
+    assert_eq!(sim.alive(&old, 0), Some(1));
+}
+
+#[test]
+fn a_pod_with_gates_is_judged_when_they_are_gone() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    let mut gated = asking("gated", 600);
+    gated.spec.scheduling_gates = vec!["a".into()];
+    gated.spec.placement.tolerations.clear();
+    let gated = sim.want(gated);
+    sim.want(asking("first", 600));
+    sim.run_until(secs(5));
+    assert_eq!((of(&sim, "gated"), of(&sim, "first")), ("Pending -".into(), "Running -".into()));
+    sim.ungate(&gated);
+    sim.run_until(secs(10));
+    assert_eq!(of(&sim, "gated"), "Failed OutOfcpu");
+}
+
+#[test]
+fn a_critical_pod_with_gates_makes_room_when_they_are_gone() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    let mut gated = critical("gated", 600);
+    gated.spec.scheduling_gates = vec!["a".into()];
+    let gated = sim.want(gated);
+    sim.want(asking("first", 600));
+    sim.run_until(secs(50));
+    assert_eq!(of(&sim, "first"), "Running -");
+    sim.ungate(&gated);
+    sim.run_until(secs(100));
+    assert_eq!((of(&sim, "gated"), of(&sim, "first")), ("Running -".into(), "Failed Preempting".into()));
+}

@@ -1,0 +1,122 @@
+//! On which node a pod may run: what it asks of the node, and what it tolerates there.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// `nodeSelector`, the required `nodeAffinity`, `tolerations` and `os`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// `nodeSelector`.
+    pub node_selector: BTreeMap<String, String>,
+    /// `nodeSelectorTerms` of the node affinity that is required; `None` where none is.
+    pub node_affinity: Option<Vec<NodeSelectorTerm>>,
+    /// `tolerations`.
+    pub tolerations: Vec<Toleration>,
+    /// `os.name`; empty where it was not given.
+    pub os: String,
+}
+
+/// One of `nodeSelectorTerms`: a node matches if all of one term do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeSelectorTerm {
+    /// `matchExpressions`, of the node's labels.
+    pub match_expressions: Vec<NodeSelectorRequirement>,
+    /// `matchFields`, of its `metadata.name`, the only field there is.
+    pub match_fields: Vec<NodeSelectorRequirement>,
+}
+
+/// One of `matchExpressions` or `matchFields`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeSelectorRequirement {
+    /// `key`.
+    pub key: String,
+    /// `operator`.
+    pub operator: NodeSelectorOperator,
+    /// `values`.
+    pub values: Vec<String>,
+}
+
+/// `operator` of a requirement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is the operator of that name")]
+pub enum NodeSelectorOperator {
+    In,
+    NotIn,
+    Exists,
+    DoesNotExist,
+    Gt,
+    Lt,
+}
+
+/// One of `tolerations`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Toleration {
+    /// `key`; empty for all.
+    pub key: String,
+    /// `operator` is `Exists`: whatever the value.
+    pub exists: bool,
+    /// `value`.
+    pub value: String,
+    /// `effect`; empty for all.
+    pub effect: String,
+}
+
+/// One of a node's `taints`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taint {
+    /// `key`.
+    pub key: String,
+    /// `value`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub value: String,
+    /// `effect`.
+    pub effect: String,
+}
+
+impl Placement {
+    /// Whether a node of this name with these labels is one that is asked for.
+    pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        let selected = self.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value));
+        // A term that asks for nothing matches no node.
+        let is_empty =
+            |term: &NodeSelectorTerm| term.match_expressions.is_empty() && term.match_fields.is_empty();
+        let matches = |term: &NodeSelectorTerm| {
+            term.match_expressions.iter().all(|asked| asked.holds(labels.get(&asked.key).map(String::as_str)))
+                && term.match_fields.iter().all(|asked| asked.holds(Some(name)))
+        };
+        selected
+            && self
+                .node_affinity
+                .as_ref()
+                .is_none_or(|terms| terms.iter().any(|term| !is_empty(term) && matches(term)))
+    }
+
+    /// Whether it bears a taint.
+    pub fn tolerates(&self, taint: &Taint) -> bool {
+        self.tolerations.iter().any(|toleration| {
+            (toleration.effect.is_empty() || toleration.effect == taint.effect)
+                && (toleration.key.is_empty() || toleration.key == taint.key)
+                && (toleration.exists || toleration.value == taint.value)
+        })
+    }
+}
+
+impl NodeSelectorRequirement {
+    /// Whether it holds of a label or field with this value; `None` where the node has none.
+    fn holds(&self, value: Option<&str>) -> bool {
+        let is_in = || value.is_some_and(|value| self.values.iter().any(|asked| asked == value));
+        let numbers = || {
+            let [asked] = &self.values[..] else { return None };
+            Some((value?.parse::<i64>().ok()?, asked.parse::<i64>().ok()?))
+        };
+        match self.operator {
+            NodeSelectorOperator::In => is_in(),
+            NodeSelectorOperator::NotIn => !is_in(),
+            NodeSelectorOperator::Exists => value.is_some(),
+            NodeSelectorOperator::DoesNotExist => value.is_none(),
+            NodeSelectorOperator::Gt => numbers().is_some_and(|(value, asked)| value > asked),
+            NodeSelectorOperator::Lt => numbers().is_some_and(|(value, asked)| value < asked),
+        }
+    }
+}
