@@ -1,4 +1,5 @@
-//! `nodlet delete`: stops pods, removes them, and waits until they are gone; removes podpresets.
+//! `nodlet delete`: stops pods, removes them, and waits until they are gone; removes podpresets and
+//! priorityclasses.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,7 +18,7 @@ pub(crate) const VERB: Verb = Verb {
     help: "\
 Stop pods and remove them; their manifests are forgotten too.
 
-Usage: nodlet delete (pod NAME... | pod -l LABELS | pod --all | podpreset NAME... | -f FILE|DIR|-) [flags]
+Usage: nodlet delete (pod NAME... | pod -l LABELS | pod --all | podpreset|priorityclass NAME... | -f FILE|DIR|-) [flags]
 
 Examples:
   # Ask the containers to end, and wait until they have
@@ -71,9 +72,13 @@ impl Named {
     fn new(resource: &str, namespace: &str, name: &str) -> Named {
         let (kind, root) = match resource {
             "podpresets" => ("podpreset.settings.k8s.io", "apis/settings.k8s.io/v1alpha1"),
+            "priorityclasses" => ("priorityclass.scheduling.k8s.io", "apis/scheduling.k8s.io/v1"),
             _ => ("pod", "api/v1"),
         };
-        let collection = format!("/{root}/namespaces/{}/{resource}", encode(namespace));
+        let collection = match resource {
+            "priorityclasses" => format!("/{root}/{resource}"),
+            _ => format!("/{root}/namespaces/{}/{resource}", encode(namespace)),
+        };
         Named { kind, collection, namespace: namespace.into(), name: name.into() }
     }
 }
@@ -185,8 +190,10 @@ impl Delete {
 
     fn names(&mut self, context: &Context, values: Vec<String>) -> Result<(), Failure> {
         let deletable = |kind: &str| match get::resource(kind)?.0 {
-            resource @ ("pods" | "podpresets") => Ok(resource),
-            other => Err(Failure::new(format!("{other} cannot be deleted, only pods and podpresets"))),
+            resource @ ("pods" | "podpresets" | "priorityclasses") => Ok(resource),
+            other => Err(Failure::new(format!(
+                "{other} cannot be deleted, only pods, podpresets and priorityclasses"
+            ))),
         };
         let mut values = values.into_iter().peekable();
         let mut typed = false;
@@ -208,8 +215,8 @@ impl Delete {
                 None => return Err(context.wrong_use("TYPE/NAME and names without a type cannot be mixed")),
             }
         }
-        if self.resource == "podpresets" && (self.all || !self.labels.is_empty()) {
-            return Err(Failure::new("podpresets are deleted by name or with -f"));
+        if self.resource != "pods" && (self.all || !self.labels.is_empty()) {
+            return Err(Failure::new(format!("{} are deleted by name or with -f", self.resource)));
         }
         let ways = [!self.names.is_empty(), !self.files.is_empty(), !self.labels.is_empty(), self.all];
         match ways.into_iter().filter(|given| *given).count() {
@@ -230,7 +237,7 @@ impl Delete {
                 return Err(failure);
             }
             let named = objects.iter().map(|object| {
-                let resource = if object.is_pod() { "pods" } else { "podpresets" };
+                let resource = object.resource();
                 Ok(Named::new(resource, &context.namespace_of(&object.value)?, object.required_name()?))
             });
             return named.collect();
@@ -330,7 +337,7 @@ mod tests {
             ("pod", "error: resource(s) were provided, but no name was specified"),
             ("--all", "error: You must provide one or more pods"),
             ("pod web --all", "error: give one of"),
-            ("node board", "error: nodes cannot be deleted, only pods and podpresets"),
+            ("node board", "error: nodes cannot be deleted, only pods, podpresets and priorityclasses"),
             ("web", "error: the server doesn't have a resource type \"web\""),
             (
                 "pod web --force --grace-period=3",

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::Failure;
 use crate::client::encode;
 
-/// A Pod or a PodPreset as it was written, and where.
+/// An object as it was written, and where.
 pub(crate) struct Object {
     pub(crate) value: Value,
     /// `web.yaml` or `web.yaml, document 2`.
@@ -31,12 +31,20 @@ impl Object {
                 format!("/apis/settings.k8s.io/v1alpha1/namespaces/{namespace}/podpresets"),
                 "podpreset.settings.k8s.io",
             ),
+            Some("PriorityClass") => {
+                ("/apis/scheduling.k8s.io/v1/priorityclasses".to_owned(), "priorityclass.scheduling.k8s.io")
+            }
             Some(_) | None => (format!("/api/v1/namespaces/{namespace}/pods"), "pod"),
         }
     }
 
     pub(crate) fn is_pod(&self) -> bool {
         self.value["kind"] == "Pod"
+    }
+
+    /// The plural of its kind.
+    pub(crate) fn resource(&self) -> &'static str {
+        self.value["kind"].as_str().and_then(manifest::Kind::named).map_or("pods", manifest::Kind::resource)
     }
 
     /// For verbs that can do nothing without.

@@ -22,7 +22,8 @@ Show objects.
 
 Usage: nodlet get (TYPE [NAME...] | -f FILE|DIR|-) [flags]
 
-TYPE is pods (po), events (ev), nodes (no), namespaces (ns) or podpresets; TYPE/NAME works too.
+TYPE is pods (po), events (ev), nodes (no), namespaces (ns), podpresets or priorityclasses (pc);
+TYPE/NAME works too.
 
 Examples:
   # The pods of the namespace default, and what becomes of them
@@ -56,6 +57,7 @@ const TYPES: &[(&str, &[&str], bool)] = &[
     ("nodes", &["node", "no"], false),
     ("namespaces", &["namespace", "ns"], false),
     ("podpresets", &["podpreset"], true),
+    ("priorityclasses", &["priorityclass", "pc"], false),
 ];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -178,7 +180,11 @@ impl Get {
     }
 
     fn collection(&self, namespace: &str) -> String {
-        let group = if self.resource == "podpresets" { "apis/settings.k8s.io/v1alpha1" } else { "api/v1" };
+        let group = match self.resource {
+            "podpresets" => "apis/settings.k8s.io/v1alpha1",
+            "priorityclasses" => "apis/scheduling.k8s.io/v1",
+            _ => "api/v1",
+        };
         if self.namespaced && !self.all_namespaces {
             format!("/{group}/namespaces/{}/{}", encode(namespace), self.resource)
         } else {
@@ -322,7 +328,7 @@ pub(crate) fn resource(name: &str) -> Result<(&'static str, bool), Failure> {
         .map(|&(plural, _, namespaced)| (plural, namespaced))
         .ok_or_else(|| {
             Failure::new(format!(
-                "the server doesn't have a resource type {name:?}: there are pods, events, nodes, namespaces and podpresets"
+                "the server doesn't have a resource type {name:?}: there are pods, events, nodes, namespaces, podpresets and priorityclasses"
             ))
         })
 }

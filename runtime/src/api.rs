@@ -260,6 +260,7 @@ async fn answer(
         _ => return Err(not_allowed(&method)),
     };
     let route::Objects { resource, namespace, name, subresource } = target;
+    let of_none = (!resource.namespaced).then(String::new);
     match (name, subresource.as_deref()) {
         (None, _) => match method {
             Method::GET if query.flag("watch") => {
@@ -267,11 +268,11 @@ async fn answer(
             }
             Method::GET => read::list(api, resource, namespace.as_deref(), &query, request.headers()),
             Method::POST if resource.writable => {
-                let namespace = namespace.ok_or_else(|| not_allowed(&method))?;
+                let namespace = namespace.or(of_none).ok_or_else(|| not_allowed(&method))?;
                 write::create(api, resource, &namespace, &query, request).await
             }
             Method::DELETE if resource.writable => {
-                let namespace = namespace.ok_or_else(|| not_allowed(&method))?;
+                let namespace = namespace.or(of_none).ok_or_else(|| not_allowed(&method))?;
                 write::delete_collection(api, resource, &namespace, &query, request).await
             }
             _ => Err(not_allowed(&method)),
@@ -282,7 +283,7 @@ async fn answer(
                 Method::GET => read::get(api, resource, &key, &query, request.headers()),
                 Method::PUT if resource.writable => write::apply(api, resource, &key, &query, request).await,
                 Method::DELETE if resource.writable => write::delete(api, &key, &query, request).await,
-                Method::PATCH if resource.name == "pods" => {
+                Method::PATCH if matches!(resource.name, "pods" | "priorityclasses") => {
                     write::update(api, &key, Part::Whole, &query, request).await
                 }
                 Method::PATCH if resource.writable => Err(Status::unsupported_media_type(

@@ -9,6 +9,7 @@
 //! Read next: `engine/sandbox.rs` and `engine/run.rs` for what the actions do,
 //! `engine/publish.rs` for what people see of it.
 
+mod definitions;
 mod ephemeral;
 mod error;
 mod events;
@@ -18,7 +19,6 @@ mod kernel_news;
 mod leave;
 mod netns;
 mod on_tmpfs;
-mod presets;
 mod priority;
 mod publish;
 mod recover;
@@ -54,7 +54,7 @@ use crate::node::{
 use crate::objects::Objects;
 use crate::paths::Paths;
 use crate::service::Service;
-use crate::sources::{LOOK_AGAIN, PresetsByName, Refusal, SAVED_WITHIN, Sources, Wanted, WantedByName};
+use crate::sources::{DefinitionsByName, LOOK_AGAIN, Refusal, SAVED_WITHIN, Sources, Wanted, WantedByName};
 use crate::spec::{Pod, Taint, Uid};
 use crate::storage::Storage;
 use crate::store::{Fault, LoadError, NoFault, Records};
@@ -209,8 +209,8 @@ pub struct Engine {
     door: Option<(api::Api, Async<UnixListener>)>,
     /// What the core was last told, by namespace and name.
     told: WantedByName,
-    /// The presets that there are.
-    presets: PresetsByName,
+    /// What there is besides pods.
+    definitions: DefinitionsByName,
     /// Pods of files that are refused for their priority, by namespace and name.
     without_class: BTreeMap<(Rc<str>, Rc<str>), Refusal>,
     /// What earlier boots left is removed.
@@ -302,7 +302,7 @@ impl Engine {
             requests,
             door,
             told: BTreeMap::new(),
-            presets: BTreeMap::new(),
+            definitions: BTreeMap::new(),
             without_class: BTreeMap::new(),
             swept: false,
             begun: 0,
@@ -323,6 +323,7 @@ impl Engine {
             self.shell.emit_of_node("Starting", "Starting kubelet.");
             // Before pods are found: whether a file of theirs is refused decides if they stay.
             self.look_at_sources();
+            self.read_definitions();
             for found in recover::look(&self.shell).await? {
                 self.observe_found(found);
             }
@@ -536,7 +537,7 @@ impl Engine {
     fn read_sources(&mut self) {
         self.look_at_sources();
         let (mut wanted, mut refusals) = self.shell.sources.borrow().wanted();
-        refusals.extend(self.read_presets());
+        refusals.extend(self.read_definitions());
         refusals.extend(self.take_priorities(&mut wanted));
         self.shell.events.borrow_mut().refused(&refusals, self.shell.anchor.get());
         let before = std::mem::take(&mut self.told);

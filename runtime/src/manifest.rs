@@ -12,6 +12,7 @@
 //! or the field, and what would be right.
 //! Next: [`crate::node`] takes what is parsed here.
 
+mod class;
 mod convert;
 mod defaults;
 mod emit;
@@ -40,8 +41,8 @@ use crate::spec::Pod;
 pub use emit::to_yaml;
 use field::Errors;
 pub use field::{FieldError, FieldErrorKind};
-use kind::Kind;
-pub use preset::{Applied, Preset, inject};
+pub use kind::Kind;
+pub use preset::{Applied, Definition, inject};
 pub use priority::{Classes, Priority};
 
 /// The longest manifest that is read.
@@ -85,8 +86,8 @@ pub struct ManifestError {
     pub lines: Vec<usize>,
     /// What is wrong.
     pub cause: ManifestCause,
-    /// It is about a PodPreset, and not about a Pod.
-    pub of_preset: bool,
+    /// What it is about.
+    pub kind: Kind,
 }
 
 /// What is wrong with a manifest.
@@ -165,10 +166,10 @@ impl ManifestError {
     }
 
     fn new(cause: ManifestCause) -> Self {
-        ManifestError { file: String::new(), document: None, lines: Vec::new(), cause, of_preset: false }
+        ManifestError { file: String::new(), document: None, lines: Vec::new(), cause, kind: Kind::Pod }
     }
 
-    fn kind(message: String) -> Self {
+    fn of_kind(message: String) -> Self {
         ManifestError::new(ManifestCause::Kind(message))
     }
 
@@ -192,13 +193,13 @@ impl ManifestError {
             "status": "Failure",
             "reason": reason,
             "code": code,
-            "message": self.cause.text(self.of_preset),
+            "message": self.cause.text(self.kind),
         })
     }
 
     /// The kind of the object that it is about.
     pub fn kind_name(&self) -> &'static str {
-        if self.of_preset { "PodPreset" } else { "Pod" }
+        self.kind.as_str()
     }
 }
 
@@ -218,7 +219,7 @@ impl fmt::Display for ManifestError {
         if !place.is_empty() {
             write!(f, "{}: ", place.join(", "))?;
         }
-        f.write_str(&self.cause.text(self.of_preset))
+        f.write_str(&self.cause.text(self.kind))
     }
 }
 
@@ -240,8 +241,8 @@ impl ManifestCause {
 }
 
 impl ManifestCause {
-    fn text(&self, of_preset: bool) -> String {
-        let (kind, version) = if of_preset { ("PodPreset", kind::PRESET_VERSION) } else { ("Pod", "v1") };
+    fn text(&self, kind: Kind) -> String {
+        let (kind, version) = (kind.as_str(), kind.version());
         match self {
             ManifestCause::TooLong => format!("longer than {} MiB", SIZE_LIMIT / 1024 / 1024),
             ManifestCause::Syntax(message) | ManifestCause::Kind(message) => message.clone(),
@@ -266,8 +267,8 @@ impl ManifestCause {
 pub struct Contents {
     /// Its Pods.
     pub pods: Vec<Manifest>,
-    /// Its PodPresets.
-    pub presets: Vec<Preset>,
+    /// What else it defines.
+    pub definitions: Vec<Definition>,
 }
 
 /// Reads the Pods of a file, as [`contents`] does.
@@ -291,22 +292,25 @@ pub fn contents(
     let (text, documents) = read(name, bytes)?;
     let mut contents = Contents::default();
     let manifests = &mut contents.pods;
-    let presets = &mut contents.presets;
+    let definitions = &mut contents.definitions;
     for mut document in documents {
         let value = document.value.take();
         let place = |error: ManifestError, at: &str| error.placed(&text, &document, at);
         let mut repeated = duplicates(&document.duplicates, validation).map_err(|error| place(error, ""))?;
-        for found in kind::objects(value).map_err(|message| place(ManifestError::kind(message), ""))? {
-            if found.kind == Kind::PodPreset {
-                let mut preset = preset::take(found.object, validation, node, Some(name))
+        for found in kind::objects(value).map_err(|message| place(ManifestError::of_kind(message), ""))? {
+            if found.kind != Kind::Pod {
+                let mut definition = definition(found.object, found.kind, validation, node, Some(name))
                     .map_err(|error| place(error, &found.at))?;
-                preset.warnings.splice(0..0, repeated.drain(..));
-                if presets.iter().any(|other| other.key() == preset.key()) {
-                    let name = format!("{}/{}", preset.namespace, preset.name);
+                definition.warnings.splice(0..0, repeated.drain(..));
+                if definitions.iter().any(|other| other.key() == definition.key()) {
+                    let name = match &*definition.namespace {
+                        "" => definition.name.to_string(),
+                        namespace => format!("{namespace}/{}", definition.name),
+                    };
                     let error = ManifestError::new(ManifestCause::Repeated { name });
-                    return Err(place(ManifestError { of_preset: true, ..error }, &found.at));
+                    return Err(place(ManifestError { kind: found.kind, ..error }, &found.at));
                 }
-                presets.push(preset);
+                definitions.push(definition);
                 continue;
             }
             let mut manifest = take(found.object, validation, node, Origin::File(name))
@@ -322,7 +326,7 @@ pub fn contents(
             manifests.push(manifest);
         }
     }
-    if manifests.is_empty() && presets.is_empty() {
+    if manifests.is_empty() && definitions.is_empty() {
         return Err(text.empty());
     }
     Ok(contents)
@@ -348,7 +352,7 @@ pub fn written(name: &str, bytes: &[u8], validation: Validation) -> Result<Vec<W
         let value = document.value.take();
         let place = |error: ManifestError| error.placed(&text, &document, "");
         let mut repeated = duplicates(&document.duplicates, validation).map_err(place)?;
-        let found = kind::objects(value).map_err(|message| place(ManifestError::kind(message)))?;
+        let found = kind::objects(value).map_err(|message| place(ManifestError::of_kind(message)))?;
         let number = text.several.then_some(document.number);
         objects.extend(found.into_iter().map(|found| Written {
             object: found.object,
@@ -367,29 +371,47 @@ pub fn admit(object: Value, validation: Validation, node: &str) -> Result<Manife
     take(one(object)?, validation, node, Origin::Api)
 }
 
-/// Takes one PodPreset from the API. The caller has set `metadata.uid`.
-pub fn admit_preset(object: Value, validation: Validation, node: &str) -> Result<Preset, ManifestError> {
-    match single(object)? {
-        kind::Found { object, kind: Kind::PodPreset, .. } => preset::take(object, validation, node, None),
-        kind::Found { kind: Kind::Pod, .. } => {
-            Err(ManifestError::kind("a Pod cannot be handled as a PodPreset".to_owned()))
-        }
-    }
+/// Takes one object from the API that is no Pod. The caller has set `metadata.uid`.
+pub fn admit_definition(
+    object: Value,
+    kind: Kind,
+    validation: Validation,
+    node: &str,
+) -> Result<Definition, ManifestError> {
+    definition(only(object, kind)?, kind, validation, node, None)
+}
+
+fn definition(
+    object: Value,
+    kind: Kind,
+    validation: Validation,
+    node: &str,
+    file: Option<&str>,
+) -> Result<Definition, ManifestError> {
+    let taken = match kind {
+        Kind::PriorityClass => class::take(object, validation, node, file),
+        Kind::Pod | Kind::PodPreset => preset::take(object, validation, node, file),
+    };
+    taken.map_err(|error| ManifestError { kind, ..error })
 }
 
 fn one(object: Value) -> Result<Value, ManifestError> {
-    match single(object)? {
-        kind::Found { object, kind: Kind::Pod, .. } => Ok(object),
-        kind::Found { kind: Kind::PodPreset, .. } => {
-            Err(ManifestError::kind("a PodPreset cannot be handled as a Pod".to_owned()))
-        }
+    only(object, Kind::Pod)
+}
+
+fn only(object: Value, kind: Kind) -> Result<Value, ManifestError> {
+    let found = single(object)?;
+    if found.kind == kind {
+        return Ok(found.object);
     }
+    let (given, kind) = (found.kind.as_str(), kind.as_str());
+    Err(ManifestError::of_kind(format!("a {given} cannot be handled as a {kind}")))
 }
 
 fn single(object: Value) -> Result<kind::Found, ManifestError> {
-    let found = kind::objects(object).map_err(ManifestError::kind)?;
+    let found = kind::objects(object).map_err(ManifestError::of_kind)?;
     let [found] = <[kind::Found; 1]>::try_from(found)
-        .map_err(|_| ManifestError::kind("one object is created at a time, not a List".to_owned()))?;
+        .map_err(|_| ManifestError::of_kind("one object is created at a time, not a List".to_owned()))?;
     Ok(found)
 }
 
@@ -407,7 +429,7 @@ pub fn admit_ephemeral(
     node: &str,
 ) -> Result<Manifest, ManifestError> {
     let Some(spec) = object["spec"].as_object_mut() else {
-        return Err(ManifestError::kind("a Pod has a spec".to_owned()));
+        return Err(ManifestError::of_kind("a Pod has a spec".to_owned()));
     };
     let old = match spec.remove("ephemeralContainers") {
         Some(Value::Array(old)) => old,

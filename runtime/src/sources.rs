@@ -23,7 +23,7 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::manifest::{self, Applied, Classes, Manifest, Preset, Priority, Validation};
+use crate::manifest::{self, Applied, Classes, Definition, Kind, Manifest, Priority, Validation};
 use crate::spec::{Pod, Uid};
 use crate::time::Instant;
 
@@ -84,8 +84,8 @@ pub struct Wanted {
 /// What is wanted, by namespace and name.
 pub type WantedByName = BTreeMap<(Rc<str>, Rc<str>), Rc<Wanted>>;
 
-/// The presets that there are, by namespace and name, with the file of each.
-pub type PresetsByName = BTreeMap<(Rc<str>, Rc<str>), (Rc<Preset>, PathBuf)>;
+/// What is defined besides pods, by kind, namespace and name, with the file of each.
+pub type DefinitionsByName = BTreeMap<(Kind, Rc<str>, Rc<str>), (Rc<Definition>, PathBuf)>;
 
 /// A file, or a pod of one, that is not obeyed, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ struct ReadFile {
     /// Device, inode, size and change time: what differs when it was written.
     stamp: Option<Stamp>,
     wanted: Vec<Rc<Wanted>>,
-    presets: Vec<Rc<Preset>>,
+    definitions: Vec<Rc<Definition>>,
     refusal: Option<Refusal>,
     /// When it was found to be moved to its `NAME~`.
     aside: Option<Instant>,
@@ -458,7 +458,7 @@ impl Sources {
                 let new = |manifest| Rc::new(Wanted::new(manifest, path));
                 let read = ReadFile {
                     wanted: contents.pods.into_iter().map(new).collect(),
-                    presets: contents.presets.into_iter().map(Rc::new).collect(),
+                    definitions: contents.definitions.into_iter().map(Rc::new).collect(),
                     ..Default::default()
                 };
                 if !held.replace(file.size(), read.size()) {
@@ -473,11 +473,11 @@ impl Sources {
                     return refuse(file, message);
                 }
                 file.refusal = None;
-                (file.wanted, file.presets) = (read.wanted, read.presets);
+                (file.wanted, file.definitions) = (read.wanted, read.definitions);
                 let warned = self.warned.as_ref().is_some_and(|directory| path.starts_with(directory));
                 let of_pods = file.wanted.iter().flat_map(|wanted| &wanted.warnings);
-                let of_presets = file.presets.iter().flat_map(|preset| &preset.warnings);
-                for warning in of_pods.chain(of_presets).filter(|_| !warned) {
+                let of_others = file.definitions.iter().flat_map(|other| &other.warnings);
+                for warning in of_pods.chain(of_others).filter(|_| !warned) {
                     log::warn!("{}: {warning}", path.display());
                 }
                 Ok(file)
@@ -518,34 +518,36 @@ impl Sources {
         (wanted, refusals)
     }
 
-    /// Every preset, by namespace and name: a later directory wins over an earlier one;
-    /// within one, the first file in the order of names.
-    pub fn presets(&self) -> (PresetsByName, Vec<Refusal>) {
-        let mut presets = PresetsByName::new();
+    /// All that is defined besides pods: a later directory wins over an earlier one; within one,
+    /// the first file in the order of names.
+    pub fn definitions(&self) -> (DefinitionsByName, Vec<Refusal>) {
+        let mut definitions = DefinitionsByName::new();
         let mut refusals = Vec::new();
         for directory in &self.directories {
-            let mut here = PresetsByName::new();
+            let mut here = DefinitionsByName::new();
             for (file, read) in &directory.files {
                 let source = directory.path.join(file);
-                for preset in &read.presets {
-                    let name = (preset.namespace.clone(), preset.name.clone());
-                    if let Some((_, first)) = here.get(&name) {
+                for definition in &read.definitions {
+                    let key = definition.key();
+                    if let Some((_, first)) = here.get(&key) {
                         let message = format!(
-                            "{}: podpreset {}/{} is ignored: {} has one of that name already",
+                            "{}: {} {}{}{} is ignored: {} has one of that name already",
                             source.display(),
-                            name.0,
-                            name.1,
+                            key.0.as_str().to_lowercase(),
+                            key.1,
+                            if key.1.is_empty() { "" } else { "/" },
+                            key.2,
                             first.display()
                         );
                         refusals.push(Refusal { source: source.clone(), pod: None, message });
                     } else {
-                        here.insert(name, (preset.clone(), source.clone()));
+                        here.insert(key, (definition.clone(), source.clone()));
                     }
                 }
             }
-            presets.append(&mut here);
+            definitions.append(&mut here);
         }
-        (presets, refusals)
+        (definitions, refusals)
     }
 
     /// A uid is one pod: of several that give themselves the same one, as copies of a file that
@@ -598,7 +600,7 @@ impl Sources {
             source.parent() == Some(&directory.path)
                 && (directory.unread.is_some()
                     || of_file().is_some_and(|file| {
-                        file.refusal.is_some() && file.wanted.is_empty() && file.presets.is_empty()
+                        file.refusal.is_some() && file.wanted.is_empty() && file.definitions.is_empty()
                     }))
         })
     }
@@ -702,8 +704,8 @@ fn shortened(mut message: String) -> String {
 impl ReadFile {
     fn size(&self) -> Size {
         let of_pods: usize = self.wanted.iter().map(|wanted| wanted.object.get().len()).sum();
-        let of_presets: usize = self.presets.iter().map(|preset| preset.size).sum();
-        Size { pods: self.wanted.len() + self.presets.len(), bytes: of_pods + of_presets }
+        let of_others: usize = self.definitions.iter().map(|other| other.size).sum();
+        Size { pods: self.wanted.len() + self.definitions.len(), bytes: of_pods + of_others }
     }
 
     /// Whether it is `NAME~` now, and not merely an older backup that is so called.

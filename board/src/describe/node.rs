@@ -23,7 +23,11 @@ pub(super) fn describe(node: &Value, pods: &[Value], events: Option<Vec<Value>>)
     labels(out, "Labels", &metadata["labels"]);
     annotations(out, &metadata["annotations"]);
     out.line(0, &format!("CreationTimestamp:\t{}", date(&metadata["creationTimestamp"])));
-    several(out, "Taints", std::iter::empty());
+    let taints = list(&spec["taints"]).iter().map(|taint| {
+        let value = taint["value"].as_str().map_or_else(String::new, |value| format!("={value}"));
+        format!("{}{value}:{}", of(&taint["key"]), of(&taint["effect"]))
+    });
+    several(out, "Taints", taints);
     out.line(0, &format!("Unschedulable:\t{}", spec["unschedulable"] == true));
     // Nothing is leased: an agent that answers is the proof that it is there.
     out.line(0, "Lease:\tFailed to get lease: the server could not find the requested resource");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Status;
 use super::body::{self, Body};
-use super::route::{RESOURCES, SETTINGS, Target};
+use super::route::{GROUPS, RESOURCES, Target};
 
 pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
     let shown = match target {
@@ -15,18 +15,24 @@ pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
             "kind": "APIVersions", "versions": ["v1"],
             "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}],
         }),
-        Target::Groups => json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group()]}),
-        Target::Group => {
-            let mut shown = group();
+        Target::Groups => {
+            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": GROUPS.map(group)})
+        }
+        Target::Group(version) => {
+            let mut shown = group(version);
             shown["kind"] = "APIGroup".into();
             shown["apiVersion"] = "v1".into();
             shown
         }
         Target::Resources(version) => resources(version),
-        Target::OpenApi => json!({"paths": {
-            "api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"},
-            (format!("apis/{SETTINGS}")): {"serverRelativeURL": format!("/openapi/v3/apis/{SETTINGS}")},
-        }}),
+        Target::OpenApi => {
+            let mut paths = json!({"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"}});
+            for version in GROUPS {
+                let url = format!("/openapi/v3/apis/{version}");
+                paths[format!("apis/{version}")] = json!({"serverRelativeURL": url});
+            }
+            json!({"paths": paths})
+        }
         Target::OpenApiOf(version) => openapi(version),
         Target::Healthy => return Ok(body::text(Body::Whole(Some("ok".into())))),
         Target::Objects(_) | Target::Ring { .. } => {
@@ -49,16 +55,17 @@ fn version() -> Value {
     })
 }
 
-/// The one group besides the core.
-fn group() -> Value {
-    let version = json!({"groupVersion": SETTINGS, "version": "v1alpha1"});
-    json!({"name": "settings.k8s.io", "versions": [version], "preferredVersion": version})
+/// A group besides the core, with the only version that it has here.
+fn group(version: &str) -> Value {
+    let (group, number) = version.split_once('/').unwrap_or_default();
+    let version = json!({"groupVersion": version, "version": number});
+    json!({"name": group, "versions": [version], "preferredVersion": version})
 }
 
 fn resources(version: &str) -> Value {
     let mut list = Vec::new();
     for resource in RESOURCES.iter().filter(|resource| resource.version == version) {
-        let verbs: &[&str] = if resource.name == "pods" {
+        let verbs: &[&str] = if matches!(resource.name, "pods" | "priorityclasses") {
             &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
         } else if resource.writable {
             &["create", "delete", "deletecollection", "get", "list", "update", "watch"]
@@ -89,17 +96,18 @@ fn resources(version: &str) -> Value {
 /// So much of OpenAPI that kubectl leaves validation to us: that a Pod or a
 /// PodPreset can be sent with `fieldValidation`.
 fn openapi(version: &str) -> Value {
-    let (root, group, number, plural, kind) = match version {
-        SETTINGS => {
-            ("apis/settings.k8s.io/v1alpha1", "settings.k8s.io", "v1alpha1", "podpresets", "PodPreset")
-        }
-        _ => ("api/v1", "", "v1", "pods", "Pod"),
-    };
+    let (group, number) = version.split_once('/').unwrap_or(("", version));
+    let root = if group.is_empty() { "api/v1".to_owned() } else { format!("apis/{version}") };
+    let written = RESOURCES.iter().find(|resource| resource.version == version && resource.writable);
+    let Some(resource) = written else { return json!({}) };
+    let (plural, kind) = (resource.name, resource.kind);
+    let (scope, namespaced) =
+        if resource.namespaced { ("/namespaces/{namespace}", "Namespaced") } else { ("", "") };
     let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
     json!({
         "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": KUBERNETES},
-        "paths": {(format!("/{root}/namespaces/{{namespace}}/{plural}/{{name}}")): {"patch": {
-            "operationId": format!("patchNamespaced{kind}"), "responses": {},
+        "paths": {(format!("/{root}{scope}/{plural}/{{name}}")): {"patch": {
+            "operationId": format!("patch{namespaced}{kind}"), "responses": {},
             "parameters": [parameter("dryRun"), parameter("fieldValidation")],
             "x-kubernetes-action": "patch",
             "x-kubernetes-group-version-kind": {"group": group, "version": number, "kind": kind},

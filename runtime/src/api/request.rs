@@ -16,7 +16,7 @@ pub type Reply<T> = async_channel::Sender<Result<T, Status>>;
 /// What the engine is asked for.
 #[derive(Debug)]
 pub enum Request {
-    /// A new pod or podpreset, by its kind. Answered with it as admitted.
+    /// A new pod, podpreset or priorityclass, by its kind. Answered with it as admitted.
     Create {
         /// As it was sent, its namespace filled in from the URL.
         object: Value,
@@ -27,7 +27,7 @@ pub enum Request {
         /// The pod, `Created`.
         reply: Reply<Accepted>,
     },
-    /// This pod or podpreset, whether it is there or not: a changed one replaces the old one.
+    /// This pod, podpreset or priorityclass, whether it is there or not: a changed one replaces the old one.
     Apply {
         /// As it was sent, its namespace and name checked against the URL.
         object: Value,
@@ -38,8 +38,10 @@ pub enum Request {
         /// The pod, and what happened.
         reply: Reply<Accepted>,
     },
-    /// Change a pod that is there, as the same pod.
+    /// Change a pod that is there, as the same pod, or a priorityclass.
     Update {
+        /// The plural of its kind.
+        resource: &'static str,
         /// `metadata.namespace`.
         namespace: String,
         /// `metadata.name`.
@@ -55,7 +57,7 @@ pub enum Request {
         /// The pod as it is then.
         reply: Reply<Accepted>,
     },
-    /// Stop a pod and remove it; or remove a podpreset.
+    /// Stop a pod and remove it; or remove a podpreset or priorityclass.
     Delete {
         /// The plural of its kind.
         resource: &'static str,

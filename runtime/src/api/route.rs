@@ -107,10 +107,26 @@ pub(super) const RESOURCES: &[Resource] = &[
         writable: true,
         fields: &["metadata.name", "metadata.namespace"],
     },
+    Resource {
+        version: SCHEDULING,
+        name: "priorityclasses",
+        kind: "PriorityClass",
+        singular: "priorityclass",
+        short_names: &["pc"],
+        namespaced: false,
+        writable: true,
+        fields: &["metadata.name"],
+    },
 ];
 
 /// The group of PodPresets, with its version.
 pub(super) const SETTINGS: &str = "settings.k8s.io/v1alpha1";
+
+/// The group of PriorityClasses, with its version.
+pub(super) const SCHEDULING: &str = "scheduling.k8s.io/v1";
+
+/// The groups besides the core, with their versions.
+pub(super) const GROUPS: [&str; 2] = [SETTINGS, SCHEDULING];
 
 /// What is asked about.
 pub(super) enum Target {
@@ -120,8 +136,8 @@ pub(super) enum Target {
     Versions,
     /// `/apis`
     Groups,
-    /// `/apis/settings.k8s.io`
-    Group,
+    /// `/apis/settings.k8s.io`: the group with this version.
+    Group(&'static str),
     /// `/api/v1`, or the same of the group with this version.
     Resources(&'static str),
     /// `/openapi/v3`
@@ -146,7 +162,7 @@ pub(super) fn stays(target: &Target) -> bool {
         | Target::Healthy
         | Target::Versions
         | Target::Groups
-        | Target::Group
+        | Target::Group(_)
         | Target::Resources(_)
         | Target::OpenApi
         | Target::OpenApiOf(_)
@@ -177,18 +193,21 @@ pub(super) fn parse(path: &str) -> Result<Target, Status> {
         ["apis"] => Target::Groups,
         ["openapi", "v3"] => Target::OpenApi,
         ["openapi", "v3", "api", "v1"] => Target::OpenApiOf("v1"),
-        ["openapi", "v3", "apis", "settings.k8s.io", "v1alpha1"] => Target::OpenApiOf(SETTINGS),
-        ["apis", "settings.k8s.io"] => Target::Group,
+        ["openapi", "v3", "apis", group, number] => Target::OpenApiOf(version(group, Some(number))?),
+        ["apis", group] => Target::Group(version(group, None)?),
         ["api", "v1"] => Target::Resources("v1"),
-        ["apis", "settings.k8s.io", "v1alpha1"] => Target::Resources(SETTINGS),
-        ["apis", "settings.k8s.io", "v1alpha1", "namespaces", namespace, resource, ref rest @ ..]
-            if rest.len() <= 1 =>
-        {
-            let resource = find(SETTINGS, resource).ok_or_else(Status::no_such_path)?;
-            objects(resource, Some(namespace), rest)
+        ["apis", group, number] => Target::Resources(version(group, Some(number))?),
+        ["apis", group, number, "namespaces", namespace, resource, ref rest @ ..] if rest.len() <= 1 => {
+            let resource =
+                find(version(group, Some(number))?, resource).filter(|resource| resource.namespaced);
+            objects(resource.ok_or_else(Status::no_such_path)?, Some(namespace), rest)
         }
-        ["apis", "settings.k8s.io", "v1alpha1", resource] => {
-            objects(find(SETTINGS, resource).ok_or_else(Status::no_such_path)?, None, &[])
+        ["apis", group, number, resource, ref rest @ ..] if rest.len() <= 1 => {
+            let resource = find(version(group, Some(number))?, resource).ok_or_else(Status::no_such_path)?;
+            if resource.namespaced && !rest.is_empty() {
+                return Err(Status::no_such_path());
+            }
+            objects(resource, None, rest)
         }
         // A namespace is an object and a place for others.
         ["api", "v1", "namespaces", namespace, resource, ref rest @ ..] if rest.len() <= 2 => {
@@ -215,6 +234,16 @@ fn objects(resource: &'static Resource, namespace: Option<&str>, rest: &[&str]) 
         name: rest.first().map(|&name| name.into()),
         subresource: rest.get(1).map(|&part| part.into()),
     })
+}
+
+/// The `apiVersion` of a group, in the version that is asked for.
+fn version(group: &str, number: Option<&str>) -> Result<&'static str, Status> {
+    let is_it = |version: &&&'static str| {
+        version
+            .split_once('/')
+            .is_some_and(|(of, its)| of == group && number.is_none_or(|number| number == its))
+    };
+    GROUPS.iter().find(is_it).copied().ok_or_else(Status::no_such_path)
 }
 
 fn find(version: &str, name: &str) -> Option<&'static Resource> {
@@ -344,6 +373,13 @@ mod tests {
             ("/apis/settings.k8s.io/v1alpha1/podpresets/b", "404"),
             ("/apis/settings.k8s.io/v1alpha1/pods", "404"),
             ("/api/v1/podpresets", "404"),
+            ("/apis/scheduling.k8s.io", "fixed"),
+            ("/apis/scheduling.k8s.io/v1", "fixed"),
+            ("/apis/scheduling.k8s.io/v1alpha1", "404"),
+            ("/apis/scheduling.k8s.io/v1/priorityclasses", "priorityclasses * * -"),
+            ("/apis/scheduling.k8s.io/v1/priorityclasses/high", "priorityclasses * high -"),
+            ("/apis/scheduling.k8s.io/v1/namespaces/a/priorityclasses/high", "404"),
+            ("/apis/scheduling.k8s.io/v1/podpresets", "404"),
             ("/", "404"),
             ("/api/v1/namespaces/%ff/pods", "400"),
             ("/api/v1/namespaces/%2/pods", "400"),

@@ -51,6 +51,14 @@ const NODE: &[Column] = &[
 const NAMESPACE: &[Column] =
     &[("Name", "string", "name", 0), ("Status", "string", "", 0), ("Age", "string", "", 0)];
 
+const PRIORITY_CLASS: &[Column] = &[
+    ("Name", "string", "name", 0),
+    ("Value", "integer", "", 0),
+    ("Global-Default", "boolean", "", 0),
+    ("Age", "string", "", 0),
+    ("PreemptionPolicy", "string", "", 0),
+];
+
 /// What Kubernetes shows of kinds of which it knows no more.
 const ANY: &[Column] = &[("Name", "string", "name", 0), ("Created At", "date", "", 0)];
 
@@ -90,6 +98,7 @@ fn columns(resource: &str) -> &'static [Column] {
         "events" => EVENT,
         "nodes" => NODE,
         "namespaces" => NAMESPACE,
+        "priorityclasses" => PRIORITY_CLASS,
         _ => ANY,
     }
 }
@@ -107,6 +116,13 @@ fn row(resource: &str, mut object: Value, include: Include, now: Timestamp) -> V
         "events" => event_cells(&object, now),
         "nodes" => node_cells(&object, now),
         "namespaces" => namespace_cells(&object, now),
+        "priorityclasses" => vec![
+            text(&object["metadata"]["name"]).into(),
+            object["value"].clone(),
+            (object["globalDefault"] == true).into(),
+            age(timestamp(&object["metadata"]["creationTimestamp"]), now).into(),
+            text(&object["preemptionPolicy"]).into(),
+        ],
         _ => {
             let metadata = &object["metadata"];
             vec![text(&metadata["name"]).into(), text(&metadata["creationTimestamp"]).into()]

@@ -69,9 +69,17 @@ pub(super) async fn update(
 ) -> Result<Response<Body>, Status> {
     let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
     let (change, _held) = change(api, key, request).await?;
-    let (namespace, name) = (key.namespace.to_string(), key.name.to_string());
-    let accepted =
-        ask(api, |reply| Request::Update { namespace, name, change, part, validation, dry_run, reply });
+    let (resource, namespace, name) = (key.resource, key.namespace.to_string(), key.name.to_string());
+    let accepted = ask(api, |reply| Request::Update {
+        resource,
+        namespace,
+        name,
+        change,
+        part,
+        validation,
+        dry_run,
+        reply,
+    });
     Ok(show(StatusCode::OK, &accepted.await?))
 }
 
@@ -142,7 +150,7 @@ pub(super) async fn delete_collection(
 ) -> Result<Response<Body>, Status> {
     let selector = read::selector(resource, query)?;
     let options = DeleteOptions::read(api, query, request).await?;
-    let (found, version) = api.objects.list(resource.name, Some(namespace));
+    let (found, version) = api.objects.list(resource.name, Some(namespace).filter(|_| resource.namespaced));
     let mut deleted = Vec::new();
     for (key, object) in found {
         if !selector.matches(&read::parse(&object.json)) {
@@ -211,7 +219,8 @@ fn belongs(
         object["metadata"] = json!({});
     }
     let metadata = &mut object["metadata"];
-    for (field, in_url) in [("namespace", Some(namespace)), ("name", name)] {
+    let namespace = Some(namespace).filter(|_| resource.namespaced);
+    for (field, in_url) in [("namespace", namespace), ("name", name)] {
         let Some(in_url) = in_url else { continue };
         match &metadata[field] {
             Value::Null => metadata[field] = in_url.into(),

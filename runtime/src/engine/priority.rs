@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use crate::api::Status;
-use crate::manifest::{Classes, Manifest, Priority};
+use crate::manifest::{Classes, Kind, Manifest, Priority, priority};
 use crate::sources::{Refusal, Wanted, WantedByName};
 use crate::spec::Uid;
 
@@ -68,7 +68,8 @@ impl Engine {
     }
 
     fn classes(&self) -> Classes {
-        Classes::new()
+        let classes = self.definitions.iter().filter(|(name, _)| name.0 == Kind::PriorityClass);
+        classes.map(|(name, (class, _))| (name.2.clone(), priority::class(&class.object))).collect()
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::api::{Accepted, Applied, ExecExit, ExecSession, FieldValidation, Reply, Request, Status};
-use crate::manifest::{self, Manifest, ManifestError, Validation};
+use crate::manifest::{self, Kind, Manifest, ManifestError, Validation};
 use crate::node::{Observation, PodIndex, PodState};
 use crate::sources::Wanted;
 use crate::spec::Pod;
@@ -19,7 +19,7 @@ use super::ephemeral::Asked;
 use super::exec::{Exec, ExecNews};
 use super::publish::strip_config;
 use super::update::Updating;
-use super::{Engine, Shell, presets};
+use super::{Engine, Shell};
 
 impl Engine {
     /// Answers a request of the API; what takes time goes on in a task.
@@ -31,14 +31,20 @@ impl Engine {
             Request::Apply { object, validation, dry_run, reply } => {
                 self.accept(object, validation, dry_run, false, reply);
             }
-            Request::Update { namespace, name, change, part, validation, dry_run, reply } => {
-                self.update(&namespace, &name, Updating { change, part, validation, dry_run }, reply);
+            Request::Update { resource, namespace, name, change, part, validation, dry_run, reply } => {
+                let asked = Updating { change, part, validation, dry_run };
+                match definition(resource) {
+                    Some(kind) => self.update_definition(kind, &name, asked, reply),
+                    None => self.update(&namespace, &name, asked, reply),
+                }
             }
-            Request::Delete { resource: presets::RESOURCE, namespace, name, uid, dry_run, reply, .. } => {
-                self.delete_preset(&namespace, &name, uid.as_deref(), dry_run, reply);
-            }
-            Request::Delete { namespace, name, uid, grace, dry_run, reply, .. } => {
-                self.delete(&namespace, &name, uid.as_deref(), grace, dry_run, reply);
+            Request::Delete { resource, namespace, name, uid, grace, dry_run, reply } => {
+                match definition(resource) {
+                    Some(kind) => {
+                        self.delete_definition((kind, &namespace, &name), uid.as_deref(), dry_run, reply);
+                    }
+                    None => self.delete(&namespace, &name, uid.as_deref(), grace, dry_run, reply),
+                }
             }
             Request::Ephemeral { namespace, name, change, validation, dry_run, reply } => {
                 self.change_ephemeral(Asked { namespace, name, change, validation, dry_run, reply });
@@ -92,8 +98,9 @@ impl Engine {
         new: bool,
         reply: Reply<Accepted>,
     ) {
-        if object["kind"] == "PodPreset" {
-            return self.accept_preset(object, validation, dry_run, new, reply);
+        let kind = object["kind"].as_str().and_then(Kind::named);
+        if let Some(kind) = kind.filter(|kind| *kind != Kind::Pod) {
+            return self.accept_definition(kind, object, (validation, dry_run, new), reply);
         }
         match self.admit(object, validation, new) {
             Ok((mut manifest, applied)) => {
@@ -344,6 +351,11 @@ impl Engine {
         let newest = runs.iter().filter(|((name, _), run)| name == container && run.started.is_some());
         newest.map(|((_, number), _)| *number).max().map(|number| (index, number)).ok_or_else(not_running)
     }
+}
+
+/// The kind of what is no pod.
+fn definition(resource: &str) -> Option<Kind> {
+    Kind::of_resource(resource).filter(|kind| *kind != Kind::Pod)
 }
 
 /// Passes on how an executed process begins and ends; kills it when nobody waits any more.

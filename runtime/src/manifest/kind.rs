@@ -1,11 +1,11 @@
-//! Which objects are Pods and PodPresets, and what is said of those that are neither.
+//! Which objects are Pods, PodPresets and PriorityClasses, and what is said of those that are none.
 
 use serde_json::Value;
 
 /// How deep a `List` may hold `List`s.
 const LISTS: usize = 4;
 
-/// A Pod or a PodPreset, and where in its document it stands: empty, or `items[0]`.
+/// An object of a kind that is taken, and where in its document it stands: empty, or `items[0]`.
 pub(super) struct Found {
     pub(super) object: Value,
     pub(super) kind: Kind,
@@ -13,13 +13,65 @@ pub(super) struct Found {
 }
 
 /// The kinds that are taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "each is the kind of that name")]
+pub enum Kind {
     Pod,
     PodPreset,
+    PriorityClass,
 }
 
-/// The Pods and PodPresets that an object is: itself, or the items of a `List`, `PodList` or `PodPresetList`.
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Pod, Kind::PodPreset, Kind::PriorityClass];
+
+    /// As the API spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Pod => "Pod",
+            Kind::PodPreset => "PodPreset",
+            Kind::PriorityClass => "PriorityClass",
+        }
+    }
+
+    /// `apiVersion`.
+    pub fn version(self) -> &'static str {
+        match self {
+            Kind::Pod => "v1",
+            // The only one that there ever was.
+            Kind::PodPreset => "settings.k8s.io/v1alpha1",
+            Kind::PriorityClass => "scheduling.k8s.io/v1",
+        }
+    }
+
+    /// Its plural, as in URLs.
+    pub fn resource(self) -> &'static str {
+        match self {
+            Kind::Pod => "pods",
+            Kind::PodPreset => "podpresets",
+            Kind::PriorityClass => "priorityclasses",
+        }
+    }
+
+    /// The same with its group, as messages have it.
+    pub fn qualified(self) -> String {
+        match self.version().split_once('/') {
+            Some((group, _)) => format!("{}.{group}", self.resource()),
+            None => self.resource().to_owned(),
+        }
+    }
+
+    /// What its plural in a URL means.
+    pub fn of_resource(resource: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.resource() == resource)
+    }
+
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+}
+
+/// The objects that an object is: itself, or the items of a `List`, `PodList` and the like.
 pub(super) fn objects(object: Value) -> Result<Vec<Found>, String> {
     let mut objects = Vec::new();
     flatten(object, String::new(), LISTS, &mut objects)?;
@@ -32,21 +84,22 @@ fn flatten(mut object: Value, at: String, depth: usize, found: &mut Vec<Found>) 
     }
     let version = object["apiVersion"].as_str().unwrap_or_default().to_owned();
     let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+    // A list of one kind, or the kind itself.
+    let single = kind.strip_suffix("List").unwrap_or(&kind);
+    let taken = Kind::named(single);
     match (kind.as_str(), version.as_str()) {
         ("", _) => Err("Object 'Kind' is missing: write kind: Pod".to_owned()),
         (_, "") => Err(format!(
             "Object 'apiVersion' is missing: write apiVersion: {}",
             version_of(&kind).unwrap_or("v1")
         )),
-        ("Pod", "v1") => {
-            found.push(Found { object, kind: Kind::Pod, at });
+        (_, version) if taken.is_some_and(|taken| taken.as_str() == kind && taken.version() == version) => {
+            found.extend(taken.map(|kind| Found { object, kind, at }));
             Ok(())
         }
-        ("PodPreset", PRESET_VERSION) => {
-            found.push(Found { object, kind: Kind::PodPreset, at });
-            Ok(())
-        }
-        ("List" | "PodList", "v1") | ("PodPresetList", PRESET_VERSION) => {
+        (name, number)
+            if (name, number) == ("List", "v1") || taken.is_some_and(|taken| taken.version() == number) =>
+        {
             if depth == 0 {
                 return Err("Lists within Lists within Lists".to_owned());
             }
@@ -59,7 +112,7 @@ fn flatten(mut object: Value, at: String, depth: usize, found: &mut Vec<Found>) 
             };
             for (index, mut item) in items.into_iter().enumerate() {
                 // In a PodList, the items may leave out what the list says.
-                if let (Value::Object(item), "PodList" | "PodPresetList") = (&mut item, kind.as_str()) {
+                if let (Value::Object(item), Some(_)) = (&mut item, taken) {
                     item.entry("apiVersion").or_insert_with(|| version.as_str().into());
                     item.entry("kind").or_insert_with(|| kind.trim_end_matches("List").into());
                 }
@@ -68,30 +121,29 @@ fn flatten(mut object: Value, at: String, depth: usize, found: &mut Vec<Found>) 
             }
             Ok(())
         }
-        ("Pod" | "List" | "PodList", _) => {
+        ("List", _) => {
             Err(format!("no matches for kind \"{kind}\" in version \"{version}\": write apiVersion: v1"))
         }
-        ("PodPreset" | "PodPresetList", _) => Err(format!(
-            "no matches for kind \"{kind}\" in version \"{version}\": write apiVersion: {PRESET_VERSION}"
-        )),
-        _ => Err(other(&kind, &version)),
+        _ => match taken {
+            Some(taken) => Err(format!(
+                "no matches for kind \"{kind}\" in version \"{version}\": write apiVersion: {}",
+                taken.version()
+            )),
+            None => Err(other(&kind, &version)),
+        },
     }
 }
-
-/// The only version that PodPresets ever had.
-pub(super) const PRESET_VERSION: &str = "settings.k8s.io/v1alpha1";
 
 /// Kinds that hold a template of Pods, with their way on.
 const WORKLOADS: [&str; 7] =
     ["CronJob", "DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController", "StatefulSet"];
 
 /// Kinds that later versions will take.
-const NOT_YET: [&str; 8] = [
+const NOT_YET: [&str; 7] = [
     "ConfigMap",
     "PersistentVolume",
     "PersistentVolumeClaim",
     "PodDisruptionBudget",
-    "PriorityClass",
     "RuntimeClass",
     "Secret",
     "Service",
@@ -121,10 +173,9 @@ fn other(kind: &str, version: &str) -> String {
 /// The version of a kind that someone may have meant.
 fn version_of(kind: &str) -> Option<&'static str> {
     match kind {
-        "Pod" | "List" | "PodList" | "ConfigMap" | "Secret" | "Service" => Some("v1"),
+        "List" | "ConfigMap" | "Secret" | "Service" => Some("v1"),
         "Deployment" | "DaemonSet" | "ReplicaSet" | "StatefulSet" => Some("apps/v1"),
         "Job" | "CronJob" => Some("batch/v1"),
-        "PodPreset" | "PodPresetList" => Some(PRESET_VERSION),
-        _ => None,
+        _ => Kind::named(kind.strip_suffix("List").unwrap_or(kind)).map(Kind::version),
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::field::{Errors, FieldError, Path, quoted};
-use super::{Manifest, ManifestCause, ManifestError, Validation, kind, rules, validate, walk};
+use super::{Kind, Manifest, ManifestCause, ManifestError, Validation, rules, validate, walk};
 use crate::schema;
 use crate::spec::pod::PRESET_MARK;
 
@@ -26,10 +26,12 @@ const OF_CONTAINERS: [&str; 3] = ["env", "envFrom", "volumeMounts"];
 /// The longest name: it becomes part of an annotation's, which has 63.
 const NAME: usize = 63 - "podpreset-".len();
 
-/// A PodPreset that may be applied.
+/// An object that pods are admitted by: a PodPreset or a PriorityClass.
 #[derive(Clone, Debug)]
-pub struct Preset {
-    /// `metadata.namespace`: of whose pods it is.
+pub struct Definition {
+    /// Which of them.
+    pub kind: Kind,
+    /// `metadata.namespace`: of whose pods it is; empty for those of all.
     pub namespace: Rc<str>,
     /// `metadata.name`.
     pub name: Rc<str>,
@@ -52,17 +54,18 @@ pub struct Applied {
     pub spec: Value,
 }
 
-impl Preset {
-    /// Namespace and name.
-    pub fn key(&self) -> (&str, &str) {
-        (&self.namespace, &self.name)
+impl Definition {
+    /// Kind, namespace and name.
+    pub fn key(&self) -> (Kind, Rc<str>, Rc<str>) {
+        (self.kind, self.namespace.clone(), self.name.clone())
     }
 
-    /// Whether it is for this Pod, an object with its namespace.
+    /// Whether it is a preset for this Pod, an object with its namespace.
     pub fn is_for(&self, pod: &Value) -> bool {
         let meta = &pod["metadata"];
         let annotation = |name: &str| meta["annotations"].get(name);
-        meta["namespace"] == *self.namespace
+        self.kind == Kind::PodPreset
+            && meta["namespace"] == *self.namespace
             && annotation(EXCLUDE).and_then(Value::as_str) != Some("true")
             && annotation(MIRROR).is_none()
             && matches(&self.object["spec"]["selector"], &meta["labels"])
@@ -207,8 +210,8 @@ pub(super) fn take(
     validation: Validation,
     node: &str,
     file: Option<&str>,
-) -> Result<Preset, ManifestError> {
-    take_as_pod(object, validation, node, file).map_err(|error| ManifestError { of_preset: true, ..error })
+) -> Result<Definition, ManifestError> {
+    take_as_pod(object, validation, node, file)
 }
 
 fn take_as_pod(
@@ -216,7 +219,7 @@ fn take_as_pod(
     validation: Validation,
     node: &str,
     file: Option<&str>,
-) -> Result<Preset, ManifestError> {
+) -> Result<Definition, ManifestError> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let mut unknown = Vec::new();
     if let Value::Object(map) = &mut object {
@@ -307,7 +310,7 @@ fn take_as_pod(
 }
 
 /// What became of the stand-in, as a preset.
-fn preset(mut stand_in: Manifest, given: &[String], selector: Value) -> Preset {
+fn preset(mut stand_in: Manifest, given: &[String], selector: Value) -> Definition {
     let mut spec = Map::new();
     spec.insert("selector".to_owned(), selector);
     let pod = &mut stand_in.object["spec"];
@@ -319,12 +322,13 @@ fn preset(mut stand_in: Manifest, given: &[String], selector: Value) -> Preset {
         }
     }
     let object = json!({
-        "apiVersion": kind::PRESET_VERSION,
-        "kind": "PodPreset",
+        "apiVersion": Kind::PodPreset.version(),
+        "kind": Kind::PodPreset.as_str(),
         "metadata": stand_in.object["metadata"].take(),
         "spec": spec,
     });
-    Preset {
+    Definition {
+        kind: Kind::PodPreset,
         namespace: stand_in.pod.namespace.clone(),
         name: stand_in.pod.name.clone(),
         size: object.to_string().len(),

@@ -56,6 +56,13 @@ pub struct Priority {
     never: bool,
 }
 
+/// What counts of a PriorityClass that is right.
+pub fn class(object: &Value) -> Class {
+    super::class::class(object)
+}
+
+pub use super::class::check_update;
+
 impl Priority {
     /// That of a Pod as it was written. `before`: what the same pod was admitted with.
     ///

@@ -343,16 +343,16 @@ fn presets_are_read_beside_pods_and_override_each_other_as_these_do() {
     write(site.join("a.yaml"), preset("p", "site"));
     let mut sources = Sources::new(vec![vendor.clone(), site.clone()], "n");
     let values = |sources: &Sources| -> Vec<String> {
-        let (presets, _) = sources.presets();
+        let (presets, _) = sources.definitions();
         let values = presets.values().map(|(preset, _)| &preset.object["spec"]["env"][0]["value"]);
         values.filter_map(|value| value.as_str().map(str::to_owned)).collect()
     };
     sources.read(Instant::now());
     assert_eq!(values(&sources), ["site", "first"]);
     assert_eq!(images(&sources), ["web=x:1"]);
-    let (presets, refusals) = sources.presets();
+    let (presets, refusals) = sources.definitions();
     let (name, (_, source)) = presets.first_key_value().expect("there are two");
-    assert_eq!((&*name.1, source), ("p", &site.join("a.yaml")));
+    assert_eq!((&*name.2, source), ("p", &site.join("a.yaml")));
     assert_eq!(refusals.len(), 1);
     assert!(refusals[0].message.contains("c.yaml: podpreset default/q is ignored: "), "{:?}", refusals[0]);
     // A bad edit keeps it, as it keeps a pod.

@@ -3,11 +3,11 @@ use serde_json::json;
 use super::super::{admit, contents};
 use super::*;
 
-fn preset(spec: &str) -> Preset {
+fn preset(spec: &str) -> Definition {
     named("p", spec)
 }
 
-fn named(name: &str, spec: &str) -> Preset {
+fn named(name: &str, spec: &str) -> Definition {
     read(&text(name, spec)).unwrap_or_else(|error| panic!("{spec}: {error}"))
 }
 
@@ -17,10 +17,10 @@ fn text(name: &str, spec: &str) -> String {
     )
 }
 
-fn read(text: &str) -> Result<Preset, ManifestError> {
+fn read(text: &str) -> Result<Definition, ManifestError> {
     contents("p.yaml", text.as_bytes(), Validation::Strict, "board").map(|mut read| {
         assert!(read.pods.is_empty());
-        read.presets.remove(0)
+        read.definitions.remove(0)
     })
 }
 
@@ -37,7 +37,7 @@ fn pod(metadata: &str, container: &str, spec: &str) -> Value {
     read.pods.remove(0).object
 }
 
-fn injected(pod: &Value, presets: &[Preset]) -> Result<Value, String> {
+fn injected(pod: &Value, presets: &[Definition]) -> Result<Value, String> {
     let applied: Vec<Applied> = (7..).zip(presets).map(|(version, preset)| preset.applied(version)).collect();
     let mut new = pod.clone();
     match inject(&mut new, &applied) {
@@ -58,7 +58,7 @@ fn a_preset_has_what_a_pod_would_have_of_it_and_the_defaults() {
         "selector: {matchLabels: {role: frontend}}, env: [{name: A, value: '1'}, {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}], \
          volumeMounts: [{name: cache, mountPath: /cache}], volumes: [{name: cache, emptyDir: {}}]",
     );
-    assert_eq!(preset.key(), ("default", "p"));
+    assert_eq!(preset.key(), (Kind::PodPreset, "default".into(), "p".into()));
     assert_eq!(preset.object["kind"], "PodPreset");
     assert_eq!(preset.object["apiVersion"], "settings.k8s.io/v1alpha1");
     assert_eq!(preset.object["metadata"]["namespace"], "default");
@@ -155,7 +155,7 @@ fn what_is_wrong_with_a_preset_is_named_by_its_own_fields() {
     assert!(error.contains("podpreset default/p is in this file twice"), "{error}");
     let list = "apiVersion: settings.k8s.io/v1alpha1\nkind: PodPresetList\nitems: [{metadata: {name: a}, spec: {env: [{name: A}]}}, {metadata: {name: b}, spec: {env: [{name: A}]}}]\n";
     let read = contents("p.yaml", list.as_bytes(), Validation::Strict, "board").expect("it is right");
-    assert_eq!(read.presets.iter().map(|preset| &*preset.name).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(read.definitions.iter().map(|preset| &*preset.name).collect::<Vec<_>>(), ["a", "b"]);
 }
 
 #[test]

@@ -1,0 +1,259 @@
+//! Whom the node takes, who is rejected and why, and who has to go for a critical pod.
+
+use nodlet_tests::{Device, Kubectl, manifest};
+use serde_json::Value;
+
+fn asking(name: &str, steps: &str, cpu: &str, spec: &str) -> String {
+    let app = manifest::container("app", steps, &format!("resources: {{requests: {{cpu: {cpu}}}}}"));
+    manifest::pod_of(name, &[app], spec)
+}
+
+fn class(name: &str, rest: &str) -> String {
+    format!("apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {{name: {name}}}\n{rest}\n")
+}
+
+const CRITICAL: &str = "priorityClassName: system-node-critical";
+
+fn verdict(device: &Device, pod: &str) -> (String, String, String) {
+    let status = device.pod(pod).status();
+    let of = |field: &str| status[field].as_str().unwrap_or_default().to_owned();
+    (of("phase"), of("reason"), of("message"))
+}
+
+/// A node with exactly one cpu for pods.
+fn one_cpu() -> Device {
+    let mut device = Device::new();
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let reserved = format!("--kube-reserved=cpu={}", cpus - 1);
+    device.agent_arguments([&reserved, "--node-labels=zone=a,rank=7"]);
+    device.start_agent();
+    device
+}
+
+fn node(device: &Device) -> Value {
+    device.get("/api/v1/nodes").expect("nodes")["items"][0].clone()
+}
+
+#[test]
+fn a_pod_that_does_not_fit_is_rejected_for_good_and_disturbs_nobody() {
+    let mut device = one_cpu();
+    assert_eq!(node(&device)["status"]["allocatable"]["cpu"], "1");
+    assert_eq!(node(&device)["metadata"]["labels"]["zone"], "a");
+    device.write_manifest("a.yaml", &asking("first", "sleep", "800m", ""));
+    device.pod("first").wait_ready();
+    device.write_manifest("b.yaml", &asking("large", "sleep", "300m", ""));
+    device.write_manifest("c.yaml", &asking("elsewhere", "sleep", "100m", "nodeSelector: {zone: b}"));
+    let affinity = |operator: &str, value: &str| {
+        format!(
+            "affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: \
+             [{{matchExpressions: [{{key: rank, operator: {operator}, values: ['{value}']}}]}}]}}}}}}"
+        )
+    };
+    device.write_manifest("d.yaml", &asking("matches", "sleep", "100m", &affinity("Gt", "6")));
+    device.pod("matches").wait_ready();
+    let message = "Node didn't have enough resource: cpu, requested: 300, used: 800, capacity: 1000";
+    let rejected = ("Failed".into(), "OutOfcpu".into(), format!("Pod was rejected: {message}"));
+    device.wait_for("the rejection", || verdict(&device, "large") == rejected);
+    let why =
+        "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+    device.wait_for("the other", || {
+        verdict(&device, "elsewhere") == ("Failed".into(), "NodeAffinity".into(), why.into())
+    });
+    let told = device.pod("large").events();
+    assert!(told.iter().any(|event| event.contains("OutOfcpu")), "{told:?}");
+    let table = device.nodlet(["get", "pods"]).ok();
+    assert!(table.lines().any(|line| line.starts_with("large ") && line.contains("OutOfcpu")), "{table}");
+    let described = device.nodlet(["describe", "node"]).ok();
+    assert!(described.contains("900m (90%)"), "{described}");
+
+    // Neither another agent nor another boot changes anything of it, though there is room then.
+    let born = device.pod("first").born("app");
+    device.kill_agent();
+    device.start_agent();
+    device.pod("first").wait_ready();
+    assert_eq!(device.pod("first").born("app"), born, "it was not disturbed");
+    device.wait_for("the same", || verdict(&device, "large").1 == "OutOfcpu");
+    device.cut_power();
+    device.start_agent();
+    device.pod("first").wait_ready();
+    device.pod("matches").wait_ready();
+    assert_eq!(
+        verdict(&device, "large"),
+        ("Failed".into(), "OutOfcpu".into(), format!("Pod was rejected: {message}"))
+    );
+}
+
+#[test]
+fn two_pods_of_the_host_do_not_have_one_port() {
+    let device = Device::start();
+    let web = |name: &str| {
+        let app = manifest::container("app", "sleep", "ports: [{containerPort: 18080}]");
+        manifest::pod_of(name, &[app], "hostNetwork: true")
+    };
+    device.write_manifest("a.yaml", &web("first"));
+    device.pod("first").wait_ready();
+    device.write_manifest("b.yaml", &web("second"));
+    let why = "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+    device.wait_for("the rejection", || {
+        verdict(&device, "second") == ("Failed".into(), "NodePorts".into(), why.into())
+    });
+    assert!(device.pod("first").is_ready());
+}
+
+#[test]
+fn only_pods_that_tolerate_a_taint_are_taken() {
+    let mut device = Device::new();
+    device.agent_arguments(["--register-with-taints=lab=x:NoExecute"]);
+    device.start_agent();
+    assert_eq!(node(&device)["spec"]["taints"][0]["key"], "lab");
+    device.write_manifest("a.yaml", &asking("plain", "sleep", "1m", ""));
+    device.write_manifest(
+        "b.yaml",
+        &asking("bears", "sleep", "1m", "tolerations: [{key: lab, operator: Exists}]"),
+    );
+    device.pod("bears").wait_ready();
+    let why =
+        "Pod was rejected: Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate";
+    device.wait_for("the rejection", || {
+        verdict(&device, "plain") == ("Failed".into(), "TaintToleration".into(), why.into())
+    });
+    let described = device.nodlet(["describe", "node"]).ok();
+    assert!(
+        described.lines().any(|line| line.starts_with("Taints:") && line.ends_with("lab=x:NoExecute")),
+        "{described}"
+    );
+}
+
+#[test]
+fn a_critical_pod_takes_the_room_of_another_when_that_has_ended_with_its_grace() {
+    let mut device = one_cpu();
+    device.write_manifest(
+        "a.yaml",
+        &asking("victim", "ignore-term then sleep", "700m", "terminationGracePeriodSeconds: 3"),
+    );
+    device.write_manifest("b.yaml", &asking("stays", "sleep", "200m", ""));
+    for name in ["victim", "stays"] {
+        device.pod(name).wait_ready();
+    }
+    device.write_manifest("c.yaml", &asking("needed", "sleep", "500m", CRITICAL));
+    device.pod("needed").wait_ready();
+    let (phase, reason, message) = verdict(&device, "victim");
+    assert_eq!((phase.as_str(), reason.as_str()), ("Failed", "Preempting"));
+    assert_eq!(message, "Preempted in order to admit critical pod");
+    assert_eq!(device.pod("victim").condition("DisruptionTarget"), "True");
+    assert_eq!(device.pod("victim").container("app").exit_code(), Some(137), "its grace is over");
+    assert!(device.pod("stays").is_ready());
+    assert_eq!(device.pod("needed").object().expect("it is here")["spec"]["priority"], 2_000_001_000);
+    // What was admitted stays so, after the power was cut too.
+    device.cut_power();
+    device.start_agent();
+    for name in ["needed", "stays"] {
+        device.pod(name).wait_ready();
+    }
+    assert_eq!(verdict(&device, "victim").1, "Preempting");
+}
+
+#[test]
+fn a_pod_waits_for_its_priority_class_and_keeps_what_it_was() {
+    let mut device = Device::start();
+    device.write_manifest("a.yaml", &asking("web", "sleep", "1m", "priorityClassName: high"));
+    let why = "pods \"web\" is forbidden: no PriorityClass with name high was found";
+    device.wait_for("the refusal", || device.nodlet(["get", "events"]).ok().contains(why));
+    assert_eq!(device.pods(), Vec::<String>::new());
+    device.write_manifest("z.yaml", &class("high", "value: 1000\npreemptionPolicy: Never"));
+    device.pod("web").wait_ready();
+    let priority = |device: &Device| {
+        let object = device.pod("web").object().expect("it is here");
+        (object["spec"]["priority"].clone(), object["spec"]["preemptionPolicy"].clone())
+    };
+    assert_eq!(priority(&device), (1000.into(), "Never".into()));
+    let described = device.nodlet(["describe", "pod", "web"]).ok();
+    assert!(
+        described.lines().any(|line| line.starts_with("Priority:") && line.ends_with(" 1000")),
+        "{described}"
+    );
+    // Neither another value nor none, another agent nor another boot changes it.
+    let born = device.pod("web").born("app");
+    device.write_manifest("z.yaml", &class("high", "value: 5"));
+    device.wait_for("the other class", || device.nodlet(["get", "pc"]).ok().contains(" 5 "));
+    device.remove_manifest("z.yaml");
+    device.kill_agent();
+    device.start_agent();
+    device.pod("web").wait_ready();
+    assert_eq!((priority(&device), device.pod("web").born("app")), ((1000.into(), "Never".into()), born));
+    device.cut_power();
+    device.start_agent();
+    device.pod("web").wait_ready();
+    assert_eq!(priority(&device), (1000.into(), "Never".into()));
+    // An edit that asks for a class that is not there leaves the pod alone.
+    let uid = device.pod("web").uid();
+    device.write_manifest("a.yaml", &asking("web", "sleep", "2m", "priorityClassName: higher"));
+    let why = "pods \"web\" is forbidden: no PriorityClass with name higher was found";
+    device.wait_for("the refusal", || device.nodlet(["get", "events"]).ok().contains(why));
+    assert_eq!(device.pod("web").uid(), uid);
+    assert!(device.pod("web").is_ready());
+}
+
+#[test]
+fn kubectl_makes_changes_and_removes_priority_classes() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    std::fs::write(device.path("high.yaml"), class("high", "value: 1000\nglobalDefault: true"))
+        .expect("a file");
+    let file = device.path("high.yaml");
+    let file = file.to_str().expect("UTF-8");
+    assert_eq!(
+        kubectl.run(["apply", "-f", file]).ok().trim(),
+        "priorityclass.scheduling.k8s.io/high created"
+    );
+    assert_eq!(
+        kubectl.run(["apply", "-f", file]).ok().trim(),
+        "priorityclass.scheduling.k8s.io/high unchanged"
+    );
+    let table = kubectl.run(["get", "priorityclasses"]).ok();
+    assert!(table.lines().next().is_some_and(|line| line.contains("GLOBAL-DEFAULT")), "{table}");
+    assert!(table.contains("system-node-critical") && table.contains("2000001000"), "{table}");
+    let described = kubectl.run(["describe", "pc", "high"]).ok();
+    assert!(described.contains("1000") && described.contains("PreemptLowerPriority"), "{described}");
+    std::fs::write(file, class("high", "value: 1001\nglobalDefault: true")).expect("a file");
+    let refused = kubectl.run(["apply", "-f", file]).refused();
+    assert!(refused.contains("value: Forbidden: may not be changed in an update."), "{refused}");
+    std::fs::write(file, class("other", "value: 1\nglobalDefault: true")).expect("a file");
+    let refused = kubectl.run(["create", "-f", file]).refused();
+    assert!(
+        refused.contains("PriorityClass high is already marked as default. Only one default can exist"),
+        "{refused}"
+    );
+    // Whoever names none has the default, and once it is gone still has.
+    std::fs::write(file, manifest::pod("web", "sleep")).expect("a file");
+    kubectl.run(["create", "-f", file]).ok();
+    device.pod("web").wait_ready();
+    assert_eq!(
+        kubectl.run(["get", "pod", "web", "-o", "jsonpath={.spec.priorityClassName} {.spec.priority}"]).ok(),
+        "high 1000"
+    );
+    let refused = kubectl.run(["delete", "pc", "system-node-critical"]).refused();
+    assert!(refused.contains("this is a system priority class and cannot be deleted"), "{refused}");
+    kubectl.run(["delete", "pc", "high"]).ok();
+    // An update in place stays one.
+    let uid = device.pod("web").uid();
+    kubectl.run(["label", "pod", "web", "tier=front"]).ok();
+    let web = device.pod("web").object().expect("it is here");
+    assert_eq!(
+        (web["metadata"]["uid"].as_str(), &web["spec"]["priority"]),
+        (Some(uid.as_str()), &1000.into())
+    );
+    let mut wrong: Value = serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "wrong"},
+        "spec": {"priority": 7, "containers": [{"name": "app", "image": "demo"}]},
+    });
+    let (code, answer) = device.post("/api/v1/namespaces/default/pods", &wrong.to_string());
+    assert_eq!(code, 403, "{answer}");
+    assert_eq!(
+        answer["message"],
+        "pods \"wrong\" is forbidden: the integer value of priority (7) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name"
+    );
+    wrong["spec"]["priorityClassName"] = "none".into();
+    let (_, answer) = device.post("/api/v1/namespaces/default/pods", &wrong.to_string());
+    assert_eq!(answer["message"], "pods \"wrong\" is forbidden: no PriorityClass with name none was found");
+}
