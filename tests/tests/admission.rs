@@ -1,6 +1,6 @@
 //! Whom the node takes, who is rejected and why, and who has to go for a critical pod.
 
-use nodlet_tests::{Device, Kubectl, manifest};
+use nodlet_tests::{Device, Kubectl, demo_archive, manifest};
 use serde_json::Value;
 
 fn asking(name: &str, steps: &str, cpu: &str, spec: &str) -> String {
@@ -26,6 +26,7 @@ fn one_cpu() -> Device {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let reserved = format!("--kube-reserved=cpu={}", cpus - 1);
     device.agent_arguments([&reserved, "--node-labels=zone=a,rank=7"]);
+    device.load_image(demo_archive());
     device.start_agent();
     device
 }
@@ -104,6 +105,7 @@ fn two_pods_of_the_host_do_not_have_one_port() {
 fn only_pods_that_tolerate_a_taint_are_taken() {
     let mut device = Device::new();
     device.agent_arguments(["--register-with-taints=lab=x:NoExecute"]);
+    device.load_image(demo_archive());
     device.start_agent();
     assert_eq!(node(&device)["spec"]["taints"][0]["key"], "lab");
     device.write_manifest("a.yaml", &asking("plain", "sleep", "1m", ""));
