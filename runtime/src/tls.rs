@@ -4,8 +4,10 @@
 //! So far it has one user, the prober, who believes no certificate and asks for
 //! none to be right: a kubelet's probes neither. Whoever needs to know whom it
 //! talks to adds what verifies signatures to the provider, and a configuration
-//! of its own. Nothing here waits for anything but the connection, and what a
-//! server can make it keep is bounded: a record, and a handshake message of 64 KiB.
+//! of its own. Nothing here waits for anything but the connection, and a server is
+//! bounded in what it can make it keep: a record, and a handshake message of 64 KiB;
+//! and in what it can make it do: each read lets others go first, and of what brings
+//! no data only so much is taken ([`USELESS`]).
 
 mod aead;
 mod exchange;
@@ -39,6 +41,11 @@ const CHUNK: usize = 4096;
 /// Bytes of a record's head.
 const HEAD: usize = 5;
 
+/// Bytes that a server may say without a byte of data among them: the longest handshake, and
+/// tickets. More of them follow with the data: a byte of it may come in a record of its own.
+const USELESS: usize = 128 * 1024;
+const USELESS_A_BYTE: usize = 32;
+
 /// Why there is no connection, or no longer one.
 #[derive(Debug)]
 pub(crate) enum TlsError {
@@ -48,6 +55,8 @@ pub(crate) enum TlsError {
     Ended,
     /// What the server says is no TLS; these are the first bytes of it.
     NoTls([u8; HEAD]),
+    /// The server says more and more that is no data.
+    Useless,
     /// The server, or what it says, is refused, or it refuses us.
     Failed(Error),
 }
@@ -60,6 +69,8 @@ pub(crate) struct Client {
     received: Vec<u8>,
     /// The socket is at its end.
     ended: bool,
+    /// How much more is read that may be of no use.
+    patience: usize,
 }
 
 impl Client {
@@ -70,7 +81,7 @@ impl Client {
         // What is no name is told to nobody, like an address.
         let name = ServerName::try_from(host).unwrap_or(ServerName::from(std::net::Ipv4Addr::UNSPECIFIED));
         let connection = ClientConnection::new(unverifying()?, name).map_err(TlsError::Failed)?;
-        let mut client = Client { stream, connection, received: Vec::new(), ended: false };
+        let mut client = Client { stream, connection, received: Vec::new(), ended: false, patience: USELESS };
         client.first_record().await?;
         while client.connection.is_handshaking() {
             client.receive().await?;
@@ -103,7 +114,10 @@ impl Client {
     pub(crate) async fn read(&mut self, buffer: &mut [u8]) -> Result<usize, TlsError> {
         loop {
             match self.connection.reader().read(buffer) {
-                Ok(count) => return Ok(count),
+                Ok(count) => {
+                    self.patience += count * USELESS_A_BYTE;
+                    return Ok(count);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.receive().await?,
                 Err(_) => return Err(TlsError::Ended),
             }
@@ -142,7 +156,10 @@ impl Client {
             return Err(TlsError::Ended);
         }
         let mut chunk = [0; CHUNK];
+        // A socket that always has something would never be waited for, nor the time of who asks be over.
+        smol::future::yield_now().await;
         let count = self.stream.read(&mut chunk).await.map_err(TlsError::Io)?;
+        self.patience = self.patience.checked_sub(count).ok_or(TlsError::Useless)?;
         self.received.extend_from_slice(&chunk[..count]);
         match count {
             0 => {

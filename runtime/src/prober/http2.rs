@@ -325,6 +325,8 @@ impl Connection {
 
     async fn fill(&mut self, length: usize) -> Result<(), Http2Error> {
         while self.received.len() < length {
+            // As in `tls.rs`: a server may always have something to say.
+            smol::future::yield_now().await;
             let mut chunk = [0; 2048];
             match self.stream.read(&mut chunk).await {
                 Ok(0) => return Err(Http2Error::Ended),

@@ -9,6 +9,10 @@ const HEAD: usize = 64 * 1024;
 /// Bytes of a body that are read (kubelet: `maxRespBodyLength`).
 pub(super) const BODY: usize = 10 * 1024;
 
+/// Bytes of heads of chunks beyond what they may have ([`CHUNK_HEAD`], and two for each byte of data): Go's bound.
+const EXCESS: usize = 16 * 1024;
+const CHUNK_HEAD: usize = 16;
+
 /// Responses of the kind "100 Continue" before the real one.
 const INFORMATIONAL: usize = 5;
 
@@ -137,6 +141,7 @@ impl Reader {
 
     async fn chunks(&mut self) -> Result<Vec<u8>, ReadError> {
         let mut body = Vec::new();
+        let mut excess = 0;
         loop {
             let end = loop {
                 if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -154,6 +159,12 @@ impl Reader {
                 .map_err(|_| ReadError::Malformed("invalid byte in chunk length".to_owned()))?;
             if size == 0 {
                 return Ok(body);
+            }
+            // Go: the line end behind the data counts as well.
+            excess = (excess + end + 2).saturating_sub(size.saturating_mul(2).saturating_add(CHUNK_HEAD));
+            if excess > EXCESS {
+                let what = "chunked encoding contains too much non-data";
+                return Err(ReadError::Malformed(what.to_owned()));
             }
             let wanted = size.min(BODY - body.len());
             while self.buffer.len() < wanted {

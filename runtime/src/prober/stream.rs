@@ -37,7 +37,11 @@ impl Stream {
     /// Reads some; 0 at the end.
     pub(super) async fn read(&mut self, buffer: &mut [u8]) -> Result<usize, StreamError> {
         match self {
-            Stream::Plain(stream) => stream.read(buffer).await.map_err(StreamError::Io),
+            Stream::Plain(stream) => {
+                // As over TLS: there may always be something.
+                smol::future::yield_now().await;
+                stream.read(buffer).await.map_err(StreamError::Io)
+            }
             Stream::Tls(client) => client.read(buffer).await.map_err(error),
         }
     }
@@ -55,7 +59,9 @@ fn error(error: TlsError) -> StreamError {
     match error {
         TlsError::Io(error) => StreamError::Io(error),
         TlsError::Ended => StreamError::Cut,
-        TlsError::NoTls(_) | TlsError::Failed(_) => StreamError::Tls(in_gos_words(&error)),
+        TlsError::NoTls(_) | TlsError::Useless | TlsError::Failed(_) => {
+            StreamError::Tls(in_gos_words(&error))
+        }
     }
 }
 
@@ -66,6 +72,7 @@ pub(super) fn in_gos_words(error: &TlsError) -> String {
         TlsError::Ended => "EOF".to_owned(),
         TlsError::NoTls([b'H', b'T', b'T', b'P', b'/']) => super::NO_TLS.to_owned(),
         TlsError::NoTls(_) => "tls: first record does not look like a TLS handshake".to_owned(),
+        TlsError::Useless => "tls: too many non-advancing records".to_owned(),
         TlsError::Failed(rustls::Error::AlertReceived(alert)) => {
             let number = u8::from(*alert);
             match ALERTS.iter().find(|(known, _)| *known == number) {

@@ -1,7 +1,9 @@
 //! Against servers of their own on loopback, each one thread that plays a part.
 
+use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
+use std::pin::pin;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
@@ -55,6 +57,71 @@ fn get(port: u16, path: &str, headers: &[(&str, &str)], timeout: Duration) -> Pr
 
 fn ask(text: &'static str) -> ProbeResult {
     get(says(text).0, "/", &[], PATIENT)
+}
+
+/// What comes of a future, and how often it was its turn until then.
+pub(super) fn turns<T>(future: impl Future<Output = T>) -> (T, usize) {
+    let (mut future, mut turns) = (pin!(future), 0);
+    let polled = poll_fn(|context| {
+        turns += 1;
+        future.as_mut().poll(context)
+    });
+    (smol::block_on(polled), turns)
+}
+
+/// Both ends of a connection, the client's first, whose server has said this already.
+fn has_said(bytes: &[u8]) -> (Async<TcpStream>, TcpStream) {
+    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
+    let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+    let (mut server, _) = listener.accept().expect("a connection");
+    server.write_all(bytes).expect("it fits in what a socket takes");
+    (Async::new(client).expect("it can be waited for"), server)
+}
+
+#[test]
+fn a_server_that_has_much_to_say_lets_others_have_their_turn() {
+    const LENGTH: usize = 32 * 1024;
+    // Each read is of 2 KiB.
+    let reads = LENGTH / 2048;
+    let head = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(LENGTH));
+    let (client, _server) = has_said(head.as_bytes());
+    let mut reader = response::Reader::new(Stream::Plain(client));
+    let (read, turns_taken) = turns(reader.head());
+    assert!(read.is_ok() && turns_taken >= reads, "{turns_taken} turns");
+    // Frames that nobody knows, and an answer to the settings that is none.
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let unknown = [&[0, 0x40, 0, 99, 0, 0, 0, 0, 0][..], &[0; 0x4000]].concat();
+    let refused = [0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 7];
+    let frames = [&settings[..], &unknown, &unknown, &refused].concat();
+    let (client, _server) = has_said(&frames);
+    let (event, turns_taken) = turns(async {
+        let mut connection = http2::Connection::open(client).await.expect("it has begun");
+        connection.next().await.expect("what comes after them")
+    });
+    assert_eq!(event, http2::Event::Reset(7));
+    assert!(turns_taken >= reads, "{turns_taken} turns");
+}
+
+#[test]
+fn heads_of_chunks_may_have_what_go_lets_them_have() {
+    let flood = |chunk: String, last: &'static str| {
+        let (port, _requests) = server(move |_, _, stream| {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            for _ in 0..response::BODY - 1 {
+                if stream.write_all(chunk.as_bytes()).is_err() {
+                    return;
+                }
+            }
+            let _ = stream.write_all(last.as_bytes());
+        });
+        get(port, "/", &[], PATIENT)
+    };
+    // Go takes 18 bytes for a chunk of one.
+    let chunk = |extension: usize| format!("1;{}\r\nx\r\n", "y".repeat(extension));
+    assert_eq!(flood(chunk(12), "0\r\n\r\n"), ProbeResult::Success);
+    let expected = ProbeResult::Error("chunked encoding contains too much non-data".into());
+    assert_eq!(flood(chunk(14), "0\r\n\r\n"), expected);
+    assert_eq!(flood(chunk(4000), "0\r\n\r\n"), expected);
 }
 
 #[test]

@@ -9,10 +9,12 @@ use std::thread;
 use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
+use rustls::crypto::cipher::{OutboundChunks, OutboundPlainMessage};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, Signer, SigningKey};
 use rustls::{
-    ServerConfig, ServerConnection, SignatureAlgorithm, SignatureScheme, StreamOwned, SupportedCipherSuite,
+    ConnectionTrafficSecrets, ContentType, ProtocolVersion, ServerConfig, ServerConnection,
+    SignatureAlgorithm, SignatureScheme, StreamOwned, SupportedCipherSuite,
 };
 
 use super::super::{HttpGet, http, response};
@@ -67,12 +69,8 @@ impl Signer for Signs {
 
 type Stream = StreamOwned<ServerConnection, TcpStream>;
 
-/// A server over TLS that gives its connections to `answer`, with their number and
-/// request; the names that it was asked for.
-fn server(
-    provider: CryptoProvider,
-    mut answer: impl FnMut(usize, &str, &mut Stream) + Send + 'static,
-) -> (u16, mpsc::Receiver<Option<String>>) {
+/// What a server needs, and the names that it will be asked for.
+fn configuration(provider: CryptoProvider) -> (ServerConfig, mpsc::Receiver<Option<String>>) {
     let (sender, names) = mpsc::channel();
     let rsa = provider.cipher_suites.iter().all(|suite| format!("{:?}", suite.suite()).contains("RSA"));
     let rsa = rsa && !format!("{:?}", provider.cipher_suites).contains("ECDSA_");
@@ -82,6 +80,16 @@ fn server(
         .expect("each has a version")
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(Anybody(sender, algorithm)));
+    (config, names)
+}
+
+/// A server over TLS that gives its connections to `answer`, with their number and
+/// request; the names that it was asked for.
+fn server(
+    provider: CryptoProvider,
+    mut answer: impl FnMut(usize, &str, &mut Stream) + Send + 'static,
+) -> (u16, mpsc::Receiver<Option<String>>) {
+    let (config, names) = configuration(provider);
     let config = Arc::new(config);
     let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -328,4 +336,82 @@ fn a_body_without_end_is_cut_over_tls_too() {
     });
     let ProbeResult::Failure(text) = get(None, port, PATIENT) else { panic!("no failure") };
     assert!(text.ends_with("server response headers exceeded 65536 bytes; aborted"), "{text}");
+}
+
+/// A server that answers with records of tickets, so many, each full of them, and with `OK` thereafter.
+fn ticketing(records: u64) -> u16 {
+    let provider = tls::provider();
+    let suite = provider.cipher_suites[0];
+    let SupportedCipherSuite::Tls13(cipher) = suite else { panic!("the best one is of 1.3") };
+    let (mut config, _) = configuration(CryptoProvider { cipher_suites: vec![suite], ..provider });
+    config.enable_secret_extraction = true;
+    config.send_tls13_tickets = 0;
+    let config = Arc::new(config);
+    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().expect("a connection");
+        let connection = ServerConnection::new(config).expect("a configuration");
+        let mut stream = StreamOwned::new(connection, stream);
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a request");
+            request.push(byte[0]);
+        }
+        let (connection, mut stream) = stream.into_parts();
+        let secrets = connection.dangerous_extract_secrets().expect("it was configured");
+        let (begun, ConnectionTrafficSecrets::Aes128Gcm { key, iv }) = secrets.tx else {
+            panic!("the suite")
+        };
+        let mut encrypter = cipher.aead_alg.encrypter(key, iv);
+        // For a minute, with an age to add, no nonce, one byte and no extension.
+        let ticket = [4, 0, 0, 14, 0, 0, 0, 60, 0, 0, 0, 1, 0, 0, 1, 65, 0, 0];
+        let full = ticket.repeat(16_000 / ticket.len());
+        for number in 0..=records {
+            let (typ, payload) = match number {
+                _ if number == records => (ContentType::ApplicationData, OK.as_bytes()),
+                _ => (ContentType::Handshake, &full[..]),
+            };
+            let version = ProtocolVersion::TLSv1_3;
+            let message = OutboundPlainMessage { typ, version, payload: OutboundChunks::Single(payload) };
+            let record = encrypter.encrypt(message, begun + number).expect("it has a key");
+            if stream.write_all(&record.encode()).is_err() {
+                return;
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn a_server_that_has_nothing_but_tickets_is_given_up_before_the_time_is_over() {
+    assert_eq!(get(None, ticketing(4), PATIENT), ProbeResult::Success);
+    let port = ticketing(u64::MAX / 2);
+    assert_eq!(get(None, port, PATIENT), failed(port, "tls: too many non-advancing records"));
+}
+
+#[test]
+fn a_server_that_has_much_to_say_lets_others_have_their_turn_over_tls() {
+    const LENGTH: usize = 32 * 1024;
+    let (sender, said) = mpsc::channel();
+    let (port, _names) = server(tls::provider(), move |_, _, stream| {
+        stream.write_all(&[b'x'; LENGTH]).expect("it fits in what a socket takes");
+        sender.send(()).expect("it is awaited");
+    });
+    let mut client = smol::block_on(async {
+        let socket = smol::Async::<TcpStream>::connect((LOCAL, port)).await.expect("a connection");
+        let mut client = tls::Client::unverified(socket, "127.0.0.1").await.expect("a server");
+        client.write_all(b"\r\n\r\n").await.expect("it reads");
+        client
+    });
+    said.recv_timeout(PATIENT).expect("it has said it");
+    let ((), turns) = super::super::tests::turns(async {
+        let (mut piece, mut read) = ([0; 4096], 0);
+        while read < LENGTH {
+            read += client.read(&mut piece).await.expect("there is more");
+        }
+    });
+    // Each read of the socket is of 4 KiB.
+    assert!(turns >= LENGTH / 4096, "{turns} turns");
 }
