@@ -3,7 +3,8 @@
 //!
 //! Everything runs on the agent's one thread and ends with the probe's timeout:
 //! no blocking call, no memory that grows with what a container answers. Only a
-//! probe that names its host has that looked up on a thread, which ends again.
+//! probe that names its host has that looked up on a thread, which ends again
+//! (`prober/lookup.rs`).
 //! Each probe is a connection of its own, from the node to the pod's
 //! address. A kubelet lets its sockets linger for a second; closing one that
 //! lingers blocks, so ours do not.
@@ -14,6 +15,7 @@
 mod grpc;
 mod hpack;
 mod http2;
+mod lookup;
 mod response;
 mod stream;
 mod url;
@@ -399,10 +401,10 @@ async fn dial(host: &str, port: u16) -> Result<Async<TcpStream>, String> {
         return connect(SocketAddr::new(ip, port)).await;
     }
     // A probe that names a host has asked for a look-up; its timeout bounds it.
-    let found = smol::net::resolve((host, port)).await.unwrap_or_default();
+    let found = lookup::lookup(host).await.map_err(|error| format!("dial tcp: lookup {host}: {error}"))?;
     let address = found.iter().find(|address| address.is_ipv4()).or(found.first());
     match address {
-        Some(address) => connect(*address).await,
+        Some(ip) => connect(SocketAddr::new(*ip, port)).await,
         None => Err(format!("dial tcp: lookup {host}: no such host")),
     }
 }

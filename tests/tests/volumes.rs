@@ -2,7 +2,7 @@
 
 use nix::mount::MsFlags;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
-use nodlet_tests::{Device, manifest};
+use nodlet_tests::{Device, manifest, switches};
 
 #[test]
 fn containers_of_a_pod_share_an_empty_dir_and_other_pods_have_their_own() {
@@ -246,4 +246,44 @@ fn a_sub_path_never_leads_out_of_its_volume() {
             .contains(&out.container("app").reason().as_str())
     });
     assert!(!out.logs("app").contains("passwd"));
+}
+
+#[test]
+fn what_a_thread_was_needed_for_leaves_none_behind_and_the_agent_sleeps() {
+    let device = Device::start_unwatched();
+    let threads =
+        || std::fs::read_dir(format!("/proc/{}/task", device.agent_pid())).expect("the agent lives").count();
+    device.write_manifest("quiet.yaml", &manifest::pod("quiet", "sleep"));
+    device.pod("quiet").wait_phase("Running");
+    let before = threads();
+    // A path of the machine, and hosts that are looked up: one that there is, and many that there are not.
+    let (shared, _) = device.shared("host");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let probe = |host: &str, port| {
+        let tcp = format!("tcpSocket: {{host: {host}, port: {port}}}");
+        format!("readinessProbe: {{{tcp}, periodSeconds: 1, timeoutSeconds: 1}}")
+    };
+    let mut containers = vec![manifest::container("found", "sleep", &probe("localhost", port))];
+    containers.extend((0..5).map(|number| {
+        let host = format!("nobody-{number}.invalid");
+        manifest::container(&format!("lost-{number}"), "sleep", &probe(&host, 1))
+    }));
+    let volume = format!("volumes: [{{name: host, hostPath: {{path: {shared}}}}}]");
+    device.write_manifest("names.yaml", &manifest::pod_of("names", &containers, &volume));
+    let names = device.pod("names");
+    device.wait_for("the probe of a name to succeed", || names.container("found").is_ready());
+    // Whether a name server says so or is silent.
+    device.wait_for("the probe of another to fail", || {
+        names.events().iter().any(|event| event.contains("Readiness probe failed: dial tcp"))
+    });
+    device.remove_manifest("names.yaml");
+    names.wait_gone();
+    device.wait_for("the threads to end", || threads() == before);
+    let mut switched = switches(&device);
+    device.wait_for("the agent to sleep", || {
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        let earlier = std::mem::replace(&mut switched, switches(&device));
+        switched == earlier
+    });
 }

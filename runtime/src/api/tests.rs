@@ -54,7 +54,9 @@ pub(super) fn with_api<T: Send + 'static>(
     let api = Api { objects, requests, root: root.0.clone(), node_name, ring, places: Places::default() };
     let socket = socket_path(&root.0);
     smol::block_on(async {
-        let client = smol::unblock(move || client(socket));
+        let (done, said) = async_channel::bounded(1);
+        std::thread::spawn(move || done.try_send(client(socket)));
+        let client = async { said.recv().await.expect("the client does not fail") };
         let serve = async {
             serve(api, listener).await.expect("serving never fails");
             unreachable!("serving never ends")

@@ -152,7 +152,10 @@ async fn make(
 /// How long the paths of the machine that a pod names may take to answer.
 const HOST_PATHS_WITHIN: Duration = Duration::from_secs(10);
 
-/// In a thread of their own: what lies on a server that is gone does not answer, and neither the
+/// What the thread of [`check_host_paths`] may have on its stack.
+const HOST_PATHS_STACK: usize = 256 * 1024;
+
+/// In a thread of their own, which ends with the answer: what lies on a server that is gone does not answer, and neither the
 /// loop nor the card are to wait for that. One thread a pod, and not one for each try.
 async fn check_host_paths(
     shell: &Rc<Shell>,
@@ -161,16 +164,22 @@ async fn check_host_paths(
 ) -> Result<(), String> {
     let silent = || "MountVolume.SetUp failed: a hostPath does not answer: is its server gone?".to_owned();
     let uid = wanted.pod.uid.clone();
-    if !shell.hanging.borrow_mut().insert(uid.clone()) {
+    if shell.hanging.borrow().contains(&uid) {
         return Err(silent());
     }
-    let (done, answer) = async_channel::bounded(1);
+    let ((tell, told), (done, answer)) = (async_channel::bounded(1), async_channel::bounded(1));
     let (checker, request) = (shell.clone(), request.clone());
+    let thread = std::thread::Builder::new().name("host-paths".into()).stack_size(HOST_PATHS_STACK);
+    let begun = thread.spawn(move || {
+        let _ = tell.try_send(volume::check_host_paths(&request));
+    });
+    begun.map_err(|error| format!("MountVolume.SetUp failed: no thread to look at a hostPath: {error}"))?;
+    shell.hanging.borrow_mut().insert(uid.clone());
     shell.spawn(async move {
-        let checked = smol::unblock(move || volume::check_host_paths(&request)).await;
+        let checked = told.recv().await;
         checker.hanging.borrow_mut().remove(&uid);
         // Nobody waits any more who was told that it takes too long.
-        let _ = done.try_send(checked);
+        let _ = checked.map(|checked| done.try_send(checked));
     });
     let late = async {
         smol::Timer::after(HOST_PATHS_WITHIN).await;
