@@ -2,13 +2,20 @@
 //! (RFC 7386) and Kubernetes' strategic merge patch, which knows by the schema what tells the
 //! elements of a list apart.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Map, Value};
 
 use super::{BODY_BYTES, Status};
+use crate::manifest::VALUES;
 use crate::schema::{self, Field, Type};
 
-/// Operations of one JSON patch. Each may copy as much as a request holds.
+/// Operations of one JSON patch. After each, the object is no more than a request may hold.
 const OPERATIONS: usize = 64;
+
+/// Levels of objects and lists in each other: as many as are read of a request. Whatever takes a
+/// value in hand goes down once for each, and the stack is small.
+const DEPTH: usize = 127;
 
 /// The kinds of patches, by their content types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,8 +117,8 @@ fn strategic(
         Some(other) => return Err(unknown_directive(&other.to_string())),
     }
     if let Some(kept) = patch.remove(RETAIN_KEYS) {
-        let kept: Vec<&str> = kept.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        object.retain(|key, _| kept.contains(&key.as_str()));
+        let kept: BTreeSet<&str> = kept.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        object.retain(|key, _| kept.contains(key.as_str()));
     }
     let prefixed = |patch: &mut Map<String, Value>, prefix: &str| -> Vec<(String, Value)> {
         let keys: Vec<String> = patch.keys().filter(|key| key.starts_with(prefix)).cloned().collect();
@@ -120,7 +127,8 @@ fn strategic(
     };
     for (field, gone) in prefixed(&mut patch, DELETE_FROM) {
         if let (Some(Value::Array(list)), Value::Array(gone)) = (object.get_mut(&field), gone) {
-            list.retain(|value| !gone.contains(value));
+            let gone: BTreeSet<String> = gone.iter().map(Value::to_string).collect();
+            list.retain(|value| !gone.contains(&value.to_string()));
         }
     }
     let orders = prefixed(&mut patch, ORDER);
@@ -172,11 +180,8 @@ fn merge_key(field: Option<&Field>) -> &'static str {
 fn merge_lists(old: &mut Vec<Value>, new: Vec<Value>, field: Option<&'static Field>) -> Result<(), Status> {
     let key = merge_key(field);
     if key.is_empty() {
-        for value in new {
-            if !old.contains(&value) {
-                old.push(value);
-            }
-        }
+        let mut known: BTreeSet<String> = old.iter().map(Value::to_string).collect();
+        old.extend(new.into_iter().filter(|value| known.insert(value.to_string())));
         return Ok(());
     }
     let replaces = |value: &Value| value.get(DIRECTIVE).is_some_and(|directive| directive == "replace");
@@ -184,56 +189,67 @@ fn merge_lists(old: &mut Vec<Value>, new: Vec<Value>, field: Option<&'static Fie
         *old = new.into_iter().filter(|value| !replaces(value)).collect();
         return Ok(());
     }
+    // Where the elements of each name are: a list may have as many as a request has values.
+    let mut places: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (place, value) in old.iter().enumerate() {
+        if let Some(name) = value.get(key) {
+            places.entry(name.to_string()).or_default().push(place);
+        }
+    }
+    let mut gone = BTreeSet::new();
     for value in new {
         let Value::Object(mut value) = value else {
             return Err(Status::bad_request(format!(
                 "error decoding patch: the elements of this list are objects that \"{key}\" tells apart"
             )));
         };
-        let Some(name) = value.get(key).cloned() else {
+        let Some(name) = value.get(key).map(Value::to_string) else {
             return Err(Status::bad_request(format!(
                 "map: {} does not contain declared merge key: {key}",
                 Value::Object(value)
             )));
         };
-        let place = old.iter().position(|old| old.get(key) == Some(&name));
         match value.get(DIRECTIVE).map(|directive| directive.as_str().unwrap_or_default().to_owned()) {
             Some(directive) if directive == "delete" => {
-                old.retain(|old| old.get(key) != Some(&name));
+                gone.extend(places.remove(&name).unwrap_or_default());
                 continue;
             }
             Some(directive) if directive != "merge" => return Err(unknown_directive(&directive)),
             Some(_) | None => drop(value.remove(DIRECTIVE)),
         }
         let owner = field.and_then(Field::object);
-        match place.and_then(|place| old[place].as_object_mut()) {
+        let places = places.entry(name).or_default();
+        match places.first().and_then(|place| old[*place].as_object_mut()) {
             Some(known) => strategic(known, value, owner)?,
             None => {
                 let mut made = Map::new();
                 strategic(&mut made, value, owner)?;
+                places.push(old.len());
                 old.push(Value::Object(made));
             }
         }
     }
+    let mut place = 0..;
+    old.retain(|_| place.next().is_none_or(|place| !gone.contains(&place)));
     Ok(())
 }
 
 /// Puts what `order` names into that order; all else stays before what it was before.
 fn reorder(list: &mut [Value], order: &[Value], key: &str) {
-    let name = |value: &Value| if key.is_empty() { value.clone() } else { value[key].clone() };
-    let place = |value: &Value| {
-        let of = name(value);
-        order.iter().position(|ordered| name(ordered) == of)
-    };
-    let mut named: Vec<Value> = list.iter().filter(|value| place(value).is_some()).cloned().collect();
-    named.sort_by_key(|value| place(value));
-    let mut named = named.into_iter();
-    for value in list.iter_mut() {
-        if place(value).is_some()
-            && let Some(next) = named.next()
-        {
-            *value = next;
-        }
+    let name = |value: &Value| if key.is_empty() { value.to_string() } else { value[key].to_string() };
+    let mut places = BTreeMap::new();
+    for (place, ordered) in order.iter().enumerate() {
+        places.entry(name(ordered)).or_insert(place);
+    }
+    let place = |value: &Value| places.get(&name(value)).copied();
+    let found: Vec<Option<usize>> = list.iter().map(place).collect();
+    let named = list.iter_mut().zip(&found);
+    let mut named: Vec<(usize, Value)> =
+        named.filter_map(|(value, found)| Some(((*found)?, value.take()))).collect();
+    named.sort_by_key(|(place, _)| *place);
+    let free = list.iter_mut().zip(&found).filter(|(_, found)| found.is_some());
+    for ((value, _), (_, next)) in free.zip(named) {
+        *value = next;
     }
 }
 
@@ -261,12 +277,11 @@ fn operate(object: &mut Value, operations: &[Value]) -> Result<(), Status> {
                 add(object, path, moved).ok_or_else(missing)?;
             }
             "copy" => {
-                let copied = object.pointer(from()?).cloned().ok_or_else(missing)?;
+                let copied = object.pointer(from()?).ok_or_else(missing)?;
+                // Copies of copies grow beyond all bounds: counted before there is one more.
+                bounded(&[object, copied])?;
+                let copied = copied.clone();
                 add(object, path, copied).ok_or_else(missing)?;
-                // Copies of copies grow beyond all bounds.
-                if object.to_string().len() > BODY_BYTES {
-                    return Err(Status::too_large(BODY_BYTES));
-                }
             }
             "test" => {
                 if object.pointer(path) != Some(&value()?) {
@@ -275,8 +290,55 @@ fn operate(object: &mut Value, operations: &[Value]) -> Result<(), Status> {
             }
             _ => return Err(fails("the operation is none of add, remove, replace, move, copy and test")),
         }
+        // At once: the next operation would go down twice as deep.
+        bounded(&[object])?;
     }
     Ok(())
+}
+
+/// Refuses what is more, all together, than would be read of a request.
+fn bounded(values: &[&Value]) -> Result<(), Status> {
+    let mut size = Size::default();
+    values.iter().for_each(|value| size.count(value, 0));
+    match size {
+        Size { levels, .. } if levels > DEPTH => {
+            let message = format!("the patched object would be nested deeper than {DEPTH} levels");
+            Err(Status::invalid("Pod", "", message, Vec::new()))
+        }
+        Size { values, .. } if values > VALUES => Err(Status::too_large(format!("{VALUES} values"))),
+        Size { bytes, .. } if bytes > BODY_BYTES => Err(Status::too_large(BODY_BYTES)),
+        Size { .. } => Ok(()),
+    }
+}
+
+/// What values take.
+#[derive(Default)]
+struct Size {
+    levels: usize,
+    values: usize,
+    /// Of text.
+    bytes: usize,
+}
+
+impl Size {
+    fn count(&mut self, value: &Value, level: usize) {
+        self.values += 1;
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            Value::String(text) => self.bytes += text.len(),
+            Value::Array(list) => {
+                self.levels = self.levels.max(level + 1);
+                list.iter().for_each(|value| self.count(value, level + 1));
+            }
+            Value::Object(map) => {
+                self.levels = self.levels.max(level + 1);
+                for (key, value) in map {
+                    self.bytes += key.len();
+                    self.count(value, level + 1);
+                }
+            }
+        }
+    }
 }
 
 fn split(path: &str) -> Option<(&str, String)> {

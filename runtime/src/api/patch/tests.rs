@@ -151,3 +151,122 @@ fn copies_of_copies_do_not_grow_beyond_what_a_request_may_hold() {
         apply(&mut object, &patch.into(), PatchKind::Json, "Pod").expect_err("it doubles each time");
     assert_eq!(refused.code, 413);
 }
+
+#[test]
+fn no_operation_makes_a_value_that_is_nested_deeper_than_a_request_may_be() {
+    let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }));
+    let add = |levels| json!({ "op": "add", "path": "/x", "value": nested(levels) });
+    let place = |levels: usize| format!("/x{}", "/a".repeat(levels));
+    // Each copy into its own deepest place would double it: seven of them overflow a stack.
+    let mut doubled = vec![add(100)];
+    doubled.extend((0..7).map(|copy| json!({ "op": "copy", "from": "/x", "path": place(100 << copy) })));
+    let far = |op: &str| {
+        let mut operation = json!({ "op": op, "path": place(100), "from": "/y", "value": nested(50) });
+        operation.as_object_mut().expect("it is one").retain(|key, _| key != "value" || op != "move");
+        json!([add(100), { "op": "add", "path": "/y", "value": nested(50) }, operation])
+    };
+    for patch in [doubled.into(), far("add"), far("copy"), far("move"), far("replace")] {
+        let refused = apply(&mut json!({}), &patch, PatchKind::Json, "Pod").expect_err("it is too deep");
+        assert_eq!(
+            (refused.code, refused.message.as_str()),
+            (422, "the patched object would be nested deeper than 127 levels")
+        );
+    }
+    check(PatchKind::Json, json!({}), json!([add(126)]), json!({ "x": nested(126) }));
+    let mut object = json!({});
+    let patch = json!([add(127)]);
+    assert_eq!(
+        apply(&mut object, &patch, PatchKind::Json, "Pod").map_err(|status| status.code),
+        Err(422),
+        "one more"
+    );
+}
+
+#[test]
+fn copies_have_no_more_values_than_a_request_may_have() {
+    let lists = json!({ "op": "add", "path": "/x", "value": vec![json!([]); 4000] });
+    let copies = |how_many: usize| {
+        let copy = |number| json!({ "op": "copy", "from": "/x", "path": format!("/x{number}") });
+        let patch: Vec<Value> = [lists.clone()].into_iter().chain((0..how_many).map(copy)).collect();
+        apply(&mut json!({}), &patch.into(), PatchKind::Json, "Pod")
+    };
+    copies(5).expect("24 000 lists and what they are in");
+    let refused = copies(6).expect_err("more than 25 000");
+    assert_eq!(
+        (refused.code, refused.message.as_str()),
+        (413, "Request entity too large: limit is 25000 values")
+    );
+}
+
+/// What a board would take minutes for if it grew with the square of what a request may hold.
+#[test]
+fn a_strategic_patch_takes_time_by_its_length() {
+    let many = 12_000;
+    let scalars = |prefix: &str, turned: bool| -> Vec<Value> {
+        let numbers = 0..many;
+        let numbers: Vec<usize> = if turned { numbers.rev().collect() } else { numbers.collect() };
+        numbers.into_iter().map(|number| format!("{prefix}{number}").into()).collect()
+    };
+    let named = |turned: bool| -> Vec<Value> {
+        scalars("E", turned).into_iter().map(|name| json!({ "name": name })).collect()
+    };
+    let env = |env: Vec<Value>| json!({ "spec": { "containers": [{ "name": "c", "env": env }] } });
+    let mut ordered = env(named(false));
+    ordered["spec"]["containers"][0]["$setElementOrder/env"] = named(true).into();
+    let gone: Vec<Value> =
+        scalars("E", true).into_iter().map(|name| json!({ "name": name, "$patch": "delete" })).collect();
+    let finalizers = |list: Vec<Value>| json!({ "metadata": { "finalizers": list } });
+    let keys = |names: &[Value]| -> Value {
+        names.iter().map(|name| (name.as_str().unwrap_or_default().to_owned(), json!(1))).collect()
+    };
+    let started = std::time::Instant::now();
+    for (object, patch, expected) in [
+        (
+            json!({ "x": scalars("f", false) }),
+            json!({ "$setElementOrder/x": scalars("f", true) }),
+            json!({ "x": scalars("f", true) }),
+        ),
+        (env(named(false)), ordered, env(named(true))),
+        (env(named(false)), env(gone), env(Vec::new())),
+        (json!({}), finalizers(scalars("f", false)), finalizers(scalars("f", false))),
+        (
+            finalizers(scalars("f", false)),
+            json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": scalars("f", true) } }),
+            finalizers(Vec::new()),
+        ),
+        (
+            json!({ "x": keys(&scalars("f", false)) }),
+            json!({ "x": { "$retainKeys": scalars("f", true) } }),
+            json!({ "x": keys(&scalars("f", false)) }),
+        ),
+    ] {
+        let mut changed = object;
+        apply(&mut changed, &patch, PatchKind::Strategic, "Pod").expect("it is a patch");
+        assert!(changed == expected, "another object");
+    }
+    // Some 0.4 s on a slow day; squares took more than a minute.
+    assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
+}
+
+#[test]
+fn all_elements_of_a_name_are_deleted_and_a_later_one_of_it_stays() {
+    let ports = |list: Value| json!({ "spec": { "containers": [{ "name": "c", "ports": list }] } });
+    let (tcp, udp) = (
+        json!({ "containerPort": 53, "protocol": "TCP" }),
+        json!({ "containerPort": 53, "protocol": "UDP" }),
+    );
+    let other = json!({ "containerPort": 80 });
+    let delete = json!({ "containerPort": 53, "$patch": "delete" });
+    for (patch, expected) in [
+        (json!([delete]), json!([other])),
+        (json!([delete, udp]), json!([other, udp])),
+        (
+            json!([{ "containerPort": 53, "name": "dns" }]),
+            json!([
+                { "containerPort": 53, "protocol": "TCP", "name": "dns" }, other, udp
+            ]),
+        ),
+    ] {
+        check(PatchKind::Strategic, ports(json!([tcp, other, udp])), ports(patch), ports(expected));
+    }
+}
