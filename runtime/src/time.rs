@@ -62,47 +62,66 @@ impl Timestamp {
 
     /// Parses `metav1.Time` and `metav1.MicroTime`: RFC 3339, with or without a fraction.
     pub fn parse(text: &str) -> Option<Timestamp> {
-        let bytes = text.as_bytes();
-        // No sign, as `parse` would take one.
-        let number = |text: &str| -> Option<i64> {
-            text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
-        };
-        let field = |place: usize, numbers: std::ops::RangeInclusive<i64>| {
-            number(text.get(place..place + 2)?).filter(|number| numbers.contains(number))
-        };
-        let separators = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
-        if bytes.len() < 20 || separators.iter().any(|(place, separator)| bytes[*place] != *separator) {
-            return None;
-        }
-        let days = days_from_civil(number(text.get(0..4)?)?, field(5, 1..=12)?, field(8, 1..=31)?);
-        let time = field(11, 0..=23)? * 3600 + field(14, 0..=59)? * 60 + field(17, 0..=59)?;
-        let mut seconds = days * 86_400 + time;
-        let mut rest = &text[19..];
-        let mut nanos = 0i64;
-        if let Some(fraction) = rest.strip_prefix('.') {
-            let digits = fraction.bytes().take_while(u8::is_ascii_digit).count();
-            if digits == 0 || digits > 9 {
-                return None;
-            }
-            nanos = fraction[..digits].parse::<i64>().ok()? * 10i64.pow(9 - digits as u32);
-            rest = &fraction[digits..];
-        }
-        if !rest.eq_ignore_ascii_case("z") {
-            let sign = match rest.as_bytes().first()? {
-                b'+' => 1,
-                b'-' => -1,
-                _ => return None,
-            };
-            if rest.len() != 6 || !rest.is_ascii() {
-                return None;
-            }
-            if rest.as_bytes()[3] != b':' {
-                return None;
-            }
-            seconds -= sign * (number(&rest[1..3])? * 3600 + number(&rest[4..6])? * 60);
-        }
+        let (seconds, nanos) = civil(text)?;
         Some(Timestamp(seconds.checked_mul(1_000_000_000)?.checked_add(nanos)?))
     }
+
+    /// Whether a text is such a time, of whatever year.
+    pub fn is_time(text: &str) -> bool {
+        civil(text).is_some()
+    }
+}
+
+/// Seconds since 1970, and the nanoseconds beyond them, of a text as in RFC 3339.
+fn civil(text: &str) -> Option<(i64, i64)> {
+    let bytes = text.as_bytes();
+    // No sign, as `parse` would take one.
+    let number = |text: &str| -> Option<i64> {
+        text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+    };
+    let field = |place: usize, numbers: std::ops::RangeInclusive<i64>| {
+        number(text.get(place..place + 2)?).filter(|number| numbers.contains(number))
+    };
+    let separators = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
+    if bytes.len() < 20 || separators.iter().any(|(place, separator)| bytes[*place] != *separator) {
+        return None;
+    }
+    let (year, month, day) = (number(text.get(0..4)?)?, field(5, 1..=12)?, field(8, 1..=31)?);
+    let days = days_from_civil(year, month, day);
+    if civil_from_days(days) != (year, month, day) {
+        return None;
+    }
+    let time = field(11, 0..=23)? * 3600 + field(14, 0..=59)? * 60 + field(17, 0..=59)?;
+    let mut seconds = days * 86_400 + time;
+    let mut rest = &text[19..];
+    let mut nanos = 0i64;
+    if let Some(fraction) = rest.strip_prefix('.') {
+        let digits = fraction.bytes().take_while(u8::is_ascii_digit).count();
+        if digits == 0 || digits > 9 {
+            return None;
+        }
+        nanos = fraction[..digits].parse::<i64>().ok()? * 10i64.pow(9 - digits as u32);
+        rest = &fraction[digits..];
+    }
+    if rest != "Z" {
+        let sign = match rest.as_bytes().first()? {
+            b'+' => 1,
+            b'-' => -1,
+            _ => return None,
+        };
+        if rest.len() != 6 || !rest.is_ascii() {
+            return None;
+        }
+        if rest.as_bytes()[3] != b':' {
+            return None;
+        }
+        let (hours, minutes) = (number(&rest[1..3])?, number(&rest[4..6])?);
+        if hours > 24 || minutes > 60 {
+            return None;
+        }
+        seconds -= sign * (hours * 3600 + minutes * 60);
+    }
+    Some((seconds, nanos))
 }
 
 /// As `metav1.Time`: RFC 3339 in UTC, whole seconds.

@@ -4,11 +4,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::field::{Errors, FieldError, Path, quoted};
+use super::field::{Errors, FieldError, Path, cut, quoted};
 use super::validate::{list, text};
 use super::{ManifestCause, ManifestError, rules, walk};
 use crate::node::{GIVEN_BYTES, GivenCondition, MAX_GIVEN, is_the_nodes};
 use crate::schema;
+use crate::time::Timestamp;
 
 /// What an update of a pod's object comes to.
 #[derive(Debug)]
@@ -264,6 +265,16 @@ pub struct StatusUpdate {
 /// It says otherwise than the node, or says something that is wrong.
 pub fn status(old: &Value, new: &Value) -> Result<StatusUpdate, ManifestError> {
     let mut object = json!({ "status": new.get("status").cloned().unwrap_or_else(|| json!({})) });
+    let times = list(&new["status"], "conditions").iter();
+    let mut times =
+        times.flat_map(|condition| [&condition["lastProbeTime"], &condition["lastTransitionTime"]]);
+    if let Some(wrong) = times.find_map(|time| time.as_str().filter(|time| !Timestamp::is_time(time))) {
+        return Err(ManifestError::kind(format!(
+            "Pod in version \"v1\" cannot be handled as a Pod: parsing time {} as \"2006-01-02T15:04:05Z07:00\": it is \
+             no time as in RFC 3339",
+            quoted(&cut(wrong.to_owned()))
+        )));
+    }
     let findings = match schema::find("Pod") {
         Some(pod) => walk::check(&mut object, pod),
         None => walk::Findings::default(),

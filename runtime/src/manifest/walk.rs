@@ -9,6 +9,7 @@ use serde_json::Value as Json;
 use super::field::{Errors, FieldError, First, Path, cut};
 use crate::schema::{Field, Shape, Type, Value};
 use crate::spec::Quantity;
+use crate::time::Timestamp;
 
 /// What a walk found.
 #[derive(Debug, Default)]
@@ -141,9 +142,10 @@ fn zero_for_null(json: &mut Json, field: &Field) {
 
 fn value(json: &mut Json, field: &Field, path: &Path<'_>, findings: &mut Findings) {
     let wrong = match field.value {
-        Value::String | Value::Time => {
-            (!json.is_string()).then(|| "must be a string: put it in quotes".to_owned())
-        }
+        Value::String => (!json.is_string()).then(|| "must be a string: put it in quotes".to_owned()),
+        // A client that reads the object would fail over it.
+        Value::Time => (!json.as_str().is_some_and(Timestamp::is_time))
+            .then(|| "must be a time as in RFC 3339, such as 2006-01-02T15:04:05Z".to_owned()),
         Value::Bool => (!json.is_boolean()).then(|| "must be true or false, without quotes".to_owned()),
         Value::Int32 => integer(json, i64::from(i32::MIN), i64::from(i32::MAX)),
         Value::Int64 => integer(json, i64::MIN, i64::MAX),

@@ -255,3 +255,25 @@ fn others_say_what_is_not_the_nodes_and_nothing_else() {
         "status.conditions: Too long: may not be more than 16384 bytes",
     );
 }
+
+#[test]
+fn a_condition_with_a_time_that_no_client_could_read_is_refused_as_what_cannot_be_decoded() {
+    for field in ["lastProbeTime", "lastTransitionTime"] {
+        let given = |time: &str| {
+            let mut condition = json!({ "type": "a", "status": "True" });
+            condition[field] = time.into();
+            status(&with_status(json!({})), &with_status(json!({ "conditions": [condition] })))
+        };
+        for time in ["2026-01-31T12:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.5+01:00"] {
+            assert_eq!(given(time).expect("it is a time").given.len(), 1, "{time}");
+        }
+        for time in ["garbage", "", "2026-01-31", "2026-02-30T12:00:00Z", "2026-01-31T12:00:00z"] {
+            let error = given(time).expect_err("it is no time");
+            assert_eq!(error.status()["code"], 400, "{time}");
+            let words = format!(
+                "Pod in version \"v1\" cannot be handled as a Pod: parsing time {time:?} as \"2006-01-02T15:04:05Z07:00\""
+            );
+            assert!(error.to_string().starts_with(&words), "{error}");
+        }
+    }
+}
