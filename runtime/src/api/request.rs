@@ -149,17 +149,37 @@ impl Change {
     /// `current`, a Pod, as it is to be.
     ///
     /// # Errors
-    /// The patch says what no patch can.
+    /// The patch says what no patch can, or makes another object of it.
     pub(crate) fn apply(self, current: &Value) -> Result<Value, Status> {
         match self {
             Change::Replace(new) => Ok(new),
             Change::Patch(how, patch) => {
                 let mut object = current.clone();
                 patch::apply(&mut object, &patch, how, "Pod")?;
+                check_name(&object, current)?;
                 Ok(object)
             }
         }
     }
+}
+
+/// `checkName`: what a patch makes is called as the URL says.
+fn check_name(object: &Value, current: &Value) -> Result<(), Status> {
+    let of = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    let (name, in_url) = (of(object, "name"), of(current, "name"));
+    let (namespace, asked) = (of(object, "namespace"), of(current, "namespace"));
+    let why = if name.is_empty() {
+        format!("the name of the object ({in_url} based on URL) was undeterminable: name must be provided")
+    } else if name != in_url {
+        format!("the name of the object ({name}) does not match the name on the URL ({in_url})")
+    } else if !namespace.is_empty() && namespace != asked {
+        format!(
+            "the namespace of the object ({namespace}) does not match the namespace on the request ({asked})"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Status::bad_request(why))
 }
 
 /// What part of an object an update is about.

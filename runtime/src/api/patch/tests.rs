@@ -1,5 +1,6 @@
 use serde_json::{Value, json};
 
+use super::super::Change;
 use super::{PatchKind, apply};
 
 fn check(how: PatchKind, object: Value, patch: Value, expected: Value) {
@@ -268,5 +269,36 @@ fn all_elements_of_a_name_are_deleted_and_a_later_one_of_it_stays() {
         ),
     ] {
         check(PatchKind::Strategic, ports(json!([tcp, other, udp])), ports(patch), ports(expected));
+    }
+}
+
+#[test]
+fn a_patch_makes_no_object_of_another_name() {
+    let current = json!({ "metadata": { "name": "a", "namespace": "default" } });
+    let apply = |patch: Value| {
+        let changed = Change::Patch(PatchKind::Merge, patch).apply(&current);
+        changed.map(|_| ()).map_err(|status| (status.code, status.message))
+    };
+    let refused = |why: &str| Err((400, why.to_owned()));
+    let undeterminable = "the name of the object (a based on URL) was undeterminable: name must be provided";
+    for (metadata, expected) in [
+        (json!({ "name": "a" }), Ok(())),
+        (json!({ "namespace": null }), Ok(())),
+        (
+            json!({ "name": "b" }),
+            refused("the name of the object (b) does not match the name on the URL (a)"),
+        ),
+        (json!({ "name": null }), refused(undeterminable)),
+        (json!({ "name": "" }), refused(undeterminable)),
+        (json!(null), refused(undeterminable)),
+        (json!("a"), refused(undeterminable)),
+        (
+            json!({ "namespace": "other" }),
+            refused(
+                "the namespace of the object (other) does not match the namespace on the request (default)",
+            ),
+        ),
+    ] {
+        assert_eq!(apply(json!({ "metadata": metadata })), expected, "{metadata}");
     }
 }
