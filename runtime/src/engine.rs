@@ -24,6 +24,7 @@ mod publish;
 mod recover;
 mod requests;
 mod resolver;
+mod room;
 mod root;
 mod run;
 mod sandbox;

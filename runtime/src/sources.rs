@@ -114,6 +114,8 @@ pub struct Sources {
     node: String,
     /// Of whose files the warnings were shown to somebody else.
     warned: Option<PathBuf>,
+    /// What files take that are being written, and by how many.
+    reserved: BTreeMap<PathBuf, (Size, usize)>,
 }
 
 struct Directory {
@@ -171,6 +173,7 @@ impl Sources {
             directories,
             node: node.to_owned(),
             warned: None,
+            reserved: BTreeMap::new(),
         }
     }
 
@@ -464,13 +467,7 @@ impl Sources {
                 if !held.replace(file.size(), read.size()) {
                     // Looked at again whenever something changed: then there may be room.
                     file.stamp = None;
-                    let message = format!(
-                        "{}: no room: all manifests together may ask for {} pods and have {} MiB; take some away",
-                        path.display(),
-                        ROOM.pods,
-                        ROOM.bytes >> 20
-                    );
-                    return refuse(file, message);
+                    return refuse(file, format!("{}: {}; take some away", path.display(), no_room()));
                 }
                 file.refusal = None;
                 (file.wanted, file.definitions) = (read.wanted, read.definitions);
@@ -592,6 +589,48 @@ impl Sources {
         wins.then(|| winner.clone())
     }
 
+    /// Takes room for an object of `bytes` that is to be the file `path`, of `text` bytes, until
+    /// [`Sources::release`].
+    ///
+    /// # Errors
+    /// It would not be read: there is no room for it beside what is there and what is being written.
+    pub fn reserve(&mut self, path: &Path, bytes: usize, text: usize) -> Result<(), String> {
+        if text as u64 > MAX_BYTES {
+            return Err("its manifest is larger than 1 MiB, which none needs".to_owned());
+        }
+        let mut files: BTreeMap<PathBuf, Size> = BTreeMap::new();
+        for directory in &self.directories {
+            let here = directory.files.iter().map(|(name, file)| (directory.path.join(name), file.size()));
+            files.extend(here);
+        }
+        for (path, (size, _)) in &self.reserved {
+            let held = files.entry(path.clone()).or_default();
+            *held = held.or(*size);
+        }
+        let old = files.remove(path);
+        let beside = files.keys().filter(|other| other.parent() == path.parent()).count();
+        if old.is_none() && beside >= MAX_FILES {
+            return Err(format!("no room: a directory may have {MAX_FILES} manifests; delete some"));
+        }
+        let new = Size { pods: 1, bytes };
+        if !files.into_values().sum::<Size>().replace(Size::default(), new) {
+            return Err(format!("{}; delete some", no_room()));
+        }
+        let (size, writers) = self.reserved.entry(path.to_owned()).or_default();
+        (*size, *writers) = (size.or(new), *writers + 1);
+        Ok(())
+    }
+
+    /// A file for which room was taken was read, or was not written.
+    pub fn release(&mut self, path: &Path) {
+        if let Some((_, writers)) = self.reserved.get_mut(path) {
+            *writers -= 1;
+            if *writers == 0 {
+                self.reserved.remove(path);
+            }
+        }
+    }
+
     /// Whether `source` is a file that is there and cannot be understood: what
     /// it wanted before stays.
     pub fn is_refused(&self, source: &Path) -> bool {
@@ -668,6 +707,11 @@ impl Wanted {
 }
 
 impl Size {
+    /// Room for the one as well as for the other.
+    fn or(self, other: Size) -> Size {
+        Size { pods: self.pods.max(other.pods), bytes: self.bytes.max(other.bytes) }
+    }
+
     /// Makes room for `new` in the place of `old`; `false`, with nothing changed, if there is none.
     fn replace(&mut self, old: Size, new: Size) -> bool {
         let with = Size {
@@ -689,6 +733,11 @@ impl std::iter::Sum for Size {
             bytes: all.bytes + one.bytes,
         })
     }
+}
+
+fn no_room() -> String {
+    let (pods, bytes) = (ROOM.pods, ROOM.bytes >> 20);
+    format!("no room: all manifests together may ask for {pods} pods and have {bytes} MiB")
 }
 
 /// At most [`MESSAGE`] bytes of it.

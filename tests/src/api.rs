@@ -25,12 +25,23 @@ pub(crate) fn request(
 
 /// The same with a body that may be anything.
 pub(crate) fn send(socket: &Path, method: &str, path: &str, body: &str) -> io::Result<(u16, Value)> {
+    send_as(socket, method, path, "application/json", body)
+}
+
+/// The same with a body of another type.
+pub(crate) fn send_as(
+    socket: &Path,
+    method: &str,
+    path: &str,
+    kind: &str,
+    body: &str,
+) -> io::Result<(u16, Value)> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     write!(
         stream,
         "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\
-         Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+         Content-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     )?;
     let mut answer = Vec::new();

@@ -493,6 +493,13 @@ impl Device {
         api::send(&self.socket(), "POST", path, body).expect("the API answers")
     }
 
+    /// A PATCH of the kind `json`, `merge` or `strategic-merge`: its code and its answer.
+    pub fn patch(&self, path: &str, kind: &str, body: &Value) -> (u16, Value) {
+        let kind = format!("application/{kind}-patch+json");
+        let answer = api::send_as(&self.socket(), "PATCH", path, &kind, &body.to_string());
+        answer.expect("the API answers")
+    }
+
     /// A TCP port that leads to the API.
     pub fn forward(&self) -> Forwarder {
         Forwarder::start(&self.socket()).expect("127.0.0.1 has a free port")

@@ -8,9 +8,10 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nodlet_tests::{Device, Holdings, Memory, manifest};
+use serde_json::{Value, json};
 
 /// KiB of an agent that reads the worst manifest there is: its text, 50 000 tokens or 25 000
 /// values of it, and the messages about that.
@@ -258,6 +259,140 @@ fn the_worst_bodies_there_are_cost_little() {
         }
     });
     watched.stayed_below(SERVING, "60 bodies at a time");
+    watched.is_undisturbed();
+    watched.fell_again();
+}
+
+#[test]
+fn the_worst_patches_there_are_cost_little() {
+    let watched = Watched::start();
+    let status = "/api/v1/namespaces/default/pods/witness/status";
+    let copies = |from: &str, to: &dyn Fn(usize) -> String, how_many: usize| {
+        (0..how_many)
+            .map(|number| json!({ "op": "copy", "from": from, "path": to(number) }))
+            .collect::<Vec<_>>()
+    };
+    let patch = |first: Value, copies: Vec<Value>| -> Value {
+        [json!({ "op": "add", "path": "/x", "value": first })].into_iter().chain(copies).collect()
+    };
+    let nested = (0..100).fold(json!({}), |inner, _| json!({ "a": inner }));
+    let deeper = |copy: usize| format!("/x{}", "/a".repeat((101 << copy) - 1));
+    let beside = |number: usize| format!("/x{number}");
+    let worst = [
+        ("copies into what is copied", patch(nested, copies("/x", &deeper, 8)), 422),
+        ("empty lists", patch(vec![json!([]); 20_000].into(), copies("/x", &beside, 9)), 413),
+        ("lists in themselves", patch(json!([[]]), copies("/x", &|_| "/x/-".to_owned(), 60)), 413),
+        ("a long text", patch("x".repeat(400_000).into(), copies("/x", &beside, 9)), 413),
+    ];
+    for (what, patch, expected) in worst {
+        let (code, answer) = watched.device.patch(status, "json", &patch);
+        assert_eq!(code, expected, "{what}: {}", answer["message"]);
+        watched.is_undisturbed();
+        watched.stayed_below(READING, what);
+    }
+    let names = |turned: bool| -> Vec<Value> {
+        let name = |number: i32| format!("f{}", if turned { 11_000 - number } else { number }).into();
+        (0..11_000).map(name).collect()
+    };
+    let order = json!({ "x": names(false), "$setElementOrder/x": names(true) });
+    let started = Instant::now();
+    assert_eq!(watched.device.patch(status, "strategic-merge", &order).0, 200);
+    // Some 0.2 s; with the square of its length it was more than two minutes.
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+    watched.stayed_below(READING, "an order");
+    watched.is_undisturbed();
+    watched.fell_again();
+}
+
+/// What an API keeps, by file name.
+fn kept(device: &Device) -> Vec<String> {
+    let entries = fs::read_dir(device.path("/var/lib/nodlet/manifests")).expect("something was kept");
+    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn what_finds_no_room_is_forbidden_and_lies_nowhere() {
+    let watched = Watched::start();
+    let device = &watched.device;
+    // Some at a time: what is being written takes its room already.
+    let post = |path: &str, objects: Vec<Value>| -> Vec<(u16, Value)> {
+        let mut answers = Vec::new();
+        for some in objects.chunks(6) {
+            thread::scope(|scope| {
+                let clients: Vec<_> = some
+                    .iter()
+                    .map(|object| scope.spawn(|| device.post(path, &object.to_string())))
+                    .collect();
+                answers.extend(clients.into_iter().map(|client| client.join().expect("it is answered")));
+            });
+        }
+        answers
+    };
+    let pod = |number: usize, size: usize| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": format!("p{number}"), "annotations": { "a": "x".repeat(size) } },
+            "spec": { "containers": [{ "name": "a", "image": "localhost/none:1" }] },
+        })
+    };
+    let pods = "/api/v1/namespaces/default/pods";
+    let forbidden = |answer: &Value, what: &str| {
+        let message = answer["message"].as_str().unwrap_or_default().to_owned();
+        let words =
+            "is forbidden: no room: all manifests together may ask for 1024 pods and have 4 MiB; delete some";
+        assert!(message.starts_with(what) && message.ends_with(words), "{message}");
+        assert_eq!(answer["reason"], "Forbidden");
+    };
+    let answers = post(pods, (0..40).map(|number| pod(number, 200_000)).collect());
+    let created = answers.iter().filter(|(code, _)| *code == 201).count();
+    for (_, answer) in answers.iter().filter(|(code, _)| *code != 201) {
+        forbidden(answer, "pods \"p");
+    }
+    assert_eq!((created, device.pods().len(), kept(device).len()), (20, 21, 20));
+    // What takes the place of another needs only the difference.
+    let (_, there) = answers.iter().find(|(code, _)| *code == 201).expect("some are there");
+    let name = there["metadata"]["name"].as_str().expect("a pod has a name");
+    let number: usize = name[1..].parse().expect("a number");
+    let put = |size: usize| device.request("PUT", &format!("{pods}/{name}"), Some(&pod(number, size)));
+    let annotate = |size: usize| {
+        let patch = json!({ "metadata": { "annotations": { "a": "x".repeat(size) } } });
+        device.patch(&format!("{pods}/{name}"), "merge", &patch)
+    };
+    assert_eq!(annotate(200_001).0, 200);
+    let (code, answer) = put(200_002);
+    assert_eq!(code, 200, "{}", answer["message"]);
+    // And nothing is written that would not be read again.
+    let before = kept(device);
+    assert_eq!(post(pods, vec![pod(99, 200_000)])[0].0, 403);
+    assert_eq!(device.post(&format!("{pods}?dryRun=All"), &pod(99, 200_000).to_string()).0, 403);
+    assert_eq!(kept(device), before);
+    for number in 0..40 {
+        device.request("DELETE", &format!("{pods}/p{number}?gracePeriodSeconds=0"), None);
+    }
+    device.wait_within(LONG, "all pods but one to be gone", || device.pods() == ["witness"]);
+    let preset = |number: usize| {
+        let variables: Vec<Value> =
+            (0..200).map(|name| json!({ "name": format!("V{name}"), "value": "x".repeat(1000) })).collect();
+        json!({
+            "apiVersion": "settings.k8s.io/v1alpha1", "kind": "PodPreset",
+            "metadata": { "name": format!("p{number}") },
+            "spec": { "selector": { "matchLabels": { "a": format!("b{number}") } }, "env": variables },
+        })
+    };
+    let presets = "/apis/settings.k8s.io/v1alpha1/namespaces/default/podpresets";
+    let answers = post(presets, (0..40).map(preset).collect());
+    let created = answers.iter().filter(|(code, _)| *code == 201).count();
+    for (_, answer) in answers.iter().filter(|(code, _)| *code != 201) {
+        forbidden(answer, "podpresets.settings.k8s.io \"p");
+    }
+    assert!((15..=20).contains(&created), "{created} are created");
+    assert_eq!(kept(device).len(), created);
+    assert_eq!(device.get(presets).expect("a list")["items"].as_array().map(Vec::len), Some(created));
+    for number in 0..40 {
+        device.request("DELETE", &format!("{presets}/p{number}"), None);
+    }
+    assert!(kept(device).is_empty());
+    watched.stayed_below(2 * LISTING, "40 objects of 200 KB through the API");
     watched.is_undisturbed();
     watched.fell_again();
 }

@@ -70,20 +70,28 @@ impl Engine {
             let object = self.shown_as(&name).unwrap_or_else(|| definition.object.clone());
             return drop(reply.try_send(Ok(shown(object, applied))));
         }
+        let (path, qualified) = (self.definition_path(&name), definition.kind.qualified());
+        let called = (&*qualified, &*definition.name);
         if dry_run {
-            return drop(reply.try_send(Ok(shown(definition.object.clone(), applied))));
+            let room = self.has_room(&path, called, &definition.object);
+            return drop(reply.try_send(room.map(|()| shown(definition.object.clone(), applied))));
         }
-        let path = self.definition_path(&name);
-        let bytes = serde_json::to_vec_pretty(&definition.object).expect("an object that was JSON before");
+        let bytes = match self.reserve(&path, called, &definition.object) {
+            Ok(bytes) => bytes,
+            Err(status) => return drop(reply.try_send(Err(status))),
+        };
         let fault = self.shell.fault.clone();
         let kept = {
             let path = path.clone();
             self.shell.storage.run(move || crate::store::replace(&path, &bytes, &*fault))
         };
         self.shell.then(kept, move |engine, kept| {
+            if kept.is_ok() {
+                engine.read_sources();
+            }
+            engine.is_kept(&path);
             let answer = match kept {
                 Ok(()) => {
-                    engine.read_sources();
                     engine.publish_changed();
                     let object = engine.shown_as(&name).unwrap_or(definition.object);
                     Ok(Accepted { object, applied, warnings: definition.warnings })

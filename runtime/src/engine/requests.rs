@@ -113,6 +113,13 @@ impl Engine {
                     }
                 }
                 let shown = |object: Value, applied, warnings| Accepted { object, applied, warnings };
+                let path = self.applied_path(&manifest.pod.namespace, &manifest.pod.name);
+                if dry_run
+                    && applied != Applied::Unchanged
+                    && let Err(status) = self.has_room(&path, ("pods", &manifest.pod.name), &manifest.object)
+                {
+                    return drop(reply.try_send(Err(status)));
+                }
                 if dry_run || applied == Applied::Unchanged {
                     let _ = reply.try_send(Ok(shown(manifest.object, applied, manifest.warnings)));
                     return;
@@ -189,12 +196,11 @@ impl Engine {
     /// Makes an applied pod durable, and answers when it is.
     pub(super) fn keep(&mut self, manifest: Manifest, applied: Applied, reply: Reply<Accepted>) {
         let path = self.applied_path(&manifest.pod.namespace, &manifest.pod.name);
-        // Without the node's name, which may be another after the next start.
-        let mut object = manifest.object.clone();
-        if let Some(spec) = object["spec"].as_object_mut() {
-            spec.remove("nodeName");
-        }
-        let bytes = serde_json::to_vec_pretty(&object).expect("an object that was JSON before");
+        let bytes = match self.reserve(&path, ("pods", &manifest.pod.name), &manifest.object) {
+            Ok(bytes) => bytes,
+            Err(status) => return drop(reply.try_send(Err(status))),
+        };
+        self.set_updating(&manifest.pod.uid, true);
         let fault = self.shell.fault.clone();
         let kept = {
             let path = path.clone();
@@ -202,9 +208,12 @@ impl Engine {
         };
         self.shell.then(kept, move |engine, kept| {
             engine.set_updating(&manifest.pod.uid, false);
+            if kept.is_ok() {
+                engine.read_sources();
+            }
+            engine.is_kept(&path);
             let answer = match kept {
                 Ok(()) => {
-                    engine.read_sources();
                     engine.publish_changed();
                     // With what presets have added to it, if it is the one that is told.
                     let told = (manifest.pod.namespace.clone(), manifest.pod.name.clone());

@@ -28,10 +28,7 @@ impl Engine {
     pub(super) fn update(&mut self, namespace: &str, name: &str, asked: Updating, reply: Reply<Accepted>) {
         match self.try_update(namespace, name, asked) {
             Ok(Updated::Now(accepted)) => drop(reply.try_send(Ok(accepted))),
-            Ok(Updated::WhenKept(manifest)) => {
-                self.set_updating(&manifest.pod.uid, true);
-                self.keep(*manifest, Applied::Configured, reply);
-            }
+            Ok(Updated::WhenKept(manifest)) => self.keep(*manifest, Applied::Configured, reply),
             Err(status) => drop(reply.try_send(Err(status))),
         }
     }
@@ -124,12 +121,6 @@ impl Engine {
         }
         let manifest = manifest::admit(changed, how(validation), &self.shell.config.node_name)
             .map_err(|error| refused(&error))?;
-        if (&manifest.pod.namespace, &manifest.pod.name) != (namespace, name) {
-            return Err(Status::bad_request(format!(
-                "the name of the object ({}) does not match the name on the URL ({name})",
-                manifest.pod.name
-            )));
-        }
         let mut old: Value = serde_json::from_str(told.object.get()).map_err(Status::internal)?;
         told.leave_out_priority(&mut old);
         match update::compare(&old, &manifest.object) {

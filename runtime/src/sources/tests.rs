@@ -363,3 +363,65 @@ fn presets_are_read_beside_pods_and_override_each_other_as_these_do() {
     sources.read(Instant::now());
     assert_eq!(values(&sources), ["vendor", "first"]);
 }
+
+#[test]
+fn room_is_taken_for_what_is_being_written_and_given_back_when_it_was_read() {
+    let scratch = Scratch::new("room");
+    let (vendor, ours) = (scratch.0.join("vendor"), scratch.0.join("ours"));
+    for directory in [&vendor, &ours] {
+        fs::create_dir_all(directory).expect("made");
+    }
+    let big = |name: &str, size: usize| {
+        manifest(name, "one")
+            .replace("metadata: {", &format!("metadata: {{annotations: {{a: {}}}, ", "x".repeat(size)))
+    };
+    for number in 0..15 {
+        fs::write(vendor.join(format!("{number}")), big(&format!("p{number}"), 250_000)).expect("written");
+    }
+    let mut sources = Sources::new(vec![vendor.clone(), ours.clone()], "node");
+    sources.read(Instant::now());
+    let left = ROOM.bytes - sources.directories[0].files.values().map(ReadFile::size).sum::<Size>().bytes;
+    let full =
+        Err("no room: all manifests together may ask for 1024 pods and have 4 MiB; delete some".to_owned());
+    let (a, b) = (ours.join("a"), ours.join("b"));
+    assert_eq!(sources.reserve(&a, left + 1, 0), full);
+    assert_eq!(sources.reserve(&a, left, 0), Ok(()));
+    assert_eq!(sources.reserve(&b, 1, 0), full, "while the other is being written");
+    assert_eq!(sources.reserve(&a, left, 0), Ok(()), "in the place of the same file");
+    sources.release(&a);
+    assert_eq!(sources.reserve(&b, 1, 0), full, "one of two writers is left");
+    sources.release(&a);
+    assert_eq!(sources.reserve(&b, left, 0), Ok(()), "nothing came of it");
+    sources.release(&b);
+    // What it takes the place of gives its room back, and what is there keeps it.
+    let first = vendor.join("0");
+    assert_eq!(sources.reserve(&first, left + 250_000, 0), Ok(()));
+    assert_eq!(sources.reserve(&b, 1_000, 0), full);
+    sources.release(&first);
+    assert_eq!(sources.reserve(&first, 1, 0), Ok(()));
+    assert_eq!(sources.reserve(&b, left + 1, 0), full, "the old one is there still");
+    sources.release(&first);
+    let long = sources.reserve(&b, 1, MAX_BYTES as usize + 1);
+    assert_eq!(long, Err("its manifest is larger than 1 MiB, which none needs".to_owned()));
+    assert!(sources.reserved.is_empty());
+}
+
+#[test]
+fn no_room_is_taken_for_a_file_beyond_those_that_are_read() {
+    let scratch = Scratch::new("full");
+    for number in 0..MAX_FILES {
+        fs::write(scratch.0.join(format!("{number:05}")), "").expect("written");
+    }
+    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
+    sources.read(Instant::now());
+    assert_eq!(
+        sources.reserve(&scratch.0.join("a"), 1, 1),
+        Err("no room: a directory may have 1024 manifests; delete some".to_owned())
+    );
+    assert_eq!(sources.reserve(&scratch.0.join("00007"), 1, 1), Ok(()));
+    fs::remove_file(scratch.0.join("00008")).expect("removed");
+    sources.read(Instant::now() + SAVED_WITHIN * 2);
+    sources.read(Instant::now() + SAVED_WITHIN * 4);
+    assert_eq!(sources.reserve(&scratch.0.join("a"), 1, 1), Ok(()));
+    assert!(sources.reserve(&scratch.0.join("b"), 1, 1).is_err(), "the other is being written");
+}

@@ -1,0 +1,51 @@
+//! Room for what the API is asked to keep. It is asked for before a file is written: what finds none
+//! is answered so, and does not lie on flash where nobody reads it.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::api::Status;
+
+use super::Engine;
+
+impl Engine {
+    /// Takes room for `object`, called `name` among `resource`, which is to be the file `path`; what is
+    /// to be written.
+    ///
+    /// # Errors
+    /// There is no room, as for a quota that is exceeded.
+    pub(super) fn reserve(
+        &self,
+        path: &Path,
+        (resource, name): (&str, &str),
+        object: &Value,
+    ) -> Result<Vec<u8>, Status> {
+        // Without the node's name, which may be another after the next start.
+        let mut object = object.clone();
+        let bytes = object.to_string().len();
+        if let Some(spec) = object["spec"].as_object_mut() {
+            spec.remove("nodeName");
+        }
+        let text = serde_json::to_vec_pretty(&object).expect("an object that was JSON before");
+        let reserved = self.shell.sources.borrow_mut().reserve(path, bytes, text.len());
+        reserved
+            .map(|()| text)
+            .map_err(|why| Status::forbidden(format!("{resource} \"{name}\" is forbidden: {why}")))
+    }
+
+    /// Whether [`Engine::reserve`] would find room.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn has_room(&self, path: &Path, of: (&str, &str), object: &Value) -> Result<(), Status> {
+        self.reserve(path, of, object)?;
+        self.is_kept(path);
+        Ok(())
+    }
+
+    /// It is there now and was read, or will never be.
+    pub(super) fn is_kept(&self, path: &Path) {
+        self.shell.sources.borrow_mut().release(path);
+    }
+}
