@@ -96,6 +96,7 @@ pub(super) fn capacity_of_the_machine(paths: &Paths) -> Amounts {
     let records = paths.records();
     let disk = records.ancestors().find_map(|directory| nix::sys::statvfs::statvfs(directory).ok());
     // Their types are others on other machines.
+    #[allow(clippy::unnecessary_cast)]
     let storage = disk.map_or(0, |disk| (disk.blocks() as u64).saturating_mul(disk.fragment_size() as u64));
     let bounded = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     Amounts {

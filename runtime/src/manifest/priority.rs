@@ -80,11 +80,8 @@ impl Priority {
         let (name, class) = match (asked, classes.get(asked)) {
             ("", _) => {
                 let defaults = classes.iter().filter(|(_, class)| class.global_default);
-                let default = defaults
-                    .min_by_key(|(_, class)| class.value)
-                    .map(|(name, class)| (&**name, *class))
-                    .unwrap_or(("", default));
-                default
+                let least = defaults.min_by_key(|(_, class)| class.value);
+                least.map_or(("", default), |(name, class)| (&**name, *class))
             }
             (_, Some(class)) => (asked, *class),
             (_, None) => match built_in() {

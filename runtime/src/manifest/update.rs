@@ -269,7 +269,7 @@ pub fn status(old: &Value, new: &Value) -> Result<StatusUpdate, ManifestError> {
     let mut times =
         times.flat_map(|condition| [&condition["lastProbeTime"], &condition["lastTransitionTime"]]);
     if let Some(wrong) = times.find_map(|time| time.as_str().filter(|time| !Timestamp::is_time(time))) {
-        return Err(ManifestError::kind(format!(
+        return Err(ManifestError::of_kind(format!(
             "Pod in version \"v1\" cannot be handled as a Pod: parsing time {} as \"2006-01-02T15:04:05Z07:00\": it is \
              no time as in RFC 3339",
             quoted(&cut(wrong.to_owned()))
