@@ -276,7 +276,10 @@ impl Node {
             return;
         }
         let was_judged = record.as_ref().is_some_and(|record| record.was_judged());
-        let state = PodState::wanted(index, pod, record, now);
+        let mut state = PodState::wanted(index, pod, record, now);
+        if was_judged {
+            state.set_judged();
+        }
         let is_new = !was_judged && state.is_active() && !state.pod().is_gated();
         self.pods.push(state);
         if is_new {
@@ -286,6 +289,7 @@ impl Node {
 
     /// Judges the pod at `place`, which comes to this node.
     fn admit(&mut self, place: usize, now: Instant) {
+        self.pods[place].set_judged();
         let (index, pod) = (self.pods[place].index(), self.pods[place].pod().clone());
         // A pod that takes the place of another of its name takes its room too.
         let others = self

@@ -68,6 +68,8 @@ pub struct PodState {
     index: PodIndex,
     pod: Rc<Pod>,
     stage: Stage,
+    /// The node took it, or did not.
+    judged: bool,
     wish: Wish,
     /// Wanted again while it goes: to be taken anew when it is forgotten.
     again: Option<Rc<Pod>>,
@@ -112,6 +114,7 @@ impl PodState {
     /// A pod that an agent of before left behind.
     pub(crate) fn found(index: PodIndex, found: Found, wish: Wish, now: Instant) -> Self {
         let mut state = PodState::blank(index, found.pod, wish, now);
+        state.set_judged();
         if let Some(record) = found.record {
             state.restore(record, now);
         }
@@ -120,6 +123,11 @@ impl PodState {
         state.settle(now);
         state.remember_transitions(&found.status.conditions);
         state
+    }
+
+    /// The node has decided whether it takes it, which it does once.
+    pub(crate) fn set_judged(&mut self) {
+        self.judged = true;
     }
 
     /// It never ran here, and never will.
@@ -144,6 +152,7 @@ impl PodState {
             index,
             pod,
             stage: Stage::Active,
+            judged: false,
             wish,
             again: None,
             sandbox: Sandbox::Absent,

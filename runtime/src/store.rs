@@ -286,6 +286,8 @@ struct ContainerOnFlash {
     decided: Option<When>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     redefined: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    superseded: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -344,6 +346,7 @@ impl OnFlash<'_> {
             container_id: container.container_id.clone(),
             decided: container.decided.map(|moment| When::new(moment, anchor)),
             redefined: container.redefined,
+            superseded: container.superseded,
         };
         OnFlash {
             version: VERSION,
@@ -378,6 +381,7 @@ impl OnFlash<'_> {
             container_id: container.container_id,
             decided: container.decided.map(|when| when.into_moment(same_boot)),
             redefined: container.redefined,
+            superseded: container.superseded,
         };
         Record {
             phase: self.phase,

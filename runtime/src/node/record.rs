@@ -125,6 +125,9 @@ pub struct ContainerRecord {
     /// Its newest run was ended because its image is another by now, and another run follows.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub redefined: bool,
+    /// Its newest run ended, and counts for nothing since all were to begin again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub superseded: bool,
 }
 
 /// An exit as it is kept.

@@ -241,7 +241,8 @@ impl PodState {
             message: message.map(str::to_owned),
             // With gates it has not been accepted yet; and one that waits for room is judged anew by
             // another agent, for whether others still end for it is not on flash.
-            start_time: Some(self.start_time).filter(|_| !self.pod.is_gated() && !self.waits_for_room),
+            start_time: Some(self.start_time)
+                .filter(|_| self.judged && !self.pod.is_gated() && !self.waits_for_room),
             containers: self
                 .containers()
                 .map(|(index, container)| container_record(&self.pod.spec.container(index).name, container))
@@ -327,9 +328,16 @@ impl PodState {
             None => self.sandbox = Sandbox::Lost,
         }
         let pod = self.pod.clone();
+        let is_over = matches!(self.stage, Stage::Stopped);
         for found in attempts {
             let index = found.attempt.container;
             let Some(container) = self.containers.get_mut(usize::from(index.0)) else { continue };
+            // The pod ended before all began again: what was told of a run that counts for nothing stays.
+            let counts = found.exit.is_none() && sandbox.is_some() || !container.was_to_begin_again();
+            if is_over && !counts {
+                (container.superseded, container.ran_here) = (true, false);
+                continue;
+            }
             let first = container.started.is_none();
             if !first && found.attempt.number <= container.number {
                 continue;
@@ -424,6 +432,7 @@ fn container_record(name: &str, container: &ContainerState) -> ContainerRecord {
         container_id: identity.as_ref().map(|identity| identity.id.to_string()),
         decided: container.decided.filter(|_| container.begun() > 0),
         redefined: container.redefined,
+        superseded: container.was_to_begin_again(),
     }
 }
 
@@ -450,6 +459,11 @@ fn restore_container(container: &mut ContainerState, record: &ContainerRecord) {
         finished_at: Some(exit.finished_at),
         id: id.clone().filter(|_| exit.number == newest && exit.reason != START_ERROR),
     });
+    if record.superseded {
+        container.superseded = true;
+        container.ended = Some(Box::new(Ended::of_all(newest)));
+        return;
+    }
     match seen {
         Some(ended) if ended.number == newest => container.ended = Some(Box::new(ended)),
         earlier => {

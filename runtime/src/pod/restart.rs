@@ -25,6 +25,21 @@ const RESTARTING: &str = "RestartingAllContainers";
 /// What is said of it.
 const REMOVED: &str = "The container is removed because RestartAllContainers in place";
 
+impl Ended {
+    /// Of a run that counts for nothing since all begin again.
+    pub(super) fn of_all(number: u32) -> Ended {
+        Ended {
+            number,
+            code: 137,
+            reason: RESTARTING.into(),
+            message: REMOVED.into(),
+            started_at: None,
+            finished_at: None,
+            id: None,
+        }
+    }
+}
+
 impl ContainerState {
     /// The policy that holds for this container.
     pub(super) fn own_policy(&self, of_pod: RestartPolicy) -> RestartPolicy {
@@ -47,6 +62,11 @@ impl ContainerState {
             Role::Init | Role::Sidecar | Role::Regular => true,
             Role::Ephemeral => false,
         }
+    }
+
+    /// Its newest run ended, and counts for nothing since all were to begin again.
+    pub(super) fn was_to_begin_again(&self) -> bool {
+        self.ended.as_ref().is_some_and(|ended| &*ended.reason == RESTARTING)
     }
 
     /// What rules of its own say of how its newest run ended; none say anything of a kill by a probe.
@@ -110,15 +130,7 @@ impl PodState {
         for container in self.containers.iter_mut().filter(|container| container.superseded) {
             container.ran_here = false;
             if let Run::Exited = container.run {
-                container.ended = Some(Box::new(Ended {
-                    number: container.number,
-                    code: 137,
-                    reason: RESTARTING.into(),
-                    message: REMOVED.into(),
-                    started_at: None,
-                    finished_at: None,
-                    id: None,
-                }));
+                container.ended = Some(Box::new(Ended::of_all(container.number)));
                 container.waiting = Some(WaitingReason { reason: RESTARTING, message: REMOVED.into() });
             }
         }

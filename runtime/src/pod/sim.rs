@@ -352,6 +352,7 @@ impl Sim {
         let mut rounds = 0;
         loop {
             let plan = self.node.plan(self.now);
+            self.note_stops();
             self.ring.planned(self.now, &self.node, &plan);
             self.keep_told();
             self.largest_plan = self.largest_plan.max(plan.actions.len());
@@ -366,6 +367,16 @@ impl Sim {
             self.watch();
             if done {
                 break;
+            }
+        }
+    }
+
+    /// Since when pods are stopped, also those of which nothing is to be done for it yet.
+    fn note_stops(&mut self) {
+        for state in self.node.pods().filter(|state| state.termination_grace().is_some()) {
+            let uid = &state.pod().uid;
+            if let Some(world) = self.pods.iter_mut().find(|world| world.pod.uid == *uid) {
+                world.order.notes_stop(self.now, state.termination_grace());
             }
         }
     }
@@ -391,7 +402,7 @@ impl Sim {
                     // It may be given ephemeral containers, which never begin.
                     containers.retain(|one| before.iter().any(|before| before[0] == one[0]));
                     assert_eq!(*shown, phase, "{uid} was over\n{}", self.log);
-                    assert_eq!(before, &containers, "{uid} was over");
+                    assert_eq!(before, &containers, "{uid} was over\n{}", self.log);
                 }
                 None if state.is_interrupted() => {
                     assert!(
