@@ -682,10 +682,13 @@ impl Wanted {
         let mut object = serde_json::from_str(self.object.get()).map_err(|error| error.to_string())?;
         let priority = Priority::of(&object, classes, before)?;
         priority.show(&mut object);
-        let mut pod = Pod::clone(&self.pod);
-        pod.priority = priority.value();
-        priority.class().clone_into(&mut pod.spec.priority_class_name);
-        let manifest = Manifest { pod: Rc::new(pod), object, warnings: self.warnings.clone() };
+        let mut pod = self.pod.clone();
+        if (pod.priority, &*pod.spec.priority_class_name) != (priority.value(), priority.class()) {
+            let pod = Rc::make_mut(&mut pod);
+            pod.priority = priority.value();
+            priority.class().clone_into(&mut pod.spec.priority_class_name);
+        }
+        let manifest = Manifest { pod, object, warnings: self.warnings.clone() };
         Ok(Wanted { priority: Some(Rc::new(priority)), ..self.changed(manifest) })
     }
 

@@ -76,7 +76,10 @@ spec:
 
 #[test]
 fn a_pod_and_its_node_are_described_as_kubectl_describes_them() {
-    let device = Device::start();
+    let mut device = Device::new();
+    device.agent_arguments(["--node-labels=disk=fast"]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
     let kubectl = Kubectl::new(&device);
     device.write_manifest("rich.yaml", RICH);
     device

@@ -109,7 +109,10 @@ fn what_the_node_says_nobody_else_says() {
 
 #[test]
 fn a_gated_pod_starts_when_its_gates_are_removed_through_the_api() {
-    let mut device = Device::start();
+    let mut device = Device::new();
+    device.agent_arguments(["--node-labels=disk=fast"]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
     let gated =
         manifest::pod_with("web", "sleep", "schedulingGates: [{name: example.com/a}, {name: example.com/b}]");
     assert_eq!(device.nodlet_with_input(["apply", "-f", "-"], &gated).ok(), "pod/web created\n");

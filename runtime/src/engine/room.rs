@@ -24,7 +24,7 @@ impl Engine {
         // Without the node's name, which may be another after the next start.
         let mut object = object.clone();
         let bytes = object.to_string().len();
-        if let Some(spec) = object["spec"].as_object_mut() {
+        if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
             spec.remove("nodeName");
         }
         let text = serde_json::to_vec_pretty(&object).expect("an object that was JSON before");
