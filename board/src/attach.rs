@@ -21,9 +21,11 @@ pub(crate) const VERB: Verb = Verb {
     summary: "Attach to a container that runs",
     help: "\
 Show what a running container writes from now on, and with -i pass on input to it
-(`stdin: true`). Ends with the container's output; with `stdinOnce: true` the
-container's input ends with yours, otherwise your session does. Who reads too slowly
-misses some of the output, and is told how much; the log has all of it.
+(`stdin: true`). The first who attaches to a container with input sees also what it has
+written so far, or is told how much that is if it is more than 64 KiB. Ends with the
+container's output; with `stdinOnce: true` the container's input ends with yours,
+otherwise your session does. Who reads too slowly misses some of the output, and is told
+how much; the log has all of it.
 
 Usage: nodlet attach POD [-c CONTAINER] [flags]
 

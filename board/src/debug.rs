@@ -34,13 +34,13 @@ Examples:
 
 Flags:
       --arguments-only    the words after -- are arguments of the image's command
-      --attach            attach to it, which -i does too
+      --attach            show what it writes, which -i does too
   -c, --container NAME    name of the new container
       --image IMAGE       image of the new container
       --image-pull-policy POLICY  of the image: Always, IfNotPresent or Never
   -n, --namespace NAME    of this namespace instead of default
       --profile PROFILE   what it may: general, baseline, restricted, netadmin or sysadmin
-  -i, --stdin             pass on standard input
+  -i, --stdin             pass on standard input; without -t its input ends with yours
       --target NAME       see the processes of this container
   -t, --tty               give it a terminal
       --root DIR          of the agent of this root
@@ -83,7 +83,9 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     if !debug.attach {
         return Ok(ExitCode::SUCCESS);
     }
-    if wait(&context, &client, &debug.pod, &name)? == Begun::Ended {
+    // Whoever only watches has all of it from the log: what it has written so far is kept for
+    // those who attach only if it has input.
+    if wait(&context, &client, &debug.pod, &name)? == Begun::Ended || !debug.stdin {
         return show_log(&client, &pod, &name);
     }
     let detach_keys = session::parse_keys(DETACH_KEYS).unwrap_or_default();
@@ -206,12 +208,17 @@ impl Debug {
         Ok(debug)
     }
 
-    /// What `kubectl debug` would add.
+    /// What `kubectl debug` would add, but for the end of its input.
     fn new_container(&self, name: &str) -> Result<Value, Failure> {
         let mut container = json!({
             "name": name, "image": self.image, "stdin": self.stdin, "tty": self.tty,
             "terminationMessagePolicy": "File",
         });
+        if self.stdin && self.attach && !self.tty {
+            // The end of our input is the end of its own: by kubectl's way it would be that of the
+            // session, and of what is written after it nothing would be seen.
+            container["stdinOnce"] = true.into();
+        }
         if let Some(target) = &self.target {
             container["targetContainerName"] = target.as_str().into();
         }
@@ -290,6 +297,11 @@ mod tests {
         let general = of("web --image busybox --arguments-only -- -v").expect("it is right");
         assert_eq!(general["securityContext"], json!({ "capabilities": { "add": ["SYS_PTRACE"] } }));
         assert_eq!((&general["args"], general.get("command")), (&json!(["-v"]), None));
+        for (flags, once) in [("-i", true), ("-it", false), ("-i --attach=false", false), ("--attach", false)]
+        {
+            let container = of(&format!("web --image busybox {flags}")).expect("it is right");
+            assert_eq!(container["stdinOnce"] == true, once, "{flags}");
+        }
         let sysadmin = of("web --image busybox --profile sysadmin").expect("it is right");
         assert_eq!(sysadmin["securityContext"], json!({ "privileged": true }));
         assert!(

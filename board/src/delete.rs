@@ -64,7 +64,8 @@ struct Named {
     kind: &'static str,
     /// Where the API has it.
     collection: String,
-    namespace: String,
+    /// None of a kind that all namespaces share.
+    namespace: Option<String>,
     name: String,
 }
 
@@ -75,11 +76,12 @@ impl Named {
             "priorityclasses" => ("priorityclass.scheduling.k8s.io", "apis/scheduling.k8s.io/v1"),
             _ => ("pod", "api/v1"),
         };
-        let collection = match resource {
-            "priorityclasses" => format!("/{root}/{resource}"),
-            _ => format!("/{root}/namespaces/{}/{resource}", encode(namespace)),
+        let namespace = (resource != "priorityclasses").then_some(namespace);
+        let collection = match namespace {
+            None => format!("/{root}/{resource}"),
+            Some(namespace) => format!("/{root}/namespaces/{}/{resource}", encode(namespace)),
         };
-        Named { kind, collection, namespace: namespace.into(), name: name.into() }
+        Named { kind, collection, namespace: namespace.map(str::to_owned), name: name.into() }
     }
 }
 
@@ -266,13 +268,15 @@ impl Delete {
         let answer = client.json("DELETE", &target, Some(&options))?;
         let uid = |place: &Value| place["uid"].as_str().map(str::to_owned);
         let uid = uid(&answer["metadata"]).or_else(|| uid(&answer["details"])).unwrap_or_default();
-        Ok(Going { namespace: named.namespace.clone(), name: named.name.clone(), uid })
+        Ok(Going { namespace: named.namespace.clone().unwrap_or_default(), name: named.name.clone(), uid })
     }
 
     fn deleted(&self, named: &Named) -> String {
         let force = if self.grace == Some(0) { "force " } else { "" };
         let Named { kind, name, namespace, .. } = named;
-        format!("{kind} \"{name}\" {force}deleted from {namespace} namespace")
+        let from =
+            namespace.as_ref().map(|namespace| format!(" from {namespace} namespace")).unwrap_or_default();
+        format!("{kind} \"{name}\" {force}deleted{from}")
     }
 }
 

@@ -1,6 +1,10 @@
-//! `nodlet describe`: all that is known of a pod or of the node, for people, as kubectl prints it.
+//! `nodlet describe`: all that is known of a pod, of the node or of something else, for people, as
+//! kubectl prints it.
 
+mod class;
 mod events;
+mod generic;
+mod namespace;
 mod node;
 mod pod;
 mod text;
@@ -13,20 +17,21 @@ use serde_json::Value;
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, encode};
-use crate::get::resource;
+use crate::get::{collection, resource};
 use crate::{Failure, Outcome, Verb};
 
 pub(crate) use events::interval;
 
 pub(crate) const VERB: Verb = Verb {
     name: "describe",
-    summary: "Tell all that is known of a pod, or of the node",
+    summary: "Tell all that is known of a pod, of the node, ...",
     help: "\
-Tell all that is known of pods or of the node, and what took place with them.
+Tell all that is known of pods, of the node or of other things, and what took place with them.
 
 Usage: nodlet describe (TYPE [NAME_PREFIX...] | TYPE/NAME) [flags]
 
-TYPE is pod (pods, po) or node (nodes, no).
+TYPE is pod (pods, po), node (nodes, no), event (events, ev), namespace (namespaces, ns), podpreset (podpresets)
+or priorityclass (priorityclasses, pc).
 
 Examples:
   # Why does it not run?
@@ -124,12 +129,6 @@ impl Describe {
             None => (first, None),
         };
         (describe.resource, describe.namespaced) = resource(&kind)?;
-        if !["pods", "nodes"].contains(&describe.resource) {
-            return Err(Failure::new(format!(
-                "pods and nodes are described; see `nodlet get {}` for these",
-                describe.resource
-            )));
-        }
         describe.exact = name.is_some();
         describe.names = name.into_iter().chain(values).collect();
         if !describe.names.is_empty() && !describe.labels.is_empty() {
@@ -141,15 +140,9 @@ impl Describe {
         Ok(describe)
     }
 
-    fn collection(&self, namespace: &str) -> String {
-        match self.namespaced && !self.all_namespaces {
-            true => format!("/api/v1/namespaces/{}/{}", encode(namespace), self.resource),
-            false => format!("/api/v1/{}", self.resource),
-        }
-    }
-
     fn find(&self, context: &Context, client: &Client) -> Result<Found, Failure> {
-        let collection = self.collection(&context.namespace);
+        let namespace = Some(context.namespace.as_str()).filter(|_| self.namespaced && !self.all_namespaces);
+        let collection = collection(self.resource, namespace);
         let list = |labels: &str| -> Result<Vec<Value>, Failure> {
             let mut list =
                 client.json("GET", &format!("{collection}?labelSelector={}", encode(labels)), None)?;
@@ -180,29 +173,40 @@ impl Describe {
     }
 
     fn text(&self, client: &Client, object: &Value, events: bool) -> Result<String, Failure> {
-        let name = text::of(&object["metadata"]["name"]);
-        let search = |namespace: &str, more: &str| -> Result<Vec<Value>, Failure> {
+        let metadata = &object["metadata"];
+        let (name, namespace) = (text::of(&metadata["name"]), text::of(&metadata["namespace"]));
+        let search = |more: &str| -> Result<Vec<Value>, Failure> {
             let selector = format!("involvedObject.name={name},involvedObject.namespace={namespace}{more}");
-            let collection = match namespace {
-                "" => "/api/v1/events".to_owned(),
-                namespace => format!("/api/v1/namespaces/{}/events", encode(namespace)),
-            };
+            let collection = collection("events", Some(namespace).filter(|namespace| !namespace.is_empty()));
             let mut list =
                 client.json("GET", &format!("{collection}?fieldSelector={}", encode(&selector)), None)?;
             Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
         };
-        if self.resource == "pods" {
-            let uid = format!(",involvedObject.uid={}", text::of(&object["metadata"]["uid"]));
-            let events =
-                events.then(|| search(text::of(&object["metadata"]["namespace"]), &uid)).transpose()?;
-            return Ok(pod::describe(object, events));
-        }
-        let events = events.then(|| search("", ",involvedObject.kind=Node")).transpose()?;
-        let selector = format!("spec.nodeName={name},status.phase!=Failed,status.phase!=Succeeded");
-        let mut pods =
-            client.json("GET", &format!("/api/v1/pods?fieldSelector={}", encode(&selector)), None)?;
-        let pods = pods["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
-        Ok(node::describe(object, &pods, events))
+        let its = format!(
+            ",involvedObject.kind={},involvedObject.uid={}",
+            text::of(&object["kind"]),
+            text::of(&metadata["uid"])
+        );
+        Ok(match self.resource {
+            "nodes" => {
+                // Its events carry its name for its uid.
+                let events = events.then(|| search(",involvedObject.kind=Node")).transpose()?;
+                let selector = format!("spec.nodeName={name},status.phase!=Failed,status.phase!=Succeeded");
+                let mut pods =
+                    client.json("GET", &format!("/api/v1/pods?fieldSelector={}", encode(&selector)), None)?;
+                let pods = pods["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+                node::describe(object, &pods, events)
+            }
+            "namespaces" => namespace::describe(object),
+            other => {
+                let events = events.then(|| search(&its)).transpose()?;
+                match other {
+                    "pods" => pod::describe(object, events),
+                    "priorityclasses" => class::describe(object, events),
+                    _ => generic::describe(object, events),
+                }
+            }
+        })
     }
 }
 
@@ -231,12 +235,16 @@ mod tests {
                 Describe { all_namespaces: true, show_events: Some(false), ..pods() },
             ),
             ("node", Describe { resource: "nodes", ..Describe::default() }),
+            (
+                "pc high",
+                Describe { resource: "priorityclasses", names: vec!["high".into()], ..Describe::default() },
+            ),
+            ("podpreset", Describe { resource: "podpresets", ..pods() }),
         ] {
             assert_eq!(parse(line), Ok(expected), "{line}");
         }
         for (line, expected) in [
             ("", "error: You must specify the type of resource to describe."),
-            ("events", "error: pods and nodes are described; see `nodlet get events` for these"),
             ("services", "error: the server doesn't have a resource type \"services\""),
             ("pod web -l a=b", "error: name cannot be provided when a selector is specified"),
             ("pod web -A", "error: a resource cannot be retrieved by name across all namespaces"),

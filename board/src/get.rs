@@ -180,16 +180,7 @@ impl Get {
     }
 
     fn collection(&self, namespace: &str) -> String {
-        let group = match self.resource {
-            "podpresets" => "apis/settings.k8s.io/v1alpha1",
-            "priorityclasses" => "apis/scheduling.k8s.io/v1",
-            _ => "api/v1",
-        };
-        if self.namespaced && !self.all_namespaces {
-            format!("/{group}/namespaces/{}/{}", encode(namespace), self.resource)
-        } else {
-            format!("/{group}/{}", self.resource)
-        }
+        collection(self.resource, Some(namespace).filter(|_| self.namespaced && !self.all_namespaces))
     }
 
     /// What is shown first: the named objects, or all.
@@ -331,6 +322,19 @@ pub(crate) fn resource(name: &str) -> Result<(&'static str, bool), Failure> {
                 "the server doesn't have a resource type {name:?}: there are pods, events, nodes, namespaces, podpresets and priorityclasses"
             ))
         })
+}
+
+/// Where objects of a type are, those of one namespace or all.
+pub(crate) fn collection(resource: &str, namespace: Option<&str>) -> String {
+    let group = match resource {
+        "podpresets" => "apis/settings.k8s.io/v1alpha1",
+        "priorityclasses" => "apis/scheduling.k8s.io/v1",
+        _ => "api/v1",
+    };
+    match namespace {
+        Some(namespace) => format!("/{group}/namespaces/{}/{resource}", encode(namespace)),
+        None => format!("/{group}/{resource}"),
+    }
 }
 
 fn format(text: &str) -> Result<Format, Failure> {

@@ -100,6 +100,7 @@ fn run() -> Outcome {
                 }
                 return match (verb.run)(context, parser) {
                     Err(failure) if failure.is_help() => {
+                        die_with_a_broken_pipe();
                         println!("{}", verb.help.trim_end());
                         Ok(ExitCode::SUCCESS)
                     }

@@ -98,10 +98,10 @@ impl fmt::Display for ArchiveError {
             ArchiveError::Digest { member, .. } => write!(f, "read {} in the archive", member.escape_debug()),
             ArchiveError::NoPlatform { wanted, available } => write!(
                 f,
-                "find an image for {wanted}: the archive has {}; choose one with --platform",
+                "find an image for {wanted}: the archive has {}",
                 match available.is_empty() {
                     true => "none".to_owned(),
-                    false => available.join(", "),
+                    false => format!("{}; --platform chooses one", available.join(", ")),
                 }
             ),
         }

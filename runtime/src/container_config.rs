@@ -292,8 +292,12 @@ fn absolute(path: &str) -> PathBuf {
 
 /// How readily the kernel kills it when memory is short (kubelet: `GetContainerOOMScoreAdjust`).
 fn oom_score_adj(pod: &Pod, container: &Container, memory: u64) -> i32 {
+    const LAST: i32 = -997;
+    if pod.is_node_critical() {
+        return LAST;
+    }
     match pod.spec.qos_class() {
-        QosClass::Guaranteed => -997,
+        QosClass::Guaranteed => LAST,
         QosClass::BestEffort => 1000,
         QosClass::Burstable => {
             let request = |container: &Container| {

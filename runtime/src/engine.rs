@@ -10,6 +10,7 @@
 //! `engine/publish.rs` for what people see of it.
 
 mod definitions;
+mod descriptors;
 mod ephemeral;
 mod error;
 mod events;

@@ -193,6 +193,8 @@ impl Bus {
         descriptor: &mut Option<OwnedFd>,
     ) -> io::Result<()> {
         while filled < bytes.len() {
+            // Whoever is on the bus may always have something to say to us.
+            smol::future::yield_now().await;
             let (read, new) = self.stream.read_with(|stream| receive(stream, &mut bytes[filled..])).await?;
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());

@@ -631,6 +631,16 @@ fn take(
     Ok(Manifest { pod: Rc::new(pod), object, warnings })
 }
 
+/// Of the warnings about an object those that hold for the one `before` it, too, are left out: a client
+/// that changes a pod sends it back with all defaults, of which some have no effect.
+pub fn new_warnings(mut warnings: Vec<String>, before: &Value) -> Vec<String> {
+    if !warnings.is_empty() {
+        let known = verdict::judge(before).warnings.texts(String::clone);
+        warnings.retain(|warning| !known.contains(warning));
+    }
+    warnings
+}
+
 /// What a client may have read from a server, and must not say to one.
 const SERVERS_OWN: [&str; 7] = [
     "creationTimestamp",

@@ -248,7 +248,12 @@ impl Range {
     /// `a.b.c.d/n`; what is wrong with it, in words.
     fn parse(text: &str) -> Result<Range, String> {
         let example = "write it as 10.85.0.0/24";
-        let (base, prefix) = text.split_once('/').ok_or(example)?;
+        let Some((base, prefix)) = text.split_once('/') else {
+            let address = text.parse::<Ipv4Addr>().map(|address| address.octets());
+            return Err(
+                address.map_or(example.to_owned(), |[a, b, c, _]| format!("write it as {a}.{b}.{c}.0/24"))
+            );
+        };
         let base: Ipv4Addr = base.parse().map_err(|_| format!("not an IPv4 range; {example}"))?;
         let prefix: u8 = prefix.parse().map_err(|_| example)?;
         if !(8..=29).contains(&prefix) {

@@ -33,7 +33,7 @@ pub use observation::{
     Exit, Found, FoundAttempt, FoundCondition, FoundSandbox, FoundStatus, Health, Observation,
     PodObservation, ProbeResult, SandboxFailure, StartFailure, StartFailureReason, StartedContainer, User,
 };
-pub use record::{ContainerRecord, PodPhase, Record, RecordedExit};
+pub use record::{ContainerRecord, LastShown, PodPhase, Record, RecordedExit};
 pub(crate) use shutdown::End;
 pub use shutdown::{Shutdown, ShutdownGroup, Whole};
 
@@ -296,8 +296,12 @@ impl Node {
             .pods
             .iter()
             .filter(|other| other.takes_room() && other.index() != index && !same_name(other.pod(), &pod));
-        let others: Vec<Other<'_>> =
-            others.map(|other| Other::new(other.index(), other.pod(), !other.is_active())).collect();
+        let others: Vec<Other<'_>> = others
+            .map(|other| Other {
+                makes_room: other.is_preempted(),
+                ..Other::new(other.index(), other.pod(), !other.is_active())
+            })
+            .collect();
         match admission::judge(&self.info, &pod, &others) {
             Outcome::Admitted => {}
             Outcome::Rejected { reason, message } => {

@@ -215,6 +215,11 @@ impl PodState {
         self.wish == Wish::Unwanted
     }
 
+    /// `metadata.generation`: that it is deleted counts as a change.
+    pub fn generation(&self) -> u64 {
+        self.pod.generation + u64::from(self.is_unwanted())
+    }
+
     /// The run of `container` that is alive, for exec and logs.
     pub fn running(&self, container: ContainerIndex) -> Option<(Attempt, &StartedContainer)> {
         let state = self.containers.get(usize::from(container.0))?;

@@ -33,7 +33,7 @@ pub fn of(pod: &PodState, anchor: Anchor, host_ip: Option<Ipv4Addr>) -> Value {
             set("message", (&**message).into());
         }
     }
-    set("observedGeneration", pod.pod().generation.into());
+    set("observedGeneration", pod.generation().into());
     set("qosClass", pod.pod().spec.qos_class().as_str().into());
     if pod.pod().is_gated() {
         set("conditions", conditions::of_gated(pod, anchor));

@@ -8,13 +8,17 @@ use std::borrow::Cow;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::manifest::{Applied, Priority};
-use crate::node::{ContainerRecord, GivenCondition, PodPhase, Record, RecordedExit};
+use crate::node::{
+    ContainerRecord, FoundCondition, GivenCondition, LastShown, PodPhase, Record, RecordedExit,
+};
+use crate::pod::ConditionType;
 use crate::time::{Anchor, Instant, Moment, Timestamp};
 
 /// The seam at which tests make the card fail: every write, sync, rename and
@@ -260,6 +264,9 @@ struct OnFlash<'a> {
     /// Not in files of before there were readiness gates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     given: Vec<GivenCondition>,
+    /// Of a pod that is over. Not in files of before that was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last: Option<LastOnFlash>,
     /// Of the shell, which admits pods; the core's record knows nothing of it.
     #[serde(default, skip_serializing_if = "<[Applied]>::is_empty")]
     presets: Cow<'a, [Applied]>,
@@ -299,6 +306,14 @@ struct ExitOnFlash {
     message: String,
     started_at: When,
     finished_at: When,
+}
+
+#[derive(Serialize, Deserialize)]
+struct LastOnFlash {
+    /// `type`, whether `status` is `True`, and `lastTransitionTime`.
+    conditions: Vec<(String, bool, When)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ip: Option<Ipv4Addr>,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -358,6 +373,14 @@ impl OnFlash<'_> {
             containers: record.containers.iter().map(container).collect(),
             deletion_grace_period_seconds: record.deletion_grace_period_seconds,
             given: record.given.clone(),
+            last: record.last.as_ref().map(|last| LastOnFlash {
+                conditions: last
+                    .conditions
+                    .iter()
+                    .map(|one| (one.kind.as_str().to_owned(), one.status, When::new(one.since, anchor)))
+                    .collect(),
+                ip: last.ip,
+            }),
             presets: Cow::Borrowed(&[]),
             priority: None,
         }
@@ -391,6 +414,15 @@ impl OnFlash<'_> {
             containers: self.containers.into_iter().map(container).collect(),
             deletion_grace_period_seconds: self.deletion_grace_period_seconds,
             given: self.given,
+            last: self.last.map(|last| {
+                // One that a later version made is not known here.
+                let condition = |(kind, status, since): (String, bool, When)| {
+                    let kind = ConditionType::ALL.into_iter().find(|known| known.as_str() == kind)?;
+                    Some(FoundCondition { kind, status, since: since.into_moment(same_boot) })
+                };
+                let conditions = last.conditions.into_iter().filter_map(condition).collect();
+                Box::new(LastShown { conditions, ip: last.ip })
+            }),
         }
     }
 }
@@ -556,6 +588,14 @@ mod tests {
                 observed_generation: Some(2),
                 ..GivenCondition::default()
             }],
+            last: Some(Box::new(LastShown {
+                conditions: vec![FoundCondition {
+                    kind: ConditionType::Ready,
+                    status: false,
+                    since: Moment::ThisBoot(Instant(8)),
+                }],
+                ip: Some(Ipv4Addr::new(10, 85, 0, 2)),
+            })),
             ..Record::default()
         };
         let mut records = Records { directory: directory.clone(), boot_id: "one".into() };
@@ -584,6 +624,9 @@ mod tests {
             (Moment::Earlier(Timestamp(1005)), Moment::Earlier(Timestamp(7)))
         );
         assert_eq!(later.containers[0].decided, Some(Moment::Earlier(Timestamp(1006))));
+        let last = later.last.expect("it is kept");
+        assert_eq!(last.conditions[0].since, Moment::Earlier(Timestamp(1008)));
+        assert_eq!(last.ip, Some(Ipv4Addr::new(10, 85, 0, 2)));
         // As they were before containers had names in it.
         fs::write(&path, br#"{"version":1,"boot_id":"two","phase":"Running","containers":[{"attempts":3}]}"#)
             .expect("written");

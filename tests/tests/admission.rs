@@ -1,6 +1,6 @@
 //! Whom the node takes, who is rejected and why, and who has to go for a critical pod.
 
-use nodlet_tests::{Device, Kubectl, demo_archive, manifest};
+use nodlet_tests::{Device, Kubectl, TestPod, demo_archive, manifest};
 use serde_json::Value;
 
 fn asking(name: &str, steps: &str, cpu: &str, spec: &str) -> String {
@@ -74,10 +74,17 @@ fn a_pod_that_does_not_fit_is_rejected_for_good_and_disturbs_nobody() {
     device.pod("first").wait_ready();
     assert_eq!(device.pod("first").born("app"), born, "it was not disturbed");
     device.wait_for("the same", || verdict(&device, "large").1 == "OutOfcpu");
+    for name in ["first", "matches"] {
+        let record = device.path(&format!("/var/lib/nodlet/records/{}.json", device.pod(name).uid()));
+        device.wait_for("that it was taken to be on the card", || record.is_file());
+    }
     device.cut_power();
+    // Nor does one that comes meanwhile, though its name is before theirs.
+    device.write_manifest("0.yaml", &asking("early", "sleep", "500m", ""));
     device.start_agent();
     device.pod("first").wait_ready();
     device.pod("matches").wait_ready();
+    device.wait_for("its rejection", || verdict(&device, "early").1 == "OutOfcpu");
     assert_eq!(
         verdict(&device, "large"),
         ("Failed".into(), "OutOfcpu".into(), format!("Pod was rejected: {message}"))
@@ -162,6 +169,9 @@ fn a_pod_waits_for_its_priority_class_and_keeps_what_it_was() {
     let why = "pods \"web\" is forbidden: no PriorityClass with name high was found";
     device.wait_for("the refusal", || device.nodlet(["get", "events"]).ok().contains(why));
     assert_eq!(device.pods(), Vec::<String>::new());
+    device.write_manifest("y.yaml", &class("low", "value: 1"));
+    device.wait_for("another class", || device.nodlet(["get", "pc", "low"]).code == 0);
+    assert_eq!(device.agent_log().matches(why).count(), 1, "it is logged once");
     device.write_manifest("z.yaml", &class("high", "value: 1000\npreemptionPolicy: Never"));
     device.pod("web").wait_ready();
     let priority = |device: &Device| {
@@ -192,8 +202,21 @@ fn a_pod_waits_for_its_priority_class_and_keeps_what_it_was() {
     device.write_manifest("a.yaml", &asking("web", "sleep", "2m", "priorityClassName: higher"));
     let why = "pods \"web\" is forbidden: no PriorityClass with name higher was found";
     device.wait_for("the refusal", || device.nodlet(["get", "events"]).ok().contains(why));
-    assert_eq!(device.pod("web").uid(), uid);
-    assert!(device.pod("web").is_ready());
+    let born = device.pod("web").born("app");
+    let stays = |device: &Device| {
+        assert_eq!(device.pod("web").uid(), uid);
+        assert!(device.pod("web").is_ready());
+        assert_eq!(device.pod("web").born("app"), born);
+    };
+    stays(&device);
+    // Nor does another agent that finds both.
+    device.kill_agent();
+    device.start_agent();
+    device.wait_for("the refusal", || device.nodlet(["get", "events"]).ok().contains(why));
+    stays(&device);
+    device.write_manifest("d.yaml", &manifest::pod("other", "sleep"));
+    device.pod("other").wait_ready();
+    stays(&device);
 }
 
 #[test]
@@ -217,6 +240,13 @@ fn kubectl_makes_changes_and_removes_priority_classes() {
     assert!(table.contains("system-node-critical") && table.contains("2000001000"), "{table}");
     let described = kubectl.run(["describe", "pc", "high"]).ok();
     assert!(described.contains("1000") && described.contains("PreemptLowerPriority"), "{described}");
+    // It is no second default beside itself.
+    std::fs::write(file, class("high", "value: 1000\nglobalDefault: true\ndescription: usual"))
+        .expect("a file");
+    assert_eq!(
+        kubectl.run(["apply", "-f", file]).ok().trim(),
+        "priorityclass.scheduling.k8s.io/high configured"
+    );
     std::fs::write(file, class("high", "value: 1001\nglobalDefault: true")).expect("a file");
     let refused = kubectl.run(["apply", "-f", file]).refused();
     assert!(refused.contains("value: Forbidden: may not be changed in an update."), "{refused}");
@@ -236,7 +266,8 @@ fn kubectl_makes_changes_and_removes_priority_classes() {
     );
     let refused = kubectl.run(["delete", "pc", "system-node-critical"]).refused();
     assert!(refused.contains("this is a system priority class and cannot be deleted"), "{refused}");
-    kubectl.run(["delete", "pc", "high"]).ok();
+    let said = device.nodlet(["delete", "pc", "high"]).ok();
+    assert_eq!(said.trim_end(), "priorityclass.scheduling.k8s.io \"high\" deleted", "as kubectl says it");
     // An update in place stays one.
     let uid = device.pod("web").uid();
     kubectl.run(["label", "pod", "web", "tier=front"]).ok();
@@ -258,4 +289,27 @@ fn kubectl_makes_changes_and_removes_priority_classes() {
     wrong["spec"]["priorityClassName"] = "none".into();
     let (_, answer) = device.post("/api/v1/namespaces/default/pods", &wrong.to_string());
     assert_eq!(answer["message"], "pods \"wrong\" is forbidden: no PriorityClass with name none was found");
+}
+
+#[test]
+fn of_two_default_classes_the_lower_is_the_default_and_the_other_stays_a_class() {
+    let device = Device::start();
+    device.write_manifest("high.yaml", &class("high", "value: 1000\nglobalDefault: true"));
+    device.write_manifest("low.yaml", &class("low", "value: 5\nglobalDefault: true"));
+    device.write_manifest("one.yaml", &manifest::pod_with("one", "sleep", "priorityClassName: high"));
+    device.write_manifest("two.yaml", &manifest::pod("two", "sleep"));
+    let (one, two) = (device.pod("one"), device.pod("two"));
+    one.wait_ready();
+    two.wait_ready();
+    let priority = |pod: &TestPod| pod.object().map(|pod| pod["spec"]["priority"].clone());
+    assert_eq!((priority(&one), priority(&two)), (Some(1000.into()), Some(5.into())));
+    let told = device.pod("high").events();
+    let why =
+        "globalDefault of PriorityClass high is not obeyed: low is the default, since its value is less";
+    assert!(told.iter().any(|event| event.contains(why)), "{told:?}");
+    device.remove_manifest("low.yaml");
+    device.write_manifest("three.yaml", &manifest::pod("three", "sleep"));
+    device.pod("three").wait_ready();
+    assert_eq!(priority(&device.pod("three")), Some(1000.into()), "the other's turn");
+    assert_eq!(priority(&two), Some(5.into()), "it is what it was");
 }

@@ -284,6 +284,25 @@ fn an_agent_without_a_descriptor_to_spare_loses_no_pod_and_no_exit_code() {
 }
 
 #[test]
+fn however_many_pods_there_are_the_agent_keeps_descriptors_to_hear_and_end_with() {
+    let device = Device::start();
+    limit_descriptors(device.agent_pid(), Some(64));
+    let names: Vec<String> = (0..30).map(|number| format!("pod-{number}")).collect();
+    for name in &names {
+        device.write_manifest(&format!("{name}.yaml"), &manifest::pod(name, "sleep"));
+    }
+    device.pod("pod-0").wait_ready();
+    let why = "of the 64 files that the agent may have open, the last 32 are not for pods";
+    device.wait_for("some to be told that there is no more", || {
+        names.iter().any(|name| device.pod(name).container("app").message().contains(why))
+    });
+    for name in &names {
+        device.remove_manifest(&format!("{name}.yaml"));
+    }
+    device.wait_for("all to be gone", || device.pods().is_empty());
+}
+
+#[test]
 fn what_a_container_can_write_to_takes_no_memory_of_run() {
     let device = Device::start();
     device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));

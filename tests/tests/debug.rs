@@ -1,6 +1,8 @@
 //! Ephemeral containers as real processes: what they see, how long they last, what they leave, by
 //! `nodlet debug` and by the real `kubectl debug`.
 
+use std::process::Stdio;
+
 use nodlet_tests::image::Image;
 use nodlet_tests::{Device, Kubectl, Terminal, TestPod, demo_program, manifest};
 use serde_json::{Value, json};
@@ -67,6 +69,52 @@ fn it_sees_the_processes_and_files_of_its_target_and_disturbs_nothing() {
     // It has ended, whatever images come.
     device.load_image(nodlet_tests::demo_archive());
     assert_eq!(pod.container("look").restart_count(), 0);
+}
+
+#[test]
+fn whoever_attaches_misses_nothing_of_what_it_has_written_before() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest("web.yaml", &web("sleep", ""));
+    let pod = device.pod("web");
+    pod.wait_ready();
+    // It has written, and goes on, before anybody can attach.
+    for (name, by_kubectl) in [("ours", false), ("theirs", true)] {
+        let steps = format!("print first then eprint second then wait /tmp/go then print {name}");
+        look(&device, name, ["-i", "--attach=false"], &steps);
+        pod.wait_log(name, "second");
+        let words = ["attach", "web", "-c", name];
+        let mut command = if by_kubectl { kubectl.command(words) } else { device.command(&words) };
+        let seen = |stream: &str| device.path(&format!("/{name}.{stream}"));
+        let read = |stream: &str| std::fs::read_to_string(seen(stream)).expect("it is our file");
+        let file = |stream: &str| std::fs::File::create(seen(stream)).expect("it is our directory");
+        let client = command.stdin(Stdio::null()).stdout(file("out")).stderr(file("err")).spawn();
+        device.wait_for("it to see what was written before", || {
+            read("out") == "first\n" && read("err").contains("second\n")
+        });
+        pod.tell(name, "/tmp/go");
+        assert!(client.and_then(|mut client| client.wait()).expect("it can be run").success());
+        assert_eq!(read("out"), format!("first\n{name}\n"));
+    }
+    // Input that is over before it begins is no reason to leave; its own input ends then.
+    let words = ["debug", "web", "-i", "-c", "late", "--image", "localhost/demo:1", "--", "/bin/demo"];
+    let steps = ["print", "first", "then", "wait", "/tmp/go", "then", "echo", "then", "print", "last"];
+    let mut command = device.command(&words);
+    let client = command.args(steps).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    pod.wait_log("late", "first");
+    device.wait_for("it to run", || pod.container("late").is_running());
+    pod.tell("late", "/tmp/go");
+    let output = client.and_then(std::process::Child::wait_with_output).expect("it can be run");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "first\nlast\n");
+    // It ends at once: before somebody attaches, or while they do.
+    for flag in ["-i", "--attach"] {
+        for number in 0..10 {
+            let name = format!("at-once{}-{number}", flag.trim_start_matches('-'));
+            let words = ["debug", "web", flag, "-c", &name, "--image", "localhost/demo:1", "--", "/bin/demo"];
+            let output = device.command(&words).arg("hostname").stdin(Stdio::null()).output();
+            assert_eq!(String::from_utf8_lossy(&output.expect("it can be run").stdout), "web\n", "{name}");
+        }
+    }
 }
 
 #[test]

@@ -63,9 +63,9 @@ spec:
     - {name: TIER, valueFrom: {fieldRef: {fieldPath: "metadata.labels['tier']"}}}
     - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
     resources:
-      requests: {cpu: 100m, memory: 16Mi}
-      limits: {cpu: "0.5", memory: 64Mi}
-    livenessProbe: {httpGet: {port: http, path: /healthz}, initialDelaySeconds: 1000}
+      requests: {cpu: 100m, memory: 16Mi, ephemeral-storage: 1Mi}
+      limits: {cpu: "0.5", memory: 64Mi, ephemeral-storage: 10Mi}
+    livenessProbe: {httpGet: {port: http, path: "/healthz?verbose=(1)"}, initialDelaySeconds: 1000}
     readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}
     volumeMounts:
     - {name: data, mountPath: /var/data, subPath: sub}
@@ -102,6 +102,8 @@ fn a_pod_and_its_node_are_described_as_kubectl_describes_them() {
     same(&device, &kubectl, ["describe", "pod", "net", "plain", "--show-events"]);
     let node = same(&device, &kubectl, ["describe", "node"]);
     assert!(node.contains("Starting kubelet."), "{node}");
+    let storage = node.lines().find(|line| line.trim_start().starts_with("ephemeral-storage  1Mi"));
+    assert!(storage.is_some_and(|line| line.contains(" 10Mi ")), "what of the disk is taken: {node}");
     let absent = device.nodlet(["describe", "pod", "absent"]).refused();
     assert_eq!(absent, kubectl.run(["describe", "pod", "absent"]).refused());
     assert_eq!(
@@ -128,6 +130,46 @@ fn a_pod_that_does_not_run_tells_why() {
     assert!(crash.contains("Back-off restarting failed container app in pod crash"), "{crash}");
     let missing = same(&device, &kubectl, ["describe", "pod", "missing"]);
     assert!(missing.contains("Failed to pull image \"localhost/absent:1\""), "{missing}");
+}
+
+#[test]
+fn classes_presets_and_namespaces_are_described_as_kubectl_describes_them() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let class = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nvalue: 1000\n";
+    let shy = "metadata: {name: shy, annotations: {note: a, also: b}}\npreemptionPolicy: Never\nglobalDefault: true\n";
+    device.write_manifest("shy.yaml", &format!("{class}{shy}description: makes nobody go"));
+    // kubectl leaves a mark, with the end of a line in it, and prints that too.
+    std::fs::write(device.path("high.yaml"), format!("{class}metadata: {{name: high}}\n")).expect("a file");
+    let file = device.path("high.yaml");
+    kubectl.run(["apply", "-f", file.to_str().expect("UTF-8")]).ok();
+    device.write_manifest(
+        "preset.yaml",
+        "apiVersion: settings.k8s.io/v1alpha1\nkind: PodPreset\nmetadata: {name: cache, labels: {a: b}}\n\
+         spec: {selector: {matchLabels: {app: web, my-tier: x}}, env: [{name: A, value: b}, {name: C, value: ''}, \
+         {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}], volumes: [{name: v, emptyDir: {}}], \
+         volumeMounts: [{name: v, mountPath: /v, readOnly: true}]}\n",
+    );
+    let is_there = |kind: &str, name: &str| device.nodlet(["get", kind, name]).code == 0;
+    device.wait_for("both", || is_there("podpreset", "cache") && is_there("pc", "shy"));
+    let shy = same(&device, &kubectl, ["describe", "priorityclass", "shy"]);
+    assert!(shy.contains("PreemptionPolicy:  Never"), "{shy}");
+    let high = same(&device, &kubectl, ["describe", "pc/high"]);
+    assert!(high.contains("last-applied-configuration={"), "{high}");
+    let all = same(&device, &kubectl, ["describe", "pc"]);
+    assert!(all.contains("2000001000"), "those that are always there, too: {all}");
+    same(&device, &kubectl, ["describe", "pc", "sh"]);
+    let preset = same(&device, &kubectl, ["describe", "podpreset", "cache"]);
+    assert!(preset.contains("My - Tier:"), "{preset}");
+    same(&device, &kubectl, ["describe", "podpresets", "-A"]);
+    let namespace = same(&device, &kubectl, ["describe", "ns", "default"]);
+    assert!(namespace.contains("Status:       Active"), "{namespace}");
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    let events = same(&device, &kubectl, ["describe", "events"]);
+    assert!(events.contains("Involved Object:"), "{events}");
+    let absent = device.nodlet(["describe", "pc", "absent"]).refused();
+    assert_eq!(absent, kubectl.run(["describe", "pc", "absent"]).refused());
 }
 
 #[test]

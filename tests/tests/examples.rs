@@ -40,6 +40,16 @@ fn the_examples_do_what_they_say() {
     assert_eq!(device.pod("job").logs("work"), "one two three\n");
     device.pod("preset").wait_ready();
     device.pod("preset").wait_log("app", "DB_PORT=6379");
+    let priority = |name: &str| device.pod(name).object().expect("it is here")["spec"]["priority"].clone();
+    for (name, expected) in [("alarm", 1000), ("needed", 2_000_001_000)] {
+        device.pod(name).wait_ready();
+        assert_eq!(priority(name), expected, "{name}");
+    }
+    let greedy = device.pod("greedy");
+    greedy.wait_phase("Failed");
+    assert_eq!(greedy.status()["reason"], "OutOfcpu");
+    let classes = device.nodlet(["describe", "pc"]).ok();
+    assert!(classes.contains("Ends after all that names no class."), "{classes}");
     device.wait_for("the crash to be backed off", || {
         device.pod("crash").container("app").reason() == "CrashLoopBackOff"
     });

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nodlet_tests::image::Image;
 use nodlet_tests::{Device, demo_program, manifest};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Where the containers of a test note what they do.
 const ONE: &str = "volumeMounts: [{name: one, mountPath: /one}]\n";
@@ -443,6 +443,11 @@ fn the_end_of_a_pod_step_by_step() {
     let object = web.object().expect("it is there as long as a process is");
     assert_eq!(object["metadata"]["deletionGracePeriodSeconds"], 30);
     assert!(object["metadata"]["deletionTimestamp"].is_string());
+    // That it is deleted counts as a change, however often it is said.
+    assert_eq!(
+        (&object["metadata"]["generation"], &object["status"]["observedGeneration"]),
+        (&json!(2), &json!(2))
+    );
     assert_eq!(status_word(&device, "web"), "Terminating");
     // What is done at once is done; what has a hook is not asked yet.
     device.wait_for("the other to end", || web.container("quick").exit_code() == Some(4));
@@ -450,7 +455,9 @@ fn the_end_of_a_pod_step_by_step() {
     assert!(asked(&device, "default/web/slow#0", "-> Terminate").is_empty());
     // A grace is shortened, and never made longer.
     device.nodlet(["delete", "pod", "web", "--grace-period=60", "--wait=false"]).ok();
-    assert_eq!(web.object().expect("it goes")["metadata"]["deletionGracePeriodSeconds"], 30);
+    let object = web.object().expect("it goes");
+    assert_eq!(object["metadata"]["deletionGracePeriodSeconds"], 30);
+    assert_eq!(object["metadata"]["generation"], 2);
     device.nodlet(["delete", "pod", "web", "--grace-period=3", "--wait=false"]).ok();
     device.wait_for("the shorter grace to be shown", || {
         web.object().is_none_or(|object| object["metadata"]["deletionGracePeriodSeconds"] == 3)

@@ -167,3 +167,26 @@ fn a_container_does_not_start_from_an_image_whose_dev_is_a_link() {
     }
     assert_eq!(count(&target), 0, "nothing was made where the link leads");
 }
+
+#[test]
+fn an_image_with_something_else_where_every_container_has_a_directory_is_told_where() {
+    let device = Device::start();
+    let program = fs::read(demo_program()).expect("the demo program is built");
+    for (name, directory, is_link) in [
+        ("proc-file", "proc", false),
+        ("sys-file", "sys", false),
+        ("proc-link", "proc", true),
+        ("sys-link", "sys", true),
+    ] {
+        let image = format!("localhost/{name}:1");
+        let layer = Image::demo(&image, &program).layer().directory("else", 0o755);
+        device.load(&match is_link {
+            true => layer.symlink(directory, "/else"),
+            false => layer.file(directory, 0o644, b"no directory"),
+        });
+        let text = manifest::pod_with(name, "print up then sleep", "restartPolicy: Never");
+        device.write_manifest(&format!("{name}.yaml"), &text.replace("localhost/demo:1", &image));
+        let said = format!("failed to make the container's own /{directory}: Not a directory");
+        device.wait_for(&said, || device.pod(name).container("app").message().contains(&said));
+    }
+}

@@ -74,7 +74,6 @@ fn live(stop_after: u64) -> Option<u64> {
     });
     let what = format!("stopped after {stop_after} actions");
     device.wait_reviving("the API", &revive, |device| check(device, &here, &what).is_some());
-    let actions = device.actions_begun();
     for file in ["web.yaml", "tick.yaml", "job.yaml"] {
         device.remove_manifest(file);
     }
@@ -89,7 +88,8 @@ fn live(stop_after: u64) -> Option<u64> {
     for name in ["app", "beside", "tick", "job"] {
         assert!(!here.join(format!("{name}.twice")).exists(), "{what}: two of {name} at once");
     }
-    (!died.get()).then_some(actions)
+    // Those of the removal, too.
+    (!died.get()).then(|| device.actions_begun())
 }
 
 /// What must be true before all is removed; `None` if the agent died while it was asked.

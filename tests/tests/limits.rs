@@ -282,15 +282,18 @@ fn the_kernel_kills_best_effort_first_and_nodlet_last() {
     };
     device.write_manifest("low.yaml", &manifest::pod_with("low", "sleep", "shareProcessNamespace: true"));
     device.write_manifest("high.yaml", &limited("high", "sleep", "cpu: 1, memory: 64Mi"));
-    device.pod("low").wait_ready();
-    device.pod("high").wait_ready();
-    for (pod, expected) in [("low", "1000\n"), ("high", "-997\n")] {
+    let critical = "priorityClassName: system-node-critical";
+    device.write_manifest("needed.yaml", &manifest::pod_with("needed", "sleep", critical));
+    for name in ["low", "high", "needed"] {
+        device.pod(name).wait_ready();
+    }
+    for (pod, expected) in [("low", "1000\n"), ("high", "-997\n"), ("needed", "-997\n")] {
         let own = device.pod(pod).exec("app", ["/bin/demo", "cat", "/proc/self/oom_score_adj"]).ok();
         assert_eq!(own, expected, "exec in {pod}");
     }
     let mut scores: Vec<String> = device.container_processes().into_iter().map(score).collect();
     scores.sort();
-    assert_eq!(scores, ["-997", "-998", "1000"], "high, pause, low");
+    assert_eq!(scores, ["-997", "-997", "-998", "1000"], "high, needed, pause, low");
     for pid in device.own_processes() {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).expect("it runs");
         let expected = if name.trim() == "pause" { "-998" } else { "-999" };

@@ -291,7 +291,10 @@ fn whole(kind: Kind) {
     }
     let left: Vec<&Step> = all.iter().filter(|step| !covered.contains(step)).collect();
     println!("{kind:?}: killed at {} of {} steps; not come to: {left:?}", covered.len(), all.len());
-    // A step that only some lives have, such as a second probe, may not come again.
+    // A step that only some lives have, such as a second probe, may not come again. The others
+    // make theirs whatever the time.
+    let hangs_on_time = |step: &Step| matches!(step.role, Role::Supervisor | Role::ExecHelper);
+    assert!(left.iter().all(|step| hangs_on_time(step)), "a step was not come to");
     assert!(covered.len() * 100 >= all.len() * 97, "too few were come to");
 }
 

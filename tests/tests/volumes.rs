@@ -224,6 +224,28 @@ fn read_only_mounts_and_sub_paths_are_what_they_say() {
 }
 
 #[test]
+fn what_is_missing_of_a_sub_path_is_made_in_memory_as_well() {
+    let device = Device::start();
+    let mounts =
+        "volumeMounts: [{name: work, mountPath: /work}, {name: work, mountPath: /below, subPath: a/b}]";
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod_of(
+            "web",
+            &[manifest::container("app", "sleep", mounts)],
+            "volumes: [{name: work, emptyDir: {medium: Memory, sizeLimit: 1Mi}}]",
+        ),
+    );
+    let web = device.pod("web");
+    web.wait_ready();
+    web.exec("app", ["/bin/demo", "write", "/below/file", "deep"]).ok();
+    assert_eq!(web.exec("app", ["/bin/demo", "cat", "/work/a/b/file"]).ok(), "deep\n");
+    // With the mode of the volume's root, whatever the umask is.
+    let mode = |path| web.exec("app", ["/bin/demo", "stat", path]).ok();
+    assert_eq!(mode("/work/a").split(' ').nth(1), mode("/work").split(' ').nth(1));
+}
+
+#[test]
 fn a_sub_path_never_leads_out_of_its_volume() {
     let device = Device::start();
     let (shared, here) = device.shared("host");

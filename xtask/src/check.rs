@@ -3,9 +3,7 @@
 //! fails, and never passes over what this machine cannot do. With `--install` it
 //! first gets what the tests need and this machine lacks.
 
-use crate::{
-    Failure, Outcome, agnhost, cargo, gates, guest, images, kubectl, run as run_command, setup, usage,
-};
+use crate::{Failure, Outcome, cargo, gates, go, guest, images, project, run as run_command, setup, usage};
 
 /// A step: its name, what it looks at, and the function.
 type Step = (&'static str, &'static str, fn() -> Outcome);
@@ -58,15 +56,54 @@ fn clippy() -> Outcome {
 }
 
 fn unit() -> Outcome {
-    run_command(cargo().args(["test", "--workspace", "--exclude", "nodlet-tests"]))
+    let seed = seed();
+    eprintln!("NODLET_SEED={seed}");
+    let tests = &mut cargo();
+    run_command(tests.args(["test", "--workspace", "--exclude", "nodlet-tests"]).env("NODLET_SEED", seed))
+}
+
+/// Where the random inputs of the tests beside the code begin: elsewhere with every commit, so that
+/// more and more are tried, and at the same place when one is looked at again. Or `$NODLET_SEED`.
+fn seed() -> String {
+    let chosen = std::env::var("NODLET_SEED").ok().filter(|text| text.parse::<u64>().is_ok());
+    chosen.unwrap_or_else(|| seed_of(&commit().unwrap_or_default()).to_string())
+}
+
+/// 1 where there is no commit.
+fn seed_of(commit: &str) -> u64 {
+    // More apart than there are inputs of one test, in the form in which `check` tries them.
+    const APART: u64 = 100_000;
+    let beginning = commit.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    1 + beginning.unwrap_or(0) * APART
+}
+
+/// The one that is checked out; none in an archive of the sources.
+fn commit() -> Option<String> {
+    let mut git = std::process::Command::new("git");
+    let said = git.current_dir(project()).args(["rev-parse", "HEAD"]).output().ok()?;
+    String::from_utf8(said.stdout).ok()
 }
 
 fn containers() -> Outcome {
-    kubectl::build()?;
-    agnhost::build()?;
+    go::KUBECTL.build(None)?;
+    go::AGNHOST.build(None)?;
     images::build()?;
     run_command(cargo().args(["build", "--package", "nodlet"]))?;
     run_command(cargo().args(["build", "--package", "nodlet-runtime", "--example", "replay"]))?;
     // All of them, also where one fails: who reads what CI printed has no second look.
     run_command(cargo().args(["test", "--package", "nodlet-tests", "--no-fail-fast"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_inputs_begin_elsewhere_with_every_commit() {
+        assert_eq!(seed_of("00000001c5a7"), 100_001);
+        assert_eq!(seed_of("6104d2f0a111\n"), 1 + 0x6104_d2f0 * 100_000);
+        for none in ["", "6104d2f", "no commit"] {
+            assert_eq!(seed_of(none), 1);
+        }
+    }
 }

@@ -97,6 +97,7 @@ pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
             .args(["-Zbuild-std=std,panic_abort", "-Zbuild-std-features=optimize_for_size"])
             .arg(format!("--config=target.{}.rustflags={:?}", target.triple, shipped()?))
             .args(["--".to_owned(), format!("-Clink-arg=-T{}", layout()?.display())])
+            .arg(format!("-Clink-arg=-Map={}", map_of(target)?.display()))
             // A pinned stable compiler does what only these two options are unstable for.
             .env("RUSTC_BOOTSTRAP", "1"),
     )?;
@@ -115,6 +116,12 @@ fn layout() -> Result<PathBuf, Failure> {
     fs::create_dir_all(build_dir())?;
     fs::write(&file, text).map_err(|error| format!("failed to write {}: {error}", file.display()))?;
     Ok(file)
+}
+
+/// Where the linker says what it put where in the program. Cargo keeps what it has linked with
+/// another layout, and takes it again without the linker: a layout has a map of its own.
+pub(crate) fn map_of(target: &Target) -> Result<PathBuf, Failure> {
+    Ok(layout()?.with_extension(format!("{}.map", target.triple)))
 }
 
 /// Builds what tests it, in the profile of tests and with the standard library as

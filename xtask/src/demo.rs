@@ -68,7 +68,7 @@ impl Show {
         self.nodlet(&["image", "load", &archive.display().to_string()])?;
 
         say(
-            "Seven pods from examples/: four that serve, one that crashes, one that completes, one that waits at a gate",
+            "The pods of examples/: most serve, one crashes, one completes, one waits at a gate, one asks for too much",
         );
         let mut watch = self.background(&["get", "pods", "-w"])?;
         let examples = project().join("examples");
@@ -84,7 +84,8 @@ impl Show {
                 && has("drain", "1/1")
                 && has("job", "Completed")
                 && has("crash", "CrashLoopBackOff")
-                && has("gated", "SchedulingGated"))
+                && has("gated", "SchedulingGated")
+                && has("greedy", "OutOfcpu"))
         });
         end(&mut watch);
         settled?;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use nodlet_tests::guest::{END, MODULE_LIST, MODULES, ORDERS, SAYS};
 use serde_json::Value;
 
-use crate::{Failure, Outcome, cross, kubectl, line_of, usage, work};
+use crate::{Failure, Outcome, cross, go, line_of, usage, work};
 
 mod cpio;
 mod debian;
@@ -86,7 +86,10 @@ const UNIT: &str = "nodlet_runtime";
 const NEEDED: &[&str] = &["erofs", "overlay", "veth", "bridge", "loop"];
 
 /// Suites that drive a device with the real kubectl.
-const WITH_KUBECTL: &[&str] = &["init", "debug"];
+const WITH_KUBECTL: &[&str] = &["init", "debug", "update", "admission", "documents"];
+
+/// Suites with pods of Kubernetes' own test program.
+const WITH_AGNHOST: &[&str] = &["documents"];
 
 const GUESTS: &[Guest<'_>] = &[
     Guest {
@@ -140,12 +143,17 @@ const GUESTS: &[Guest<'_>] = &[
             "init",
             "hooks",
             "policies",
+            // The others take images that are built for this machine's processor alone.
+            "documents --skip myapp_pod --skip the_sidecar_of",
             "messages",
             "debug",
             "probes",
             "volumes",
             "network",
             "manifests",
+            "update",
+            "admission",
+            "shutdown",
             "bad",
             "attack",
             "verbs",
@@ -227,8 +235,11 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>]) -> Outcome {
     let tools = debian::package("busybox-static", processor.debian)?;
     let mut programs = build(processor, guests)?;
     programs.insert("busybox".to_owned(), tools.join("usr/bin/busybox"));
-    if guests.iter().any(|guest| guest.has_kubectl()) {
-        programs.insert("kubectl".to_owned(), kubectl::build_for(processor.debian)?);
+    if guests.iter().any(|guest| guest.runs_any_of(WITH_KUBECTL)) {
+        programs.insert("kubectl".to_owned(), go::KUBECTL.build(Some(processor.debian))?);
+    }
+    if guests.iter().any(|guest| guest.runs_any_of(WITH_AGNHOST)) {
+        programs.insert("agnhost".to_owned(), go::AGNHOST.build(Some(processor.debian))?);
     }
     let dir = work(&format!("guest/{}", processor.debian))?;
     let mut passed = 0;
@@ -295,8 +306,8 @@ fn build(processor: &Processor, guests: &[&Guest<'_>]) -> Result<BTreeMap<String
 }
 
 impl Guest<'_> {
-    fn has_kubectl(&self) -> bool {
-        self.runs.iter().filter_map(|run| run.split(' ').next()).any(|run| WITH_KUBECTL.contains(&run))
+    fn runs_any_of(&self, suites: &[&str]) -> bool {
+        self.runs.iter().filter_map(|run| run.split(' ').next()).any(|run| suites.contains(&run))
     }
 
     fn write_initramfs(
@@ -323,10 +334,15 @@ impl Guest<'_> {
             cpio.file("/bin/busybox", 0o755, &fs::read(program("busybox")?)?).map_err(failed)?;
         }
         cpio.file("/init", 0o755, &fs::read(program("guest-init")?)?).map_err(failed)?;
-        if self.has_kubectl() {
-            // Where the tests look for it, which is where they were built.
-            let at = kubectl::path()?.display().to_string();
-            cpio.file(&at, 0o755, &fs::read(program("kubectl")?)?).map_err(failed)?;
+        // Where the tests look for them, which is where they were built.
+        for (suites, name, at) in [
+            (WITH_KUBECTL, "kubectl", go::KUBECTL.path(None)?),
+            (WITH_AGNHOST, "agnhost", go::AGNHOST.path(None)?),
+        ] {
+            if self.runs_any_of(suites) {
+                let at = at.display().to_string();
+                cpio.file(&at, 0o755, &fs::read(program(name)?)?).map_err(failed)?;
+            }
         }
         wanted.sort_unstable();
         wanted.dedup();

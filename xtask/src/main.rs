@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-mod agnhost;
 mod bench;
 mod budgets;
 mod check;
@@ -14,10 +13,11 @@ mod distribution;
 mod earlier;
 mod elf;
 mod gates;
+mod go;
 mod guest;
 mod image;
 mod images;
-mod kubectl;
+mod layout;
 mod long;
 mod schema;
 mod setup;
@@ -67,6 +67,12 @@ const TASKS: &[Task] = &[
         gates::run,
     ),
     (
+        "layout",
+        "",
+        "write xtask/layout.ld: what agents and supervisors execute lies together in the binary",
+        layout::run,
+    ),
+    (
         "guest",
         "[--target TARGET] [GUEST [PROGRAM ARGUMENT...]]",
         "the tests that need a kernel of their own, in QEMU; only one guest, or only this in it",
@@ -80,8 +86,8 @@ const TASKS: &[Task] = &[
     ),
     ("image", "", "build the demo image into .work/images, in both archive formats", image::run),
     ("images", "", "build images of redis, nginx and python3 with buildah, podman and skopeo", images::run),
-    ("agnhost", "", "build the servers of Kubernetes' own tests into .work/agnhost", agnhost::run),
-    ("kubectl", "", "build the real kubectl from its Go modules into .work/kubectl", kubectl::run),
+    ("agnhost", "", "build the servers of Kubernetes' own tests into .work/agnhost", go::agnhost),
+    ("kubectl", "", "build the real kubectl from its Go modules into .work/kubectl", go::kubectl),
     ("schema", "", "write the table of Kubernetes' fields and docs/pods.md anew (Go, network)", schema::run),
 ];
 

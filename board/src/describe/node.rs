@@ -98,9 +98,8 @@ fn effective(pod: &Value, list_of: &str, resource: &str) -> Quantity {
 
 /// What each pod takes, and all of them together.
 fn pods_of(out: &mut Tabs, pods: &[Value], allocatable: &Value) {
-    // `cpu requests`, `cpu limits`, `memory requests`, `memory limits`.
-    const AMOUNTS: [(&str, &str); 4] =
-        [("cpu", "requests"), ("cpu", "limits"), ("memory", "requests"), ("memory", "limits")];
+    const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+    const LISTS: [&str; 2] = ["requests", "limits"];
     let share = |resource: &str, amount: &Quantity| {
         let of = |amount: &Quantity| match resource {
             "cpu" => amount.milli_value() as f64,
@@ -113,14 +112,18 @@ fn pods_of(out: &mut Tabs, pods: &[Value], allocatable: &Value) {
     out.line(0, &format!("Non-terminated Pods:\t({} in total)", pods.len()));
     out.line(1, "Namespace\tName\t\tCPU Requests\tCPU Limits\tMemory Requests\tMemory Limits\tAge");
     out.line(1, "---------\t----\t\t------------\t----------\t---------------\t-------------\t---");
-    let mut sums = AMOUNTS.map(|_| Quantity::from_milli(0));
+    let mut sums = RESOURCES.map(|_| LISTS.map(|_| Quantity::from_milli(0)));
     for pod in pods {
         let metadata = &pod["metadata"];
         let mut line = format!("{}\t{}\t", of(&metadata["namespace"]), of(&metadata["name"]));
-        for (sum, (resource, list_of)) in sums.iter_mut().zip(AMOUNTS) {
-            let amount = effective(pod, list_of, resource);
-            line.push_str(&format!("\t{}", share(resource, &amount)));
-            *sum = sum.plus(&amount);
+        for (sums, resource) in sums.iter_mut().zip(RESOURCES) {
+            for (sum, list_of) in sums.iter_mut().zip(LISTS) {
+                let amount = effective(pod, list_of, resource);
+                if resource != "ephemeral-storage" {
+                    line.push_str(&format!("\t{}", share(resource, &amount)));
+                }
+                *sum = sum.plus(&amount);
+            }
         }
         out.line(1, &format!("{line}\t{}", since(&metadata["creationTimestamp"])));
     }
@@ -128,8 +131,7 @@ fn pods_of(out: &mut Tabs, pods: &[Value], allocatable: &Value) {
     out.line(1, "(Total limits may be over 100 percent, i.e., overcommitted.)");
     out.line(1, "Resource\tRequests\tLimits");
     out.line(1, "--------\t--------\t------");
-    let [cpu_requests, cpu_limits, memory_requests, memory_limits] = &sums;
-    out.line(1, &format!("cpu\t{}\t{}", share("cpu", cpu_requests), share("cpu", cpu_limits)));
-    out.line(1, &format!("memory\t{}\t{}", share("memory", memory_requests), share("memory", memory_limits)));
-    out.line(1, "ephemeral-storage\t0 (0%)\t0 (0%)");
+    for (resource, [requests, limits]) in RESOURCES.into_iter().zip(&sums) {
+        out.line(1, &format!("{resource}\t{}\t{}", share(resource, requests), share(resource, limits)));
+    }
 }

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::events;
 use super::text::{annotations, date, labels, list, of, quantity, several, since};
+use crate::client::encode;
 use crate::tabs::Tabs;
 
 /// With what took place, if that is known.
@@ -214,8 +215,8 @@ fn probe(probe: &Value) -> String {
         };
         let path = match of(&http["path"]) {
             "" => String::new(),
-            path if path.starts_with('/') => path.to_owned(),
-            path => format!("/{path}"),
+            path if path.starts_with('/') => escaped(path),
+            path => format!("/{}", escaped(path)),
         };
         format!("http-get {}://{host}:{}{path} {beat}", of(&http["scheme"]).to_lowercase(), port(http))
     } else if tcp.is_object() {
@@ -332,4 +333,13 @@ fn tolerations(out: &mut Tabs, tolerations: &Value) {
         line
     };
     several(out, "Tolerations", tolerations.iter().map(line));
+}
+
+/// A path as Go writes it in a URL: a query in it is part of the path.
+fn escaped(path: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.~$&+,/:;=@".contains(letter);
+    let mut bytes = [0; 4];
+    path.chars()
+        .map(|letter| if is_plain(letter) { letter.into() } else { encode(letter.encode_utf8(&mut bytes)) })
+        .collect()
 }

@@ -3,7 +3,7 @@
 use nodlet_rootfs::ImageConfig;
 
 use crate::node::StartFailure;
-use crate::spec::container::SecurityContext;
+use crate::spec::container::{CAPABILITIES, SecurityContext};
 use crate::spec::{Container, Pod};
 
 use super::config_error;
@@ -26,56 +26,11 @@ const DEFAULT: [&str; 14] = [
     "AUDIT_WRITE",
 ];
 
-/// All that Linux has, in the order of their numbers.
-const ALL: [&str; 41] = [
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "DAC_READ_SEARCH",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "SETGID",
-    "SETUID",
-    "SETPCAP",
-    "LINUX_IMMUTABLE",
-    "NET_BIND_SERVICE",
-    "NET_BROADCAST",
-    "NET_ADMIN",
-    "NET_RAW",
-    "IPC_LOCK",
-    "IPC_OWNER",
-    "SYS_MODULE",
-    "SYS_RAWIO",
-    "SYS_CHROOT",
-    "SYS_PTRACE",
-    "SYS_PACCT",
-    "SYS_ADMIN",
-    "SYS_BOOT",
-    "SYS_NICE",
-    "SYS_RESOURCE",
-    "SYS_TIME",
-    "SYS_TTY_CONFIG",
-    "MKNOD",
-    "LEASE",
-    "AUDIT_WRITE",
-    "AUDIT_CONTROL",
-    "SETFCAP",
-    "MAC_OVERRIDE",
-    "MAC_ADMIN",
-    "SYSLOG",
-    "WAKE_ALARM",
-    "BLOCK_SUSPEND",
-    "AUDIT_READ",
-    "PERFMON",
-    "BPF",
-    "CHECKPOINT_RESTORE",
-];
-
 /// The bounding set: the default, `ALL` first, then what is added, then what is dropped.
 pub(super) fn capabilities(context: &SecurityContext) -> Vec<String> {
     let has = |list: &[String], wanted: &str| list.iter().any(|name| name.eq_ignore_ascii_case(wanted));
     let base: &[&str] = if context.privileged || has(&context.capabilities_add, "ALL") {
-        &ALL
+        &CAPABILITIES
     } else if has(&context.capabilities_drop, "ALL") {
         &[]
     } else {
@@ -85,7 +40,7 @@ pub(super) fn capabilities(context: &SecurityContext) -> Vec<String> {
     let mut set: Vec<String> = base.iter().map(|name| (*name).to_owned()).collect();
     if !context.privileged {
         for name in context.capabilities_add.iter().map(|name| bare(name)).filter(|name| name != "ALL") {
-            if ALL.contains(&name.as_str()) && !set.contains(&name) {
+            if CAPABILITIES.contains(&name.as_str()) && !set.contains(&name) {
                 set.push(name);
             }
         }

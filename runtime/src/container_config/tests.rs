@@ -229,6 +229,21 @@ fn the_oom_score_follows_the_class() {
     ] {
         assert_eq!(made(container, "").oom_score_adj, expected, "{container}");
     }
+    // What the node is nothing without goes as late, whatever it requests; other critical pods do not.
+    for (class, priority, expected) in [
+        ("system-node-critical", 2_000_001_000, -997),
+        ("system-cluster-critical", 2_000_000_000, 500),
+        ("other", 2_000_001_000, 500),
+    ] {
+        let init = "initContainers: [{name: first, image: i}]";
+        let mut pod = (*pod("resources: {requests: {memory: 512Mi}}", init)).clone();
+        pod.spec.priority_class_name = class.into();
+        pod.priority = priority;
+        for container in pod.spec.containers.iter().chain(&pod.spec.init_containers) {
+            let own = if expected < 0 || container.name != "first" { expected } else { 999 };
+            assert_eq!(super::oom_score_adj(&pod, container, 1 << 30), own, "{class}: {}", container.name);
+        }
+    }
     // A sidecar goes no earlier than the one with the least that it serves.
     for (policy, own, expected) in [
         ("restartPolicy: Always", 0, 500),

@@ -30,8 +30,8 @@ type Name = (Kind, Rc<str>, Rc<str>);
 impl Engine {
     /// Shows what is defined now besides pods. What is said of that which is not.
     pub(super) fn read_definitions(&mut self) -> Vec<Refusal> {
-        let (mut definitions, mut refusals) = self.shell.sources.borrow().definitions();
-        self.refuse_defaults(&mut definitions, &mut refusals);
+        let (definitions, mut refusals) = self.shell.sources.borrow().definitions();
+        Self::tell_defaults(&definitions, &mut refusals);
         for name in self.definitions.keys().filter(|name| !definitions.contains_key(*name)) {
             self.shell.objects.delete(&key(name));
         }
@@ -80,25 +80,13 @@ impl Engine {
             Ok(bytes) => bytes,
             Err(status) => return drop(reply.try_send(Err(status))),
         };
-        let fault = self.shell.fault.clone();
-        let kept = {
-            let path = path.clone();
-            self.shell.storage.run(move || crate::store::replace(&path, &bytes, &*fault))
-        };
-        self.shell.then(kept, move |engine, kept| {
-            if kept.is_ok() {
-                engine.read_sources();
-            }
-            engine.is_kept(&path);
-            let answer = match kept {
-                Ok(()) => {
-                    engine.publish_changed();
-                    let object = engine.shown_as(&name).unwrap_or(definition.object);
-                    Ok(Accepted { object, applied, warnings: definition.warnings })
-                }
-                Err(error) => Err(Status::internal(format!("failed to write {}: {error}", path.display()))),
+        self.write_reserved(path, bytes, move |engine, written| {
+            let accepted = |()| {
+                let object = engine.shown_as(&name).unwrap_or(definition.object);
+                Accepted { object, applied, warnings: definition.warnings }
             };
-            let _ = reply.try_send(answer);
+            // A client that hung up has changed nothing about what it applied.
+            let _ = reply.try_send(written.map(accepted));
         });
     }
 
@@ -215,26 +203,26 @@ impl Engine {
         Ok((object, source.clone()))
     }
 
-    /// Of several default classes in files, that of the least value is taken.
-    fn refuse_defaults(
-        &self,
-        definitions: &mut crate::sources::DefinitionsByName,
-        refusals: &mut Vec<Refusal>,
-    ) {
-        let mut defaults: Vec<(i32, Name)> = definitions
+    /// Of several default classes in files, that of the least value is the default; the others
+    /// are classes like any other.
+    fn tell_defaults(definitions: &crate::sources::DefinitionsByName, refusals: &mut Vec<Refusal>) {
+        let mut defaults: Vec<(i32, &Name, &PathBuf)> = definitions
             .iter()
             .filter(|(name, _)| name.0 == Kind::PriorityClass)
-            .map(|(name, (class, _))| (priority::class(&class.object), name))
-            .filter(|(class, _)| class.global_default)
-            .map(|(class, name)| (class.value, name.clone()))
+            .map(|(name, (class, source))| (priority::class(&class.object), name, source))
+            .filter(|(class, ..)| class.global_default)
+            .map(|(class, name, source)| (class.value, name, source))
             .collect();
         defaults.sort();
-        let Some(((_, first), others)) = defaults.split_first() else { return };
-        for (_, name) in others {
-            if let Some((_, source)) = definitions.remove(name) {
-                let message = format!("{}: {}", source.display(), one_default(&name.2, &first.2));
-                refusals.push(Refusal { source, pod: None, message });
-            }
+        let Some(((_, first, _), others)) = defaults.split_first() else { return };
+        for (_, name, source) in others {
+            let message = format!(
+                "{}: globalDefault of PriorityClass {} is not obeyed: {} is the default, since its value is less",
+                source.display(),
+                name.2,
+                first.2
+            );
+            refusals.push(Refusal { source: (*source).clone(), pod: None, message });
         }
     }
 

@@ -100,9 +100,11 @@ impl Engine {
         let added = list.len().saturating_sub(old.pod.spec.ephemeral_containers.len());
         object["metadata"]["generation"] = (old.pod.generation + added as u64).into();
         object["spec"]["nodeName"] = self.shell.config.node_name.as_str().into();
-        let manifest =
+        let before: Value = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
+        let mut manifest =
             manifest::admit_ephemeral(object, list, how(asked.validation), &self.shell.config.node_name)
                 .map_err(|error| refused(&error))?;
+        manifest.warnings = manifest::new_warnings(manifest.warnings, &before);
         let others = self.shell.pods.borrow().values().map(|pod| text_of(&pod.wanted)).sum::<usize>();
         let wanted = old.changed(manifest);
         if others - text_of(&old) + text_of(&wanted) > ROOM {

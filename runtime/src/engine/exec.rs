@@ -2,6 +2,7 @@
 //! probes; and clients that attach to the container's own. All go through the supervisor; here is only who waits for which.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -272,18 +273,21 @@ async fn exec_probe(
             Err(message) => return error(message),
         };
     drop(input);
-    let mut kept = Vec::new();
+    let mut output = match Output::new(output) {
+        Ok(output) => output,
+        Err(message) => return error(message),
+    };
     let ended = {
         let ended = exec.ended();
         let late = async {
             smol::Timer::after(timeout).await;
             Ok(None)
         };
-        let read = read_some(output, &mut kept);
+        let read = output.read();
         smol::future::or(smol::future::or(ended, late), read).await
     };
     match ended {
-        Ok(Some(code)) => prober::exec_result(code, &kept),
+        Ok(Some(code)) => prober::exec_result(code, &output.all()),
         Ok(None) => {
             shell.kill_exec(&exec);
             prober::exec_timed_out(&command, timeout)
@@ -292,28 +296,56 @@ async fn exec_probe(
     }
 }
 
-/// Keeps the first bytes and throws away the rest, so that a probe with much to
-/// say does not hang on a full pipe. Never ends by itself.
-pub(super) async fn read_some(output: OwnedFd, kept: &mut Vec<u8>) -> Result<Option<i32>, String> {
-    let read: io::Result<()> = async {
-        let mut output = Async::new(std::fs::File::from(output))?;
+/// What a process says for whom nobody but the agent waits: the first bytes are kept and the rest is
+/// thrown away, so that one with much to say does not hang on a full pipe.
+pub(super) struct Output {
+    pipe: Async<File>,
+    kept: Vec<u8>,
+}
+
+impl Output {
+    /// # Errors
+    /// Nobody can wait for what comes out of `pipe`.
+    pub(super) fn new(pipe: OwnedFd) -> Result<Self, String> {
+        let pipe = Async::new(File::from(pipe)).map_err(|error| format!("failed to read a pipe: {error}"))?;
+        Ok(Self { pipe, kept: Vec::new() })
+    }
+
+    /// Reads what comes. Never ends by itself, and may be dropped at any time.
+    pub(super) async fn read(&mut self) -> Result<Option<i32>, String> {
         let mut buffer = [0; 1024];
         loop {
-            let count = output.read(&mut buffer).await?;
-            if count == 0 {
-                return Ok(());
+            match self.pipe.read(&mut buffer).await {
+                Ok(0) => break,
+                Ok(count) => self.keep(&buffer[..count]),
+                Err(error) => {
+                    log::debug!("failed to read the output of a probe or hook: {error}");
+                    break;
+                }
             }
             // One that writes as fast as it is read would never be waited for, nor its time be over.
             smol::future::yield_now().await;
-            let room = PROBE_OUTPUT.saturating_sub(kept.len()).min(count);
-            kept.extend_from_slice(&buffer[..room]);
         }
+        smol::future::pending().await
     }
-    .await;
-    if let Err(error) = read {
-        log::debug!("failed to read a probe's output: {error}");
+
+    /// All that a process has said that has ended: what it said last may not have been read yet.
+    pub(super) fn all(mut self) -> Vec<u8> {
+        let mut buffer = [0; 1024];
+        // What it has left behind may go on writing.
+        while self.kept.len() < PROBE_OUTPUT {
+            match io::Read::read(&mut self.pipe.get_ref(), &mut buffer) {
+                Ok(count @ 1..) => self.keep(&buffer[..count]),
+                Ok(0) | Err(_) => break,
+            }
+        }
+        self.kept
     }
-    smol::future::pending().await
+
+    fn keep(&mut self, bytes: &[u8]) {
+        let room = PROBE_OUTPUT.saturating_sub(self.kept.len()).min(bytes.len());
+        self.kept.extend_from_slice(&bytes[..room]);
+    }
 }
 
 #[cfg(test)]
@@ -335,5 +367,27 @@ mod tests {
         execs.failed(pod, attaching, "ask again".into());
         assert!(matches!(news.try_recv(), Ok(ExecNews::Failed(why)) if why == "ask again"));
         assert_eq!(execs.attaching(pod), [0; 0]);
+    }
+
+    #[test]
+    fn nothing_is_lost_of_what_a_process_says_that_ends_at_once() {
+        for read_before in [false, true] {
+            let (output, input) = nix::unistd::pipe().expect("a pipe");
+            nix::unistd::write(&input, b"why").expect("there is room");
+            let mut output = Output::new(output).expect("it can be waited for");
+            if read_before {
+                // It is dropped in the midst of it, as where the news of the end comes first.
+                let once = smol::block_on(smol::future::poll_once(output.read()));
+                assert_eq!(once, None);
+                nix::unistd::write(&input, b" not").expect("there is room");
+            }
+            let said = output.all();
+            assert_eq!(said, if read_before { &b"why not"[..] } else { b"why" });
+        }
+        let (output, input) = nix::unistd::pipe().expect("a pipe");
+        for _ in 0..15 {
+            nix::unistd::write(&input, &[b'x'; 1000]).expect("there is room");
+        }
+        assert_eq!(Output::new(output).expect("it can be waited for").all().len(), PROBE_OUTPUT);
     }
 }

@@ -15,7 +15,7 @@ use crate::spec::{Container, Hook, HookKind, Pod, ProbeAction};
 use crate::supervisor::config::ExecConfig;
 
 use super::Shell;
-use super::exec::{address, read_some};
+use super::exec::{Output, address};
 
 /// Runs a hook; always answered.
 pub(super) async fn run(shell: Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: HookKind) {
@@ -95,12 +95,13 @@ async fn exec(
     let stdio = [None, Some(to_output.as_fd()), Some(to_errors.as_fd())];
     let exec = shell.exec(pod, &container.name, number, &config, stdio)?;
     drop((to_output, to_errors));
-    let (mut said, mut complained) = (Vec::new(), Vec::new());
+    let (mut output, mut errors) = (Output::new(output)?, Output::new(errors)?);
     let ended = {
         let ended = exec.ended();
-        let read = smol::future::or(read_some(output, &mut said), read_some(errors, &mut complained));
+        let read = smol::future::or(output.read(), errors.read());
         smol::future::or(read, ended).await
     };
+    let (mut said, mut complained) = (output.all(), errors.all());
     let error = match ended {
         Ok(Some(0) | None) => return Ok(()),
         Ok(Some(code)) => {

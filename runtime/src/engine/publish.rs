@@ -138,7 +138,7 @@ impl Engine {
         if metadata.get("creationTimestamp").is_none_or(Value::is_null) {
             metadata["creationTimestamp"] = created.timestamp(anchor).to_string().into();
         }
-        metadata["generation"] = wanted.pod.generation.into();
+        metadata["generation"] = state.generation().into();
         let is_applied = wanted.source == self.applied_path(&wanted.pod.namespace, &wanted.pod.name);
         let annotations = &mut metadata["annotations"];
         annotations[CONFIG_SEEN] = created.timestamp(anchor).to_string().into();

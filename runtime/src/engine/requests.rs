@@ -201,35 +201,18 @@ impl Engine {
             Err(status) => return drop(reply.try_send(Err(status))),
         };
         self.set_updating(&manifest.pod.uid, true);
-        let fault = self.shell.fault.clone();
-        let kept = {
-            let path = path.clone();
-            self.shell.storage.run(move || crate::store::replace(&path, &bytes, &*fault))
-        };
-        self.shell.then(kept, move |engine, kept| {
+        self.write_reserved(path, bytes, move |engine, written| {
             engine.set_updating(&manifest.pod.uid, false);
-            if kept.is_ok() {
-                engine.read_sources();
-            }
-            engine.is_kept(&path);
-            let answer = match kept {
-                Ok(()) => {
-                    engine.publish_changed();
-                    // With what presets have added to it, if it is the one that is told.
-                    let told = (manifest.pod.namespace.clone(), manifest.pod.name.clone());
-                    let told = engine.told.get(&told).filter(|told| told.pod.uid == manifest.pod.uid);
-                    let told = told.and_then(|told| serde_json::from_str(told.object.get()).ok());
-                    let object = told.unwrap_or(manifest.object);
-                    Ok(Accepted { object, applied, warnings: manifest.warnings })
-                }
-                Err(error) => Err(Status::internal(format!(
-                    "failed to write {}: {}",
-                    path.display(),
-                    crate::error::chain(&error)
-                ))),
+            let accepted = |()| {
+                // With what presets have added to it, if it is the one that is told.
+                let told = (manifest.pod.namespace.clone(), manifest.pod.name.clone());
+                let told = engine.told.get(&told).filter(|told| told.pod.uid == manifest.pod.uid);
+                let told = told.and_then(|told| serde_json::from_str(told.object.get()).ok());
+                let object = told.unwrap_or(manifest.object);
+                Accepted { object, applied, warnings: manifest.warnings }
             };
             // A client that hung up has changed nothing about what it applied.
-            let _ = reply.try_send(answer);
+            let _ = reply.try_send(written.map(accepted));
         });
     }
 

@@ -1,7 +1,7 @@
 //! Room for what the API is asked to keep. It is asked for before a file is written: what finds none
 //! is answered so, and does not lie on flash where nobody reads it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -40,12 +40,35 @@ impl Engine {
     /// There is none.
     pub(super) fn has_room(&self, path: &Path, of: (&str, &str), object: &Value) -> Result<(), Status> {
         self.reserve(path, of, object)?;
-        self.is_kept(path);
+        self.shell.sources.borrow_mut().release(path);
         Ok(())
     }
 
-    /// It is there now and was read, or will never be.
-    pub(super) fn is_kept(&self, path: &Path) {
-        self.shell.sources.borrow_mut().release(path);
+    /// Writes to its file what [`Engine::reserve`] gave, has it read as files are, and then tells `done`.
+    pub(super) fn write_reserved(
+        &mut self,
+        path: PathBuf,
+        bytes: Vec<u8>,
+        done: impl FnOnce(&mut Self, Result<(), Status>) + 'static,
+    ) {
+        let fault = self.shell.fault.clone();
+        let written = {
+            let path = path.clone();
+            self.shell.storage.run(move || crate::store::replace(&path, &bytes, &*fault))
+        };
+        self.shell.then(written, move |engine, written| {
+            if written.is_ok() {
+                engine.read_sources();
+            }
+            engine.shell.sources.borrow_mut().release(&path);
+            if written.is_ok() {
+                engine.publish_changed();
+            }
+            let failed = |error| {
+                let why = crate::error::chain(&error);
+                Status::internal(format!("failed to write {}: {why}", path.display()))
+            };
+            done(engine, written.map_err(failed));
+        });
     }
 }

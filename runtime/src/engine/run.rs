@@ -22,7 +22,7 @@ use crate::supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 use crate::time::{Anchor, Instant, Moment};
 
 use super::sandbox::Sandbox;
-use super::{Shell, ephemeral, log_name};
+use super::{Shell, descriptors, ephemeral, log_name};
 
 /// What the shell holds of a run.
 pub(super) struct Run {
@@ -83,15 +83,16 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
     let wanted = shell.wanted(pod).ok_or_else(gone)?;
     let sandbox = shell.sandbox(pod).ok_or_else(gone)?;
     let container = wanted.pod.spec.container(attempt.container);
+    let create = |error: &(dyn std::error::Error + 'static)| {
+        failure(StartFailureReason::CreateContainerError, crate::error::chain(error))
+    };
+    descriptors::are_left(descriptors::FOR_A_RUN).map_err(|error| create(&error))?;
     let (reference, image) = find_image(shell, &wanted, attempt.container).await?;
     let layers = mount_layers(shell, &image).await?;
     if let Some(target) = &container.target {
         ephemeral::check_target(shell, &wanted, &sandbox, target)?;
     }
 
-    let create = |error: &(dyn std::error::Error + 'static)| {
-        failure(StartFailureReason::CreateContainerError, crate::error::chain(error))
-    };
     let host_name = pod_files::host_name().map_err(|error| create(&error))?;
     let limits = ContainerLimits::of(&wanted.pod, attempt.container);
     let leaf =

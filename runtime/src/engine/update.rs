@@ -119,9 +119,10 @@ impl Engine {
             strip(metadata);
             metadata.insert("uid".into(), (*told.pod.uid.0).into());
         }
-        let manifest = manifest::admit(changed, how(validation), &self.shell.config.node_name)
+        let mut manifest = manifest::admit(changed, how(validation), &self.shell.config.node_name)
             .map_err(|error| refused(&error))?;
         let mut old: Value = serde_json::from_str(told.object.get()).map_err(Status::internal)?;
+        manifest.warnings = manifest::new_warnings(manifest.warnings, &old);
         told.leave_out_priority(&mut old);
         match update::compare(&old, &manifest.object) {
             Update::Nothing => {

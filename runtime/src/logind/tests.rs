@@ -205,6 +205,37 @@ fn what_somebody_else_says_in_logins_name_is_not_believed() {
 }
 
 #[test]
+fn who_talks_without_end_keeps_nobody_from_their_turn() {
+    let bus = |mut bus: Fake| {
+        bus.connected();
+        let much = message(4, 0, ":1.66", "PrepareForShutdown", "s", &text("soon")).repeat(100);
+        // It ends when nobody listens any more.
+        while bus.stream.write_all(&much).is_ok() {}
+    };
+    with(bus, async |socket| {
+        let mut logind = Logind::connect(&socket).await.expect("it is there");
+        let others = async {
+            for _ in 0..1000 {
+                smol::future::yield_now().await;
+            }
+            true
+        };
+        let heard = async { logind.prepares_for_shutdown().await.expect("it goes on") };
+        // Half of what there is to read is there at once: without a turn in between it would all be read first.
+        let mut read = std::pin::pin!(heard);
+        let mut turns = std::pin::pin!(others);
+        let mut polls = 0;
+        let had_turns = std::future::poll_fn(|context| {
+            polls += 1;
+            assert!(read.as_mut().poll(context).is_pending(), "nobody goes down");
+            turns.as_mut().poll(context)
+        });
+        assert!(had_turns.await);
+        assert_eq!(polls, 1001, "each read gives the others a turn");
+    });
+}
+
+#[test]
 fn an_error_and_an_end_are_told() {
     let bus = |mut bus: Fake| {
         bus.connected();

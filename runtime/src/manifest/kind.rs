@@ -149,6 +149,8 @@ const NOT_YET: [&str; 7] = [
     "Service",
 ];
 
+const TAKEN: &str = "nodlet takes Pods, PodPresets, PriorityClasses and Lists of them";
+
 fn other(kind: &str, version: &str) -> String {
     if kind.eq_ignore_ascii_case("pod") || kind.eq_ignore_ascii_case("pods") {
         return format!("no matches for kind \"{kind}\" in version \"{version}\": write kind: Pod");
@@ -165,9 +167,9 @@ fn other(kind: &str, version: &str) -> String {
         return format!("{kind} {version}: nodlet runs Pods; put spec.template into a Pod manifest");
     }
     if NOT_YET.contains(&kind) {
-        return format!("{kind} {version}: not yet; nodlet takes Pods and Lists of them");
+        return format!("{kind} {version}: not yet; {TAKEN}");
     }
-    format!("{kind} {version}: nodlet takes Pods and Lists of them")
+    format!("{kind} {version}: {TAKEN}")
 }
 
 /// The version of a kind that someone may have meant.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::spec::pod::CRITICAL;
+use crate::spec::pod::{CRITICAL, NODE_CRITICAL};
 
 /// The fields of a Pod's spec that are computed, unless they were written.
 const COMPUTED: [&str; 3] = ["preemptionPolicy", "priority", "priorityClassName"];
@@ -21,7 +21,7 @@ pub const BUILT_IN: [(&str, i32, &str); 2] = [
         "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
     ),
     (
-        "system-node-critical",
+        NODE_CRITICAL,
         CRITICAL + 1000,
         "Used for system critical pods that must not be moved from their current node.",
     ),

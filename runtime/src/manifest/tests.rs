@@ -279,6 +279,11 @@ fn what_would_change_what_runs_is_refused_by_name() {
         ),
         (
             "",
+            "resources: {limits: {hugepages-2Mi: 2Mi, cpu: 1}}",
+            "spec.containers[0].resources.limits[hugepages-2Mi]",
+        ),
+        (
+            "",
             "securityContext: {seccompProfile: {type: Localhost, localhostProfile: a}}",
             "spec.containers[0].securityContext.seccompProfile.localhostProfile",
         ),
@@ -306,7 +311,8 @@ fn values_that_ask_for_nothing_are_taken_without_a_word() {
                 serviceAccountName: default, automountServiceAccountToken: false, enableServiceLinks: false, os: {name: linux}, \
                 securityContext: {seccompProfile: {type: Unconfined}, fsGroupChangePolicy: Always}, volumes: [{name: v, emptyDir: {medium: ''}}]";
     let container = "stdin: false, tty: false, envFrom: [], ports: [{containerPort: 80, hostPort: 0}], lifecycle: {}, \
-                     livenessProbe: {httpGet: {port: 80, scheme: HTTP}}, securityContext: {appArmorProfile: {type: Unconfined}, procMount: Default}";
+                     livenessProbe: {httpGet: {port: 80, scheme: HTTP}}, securityContext: {appArmorProfile: {type: Unconfined}, procMount: Default}, \
+                     resources: {limits: {example.com/gpu: 0, hugepages-2Mi: 0Mi, cpu: 1}, requests: {example.com/gpu: '0'}}";
     assert_eq!(one(&pod(spec, container)).warnings, Vec::<String>::new());
     assert!(
         one(&pod("hostNetwork: true", "ports: [{containerPort: 80, hostPort: 80, hostIP: 10.0.0.1}]"))
@@ -321,6 +327,29 @@ fn what_kubectl_run_prints_is_taken_without_a_word() {
                 containers:\n  - image: nginx\n    name: web\n    resources: {}\n  dnsPolicy: ClusterFirst\n  \
                 restartPolicy: Always\nstatus: {}\n";
     assert_eq!(one(text).warnings, Vec::<String>::new());
+}
+
+#[test]
+fn names_of_capabilities_that_are_none_are_warned_about() {
+    let container =
+        "securityContext: {capabilities: {drop: [ALL, NET_RAWW], add: [net_admin, CAP_SYS_TIME, NET_ADMN]}}";
+    let none = |place: &str, name: &str| {
+        format!(
+            "spec.containers[0].securityContext.capabilities.{place}: has no effect: \"{name}\" is none of the capabilities that Linux has"
+        )
+    };
+    assert_eq!(one(&pod("", container)).warnings, [none("add[2]", "NET_ADMN"), none("drop[1]", "NET_RAWW")]);
+}
+
+#[test]
+fn thousandths_of_bytes_are_warned_about_as_by_kubernetes() {
+    assert_eq!(
+        one(&pod("", "resources: {requests: {memory: 1500m, cpu: 5m}}")).warnings,
+        [
+            "spec.containers[0].resources.requests[memory]: fractional byte value \"1500m\" is invalid, must be an integer"
+        ]
+    );
+    assert_eq!(one(&pod("", "resources: {limits: {memory: 1.5Ki, cpu: 1m}}")).warnings, Vec::<String>::new());
 }
 
 #[test]
@@ -480,11 +509,17 @@ fn other_kinds_are_refused_by_name_with_the_way_on() {
             "apiVersion: v1\nkind: Namespace\n",
             "Namespace v1: namespaces need no object; write metadata.namespace into the Pod",
         ),
-        ("apiVersion: v1\nkind: ConfigMap\n", "ConfigMap v1: not yet; nodlet takes Pods and Lists of them"),
-        ("apiVersion: v1\nkind: Secret\n", "Secret v1: not yet; nodlet takes Pods and Lists of them"),
+        (
+            "apiVersion: v1\nkind: ConfigMap\n",
+            "ConfigMap v1: not yet; nodlet takes Pods, PodPresets, PriorityClasses and Lists of them",
+        ),
+        (
+            "apiVersion: v1\nkind: Secret\n",
+            "Secret v1: not yet; nodlet takes Pods, PodPresets, PriorityClasses and Lists of them",
+        ),
         (
             "apiVersion: example.com/v1\nkind: Widget\n",
-            "Widget example.com/v1: nodlet takes Pods and Lists of them",
+            "Widget example.com/v1: nodlet takes Pods, PodPresets, PriorityClasses and Lists of them",
         ),
         (
             "apiVersion: v2\nkind: Pod\n",
@@ -504,7 +539,7 @@ fn other_kinds_are_refused_by_name_with_the_way_on() {
         ),
         (
             "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Secret}]\n",
-            "items[0]: Secret v1: not yet; nodlet takes Pods and Lists of them",
+            "items[0]: Secret v1: not yet; nodlet takes Pods, PodPresets, PriorityClasses and Lists of them",
         ),
     ] {
         assert_eq!(refused(head).to_string(), format!("web.yaml: {told}"));

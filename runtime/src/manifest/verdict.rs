@@ -4,7 +4,10 @@
 use serde_json::{Map, Value};
 
 use super::field::{Errors, FieldError, First, Path};
+use super::validate::list;
 use crate::schema::{self, Field, Shape, Type, Verdict};
+use crate::spec::Quantity;
+use crate::spec::container::CAPABILITIES;
 
 /// What a Pod asks for that it does not get.
 #[derive(Debug, Default)]
@@ -29,7 +32,16 @@ pub(super) fn judge(pod: &Value) -> Verdicts {
     metadata(pod, &mut verdicts);
     if let (Some(spec), Some(owner)) = (pod["spec"].as_object(), schema::find("PodSpec")) {
         let host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
-        Judge { host_network, verdicts: &mut verdicts }.object(spec, owner, &Path::root("spec"));
+        let path = Path::root("spec");
+        Judge { host_network, verdicts: &mut verdicts }.object(spec, owner, &path);
+        for field in ["containers", "initContainers", "ephemeralContainers"] {
+            let path = path.child(field);
+            for (index, container) in list(&pod["spec"], field).iter().enumerate() {
+                let path = path.index(index);
+                capabilities(container, &path, &mut verdicts);
+                fractions(container, &path, &mut verdicts);
+            }
+        }
     }
     verdicts
 }
@@ -95,7 +107,7 @@ impl Judge<'_> {
             }
             Verdict::InMemoryOnly(why) => self.verdicts.warnings.push(warning(path, why)),
             Verdict::Resources => {
-                for name in value.as_object().into_iter().flat_map(Map::keys) {
+                for (name, amount) in value.as_object().into_iter().flatten() {
                     match name.as_str() {
                         "cpu" | "memory" => {}
                         "ephemeral-storage" if field.name == "requests" => {}
@@ -104,6 +116,8 @@ impl Judge<'_> {
                                 .warnings
                                 .push(warning(&path.key(name), "does not limit what containers write yet"));
                         }
+                        // Who asks for none has all that they ask for.
+                        _ if is_none(amount) => {}
                         _ => self.refuse(
                             &path.key(name),
                             "has no resources but cpu, memory and ephemeral-storage",
@@ -132,6 +146,51 @@ impl Judge<'_> {
 
     fn refuse(&mut self, path: &Path<'_>, why: &str) {
         self.verdicts.refused.push(FieldError::forbidden(path, format!("{NODLET} {why}")));
+    }
+}
+
+/// A name that no kernel has gives nothing, and takes nothing away.
+fn capabilities(container: &Value, path: &Path<'_>, verdicts: &mut Verdicts) {
+    let (context, field) = (path.child("securityContext"), "capabilities");
+    let path = context.child(field);
+    for list in ["add", "drop"] {
+        let path = path.child(list);
+        let names = container["securityContext"][field][list].as_array();
+        for (index, name) in names.into_iter().flatten().enumerate() {
+            let upper = name.as_str().unwrap_or_default().to_uppercase();
+            let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
+            if bare != "ALL" && !CAPABILITIES.contains(&bare) {
+                let path = path.index(index);
+                let warning =
+                    format!("{path}: has no effect: {bare:?} is none of the capabilities that Linux has");
+                verdicts.warnings.push(warning);
+            }
+        }
+    }
+}
+
+/// As Kubernetes' API warns (`GetWarningsForPod`): with `m` for thousandths where `M` was meant.
+fn fractions(container: &Value, path: &Path<'_>, verdicts: &mut Verdicts) {
+    let path = path.child("resources");
+    for field in ["limits", "requests"] {
+        let path = path.child(field);
+        for name in ["memory", "ephemeral-storage"] {
+            let Some(text) = container["resources"][field][name].as_str() else { continue };
+            if Quantity::parse(text).is_ok_and(|amount| !amount.is_whole()) {
+                let path = path.key(name);
+                verdicts
+                    .warnings
+                    .push(format!("{path}: fractional byte value {text:?} is invalid, must be an integer"));
+            }
+        }
+    }
+}
+
+fn is_none(amount: &Value) -> bool {
+    match amount {
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => Quantity::parse(text).is_ok_and(|amount| amount.is_zero()),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => false,
     }
 }
 

@@ -122,11 +122,14 @@ pub(super) struct Other<'a> {
     pub(super) class: QosClass,
     /// It is on its way out: what it has will be free, and is not yet.
     pub(super) goes: bool,
+    /// It goes to make room: who comes meanwhile is judged as if it had gone, and waits for that.
+    pub(super) makes_room: bool,
 }
 
 impl<'a> Other<'a> {
     pub(super) fn new(index: PodIndex, pod: &'a Pod, goes: bool) -> Self {
-        Other { index, pod, requested: Amounts::requested(pod), class: pod.spec.qos_class(), goes }
+        let (requested, class) = (Amounts::requested(pod), pod.spec.qos_class());
+        Other { index, pod, requested, class, goes, makes_room: false }
     }
 }
 
@@ -165,10 +168,12 @@ pub(super) fn judge(node: &NodeInfo, pod: &Pod, others: &[Other<'_>]) -> Outcome
     if !placement.os.is_empty() && placement.os != "linux" {
         return rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
     }
-    let missing = missing(node, pod, others.iter());
+    // A kubelet judges nobody until those have ended whom it has preempted.
+    let missing = missing(node, pod, others.iter().filter(|other| !other.makes_room));
     let unfit = unfit(node, pod, others);
     match (missing.first(), unfit) {
-        (None, None) => Outcome::Admitted,
+        (None, None) if self::missing(node, pod, others.iter()).is_empty() => Outcome::Admitted,
+        (None, None) => Outcome::Preempts(Vec::new()),
         // What has another reason than want of room is not helped by room.
         (_, Some((reason, why))) if pod.is_critical() || missing.is_empty() => {
             rejected(reason, &format!("Predicate {reason} failed: {why}"))

@@ -1,8 +1,10 @@
 //! What outlives a reboot of a pod, and its phase.
 
+use std::net::Ipv4Addr;
+
 use serde::{Deserialize, Serialize};
 
-use super::GivenCondition;
+use super::{FoundCondition, GivenCondition};
 use crate::spec::{PodSpec, RestartPolicy};
 use crate::time::Moment;
 
@@ -48,9 +50,43 @@ pub struct Record {
     /// What others have said of the pod in its status.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub given: Vec<GivenCondition>,
+    /// What is shown of a pod that is over beside how it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<Box<LastShown>>,
+}
+
+/// What a pod that is over goes on showing of when it lived.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastShown {
+    /// Its own conditions.
+    pub conditions: Vec<FoundCondition>,
+    /// `podIP`.
+    pub ip: Option<Ipv4Addr>,
 }
 
 impl Record {
+    /// Whether both say the same of what is acted on. Since when the conditions of a pod that is
+    /// over are as they are is written along, and is no reason to write.
+    pub(crate) fn means(&self, other: &Record) -> bool {
+        let Record {
+            phase,
+            reason,
+            message,
+            start_time,
+            containers,
+            deletion_grace_period_seconds,
+            given,
+            last: _,
+        } = self;
+        *phase == other.phase
+            && *reason == other.reason
+            && *message == other.message
+            && *start_time == other.start_time
+            && *containers == other.containers
+            && *deletion_grace_period_seconds == other.deletion_grace_period_seconds
+            && *given == other.given
+    }
+
     /// Whether the node has taken the pod, or it is over: it is judged no more.
     pub fn was_judged(&self) -> bool {
         self.phase.is_terminal() || self.start_time.is_some()

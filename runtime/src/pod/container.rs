@@ -302,15 +302,13 @@ impl ContainerState {
         }
     }
 
-    /// `restartCount`: number of the newest run that there was.
+    /// `restartCount`: number of the newest run that there was, or of the next where all begin again.
     pub(crate) fn restart_count(&self) -> u32 {
+        let of_ended =
+            || self.ended.as_ref().map_or(0, |ended| ended.number + u32::from(self.was_to_begin_again()));
         match self.run {
-            Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => {
-                self.ended.as_ref().map_or(0, |ended| ended.number)
-            }
-            Run::Running | Run::Terminating { .. } | Run::Killing { .. } if !self.has_begun() => {
-                self.ended.as_ref().map_or(0, |ended| ended.number)
-            }
+            Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => of_ended(),
+            Run::Running | Run::Terminating { .. } | Run::Killing { .. } if !self.has_begun() => of_ended(),
             Run::Exited if self.superseded && !self.ran_here => self.number + 1,
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => self.number,
         }

@@ -13,7 +13,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::node::{
-    Action, ContainerRecord, Draft, FoundAttempt, FoundSandbox, PodPhase, Record, RecordedExit, Wake,
+    Action, ContainerRecord, Draft, FoundAttempt, FoundCondition, FoundSandbox, LastShown, PodPhase, Record,
+    RecordedExit, Wake,
 };
 use crate::spec::{ContainerIndex, Pod, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
@@ -164,8 +165,8 @@ impl PodState {
             Need::Later { since, .. } => since,
             Need::Unknown { since } => since.unwrap_or(now),
         };
-        let record = self.record();
-        if self.journal.on_flash.as_deref() == Some(&record) {
+        let record = self.record(now);
+        if self.journal.on_flash.as_ref().is_some_and(|on_flash| on_flash.means(&record)) {
             self.journal.need = Need::Clean;
             return;
         }
@@ -229,7 +230,7 @@ impl PodState {
     }
 
     /// The record as it would be written now.
-    fn record(&self) -> Record {
+    fn record(&self, now: Instant) -> Record {
         let (phase, reason, message) = match (self.interrupted, &self.verdict) {
             (Some(phase), _) => (phase, None, None),
             (None, Some(verdict)) => (verdict.phase, verdict.reason.as_deref(), verdict.message.as_deref()),
@@ -253,7 +254,26 @@ impl PodState {
                 (Wish::Unwanted, _) => Some(self.pod.spec.termination_grace_period.as_secs()),
             },
             given: self.given.to_vec(),
+            last: phase.is_terminal().then(|| Box::new(self.last_shown(now))),
         }
+    }
+
+    /// What is shown of a pod that is over: nothing runs any more, and nothing is ready.
+    fn last_shown(&self, now: Instant) -> LastShown {
+        let mut conditions = self.conditions;
+        for kind in [
+            ConditionType::PodReadyToStartContainers,
+            ConditionType::Ready,
+            ConditionType::ContainersReady,
+            ConditionType::AllContainersRestarting,
+        ] {
+            conditions.settle(now, kind, false);
+        }
+        let shown = ConditionType::ALL.into_iter().map(|kind| {
+            let Condition { status, since } = conditions.get(kind);
+            FoundCondition { kind, status, since }
+        });
+        LastShown { conditions: shown.collect(), ip: self.ip }
     }
 
     /// Takes over what outlived a reboot or the agent.
@@ -282,6 +302,12 @@ impl PodState {
                 reason: record.reason.as_deref().map(Into::into),
                 message: record.message.as_deref().map(Into::into),
             });
+            if let Some(last) = &record.last {
+                for &FoundCondition { kind, status, since } in &last.conditions {
+                    self.conditions.restore(kind, Condition { status, since });
+                }
+                self.ip = last.ip;
+            }
         }
         self.given = record.given.as_slice().into();
         let deletion_grace = record.deletion_grace_period_seconds;

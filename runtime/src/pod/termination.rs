@@ -87,6 +87,11 @@ impl PodState {
         self.settle(now);
     }
 
+    /// It ends, or has ended, for a critical pod.
+    pub(crate) fn is_preempted(&self) -> bool {
+        self.verdict.as_ref().is_some_and(|verdict| verdict.reason.as_deref() == Some(PREEMPTING))
+    }
+
     /// Asks and kills what is to end, and asks again where that failed.
     pub(super) fn plan_kills(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
         self.pass_given_up(events);

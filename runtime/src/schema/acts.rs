@@ -305,7 +305,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("vsphereVolume", Refuses(NO_VOLUME, &[])),
     ]),
     ("EmptyDirVolumeSource", &[
-        ("medium", Only(&["\"\"", "\"Memory\""], "keeps emptyDir on disk or in memory, not in huge pages")),
+        ("medium", Only(&["\"\"", "\"Memory\""], "keeps emptyDir on disk, or in memory with \"Memory\", not in huge pages")),
         ("sizeLimit", InMemoryOnly("does not limit what pods write to disk yet")),
     ]),
     ("HostPathVolumeSource", &[("path", Acts), ("type", Acts)]),

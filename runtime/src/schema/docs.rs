@@ -22,6 +22,11 @@ Fields that are no field of a Pod are errors, unless `--validate=warn` or `ignor
 
 A PodPreset (`settings.k8s.io/v1alpha1`) has `selector`, `env`, `envFrom`, `volumeMounts` and `volumes`; for these holds
 what holds for the fields of that name of a Pod and its containers.
+
+A PriorityClass (`scheduling.k8s.io/v1`) has `value`, `globalDefault`, `preemptionPolicy` and `description`. When a pod
+comes to the node, its `priorityClassName` becomes its `priority`, once, and what it asks for is held against the node:
+`nodeSelector`, the required `nodeAffinity`, `tolerations` of `NoExecute` taints, `requests`, ports of the host and `os`.
+Who does not fit is `Failed` with a kubelet's reason; for a critical pod others end (see [cli.md](cli.md)).
 ";
 
 #[test]
@@ -62,7 +67,7 @@ fn section(owner: &Type, out: &mut String) {
     writeln!(out, "\n## {}\n\n| Field | Type | nodlet |\n|---|---|---|", owner.name).unwrap();
     for field in owner.fields {
         let verdict = verdict(owner.name, field.name).unwrap();
-        writeln!(out, "| `{}` | {} | {} |", field.name, type_of(field), said(verdict)).unwrap();
+        writeln!(out, "| `{}` | {} | {} |", field.name, type_of(field), said(verdict, field.name)).unwrap();
     }
 }
 
@@ -84,7 +89,7 @@ fn type_of(field: &Field) -> String {
     }
 }
 
-fn said(verdict: Verdict) -> String {
+fn said(verdict: Verdict, field: &str) -> String {
     let values =
         |values: &[&str]| values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
     let but_not =
@@ -99,7 +104,11 @@ fn said(verdict: Verdict) -> String {
         }
         Verdict::InMemoryOnly(why) => format!("acts with `medium: Memory`; **warns** otherwise: {why}"),
         Verdict::Resources => {
-            "acts on `cpu` and `memory`; **warns** about `ephemeral-storage`; **refuses** others".to_owned()
+            let storage = match field {
+                "requests" => "acts on `cpu`, `memory` and `ephemeral-storage`",
+                _ => "acts on `cpu` and `memory`; **warns** about `ephemeral-storage`",
+            };
+            format!("{storage}; **refuses** others, but not `0` of them")
         }
     }
 }

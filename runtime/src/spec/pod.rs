@@ -49,6 +49,9 @@ pub struct Pod {
 /// The least priority of what the node cannot do without (`SystemCriticalPriority`).
 pub const CRITICAL: i32 = 2_000_000_000;
 
+/// The class of what the node itself is nothing without.
+pub const NODE_CRITICAL: &str = "system-node-critical";
+
 impl Pod {
     /// Presets were applied to it when it was admitted.
     pub fn has_presets(&self) -> bool {
@@ -63,6 +66,11 @@ impl Pod {
     /// Others make room for it. No pod is critical for coming from a file.
     pub fn is_critical(&self) -> bool {
         self.priority >= CRITICAL
+    }
+
+    /// It goes last when memory is short, whatever it requests. The class counts, and no number.
+    pub fn is_node_critical(&self) -> bool {
+        self.is_critical() && self.spec.priority_class_name == NODE_CRITICAL
     }
 }
 

@@ -43,7 +43,7 @@ fn disruption(pod: &PodState, anchor: Anchor) -> Option<Value> {
     Some(json!({
         "type": "DisruptionTarget",
         "status": "True",
-        "observedGeneration": pod.pod().generation,
+        "observedGeneration": pod.generation(),
         "lastProbeTime": null,
         "lastTransitionTime": time(pod.conditions().get(ConditionType::Ready).since, anchor),
         "reason": "TerminationByKubelet",
@@ -70,7 +70,7 @@ fn show(pod: &PodState, kind: ConditionType, condition: Condition, why: Why, anc
     let mut value = json!({
         "type": kind.as_str(),
         "status": if condition.status { "True" } else { "False" },
-        "observedGeneration": pod.pod().generation,
+        "observedGeneration": pod.generation(),
         "lastProbeTime": null,
         "lastTransitionTime": time(condition.since, anchor),
     });

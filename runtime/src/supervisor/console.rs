@@ -3,7 +3,9 @@
 //! The container comes first: nothing here waits for a client. Each gets its copy of
 //! the output through a pipe of its own; what does not fit into a pipe that is full
 //! is skipped for that client alone, counted, and told to it when it reads again. The
-//! log has all of it. Input goes the other way in pieces that the container's pipe
+//! log has all of it. A container with input is talked to by somebody who cannot be there
+//! before it begins, and who would miss what it writes at once: that is kept for the first
+//! of its clients. Input goes the other way in pieces that the container's pipe
 //! takes at once, so that a container that does not read holds up its clients only.
 //!
 //! The rules for the end of input are containerd's: with `stdinOnce` it is the end
@@ -27,6 +29,9 @@ const PIECE: usize = 4096;
 /// Bytes of a line without an end that a terminal shows to who comes later: a prompt.
 const PROMPT: usize = 256;
 
+/// Bytes of output that are kept for the first client: what its pipe takes at once.
+const EARLY: usize = 64 * 1024;
+
 /// Pieces that are passed on before the rest of the pod has its turn.
 const PIECES: usize = 16;
 
@@ -43,6 +48,15 @@ struct Output {
     skipped: u64,
 }
 
+/// What a container has written before anybody attached to it.
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct Early {
+    /// stdout, stderr; nothing once they are more than is kept.
+    outputs: [Vec<u8>; 2],
+    /// Bytes that are not kept.
+    skipped: [u64; 2],
+}
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct Console {
@@ -55,6 +69,8 @@ pub(super) struct Console {
     /// What a terminal has shown of its last line, unless that is long: who attaches to a shell
     /// that waits for them would see nothing.
     prompt: Vec<u8>,
+    /// None of a container without input, and when the first client has it.
+    early: Option<Early>,
     clients: Vec<Client>,
 }
 
@@ -67,6 +83,8 @@ pub(super) struct SavedConsole {
     pending: Vec<u8>,
     #[serde(default)]
     prompt: Vec<u8>,
+    #[serde(default)]
+    early: Option<Early>,
     clients: Vec<SavedClient>,
 }
 
@@ -80,7 +98,8 @@ struct SavedClient {
 impl Console {
     /// Of a container that is about to start. A terminal comes later.
     pub(super) fn new(stdin: Option<OwnedFd>, stdin_once: bool, tty: bool) -> Console {
-        Console { stdin, stdin_once, tty, ..Console::default() }
+        let early = stdin.as_ref().map(|_| Early::default());
+        Console { stdin, stdin_once, tty, early, ..Console::default() }
     }
 
     pub(super) fn is_tty(&self) -> bool {
@@ -90,6 +109,7 @@ impl Console {
     /// The master of its terminal, if it has one that is read from.
     pub(super) fn set_stdin(&mut self, terminal: OwnedFd) {
         self.stdin = Some(terminal);
+        self.early = Some(Early::default());
     }
 
     /// Adds a client. `open` says which outputs have not ended.
@@ -110,16 +130,15 @@ impl Console {
             fcntl(fd.as_raw_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
                 .map_err(|error| format!("attach: use the client's pipe: {}", error.desc()))?;
         }
-        let [stdout, stderr] = outputs;
-        let output =
-            |pipe: Option<OwnedFd>, open: bool| pipe.filter(|_| open).map(|pipe| Output { pipe, skipped: 0 });
-        let open = are_wanted(open);
         let mut client = Client {
             // Input of a container that takes none is refused as by a closed pipe.
             stdin: stdin.filter(|_| self.stdin.is_some()),
-            outputs: [output(stdout, open[0]), output(stderr, open[1])],
+            outputs: outputs.map(|pipe| pipe.map(|pipe| Output { pipe, skipped: 0 })),
         };
-        if !self.prompt.is_empty() {
+        // Before it is looked at what has ended: it may have written all that it ever will.
+        let begins_here = self.early.take().is_some_and(|early| client.catch_up(&early));
+        client.end(open);
+        if !begins_here && !self.prompt.is_empty() {
             client.show(Stream::Stdout as usize, &self.prompt);
         }
         self.clients.push(client);
@@ -214,6 +233,9 @@ impl Console {
         if self.tty {
             self.keep_prompt(bytes);
         }
+        if let Some(early) = &mut self.early {
+            early.keep(stream as usize, bytes);
+        }
     }
 
     fn keep_prompt(&mut self, bytes: &[u8]) {
@@ -230,14 +252,8 @@ impl Console {
 
     /// An output of the container has ended, and with it the clients' copies. `open` says which have not.
     pub(super) fn end(&mut self, open: [bool; 2]) {
-        let wanted = are_wanted(open);
         for client in &mut self.clients {
-            for at in (0..2).filter(|at| !open[*at]) {
-                client.confess_in_the_end(at);
-            }
-            for at in (0..2).filter(|at| !wanted[*at]) {
-                client.outputs[at] = None;
-            }
+            client.end(open);
         }
         if self.tty && !open[Stream::Stdout as usize] {
             self.close_stdin();
@@ -266,6 +282,7 @@ impl Console {
             tty: self.tty,
             pending: self.pending.clone(),
             prompt: self.prompt.clone(),
+            early: self.early.clone(),
             clients: self.clients.iter().map(client).collect(),
         }
     }
@@ -283,6 +300,7 @@ impl Console {
             tty: saved.tty,
             pending: saved.pending,
             prompt: saved.prompt,
+            early: saved.early,
             clients: saved.clients.into_iter().map(client).collect(),
         }
     }
@@ -298,7 +316,43 @@ impl SavedConsole {
     }
 }
 
+impl Early {
+    /// All of it or nothing: the beginning of what is long is nothing to somebody who comes late.
+    fn keep(&mut self, at: usize, bytes: &[u8]) {
+        let kept: usize = self.outputs.iter().map(Vec::len).sum();
+        if self.skipped == [0, 0] && kept + bytes.len() <= EARLY {
+            return self.outputs[at].extend_from_slice(bytes);
+        }
+        for (skipped, output) in self.skipped.iter_mut().zip(&mut self.outputs) {
+            *skipped += std::mem::take(output).len() as u64;
+        }
+        self.skipped[at] += bytes.len() as u64;
+    }
+}
+
 impl Client {
+    /// Shows it what was written before it came; `false` if it is only told how much that was.
+    fn catch_up(&mut self, early: &Early) -> bool {
+        for at in 0..2 {
+            self.show(at, &early.outputs[at]);
+            if let Some(output) = &mut self.outputs[at] {
+                output.skipped += early.skipped[at];
+            }
+        }
+        early.skipped == [0, 0]
+    }
+
+    /// Only these outputs of the container have not ended.
+    fn end(&mut self, open: [bool; 2]) {
+        for at in (0..2).filter(|at| !open[*at]) {
+            self.confess_in_the_end(at);
+        }
+        let wanted = are_wanted(open);
+        for at in (0..2).filter(|at| !wanted[*at]) {
+            self.outputs[at] = None;
+        }
+    }
+
     fn is_there(&self) -> bool {
         self.stdin.is_some() || self.outputs.iter().any(Option::is_some)
     }

@@ -91,6 +91,7 @@ pub(super) enum StartError {
     Volume { destination: PathBuf, source: io::Error },
     SubPath { destination: PathBuf, sub_path: PathBuf, source: io::Error },
     Root(io::Error),
+    Own { path: &'static str, source: io::Error },
     Image(AssembleError),
     User(UserError),
     TooManyGroups(usize),
@@ -116,6 +117,7 @@ impl fmt::Display for StartError {
                 sub_path.display()
             ),
             StartError::Root(source) => write!(f, "mount the root file system: {source}"),
+            StartError::Own { path, source } => write!(f, "make the container's own {path}: {source}"),
             StartError::Image(source) => f.write_str(&crate::error::chain(source)),
             StartError::User(source) => f.write_str(&crate::error::chain(source)),
             StartError::TooManyGroups(count) => {
@@ -206,7 +208,7 @@ impl Start<'_> {
         volume::check_mount_points(&volumes, root_fd.as_fd())?;
         volume::make_working_directory(&config, root_fd.as_fd(), &volumes)
             .map_err(|source| StartError::WorkingDirectory { path: config.process.cwd.clone(), source })?;
-        volume::prepare_root(root_fd.as_fd()).map_err(StartError::Root)?;
+        volume::prepare_root(root_fd.as_fd())?;
         volume::find_places(&mut volumes, root_fd.as_fd())?;
         // Where the container's terminal goes later, when there is one; not over what a volume has there.
         let covered = |volume: &Volume| ["/dev", CONSOLE].map(Path::new).contains(&volume.place());

@@ -283,7 +283,7 @@ fn configs() -> Vec<Case> {
         with_config(
             "another system",
             &config(r#""os":"windows","architecture":"amd64""#, "{}", &one),
-            "find an image for linux/amd64: the archive has windows/amd64; choose one with --platform",
+            "find an image for linux/amd64: the archive has windows/amd64; --platform chooses one",
         ),
         with_config(
             "a config that is deep",

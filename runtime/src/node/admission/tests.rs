@@ -359,6 +359,35 @@ fn one_pod_after_the_other_is_chosen_by_what_is_missing_then() {
 }
 
 #[test]
+fn the_one_that_is_chosen_leaves_least_of_each_resource_by_its_share_and_squared() {
+    let choice = |here: &[(i64, i64)], need: (i64, i64)| {
+        let pods: Vec<Pod> = here.iter().map(|(cpu, memory)| asking(*cpu, *memory, 0)).collect();
+        let others: Vec<Other<'_>> =
+            (1..).zip(&pods).map(|(index, pod)| Other::new(PodIndex(index), pod, false)).collect();
+        let need = vec![(Resource::Cpu, need.0), (Resource::Memory, need.1)];
+        let victims = choose(&critical(asking(1, 0, 0)), &others, need).expect("they are enough");
+        victims.iter().map(|victim| victim.0).collect::<Vec<_>>()
+    };
+    // Half of both leaves less than all of one and a fifth of the other.
+    assert_eq!(choice(&[(500, 250), (1000, 100), (500, 250)], (1000, 500)), [3, 1]);
+    // 900 of 1000 thousandths are less than half of them and all ten bytes.
+    assert_eq!(choice(&[(900, 0), (500, 10), (500, 0)], (1000, 10)), [2, 3]);
+    // The last takes the place of the one that was chosen, and the later of equal ones is taken.
+    assert_eq!(choice(&[(900, 0), (500, 0), (500, 0), (500, 0)], (1400, 0)), [1, 3]);
+}
+
+#[test]
+fn only_what_a_pod_asks_for_has_to_be_there_when_it_begins() {
+    let node = node();
+    let fits = |pod: &Pod, others: &[Pod]| fits(&node, pod, others.iter().chain([pod]));
+    // More cpu is taken than there is, since the node was another one.
+    let others = [asking(2500, 500, 0)];
+    assert!(fits(&asking(0, 500, 0), &others));
+    assert!(!fits(&asking(0, 501, 0), &others));
+    assert!(!fits(&asking(1, 0, 0), &others));
+}
+
+#[test]
 fn nobody_is_preempted_for_a_pod_that_is_not_critical_nor_one_that_is_more_so() {
     let class = |priority: i32, pod: Pod| Pod { priority, ..pod };
     let here = [class(2_000_000_000, asking(1800, 0, 0))];

@@ -53,6 +53,15 @@ fn a_rejected_pod_has_failed_for_good_and_says_why() {
 }
 
 #[test]
+fn a_rejected_pod_takes_no_room_not_even_from_those_that_came_with_it() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    sim.want(asking("large", 1001));
+    sim.want(asking("fits", 1000));
+    sim.run_until(secs(5));
+    assert_eq!((of(&sim, "large"), of(&sim, "fits")), ("Failed OutOfcpu".into(), "Running -".into()));
+}
+
+#[test]
 fn what_a_pod_requested_counts_until_it_is_truly_gone() {
     let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm).on(small(1000));
     let first = sim.want(asking("first", 800));
@@ -123,7 +132,7 @@ fn nobody_takes_the_room_that_was_made_and_nobody_is_preempted_twice() {
     sim.run_until(secs(5));
     sim.want(critical("needed", 500));
     sim.run_until(secs(10));
-    sim.want(asking("late", 400));
+    sim.want(asking("late", 600));
     // Another agent finds the one that ends, and the one that waits anew.
     sim.restart_agent();
     sim.run_until(secs(20));
@@ -133,6 +142,62 @@ fn nobody_takes_the_room_that_was_made_and_nobody_is_preempted_twice() {
     assert_eq!((of(&sim, "needed"), of(&sim, "also")), ("Running -".into(), "Running -".into()));
     let told = sim.events.iter().filter(|event| event.starts_with("Preempting")).count();
     assert_eq!(told, 1, "{:?}", sim.events);
+}
+
+#[test]
+fn what_fits_when_a_victim_has_ended_waits_for_that_too() {
+    for restarts in [false, true] {
+        let mut sim =
+            Sim::empty(|name, _| if name == "app" { Fate::IgnoresTerm } else { Fate::Runs }).on(small(1000));
+        let mut victim = asking("victim", 900);
+        victim.spec.termination_grace_period = secs(20);
+        sim.want(victim);
+        sim.run_until(secs(5));
+        // As when a board begins: all of them come at once.
+        sim.want(critical("needed", 500));
+        sim.want(asking("fits", 300));
+        sim.want(asking("large", 300));
+        sim.run_until(secs(10));
+        if restarts {
+            sim.restart_agent();
+        }
+        sim.run_until(secs(100));
+        assert_eq!(
+            [of(&sim, "victim"), of(&sim, "needed"), of(&sim, "fits"), of(&sim, "large")],
+            ["Failed Preempting", "Running -", "Running -", "Failed OutOfcpu"],
+            "{restarts}"
+        );
+        // Another agent gives the victim its whole grace again.
+        let at = if restarts { 30 } else { 25 };
+        let end =
+            format!("  {at}s victim/app#0 exits 137\n  {at}s needed/app#0 start\n  {at}s fits/app#0 start\n");
+        assert!(sim.trace.ends_with(&end), "{}", sim.trace);
+    }
+}
+
+#[test]
+fn another_agent_waits_for_the_victims_of_the_one_before_however_long_they_take() {
+    for disaster in [Sim::restart_agent, Sim::reboot] {
+        let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm).on(small(1000));
+        let mut victim = asking("victim", 900);
+        victim.spec.termination_grace_period = secs(90);
+        sim.want(victim);
+        sim.run_until(secs(20));
+        let needed = sim.want(critical("needed", 500));
+        // What is said of it is on flash by then, and that it was taken is not.
+        let said = GivenCondition { kind: "a".into(), status: "True".into(), ..GivenCondition::default() };
+        sim.give(&needed, vec![said]);
+        sim.run_until(secs(60));
+        assert!(sim.of(&needed).record.is_some());
+        disaster(&mut sim);
+        // The world fails the test if it begins beside its victim.
+        sim.run_until(secs(300));
+        assert_eq!(
+            (of(&sim, "victim"), of(&sim, "needed")),
+            ("Failed Preempting".into(), "Running -".into())
+        );
+        assert_eq!(sim.trace.matches("needed/app#0 start").count(), 1, "{}", sim.trace);
+    }
 }
 
 #[test]
@@ -191,6 +256,23 @@ fn a_pod_with_gates_is_judged_when_they_are_gone() {
     sim.ungate(&gated);
     sim.run_until(secs(10));
     assert_eq!(of(&sim, "gated"), "Failed OutOfcpu");
+}
+
+#[test]
+fn a_pod_with_gates_that_comes_when_there_is_no_room_is_taken_if_there_is_when_they_are_gone() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    let first = sim.want(asking("first", 600));
+    sim.run_until(secs(5));
+    let mut gated = asking("gated", 600);
+    gated.spec.scheduling_gates = vec!["a".into()];
+    let gated = sim.want(gated);
+    sim.run_until(secs(10));
+    assert_eq!(of(&sim, "gated"), "Pending -");
+    sim.unwant(&first, None);
+    sim.run_until(secs(60));
+    sim.ungate(&gated);
+    sim.run_until(secs(70));
+    assert_eq!(of(&sim, "gated"), "Running -");
 }
 
 #[test]

@@ -187,6 +187,26 @@ fn an_exit_with_a_rule_for_all_makes_all_end_and_begin_again_in_their_sandbox() 
 }
 
 #[test]
+fn restart_counts_do_not_fall_back_while_what_begins_again_with_all_is_started() {
+    let mut slow = container("other");
+    slow.lifecycle.post_start = Some(Hook::Sleeps(secs(10)));
+    let app = own(container("app"), RestartPolicy::Never, &[(ALL, true, &[42])]);
+    let mut sim =
+        Sim::new(pod(RestartPolicy::Never).with([app, slow]), |name, number| match (name, number) {
+            ("app", 0) => Fate::Exits(42, secs(20)),
+            _ => Fate::Runs,
+        });
+    sim.run_until(secs(19));
+    assert_eq!(shown(&sim, "other")["restartCount"], 0);
+    // Its hook runs: it is not shown as running yet.
+    sim.run_until(secs(25));
+    assert_eq!(shown(&sim, "other")["state"]["waiting"]["reason"], "RestartingAllContainers");
+    assert_eq!(shown(&sim, "other")["restartCount"], 1);
+    sim.run_until(secs(40));
+    assert_eq!(shown(&sim, "other")["restartCount"], 1);
+}
+
+#[test]
 fn no_back_off_holds_back_what_begins_again_with_all_and_none_is_run_more_than_once_a_second() {
     let app = own(container("app"), RestartPolicy::Always, &[(ALL, true, &[1])]);
     let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Exits(1, secs(0)));
@@ -346,4 +366,30 @@ fn whoever_looks_into_a_pod_goes_on_while_all_begin_again_and_does_not_with_them
     let of = |name: &str| sim.trace.lines().filter(|line| line.contains(&format!(" {name}#"))).count();
     assert_eq!((of("look"), of("done")), (1, 2), "{}", sim.trace);
     assert!(sim.trace.contains("app#1 start") && sim.trace.contains("proxy#1 start"), "{}", sim.trace);
+}
+
+#[test]
+fn what_is_over_goes_on_saying_since_when_and_where_it_was_over_agents_and_reboots() {
+    let once = |name: &str, _| match name {
+        "first" => Fate::Exits(0, secs(3)),
+        _ => Fate::Exits(1, secs(6)),
+    };
+    let mut sim = Sim::new(pod(RestartPolicy::Never).init([container("first")]), once);
+    let told = |sim: &Sim| {
+        let status = sim.status(&uid());
+        let since = |kind: &str| condition(&status, kind)["lastTransitionTime"].clone();
+        let all = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+        (all.map(since), status["podIP"].clone())
+    };
+    sim.run_until(secs(20));
+    let before = told(&sim);
+    assert_eq!(phase(&sim), "Failed");
+    let time = |seconds: u32| Value::from(format!("1970-01-01T00:00:{seconds:02}Z"));
+    assert_eq!(before, ([9, 3, 9, 9, 0].map(time), "10.85.0.2".into()));
+    sim.restart_agent();
+    sim.run_until(secs(40));
+    assert_eq!(told(&sim), before);
+    sim.reboot();
+    sim.run_until(secs(100));
+    assert_eq!(told(&sim), before);
 }

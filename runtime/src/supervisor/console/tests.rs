@@ -206,3 +206,47 @@ fn who_attaches_to_a_terminal_sees_the_prompt_that_waits_for_them() {
     assert_eq!(attached(true, &[&long]), "", "no prompt is as long");
     assert_eq!(attached(false, &[b"/ # "]), "", "a program that nobody types to");
 }
+
+#[test]
+fn the_first_who_attaches_to_a_container_with_input_sees_what_it_has_written_before() {
+    let (mut console, _container) = console(false);
+    console.show(Stream::Stdout, b"out");
+    console.show(Stream::Stderr, b"err");
+    let saved = serde_json::to_string(&console.save()).unwrap();
+    // SAFETY: the first console, which owns it, lives to the end of the test.
+    let own = |fd: RawFd| unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().unwrap();
+    let mut console = Console::restore(serde_json::from_str(&saved).unwrap(), own);
+    let (first, second) = (attach(&mut console), attach(&mut console));
+    console.show(Stream::Stdout, b" more");
+    console.close();
+    assert_eq!((rest_of(first.stdout), rest_of(first.stderr)), ("out more".to_owned(), "err".to_owned()));
+    assert_eq!((rest_of(second.stdout), rest_of(second.stderr)), (" more".to_owned(), String::new()));
+}
+
+#[test]
+fn it_sees_that_of_a_container_that_writes_no_more() {
+    let (mut console, _container) = console(false);
+    console.show(Stream::Stdout, b"out");
+    console.end([false, false]);
+    let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap();
+    console.attach(None, [Some(writer), None], [false, false]).unwrap();
+    assert_eq!(rest_of(reader.into()), "out");
+}
+
+#[test]
+fn of_more_than_is_kept_the_first_is_told_how_much_it_was() {
+    for open in [[true, true], [false, false]] {
+        let (mut console, _container) = console(false);
+        for _ in 0..65 {
+            console.show(Stream::Stdout, &[b'x'; 1024]);
+        }
+        let pipe = || nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap();
+        let ((out, stdout), (err, stderr)) = (pipe(), pipe());
+        console.attach(None, [Some(stdout), Some(stderr)], open).unwrap();
+        console.show(Stream::Stdout, b"more");
+        console.close();
+        assert_eq!(rest_of(out.into()), if open[0] { "more" } else { "" });
+        let notice = rest_of(err.into());
+        assert!(notice.contains(&format!(" {} bytes of output were skipped", 65 * 1024)), "{notice}");
+    }
+}

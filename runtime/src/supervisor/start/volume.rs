@@ -215,12 +215,12 @@ fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File> {
                         return Err(error);
                     }
                 }
-                let made = sys::open_in(volume, &reached, libc::O_PATH, Resolve::Beneath).map_err(leaves)?;
+                // Not by its path in /proc: among the mounts of a pod, where volumes in memory are,
+                // there is none.
+                let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+                let made = sys::open_in(volume, &reached, flags, Resolve::Beneath).map_err(leaves)?;
                 // The umask is not the volume's.
-                fs::set_permissions(
-                    format!("/proc/self/fd/{}", made.as_raw_fd()),
-                    fs::Permissions::from_mode(mode),
-                )?;
+                made.set_permissions(fs::Permissions::from_mode(mode))?;
                 made
             }
             other => other?,
@@ -364,21 +364,28 @@ fn mount_point(root: BorrowedFd, path: &Path, is_directory: bool) -> io::Result<
 
 /// The container's /dev, where libcontainer makes devices and links, and the directories on which
 /// it mounts.
-pub(super) fn prepare_root(root: BorrowedFd) -> io::Result<()> {
+pub(super) fn prepare_root(root: BorrowedFd) -> Result<(), StartError> {
+    let own = |path: &'static str| move |source: io::Error| StartError::Own { path, source };
     for directory in ["/proc", "/sys", DEV] {
-        make_directories(root, Path::new(directory))?;
+        make_directories(root, Path::new(directory)).map_err(own(directory))?;
+    }
+    // libcontainer mounts these on no link, and does not say why it failed.
+    for directory in ["/proc", "/sys"] {
+        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+        open_in_root(root, Path::new(directory), flags).map_err(own(directory))?;
     }
     let on = |path: &str, kind: &str, flags: MsFlags, options: &str| -> io::Result<()> {
         let point = open_in_root(root, Path::new(path), libc::O_PATH | libc::O_DIRECTORY)?;
         let point = PathBuf::from(format!("/proc/self/fd/{}", point.as_raw_fd()));
         Ok(mount(Some(kind), &point, Some(kind), flags, Some(options))?)
     };
-    on(DEV, "tmpfs", MsFlags::MS_NOSUID | MsFlags::MS_STRICTATIME, "mode=755,size=65536k")?;
+    on(DEV, "tmpfs", MsFlags::MS_NOSUID | MsFlags::MS_STRICTATIME, "mode=755,size=65536k")
+        .map_err(own(DEV))?;
     for directory in ["/dev/pts", "/dev/mqueue"] {
-        make_directories(root, Path::new(directory))?;
+        make_directories(root, Path::new(directory)).map_err(own(directory))?;
     }
     let options = "newinstance,ptmxmode=0666,mode=0620,gid=5";
-    on("/dev/pts", "devpts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, options)
+    on("/dev/pts", "devpts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, options).map_err(own("/dev/pts"))
 }
 
 /// Refuses, and says why, what cannot be mounted.

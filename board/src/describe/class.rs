@@ -1,0 +1,29 @@
+//! A PriorityClass, as `kubectl describe priorityclass` prints it.
+
+use serde_json::Value;
+
+use super::events;
+use super::text::of;
+use crate::tabs::Tabs;
+
+/// With what took place, if that is known.
+pub(super) fn describe(class: &Value, events: Option<Vec<Value>>) -> String {
+    let mut tabs = Tabs::default();
+    let out = &mut tabs;
+    let metadata = &class["metadata"];
+    out.line(0, &format!("Name:\t{}", of(&metadata["name"])));
+    out.line(0, &format!("Value:\t{}", class["value"].as_i64().unwrap_or_default()));
+    out.line(0, &format!("GlobalDefault:\t{}", class["globalDefault"] == true));
+    out.line(0, &format!("PreemptionPolicy:\t{}", of(&class["preemptionPolicy"])));
+    out.line(0, &format!("Description:\t{}", of(&class["description"])));
+    let annotations = metadata["annotations"].as_object().into_iter().flatten();
+    let mut annotations: Vec<String> =
+        annotations.map(|(key, value)| format!("{key}={}", of(value))).collect();
+    annotations.sort();
+    let annotations = if annotations.is_empty() { "<none>".to_owned() } else { annotations.join(",") };
+    out.line(0, &format!("Annotations:\t{annotations}"));
+    if let Some(events) = events {
+        events::describe(out, events);
+    }
+    tabs.finish()
+}

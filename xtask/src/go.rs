@@ -1,0 +1,75 @@
+//! Programs of Kubernetes, built from its own Go modules, whose versions `go.sum` pins in a directory of
+//! their name: witnesses that were not written with nodlet in mind.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::{Failure, Outcome, project, run as run_command, work};
+
+const VERSION: &str = "1.36.3";
+
+/// A program: `xtask/NAME` has its `go.mod`.
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    package: &'static str,
+    /// Where its version is said to it, if it asks for one.
+    version: Option<&'static str>,
+}
+
+/// The real kubectl: there is no better witness that the local API is Kubernetes'.
+pub(crate) const KUBECTL: Program =
+    Program { name: "kubectl", package: ".", version: Some("k8s.io/component-base/version") };
+
+/// Servers of Kubernetes' own tests.
+pub(crate) const AGNHOST: Program =
+    Program { name: "agnhost", package: "k8s.io/kubernetes/test/images/agnhost", version: None };
+
+pub(crate) fn kubectl(_: &[String]) -> Outcome {
+    println!("{}", KUBECTL.build(None)?.display());
+    Ok(())
+}
+
+pub(crate) fn agnhost(_: &[String]) -> Outcome {
+    println!("{}", AGNHOST.build(None)?.display());
+    Ok(())
+}
+
+impl Program {
+    /// Where it is, and where the tests look for it; with a processor as Go calls it, that of a guest.
+    pub(crate) fn path(&self, processor: Option<&str>) -> Result<PathBuf, Failure> {
+        let processor = processor.map(|processor| format!("-{processor}")).unwrap_or_default();
+        Ok(work(self.name)?.join(format!("{}-{VERSION}{processor}", self.name)))
+    }
+
+    /// Builds it where it is not built yet; that takes some minutes, once.
+    pub(crate) fn build(&self, processor: Option<&str>) -> Result<PathBuf, Failure> {
+        let path = self.path(processor)?;
+        if path.exists() {
+            return Ok(path);
+        }
+        let name = self.name;
+        if Command::new("go").arg("version").output().is_err() {
+            let why = format!("{name} is built with Go 1.26 or later: install it, and have `go` in PATH");
+            return Err(Failure(why));
+        }
+        let mut flags = "-s -w".to_owned();
+        if let Some(of) = self.version {
+            let (major, rest) = VERSION.split_once('.').ok_or("a version has dots")?;
+            let minor = rest.split('.').next().unwrap_or(rest);
+            flags +=
+                &format!(" -X {of}.gitVersion=v{VERSION} -X {of}.gitMajor={major} -X {of}.gitMinor={minor}");
+        }
+        let new = path.with_extension("new");
+        run_command(
+            Command::new("go")
+                .current_dir(project().join("xtask").join(name))
+                .env("CGO_ENABLED", "0")
+                .envs(processor.map(|processor| ("GOARCH", processor)))
+                .args(["build", "-trimpath", "-ldflags", &flags, "-o"])
+                .arg(&new)
+                .arg(self.package),
+        )?;
+        std::fs::rename(&new, &path)?;
+        Ok(path)
+    }
+}

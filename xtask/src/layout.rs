@@ -1,0 +1,406 @@
+//! Writes `xtask/layout.ld`, which says where the code lies in a binary for boards: first what an
+//! agent runs that has no pods, then what pods add, then what a supervisor runs, and at the end
+//! all the rest, which is most of it.
+//!
+//! The kernel maps a file by pieces, of 64 KiB at least, around each page that is
+//! touched. With functions as they come, an agent that executes a tenth of the code has nearly
+//! all of it in its memory.
+//!
+//! What is executed is seen with a breakpoint at the first byte of every function,
+//! which is taken away when it is hit: nothing but each function's first call is slower.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nodlet_tests::{Device, manifest};
+
+use crate::{Failure, Outcome, cross, misused, project, setup};
+
+/// Who executes something, in the order in which it lies in the binary.
+const GROUPS: [(&str, &str); 3] = [
+    (".text.agent", "An agent from its start on, that has an image and no pods."),
+    (".text.pods", "What pods, probes and the clients that look at them add to that."),
+    (".text.supervisor", "What a supervisor runs and an agent does not."),
+];
+
+/// The instruction that stops a process of x86-64: `int3`.
+const BREAKPOINT: u8 = 0xcc;
+
+/// Once nothing new has been executed for so long, what was begun is over.
+const QUIET: Duration = Duration::from_secs(2);
+
+pub(crate) fn run(arguments: &[String]) -> Outcome {
+    if !arguments.is_empty() {
+        return Err(misused("layout"));
+    }
+    setup::require_root()?;
+    let target = cross::target("x86_64-unknown-linux-musl")?;
+    let program = cross::build(target)?;
+    let functions = functions(&fs::read_to_string(cross::map_of(target)?)?)?;
+    let executed = observe(&program, &functions)?;
+
+    let mut others: BTreeMap<u64, &str> =
+        functions.iter().map(|(address, function)| (*address, function.name.as_str())).collect();
+    let mut text = HEADER.to_owned();
+    let mut after = ".text";
+    for (group, (section, what)) in GROUPS.iter().enumerate() {
+        let addresses = &executed[group];
+        let bytes: u64 = addresses.iter().map(|address| functions[address].size).sum();
+        println!("{section}: {} functions, {bytes} bytes", addresses.len());
+        let _ = writeln!(text, "/* {what} */\nSECTIONS {{ {section} : {{");
+        others.retain(|address, _| !addresses.contains(address));
+        let mut before: Vec<String> = Vec::new();
+        for name in addresses.iter().map(|address| functions[address].name.as_str()) {
+            if !before.iter().any(|pattern| fits(pattern, name)) {
+                let pattern = shortened(&pattern(name), &others);
+                let _ = match pattern.starts_with(".text") {
+                    true => writeln!(text, "*({pattern})"),
+                    false => writeln!(text, "*{pattern}(.text)"),
+                };
+                before.push(pattern);
+            }
+        }
+        let _ = writeln!(text, "}} }} INSERT AFTER {after};");
+        after = section;
+    }
+    fs::write(project().join("xtask/layout.ld"), text)?;
+    Ok(())
+}
+
+/// As much of a pattern as fits none of the others.
+fn shortened(pattern: &str, others: &BTreeMap<u64, &str>) -> String {
+    /// What begins a little alike is apart where somebody adds a function.
+    const STEP: usize = 8;
+    let beginnings = (STEP..pattern.len()).step_by(STEP).filter_map(|length| pattern.get(..length));
+    beginnings
+        .map(|beginning| format!("{}*", beginning.trim_end_matches('*')))
+        .find(|beginning| !others.values().any(|other| fits(beginning, other)))
+        .unwrap_or_else(|| pattern.to_owned())
+}
+
+/// Whether a name fits a pattern, in which `*` is for whatever there is.
+fn fits(pattern: &str, name: &str) -> bool {
+    let mut pieces = pattern.split('*');
+    let first = pieces.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let Some(last) = pieces.next_back() else { return rest.is_empty() };
+    for piece in pieces {
+        match rest.find(piece) {
+            Some(at) => rest = &rest[at + piece.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+const HEADER: &str = "\
+/* Written by `cargo xtask layout`, which says more (xtask/src/layout.rs): where the code lies in
+   a binary for boards (`cargo xtask cross`). A pattern that fits nothing costs nothing but
+   memory, which `cargo xtask gates` measures. What is in no pattern lies in .text. */
+";
+
+/// A function as the linker placed it.
+struct Function {
+    /// Of its input section, `.text.` and what the compiler calls it; or of its file.
+    name: String,
+    size: u64,
+}
+
+/// The functions of a linker's map, by address.
+fn functions(map: &str) -> Result<BTreeMap<u64, Function>, Failure> {
+    let mut functions = BTreeMap::new();
+    for line in map.lines() {
+        let Some((place, section)) = line.split_once(":(.text") else { continue };
+        let mut words = place.split_whitespace();
+        let mut number = || u64::from_str_radix(words.next()?, 16).ok();
+        let (Some(address), Some(_), Some(size), Some(_)) = (number(), number(), number(), number()) else {
+            return Err(Failure(format!("the linker's map has a line without numbers: {line}")));
+        };
+        let file = words.next().unwrap_or_default();
+        let file = file.rsplit_once('/').map_or(file, |(_, file)| file);
+        let name = match section.trim_end_matches(')') {
+            // Assembly of the C library has a file for each function, in an archive.
+            "" => file.trim_end_matches(')').replace('(', ":"),
+            function => format!(".text{function}"),
+        };
+        if size > 0 {
+            functions.insert(address, Function { name, size });
+        }
+    }
+    if functions.is_empty() { Err("the linker's map names no functions".into()) } else { Ok(functions) }
+}
+
+/// What fits a function in other builds, too: the hashes of crates (`Cs…_`) and the
+/// references to earlier parts of the name (`B…_`) differ there, and so does which of several
+/// functions of one name has which number of LLVM's (`.123`, `.llvm.123`).
+fn pattern(name: &str) -> String {
+    let mut pattern = String::new();
+    let unnumbered = name.trim_end_matches(|last: char| last.is_ascii_digit());
+    let (mut rest, end) = match unnumbered.strip_suffix('.').filter(|_| unnumbered != name) {
+        Some(unnumbered) => (unnumbered.trim_end_matches(".llvm"), "*"),
+        None => (name, ""),
+    };
+    while let Some(first) = rest.chars().next() {
+        let (skipped, most) = if rest.starts_with("Cs") { (2, 14) } else { (usize::from(first == 'B'), 3) };
+        let hash = rest[skipped..].bytes().take_while(u8::is_ascii_alphanumeric).count();
+        if skipped > 0 && hash <= most && rest[skipped + hash..].starts_with('_') {
+            pattern.push_str(&rest[..skipped]);
+            pattern.push_str("*_");
+            rest = &rest[skipped + hash + 1..];
+        } else {
+            pattern.push(first);
+            rest = &rest[first.len_utf8()..];
+        }
+    }
+    pattern + end
+}
+
+/// Runs pods with a breakpoint in every function, and gives the functions of each group in
+/// the order in which they were first executed.
+fn observe(program: &Path, functions: &BTreeMap<u64, Function>) -> Result<[Vec<u64>; 3], Failure> {
+    // SAFETY: this program has one thread so far; nobody else reads the environment.
+    unsafe { std::env::set_var("NODLET", program) };
+    let device = Device::new();
+    let mut agent = device.command(&["agent", "--pod-cidr", "10.86.250.0/24"]);
+    // SAFETY: a system call, in a process that has just been forked.
+    unsafe {
+        agent.pre_exec(|| match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
+    let (group, hits, stop) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        // Who starts a process that is traced is who can trace it: this thread.
+        let tracer = scope.spawn(|| Tracer::new(functions, &group, &hits).follow(agent, tell, &stop));
+        let pid = told.recv().map_err(|_| "the agent cannot be started")?;
+        let quiet = || {
+            let mut before = hits.load(Ordering::Relaxed);
+            loop {
+                thread::sleep(QUIET);
+                let now = hits.load(Ordering::Relaxed);
+                if now == std::mem::replace(&mut before, now) {
+                    return;
+                }
+            }
+        };
+        device.wait_for("the agent's API", || tracer.is_finished() || device.get("/api/v1/pods").is_ok());
+        if tracer.is_finished() {
+            return tracer.join().map_err(|_| "the tracer panicked")?;
+        }
+        device.load_image(nodlet_tests::demo_archive());
+        quiet();
+        group.store(1, Ordering::Relaxed);
+        let probe = "livenessProbe: {exec: {command: [/bin/demo, exit, \"0\"]}, periodSeconds: 1, timeoutSeconds: 60}";
+        let containers = [manifest::container("app", "sleep", probe)];
+        device.write_manifest("probed.yaml", &manifest::pod_of("probed", &containers, ""));
+        device.write_manifest("ends.yaml", &manifest::pod("ends", "exit 1"));
+        device.pod("probed").wait_ready();
+        device.wait_for("a restart", || {
+            device.pod("ends").events().iter().any(|event| event.starts_with("BackOff"))
+        });
+        quiet();
+        for words in [["get", "pods"], ["get", "events"], ["describe", "pods"], ["logs", "probed"]] {
+            device.nodlet(words).ok();
+        }
+        device.remove_manifest("ends.yaml");
+        device.remove_manifest("probed.yaml");
+        device.wait_for("no pods", || device.pods().is_empty());
+        quiet();
+        stop.store(true, Ordering::Relaxed);
+        // Wakes the tracer by an end of what it traces.
+        kill(pid, Signal::SIGKILL).map_err(|error| format!("failed to end the agent: {error}"))?;
+        tracer.join().map_err(|_| "the tracer panicked")?
+    })
+}
+
+/// Follows an agent and all that comes of it. Each process that runs the binary
+/// has breakpoints of its own, which those that it forks have with its memory.
+struct Tracer<'a> {
+    functions: &'a BTreeMap<u64, Function>,
+    group: &'a AtomicUsize,
+    hits: &'a AtomicUsize,
+    /// The first byte of each function, which a breakpoint has the place of.
+    first_bytes: HashMap<u64, u8>,
+    supervisors: HashSet<i32>,
+    executed: [Vec<u64>; 3],
+    seen: HashSet<u64>,
+}
+
+impl<'a> Tracer<'a> {
+    fn new(functions: &'a BTreeMap<u64, Function>, group: &'a AtomicUsize, hits: &'a AtomicUsize) -> Self {
+        Self {
+            functions,
+            group,
+            hits,
+            first_bytes: HashMap::new(),
+            supervisors: HashSet::new(),
+            executed: Default::default(),
+            seen: HashSet::new(),
+        }
+    }
+
+    fn follow(
+        mut self,
+        mut agent: Command,
+        tell: mpsc::Sender<Pid>,
+        stop: &AtomicBool,
+    ) -> Result<[Vec<u64>; 3], Failure> {
+        let child = agent.spawn()?;
+        let first = i32::try_from(child.id()).expect("a PID is an i32");
+        let _ = tell.send(Pid::from_raw(first));
+        let mut begun = false;
+        loop {
+            let mut status = 0;
+            // SAFETY: `status` is ours; a child of another thread is not waited for.
+            let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
+            if pid < 0 {
+                return Ok(self.executed);
+            }
+            if !libc::WIFSTOPPED(status) {
+                if pid == first && !stop.load(Ordering::Relaxed) {
+                    return Err(Failure(format!("the agent ended: wait status {status:#x}")));
+                }
+                continue;
+            }
+            if !std::mem::replace(&mut begun, true) {
+                let options = libc::PTRACE_O_TRACECLONE
+                    | libc::PTRACE_O_TRACEFORK
+                    | libc::PTRACE_O_TRACEVFORK
+                    | libc::PTRACE_O_TRACEEXEC
+                    | libc::PTRACE_O_EXITKILL;
+                ptrace(libc::PTRACE_SETOPTIONS, pid, options as usize)?;
+                self.arm(pid)?;
+                ptrace(libc::PTRACE_CONT, pid, 0)?;
+                continue;
+            }
+            let signal = libc::WSTOPSIG(status);
+            let resumed = match status >> 16 {
+                libc::PTRACE_EVENT_EXEC => self.executes(pid),
+                0 if signal == libc::SIGTRAP && self.breakpoint(pid)? => ptrace(libc::PTRACE_CONT, pid, 0),
+                // A new process or thread begins with a stop of its own.
+                0 if signal == libc::SIGSTOP || signal == libc::SIGTRAP => ptrace(libc::PTRACE_CONT, pid, 0),
+                0 => ptrace(libc::PTRACE_CONT, pid, usize::try_from(signal).expect("signals are positive")),
+                _ => ptrace(libc::PTRACE_CONT, pid, 0),
+            };
+            // It may have been killed meanwhile.
+            let _ = resumed;
+        }
+    }
+
+    /// A process has become another program: ours again, as a supervisor, or none of ours.
+    fn executes(&mut self, pid: i32) -> Outcome {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+        if words.contains(&&b"supervisor"[..]) {
+            self.supervisors.insert(pid);
+            self.arm(pid)?;
+            ptrace(libc::PTRACE_CONT, pid, 0)
+        } else {
+            ptrace(libc::PTRACE_DETACH, pid, 0)
+        }
+    }
+
+    fn arm(&mut self, pid: i32) -> Outcome {
+        let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+        for address in self.functions.keys() {
+            let mut first = [0];
+            memory.read_exact_at(&mut first, *address)?;
+            self.first_bytes.entry(*address).or_insert(first[0]);
+            memory.write_all_at(&[BREAKPOINT], *address)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a process has stopped at one of ours, which is gone then.
+    fn breakpoint(&mut self, pid: i32) -> Result<bool, Failure> {
+        // SAFETY: plain numbers, of which zeros are a value.
+        let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel fills what is given, which has the size that it wants.
+        if unsafe { libc::ptrace(libc::PTRACE_GETREGS, pid, 0, &raw mut registers) } != 0 {
+            return Ok(false);
+        }
+        let address = registers.rip.wrapping_sub(1);
+        let Some(byte) = self.first_bytes.get(&address) else { return Ok(false) };
+        let memory = File::options().write(true).open(format!("/proc/{pid}/mem"))?;
+        memory.write_all_at(&[*byte], address)?;
+        registers.rip = address;
+        // SAFETY: as above.
+        if unsafe { libc::ptrace(libc::PTRACE_SETREGS, pid, 0, &raw const registers) } != 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+        let group = if self.supervisors.contains(&pid) { 2 } else { self.group.load(Ordering::Relaxed) };
+        if self.seen.insert(address) || group < 2 && self.executed[2].contains(&address) {
+            self.executed[2].retain(|other| *other != address);
+            self.executed[group].push(address);
+            self.hits.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(true)
+    }
+}
+
+fn ptrace(request: libc::c_int, pid: i32, data: usize) -> Outcome {
+    // SAFETY: none of the requests that come here has the kernel write to our memory.
+    match unsafe { libc::ptrace(request, pid, 0, data) } {
+        -1 => Err(io::Error::last_os_error().into()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_leaves_out_what_differs_between_builds() {
+        let name = ".text._RNvMNtCsiRxh7oXSeWI_5alloc6stringNtB2_6String4push.23";
+        assert_eq!(pattern(name), ".text._RNvMNtCs*_5alloc6stringNtB*_6String4push*");
+        assert_eq!(pattern(".text._RNvNtCsk_6nodlet4main.llvm.77"), ".text._RNvNtCs*_6nodlet4main*");
+        assert_eq!(pattern(".text.__init_libc"), ".text.__init_libc");
+        assert!(fits(&pattern(name), ".text._RNvMNtCsOther_5alloc6stringNtB15_6String4push"));
+    }
+
+    #[test]
+    fn a_pattern_is_as_short_as_it_fits_no_other() {
+        let others = BTreeMap::from([(1, ".text._RNvCs1_6nodlet5agent5bound"), (2, ".text.memcmp")]);
+        let shortened = |pattern| shortened(pattern, &others);
+        assert_eq!(shortened(".text._RNvCs*_6nodlet5agent4bind"), ".text._RNvCs*_6nodlet5agent4bind");
+        assert_eq!(shortened(".text._RNvCs*_6nodlet4main4loop5begin"), ".text._RNvCs*_6nodlet4ma*");
+        assert_eq!(shortened(".text.memcpy"), ".text.memcpy");
+    }
+
+    #[test]
+    fn a_map_gives_functions_by_section_or_by_file_and_leaves_out_what_is_empty() {
+        let map = "  2919c0 2919c0 16 16 .text\n\
+                   2919c0 2919c0 16 16 /lib/crt1.o:(.text)\n\
+                   2919d6 2919d6 74 1 /deps/nodlet.o:(.text._RNvCs1_6nodlet4main)\n\
+                   2919d6 2919d6 0 1 _RNvCs1_6nodlet4main\n\
+                   49ea3c 49ea3c 32 1 /lib/libc.a(memcpy.lo):(.text)\n\
+                   49ea6e 49ea6e 0 1 /lib/libc.a(empty.lo):(.text)";
+        let functions = functions(map).unwrap();
+        let names: Vec<(u64, &str, u64)> =
+            functions.iter().map(|(address, function)| (*address, &*function.name, function.size)).collect();
+        assert_eq!(
+            names,
+            [
+                (0x2919c0, "crt1.o", 0x16),
+                (0x2919d6, ".text._RNvCs1_6nodlet4main", 0x74),
+                (0x49ea3c, "libc.a:memcpy.lo", 0x32),
+            ]
+        );
+        assert!(super::functions("an empty map").is_err());
+    }
+}
