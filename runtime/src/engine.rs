@@ -147,6 +147,7 @@ struct Shell {
     execs: RefCell<Execs>,
     /// Pods of which a thread asks for paths of the machine, and may have no answer ever.
     hanging: RefCell<BTreeSet<Uid>>,
+    beginning: descriptors::Beginning,
 }
 
 /// What the shell keeps of a pod.
@@ -281,6 +282,7 @@ impl Engine {
             layers: RefCell::new(Layers::default()),
             execs: RefCell::new(Execs::default()),
             hanging: RefCell::default(),
+            beginning: descriptors::Beginning::default(),
             config,
         });
         let door = if shell.config.down {

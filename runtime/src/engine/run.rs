@@ -86,7 +86,7 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
     let create = |error: &(dyn std::error::Error + 'static)| {
         failure(StartFailureReason::CreateContainerError, crate::error::chain(error))
     };
-    descriptors::are_left(descriptors::FOR_A_RUN).map_err(|error| create(&error))?;
+    descriptors::for_a_run().map_err(|error| create(&error))?;
     let (reference, image) = find_image(shell, &wanted, attempt.container).await?;
     let layers = mount_layers(shell, &image).await?;
     if let Some(target) = &container.target {

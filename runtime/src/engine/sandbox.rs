@@ -17,7 +17,7 @@ use crate::time::Instant;
 use crate::{container_config, pod_files, volume};
 
 use super::run::{self, Run};
-use super::{SUPERVISOR_END, Shell, descriptors, leave, on_tmpfs};
+use super::{SUPERVISOR_END, Shell, leave, on_tmpfs};
 
 /// A living sandbox, as the shell holds it.
 pub(super) struct Sandbox {
@@ -130,7 +130,7 @@ async fn make(
     wanted: &Rc<Wanted>,
     ip: Option<Ipv4Addr>,
 ) -> Result<(Sandbox, Instant), Failure> {
-    descriptors::are_left(descriptors::FOR_A_POD).map_err(Failure::sandbox)?;
+    let _begins = shell.beginning.pod().map_err(Failure::sandbox)?;
     let volumes = set_up_volumes(shell, wanted).await?;
     let made = make_on(shell, wanted, ip, volumes);
     let late = async {
