@@ -196,6 +196,17 @@ fn limited(name: &str, steps: &str) -> String {
     manifest::pod_of(name, &[container], "")
 }
 
+/// Pods have twenty seconds when the machine goes down, the last five of them the critical ones.
+fn give_time_to_end() {
+    let flags = "--shutdown-grace-period 20s --shutdown-grace-period-critical-pods 5s";
+    let exec = format!("[Service]\nExecStart=\nExecStart=/usr/bin/nodlet agent {flags}\n");
+    write(format!("{DROP_INS}/flags.conf"), &exec);
+    write("/run/systemd/logind.conf.d/99-nodlet.conf", "[Login]\nInhibitDelayMaxSec=20\n");
+    run("systemctl daemon-reload");
+    run("systemctl start dbus");
+    run("systemctl restart systemd-logind");
+}
+
 fn write(file: impl AsRef<Path>, text: &str) {
     let file = file.as_ref();
     fs::create_dir_all(file.parent().expect("it lies in a directory")).expect("/run can be written to");
@@ -294,13 +305,7 @@ fn an_agent_that_hangs_is_started_anew_and_its_pods_notice_nothing() {
 fn logind_waits_for_the_pods_to_end_and_says_when_the_machine_stays_after_all() {
     // To power off is to do nothing here: then logind has done what it was asked for, and says so.
     write("/run/systemd/system/poweroff.target", "[Unit]\nDescription=Nothing\nDefaultDependencies=no\n");
-    let flags = "--shutdown-grace-period 20s --shutdown-grace-period-critical-pods 5s";
-    let exec = format!("[Service]\nExecStart=\nExecStart=/usr/bin/nodlet agent {flags}\n");
-    write(format!("{DROP_INS}/flags.conf"), &exec);
-    write("/run/systemd/logind.conf.d/99-nodlet.conf", "[Login]\nInhibitDelayMaxSec=20\n");
-    run("systemctl daemon-reload");
-    run("systemctl start dbus");
-    run("systemctl restart systemd-logind");
+    give_time_to_end();
     let service = Service::start();
     let usual = service.pod("usual", &manifest::pod("usual", "on-term 0 1 then sleep 4711"));
     let critical = manifest::pod_with(
@@ -337,6 +342,40 @@ fn logind_waits_for_the_pods_to_end_and_says_when_the_machine_stays_after_all() 
     for file in ["/run/systemd/system/poweroff.target", "/run/systemd/logind.conf.d/99-nodlet.conf"] {
         fs::remove_file(file).expect("it is there");
     }
+}
+
+#[test]
+#[ignore = "turns the machine off: cargo xtask guest poweroff"]
+fn a_machine_that_is_turned_off_goes_down_when_its_pods_have_ended_in_their_order() {
+    give_time_to_end();
+    let service = Service::start();
+    let pod = |name: &str, spec: &str| {
+        let hook = format!("{{exec: {{command: [/bin/demo, append, /host/ended, {name}]}}}}");
+        let fields =
+            format!("lifecycle: {{preStop: {hook}}}\nvolumeMounts: [{{name: host, mountPath: /host}}]");
+        let container = manifest::container("app", "on-term 0 2 then sleep", &fields);
+        let volumes = "volumes: [{name: host, hostPath: {path: /var/tmp/host, type: DirectoryOrCreate}}]";
+        service.pod(name, &manifest::pod_of(name, &[container], &format!("{volumes}\n{spec}")))
+    };
+    let critical = pod("critical", "priorityClassName: system-node-critical");
+    let usual = pod("usual", "");
+    for pod in [&critical, &usual] {
+        assert_eq!(pod.restarts(), 0);
+    }
+    wait_for("the lock", || run("systemd-inhibit --list --no-pager --mode=delay").contains("nodlet"));
+
+    run("systemctl poweroff --no-block");
+    // What systemd ends from here on it ends when logind's delay is over.
+    wait_for("systemd to stop what runs", || try_run("systemctl is-system-running").1.trim() == "stopping");
+    let log = run("journalctl --no-pager --unit=nodlet --output=cat");
+    assert!(log.contains("all pods have ended; the machine may go down"), "{log}");
+    let ended = fs::read_to_string("/var/tmp/host/ended").expect("hooks wrote it");
+    assert_eq!(ended, "usual\ncritical\n", "{log}");
+    assert_eq!(processes("/bin/demo"), []);
+    wait_for("the agent to be stopped", || property("ActiveState") == "inactive");
+    assert_eq!(property("Result"), "success");
+    // The machine is off when this service has ended: nobody can tidy up any more.
+    std::mem::forget(service);
 }
 
 #[test]

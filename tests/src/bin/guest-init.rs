@@ -1,7 +1,8 @@
 //! The first process of a guest (`cargo xtask guest`): makes of a kernel and an
 //! initramfs a machine on which the tests run as they do elsewhere, carries out
-//! its orders, says how each ended, and turns the machine off. It decides
-//! nothing; `tests/src/guest.rs` has what it shares with those who do.
+//! its orders, says how each ended, and turns the machine off, unless a test has
+//! begun to. It decides nothing; `tests/src/guest.rs` has what it shares with
+//! those who do.
 //!
 //! In a guest with systemd that is the first process as soon as the modules are
 //! loaded, and carries out the other orders as a service, which runs this again.
@@ -35,8 +36,17 @@ fn main() {
         Ok(()) => println!("\n{END}"),
         Err(error) => println!("\n{SAYS}failed to {error}"),
     }
+    if is_being_turned_off() {
+        return;
+    }
     // SAFETY: no pointers; all that was written lies in memory.
     unsafe { libc::reboot(libc::RB_POWER_OFF) };
+}
+
+/// Whether systemd is about to turn the machine off, as a test has asked for.
+fn is_being_turned_off() -> bool {
+    let state = Command::new("systemctl").arg("is-system-running").stdin(Stdio::null()).output();
+    state.is_ok_and(|output| output.stdout.trim_ascii() == b"stopping")
 }
 
 fn become_systemd() -> Result<(), Failure> {

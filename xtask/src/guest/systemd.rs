@@ -42,8 +42,10 @@ const OURS: &[(&str, &str)] = &[
     ("80-nodlet-networkmanager.conf", "/usr/lib/NetworkManager/conf.d/80-nodlet.conf"),
 ];
 
-/// Carries out the orders once systemd is up.
+/// Carries out the orders once systemd is up, and to the end, which may be the machine's: nobody
+/// heeds the signal that asks it to stop.
 const SERVICE: &str = "[Unit]\nAfter=basic.target\n\n[Service]\nType=exec\nExecStart=/init\n\
+    KillSignal=SIGURG\nTimeoutStopSec=600\n\
     StandardOutput=tty\nStandardError=tty\nTTYPath=/dev/console\n";
 
 /// The system for a processor, as Debian calls it, made if it is not here yet.
