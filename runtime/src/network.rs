@@ -110,9 +110,21 @@ impl Network {
             // Up already, or a no-op: cheaper than to ask.
             return netlink.set_up(bridge.unwrap_or_default()).map_err(failed("set the bridge up"));
         }
+        let earlier = self.earlier_ranges(bridge, &addresses);
         self.refuse_overlap(&mut netlink, bridge, addresses)?;
         let index = match bridge {
-            Some(index) => index,
+            Some(index) => {
+                if !earlier.is_empty() {
+                    log::warn!(
+                        "pods have addresses of {} now; those that began with {} keep theirs until they are \
+                         replaced, and the bridge {} has both until nodlet down",
+                        self.range,
+                        earlier.join(", "),
+                        self.bridge
+                    );
+                }
+                index
+            }
             None => {
                 netlink.add_bridge(&self.bridge).map_err(|source| match source.raw_os_error() {
                     Some(libc::EOPNOTSUPP) => NetworkError::NoBridges,
@@ -138,6 +150,12 @@ impl Network {
         let mut netlink = Netlink::open().map_err(failed("open a netlink socket"))?;
         let addresses = netlink.addresses().map_err(failed("list the machine's addresses"))?;
         self.refuse_overlap(&mut netlink, link_index(&self.bridge).ok(), addresses)
+    }
+
+    /// What else the bridge is the gateway of: an earlier agent had another `--pod-cidr`.
+    fn earlier_ranges(&self, bridge: Option<u32>, addresses: &[(u32, Ipv4Addr, u8)]) -> Vec<String> {
+        let ours = addresses.iter().filter(|(index, ..)| Some(*index) == bridge);
+        ours.map(|(_, gateway, prefix)| format!("{gateway}/{prefix}")).collect()
     }
 
     fn refuse_overlap(

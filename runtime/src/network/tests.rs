@@ -130,6 +130,14 @@ fn the_bridge_is_made_once_and_goes_with_our_links_alone() {
         netlink.add_veth(&link, bridge, "theirs", std::os::fd::AsRawFd::as_raw_fd(&here)).unwrap();
         netlink.add_bridge("nlother").unwrap();
 
+        // An agent with another range shares the bridge with the pods of the first.
+        let mut other = self::network("10.9.2.0/24");
+        let addresses = netlink.addresses().unwrap();
+        assert_eq!(other.earlier_ranges(Some(bridge), &addresses), ["10.1.2.1/24"]);
+        assert_eq!(other.earlier_ranges(None, &addresses), [""; 0]);
+        other.ensure_bridge().unwrap();
+        assert_eq!(netlink.addresses().unwrap().len(), 2);
+
         network.remove().unwrap();
         assert!([&*network.bridge, &link, "theirs"].iter().all(|name| link_index(name).is_err()));
         assert!(link_index("nlother").is_ok());
