@@ -285,6 +285,9 @@ impl Engine {
             beginning: descriptors::Beginning::default(),
             config,
         });
+        for told in shell.reserved_in_vain() {
+            log::warn!("--kube-reserved and --system-reserved: {told} No pod that requests any will start");
+        }
         let door = if shell.config.down {
             None
         } else {

@@ -313,3 +313,19 @@ fn of_two_default_classes_the_lower_is_the_default_and_the_other_stays_a_class()
     assert_eq!(priority(&device.pod("three")), Some(1000.into()), "the other's turn");
     assert_eq!(priority(&two), Some(5.into()), "it is what it was");
 }
+
+#[test]
+fn more_reserved_than_there_is_is_told_and_stops_nobody_who_asks_for_nothing() {
+    let mut device = Device::new();
+    device.agent_arguments(["--kube-reserved=cpu=9000,memory=1Mi"]);
+    device.load_image(demo_archive());
+    device.start_agent();
+    let log = device.agent_log();
+    assert!(log.contains("Resource \"cpu\" has a reservation of 9000000m but capacity of "), "{log}");
+    assert!(!log.contains("\"memory\""), "{log}");
+    assert_eq!(node(&device)["status"]["allocatable"]["cpu"], "0");
+    device.write_manifest("a.yaml", &manifest::pod("modest", "sleep"));
+    device.pod("modest").wait_ready();
+    device.write_manifest("b.yaml", &asking("asks", "sleep", "1m", ""));
+    device.wait_for("the rejection", || verdict(&device, "asks").1 == "OutOfcpu");
+}

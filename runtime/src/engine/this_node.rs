@@ -39,6 +39,25 @@ impl Shell {
         }
     }
 
+    /// What is reserved and not there, as a kubelet says it (`validateNodeAllocatable`), which ends
+    /// then: a board that has less of something than was thought runs its pods that ask for none.
+    pub(super) fn reserved_in_vain(&self) -> Vec<String> {
+        let (all, reserved) = (&self.capacity, &self.config.reserved);
+        let resources = [
+            ("cpu", all.cpu, reserved.cpu, "m"),
+            ("memory", all.memory, reserved.memory, ""),
+            ("ephemeral-storage", all.ephemeral_storage, reserved.ephemeral_storage, ""),
+        ];
+        let too_much = resources.into_iter().filter(|(_, all, reserved, _)| reserved > all);
+        let told = too_much.map(|(name, all, reserved, unit)| {
+            format!(
+                "Resource {name:?} has a reservation of {reserved}{unit} but capacity of {all}{unit}. Expected \
+                 capacity >= reservation."
+            )
+        });
+        told.collect()
+    }
+
     fn node(&self) -> Value {
         let name = &self.config.node_name;
         let anchor = self.anchor.get();
