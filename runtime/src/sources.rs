@@ -5,9 +5,9 @@
 //!
 //! A file that is wrong disturbs nobody: the pods of its last good contents stay
 //! wanted until the file is right or gone. Read next: `engine.rs`, which tells
-//! the core of the difference between two readings.
+//! the core of the difference between two readings; `sources/precedence.rs`,
+//! whose word counts.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -21,11 +21,15 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
-use serde_json::value::{RawValue, to_raw_value};
 
-use crate::manifest::{self, Applied, Classes, Definition, Kind, Manifest, Priority, Validation};
-use crate::spec::{Pod, Uid};
+use crate::manifest::{self, Definition, Validation};
 use crate::time::Instant;
+
+mod precedence;
+mod wanted;
+
+pub use precedence::DefinitionsByName;
+pub use wanted::{Wanted, WantedByName};
 
 /// Bytes of a manifest that are read: as many as the API takes, and more than a cluster keeps
 /// of an object. A kubelet reads ten times that, on a machine with memory for it.
@@ -45,9 +49,6 @@ pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// fields helps nobody.
 const MESSAGE: usize = 1024;
 
-/// Warnings about one pod.
-const WARNINGS: usize = 64;
-
 /// How long a file that was moved to `NAME~` is taken for one that is written anew:
 /// so vim and emacs save, and the pod is not to end for it.
 pub const SAVED_WITHIN: Duration = Duration::from_secs(1);
@@ -61,31 +62,6 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
-
-/// A pod that a source wants.
-#[derive(Debug)]
-pub struct Wanted {
-    /// As it is admitted.
-    pub pod: Rc<Pod>,
-    /// The object as JSON, defaulted, without a status.
-    pub object: Rc<RawValue>,
-    /// What the user is warned about.
-    pub warnings: Vec<String>,
-    /// The file that says so.
-    pub source: PathBuf,
-    /// The presets that were applied when it was admitted.
-    pub presets: Rc<[Applied]>,
-    /// The priority that it was admitted with; none as long as it is not.
-    pub priority: Option<Rc<Priority>>,
-    /// The object without presets and priority, where there were any.
-    pub written: Option<Rc<RawValue>>,
-}
-
-/// What is wanted, by namespace and name.
-pub type WantedByName = BTreeMap<(Rc<str>, Rc<str>), Rc<Wanted>>;
-
-/// What is defined besides pods, by kind, namespace and name, with the file of each.
-pub type DefinitionsByName = BTreeMap<(Kind, Rc<str>, Rc<str>), (Rc<Definition>, PathBuf)>;
 
 /// A file, or a pod of one, that is not obeyed, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -483,112 +459,6 @@ impl Sources {
         }
     }
 
-    /// Every pod that is wanted, by namespace and name: a later directory wins
-    /// over an earlier one; within one, the first file in the order of names.
-    pub fn wanted(&self) -> (WantedByName, Vec<Refusal>) {
-        let mut wanted: BTreeMap<_, Rc<Wanted>> = BTreeMap::new();
-        let mut refusals = Vec::new();
-        for directory in &self.directories {
-            let mut here: BTreeMap<_, Rc<Wanted>> = BTreeMap::new();
-            refusals.extend(directory.unread.clone());
-            for file in directory.files.values() {
-                refusals.extend(file.refusal.clone());
-                for pod in &file.wanted {
-                    let name = (pod.pod.namespace.clone(), pod.pod.name.clone());
-                    if let Some(first) = here.get(&name) {
-                        refusals.push(Refusal {
-                            source: pod.source.clone(),
-                            pod: Some((name.0.to_string(), name.1.to_string())),
-                            message: format!(
-                                "Error validating pod {}_{} from file due to duplicate pod name \"{}\", ignoring {}: {} has it already",
-                                name.1, name.0, name.1, pod.source.display(), first.source.display()
-                            ),
-                        });
-                    } else {
-                        here.insert(name, pod.clone());
-                    }
-                }
-            }
-            wanted.append(&mut here);
-        }
-        refusals.extend(self.refuse_repeated_uids(&mut wanted));
-        (wanted, refusals)
-    }
-
-    /// All that is defined besides pods: a later directory wins over an earlier one; within one,
-    /// the first file in the order of names.
-    pub fn definitions(&self) -> (DefinitionsByName, Vec<Refusal>) {
-        let mut definitions = DefinitionsByName::new();
-        let mut refusals = Vec::new();
-        for directory in &self.directories {
-            let mut here = DefinitionsByName::new();
-            for (file, read) in &directory.files {
-                let source = directory.path.join(file);
-                for definition in &read.definitions {
-                    let key = definition.key();
-                    if let Some((_, first)) = here.get(&key) {
-                        let message = format!(
-                            "{}: {} {}{}{} is ignored: {} has one of that name already",
-                            source.display(),
-                            key.0.as_str().to_lowercase(),
-                            key.1,
-                            if key.1.is_empty() { "" } else { "/" },
-                            key.2,
-                            first.display()
-                        );
-                        refusals.push(Refusal { source: source.clone(), pod: None, message });
-                    } else {
-                        here.insert(key, (definition.clone(), source.clone()));
-                    }
-                }
-            }
-            definitions.append(&mut here);
-        }
-        (definitions, refusals)
-    }
-
-    /// A uid is one pod: of several that give themselves the same one, as copies of a file that
-    /// somebody got from a server do, the first is taken, in the order of directories and files.
-    fn refuse_repeated_uids(&self, wanted: &mut WantedByName) -> Vec<Refusal> {
-        let mut refusals = Vec::new();
-        let mut taken: BTreeMap<&Uid, &Wanted> = BTreeMap::new();
-        let files = self.directories.iter().flat_map(|directory| directory.files.values());
-        for pod in files.flat_map(|file| &file.wanted) {
-            let name = (pod.pod.namespace.clone(), pod.pod.name.clone());
-            if !wanted.get(&name).is_some_and(|winner| Rc::ptr_eq(winner, pod)) {
-                continue;
-            }
-            let Some(first) = taken.get(&pod.pod.uid) else {
-                taken.insert(&pod.pod.uid, pod);
-                continue;
-            };
-            refusals.push(Refusal {
-                source: pod.source.clone(),
-                pod: Some((name.0.to_string(), name.1.to_string())),
-                message: format!(
-                    "{}: The Pod \"{}\" is invalid: metadata.uid: Duplicate value: \"{}\": the pod {}/{} of {} has it already: leave the field out",
-                    pod.source.display(), name.1, pod.pod.uid, first.pod.namespace, first.pod.name, first.source.display()
-                ),
-            });
-            wanted.remove(&name);
-        }
-        refusals
-    }
-
-    /// The file that says what the pod of a name is, and not `source`, whether that says it or will.
-    pub fn overriding(&self, source: &Path, namespace: &str, name: &str) -> Option<PathBuf> {
-        let (wanted, _) = self.wanted();
-        let winner = &wanted.get(&(Rc::from(namespace), Rc::from(name)))?.source;
-        let rank =
-            |file: &Path| self.directories.iter().position(|directory| file.starts_with(&directory.path));
-        let wins = match rank(winner).cmp(&rank(source)) {
-            Ordering::Greater => true,
-            Ordering::Equal => winner.file_name() < source.file_name(),
-            Ordering::Less => false,
-        };
-        wins.then(|| winner.clone())
-    }
-
     /// Takes room for an object of `bytes` that is to be the file `path`, of `text` bytes, until
     /// [`Sources::release`].
     ///
@@ -642,70 +512,6 @@ impl Sources {
                         file.refusal.is_some() && file.wanted.is_empty() && file.definitions.is_empty()
                     }))
         })
-    }
-}
-
-impl Wanted {
-    /// What `manifest`, read from `source`, asks for.
-    pub fn new(manifest: Manifest, source: &Path) -> Wanted {
-        Wanted {
-            pod: manifest.pod,
-            object: to_raw_value(&manifest.object).expect("JSON renders as JSON").into(),
-            warnings: manifest.warnings.into_iter().take(WARNINGS).collect(),
-            source: source.to_owned(),
-            presets: Rc::new([]),
-            priority: None,
-            written: None,
-        }
-    }
-
-    /// The same with `presets`, which make `manifest` of it.
-    pub fn with_presets(&self, manifest: Manifest, presets: Rc<[Applied]>) -> Wanted {
-        Wanted { presets, ..self.changed(Manifest { warnings: self.warnings.clone(), ..manifest }) }
-    }
-
-    /// The same as `manifest`, with what it was admitted with.
-    pub fn changed(&self, manifest: Manifest) -> Wanted {
-        Wanted {
-            presets: self.presets.clone(),
-            priority: self.priority.clone(),
-            written: Some(self.written.as_ref().unwrap_or(&self.object).clone()),
-            ..Wanted::new(manifest, &self.source)
-        }
-    }
-
-    /// The same as it is admitted among `classes`; `before`: with what priority it was.
-    ///
-    /// # Errors
-    /// In the words of Kubernetes' admission.
-    pub fn with_priority(&self, classes: &Classes, before: Option<Priority>) -> Result<Wanted, String> {
-        let mut object = serde_json::from_str(self.object.get()).map_err(|error| error.to_string())?;
-        let priority = Priority::of(&object, classes, before)?;
-        priority.show(&mut object);
-        let mut pod = self.pod.clone();
-        if (pod.priority, &*pod.spec.priority_class_name) != (priority.value(), priority.class()) {
-            let pod = Rc::make_mut(&mut pod);
-            pod.priority = priority.value();
-            priority.class().clone_into(&mut pod.spec.priority_class_name);
-        }
-        let manifest = Manifest { pod, object, warnings: self.warnings.clone() };
-        Ok(Wanted { priority: Some(Rc::new(priority)), ..self.changed(manifest) })
-    }
-
-    /// Takes from `pod`, an object that somebody read here and sends back, what was computed.
-    pub fn leave_out_priority(&self, pod: &mut serde_json::Value) {
-        let read = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or_default();
-        manifest::priority::leave_out(pod, &read(&self.object), &read(self.as_written()));
-    }
-
-    /// The object as its file has it: without presets and priority.
-    pub fn as_written(&self) -> &RawValue {
-        self.written.as_deref().unwrap_or(&self.object)
-    }
-
-    /// Whether there is nothing to tell the core of `new`.
-    pub fn says_the_same(&self, new: &Wanted) -> bool {
-        self.pod.uid == new.pod.uid && self.as_written().get() == new.as_written().get()
     }
 }
 

@@ -1,0 +1,99 @@
+//! A pod as its file has it, and as it is admitted.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::manifest::{self, Applied, Classes, Manifest, Priority};
+use crate::spec::Pod;
+
+/// Warnings about one pod.
+const WARNINGS: usize = 64;
+
+/// A pod that a source wants.
+#[derive(Debug)]
+pub struct Wanted {
+    /// As it is admitted.
+    pub pod: Rc<Pod>,
+    /// The object as JSON, defaulted, without a status.
+    pub object: Rc<RawValue>,
+    /// What the user is warned about.
+    pub warnings: Vec<String>,
+    /// The file that says so.
+    pub source: PathBuf,
+    /// The presets that were applied when it was admitted.
+    pub presets: Rc<[Applied]>,
+    /// The priority that it was admitted with; none as long as it is not.
+    pub priority: Option<Rc<Priority>>,
+    /// The object without presets and priority, where there were any.
+    pub written: Option<Rc<RawValue>>,
+}
+
+/// What is wanted, by namespace and name.
+pub type WantedByName = BTreeMap<(Rc<str>, Rc<str>), Rc<Wanted>>;
+
+impl Wanted {
+    /// What `manifest`, read from `source`, asks for.
+    pub fn new(manifest: Manifest, source: &Path) -> Wanted {
+        Wanted {
+            pod: manifest.pod,
+            object: to_raw_value(&manifest.object).expect("JSON renders as JSON").into(),
+            warnings: manifest.warnings.into_iter().take(WARNINGS).collect(),
+            source: source.to_owned(),
+            presets: Rc::new([]),
+            priority: None,
+            written: None,
+        }
+    }
+
+    /// The same with `presets`, which make `manifest` of it.
+    pub fn with_presets(&self, manifest: Manifest, presets: Rc<[Applied]>) -> Wanted {
+        Wanted { presets, ..self.changed(Manifest { warnings: self.warnings.clone(), ..manifest }) }
+    }
+
+    /// The same as `manifest`, with what it was admitted with.
+    pub fn changed(&self, manifest: Manifest) -> Wanted {
+        Wanted {
+            presets: self.presets.clone(),
+            priority: self.priority.clone(),
+            written: Some(self.written.as_ref().unwrap_or(&self.object).clone()),
+            ..Wanted::new(manifest, &self.source)
+        }
+    }
+
+    /// The same as it is admitted among `classes`; `before`: with what priority it was.
+    ///
+    /// # Errors
+    /// In the words of Kubernetes' admission.
+    pub fn with_priority(&self, classes: &Classes, before: Option<Priority>) -> Result<Wanted, String> {
+        let mut object = serde_json::from_str(self.object.get()).map_err(|error| error.to_string())?;
+        let priority = Priority::of(&object, classes, before)?;
+        priority.show(&mut object);
+        let mut pod = self.pod.clone();
+        if (pod.priority, &*pod.spec.priority_class_name) != (priority.value(), priority.class()) {
+            let pod = Rc::make_mut(&mut pod);
+            pod.priority = priority.value();
+            priority.class().clone_into(&mut pod.spec.priority_class_name);
+        }
+        let manifest = Manifest { pod, object, warnings: self.warnings.clone() };
+        Ok(Wanted { priority: Some(Rc::new(priority)), ..self.changed(manifest) })
+    }
+
+    /// Takes from `pod`, an object that somebody read here and sends back, what was computed.
+    pub fn leave_out_priority(&self, pod: &mut serde_json::Value) {
+        let read = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or_default();
+        manifest::priority::leave_out(pod, &read(&self.object), &read(self.as_written()));
+    }
+
+    /// The object as its file has it: without presets and priority.
+    pub fn as_written(&self) -> &RawValue {
+        self.written.as_deref().unwrap_or(&self.object)
+    }
+
+    /// Whether there is nothing to tell the core of `new`.
+    pub fn says_the_same(&self, new: &Wanted) -> bool {
+        self.pod.uid == new.pod.uid && self.as_written().get() == new.as_written().get()
+    }
+}
