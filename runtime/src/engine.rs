@@ -33,6 +33,7 @@ mod shutdown;
 mod terminated;
 mod this_node;
 mod update;
+mod wants;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,15 +52,15 @@ use crate::cgroup::Cgroups;
 use crate::network::Network;
 use crate::node::{
     Action, Amounts, Attempt, Change, FoundStatus, Health, Node, Observation, PodIndex, PodObservation,
-    PodState, Record, Shutdown, ShutdownGroup, Whole,
+    Shutdown, ShutdownGroup, Whole,
 };
 use crate::objects::Objects;
 use crate::paths::Paths;
 use crate::service::Service;
-use crate::sources::{DefinitionsByName, LOOK_AGAIN, Refusal, SAVED_WITHIN, Sources, Wanted, WantedByName};
-use crate::spec::{Pod, Taint, Uid};
+use crate::sources::{DefinitionsByName, LOOK_AGAIN, Refusal, Sources, Wanted, WantedByName};
+use crate::spec::{Taint, Uid};
 use crate::storage::Storage;
-use crate::store::{Fault, LoadError, NoFault, Records};
+use crate::store::{Fault, NoFault, Records};
 use crate::time::{Anchor, Instant, Moment};
 use crate::told::Told;
 
@@ -519,148 +520,6 @@ impl Engine {
         if self.shell.config.stop_after == Some(self.begun) {
             // What was begun before goes on in no task: this is SIGKILL.
             let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
-        }
-    }
-
-    /// Reads what changed in the manifest directories; from now on, or again when it is time.
-    fn look_at_sources(&mut self) {
-        let shell = &self.shell;
-        let mut sources = shell.sources.borrow_mut();
-        if sources.read(Instant::now()) {
-            shell.later(SAVED_WITHIN, Engine::read_sources);
-        }
-        let heard = sources.unheard().and_then(|watch| kernel_news::hear_sources(shell, watch));
-        match &heard {
-            Ok(true) => sources.is_heard(),
-            Ok(false) => {}
-            Err(error) => log::error!("failed to wait for what becomes of the manifest directories: {error}"),
-        }
-        if sources.is_blind() || heard.is_err() {
-            shell.look_again();
-        }
-    }
-
-    /// Tells the core the difference between what was wanted and what is.
-    fn read_sources(&mut self) {
-        self.look_at_sources();
-        let (mut wanted, mut refusals) = self.shell.sources.borrow().wanted();
-        refusals.extend(self.read_definitions());
-        refusals.extend(self.take_priorities(&mut wanted));
-        self.shell.events.borrow_mut().refused(&refusals, self.shell.anchor.get());
-        let before = std::mem::take(&mut self.told);
-        for (name, old) in before {
-            let stays = wanted.get(&name).is_some_and(|new| new.pod.uid == old.pod.uid);
-            let unread = !wanted.contains_key(&name)
-                && (self.without_class.get(&name).is_some_and(|refused| refused.source == old.source)
-                    || self.shell.sources.borrow().is_refused(&old.source));
-            if unread {
-                self.told.insert(name, old);
-            } else if !stays {
-                self.observe(Observation::Unwanted { uid: old.pod.uid.clone(), grace: None });
-            } else {
-                self.told.insert(name, old);
-            }
-        }
-        let mut news = Vec::new();
-        for (name, new) in wanted {
-            if self.told.get(&name).is_none_or(|old| !old.says_the_same(&new)) {
-                match self.record_of(&new.pod) {
-                    Ok(record) => news.push((name, new, record)),
-                    Err(short) => {
-                        log::error!("{}/{}: {short}; trying again", new.pod.namespace, new.pod.name);
-                        self.shell.look_again();
-                    }
-                }
-            }
-        }
-        // Nobody new takes the room of one that the node has taken before.
-        news.sort_by_key(|(_, _, record)| record.as_ref().is_none_or(|record| !record.was_judged()));
-        for (name, new, record) in news {
-            let (new, conflict) = self.with_presets(new, record.is_some());
-            self.want(new.clone(), record);
-            if let Some(conflict) = conflict {
-                self.shell.emit_of(&new, &conflict);
-            }
-            self.told.insert(name, new);
-        }
-        self.sweep();
-    }
-
-    /// What is on flash of a pod that the core does not know yet.
-    ///
-    /// # Errors
-    /// It cannot be read now, for want of something that has nothing to do with it.
-    fn record_of(&self, pod: &Pod) -> Result<Option<Box<Record>>, LoadError> {
-        if self.node.index_of(&pod.uid).is_some() {
-            return Ok(None);
-        }
-        self.shell.records.load(&pod.uid.0).or_else(|error| {
-            if error.is_shortage {
-                return Err(error);
-            }
-            let record = Record::unknown(&pod.spec, &error.message);
-            let then = if record.is_some() { "it counts as failed" } else { "it starts as if it were new" };
-            log::error!("{}/{}: {error}; {then}", pod.namespace, pod.name);
-            Ok(record)
-        })
-    }
-
-    fn want(&mut self, anew: Rc<Wanted>, record: Option<Box<Record>>) {
-        let created = self.shell.created(record.as_deref());
-        let wanted = self.with_ephemeral(&anew);
-        let seen = Observation::Wanted { pod: wanted.pod.clone(), record };
-        self.observe_with(seen, Some(&wanted));
-        let Some(index) = self.node.index_of(&wanted.pod.uid) else { return };
-        let goes = self.node.pod(index).is_some_and(PodState::is_unwanted);
-        let mut pods = self.shell.pods.borrow_mut();
-        match pods.get_mut(&index) {
-            // To its end it is what it was.
-            Some(pod) if goes => pod.again = Some(anew),
-            Some(pod) => {
-                pod.wanted = wanted.clone();
-                drop(pods);
-                // What the core knows nothing of may be another. What ends for the change is
-                // written down before the change is, or a later agent might not see that it is one.
-                self.publish(index);
-                let directory = self.shell.paths.run_pod(&wanted.pod.uid.0);
-                if let Err(error) = on_tmpfs::rewrite_object(&directory, &wanted) {
-                    // What a later agent finds in its manifest it takes up again.
-                    log::warn!("failed to write down the change of {}: {error}", wanted.pod.uid);
-                }
-            }
-            None => drop(pods.insert(index, PodShell::new(wanted, created))),
-        }
-    }
-
-    fn observe_found(&mut self, found: recover::FoundPod) {
-        let uid = found.wanted.pod.uid.clone();
-        let unread = self.shell.sources.borrow().is_refused(&found.wanted.source)
-            || self.would_lack_class(&found.wanted);
-        self.observe_with(Observation::Found(found.found), Some(&found.wanted));
-        let Some(index) = self.node.index_of(&uid) else { return };
-        if unread {
-            // Its file is there and wrong: it stays wanted.
-            let seen = Observation::Wanted { pod: found.wanted.pod.clone(), record: None };
-            self.observe_with(seen, Some(&found.wanted));
-            let name = (found.wanted.pod.namespace.clone(), found.wanted.pod.name.clone());
-            self.told.insert(name, found.wanted.clone());
-        }
-        let sandbox = found.sandbox.map(Rc::new);
-        let pod = PodShell { sandbox, ..PodShell::new(found.wanted, found.created) };
-        if let Some(sandbox) = &pod.sandbox {
-            self.shell.spawn(sandbox::listen(self.shell.clone(), index, sandbox.clone()));
-        }
-        self.shell.pods.borrow_mut().insert(index, pod);
-    }
-
-    /// Removes what earlier boots left of pods that nobody wants; not while a file is
-    /// refused, for then nobody can say what it wants.
-    fn sweep(&mut self) {
-        let all_read = self.without_class.is_empty() && self.shell.sources.borrow().wanted().1.is_empty();
-        if !self.swept && all_read {
-            self.swept = true;
-            let known = self.node.pods().map(|pod| pod.pod().uid.0.to_string()).collect();
-            leave::sweep(&self.shell, &known);
         }
     }
 

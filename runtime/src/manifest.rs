@@ -16,6 +16,7 @@ mod class;
 mod convert;
 mod defaults;
 mod emit;
+mod error;
 mod field;
 mod identity;
 pub(crate) mod json;
@@ -30,7 +31,6 @@ mod verdict;
 mod walk;
 mod yaml;
 
-use std::fmt;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
@@ -39,6 +39,7 @@ use crate::schema;
 use crate::spec::Pod;
 
 pub use emit::to_yaml;
+pub use error::{ManifestCause, ManifestError};
 use field::Errors;
 pub use field::{FieldError, FieldErrorKind};
 pub use kind::Kind;
@@ -75,55 +76,6 @@ pub struct Manifest {
     pub warnings: Vec<String>,
 }
 
-/// Why a manifest is not taken. Displayed with the file, document and line.
-#[derive(Clone, Debug)]
-pub struct ManifestError {
-    /// The file's name as it was given; empty for objects from the API.
-    pub file: String,
-    /// The document's place among several, from 1.
-    pub document: Option<u32>,
-    /// The lines of what is wrong, from 1, as far as they are known.
-    pub lines: Vec<usize>,
-    /// What is wrong.
-    pub cause: ManifestCause,
-    /// What it is about.
-    pub kind: Kind,
-}
-
-/// What is wrong with a manifest.
-#[derive(Clone, Debug)]
-pub enum ManifestCause {
-    /// It is longer than [`SIZE_LIMIT`].
-    TooLong,
-    /// It is not text, not YAML, not JSON.
-    Syntax(String),
-    /// There is no object in it.
-    Empty,
-    /// It is an object, but none that nodlet runs.
-    Kind(String),
-    /// It has unknown or repeated fields.
-    Strict {
-        /// What is said of each.
-        messages: Vec<String>,
-        /// Their paths, as far as they are known.
-        paths: Vec<String>,
-    },
-    /// The object breaks rules.
-    Invalid {
-        /// `metadata.name`, as far as it is known.
-        name: String,
-        /// The broken rules, as many as are told.
-        errors: Vec<FieldError>,
-        /// How many more there are.
-        more: usize,
-    },
-    /// Another document has a pod of the same name.
-    Repeated {
-        /// `NAMESPACE/NAME`.
-        name: String,
-    },
-}
-
 /// Whether a Node may have this name; it also stands in files of its pods.
 pub fn is_node_name(name: &str) -> bool {
     rules::dns_subdomain(name).is_empty()
@@ -136,130 +88,6 @@ pub fn check_label(key: &str, value: &str) -> Result<(), String> {
     };
     wrong(key, rules::qualified_name(key))?;
     wrong(value, rules::label_value(value))
-}
-
-/// Lines that a message names; more are no help.
-const LINES: usize = 8;
-
-impl ManifestError {
-    /// Puts the error into the text that it came from; `at`: where its object stands.
-    fn placed(mut self, text: &Text<'_>, document: &Document, at: &str) -> Self {
-        self.file = text.name.to_owned();
-        let number = || u32::try_from(document.number).unwrap_or(u32::MAX);
-        self.document = text.several.then(number);
-        if self.lines.is_empty() {
-            let dot = if at.is_empty() { "" } else { "." };
-            self.lines = self
-                .cause
-                .paths()
-                .iter()
-                .take(LINES)
-                .filter_map(|path| locate::line(text.text, document.number - 1, &format!("{at}{dot}{path}")))
-                .collect();
-            self.lines.sort_unstable();
-            self.lines.dedup();
-        }
-        if self.lines.is_empty() && text.several {
-            self.lines.push(document.line);
-        }
-        self
-    }
-
-    fn new(cause: ManifestCause) -> Self {
-        ManifestError { file: String::new(), document: None, lines: Vec::new(), cause, kind: Kind::Pod }
-    }
-
-    fn of_kind(message: String) -> Self {
-        ManifestError::new(ManifestCause::Kind(message))
-    }
-
-    /// The answer of the API: a `Status` of Kubernetes, with its HTTP code in `code`.
-    pub fn status(&self) -> Value {
-        let (code, reason) = match &self.cause {
-            ManifestCause::Invalid { name, errors, more } => {
-                return field::invalid_status(self.kind_name(), name, errors, *more);
-            }
-            ManifestCause::TooLong => (413, "RequestEntityTooLarge"),
-            ManifestCause::Syntax(_)
-            | ManifestCause::Empty
-            | ManifestCause::Kind(_)
-            | ManifestCause::Strict { .. }
-            | ManifestCause::Repeated { .. } => (400, "BadRequest"),
-        };
-        json!({
-            "apiVersion": "v1",
-            "kind": "Status",
-            "metadata": {},
-            "status": "Failure",
-            "reason": reason,
-            "code": code,
-            "message": self.cause.text(self.kind),
-        })
-    }
-
-    /// The kind of the object that it is about.
-    pub fn kind_name(&self) -> &'static str {
-        self.kind.as_str()
-    }
-}
-
-impl fmt::Display for ManifestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut place = Vec::new();
-        if !self.file.is_empty() {
-            place.push(self.file.clone());
-        }
-        place.extend(self.document.map(|document| format!("document {document}")));
-        let lines: Vec<String> = self.lines.iter().map(ToString::to_string).collect();
-        match &lines[..] {
-            [] => {}
-            [line] => place.push(format!("line {line}")),
-            lines => place.push(format!("lines {}", lines.join(", "))),
-        }
-        if !place.is_empty() {
-            write!(f, "{}: ", place.join(", "))?;
-        }
-        f.write_str(&self.cause.text(self.kind))
-    }
-}
-
-impl std::error::Error for ManifestError {}
-
-impl ManifestCause {
-    /// The fields that are wrong.
-    fn paths(&self) -> Vec<&str> {
-        match self {
-            ManifestCause::Strict { paths, .. } => paths.iter().map(String::as_str).collect(),
-            ManifestCause::Invalid { errors, .. } => errors.iter().map(|error| error.path.as_str()).collect(),
-            ManifestCause::Repeated { .. } => vec!["metadata.name"],
-            ManifestCause::TooLong
-            | ManifestCause::Syntax(_)
-            | ManifestCause::Empty
-            | ManifestCause::Kind(_) => Vec::new(),
-        }
-    }
-}
-
-impl ManifestCause {
-    fn text(&self, kind: Kind) -> String {
-        let (kind, version) = (kind.as_str(), kind.version());
-        match self {
-            ManifestCause::TooLong => format!("longer than {} MiB", SIZE_LIMIT / 1024 / 1024),
-            ManifestCause::Syntax(message) | ManifestCause::Kind(message) => message.clone(),
-            ManifestCause::Empty => {
-                "there is no object in it: a Pod has apiVersion, kind, metadata and spec".to_owned()
-            }
-            ManifestCause::Strict { messages, .. } => format!(
-                "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {}",
-                messages.join(", ")
-            ),
-            ManifestCause::Invalid { name, errors, more } => field::invalid_text(kind, name, errors, *more),
-            ManifestCause::Repeated { name } => {
-                let kind = kind.to_lowercase();
-                format!("{kind} {name} is in this file twice: give one of them another name or namespace")
-            }
-        }
-    }
 }
 
 /// What is in a file.
