@@ -289,6 +289,14 @@ fn kubectl_makes_changes_and_removes_priority_classes() {
     wrong["spec"]["priorityClassName"] = "none".into();
     let (_, answer) = device.post("/api/v1/namespaces/default/pods", &wrong.to_string());
     assert_eq!(answer["message"], "pods \"wrong\" is forbidden: no PriorityClass with name none was found");
+    // Where it is sent says what it is.
+    let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
+    let bare = serde_json::json!({"metadata": {"name": "bare"}, "value": 3});
+    let (code, answer) = device.post(classes, &bare.to_string());
+    assert_eq!((code, &answer["kind"]), (201, &"PriorityClass".into()), "{answer}");
+    let (code, answer) = device.request("PUT", &format!("{classes}/bare"), Some(&serde_json::json!({})));
+    assert!(code == 422 || code == 400, "{code} {answer}");
+    assert!(!answer["message"].to_string().contains("kind: Pod"), "{answer}");
 }
 
 #[test]

@@ -206,7 +206,13 @@ fn belongs(
             resource.kind
         )));
     }
-    // What has no kind, or one that nobody takes, is told by whoever reads it.
+    // What does not say what it is is what its URL says (`gvkWithDefaults` of the API server).
+    for (field, in_url) in [("apiVersion", resource.version), ("kind", resource.kind)] {
+        if object[field].is_null() || object[field] == "" {
+            object[field] = in_url.into();
+        }
+    }
+    // A kind that nobody takes is told by whoever reads it.
     let given = object["kind"].as_str().unwrap_or_default();
     if given != resource.kind && RESOURCES.iter().any(|other| other.writable && other.kind == given) {
         let version = object["apiVersion"].as_str().unwrap_or_default();

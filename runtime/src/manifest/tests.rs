@@ -742,6 +742,9 @@ fn the_api_gives_uids_and_generated_names() {
             .to_string()
             .contains("one object is created at a time")
     );
+    let class = json!({"kind": "PriorityClass", "apiVersion": "scheduling.k8s.io/v1", "value": 1});
+    let refused_class = admit(class, Validation::Strict, "board").unwrap_err().to_string();
+    assert!(refused_class.contains("a PriorityClass cannot be handled as a Pod"), "{refused_class}");
     // A file's pod would get another name, and be another pod, each time the file is read.
     assert!(
         refused(&POD.replace("name: web", "generateName: web-"))
