@@ -29,6 +29,7 @@ mod room;
 mod root;
 mod run;
 mod sandbox;
+mod sent;
 mod shutdown;
 mod terminated;
 mod this_node;

@@ -15,7 +15,7 @@ use crate::sources::{Refusal, Wanted};
 use crate::time::Instant;
 
 use super::update::{Updating, preconditions};
-use super::{Engine, requests};
+use super::{Engine, sent};
 
 /// Bytes that presets may add to the object of a pod: what is added is kept for each pod and each of its
 /// containers, and a preset is written once for all of them.
@@ -56,8 +56,8 @@ impl Engine {
     ) {
         let admitted = self.own(&mut object).and_then(|()| {
             let node = &self.shell.config.node_name;
-            manifest::admit_definition(object, kind, requests::how(validation), node)
-                .map_err(|error| requests::refused(&error))
+            manifest::admit_definition(object, kind, sent::how(validation), node)
+                .map_err(|error| sent::refused(&error))
         });
         let judged = admitted.and_then(|definition| Ok((self.outcome_of(&definition, new)?, definition)));
         let (applied, definition) = match judged {
@@ -103,7 +103,7 @@ impl Engine {
         }
         if new.kind == Kind::PriorityClass {
             if let Some(old) = &shown {
-                priority::check_update(old, &new.object).map_err(|error| requests::refused(&error))?;
+                priority::check_update(old, &new.object).map_err(|error| sent::refused(&error))?;
             }
             let defaults = self.definitions.iter().filter(|(other, (class, _))| {
                 **other != name
@@ -117,7 +117,7 @@ impl Engine {
             }
         }
         Ok(match known {
-            Some((known, _)) if requests::same(&known.object.to_string(), &new.object) => Outcome::Unchanged,
+            Some((known, _)) if sent::same(&known.object.to_string(), &new.object) => Outcome::Unchanged,
             _ if shown.is_some() => Outcome::Configured,
             _ => Outcome::Created,
         })

@@ -15,9 +15,9 @@ use crate::manifest;
 use crate::node::{Observation, PodIndex, PodState, StartFailure, StartFailureReason};
 use crate::sources::Wanted;
 
-use super::requests::{how, refused};
 use super::run::{self, failure};
 use super::sandbox::Sandbox;
+use super::sent::{how, refused};
 use super::update::preconditions;
 use super::{Engine, Shell, leave, on_tmpfs};
 

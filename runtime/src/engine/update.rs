@@ -14,7 +14,7 @@ use crate::sources::Wanted;
 use crate::spec::Uid;
 
 use super::Engine;
-use super::requests::{how, refused, strip};
+use super::sent::{how, refused, strip};
 
 /// What is asked for.
 pub(super) struct Updating {
