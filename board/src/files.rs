@@ -53,7 +53,8 @@ impl Object {
     }
 }
 
-/// All objects of all files, in order; and what is wrong with the files that gave none.
+/// All objects of all files, in order; and what is wrong with those files and documents that
+/// gave none.
 pub(crate) fn read(
     paths: &[PathBuf],
     validation: Validation,
@@ -62,7 +63,10 @@ pub(crate) fn read(
     for path in paths {
         for file in expand(path)? {
             match read_file(&file, validation) {
-                Ok(found) => objects.extend(found),
+                Ok((found, others)) => {
+                    objects.extend(found);
+                    failures.extend(others);
+                }
                 Err(failure) => failures.push(failure),
             }
         }
@@ -91,7 +95,7 @@ fn expand(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-fn read_file(path: &Path, validation: Validation) -> Result<Vec<Object>, Failure> {
+fn read_file(path: &Path, validation: Validation) -> Result<(Vec<Object>, Vec<Failure>), Failure> {
     let name = if path.as_os_str() == "-" { "STDIN".into() } else { path.display().to_string() };
     let limit = SIZE_LIMIT as u64 + 1;
     let mut bytes = Vec::new();
@@ -104,18 +108,16 @@ fn read_file(path: &Path, validation: Validation) -> Result<Vec<Object>, Failure
         std::io::ErrorKind::NotFound => Failure::new(format!("the path \"{name}\" does not exist")),
         _ => Failure::new(format!("failed to read {name}: {error}")),
     })?;
-    let written = manifest::written(&name, &bytes, validation).map_err(Failure::new)?;
-    Ok(written
-        .into_iter()
-        .map(|written| Object {
-            value: written.object,
-            warnings: written.warnings,
-            place: match written.document {
-                Some(number) => format!("{name}, document {number}"),
-                None => name.clone(),
-            },
-        })
-        .collect())
+    let (written, others) = manifest::written(&name, &bytes, validation).map_err(Failure::new)?;
+    let object = |written: manifest::Written| Object {
+        value: written.object,
+        warnings: written.warnings,
+        place: match written.document {
+            Some(number) => format!("{name}, document {number}"),
+            None => name.clone(),
+        },
+    };
+    Ok((written.into_iter().map(object).collect(), others.into_iter().map(Failure::new).collect()))
 }
 
 #[cfg(test)]
@@ -133,6 +135,10 @@ mod tests {
                 "apiVersion: v1\nkind: Pod\nmetadata: {name: a1}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: a2}\n",
             ),
             ("c.json", "{"),
+            (
+                "d.yaml",
+                "apiVersion: v1\nkind: Service\nmetadata: {name: d}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: d}\n",
+            ),
             ("notes.txt", "not a manifest"),
         ] {
             std::fs::write(directory.join(name), text).expect("written");
@@ -141,9 +147,10 @@ mod tests {
         std::fs::remove_dir_all(&directory).expect("removed");
         let (objects, failures) = read.unwrap_or_else(|failure| panic!("{failure}"));
         let names: Vec<_> = objects.iter().filter_map(Object::name).collect();
-        assert_eq!(names, ["a1", "a2", "b"]);
+        assert_eq!(names, ["a1", "a2", "b", "d"]);
         assert!(objects[1].place.ends_with("a.yml, document 2"), "{}", objects[1].place);
-        assert_eq!(failures.len(), 1);
-        assert!(failures[0].to_string().contains("c.json"), "{}", failures[0]);
+        let told: Vec<String> = failures.iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains("c.json") && told[1].contains("d.yaml, document 1"), "{told:?}");
     }
 }

@@ -598,6 +598,15 @@ impl Shell {
         self.pods.borrow().get(&pod)?.sandbox.clone()
     }
 
+    /// Runs that supervisors were asked for and that have not begun as far as is known.
+    fn unheard_runs(&self) -> usize {
+        let pods = self.pods.borrow();
+        let sandboxes = pods.values().filter_map(|pod| pod.sandbox.as_ref());
+        sandboxes
+            .map(|sandbox| sandbox.runs.borrow().values().filter(|run| run.started.is_none()).count())
+            .sum()
+    }
+
     fn wanted(&self, pod: PodIndex) -> Option<Rc<Wanted>> {
         Some(self.pods.borrow().get(&pod)?.wanted.clone())
     }

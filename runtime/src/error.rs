@@ -30,6 +30,9 @@ fn advice(number: i32) -> Option<&'static str> {
         libc::ENOSPC | libc::EDQUOT => {
             Some("make room on that file system; `nodlet image rm` removes images")
         }
+        libc::EMFILE | libc::ENOBUFS => {
+            Some("it may open too few files: raise its limit (LimitNOFILE= of its service, or ulimit -n)")
+        }
         libc::EROFS => Some("mount that file system writable, or choose another --root"),
         libc::EACCES | libc::EPERM if !nix::unistd::geteuid().is_root() => {
             Some("run it again as root (sudo nodlet ...)")

@@ -172,26 +172,38 @@ pub struct Written {
 }
 
 /// Reads the objects of a file without judging them: that is for the agent which is to
-/// run them. Only what an object no longer shows is told here, fields given twice.
-pub fn written(name: &str, bytes: &[u8], validation: Validation) -> Result<Vec<Written>, ManifestError> {
+/// run them. Only what an object no longer shows is told here, fields given twice. What is
+/// wrong with documents that hold no object for an agent comes beside the others.
+///
+/// # Errors
+/// The file cannot be taken apart into documents, or there is none in it.
+pub fn written(
+    name: &str,
+    bytes: &[u8],
+    validation: Validation,
+) -> Result<(Vec<Written>, Vec<ManifestError>), ManifestError> {
     let (text, documents) = read(name, bytes)?;
-    let mut objects = Vec::new();
+    let (mut objects, mut refused) = (Vec::new(), Vec::new());
     for mut document in documents {
         let value = document.value.take();
-        let place = |error: ManifestError| error.placed(&text, &document, "");
-        let mut repeated = duplicates(&document.duplicates, validation).map_err(place)?;
-        let found = kind::objects(value).map_err(|message| place(ManifestError::of_kind(message)))?;
+        let found = duplicates(&document.duplicates, validation).and_then(|repeated| {
+            let found = kind::objects(value).map_err(ManifestError::of_kind)?;
+            Ok((repeated, found))
+        });
         let number = text.several.then_some(document.number);
-        objects.extend(found.into_iter().map(|found| Written {
-            object: found.object,
-            document: number,
-            warnings: std::mem::take(&mut repeated),
-        }));
+        match found {
+            Ok((mut repeated, found)) => objects.extend(found.into_iter().map(|found| Written {
+                object: found.object,
+                document: number,
+                warnings: std::mem::take(&mut repeated),
+            })),
+            Err(error) => refused.push(error.placed(&text, &document, "")),
+        }
     }
-    if objects.is_empty() {
+    if objects.is_empty() && refused.is_empty() {
         return Err(text.empty());
     }
-    Ok(objects)
+    Ok((objects, refused))
 }
 
 /// Takes one Pod from the API. The caller has set `metadata.uid`.

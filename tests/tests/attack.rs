@@ -1,9 +1,8 @@
 //! What hands that broke nodlet found: each test here failed once.
 
-use std::os::unix::process::CommandExt;
-
 use nodlet_tests::{Device, manifest};
-
+use std::os::unix::process::CommandExt;
+use std::time::Duration;
 #[test]
 fn a_run_that_is_over_is_known_to_the_next_agent_however_the_last_one_died() {
     let mut device = Device::start();
@@ -298,6 +297,61 @@ fn however_many_pods_there_are_the_agent_keeps_descriptors_to_hear_and_end_with(
     });
     for name in &names {
         device.remove_manifest(&format!("{name}.yaml"));
+    }
+    device.wait_for("all to be gone", || device.pods().is_empty());
+}
+
+fn descriptors_of(process: u32) -> usize {
+    let all = std::fs::read_dir(format!("/proc/{process}/fd"));
+    all.expect("it runs").count()
+}
+
+#[test]
+fn a_new_agent_needs_no_more_descriptors_for_the_same_pods() {
+    let mut device = Device::start();
+    let names: Vec<String> = (0..12).map(|number| format!("pod-{number}")).collect();
+    for name in &names {
+        device.write_manifest(&format!("{name}.yaml"), &manifest::pod(name, "sleep"));
+    }
+    for name in &names {
+        device.pod(name).wait_ready();
+    }
+    let before = descriptors_of(device.agent_pid());
+    device.kill_agent();
+    device.start_agent();
+    for name in &names {
+        device.pod(name).wait_ready();
+    }
+    let after = descriptors_of(device.agent_pid());
+    assert!(after <= before + 2, "{after} descriptors after {before}, with 12 pods of one image");
+}
+
+#[test]
+fn runs_that_begin_together_leave_descriptors_for_probes_and_the_api() {
+    let device = Device::start();
+    limit_descriptors(device.agent_pid(), Some(96));
+    let probe = "readinessProbe: {exec: {command: [/bin/demo, print, hi]}, periodSeconds: 1}";
+    let containers: Vec<String> =
+        (0..6).map(|number| manifest::container(&format!("c{number}"), "sleep", probe)).collect();
+    for pod in 0..14 {
+        let name = format!("pod-{pod}");
+        let text = manifest::pod_of(&name, &containers, "terminationGracePeriodSeconds: 1");
+        device.write_manifest(&format!("{name}.yaml"), &text);
+    }
+    device.wait_for("some runs to be told that there is no more", || {
+        device.agent_log().contains("files that the agent may have open")
+    });
+    // Whatever probes and clients take is given back.
+    for _ in 0..200 {
+        let open = descriptors_of(device.agent_pid());
+        assert!(open <= 92, "{open} of 96 are taken");
+        assert!(device.get("/version").is_ok());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let log = device.agent_log();
+    assert!(!log.contains("os error 24") && !log.contains("EMFILE"), "{log}");
+    for pod in 0..14 {
+        device.remove_manifest(&format!("pod-{pod}.yaml"));
     }
     device.wait_for("all to be gone", || device.pods().is_empty());
 }

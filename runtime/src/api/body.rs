@@ -57,11 +57,20 @@ pub(super) fn refuse(status: &Status) -> Response<Body> {
     response
 }
 
+/// Characters of all warnings together, beyond which each is cut to [`WARNING`] (`truncateAtTotalRunes`).
+const WARNINGS: usize = 4 * 1024;
+
+/// `truncateItemRunes`.
+const WARNING: usize = 256;
+
 /// Adds the header by which kubectl prints `Warning: …`.
 pub(super) fn warn(response: &mut Response<Body>, warnings: &[String]) {
-    for warning in warnings {
+    let all: usize = warnings.iter().map(|warning| warning.chars().count()).sum();
+    let (of_each, count) = if all > WARNINGS { (WARNING, WARNINGS / WARNING) } else { (all, warnings.len()) };
+    for warning in warnings.iter().take(count) {
         let escaped: String = warning
             .chars()
+            .take(of_each)
             .filter(|c| !c.is_control())
             .flat_map(|c| matches!(c, '"' | '\\').then_some('\\').into_iter().chain([c]))
             .collect();

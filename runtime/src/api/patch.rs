@@ -262,7 +262,7 @@ fn operate(object: &mut Value, operations: &[Value]) -> Result<(), Status> {
         let text = |field: &str| operation[field].as_str();
         let fails = |why: &str| {
             let message = "the server rejected our request due to an error in our request";
-            Status::invalid("Pod", "", format!("{message}: {why}: {operation}"), Vec::new())
+            Status::unprocessable(format!("{message}: {why}: {operation}"))
         };
         let path = text("path").ok_or_else(|| fails("an operation has a path"))?;
         let from = || text("from").ok_or_else(|| fails("the operation has no \"from\""));

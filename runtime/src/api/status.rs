@@ -97,6 +97,12 @@ impl Status {
         }
     }
 
+    /// 422: a request that cannot be carried out, of whatever kind its object is. kubectl shows the
+    /// message of an invalid object only by its causes, unless nothing else is named.
+    pub fn unprocessable(message: impl Into<String>) -> Self {
+        Status { details: Some(json!({})), ..Status::new(422, "Invalid", message) }
+    }
+
     /// 429: as much is under way as may be.
     pub fn too_many_requests(message: impl Into<String>) -> Self {
         Status::new(429, "TooManyRequests", message)

@@ -217,7 +217,7 @@ impl Engine {
         let Some(((_, first, _), others)) = defaults.split_first() else { return };
         for (_, name, source) in others {
             let message = format!(
-                "{}: globalDefault of PriorityClass {} is not obeyed: {} is the default, since its value is less",
+                "{}: globalDefault of PriorityClass {} is not obeyed: {} is the default: its value is less, or its name comes first",
                 source.display(),
                 name.2,
                 first.2

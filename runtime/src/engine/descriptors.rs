@@ -2,8 +2,7 @@
 //! end is ended. An agent that pods leave none hears of nothing that would give it some back.
 
 use std::cell::Cell;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::{fs, io};
 
 use nix::sys::resource::{Resource, getrlimit};
 
@@ -16,12 +15,15 @@ const FOR_A_RUN: u64 = 16;
 /// What a pod takes that has begun: its supervisor and its first run.
 const OF_A_POD: u64 = 3;
 
-/// The pods that are beginning, whose descriptors are not all taken yet.
+/// The process of a run that has begun.
+const OF_A_RUN: u64 = 1;
+
+/// What pods and runs will take that are beginning.
 #[derive(Default)]
 pub(super) struct Beginning(Cell<u64>);
 
-/// As long as a pod is beginning.
-pub(super) struct Begins<'a>(&'a Cell<u64>);
+/// As long as a pod or a run is beginning.
+pub(super) struct Begins<'a>(&'a Cell<u64>, u64);
 
 impl Beginning {
     /// A pod that begins.
@@ -29,38 +31,50 @@ impl Beginning {
     /// # Errors
     /// With it and those that are beginning too few are left.
     pub(super) fn pod(&self) -> io::Result<Begins<'_>> {
-        are_left(FOR_A_POD, OF_A_POD * self.0.get())?;
-        self.0.update(|pods| pods + 1);
-        Ok(Begins(&self.0))
+        self.take(FOR_A_POD, OF_A_POD, 0)
+    }
+
+    /// A run that begins. `unheard`: how many have been asked for of which nothing was heard yet.
+    ///
+    /// # Errors
+    /// With it and those that are beginning too few are left.
+    pub(super) fn run(&self, unheard: usize) -> io::Result<Begins<'_>> {
+        self.take(FOR_A_RUN, OF_A_RUN, OF_A_RUN * unheard as u64)
+    }
+
+    fn take(&self, left: u64, takes: u64, unheard: u64) -> io::Result<Begins<'_>> {
+        are_left(left, self.0.get() + unheard)?;
+        self.0.update(|promised| promised + takes);
+        Ok(Begins(&self.0, takes))
     }
 }
 
 impl Drop for Begins<'_> {
     fn drop(&mut self) {
-        self.0.update(|pods| pods - 1);
+        self.0.update(|promised| promised - self.1);
     }
-}
-
-/// Whether a run may begin.
-///
-/// # Errors
-/// Too few are left.
-pub(super) fn for_a_run() -> io::Result<()> {
-    are_left(FOR_A_RUN, 0)
 }
 
 /// Whether `count` are left if `promised` are taken besides those that are.
 fn are_left(count: u64, promised: u64) -> io::Result<()> {
     let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    // The kernel gives the lowest number that is free.
-    let taken = io::stderr().as_fd().try_clone_to_owned()?.as_raw_fd();
-    if u64::from(taken.unsigned_abs()) + promised + count <= limit {
+    if taken()? + promised + count <= limit {
         return Ok(());
     }
     Err(io::Error::other(format!(
         "of the {limit} files that the agent may have open, the last {count} are not for pods: raise its limit \
          (LimitNOFILE= of its service, or ulimit -n)"
     )))
+}
+
+/// How many this process has open.
+fn taken() -> io::Result<u64> {
+    const OPEN: &str = "/proc/self/fd";
+    match fs::metadata(OPEN)?.len() {
+        // Before Linux 6.2 it does not say. The one for the directory is counted with the others.
+        0 => Ok(fs::read_dir(OPEN)?.count() as u64 - 1),
+        count => Ok(count),
+    }
 }
 
 #[cfg(test)]
@@ -78,13 +92,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_open_is_counted_whatever_numbers_are_free() {
+        let files: Vec<fs::File> =
+            (0..8).map(|_| fs::File::open("/dev/null").expect("it is there")).collect();
+        let with = taken().expect("/proc is mounted");
+        // Other tests open and close some meanwhile.
+        assert!(with >= 8 + 3, "{with}");
+        let counted = fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() as u64;
+        assert!(with.abs_diff(counted) < 64, "{with} and {counted}");
+        drop(files);
+    }
+
+    #[test]
     fn pods_that_begin_together_are_counted_together() {
         let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).expect("it is known");
-        let beginning = Beginning(Cell::new((limit - FOR_A_POD) / OF_A_POD));
+        let beginning = Beginning(Cell::new(limit - FOR_A_POD));
         assert!(beginning.pod().is_err());
         let beginning = Beginning::default();
-        let begins = beginning.pod().expect("few are taken");
-        assert_eq!(beginning.0.get(), 1);
+        let begins = [beginning.pod().expect("few are taken"), beginning.run(2).expect("few are taken")];
+        assert_eq!(beginning.0.get(), OF_A_POD + OF_A_RUN);
+        assert!(beginning.run(limit as usize).is_err());
         drop(begins);
         assert_eq!(beginning.0.get(), 0);
     }

@@ -266,6 +266,11 @@ async fn exec_probe(
         Ok(pipe) => pipe,
         Err(errno) => return error(format!("failed to make a pipe: {errno}")),
     };
+    // Before there is a process that nobody would end.
+    let mut output = match Output::new(output) {
+        Ok(output) => output,
+        Err(message) => return error(message),
+    };
     let config = ExecConfig { args: command.clone(), tty: false, size: None };
     let exec =
         match shell.exec(pod, container, number, &config, [None, Some(input.as_fd()), Some(input.as_fd())]) {
@@ -273,10 +278,6 @@ async fn exec_probe(
             Err(message) => return error(message),
         };
     drop(input);
-    let mut output = match Output::new(output) {
-        Ok(output) => output,
-        Err(message) => return error(message),
-    };
     let ended = {
         let ended = exec.ended();
         let late = async {

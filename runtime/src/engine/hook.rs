@@ -91,11 +91,12 @@ async fn exec(
         pipe.map_err(|errno| format!("failed to make a pipe: {errno}"))
     };
     let ((output, to_output), (errors, to_errors)) = (pipe()?, pipe()?);
+    // Before there is a process that nobody would end.
+    let (mut output, mut errors) = (Output::new(output)?, Output::new(errors)?);
     let config = ExecConfig { args: args.clone(), tty: false, size: None };
     let stdio = [None, Some(to_output.as_fd()), Some(to_errors.as_fd())];
     let exec = shell.exec(pod, &container.name, number, &config, stdio)?;
     drop((to_output, to_errors));
-    let (mut output, mut errors) = (Output::new(output)?, Output::new(errors)?);
     let ended = {
         let ended = exec.ended();
         let read = smol::future::or(output.read(), errors.read());

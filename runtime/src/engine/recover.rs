@@ -87,13 +87,14 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
             log::error!("failed to remove {}: {error}", stray.display());
         }
     }
+    let ours = Rc::new(File::open("/proc/self/exe").map_err(cannot)?);
     // All at once: a supervisor that is slow to answer holds up nobody but itself.
     let looks: Vec<_> = directories
         .into_iter()
         .map(|directory| {
-            let shell = shell.clone();
+            let (shell, ours) = (shell.clone(), ours.clone());
             let executor = shell.clone();
-            executor.executor.spawn(async move { (look_at(&shell, &directory).await, directory) })
+            executor.executor.spawn(async move { (look_at(&shell, &directory, &ours).await, directory) })
         })
         .collect();
     for look in looks {
@@ -136,7 +137,7 @@ fn paths_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, LookError> {
+async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<FoundPod, LookError> {
     let unreadable = |error: &dyn std::fmt::Display| LookError::Unreadable(format!("pod.json: {error}"));
     let bytes = fs::read(directory.join("pod.json")).map_err(LookError::of_file)?;
     let mut on_tmpfs: OnTmpfs = serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))?;
@@ -172,20 +173,22 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, LookEr
         smol::Timer::after(GREETING).await;
         Err(SupervisorError::Receive(io::ErrorKind::TimedOut.into()))
     };
-    let living =
-        match smol::future::or(find_supervisor(directory), late).await.map_err(SupervisorError::shortage) {
-            Ok(living) => living,
-            Err(Ok(short)) => return Err(LookError::Shortage(short)),
-            Err(Err(error)) => {
-                log::error!(
-                    "the supervisor of {uid} does not answer: {}; killing it",
-                    crate::error::chain(&error)
-                );
-                None
-            }
-        };
+    let living = match smol::future::or(find_supervisor(shell, directory, ours), late)
+        .await
+        .map_err(SupervisorError::shortage)
+    {
+        Ok(living) => living,
+        Err(Ok(short)) => return Err(LookError::Shortage(short)),
+        Err(Err(error)) => {
+            log::error!(
+                "the supervisor of {uid} does not answer: {}; killing it",
+                crate::error::chain(&error)
+            );
+            None
+        }
+    };
     let (mut attempts, mut ready, mut sandbox) = (Vec::new(), None, None);
-    if let Some((supervisor, state)) = living {
+    if let Some((supervisor, state, layers)) = living {
         let known = Known::of(finish_starts(&supervisor, &cgroup, state).await);
         for (container, number) in &known.failed {
             // It is planned again, with the same number.
@@ -197,11 +200,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path) -> Result<FoundPod, LookEr
         let volumes = volume::known(&volume::Request::new(&wanted.pod, &shell.paths));
         let mut made = Sandbox::new(supervisor, cgroup, on_tmpfs.ip, volumes);
         attempts = adopt_runs(shell, &wanted, &made, known.runs);
-        for (digest, mount) in known.layers {
-            let mount = Rc::new(mount);
-            shell.layers.borrow_mut().put(&digest, &mount);
-            made.layers.push(mount);
-        }
+        made.layers = layers;
         sandbox = Some(made);
     }
     if ready.is_none() {
@@ -265,7 +264,11 @@ async fn hear_starts(supervisor: &Supervisor, state: &mut SupervisorState) -> bo
 }
 
 /// The pod's supervisor and what it has; `None` if it is dead.
-async fn find_supervisor(directory: &Path) -> Result<Option<(Supervisor, SupervisorState)>, SupervisorError> {
+async fn find_supervisor(
+    shell: &Shell,
+    directory: &Path,
+    ours: &File,
+) -> Result<Option<(Supervisor, SupervisorState, MountedLayers)>, SupervisorError> {
     let found = loop {
         match Supervisor::connect(directory) {
             // Agents that died since have left their connections to it.
@@ -274,16 +277,32 @@ async fn find_supervisor(directory: &Path) -> Result<Option<(Supervisor, Supervi
         };
     };
     let Some(supervisor) = found else { return Ok(None) };
-    let state = greet(&supervisor).await?;
-    Ok(Some((supervisor, state)))
+    let (state, layers) = greet(shell, &supervisor, ours).await?;
+    Ok(Some((supervisor, state, layers)))
+}
+
+/// What runs of a pod lie on.
+type MountedLayers = Vec<Rc<OwnedFd>>;
+
+async fn hello(
+    shell: &Shell,
+    supervisor: &Supervisor,
+) -> Result<(SupervisorState, MountedLayers), SupervisorError> {
+    let mut layers = Vec::new();
+    let mut keep = |name: &str, mount: OwnedFd| layers.push(shell.layers.borrow_mut().share(name, mount));
+    let state = supervisor.hello_with(&mut keep).await?;
+    Ok((state, layers))
 }
 
 /// Greets a supervisor, brought up to date first if it runs another binary than we do: nothing
 /// else need know two versions. One that cannot take over stays what it is, if we understand it.
-async fn greet(supervisor: &Supervisor) -> Result<SupervisorState, SupervisorError> {
-    let ours = File::open("/proc/self/exe").map_err(SupervisorError::Execute)?;
-    let mut theirs = match supervisor.hello().await {
-        Ok(state) if runs_on(state.pid, &ours) => return Ok(state),
+async fn greet(
+    shell: &Shell,
+    supervisor: &Supervisor,
+    ours: &File,
+) -> Result<(SupervisorState, MountedLayers), SupervisorError> {
+    let mut theirs = match hello(shell, supervisor).await {
+        Ok(state) if runs_on(state.0.pid, ours) => return Ok(state),
         Ok(state) => Some(state),
         Err(SupervisorError::Version { .. }) => None,
         Err(error) => return Err(error),
@@ -291,7 +310,7 @@ async fn greet(supervisor: &Supervisor) -> Result<SupervisorState, SupervisorErr
     let begun = Instant::now();
     loop {
         theirs = match (supervisor.reexec(ours.as_fd()).await, theirs) {
-            (Ok(()), _) => return supervisor.hello().await,
+            (Ok(()), _) => return hello(shell, supervisor).await,
             // A start is over soon, or is given up; one that we understand need not wait for it.
             (Err(SupervisorError::Busy), theirs) if theirs.is_none() || Instant::now() < begun + STARTING => {
                 smol::Timer::after(ASK_AGAIN).await;
@@ -321,7 +340,6 @@ struct Known {
     runs: BTreeMap<(String, u32), KnownRun>,
     /// Starts that failed while no agent looked.
     failed: Vec<(String, u32)>,
-    layers: Vec<(String, OwnedFd)>,
 }
 
 struct KnownRun {
@@ -332,7 +350,7 @@ struct KnownRun {
 
 impl Known {
     fn of(state: SupervisorState) -> Known {
-        let mut known = Known { layers: state.layers, ..Known::default() };
+        let mut known = Known::default();
         for event in state.events {
             match event {
                 SupervisorEvent::SandboxReady { at } => known.ready_at = Some(at),

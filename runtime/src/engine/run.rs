@@ -22,7 +22,7 @@ use crate::supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 use crate::time::{Anchor, Instant, Moment};
 
 use super::sandbox::Sandbox;
-use super::{Shell, descriptors, ephemeral, log_name};
+use super::{Shell, ephemeral, log_name};
 
 /// What the shell holds of a run.
 pub(super) struct Run {
@@ -60,7 +60,18 @@ impl Layers {
         self.mounted.get(&layer.to_string())?.upgrade()
     }
 
-    pub(super) fn put(&mut self, layer: &str, mount: &Rc<OwnedFd>) {
+    /// The mount that is used here already, or this one: a hundred pods of one image are to hold its
+    /// layers once, also if each gave its own back to a new agent.
+    pub(super) fn share(&mut self, layer: &str, mount: OwnedFd) -> Rc<OwnedFd> {
+        let known = self.mounted.get(layer).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let mount = Rc::new(mount);
+            self.put(layer, &mount);
+            mount
+        })
+    }
+
+    fn put(&mut self, layer: &str, mount: &Rc<OwnedFd>) {
         self.mounted.retain(|_, mount| mount.strong_count() > 0);
         self.mounted.insert(layer.to_owned(), Rc::downgrade(mount));
     }
@@ -86,7 +97,7 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
     let create = |error: &(dyn std::error::Error + 'static)| {
         failure(StartFailureReason::CreateContainerError, crate::error::chain(error))
     };
-    descriptors::for_a_run().map_err(|error| create(&error))?;
+    let _begins = shell.beginning.run(shell.unheard_runs()).map_err(|error| create(&error))?;
     let (reference, image) = find_image(shell, &wanted, attempt.container).await?;
     let layers = mount_layers(shell, &image).await?;
     if let Some(target) = &container.target {

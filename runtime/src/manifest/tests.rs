@@ -429,10 +429,17 @@ fn unknown_and_repeated_fields_are_errors_warnings_or_nothing() {
     // For those who send it to an agent, who sees nothing of it any more.
     let text = POD.replace("image:", "image: j, image:");
     let twice = ["line 4: key \"image\" already set in map"];
-    assert_eq!(written("f", text.as_bytes(), Validation::Warn).unwrap()[0].warnings, twice);
-    assert!(written("f", text.as_bytes(), Validation::Ignore).unwrap()[0].warnings.is_empty());
-    let refused_too = written("f", text.as_bytes(), Validation::Strict).unwrap_err().to_string();
+    assert_eq!(written("f", text.as_bytes(), Validation::Warn).unwrap().0[0].warnings, twice);
+    assert!(written("f", text.as_bytes(), Validation::Ignore).unwrap().0[0].warnings.is_empty());
+    let refused_too = written("f", text.as_bytes(), Validation::Strict).unwrap().1[0].to_string();
     assert!(refused_too.ends_with(twice[0]), "{refused_too}");
+
+    // A document that is for somebody else takes nothing from the others.
+    let text = format!("{POD}---\napiVersion: apps/v1\nkind: Deployment\n---\n{POD}");
+    let (objects, others) = written("f", text.as_bytes(), Validation::Strict).unwrap();
+    assert_eq!(objects.iter().map(|written| written.document).collect::<Vec<_>>(), [Some(1), Some(3)]);
+    let told: Vec<String> = others.iter().map(ToString::to_string).collect();
+    assert!(told.len() == 1 && told[0].starts_with("f, document 2, line 6: Deployment apps/v1"), "{told:?}");
 
     let json = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","name":"b"},"spec":{"containers":[{"name":"c","image":"i"}]}}"#;
     assert!(refused(json).to_string().ends_with("strict decoding error: duplicate field \"metadata.name\""));
@@ -601,7 +608,7 @@ fn a_long_key_with_many_below_it_that_are_there_twice_is_told_in_few_words() {
     let text = format!("{{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"{long}\":{{{twice}\"a\":1}}}}");
     let told = refused(&text).to_string();
     assert!(told.ends_with(", and 4936 more") && told.len() < 128 * 1024, "{} bytes", told.len());
-    let warned = written("f", text.as_bytes(), Validation::Warn).unwrap().remove(0).warnings;
+    let warned = written("f", text.as_bytes(), Validation::Warn).unwrap().0.remove(0).warnings;
     assert_eq!(warned.len(), 65);
     let limits = format!("resources: {{limits: {{\"{long}/a/b\": 1}}}}");
     assert!(refused(&pod("", &limits)).to_string().len() < 64 * 1024);

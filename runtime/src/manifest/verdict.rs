@@ -157,12 +157,13 @@ fn capabilities(container: &Value, path: &Path<'_>, verdicts: &mut Verdicts) {
         let path = path.child(list);
         let names = container["securityContext"][field][list].as_array();
         for (index, name) in names.into_iter().flatten().enumerate() {
-            let upper = name.as_str().unwrap_or_default().to_uppercase();
+            let name = name.as_str().unwrap_or_default();
+            let upper = name.to_uppercase();
             let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
             if bare != "ALL" && !CAPABILITIES.contains(&bare) {
                 let path = path.index(index);
                 let warning =
-                    format!("{path}: has no effect: {bare:?} is none of the capabilities that Linux has");
+                    format!("{path}: has no effect: {name:?} is none of the capabilities that Linux has");
                 verdicts.warnings.push(warning);
             }
         }

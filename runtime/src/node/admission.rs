@@ -169,10 +169,15 @@ pub(super) fn judge(node: &NodeInfo, pod: &Pod, others: &[Other<'_>]) -> Outcome
         return rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
     }
     // A kubelet judges nobody until those have ended whom it has preempted.
-    let missing = missing(node, pod, others.iter().filter(|other| !other.makes_room));
-    let unfit = unfit(node, pod, others);
+    let stay = || others.iter().filter(|other| !other.makes_room);
+    let (missing, unfit) = (missing(node, pod, stay()), unfit(node, pod, stay()));
     match (missing.first(), unfit) {
-        (None, None) if self::missing(node, pod, others.iter()).is_empty() => Outcome::Admitted,
+        (None, None)
+            if self::missing(node, pod, others.iter()).is_empty()
+                && self::unfit(node, pod, others.iter()).is_none() =>
+        {
+            Outcome::Admitted
+        }
         (None, None) => Outcome::Preempts(Vec::new()),
         // What has another reason than want of room is not helped by room.
         (_, Some((reason, why))) if pod.is_critical() || missing.is_empty() => {
@@ -214,13 +219,17 @@ fn missing<'a>(node: &NodeInfo, pod: &Pod, others: impl Iterator<Item = &'a Othe
 }
 
 /// Why the pod is none for this node, whatever room there is: the predicate and its reason.
-fn unfit(node: &NodeInfo, pod: &Pod, others: &[Other<'_>]) -> Option<(&'static str, &'static str)> {
+fn unfit<'a>(
+    node: &NodeInfo,
+    pod: &Pod,
+    mut others: impl Iterator<Item = &'a Other<'a>>,
+) -> Option<(&'static str, &'static str)> {
     let placement = &pod.spec.placement;
     let is_borne = |taint: &Taint| taint.effect != "NoExecute" || placement.tolerates(taint);
     if !placement.matches(&node.name, &node.labels) {
         Some(("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"))
-    } else if host_ports(pod)
-        .any(|port| others.iter().any(|other| host_ports(other.pod).any(|taken| clash(port, taken))))
+    } else if others
+        .any(|other| host_ports(pod).any(|port| host_ports(other.pod).any(|taken| clash(port, taken))))
     {
         Some(("NodePorts", "node(s) didn't have free ports for the requested pod ports"))
     } else if !node.taints.iter().all(is_borne) {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::shortened;
 use crate::manifest::{self, Applied, Classes, Manifest, Priority};
 use crate::spec::Pod;
 
@@ -40,7 +41,7 @@ impl Wanted {
         Wanted {
             pod: manifest.pod,
             object: to_raw_value(&manifest.object).expect("JSON renders as JSON").into(),
-            warnings: manifest.warnings.into_iter().take(WARNINGS).collect(),
+            warnings: manifest.warnings.into_iter().take(WARNINGS).map(shortened).collect(),
             source: source.to_owned(),
             presets: Rc::new([]),
             priority: None,

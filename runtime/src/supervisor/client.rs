@@ -240,9 +240,6 @@ pub struct SupervisorState {
     pub events: Vec<SupervisorEvent>,
     /// Attempts whose start is under way: `Started` or `StartFailed` follows.
     pub starting: Vec<(String, u32)>,
-    /// Layers by name on which containers run, to be used again: each mount of a
-    /// layer has a page cache of its own.
-    pub layers: Vec<(String, OwnedFd)>,
 }
 
 /// A connection to a supervisor.
@@ -285,6 +282,15 @@ impl Supervisor {
 
     /// Greets it. Nothing is told to an agent that has not.
     pub async fn hello(&self) -> Result<SupervisorState, SupervisorError> {
+        self.hello_with(&mut |_, _| {}).await
+    }
+
+    /// Greets it. `layer` is given each layer by name on which containers run, to be used again: each
+    /// mount of a layer has a page cache of its own.
+    pub async fn hello_with(
+        &self,
+        layer: &mut dyn FnMut(&str, OwnedFd),
+    ) -> Result<SupervisorState, SupervisorError> {
         self.send(&Request::Hello { version: VERSION }, &[])?;
         // All of it is told again.
         self.early.borrow_mut().clear();
@@ -304,8 +310,8 @@ impl Supervisor {
                     state.starting.push((container.as_str().to_owned(), number));
                 }
                 News::Layer { name } => {
-                    if let Some(layer) = descriptors.into_iter().next() {
-                        state.layers.push((name.as_str().to_owned(), layer));
+                    if let Some(mount) = descriptors.into_iter().next() {
+                        layer(name.as_str(), mount);
                     }
                 }
                 news => {

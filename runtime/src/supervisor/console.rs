@@ -338,6 +338,8 @@ impl Client {
             if let Some(output) = &mut self.outputs[at] {
                 output.skipped += early.skipped[at];
             }
+            // It may wait for this client, and write no more until then.
+            self.confess(at);
         }
         early.skipped == [0, 0]
     }

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::spec::container::ContainerPort;
 
 /// A node with so much cpu, in thousandths.
 fn small(cpu: i64) -> NodeInfo {
@@ -287,4 +288,34 @@ fn a_critical_pod_with_gates_makes_room_when_they_are_gone() {
     sim.ungate(&gated);
     sim.run_until(secs(100));
     assert_eq!((of(&sim, "gated"), of(&sim, "first")), ("Running -".into(), "Failed Preempting".into()));
+}
+
+#[test]
+fn the_port_of_one_that_ends_for_a_critical_pod_is_waited_for_as_its_room_is() {
+    let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm).on(small(1000));
+    let with_port = |mut pod: Pod| {
+        let mut app = pod.spec.containers[0].clone();
+        app.ports.push(ContainerPort {
+            name: None,
+            container_port: 80,
+            protocol: "TCP".into(),
+            host_port: 80,
+            host_ip: String::new(),
+        });
+        pod.spec.termination_grace_period = secs(20);
+        pod.with([app])
+    };
+    sim.want(with_port(asking("victim", 900)));
+    sim.run_until(secs(5));
+    sim.want(critical("needed", 500));
+    sim.want(with_port(asking("web", 300)));
+    sim.run_until(secs(10));
+    assert_eq!(of(&sim, "web"), "Pending -");
+    sim.run_until(secs(100));
+    let all = ["victim", "needed", "web"].map(|name| of(&sim, name));
+    assert_eq!(all, ["Failed Preempting", "Running -", "Running -"]);
+    // Of one that stays it is another pod's.
+    sim.want(with_port(asking("late", 10)));
+    sim.run_until(secs(110));
+    assert_eq!(of(&sim, "late"), "Failed NodePorts");
 }

@@ -233,6 +233,11 @@ fn it_sees_that_of_a_container_that_writes_no_more() {
     assert_eq!(rest_of(reader.into()), "out");
 }
 
+fn is_empty(pipe: &OwnedFd) -> bool {
+    let mut fds = [nix::poll::PollFd::new(pipe.as_fd(), nix::poll::PollFlags::POLLIN)];
+    nix::poll::poll(&mut fds, nix::poll::PollTimeout::ZERO).unwrap() == 0
+}
+
 #[test]
 fn of_more_than_is_kept_the_first_is_told_how_much_it_was() {
     for open in [[true, true], [false, false]] {
@@ -243,6 +248,8 @@ fn of_more_than_is_kept_the_first_is_told_how_much_it_was() {
         let pipe = || nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap();
         let ((out, stdout), (err, stderr)) = (pipe(), pipe());
         console.attach(None, [Some(stdout), Some(stderr)], open).unwrap();
+        // The container may wait for what this client writes.
+        assert!(!is_empty(&err), "it is told at once");
         console.show(Stream::Stdout, b"more");
         console.close();
         assert_eq!(rest_of(out.into()), if open[0] { "more" } else { "" });
