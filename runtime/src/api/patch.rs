@@ -303,7 +303,7 @@ fn bounded(values: &[&Value]) -> Result<(), Status> {
     match size {
         Size { levels, .. } if levels > DEPTH => {
             let message = format!("the patched object would be nested deeper than {DEPTH} levels");
-            Err(Status::invalid("Pod", "", message, Vec::new()))
+            Err(Status::unprocessable(message))
         }
         Size { values, .. } if values > VALUES => Err(Status::too_large(format!("{VALUES} values"))),
         Size { bytes, .. } if bytes > BODY_BYTES => Err(Status::too_large(BODY_BYTES)),

@@ -15,12 +15,12 @@
 //! that there is. An agent that adopts a run takes its postStart hook for over, and runs a
 //! preStop hook once more only where that had not come to its end.
 
-use crate::node::{Action, Attempt, Draft, Events, Health, PodIndex, Wake};
+use crate::node::{Action, Attempt, Draft, Events, Health, PodIndex, StartFailureReason, Wake};
 use crate::spec::probe::PortOrName;
 use crate::spec::{Container, ContainerIndex, Hook, HookKind, ProbeAction};
 use crate::time::Instant;
 
-use super::container::{Run, WaitingReason};
+use super::container::{Run, WaitingReason, reason_word};
 use super::start::finished_this_boot;
 use super::{ContainerState, PodState, SYNC_RETRY};
 
@@ -310,16 +310,18 @@ impl PodState {
 }
 
 impl ContainerState {
-    /// It ended because its postStart hook failed, and says so.
-    pub(super) fn waits_for_hook(&self) -> bool {
-        self.waiting.as_ref().is_some_and(|waiting| waiting.reason == POST_START_HOOK_ERROR)
+    /// It ended because it could not be started whole, and says so: its process could not be executed,
+    /// or its postStart hook failed.
+    pub(super) fn says_why_start_failed(&self) -> bool {
+        let words = [POST_START_HOOK_ERROR, reason_word(StartFailureReason::RunContainerError)];
+        self.waiting.as_ref().is_some_and(|waiting| words.contains(&waiting.reason))
     }
 
     /// That its back-off holds it is not told yet, and may be: why it failed is told as long as a
     /// kubelet would need to its next sync.
     pub(super) fn back_off_is_untold(&self, now: Instant) -> bool {
         let told = || finished_this_boot(self).is_none_or(|finished| finished + SYNC_RETRY <= now);
-        self.waiting.is_none() || (self.waits_for_hook() && told())
+        self.waiting.is_none() || (self.says_why_start_failed() && told())
     }
 
     /// Nothing is left to be done for its start.

@@ -64,7 +64,7 @@ impl PodState {
                         && let Err(held) = container.backoff.check(wake.now, finished)
                     {
                         wake.note(held.until);
-                        if container.waits_for_hook() {
+                        if container.says_why_start_failed() {
                             wake.note(finished + SYNC_RETRY);
                         }
                     }
@@ -247,6 +247,7 @@ impl PodState {
         events: &mut Events,
     ) {
         let (pod, index) = (self.pod.clone(), self.index);
+        let (active, policy) = (self.is_active(), self.policy());
         let Some(container) = self.container_of(attempt) else { return };
         let images_changed = match container.run {
             Run::Starting { images_changed } => images_changed,
@@ -296,6 +297,9 @@ impl PodState {
                 // It had its other run.
                 container.redefined = false;
                 container.has_ended(ended);
+                if active && container.restarts(policy) {
+                    container.waiting = Some(WaitingReason { reason: word, message });
+                }
                 self.touch();
                 return;
             }

@@ -393,3 +393,25 @@ fn what_is_over_goes_on_saying_since_when_and_where_it_was_over_agents_and_reboo
     sim.run_until(secs(100));
     assert_eq!(told(&sim), before);
 }
+
+#[test]
+fn what_cannot_be_executed_says_so_until_its_back_off_is_told() {
+    let fate = |_: &str, _: u32| Fate::FailsToStart(StartFailureReason::RunContainerError);
+    let mut sim = Sim::new(pod(RestartPolicy::Always), fate);
+    sim.run_until(secs(5));
+    let app = first(&sim);
+    let failed = json!({ "waiting": { "reason": "RunContainerError", "message": "it cannot be" } });
+    assert_eq!((&app["state"], &app["restartCount"]), (&failed, &1.into()));
+    assert_eq!(app["lastState"]["terminated"]["reason"], "StartError");
+    assert_eq!(app["lastState"]["terminated"]["exitCode"], 128);
+    // Its third run is begun after ten seconds, and the next is held back for twenty.
+    sim.run_until(secs(15));
+    assert_eq!(first(&sim)["state"], failed);
+    sim.run_until(secs(25));
+    assert_eq!(first(&sim)["state"]["waiting"]["reason"], "CrashLoopBackOff");
+
+    let mut sim = Sim::new(pod(RestartPolicy::Never), fate);
+    sim.run_until(secs(5));
+    assert_eq!(first(&sim)["state"]["terminated"]["reason"], "StartError");
+    assert_eq!(phase(&sim), "Failed");
+}
