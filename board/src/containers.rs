@@ -36,14 +36,14 @@ pub(crate) fn default(context: &Context, client: &Client, pod: &str) -> Result<O
     Ok(None)
 }
 
-/// `app, proxy (init), debugger-x7k2p (ephem)`
+/// `app, debugger-x7k2p (ephem), proxy (init)`, in kubectl's order
 fn shown(object: &serde_json::Value) -> String {
     let names = |field: &str, note: &'static str| {
         let containers = object["spec"][field].as_array().into_iter().flatten();
         containers.filter_map(|container| container["name"].as_str()).map(move |name| format!("{name}{note}"))
     };
     let all = names("containers", "")
-        .chain(names("initContainers", " (init)"))
-        .chain(names("ephemeralContainers", " (ephem)"));
+        .chain(names("ephemeralContainers", " (ephem)"))
+        .chain(names("initContainers", " (init)"));
     all.collect::<Vec<_>>().join(", ")
 }

@@ -28,7 +28,7 @@ pub(crate) const VERB: Verb = Verb {
     help: "\
 Tell all that is known of pods, of the node or of other things, and what took place with them.
 
-Usage: nodlet describe (TYPE [NAME_PREFIX...] | TYPE/NAME) [flags]
+Usage: nodlet describe (TYPE [NAME_PREFIX...] | TYPE/NAME...) [flags]
 
 TYPE is pod (pods, po), node (nodes, no), event (events, ev), namespace (namespaces, ns), podpreset (podpresets)
 or priorityclass (priorityclasses, pc).
@@ -130,7 +130,21 @@ impl Describe {
         };
         (describe.resource, describe.namespaced) = resource(&kind)?;
         describe.exact = name.is_some();
-        describe.names = name.into_iter().chain(values).collect();
+        describe.names.extend(name);
+        for value in values {
+            let name = match value.split_once('/') {
+                Some((other, name)) if describe.exact && resource(other)?.0 == describe.resource => {
+                    name.to_owned()
+                }
+                Some(_) => {
+                    return Err(Failure::new(format!(
+                        "{value}: only objects of one type are described at once"
+                    )));
+                }
+                None => value,
+            };
+            describe.names.push(name);
+        }
         if !describe.names.is_empty() && !describe.labels.is_empty() {
             return Err(Failure::new("name cannot be provided when a selector is specified"));
         }

@@ -98,7 +98,12 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let time = |event: &Value| event["lastTimestamp"].as_str().unwrap_or_default().to_owned();
+    // Within a second by when the first of its kind was, which is the end of its name.
+    let time = |event: &Value| {
+        let name = event["metadata"]["name"].as_str().unwrap_or_default();
+        let first = name.rsplit('.').next().unwrap_or_default();
+        (event["lastTimestamp"].as_str().unwrap_or_default().to_owned(), first.to_owned())
+    };
     found.sort_by_key(time);
     match events.format {
         Format::Table => columns.write(&mut out, &events.rows(&found, &mut headers))?,

@@ -36,6 +36,14 @@ spec:
   - {key: a, operator: Equal, value: x, effect: NoSchedule}
   - {operator: Exists}
   readinessGates: [{conditionType: example.com/a}]
+  topologySpreadConstraints:
+  - {topologyKey: zone, whenUnsatisfiable: DoNotSchedule, maxSkew: 1}
+  - topologyKey: host
+    whenUnsatisfiable: ScheduleAnyway
+    maxSkew: 2
+    labelSelector:
+      matchLabels: {tier: front, app: rich}
+      matchExpressions: [{key: b, operator: In, values: [w, v]}, {key: a, operator: DoesNotExist}]
   volumes:
   - {name: cache, emptyDir: {sizeLimit: 1Mi, medium: Memory}}
   - {name: data, emptyDir: {}}
@@ -99,6 +107,7 @@ fn a_pod_and_its_node_are_described_as_kubectl_describes_them() {
     same(&device, &kubectl, ["describe", "pods", "-l", "app=rich"]);
     same(&device, &kubectl, ["describe", "pod", "pl"]);
     same(&device, &kubectl, ["describe", "pod/net"]);
+    same(&device, &kubectl, ["describe", "pod/net", "pod/plain"]);
     same(&device, &kubectl, ["describe", "pod", "net", "plain", "--show-events"]);
     let node = same(&device, &kubectl, ["describe", "node"]);
     assert!(node.contains("Starting kubelet."), "{node}");

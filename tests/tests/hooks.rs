@@ -514,3 +514,17 @@ fn a_forced_deletion_takes_the_object_away_and_leaves_what_runs_its_grace() {
     device.wait_for("the new one to be up", || story(&here) == ["up", "hook", "up"]);
     assert_eq!(device.container_processes().len(), 1);
 }
+
+#[test]
+fn a_pod_whose_own_grace_is_nothing_is_gone_at_once_when_it_is_deleted() {
+    let device = Device::start();
+    let text = manifest::pod_with("web", "ignore-term then sleep", "terminationGracePeriodSeconds: 0");
+    let file = device.path("/web.yaml");
+    std::fs::write(&file, text).expect("the root can be written to");
+    device.nodlet(["apply", "-f", &file.display().to_string()]).ok();
+    device.pod("web").wait_ready();
+    let (code, _) = device.request("DELETE", "/api/v1/namespaces/default/pods/web", None);
+    assert_eq!(code, 200);
+    assert!(device.pod("web").object().is_none(), "its object goes first");
+    device.wait_for("its process to end", || device.container_processes().is_empty());
+}

@@ -26,6 +26,7 @@ pub(super) fn describe(pod: &Value, events: Option<Vec<Value>>) -> String {
     out.line(0, &format!("QoS Class:\t{}", of(&status["qosClass"])));
     labels(out, "Node-Selectors", &spec["nodeSelector"]);
     tolerations(out, &spec["tolerations"]);
+    spread(out, &spec["topologySpreadConstraints"]);
     if let Some(events) = events {
         events::describe(out, events);
     }
@@ -333,6 +334,47 @@ fn tolerations(out: &mut Tabs, tolerations: &Value) {
         line
     };
     several(out, "Tolerations", tolerations.iter().map(line));
+}
+
+/// `describeTopologySpreadConstraints`.
+fn spread(out: &mut Tabs, constraints: &Value) {
+    let mut constraints: Vec<&Value> = constraints.as_array().into_iter().flatten().collect();
+    constraints.sort_by_key(|constraint| of(&constraint["topologyKey"]));
+    let line = |constraint: &&Value| {
+        let [key, unless] = ["topologyKey", "whenUnsatisfiable"].map(|field| of(&constraint[field]));
+        let selector = &constraint["labelSelector"];
+        let by =
+            if selector.is_null() { String::new() } else { format!(" for selector {}", formatted(selector)) };
+        format!("{key}:{unless} when max skew {} is exceeded{by}", constraint["maxSkew"])
+    };
+    if !constraints.is_empty() {
+        several(out, "Topology Spread Constraints", constraints.iter().map(line));
+    }
+}
+
+/// `metav1.FormatLabelSelector`.
+fn formatted(selector: &Value) -> String {
+    let labels = selector["matchLabels"].as_object().into_iter().flatten();
+    let mut all: Vec<(&str, String)> =
+        labels.map(|(key, value)| (key.as_str(), format!("{key}={}", of(value)))).collect();
+    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
+        let key = of(&expression["key"]);
+        let mut values: Vec<&str> = expression["values"].as_array().into_iter().flatten().map(of).collect();
+        values.sort_unstable();
+        let values = values.join(",");
+        let text = match of(&expression["operator"]) {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "DoesNotExist" => format!("!{key}"),
+            _ => key.to_owned(),
+        };
+        all.push((key, text));
+    }
+    all.sort_by_key(|(key, _)| *key);
+    match all.is_empty() {
+        true => "<none>".to_owned(),
+        false => all.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(","),
+    }
 }
 
 /// A path as Go writes it in a URL: a query in it is part of the path.

@@ -244,7 +244,10 @@ impl Engine {
             Ok(found) => found,
             Err(status) => return drop(reply.try_send(Err(status))),
         };
-        let (name, grace) = (name.to_owned(), grace.map(Duration::from_secs));
+        // A grace of nothing that the pod itself has is as good as one that is asked for (`BeforeDelete`).
+        let of_pod = || self.shell.wanted(index).map(|wanted| wanted.pod.spec.termination_grace_period);
+        let grace = grace.map(Duration::from_secs).or_else(|| of_pod().filter(Duration::is_zero));
+        let name = name.to_owned();
         match told {
             Some(told) if !dry_run => {
                 // Gone from flash before it is stopped: a power cut does not bring it back.
