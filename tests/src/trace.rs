@@ -104,18 +104,34 @@ struct Tracer<W> {
     over: Arc<AtomicBool>,
 }
 
+/// Whether there is no such thread any more but for its exit code.
+fn is_over(thread: libc::pid_t) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
+    // The name before it may have anything in it.
+    stat.rsplit(')')
+        .next()
+        .is_none_or(|rest| rest.is_empty() || rest.starts_with(" Z") || rest.starts_with(" X"))
+}
+
 impl<W: Watcher> Tracer<W> {
-    /// All threads of a process.
+    /// All threads of a process; none of one that is over meanwhile, as the helper of a probe soon is.
     fn seize(&mut self, pid: u32) -> io::Result<()> {
-        for entry in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-            let thread = entry?.file_name().to_str().and_then(|name| name.parse().ok());
+        let threads = match std::fs::read_dir(format!("/proc/{pid}/task")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            threads => threads?,
+        };
+        for entry in threads.flatten() {
+            let thread = entry.file_name().to_str().and_then(|name| name.parse().ok());
             let Some(thread) = thread else { continue };
             let options = libc::PTRACE_O_TRACESYSGOOD
                 | libc::PTRACE_O_TRACEFORK
                 | libc::PTRACE_O_TRACEVFORK
                 | libc::PTRACE_O_TRACECLONE
                 | libc::PTRACE_O_TRACEEXEC;
-            ptrace(libc::PTRACE_SEIZE, thread, 0, options as usize)?;
+            match ptrace(libc::PTRACE_SEIZE, thread, 0, options as usize) {
+                Err(_) if is_over(thread) => continue,
+                seized => seized?,
+            };
             self.followed.insert(thread);
             if self.watcher.stops_at_calls(thread) {
                 // Until it has stopped once, nobody hears of what it calls.
