@@ -248,7 +248,7 @@ fn the_worst_bodies_there_are_cost_little() {
         // As many as are taken, in an object that is looked at.
         let (code, answer) =
             watched.device.post("/api/v1/namespaces/default/pods", &of_a_pod(12_000 * value.len()));
-        assert_eq!(code, 400, "{value}: {}", answer["message"]);
+        assert_eq!(code, 422, "{value}: {}", answer["message"]);
         watched.stayed_below(READING, value);
     }
     // As many clients as are served at a time.

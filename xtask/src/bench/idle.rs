@@ -11,6 +11,9 @@ use crate::{Failure, Outcome};
 
 const PODS: usize = 10;
 
+/// What has begun has nothing left to do when nothing was done for so long.
+const SETTLED: Duration = Duration::from_secs(15);
+
 pub(super) fn idle(bench: &Bench) -> Outcome {
     let minutes = bench.minutes;
     let device = board::awake();
@@ -21,10 +24,13 @@ pub(super) fn idle(bench: &Bench) -> Outcome {
     let records = device.path("/var/lib/nodlet/records");
     device.wait_for("the pods' records", || fs::read_dir(&records).is_ok_and(|all| all.count() == PODS));
     let ours = device.own_processes();
-    let mut settled = switches(&ours)?;
+    let mut settled = (switches(&ours)?, Instant::now());
     device.wait_for("the agent to settle", || {
-        let before = std::mem::replace(&mut settled, switches(&ours).unwrap_or_default());
-        settled == before
+        let now = switches(&ours).unwrap_or_default();
+        if now != settled.0 {
+            settled = (now, Instant::now());
+        }
+        settled.1.elapsed() > SETTLED
     });
     let before = switches(&ours)?;
     let theirs_before = conmons.as_ref().map_or(Ok(0), |conmons| switches(conmons))?;
