@@ -2,7 +2,6 @@
 
 use nodlet_tests::{Device, manifest};
 use std::os::unix::process::CommandExt;
-use std::time::Duration;
 #[test]
 fn a_run_that_is_over_is_known_to_the_next_agent_however_the_last_one_died() {
     let mut device = Device::start();
@@ -342,12 +341,14 @@ fn runs_that_begin_together_leave_descriptors_for_probes_and_the_api() {
         device.agent_log().contains("files that the agent may have open")
     });
     // Whatever probes and clients take is given back.
-    for _ in 0..200 {
+    let mut looks = 0;
+    device.wait_for("some hundred looks at it", || {
         let open = descriptors_of(device.agent_pid());
         assert!(open <= 92, "{open} of 96 are taken");
         assert!(device.get("/version").is_ok());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        looks += 1;
+        looks == 200
+    });
     let log = device.agent_log();
     assert!(!log.contains("os error 24") && !log.contains("EMFILE"), "{log}");
     for pod in 0..14 {
