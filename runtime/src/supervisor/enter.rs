@@ -3,10 +3,11 @@
 //! cgroup of its own below the container's.
 //!
 //! A helper enters the namespaces by the container's pidfd, takes the container's
-//! identity, and forks the process as the supervisor's child, since who enters a PID
-//! namespace is not in it, only its children. That one executes at once, on the helper's
-//! own memory: a copy would cost more than all the rest. What hangs or overruns is one `cgroup.kill` of that cgroup, with
-//! all that it started.
+//! identity, and forks the process as the supervisor's child: a process that enters a PID
+//! namespace is not in it, only its children are. Whoever is in there with CAP_SYS_PTRACE can
+//! read, write and direct that child. So it shares no memory with the helper, and has no
+//! capability, descriptor or mount that the container has not. A process that hangs or overruns is
+//! ended, with all that it started, by one `cgroup.kill` of its cgroup.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -20,10 +21,10 @@ use serde::Deserialize;
 
 use super::attempt::User;
 use super::config::{CgroupPaths, ExecConfig, ProcessConfig};
-use super::execute::{CAPABILITIES, Execute};
+use super::execute::{Execute, capability_bits};
 use super::protocol::{self, cut};
 use super::start::Status;
-use super::sys;
+use super::sys::{self, Parent};
 
 /// The cgroup of a process that is executed: below the container's leaf.
 pub(super) fn cgroup(leaf: &Path, id: u32) -> PathBuf {
@@ -77,10 +78,8 @@ impl Enter<'_> {
         let config: ExecConfig = protocol::read_memfd(self.config).map_err(step("read the configuration"))?;
         sys::join_tasks(&container.cgroup.v1_tasks).map_err(step("join the container's cgroup"))?;
         let _ = fs::write("/proc/self/oom_score_adj", container.oom_score_adj.to_string());
-        // Before anything of the container can see this process: it has all of the
-        // supervisor's rights.
-        // SAFETY: no pointers.
-        unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+        sys::new_session_keyring().map_err(step("make a session keyring"))?;
+        sys::set_dumpable(false);
         let all = CloneFlags::CLONE_NEWNS
             | CloneFlags::CLONE_NEWNET
             | CloneFlags::CLONE_NEWIPC
@@ -111,29 +110,27 @@ impl Enter<'_> {
         std::env::set_current_dir(&process.cwd)
             .map_err(|error| format!("exec: chdir to {}: {error}", process.cwd.display()))?;
         self.take_identity(&process).map_err(step("become the container's user"))?;
-        close_on_exec();
+        let mut keep = vec![self.status.as_raw_fd()];
+        keep.extend(master.iter().chain(&slave).map(|end| end.as_raw_fd()));
+        sys::close_all_but(&keep);
 
-        // Only now: what is in the container's PID namespace never has more rights than the container.
-        let become_process = || {
+        // Only now: what is in the container's PID namespace never has more than the container.
+        // SAFETY: the helper was forked from a process with one thread, and has one.
+        let Some(pid) = unsafe { sys::fork(Parent::CallersParent, None) }.map_err(step("fork"))? else {
+            drop(master);
             let message = match start_session(slave.as_ref()) {
                 Ok(()) => execute.run(),
                 Err(error) => format!("exec: take its terminal: {error}"),
             };
             self.fail(&message)
         };
-        // SAFETY: the helper was forked from a process with one thread, and has one.
-        let pid = unsafe { sys::execute_as_sibling(&become_process) }.map_err(step("fork"))?;
         let master: Vec<BorrowedFd> = master.iter().map(|master| master.as_fd()).collect();
         protocol::send(self.status, &Status::Created { pid: pid.as_raw() }, &master)
             .map_err(step("report the process"))
     }
 
     fn take_identity(&self, process: &ProcessConfig) -> io::Result<()> {
-        let wanted = process.capabilities.iter().filter_map(|name| {
-            let number = CAPABILITIES.iter().position(|known| known == name)?;
-            Some(1u64 << number)
-        });
-        let wanted = sys::own_capabilities(wanted.fold(0, |all, one| all | one))?;
+        let wanted = sys::own_capabilities(capability_bits(&process.capabilities))?;
         for number in (0..64u64).filter(|number| wanted & (1 << number) == 0) {
             // SAFETY: no pointers.
             let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, number, 0, 0, 0) };
@@ -170,7 +167,7 @@ struct ContainerToEnter {
 }
 
 /// Makes the calling process the leader of a session, which has the terminal, if there is one.
-fn start_session(terminal: Option<&OwnedFd>) -> io::Result<()> {
+pub(super) fn start_session(terminal: Option<&OwnedFd>) -> io::Result<()> {
     let _ = nix::unistd::setsid();
     terminal.map_or(Ok(()), |slave| take_terminal(slave.as_fd()))
 }
@@ -229,12 +226,6 @@ pub(super) fn take_terminal(slave: BorrowedFd) -> io::Result<()> {
 }
 
 const DEVPTS: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x1cd1);
-
-fn close_on_exec() {
-    const CLOSE_RANGE_CLOEXEC: u32 = 4;
-    // SAFETY: no pointers; it only marks.
-    unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, CLOSE_RANGE_CLOEXEC) };
-}
 
 /// A process that was executed beside a container's, as the supervisor knows it.
 pub(super) struct Exec {

@@ -68,6 +68,12 @@ pub(super) fn possible_capabilities(wanted: &[String]) -> Vec<&str> {
         .collect()
 }
 
+/// The bits of capabilities, as system calls have them.
+pub(super) fn capability_bits(names: &[String]) -> u64 {
+    let number = |name: &String| CAPABILITIES.iter().position(|known| known == name);
+    names.iter().filter_map(number).fold(0, |bits, number| bits | 1 << number)
+}
+
 /// What is to be executed.
 #[derive(Clone)]
 pub(super) struct Execute {

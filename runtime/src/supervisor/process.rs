@@ -17,7 +17,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{self, SockFlag};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
 use super::LAST_WORDS;
@@ -345,7 +344,7 @@ impl Process {
         if let Sandbox::Ready { pause, host_link, .. } = &self.sandbox {
             if let Some(pause) = pause {
                 let _ = kill(*pause, Signal::SIGKILL);
-                let _ = waitid(Id::Pid(*pause), WaitPidFlag::WEXITED);
+                sys::wait_for(*pause);
             }
             if let (Some(link), Ok(mut netlink)) = (host_link, crate::network::netlink::Netlink::open()) {
                 let _ = netlink.remove_link(link);

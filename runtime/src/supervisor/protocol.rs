@@ -14,6 +14,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 
 use nix::sys::socket::{self, ControlMessage, ControlMessageOwned, MsgFlags};
+use nix::unistd::Pid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -136,22 +137,46 @@ pub(super) fn send<T: Serialize>(
     Ok(())
 }
 
+/// A frame that was received.
+pub(super) struct Received<T> {
+    pub(super) frame: T,
+    pub(super) descriptors: Vec<OwnedFd>,
+    /// Who sent it, as the kernel says, in the receiver's PID namespace; where [`know_senders`] was
+    /// asked for.
+    pub(super) sender: Option<Pid>,
+}
+
+/// Lets the kernel say of each frame that `socket` receives who sent it. Nobody who has the other
+/// end can pass for another, but who has CAP_SYS_ADMIN for one in its own PID namespace.
+pub(super) fn know_senders(socket: BorrowedFd) -> io::Result<()> {
+    Ok(socket::setsockopt(&socket, socket::sockopt::PassCred, &true)?)
+}
+
 /// Receives one frame with its descriptors. `None` if the other end is gone.
 pub(super) fn receive<T: DeserializeOwned>(socket: BorrowedFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    Ok(receive_from(socket)?.map(|received| (received.frame, received.descriptors)))
+}
+
+/// Receives one frame with its descriptors and its sender. `None` if the other end is gone.
+pub(super) fn receive_from<T: DeserializeOwned>(socket: BorrowedFd) -> io::Result<Option<Received<T>>> {
     let mut bytes = [0; MAX_FRAME];
-    let mut control = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);
-    let (length, descriptors) = {
+    let mut control = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS], libc::ucred);
+    let (length, descriptors, sender) = {
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
         let message = socket::recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut control), flags)?;
-        let mut descriptors = Vec::new();
+        let (mut descriptors, mut sender) = (Vec::new(), None);
         for control in message.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(raw) = control {
-                // SAFETY: the kernel made these for this call; nobody else owns them.
-                descriptors.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+            match control {
+                ControlMessageOwned::ScmRights(raw) => {
+                    // SAFETY: the kernel made these for this call; nobody else owns them.
+                    descriptors.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+                }
+                ControlMessageOwned::ScmCredentials(from) => sender = Some(Pid::from_raw(from.pid())),
+                _ => {}
             }
         }
-        (message.bytes, descriptors)
+        (message.bytes, descriptors, sender)
     };
     if length == 0 {
         return Ok(None);
@@ -159,7 +184,7 @@ pub(super) fn receive<T: DeserializeOwned>(socket: BorrowedFd) -> io::Result<Opt
     let mut unescaped = [0; MAX_FRAME];
     let (frame, _) = serde_json_core::from_slice_escaped(&bytes[..length], &mut unescaped)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-    Ok(Some((frame, descriptors)))
+    Ok(Some(Received { frame, descriptors, sender }))
 }
 
 /// A sealed memfd with `value` as JSON.

@@ -29,6 +29,11 @@ use crate::network::netlink::{Netlink, link_index};
 /// /dev/shm, in the pod's mount namespace.
 pub(super) const SHM: &str = "/shm";
 
+/// The /proc of a shared PID namespace, in the pod's mount namespace. The pause process mounts it
+/// while it is alone in there: who mounts a /proc must be in its PID namespace and have
+/// CAP_SYS_ADMIN, and no process that has that may be where a container is.
+const PROC: &str = "/proc";
+
 /// Memory volumes by their names, in the pod's mount namespace.
 pub(super) const MEMORY_VOLUMES: &str = "/volumes";
 
@@ -222,12 +227,18 @@ fn finish(config: &SandboxConfig, answer: BorrowedFd, scratch: &Path) -> Result<
     let mut pause_pid = None;
     let mut pid = None;
     if let Some((cgroup, tasks)) = pause_cgroup {
+        let (ready, theirs) = nix::unistd::pipe().map_err(|error| SandboxError::Pause(error.into()))?;
         // SAFETY: the helper was forked from a process with one thread, and has one.
         match unsafe { sys::fork(Parent::CallersParent, Some(cgroup.as_fd())) }
             .map_err(SandboxError::Pause)?
         {
-            None => pause(&tasks),
+            None => pause(&tasks, theirs),
             Some(child) => pause_pid = Some(child),
+        }
+        drop(theirs);
+        if io::Read::read(&mut File::from(ready), &mut [0]).map_err(SandboxError::Pause)? == 0 {
+            let source = io::Error::other("it could not mount a /proc of the shared PID namespace");
+            return Err(SandboxError::Pause(source));
         }
         pid = Some(open_at(&own_namespaces, c"pid_for_children").map_err(SandboxError::Namespace)?);
     }
@@ -266,6 +277,9 @@ fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
     fs::create_dir(SHM)?;
     tmpfs(Path::new(SHM), &format!("mode=1777,size={}", config.shm_size))?;
     fs::create_dir(MEMORY_VOLUMES)?;
+    if config.share_process_namespace {
+        fs::create_dir(PROC)?;
+    }
     for volume in &config.memory_volumes {
         let path = Path::new(MEMORY_VOLUMES).join(&volume.name);
         fs::create_dir(&path)?;
@@ -291,15 +305,18 @@ fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
 /// PID 1 of a shared PID namespace: takes orphans and does nothing, for ever.
 /// Every container of the pod can see it, so it has nothing to be had: no
 /// capability, no descriptor, an empty root.
-fn pause(tasks: &[File]) -> ! {
+fn pause(tasks: &[File], ready: OwnedFd) -> ! {
     use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
     const NOBODY: u32 = 65535;
     for mut file in tasks {
         let _ = io::Write::write_all(&mut file, b"0");
     }
     sys::set_name(c"pause");
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    if mount(Some("proc"), PROC, Some("proc"), flags, None::<&str>).is_err() {
+        sys::exit_now(1);
+    }
     let _ = nix::unistd::setsid();
-    sys::close_all_but(&[]);
     // SAFETY: ignoring runs no code of ours. The kernel then reaps orphans by itself.
     let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) };
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
@@ -316,6 +333,10 @@ fn pause(tasks: &[File]) -> ! {
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
     }
+    // Containers may come now.
+    let _ = nix::unistd::write(&ready, b".");
+    drop(ready);
+    sys::close_all_but(&[]);
     loop {
         nix::unistd::pause();
     }

@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::oci_spec::runtime::Spec;
@@ -30,15 +31,15 @@ use serde::{Deserialize, Serialize};
 
 use super::config::{ContainerConfig, UserConfig};
 use super::enter;
-use super::execute::Execute;
+use super::execute::{self, Execute};
 use super::protocol::{self, MAX_GROUPS, Message, cut};
 use super::sandbox::Namespaces;
-use super::sys::{self, Resolve};
+use super::sys::{self, Parent, Resolve};
 
 mod spec;
 mod volume;
 
-use volume::Volume;
+use volume::{LateVolume, Volume};
 
 /// What a container that has a terminal may know it by.
 const CONSOLE: &str = "/dev/console";
@@ -71,14 +72,21 @@ pub(super) struct Start<'a> {
     /// Lowest first.
     pub(super) layers: Vec<BorrowedFd<'a>>,
     pub(super) namespaces: &'a Namespaces,
-    /// The PID namespace of another container, which it joins.
-    pub(super) target: Option<BorrowedFd<'a>>,
+    /// Another container, whose PID namespace it joins.
+    pub(super) target: Option<&'a Target>,
     pub(super) status: BorrowedFd<'a>,
     pub(super) stdin: Option<OwnedFd>,
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
     /// A directory of the host on which the private tmpfs is mounted.
     pub(super) scratch: &'a Path,
+}
+
+/// Namespaces of a running container that another one joins: `kubectl debug --target`.
+pub(super) struct Target {
+    pub(super) pid: File,
+    /// Its /proc is in there.
+    pub(super) mnt: File,
 }
 
 /// A step of a start that failed.
@@ -88,6 +96,8 @@ pub(super) enum StartError {
     JoinCgroup(io::Error),
     NewNamespace(nix::Error),
     Scratch(io::Error),
+    Keyring(io::Error),
+    Proc(io::Error),
     Volume { destination: PathBuf, source: io::Error },
     SubPath { destination: PathBuf, sub_path: PathBuf, source: io::Error },
     Root(io::Error),
@@ -107,6 +117,10 @@ impl fmt::Display for StartError {
             StartError::JoinCgroup(source) => write!(f, "join the container's cgroup: {source}"),
             StartError::NewNamespace(source) => write!(f, "make a mount namespace: {}", source.desc()),
             StartError::Scratch(source) => write!(f, "mount a private tmpfs: {source}"),
+            StartError::Keyring(source) => write!(f, "make a session keyring: {source}"),
+            StartError::Proc(source) => {
+                write!(f, "find the /proc of the PID namespace that the container shares: {source}")
+            }
             StartError::Volume { destination, source } => {
                 write!(f, "mount the volume at {}: {source}", destination.display())
             }
@@ -143,7 +157,9 @@ impl Start<'_> {
             self.stderr.as_raw_fd(),
         ];
         keep.extend(self.stdin.iter().map(|stdin| stdin.as_raw_fd()));
-        keep.extend(self.target.iter().map(|target| target.as_raw_fd()));
+        keep.extend(
+            self.target.iter().flat_map(|target| [&target.pid, &target.mnt]).map(|fd| fd.as_raw_fd()),
+        );
         keep.extend(self.layers.iter().map(|layer| layer.as_raw_fd()));
         keep.extend(self.namespaces.descriptors().map(|fd| fd.as_raw_fd()));
         sys::close_all_but(&keep);
@@ -159,6 +175,7 @@ impl Start<'_> {
     fn start(self) -> Result<(), StartError> {
         let config: ContainerConfig = protocol::read_memfd(self.config).map_err(StartError::ReadConfig)?;
         sys::join_tasks(&config.cgroup.v1_tasks).map_err(StartError::JoinCgroup)?;
+        sys::new_session_keyring().map_err(StartError::Keyring)?;
         // libcontainer keeps the caller's groups where a container has none.
         let _ = nix::unistd::setgroups(&[]);
         let mut volumes = volume::resolve(&config, self.namespaces)?;
@@ -170,6 +187,7 @@ impl Start<'_> {
             .collect::<Result<_, _>>()
             .map_err(StartError::Image)?;
 
+        let proc = self.find_proc().map_err(StartError::Proc)?;
         let scratch = self.private_tmpfs()?;
         let root = scratch.join("root");
         let directory = |name: &str| -> Result<PathBuf, StartError> {
@@ -205,15 +223,20 @@ impl Start<'_> {
             let _ = nix::unistd::fchown(stream.as_raw_fd(), Some(uid), Some(gid));
         }
 
-        volume::check_mount_points(&volumes, root_fd.as_fd())?;
+        volume::find_places(&mut volumes, root_fd.as_fd())?;
         volume::make_working_directory(&config, root_fd.as_fd(), &volumes)
             .map_err(|source| StartError::WorkingDirectory { path: config.process.cwd.clone(), source })?;
-        volume::prepare_root(root_fd.as_fd())?;
-        volume::find_places(&mut volumes, root_fd.as_fd())?;
+        let dev = volume::prepare_root(root_fd.as_fd())?;
+        if let Some(proc) = &proc {
+            volume::attach_proc(proc.as_fd(), root_fd.as_fd())?;
+        }
         // Where the container's terminal goes later, when there is one; not over what a volume has there.
         let covered = |volume: &Volume| ["/dev", CONSOLE].map(Path::new).contains(&volume.place());
         let has_console = config.tty && !volumes.iter().any(covered);
-        let attached = volume::attach(volumes, root_fd.as_fd(), &directory("volumes")?)?;
+        let devices = if config.privileged { spec::host_devices() } else { Vec::new() };
+        let paths: Vec<PathBuf> = devices.iter().map(|device| device.path.clone()).collect();
+        let late = volume::attach(volumes, root_fd.as_fd(), &paths)?;
+        volume::check_prepared(root_fd.as_fd(), &dev, proc.as_ref().map(|proc| proc.as_fd()))?;
         let cgroup = hide_cgroups(&config, &directory("cgroup")?).map_err(StartError::JoinCgroup)?;
 
         let (bundle, state) = (directory("bundle")?, directory("state")?);
@@ -226,10 +249,10 @@ impl Start<'_> {
             &spec::Made {
                 root: &root,
                 namespaces: self.namespaces,
-                target: self.target,
                 user: &user,
-                volumes: &attached.left,
-                mounts_itself: has_console || !attached.late.is_empty(),
+                devices,
+                mounts_proc: proc.is_none(),
+                acts_itself: has_console || !late.is_empty() || proc.is_some(),
                 cgroup: cgroup.as_deref(),
                 console: console.as_deref(),
             },
@@ -242,8 +265,33 @@ impl Start<'_> {
             process.env.push("TERM=xterm".to_owned());
         }
         let execute = Execute::new(&process, &user.home);
-        drop((root_fd, layers));
-        self.create(&config, &bundle, &state, execute, has_console, attached.late)
+        drop((root_fd, layers, dev));
+        self.create(&config, &bundle, &state, execute, has_console, late)
+    }
+
+    /// The /proc of a PID namespace that the container shares: a copy of a mount that was made in it.
+    /// `None` where libcontainer mounts it.
+    fn find_proc(&self) -> io::Result<Option<OwnedFd>> {
+        let copy = |mnt: BorrowedFd| within(mnt, || sys::clone_mount(None, c"/proc", false))?;
+        let proc = match (&self.namespaces.pid, self.target) {
+            (Some(_), _) => copy(self.namespaces.mnt.as_fd()).map_err(|error| match error.raw_os_error() {
+                Some(libc::ENOENT) => io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "an earlier version of nodlet made this pod's sandbox; delete the pod and create it again",
+                ),
+                _ => error,
+            })?,
+            // A container with CAP_SYS_ADMIN may have replaced it.
+            (None, Some(target)) => copy(target.mnt.as_fd())?,
+            (None, None) => return Ok(None),
+        };
+        if nix::sys::statfs::fstatfs(&proc)?.filesystem_type() != nix::sys::statfs::PROC_SUPER_MAGIC {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "what the target container has at /proc is not a proc file system",
+            ));
+        }
+        Ok(Some(proc))
     }
 
     /// Leaves the host's mounts: from here on nothing that is mounted is seen there.
@@ -266,20 +314,21 @@ impl Start<'_> {
         state: &Path,
         execute: Execute,
         console: bool,
-        late: Vec<(OwnedFd, PathBuf)>,
+        late: Vec<LateVolume>,
     ) -> Result<(), StartError> {
         let failed =
             |error: &(dyn std::error::Error + 'static)| StartError::Create(crate::error::chain(error));
+        let pid = self.namespaces.pid.as_ref().map(|pid| pid.as_fd());
+        let pid = pid.or(self.target.map(|target| target.pid.as_fd()));
         let executor = ReportingExecutor {
             execute,
             status: self.status.as_raw_fd(),
+            pid_namespace: pid.map(|pid| pid.as_raw_fd()),
+            capabilities: execute::capability_bits(&config.process.capabilities),
             tty: config.tty,
             console,
             stdin: config.stdin,
-            volumes: late
-                .iter()
-                .map(|(mount, destination)| (mount.as_raw_fd(), destination.clone()))
-                .collect(),
+            volumes: Arc::new(late),
         };
         let mut builder = ContainerBuilder::new(config.id.clone(), SyscallType::Linux)
             .with_executor(executor)
@@ -309,36 +358,85 @@ struct ReportingExecutor {
     execute: Execute,
     /// Closed by the kernel when the process is executed.
     status: std::os::fd::RawFd,
+    /// The PID namespace that the container shares with others.
+    pid_namespace: Option<std::os::fd::RawFd>,
+    /// Those that the container has, by their bits.
+    capabilities: u64,
     /// Give it a terminal: one of the container's own, as its own user.
     tty: bool,
     /// It is `/dev/console`, too.
     console: bool,
     /// Whether input of clients goes there.
     stdin: bool,
-    /// Attached first.
-    volumes: Vec<(std::os::fd::RawFd, PathBuf)>,
+    /// Attached first. libcontainer leaves their descriptors open.
+    volumes: Arc<Vec<LateVolume>>,
 }
 
 impl ReportingExecutor {
-    fn attach_volumes(&self) -> io::Result<()> {
-        for (mount, destination) in &self.volumes {
-            // SAFETY: as the socket, libcontainer leaves it open.
-            sys::attach_mount(unsafe { BorrowedFd::borrow_raw(*mount) }, destination)?;
+    fn attach_volumes(&self) -> Result<(), String> {
+        for late in self.volumes.iter() {
+            let point = late.point.as_ref().map(|point| point.as_fd());
+            volume::attach_late(late.mount.as_fd(), point, &late.place)
+                .map_err(|error| format!("mount the volume at {}: {error}", late.place.display()))?;
         }
         Ok(())
     }
 
-    fn open_terminal(&self, status: BorrowedFd) -> io::Result<()> {
+    fn open_terminal(&self, status: BorrowedFd) -> io::Result<OwnedFd> {
         let (master, slave) = enter::open_terminal(None, None)?;
         if self.console {
             let terminal = sys::clone_mount(Some(slave.as_fd()), c"", false)?;
             sys::attach_mount(terminal.as_fd(), Path::new(CONSOLE))?;
         }
         protocol::send(status, &Status::Terminal { stdin: self.stdin }, &[master.as_fd()])?;
-        // Leads a session already where libcontainer saw to it.
-        let _ = nix::unistd::setsid();
-        enter::take_terminal(slave.as_fd())?;
-        Ok(())
+        Ok(slave)
+    }
+
+    /// Goes on in the PID namespace that the container shares, as another child of the supervisor's;
+    /// this process ends. Who is in there with CAP_SYS_PTRACE can become that child: so it has no
+    /// more than the container will have, in capabilities, descriptors and mounts.
+    fn enter_pid_namespace(
+        &self,
+        pid: BorrowedFd,
+        status: BorrowedFd,
+        slave: Option<&OwnedFd>,
+    ) -> io::Result<()> {
+        setns(pid, CloneFlags::CLONE_NEWPID)?;
+        let mut keep = vec![status.as_raw_fd()];
+        keep.extend(slave.iter().map(|slave| slave.as_raw_fd()));
+        sys::close_all_but(&keep);
+        sys::set_dumpable(false);
+        sys::set_capabilities(sys::own_capabilities(self.capabilities)?)?;
+        // SAFETY: libcontainer made this process by cloning one that has one thread.
+        match unsafe { sys::fork(Parent::CallersParent, None) }? {
+            None => Ok(()),
+            Some(pid) => {
+                let told = protocol::send(status, &Status::Created { pid: pid.as_raw() }, &[]);
+                sys::exit_now(if told.is_ok() { 0 } else { 1 })
+            }
+        }
+    }
+
+    /// Executes; returns only if it cannot, with the reason.
+    fn execute(&self, status: BorrowedFd) -> String {
+        if let Err(message) = self.attach_volumes() {
+            return message;
+        }
+        let slave = match self.tty.then(|| self.open_terminal(status)).transpose() {
+            Ok(slave) => slave,
+            Err(error) => return format!("open a terminal: {error}"),
+        };
+        if let Some(pid) = self.pid_namespace {
+            // SAFETY: libcontainer marks it close-on-exec and leaves it open.
+            let pid = unsafe { BorrowedFd::borrow_raw(pid) };
+            if let Err(error) = self.enter_pid_namespace(pid, status, slave.as_ref()) {
+                return format!("enter the PID namespace that the container shares: {error}");
+            }
+        }
+        match enter::start_session(slave.as_ref()) {
+            Ok(()) => self.execute.run(),
+            Err(error) => format!("take its terminal: {error}"),
+        }
     }
 }
 
@@ -346,14 +444,7 @@ impl Executor for ReportingExecutor {
     fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
         // SAFETY: libcontainer marks it close-on-exec and leaves it open.
         let status = unsafe { BorrowedFd::borrow_raw(self.status) };
-        let terminal = || if self.tty { self.open_terminal(status) } else { Ok(()) };
-        let message = match self.attach_volumes() {
-            Err(error) => format!("mount the volume at /dev: {error}"),
-            Ok(()) => match terminal() {
-                Err(error) => format!("open a terminal: {error}"),
-                Ok(()) => self.execute.run(),
-            },
-        };
+        let message = self.execute(status);
         let _ = protocol::send(status, &Status::Failed { run: true, message: cut(&message) }, &[]);
         sys::exit_now(128)
     }

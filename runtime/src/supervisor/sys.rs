@@ -4,7 +4,6 @@
 //! Each function is one call, with the error of the kernel and nothing else;
 //! who calls names the step. Read next: `start.rs` and `sandbox.rs`, which use them.
 
-use std::convert::Infallible;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
@@ -75,22 +74,6 @@ pub(super) unsafe fn fork(parent: Parent, cgroup: Option<BorrowedFd>) -> io::Res
     // SAFETY: without CLONE_VM this is a fork: the child runs on a copy of the stack.
     let pid = check(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) })?;
     Ok((pid != 0).then(|| Pid::from_raw(pid as i32)))
-}
-
-/// Runs `child` in a child of the caller's parent, on the caller's own memory, and waits until it
-/// has executed another program or ended; what it would copy costs more than a program's start.
-///
-/// # Safety
-/// The process must have one thread. `child` must change nothing that the caller goes on with.
-pub(super) unsafe fn execute_as_sibling(child: &dyn Fn() -> Infallible) -> io::Result<Pid> {
-    use nix::sched::CloneFlags;
-    /// Bytes for the stack of who looks for a file and executes it.
-    const STACK: usize = 64 * 1024;
-    let mut stack = vec![0; STACK];
-    let flags = CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK | CloneFlags::CLONE_PARENT;
-    // SAFETY: the caller sleeps while the child has its memory, and the stack outlives that.
-    let pid = unsafe { nix::sched::clone(Box::new(|| match child() {}), &mut stack, flags, None) };
-    Ok(pid?)
 }
 
 /// Ends the calling process at once, without destructors: for forked children.
@@ -211,6 +194,9 @@ pub(super) enum Resolve {
     Beneath,
     /// `RESOLVE_IN_ROOT`: the directory is `/` for every link.
     InRoot,
+    /// `RESOLVE_BENEATH`, and any link on the way is ELOOP (`RESOLVE_NO_SYMLINKS`). With
+    /// `O_PATH | O_NOFOLLOW`, a link at the end is opened itself.
+    NoLinks,
 }
 
 /// Opens `path` to name it, and no more: a device is not woken, a FIFO not waited
@@ -231,6 +217,7 @@ pub(super) fn open_in(directory: BorrowedFd, path: &Path, flags: i32, resolve: R
         resolve: u64,
     }
     const RESOLVE_NO_MAGICLINKS: u64 = 0x02;
+    const RESOLVE_NO_SYMLINKS: u64 = 0x04;
     const RESOLVE_BENEATH: u64 = 0x08;
     const RESOLVE_IN_ROOT: u64 = 0x10;
     let how = OpenHow {
@@ -240,6 +227,7 @@ pub(super) fn open_in(directory: BorrowedFd, path: &Path, flags: i32, resolve: R
             | match resolve {
                 Resolve::Beneath => RESOLVE_BENEATH,
                 Resolve::InRoot => RESOLVE_IN_ROOT,
+                Resolve::NoLinks => RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS,
             },
     };
     let path = c_path(path)?;
@@ -256,16 +244,109 @@ pub(super) fn open_in(directory: BorrowedFd, path: &Path, flags: i32, resolve: R
     Ok(File::from(fd))
 }
 
+/// `readlinkat(2)` of a link that is open.
+pub(super) fn read_link(link: BorrowedFd) -> io::Result<std::path::PathBuf> {
+    Ok(nix::fcntl::readlinkat(Some(link.as_raw_fd()), "")?.into())
+}
+
 /// `pidfd_open(2)`.
 pub(super) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })
 }
 
+/// How a child ended. Not `nix`'s `WaitStatus`, which has no name for real-time signals: a child
+/// that one of them killed would be an error, and would stay unreaped for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It exited with this code, 0 to 255.
+    Exited(i32),
+    /// This signal killed it, 1 to 64 (127 on MIPS).
+    Signaled(i32),
+}
+
+impl Ended {
+    /// From `si_code` and `si_status` of waitid(2), where only `WEXITED` was asked for.
+    fn from_siginfo(code: i32, status: i32) -> Ended {
+        match code {
+            libc::CLD_EXITED => Ended::Exited(status & 0xff),
+            // CLD_KILLED, CLD_DUMPED, and whatever a kernel may add.
+            _ => Ended::Signaled(status),
+        }
+    }
+
+    /// The exit code as container runtimes report it: 128 + N for signal N.
+    pub(super) fn code(self) -> i32 {
+        match self {
+            Ended::Exited(code) => code,
+            Ended::Signaled(signal) => 128 + signal,
+        }
+    }
+
+    /// The signal that killed it.
+    pub(super) fn signal(self) -> Option<i32> {
+        match self {
+            Ended::Exited(_) => None,
+            Ended::Signaled(signal) => Some(signal),
+        }
+    }
+}
+
+/// How a child has ended that is not yet reaped, and leaves it so. `None` if it is alive or no
+/// child of the caller's.
+pub(super) fn ended(child: Pid) -> Option<Ended> {
+    wait(Which::Child(child), libc::WNOHANG | libc::WNOWAIT).ok().flatten().map(|(_, ended)| ended)
+}
+
+/// Any child that has ended and is not yet reaped; leaves it so.
+pub(super) fn any_ended() -> Option<Pid> {
+    wait(Which::Any, libc::WNOHANG | libc::WNOWAIT).ok().flatten().map(|(pid, _)| pid)
+}
+
+/// Reaps a child, if it has ended.
+pub(super) fn reap(child: Pid) {
+    let _ = wait(Which::Child(child), libc::WNOHANG);
+}
+
+/// Waits until a child has ended, and reaps it. `None` if it is no child of the caller's.
+pub(super) fn wait_for(child: Pid) -> Option<Ended> {
+    wait(Which::Child(child), 0).ok().flatten().map(|(_, ended)| ended)
+}
+
 /// Whether a process is a child of the caller's, alive or not yet reaped.
 pub(super) fn is_child(pid: Pid) -> bool {
-    use nix::sys::wait::{Id, WaitPidFlag, waitid};
-    waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT).is_ok()
+    wait(Which::Child(pid), libc::WNOHANG | libc::WNOWAIT).is_ok()
+}
+
+enum Which {
+    Any,
+    Child(Pid),
+}
+
+/// `waitid(2)` for children that have ended; `None` with `WNOHANG` if there is none yet.
+fn wait(which: Which, flags: i32) -> io::Result<Option<(Pid, Ended)>> {
+    let (kind, id) = match which {
+        Which::Any => (libc::P_ALL, 0),
+        Which::Child(pid) => {
+            let id = libc::id_t::try_from(pid.as_raw());
+            (libc::P_PID, id.ok().filter(|id| *id != 0).ok_or(io::ErrorKind::InvalidInput)?)
+        }
+    };
+    loop {
+        // SAFETY: all bits zero are a siginfo.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel writes one siginfo.
+        if unsafe { libc::waitid(kind, id, &raw mut info, libc::WEXITED | flags) } < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            return Err(error);
+        }
+        // SAFETY: waitid fills these in, or leaves them zero where no child has ended.
+        let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+        return Ok((pid != 0).then(|| (Pid::from_raw(pid), Ended::from_siginfo(info.si_code, status))));
+    }
 }
 
 /// Whether a process, dead but not yet reaped, has executed another program since it was forked.
@@ -334,6 +415,28 @@ pub(super) fn is_populated(directory: &Path, events: &mut Option<File>) -> bool 
     text[..length].windows(11).any(|window| window == b"populated 1")
 }
 
+/// `PR_SET_DUMPABLE`: whether processes of the same user may trace the calling one and read its
+/// memory. It does not stop CAP_SYS_PTRACE.
+pub(super) fn set_dumpable(dumpable: bool) {
+    // SAFETY: no pointers.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, i32::from(dumpable), 0, 0, 0) };
+}
+
+/// Gives the calling process a session keyring of its own, which its children inherit: without,
+/// all containers would share that of whoever started the agent. To be called as root, whose quota
+/// of keys (`kernel.keys.root_maxkeys`) is large.
+pub(super) fn new_session_keyring() -> io::Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
+    let anonymous = std::ptr::null::<libc::c_char>();
+    // SAFETY: no name is given.
+    let joined = check(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, anonymous) });
+    match joined {
+        // The kernel is built without CONFIG_KEYS: there is nothing to share.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
 /// `prctl(PR_SET_NAME)`: what `ps` calls the process.
 pub(super) fn set_name(name: &CStr) {
     // SAFETY: a C string; the kernel copies at most 16 bytes of it.
@@ -377,4 +480,61 @@ pub(super) fn join_tasks(tasks: &[std::path::PathBuf]) -> io::Result<()> {
             .and_then(|mut file| io::Write::write_all(&mut file, b"0"))
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Real children end in every way there is.
+    #[test]
+    fn every_wait_status_is_understood() {
+        let end_as = |end: &dyn Fn()| {
+            // SAFETY: the child makes system calls only.
+            let child = unsafe { fork(Parent::Caller, None) }.unwrap();
+            let Some(child) = child else {
+                end();
+                exit_now(99)
+            };
+            assert!(is_child(child));
+            // Seen without being reaped, reaped once.
+            let ended_as = loop {
+                if let Some(ended) = ended(child) {
+                    break ended;
+                }
+                std::thread::yield_now();
+            };
+            assert!(is_child(child));
+            assert_eq!(wait_for(child), Some(ended_as));
+            assert!(!is_child(child));
+            assert_eq!(ended(child), None);
+            ended_as
+        };
+        for code in 0..=255 {
+            let ended = end_as(&|| exit_now(code));
+            assert_eq!((ended, ended.code(), ended.signal()), (Ended::Exited(code), code, None));
+        }
+        // 32 to 34 are the C library's own, but the kernel's like any other.
+        let harmless = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
+        let stop = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+        for signal in (1..=64).filter(|signal| !harmless.contains(signal) && !stop.contains(signal)) {
+            let ended = end_as(&|| {
+                let core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                let default = [0u64; 4];
+                let none = 0u64;
+                // SAFETY: the kernel's own structures; the default action runs no code.
+                unsafe {
+                    libc::setrlimit(libc::RLIMIT_CORE, &raw const core);
+                    let old = std::ptr::null_mut::<libc::c_void>();
+                    libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), old, 8);
+                    libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, old, 8);
+                    libc::syscall(libc::SYS_kill, libc::getpid(), signal);
+                }
+            });
+            assert_eq!(
+                (ended, ended.code(), ended.signal()),
+                (Ended::Signaled(signal), 128 + signal, Some(signal))
+            );
+        }
+    }
 }

@@ -7,7 +7,9 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
+mod attack;
 mod exec;
+mod hunt;
 mod life;
 mod pod;
 mod program;
@@ -30,7 +32,7 @@ fn main() -> ExitCode {
 }
 
 fn tests() -> Vec<(&'static str, fn())> {
-    [life::TESTS, start::TESTS, exec::TESTS, sandbox::TESTS].concat()
+    [life::TESTS, start::TESTS, exec::TESTS, sandbox::TESTS, attack::TESTS].concat()
 }
 
 /// Gives the calling process a network and a table of mounts of its own.

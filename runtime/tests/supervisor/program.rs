@@ -143,6 +143,33 @@ fn perform(op: &str, value: &str) {
             });
             println!("{}", text.unwrap_or_else(|error| error.to_string()));
         }
+        // Every process that can be seen, for as long as it takes: has it more than this one?
+        "hunt" => crate::hunt::hunt(Path::new(value)),
+        "keyring" => {
+            const KEYCTL_GET_KEYRING_ID: libc::c_int = 0;
+            const KEY_SPEC_SESSION_KEYRING: libc::c_int = -3;
+            // SAFETY: no pointers.
+            let id = unsafe {
+                libc::syscall(libc::SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING, 0)
+            };
+            println!("{id}");
+        }
+        "rename" => {
+            let (from, to) = value.split_once(':').expect("rename=from:to");
+            println!(
+                "{}",
+                fs::rename(from, to).map_or_else(|error| error.to_string(), |()| "renamed".into())
+            );
+        }
+        "symlink" => {
+            let (target, link) = value.split_once(':').expect("symlink=target:link");
+            let made = std::os::unix::fs::symlink(target, link);
+            println!("{}", made.map_or_else(|error| error.to_string(), |()| "linked".into()));
+        }
+        "mkdir" => {
+            let made = fs::create_dir_all(value);
+            println!("{}", made.map_or_else(|error| error.to_string(), |()| "made".into()));
+        }
         "msgget" => {
             // SAFETY: no pointers.
             let found = unsafe { libc::msgget(value.parse().expect("a key"), 0) };

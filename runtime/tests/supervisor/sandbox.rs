@@ -140,7 +140,7 @@ fn a_shared_pid_namespace_has_a_pause_that_is_nothing() {
     pod.wait_for_output(&config, "end\n");
     let output = pod.output(&config);
     // Its root is the pod's own tmpfs, also for who may trace it.
-    assert!(output.starts_with("pause\nshm volumes\n0 1 2\n"), "{output}");
+    assert!(output.starts_with("pause\nproc shm volumes\n0 1 2\n"), "{output}");
     assert!(output.contains("Uid:\t65535\t65535\t65535\t65535"), "{output}");
     assert!(output.contains("CapPrm:\t0000000000000000"), "{output}");
     let (_, seen) = pod.run(&pod.container("peer", &["ls=/proc"]));

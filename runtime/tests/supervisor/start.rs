@@ -250,7 +250,7 @@ fn a_dev_of_the_host_stays_what_it_is_wherever_links_lead() {
     let (exit, output) = pod.run(&config);
     assert_eq!((exit.code, &*output), (0, "/usr/../dev\nptmx shm\nthe host's\n"), "{output}");
 
-    for (link, leads) in [("led", "/dev"), ("kernel", "/sys")] {
+    for link in ["led", "kernel"] {
         let mut config = pod.container("app", &[]);
         config.mounts = vec![
             mount(MountSource::Host(other.clone()), "/other"),
@@ -259,8 +259,8 @@ fn a_dev_of_the_host_stays_what_it_is_wherever_links_lead() {
         let (at, message) = failure(&pod, &config);
         assert_eq!(at, StartFailedAt::Create);
         let expected =
-            format!("mount the volume at /other/{link}: a link in another volume leads to {leads}");
-        assert_eq!(message, expected);
+            format!("mount the volume at /other/{link}: there is a symbolic link on the way to it");
+        assert!(message.starts_with(&expected), "{message}");
     }
     let mut names: Vec<_> =
         fs::read_dir(&dev).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

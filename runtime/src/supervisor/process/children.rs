@@ -5,82 +5,125 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use super::{Process, Sandbox};
 use crate::supervisor::attempt::{Attempt, State, User};
 use crate::supervisor::config::SandboxConfig;
-use crate::supervisor::enter::{Exec, ExecState};
+use crate::supervisor::enter::ExecState;
 use crate::supervisor::exit::{self, ExitRecord};
 use crate::supervisor::protocol::{self, cut};
 use crate::supervisor::sandbox::{Made, Namespaces};
 use crate::supervisor::start::Status;
-use crate::supervisor::sys;
+use crate::supervisor::sys::{self, Ended};
 use crate::time::Instant;
 
 impl Process {
     /// Looks at every child that has ended. Each is seen before it is reaped, so
-    /// that a container's record is written while its process can still be found.
+    /// that a container's record is written while its process can still be found. Each that is
+    /// known is asked for by itself: one that must wait hides no other.
     pub(super) fn reap(&mut self) {
-        loop {
-            let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-            let status = match waitid(Id::All, flags) {
-                Ok(WaitStatus::StillAlive) | Err(_) => return,
-                Ok(status) => status,
-            };
-            let Some(pid) = status.pid() else { return };
-            // What a helper said before it ended, or before its child did.
-            for at in 0..self.attempts.len() {
-                self.status(at);
-            }
-            for at in 0..self.execs.len() {
-                self.exec_status(at);
-            }
-            self.pause_ended(pid);
-            if self.is_unnamed(pid) || !self.exec_ended(pid, &status) {
-                return;
-            }
-            let owner = self.attempts.iter_mut().find(|attempt| match &attempt.state {
-                State::Starting { helper, init, .. } => *helper == Some(pid) || *init == Some(pid),
-                State::Running { init, .. } => *init == pid,
-                State::Failing { init, .. } => *init == Some(pid),
-                State::Exited { .. } | State::Over { .. } | State::Failed { .. } => false,
-            });
-            if let Some(attempt) = owner {
-                let failed = !matches!(status, WaitStatus::Exited(_, 0));
-                match &mut attempt.state {
-                    State::Starting { helper, .. } if *helper == Some(pid) => {
-                        *helper = None;
-                        if failed {
-                            // Its container waits for ever to be told to execute.
-                            attempt.fail(false, cut("create the container: the start helper was killed"));
-                        }
-                    }
-                    // A helper, or libcontainer's, still holds the socket that says
-                    // that it was executed: it closes at once, and this child is next then.
-                    State::Starting { .. } => return,
-                    State::Running { init, at, .. } => {
-                        let (init, at) = (*init, *at);
-                        attempt.drain(&mut self.buffer);
-                        record(&self.dir, attempt, status, at);
-                        attempt.state = State::Exited { init, at };
-                    }
-                    State::Failing { init, .. } => {
-                        *init = None;
-                        if sys::has_executed(pid) {
-                            // It had begun before it was killed: a run that nobody may begin again.
-                            let at = Instant::now();
-                            attempt.drain(&mut self.buffer);
-                            record(&self.dir, attempt, status, at);
-                            attempt.state = State::Exited { init: pid, at };
-                        }
-                    }
-                    State::Exited { .. } | State::Over { .. } | State::Failed { .. } => {}
+        for pid in self.known_children() {
+            if let Some(ended) = sys::ended(pid) {
+                // What a helper said before it ended, or before its child did.
+                self.hear_helpers();
+                if self.child_ended(pid, ended) {
+                    sys::reap(pid);
                 }
             }
-            let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG);
         }
+        // Others are libcontainer's, or are yet to be named by their helper.
+        while !self.is_naming()
+            && let Some(pid) = sys::any_ended()
+            && !self.known_children().contains(&pid)
+        {
+            sys::reap(pid);
+        }
+    }
+
+    fn hear_helpers(&mut self) {
+        for at in 0..self.attempts.len() {
+            self.status(at);
+        }
+        for at in 0..self.execs.len() {
+            self.exec_status(at);
+        }
+    }
+
+    /// Children that somebody waits for.
+    fn known_children(&self) -> Vec<Pid> {
+        let mut known = Vec::new();
+        if let Sandbox::Ready { pause, .. } = &self.sandbox {
+            known.extend(*pause);
+        }
+        for attempt in &self.attempts {
+            match &attempt.state {
+                State::Starting { helper, init, .. } => known.extend(helper.iter().chain(init)),
+                State::Running { init, .. } => known.push(*init),
+                State::Failing { init, .. } => known.extend(*init),
+                State::Exited { .. } | State::Over { .. } | State::Failed { .. } => {}
+            }
+        }
+        for exec in &self.execs {
+            match &exec.state {
+                ExecState::Starting { helper, pid, .. } => known.extend(helper.iter().chain(pid)),
+                ExecState::Running { pid, .. } => known.push(*pid),
+                ExecState::Ended { .. } | ExecState::Failed { .. } => {}
+            }
+        }
+        known
+    }
+
+    /// Whether a helper has yet to name a child: a process can be over sooner than its helper, or the
+    /// process that forked it, gets to say what it is called.
+    fn is_naming(&self) -> bool {
+        self.attempts.iter().any(|attempt| matches!(attempt.state, State::Starting { .. }))
+            || self.execs.iter().any(|exec| matches!(exec.state, ExecState::Starting { pid: None, .. }))
+    }
+
+    /// A child that is known has ended; `false` if it must not be reaped yet.
+    fn child_ended(&mut self, pid: Pid, ended: Ended) -> bool {
+        self.pause_ended(pid);
+        if !self.exec_ended(pid, ended) {
+            return false;
+        }
+        let owner = self.attempts.iter_mut().find(|attempt| match &attempt.state {
+            State::Starting { helper, init, .. } => *helper == Some(pid) || *init == Some(pid),
+            State::Running { init, .. } => *init == pid,
+            State::Failing { init, .. } => *init == Some(pid),
+            State::Exited { .. } | State::Over { .. } | State::Failed { .. } => false,
+        });
+        let Some(attempt) = owner else { return true };
+        match &mut attempt.state {
+            State::Starting { helper, .. } if *helper == Some(pid) => {
+                *helper = None;
+                if ended != Ended::Exited(0) {
+                    // Its container waits for ever to be told to execute.
+                    attempt.fail(false, cut("create the container: the start helper was killed"));
+                }
+            }
+            // A helper, or libcontainer's, still holds the socket that says
+            // that it was executed: it closes at once, and this child is next then.
+            State::Starting { .. } => return false,
+            State::Running { init, at, .. } => {
+                let (init, at) = (*init, *at);
+                attempt.drain(&mut self.buffer);
+                record(&self.dir, attempt, ended, at);
+                attempt.state = State::Exited { init, at };
+            }
+            State::Failing { init, .. } => {
+                *init = None;
+                if sys::has_executed(pid) {
+                    // It had begun before it was killed: a run that nobody may begin again.
+                    let at = Instant::now();
+                    attempt.drain(&mut self.buffer);
+                    record(&self.dir, attempt, ended, at);
+                    attempt.state = State::Exited { init: pid, at };
+                }
+            }
+            State::Exited { .. } | State::Over { .. } | State::Failed { .. } => {}
+        }
+        true
     }
 
     /// Without the first process of a shared PID namespace nothing can be started in it, and the
@@ -95,48 +138,21 @@ impl Process {
         }
     }
 
-    /// Whether a child that has ended may be one that its helper has yet to name: an executed
-    /// process can be over sooner than the helper gets to say what it is called. It is known, or
-    /// the helper dead, the next time that a helper is heard.
-    fn is_unnamed(&self, ended: Pid) -> bool {
-        let of_attempt = |attempt: &Attempt| match &attempt.state {
-            State::Starting { helper, init, .. } => *helper == Some(ended) || *init == Some(ended),
-            State::Running { init, .. } => *init == ended,
-            State::Failing { init, .. } => *init == Some(ended),
-            State::Exited { .. } | State::Over { .. } | State::Failed { .. } => false,
-        };
-        let of_exec = |exec: &Exec| match &exec.state {
-            ExecState::Starting { helper, pid, .. } => *helper == Some(ended) || *pid == Some(ended),
-            ExecState::Running { pid, .. } => *pid == ended,
-            // It was reaped: who has its number now is another.
-            ExecState::Ended { .. } | ExecState::Failed { .. } => false,
-        };
-        let naming = |exec: &Exec| matches!(exec.state, ExecState::Starting { pid: None, .. });
-        self.execs.iter().any(naming)
-            && !self.attempts.iter().any(of_attempt)
-            && !self.execs.iter().any(of_exec)
-    }
-
     /// A child ended that may be an executed process; `false` if it must wait.
-    pub(super) fn exec_ended(&mut self, ended: Pid, status: &WaitStatus) -> bool {
+    fn exec_ended(&mut self, child: Pid, ended: Ended) -> bool {
         for exec in &mut self.execs {
             match &mut exec.state {
-                ExecState::Starting { helper, .. } if *helper == Some(ended) => {
+                ExecState::Starting { helper, .. } if *helper == Some(child) => {
                     *helper = None;
-                    if !matches!(status, WaitStatus::Exited(_, 0)) {
+                    if ended != Ended::Exited(0) {
                         exec.fail(cut("exec: its helper was killed"));
                     }
                 }
                 // Its helper still holds the socket: it ends at once, and this child is next then.
-                ExecState::Starting { pid, .. } if *pid == Some(ended) => return false,
-                ExecState::Running { pid, terminal } if *pid == ended => {
-                    let code = match status {
-                        WaitStatus::Exited(_, code) => *code,
-                        WaitStatus::Signaled(_, signal, _) => 128 + *signal as i32,
-                        // Not asked for.
-                        _ => 255,
-                    };
-                    exec.state = ExecState::Ended { pid: ended, code, terminal: terminal.take() };
+                ExecState::Starting { pid, .. } if *pid == Some(child) => return false,
+                ExecState::Running { pid, terminal } if *pid == child => {
+                    let code = ended.code();
+                    exec.state = ExecState::Ended { pid: child, code, terminal: terminal.take() };
                 }
                 ExecState::Starting { .. }
                 | ExecState::Running { .. }
@@ -176,56 +192,89 @@ impl Process {
         };
     }
 
-    /// Hears a start helper, or the process it made.
+    /// Hears a start helper, or the process it made. Who shares the container's PID namespace and has
+    /// CAP_SYS_PTRACE can speak for the process that is about to be executed there: from that one,
+    /// only an error is taken.
     pub(super) fn status(&mut self, at: usize) {
         let attempt = &mut self.attempts[at];
-        while let State::Starting { status, init, .. } = &mut attempt.state {
-            match protocol::receive::<Status>(status.as_fd()) {
-                Ok(Some((Status::User { uid, gid, groups, home }, _))) => {
-                    attempt.user = User { uid, gid, groups, home: home.as_str().to_owned() };
-                }
-                Ok(Some((Status::Created { pid }, _))) => *init = Some(Pid::from_raw(pid)),
-                Ok(Some((Status::Terminal { stdin }, descriptors))) => {
-                    let master = descriptors.into_iter().next();
-                    let set = master.map(|master| attempt.set_terminal(master, stdin));
-                    if !matches!(set, Some(Ok(()))) {
-                        attempt.fail(false, cut("create the container: its terminal is missing"));
-                    }
-                }
-                Ok(Some((Status::Failed { run, message }, _))) => attempt.fail(run, message),
+        while let State::Starting { helper, status, init, .. } = &mut attempt.state {
+            let received = match protocol::receive_from::<Status>(status.as_fd()) {
+                Ok(Some(received)) => received,
                 Ok(None) => {
                     // Every copy is closed: the process was executed, or all of them are dead.
                     let pidfd = init.and_then(|init| Some((init, sys::pidfd_open(init).ok()?)));
                     match pidfd {
+                        // What it came to is seen when it is reaped.
+                        Some((init, _)) if sys::ended(init).is_some() => {
+                            attempt.fail(false, cut("create the container: its process was killed"));
+                        }
                         Some((init, pidfd)) => {
                             attempt.state = State::Running { init, pidfd, at: Instant::now() }
                         }
                         None => attempt.fail(false, cut("create the container: the start helper died")),
                     }
+                    return;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => attempt.fail(false, cut(&format!("hear the start helper: {error}"))),
+                Err(error) => {
+                    return attempt.fail(false, cut(&format!("hear the start helper: {error}")));
+                }
+            };
+            let is_from = |whom: &Option<Pid>| whom.is_some() && received.sender == *whom;
+            let (from_helper, from_init) = (is_from(helper), is_from(init));
+            match received.frame {
+                Status::User { uid, gid, groups, home } if from_helper => {
+                    attempt.user = User { uid, gid, groups, home: home.as_str().to_owned() };
+                }
+                // libcontainer's process, then the one that it forked in a shared PID namespace.
+                Status::Created { pid } if from_helper || from_init => {
+                    let pid = Pid::from_raw(pid);
+                    if !sys::is_child(pid) {
+                        return attempt.fail(false, cut("create the container: its process is no child"));
+                    }
+                    *init = Some(pid);
+                }
+                Status::Terminal { stdin } if from_init => {
+                    let master = received.descriptors.into_iter().next();
+                    let set = master.map(|master| attempt.set_terminal(master, stdin));
+                    if !matches!(set, Some(Ok(()))) {
+                        return attempt.fail(false, cut("create the container: its terminal is missing"));
+                    }
+                }
+                Status::Failed { run, message } => return attempt.fail(run, message),
+                Status::User { .. } | Status::Created { .. } | Status::Terminal { .. } => {
+                    return attempt.fail(false, cut("create the container: another process reported it"));
+                }
             }
         }
     }
 
-    /// Hears an exec helper, or the process it made.
+    /// Hears an exec helper, or the process it made; from that one, only an error is taken.
     pub(super) fn exec_status(&mut self, at: usize) {
         let exec = &mut self.execs[at];
-        while let ExecState::Starting { status, pid, terminal, .. } = &mut exec.state {
-            match protocol::receive::<Status>(status.as_fd()) {
-                Ok(Some((Status::Created { pid: created }, descriptors))) => {
-                    *pid = Some(Pid::from_raw(created));
-                    *terminal = descriptors.into_iter().next();
+        while let ExecState::Starting { helper, status, pid, terminal } = &mut exec.state {
+            let received = match protocol::receive_from::<Status>(status.as_fd()) {
+                Ok(Some(received)) => received,
+                Ok(None) => {
+                    match *pid {
+                        Some(pid) => exec.state = ExecState::Running { pid, terminal: terminal.take() },
+                        None => exec.fail(cut("exec: its helper died")),
+                    }
+                    return;
                 }
-                Ok(Some((Status::Failed { message, .. }, _))) => exec.fail(message),
-                Ok(Some((Status::User { .. } | Status::Terminal { .. }, _))) => {}
-                Ok(None) => match *pid {
-                    Some(pid) => exec.state = ExecState::Running { pid, terminal: terminal.take() },
-                    None => exec.fail(cut("exec: its helper died")),
-                },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => exec.fail(cut(&format!("exec: hear its helper: {error}"))),
+                Err(error) => return exec.fail(cut(&format!("exec: hear its helper: {error}"))),
+            };
+            let from_helper = helper.is_some() && received.sender == *helper;
+            match received.frame {
+                Status::Created { pid: created } if from_helper && sys::is_child(Pid::from_raw(created)) => {
+                    *pid = Some(Pid::from_raw(created));
+                    *terminal = received.descriptors.into_iter().next();
+                }
+                Status::Failed { message, .. } => return exec.fail(message),
+                Status::Created { .. } | Status::User { .. } | Status::Terminal { .. } => {
+                    return exec.fail(cut("exec: another process than its helper reported it"));
+                }
             }
         }
     }
@@ -290,13 +339,8 @@ fn namespaces(config: &SandboxConfig, descriptors: Vec<OwnedFd>) -> Option<Names
 }
 
 /// Writes the exit record of an attempt whose first process has ended.
-fn record(dir: &Path, attempt: &Attempt, status: WaitStatus, started_at: Instant) {
-    let (code, signal) = match status {
-        WaitStatus::Exited(_, code) => (code, None),
-        WaitStatus::Signaled(_, signal, _) => (128 + signal as i32, Some(signal as i32)),
-        // Not asked for.
-        _ => (255, None),
-    };
+fn record(dir: &Path, attempt: &Attempt, ended: Ended, started_at: Instant) {
+    let (code, signal) = (ended.code(), ended.signal());
     let message = exit::termination_message(attempt.termination_message.as_ref(), code, &attempt.log);
     let record = ExitRecord { code, signal, started_at, finished_at: Instant::now(), message };
     // On tmpfs; the agent calls an exit without a record unknown.

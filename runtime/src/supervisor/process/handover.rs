@@ -15,7 +15,6 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +27,7 @@ use crate::supervisor::enter::{self, Exec, ExecState};
 use crate::supervisor::log::{Log, Partial};
 use crate::supervisor::protocol::{self, Message, Name, News, cut};
 use crate::supervisor::sandbox::Namespaces;
-use crate::supervisor::sys::{self, Parent};
+use crate::supervisor::sys::{self, Ended, Parent};
 use crate::time::Instant;
 
 /// `nodlet supervisor --parse FD`: can you take this over?
@@ -419,9 +418,11 @@ fn wait_for_trial(child: Pid) -> io::Result<()> {
     if !matches!(poll(&mut fds, timeout), Ok(1)) {
         let _ = kill(child, Signal::SIGKILL);
     }
-    match waitid(Id::Pid(child), WaitPidFlag::WEXITED)? {
-        WaitStatus::Exited(_, CAN) => Ok(()),
-        _ => Err(io::Error::other("the new binary cannot take over from this one")),
+    match sys::wait_for(child) {
+        Some(Ended::Exited(CAN)) => Ok(()),
+        Some(Ended::Exited(_) | Ended::Signaled(_)) | None => {
+            Err(io::Error::other("the new binary cannot take over from this one"))
+        }
     }
 }
 

