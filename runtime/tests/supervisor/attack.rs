@@ -230,7 +230,10 @@ fn what_it_found(pod: &Pod, hunter: &ContainerConfig) -> Vec<String> {
     pod.wait_for_output(hunter, "end\n");
     let output = pod.output(hunter);
     let seen = output.lines().find(|line| line.starts_with("seen: ")).expect("it says what it saw");
-    assert!(seen.contains("nodlet:"), "it saw none of those that it hunted: {output}");
+    assert!(
+        ["nodlet:", "youki:"].iter().any(|name| seen.contains(name)),
+        "it saw none of those that it hunted: {output}"
+    );
     output.lines().filter(|line| line.starts_with("FOUND")).map(str::to_owned).collect()
 }
 
