@@ -271,7 +271,14 @@ fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
     tmpfs(scratch, "mode=0755,size=64k")?;
     std::env::set_current_dir(scratch)?;
-    nix::unistd::pivot_root(".", ".")?;
+    nix::unistd::pivot_root(".", ".").map_err(|error| {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        if error == nix::Error::EINVAL && is_on_initial_root(&mounts) {
+            on_initial_root()
+        } else {
+            error.into()
+        }
+    })?;
     umount2(".", MntFlags::MNT_DETACH)?;
     std::env::set_current_dir("/")?;
     fs::create_dir(SHM)?;
@@ -300,6 +307,23 @@ fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
     let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
     mount(None::<&str>, "/", None::<&str>, read_only | MsFlags::MS_NOSUID | MsFlags::MS_NODEV, None::<&str>)?;
     Ok(())
+}
+
+/// Whether / is the kernel's first root file system, to which an initramfs is unpacked. The text
+/// is that of proc_pid_mountinfo(5).
+fn is_on_initial_root(mounts: &str) -> bool {
+    mounts.lines().any(|line| {
+        let (mount, file_system) = line.split_once(" - ").unwrap_or_default();
+        mount.split(' ').nth(4) == Some("/") && file_system.starts_with("rootfs ")
+    })
+}
+
+fn on_initial_root() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::Unsupported,
+        "nodlet runs on the kernel's initial root file system (an initramfs), which no process can leave; \
+         let its init mount a tmpfs or a disk and `switch_root` to it before it starts nodlet",
+    )
 }
 
 /// PID 1 of a shared PID namespace: takes orphans and does nothing, for ever.
@@ -339,5 +363,19 @@ fn pause(tasks: &[File], ready: OwnedFd) -> ! {
     sys::close_all_but(&[]);
     loop {
         nix::unistd::pause();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_initial_root_file_system_is_known_by_its_type() {
+        let initramfs = "1 1 0:2 / / rw - rootfs rootfs rw,size=100k\n\
+                         20 1 0:19 / /proc rw,relatime - proc proc rw\n";
+        assert!(super::is_on_initial_root(initramfs));
+        // A root that was switched to lies over it, and hides it.
+        let disk = "21 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n22 21 0:20 / /proc rw - proc proc rw\n";
+        let named = "21 1 0:30 / / rw - tmpfs rootfs rw\n22 21 0:2 / /rootfs rw - rootfs rootfs rw\n";
+        assert!(!super::is_on_initial_root(disk) && !super::is_on_initial_root(named));
     }
 }

@@ -36,6 +36,7 @@ use super::protocol::{self, MAX_GROUPS, Message, cut};
 use super::sandbox::Namespaces;
 use super::sys::{self, Parent, Resolve};
 
+mod failure;
 mod spec;
 mod volume;
 
@@ -316,8 +317,9 @@ impl Start<'_> {
         console: bool,
         late: Vec<LateVolume>,
     ) -> Result<(), StartError> {
-        let failed =
-            |error: &(dyn std::error::Error + 'static)| StartError::Create(crate::error::chain(error));
+        let failed = |error: &(dyn std::error::Error + 'static)| {
+            StartError::Create(failure::explain(&crate::error::chain(error), &config.process.cwd))
+        };
         let pid = self.namespaces.pid.as_ref().map(|pid| pid.as_fd());
         let pid = pid.or(self.target.map(|target| target.pid.as_fd()));
         let executor = ReportingExecutor {

@@ -38,6 +38,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         a_child_that_a_real_time_signal_ended_hides_no_other,
     ),
     ("a_working_directory_is_no_descriptor_of_nodlet", a_working_directory_is_no_descriptor_of_nodlet),
+    ("what_libcontainer_refuses_names_its_cause", what_libcontainer_refuses_names_its_cause),
 ];
 
 fn volume(path: &Path, destination: &str) -> MountConfig {
@@ -415,5 +416,33 @@ fn a_working_directory_is_no_descriptor_of_nodlet() {
             }
             other => panic!("{other:?}"),
         }
+    }
+}
+
+fn what_libcontainer_refuses_names_its_cause() {
+    let pod = Pod::new("causes");
+    let data = pod.root.join("data");
+    fs::create_dir(&data).unwrap();
+    fs::write(data.join("file"), "").unwrap();
+    symlink("/etc/passwd", data.join("link")).unwrap();
+    for (cwd, read_only, message) in [
+        (
+            "/data/missing",
+            true,
+            "create the container: the working directory /data/missing is missing, is no directory, or cannot \
+             be entered",
+        ),
+        (
+            "/data/link",
+            false,
+            "create the container: the working directory /data/link is missing, is no directory, or cannot be \
+             entered",
+        ),
+        ("/data/file", false, "make the working directory /data/file: Not a directory (os error 20)"),
+    ] {
+        let mut config = pod.container("app", &[]);
+        config.mounts = vec![MountConfig { read_only, ..volume(&data, "/data") }];
+        config.process.cwd = cwd.into();
+        assert_eq!(failure(&pod, &config), message);
     }
 }
