@@ -192,3 +192,52 @@ fn without_watches_manifests_are_looked_at_from_time_to_time_and_down_works() {
         drop(limit);
     }
 }
+
+/// Puts the calling thread, and what it starts, on the file system that the kernel unpacked the
+/// initramfs to, as if the guest's first process had not left it.
+fn return_to_the_initial_root() {
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    let none = None::<&str>;
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).expect("this is root");
+    let private = nix::mount::MsFlags::MS_REC | nix::mount::MsFlags::MS_PRIVATE;
+    nix::mount::mount(none, "/", none, private, none).expect("mounts can be made private");
+    let places = [c"/proc", c"/sys", c"/dev", c"/run", c"/tmp"];
+    let mounts = places.map(|place| {
+        let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_RECURSIVE as libc::c_uint;
+        // SAFETY: a C string that outlives the call, which returns a new descriptor.
+        unsafe {
+            let fd = libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, place.as_ptr(), flags);
+            assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+            OwnedFd::from_raw_fd(fd as i32)
+        }
+    });
+    let own = fs::File::open("/proc/thread-self/ns/mnt").expect("/proc is there");
+    nix::mount::umount2("/", nix::mount::MntFlags::MNT_DETACH).expect("the root can be taken away");
+    // The root of a namespace is its first mount, and what lies over that.
+    nix::sched::setns(own, nix::sched::CloneFlags::CLONE_NEWNS).expect("it is this thread's own");
+    for (mount, place) in mounts.iter().zip(places) {
+        // SAFETY: C strings that outlive the call.
+        let moved = unsafe {
+            let from = mount.as_raw_fd();
+            let flags = libc::MOVE_MOUNT_F_EMPTY_PATH;
+            libc::syscall(libc::SYS_move_mount, from, c"".as_ptr(), libc::AT_FDCWD, place.as_ptr(), flags)
+        };
+        assert!(moved == 0, "{place:?}: {}", std::io::Error::last_os_error());
+    }
+    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").expect("/proc is there");
+    assert!(mounts.lines().any(|line| line.contains(" / / ") && line.contains(" - rootfs ")), "{mounts}");
+}
+
+#[test]
+#[ignore = "needs a kernel of its own: cargo xtask guest"]
+fn on_an_initramfs_that_was_not_left_the_pod_says_what_to_do() {
+    return_to_the_initial_root();
+    let device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    let sentence = "nodlet runs on the kernel's initial root file system (an initramfs), which no process can \
+                    leave; let its init mount a tmpfs or a disk and `switch_root` to it before it starts nodlet";
+    device.wait_for("an event that says so", || {
+        device.pod("web").events().iter().any(|event| event.contains(sentence))
+    });
+    assert_eq!(device.pod("web").phase(), "Pending");
+}

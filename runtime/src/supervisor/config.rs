@@ -108,6 +108,25 @@ pub struct ContainerConfig {
     pub termination_message: Option<TerminationMessage>,
 }
 
+/// What of a [`ContainerConfig`] the supervisor itself needs. Not the process: its environment may
+/// hold secrets of one container, and a copy of the supervisor's memory comes, before another
+/// program replaces it, into PID namespaces of others.
+#[derive(Debug, Deserialize)]
+pub(super) struct SupervisedContainer {
+    pub(super) layers: Vec<String>,
+    pub(super) cgroup: CgroupPaths,
+    #[serde(default)]
+    pub(super) stdin: bool,
+    #[serde(default)]
+    pub(super) stdin_once: bool,
+    #[serde(default)]
+    pub(super) tty: bool,
+    #[serde(default)]
+    pub(super) target: Option<String>,
+    pub(super) log: LogConfig,
+    pub(super) termination_message: Option<TerminationMessage>,
+}
+
 /// `terminationMessagePath` and its policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminationMessage {

@@ -39,6 +39,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ),
     ("a_working_directory_is_no_descriptor_of_nodlet", a_working_directory_is_no_descriptor_of_nodlet),
     ("what_libcontainer_refuses_names_its_cause", what_libcontainer_refuses_names_its_cause),
+    ("a_supervisor_keeps_no_environment_in_memory", a_supervisor_keeps_no_environment_in_memory),
 ];
 
 fn volume(path: &Path, destination: &str) -> MountConfig {
@@ -445,4 +446,31 @@ fn what_libcontainer_refuses_names_its_cause() {
         config.process.cwd = cwd.into();
         assert_eq!(failure(&pod, &config), message);
     }
+}
+
+/// Its memory is copied for each process that it executes in a container.
+fn a_supervisor_keeps_no_environment_in_memory() {
+    use std::os::unix::fs::FileExt;
+    let pod = Pod::new("secrets");
+    let (secret, argument) = ("needle-of-the-environment", "needle-of-an-argument");
+    let mut config = pod.container("app", &["wait"]);
+    config.process.env.push(format!("PASSWORD={secret}"));
+    pod.start(config_number(&config), &config);
+    pod.exec(1, &config, &[&format!("out={argument}")]);
+    let pid = pod.pid();
+    let memory = fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let mut bytes = Vec::new();
+    for map in maps.lines().filter(|map| map.contains(" rw")) {
+        let (from, to) = map.split(' ').next().unwrap().split_once('-').unwrap();
+        let address = |text: &str| u64::from_str_radix(text, 16).unwrap();
+        let mut part = vec![0; (address(to) - address(from)) as usize];
+        // The kernel's own pages cannot be read.
+        if memory.read_exact_at(&mut part, address(from)).is_ok() {
+            bytes.extend(part);
+        }
+    }
+    let holds = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+    assert!(holds("sha256:0"), "the name of its layer is in there");
+    assert!(!holds(secret) && !holds(argument));
 }

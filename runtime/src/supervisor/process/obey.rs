@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use super::{MAX_ATTEMPTS, MAX_EXECS, Process, SCRATCH, START_TIMEOUT, Sandbox};
 use crate::supervisor::attempt::{Attempt, State, Told, User, pipe};
-use crate::supervisor::config::{ContainerConfig, SandboxConfig};
+use crate::supervisor::config::{SandboxConfig, SupervisedContainer};
 use crate::supervisor::console::{self, Console};
 use crate::supervisor::enter::{self, Enter, Exec, ExecState};
 use crate::supervisor::exit;
@@ -129,7 +129,7 @@ impl Process {
         let mut descriptors = descriptors.into_iter();
         let memfd = descriptors.next().ok_or("read the container's configuration: it did not come")?;
         let layers: Vec<OwnedFd> = descriptors.collect();
-        let config: ContainerConfig = protocol::read_memfd(memfd.as_fd())
+        let config: SupervisedContainer = protocol::read_memfd(memfd.as_fd())
             .map_err(|error| format!("read the container's configuration: {error}"))?;
         if config.layers.len() != layers.len() || layers.is_empty() {
             return Err(format!("find the layers: {} of {} came", layers.len(), config.layers.len()));
