@@ -309,3 +309,23 @@ fn what_a_thread_was_needed_for_leaves_none_behind_and_the_agent_sleeps() {
         switched == earlier
     });
 }
+
+/// The usual manifest for a modem: libcontainer makes a node of the same name for a privileged container.
+#[test]
+fn a_device_of_the_board_can_be_a_volume_of_a_privileged_pod() {
+    let device = Device::start();
+    let text = manifest::pod_of(
+        "modem",
+        &[manifest::container(
+            "app",
+            "open /dev/null then open /dev/random then ls /dev/net then print opened then sleep",
+            "securityContext: {privileged: true}\nvolumeMounts:\n- {name: serial, mountPath: /dev/null}\n\
+             - {name: zero, mountPath: /dev/random}\n- {name: net, mountPath: /dev/net}",
+        )],
+        "volumes:\n- {name: serial, hostPath: {path: /dev/null, type: CharDevice}}\n\
+         - {name: zero, hostPath: {path: /dev/zero}}\n- {name: net, hostPath: {path: /dev/net}}",
+    );
+    device.write_manifest("modem.yaml", &text);
+    device.pod("modem").wait_log("app", "opened");
+    assert_eq!(device.pod("modem").container("app").restart_count(), 0);
+}
