@@ -186,7 +186,10 @@ fn an_image_with_something_else_where_every_container_has_a_directory_is_told_wh
         });
         let text = manifest::pod_with(name, "print up then sleep", "restartPolicy: Never");
         device.write_manifest(&format!("{name}.yaml"), &text.replace("localhost/demo:1", &image));
-        let said = format!("failed to make the container's own /{directory}: Not a directory");
+        let said = format!(
+            "failed to make the container's own /{directory}: the image has something else there; it must be a \
+             directory or missing"
+        );
         device.wait_for(&said, || device.pod(name).container("app").message().contains(&said));
     }
 }

@@ -461,7 +461,14 @@ pub(super) fn prepare_root(root: BorrowedFd) -> Result<File, StartError> {
     let own = |path: &'static str| move |source: io::Error| StartError::Own { path, source };
     for directory in ["/proc", "/sys", DEV] {
         // libcontainer mounts on no link, and does not say why it failed.
-        make_directories(root, Path::new(directory)).map_err(own(directory))?;
+        make_directories(root, Path::new(directory))
+            .map_err(|error| match error.raw_os_error() {
+                Some(libc::ELOOP | libc::ENOTDIR) => {
+                    io::Error::other("the image has something else there; it must be a directory or missing")
+                }
+                _ => error,
+            })
+            .map_err(own(directory))?;
     }
     let on = |path: &str, kind: &str, flags: MsFlags, options: &str| -> io::Result<()> {
         let point = open_in_root(root, Path::new(path), libc::O_PATH | libc::O_DIRECTORY)?;
