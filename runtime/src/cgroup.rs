@@ -18,6 +18,7 @@ mod devices;
 mod hierarchy;
 mod limits;
 mod place;
+mod quota;
 mod tree;
 mod unpacker;
 
@@ -38,6 +39,7 @@ use self::hierarchy::{Controller, Hierarchies, Home};
 pub use self::limits::ContainerLimits;
 pub(crate) use self::limits::memory_of;
 use self::limits::{MIN_SHARES, Target};
+pub(crate) use self::quota::lift_at as lift_cpu_limits;
 pub(crate) use self::tree::kill_headless;
 pub use self::unpacker::UnpackerCgroup;
 use crate::paths::Paths;
@@ -306,6 +308,15 @@ impl PodCgroup {
         self.relative.file_name().and_then(OsStr::to_str).unwrap_or_default()
     }
 
+    /// Sets the cpu limit of the pod as a whole again: the end of another container may have
+    /// lifted it (`cgroup/quota.rs`).
+    pub fn renew_cpu_limit(&self, pod: &Pod) -> Result<(), CgroupError> {
+        match ContainerLimits::of_pod(pod).cpu_quota_us {
+            Some(quota) => Target::new(&self.hierarchies, &self.relative).renew_quota(quota),
+            None => Ok(()),
+        }
+    }
+
     /// Makes the leaf of one run of a container. One of an earlier run that was
     /// never removed is replaced, but not while a process is in it.
     pub fn leaf(&self, container: &str, number: u32, limits: &ContainerLimits) -> Result<Leaf, CgroupError> {
@@ -337,8 +348,9 @@ impl PodCgroup {
         self.hierarchies.unified.join(&self.relative)
     }
 
-    /// Kills every process of the pod.
+    /// Kills every process of the pod, and lifts its cpu limits so that they end at once.
     pub fn kill(&self) -> Result<(), CgroupError> {
+        quota::lift(&self.hierarchies, &self.relative);
         tree::kill_all(&self.unified())
     }
 
@@ -427,8 +439,9 @@ impl Leaf {
         }
     }
 
-    /// Kills every process of the run.
+    /// Kills every process of the run, and lifts its cpu limit and its pod's so that they end at once.
     pub fn kill(&self) -> Result<(), CgroupError> {
+        quota::lift(&self.hierarchies, &self.relative);
         tree::kill_all(&self.unified())
     }
 

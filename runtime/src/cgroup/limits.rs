@@ -194,6 +194,17 @@ impl<'a> Target<'a> {
         taken(&directory, "cpu quota", quota, found)
     }
 
+    /// Writes a cpu limit that this cgroup has had before, and may have lost.
+    pub(super) fn renew_quota(&self, quota: i64) -> Result<(), CgroupError> {
+        match self.directory(Controller::Cpu) {
+            Some((directory, true)) => write_if_there(&directory.join("cpu.max"), &quota.to_string()),
+            Some((directory, false)) => {
+                write_if_there(&directory.join("cpu.cfs_quota_us"), &quota.to_string())
+            }
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn set_memory(&self, limit: u64) -> Result<(), CgroupError> {
         let (directory, v2) = self.required(Controller::Memory, "a memory limit")?;
         let memory = MemController::new(directory.clone(), directory.clone(), v2);
@@ -267,7 +278,7 @@ impl<'a> Target<'a> {
 
 /// Writes a file that not every kernel has. Not `fs::write`: that would make one, which
 /// cgroups answer with "permission denied".
-fn write_if_there(path: &Path, text: &str) -> Result<(), CgroupError> {
+pub(super) fn write_if_there(path: &Path, text: &str) -> Result<(), CgroupError> {
     match fs::OpenOptions::new().write(true).truncate(true).open(path) {
         Ok(mut file) => file.write_all(text.as_bytes()).map_err(CgroupError::file("write", path)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),

@@ -506,3 +506,36 @@ fn loads_of_one_store_share_the_cgroup_of_the_process_that_unpacks() {
     });
     assert!(!procs.exists());
 }
+
+#[test]
+fn a_kill_lifts_the_cpu_limits_of_container_and_pod_and_the_next_start_renews_that_of_the_pod() {
+    let scratch = Scratch::new();
+    let (kernel, limited) = (&scratch.0.hierarchies, "{limits: {cpu: 100m}}");
+    let pod = pod("q", &[limited, limited]);
+    let cgroup = scratch.0.pod(&pod).unwrap();
+    let limits = ContainerLimits::of(&pod, ContainerIndex(0));
+    let [killed, beside] = [("c0", 0), ("c1", 0)].map(|(name, run)| cgroup.leaf(name, run, &limits).unwrap());
+    let quota = |of: &Path| {
+        let text = read(of, kernel, Controller::Cpu, "cpu.cfs_quota_us", "cpu.max");
+        text.split(' ').next().unwrap().parse::<i64>().unwrap_or(-1)
+    };
+    let all = || [&cgroup.relative, &killed.relative, &beside.relative].map(|relative| quota(relative));
+    assert_eq!(all(), [20_000, 10_000, 10_000]);
+
+    // An executed process ends in the time of the container.
+    killed.kill_exec(1).unwrap();
+    assert_eq!(all(), [20_000, 10_000, 10_000]);
+    killed.kill().unwrap();
+    assert_eq!(all(), [-1, -1, 10_000]);
+    killed.remove().unwrap();
+    cgroup.renew_cpu_limit(&pod).unwrap();
+    let killed = cgroup.leaf("c0", 1, &limits).unwrap();
+    let all = || [&cgroup.relative, &killed.relative, &beside.relative].map(|relative| quota(relative));
+    assert_eq!(all(), [20_000, 10_000, 10_000]);
+
+    // As a supervisor does, which knows one path alone.
+    super::quota::lift_at(&beside.unified());
+    assert_eq!(all(), [-1, 10_000, -1]);
+    cgroup.kill().unwrap();
+    assert_eq!(all(), [-1, -1, -1]);
+}

@@ -106,8 +106,11 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
 
     let host_name = pod_files::host_name().map_err(|error| create(&error))?;
     let limits = ContainerLimits::of(&wanted.pod, attempt.container);
-    let leaf =
-        sandbox.cgroup.leaf(&container.name, attempt.number, &limits).map_err(|error| create(&error))?;
+    let leaf = sandbox
+        .cgroup
+        .renew_cpu_limit(&wanted.pod)
+        .and_then(|()| sandbox.cgroup.leaf(&container.name, attempt.number, &limits))
+        .map_err(|error| create(&error))?;
     let facts = Facts {
         ip: sandbox.ip,
         host_ip: shell.network.borrow().host_ip(),

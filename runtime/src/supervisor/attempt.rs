@@ -138,7 +138,7 @@ impl Attempt {
     /// SIGKILL to all that is left of it.
     pub(super) fn kill(&self) {
         // A cgroup that is gone has nobody in it.
-        let _ = sys::kill_cgroup(&self.leaf);
+        let _ = sys::kill_leaf(&self.leaf);
     }
 
     /// Whether its cgroup holds a process, or it is not known yet how the last one ended.

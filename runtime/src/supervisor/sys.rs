@@ -443,6 +443,12 @@ pub(super) fn set_name(name: &CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
+/// SIGKILL to every process of a leaf, and no cpu limit that would delay their end.
+pub(super) fn kill_leaf(directory: &Path) -> io::Result<()> {
+    crate::cgroup::lift_cpu_limits(directory);
+    kill_cgroup(directory)
+}
+
 /// SIGKILL to every process of a cgroup of the v2 hierarchy and of those below it.
 pub(super) fn kill_cgroup(directory: &Path) -> io::Result<()> {
     std::fs::write(directory.join("cgroup.kill"), "1")?;

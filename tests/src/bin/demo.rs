@@ -27,6 +27,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
+#[path = "demo/attack.rs"]
+mod attack;
 #[path = "../binary.rs"]
 #[allow(unreachable_pub, reason = "in the library it is reached")]
 mod binary;
@@ -48,8 +50,10 @@ time     sleep [SECONDS] · exit CODE [AFTER_SECONDS] · fail-once FILE · abort
          on-term CODE [SECONDS] · on-signal SIGNAL (as on SIGTERM) · ignore-signals (all that can be)
 load     hog MIB · hog-once FILE MIB · forks COUNT · spin · child STEP (and waits for it) · leave STEP (and does not)
          daemon STEP (forked twice, in a session of its own)
+attack   bomb COUNT (that many processes, which all use the processor) · exhaust (as many as the kernel lets it)
+         frame HEX (sent out of eth0 as it is)
 devices  mknod FILE MAJOR MINOR · open FILE
-network  serve PORT DIR · listen PORT · mirror ADDRESS:PORT · deaf ADDRESS:PORT · get URL · connect HOST:PORT
+network  serve PORT DIR · listen PORT · datagrams PORT · mirror ADDRESS:PORT · deaf ADDRESS:PORT · get URL · connect HOST:PORT
 ipc      ipc sysv-make|sysv-has KEY · ipc posix-make|posix-has NAME
 ";
 
@@ -172,6 +176,10 @@ fn run(step: &[String]) -> Result<(), Failure> {
             Signal::iterator().filter(can_be).for_each(|signal| on_signal(signal, SigHandler::SigIgn));
         }
         ["hog", mib] => hog(mib.parse()?),
+        ["bomb", count] => attack::bomb(count.parse()?)?,
+        ["exhaust"] => attack::exhaust()?,
+        ["frame", digits] => attack::frame(digits)?,
+        ["datagrams", port] => attack::datagrams(port.parse()?)?,
         ["forks", count] => forks(count.parse()?)?,
         ["child", step @ ..] => println!("{}", Command::new("/proc/self/exe").args(step).status()?),
         ["leave", step @ ..] => drop(Command::new("/proc/self/exe").args(step).spawn()?),

@@ -181,7 +181,7 @@ impl Process {
         };
         if made.is_err() && config.share_process_namespace {
             // What the helper has left, if it died after it had forked that.
-            let _ = sys::kill_cgroup(&config.pause_cgroup.unified);
+            let _ = sys::kill_leaf(&config.pause_cgroup.unified);
         }
         let host_link = config.network.as_ref().map(|network| network.host_link.clone());
         self.sandbox = match made {

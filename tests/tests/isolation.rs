@@ -1,0 +1,295 @@
+//! Attacks on the board and on other pods from inside a container: see `docs/security.md`.
+
+use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nodlet_tests::{Device, TestPod, manifest};
+
+/// What is destined for a bridge itself by this address (LLDP), and so passed on by none.
+const NEAREST_BRIDGE: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e];
+
+/// Sends an Ethernet frame from a pod.
+#[track_caller]
+fn send(pod: TestPod<'_>, frame: &[u8]) {
+    let digits: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+    pod.exec("app", ["/bin/demo", "frame", &digits]).ok();
+}
+
+fn ethernet(to: [u8; 6], from: [u8; 6], kind: u16, payload: &[u8]) -> Vec<u8> {
+    [&to[..], &from, &kind.to_be_bytes(), payload].concat()
+}
+
+/// The sum that IP, ICMPv6 and UDP end a header with.
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    (!(sum as u16)).to_be_bytes()
+}
+
+/// An ICMPv6 router advertisement to all nodes. Its router is none (lifetime 0), so that a host
+/// that believes it loses no route; its prefix asks for an address below 2001:db8:666::/64, which
+/// is for documentation.
+fn router_advertisement(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
+    let source = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0x58, 0xff, 0xfe, 0, 0x66, 0x66, 0x66];
+    let all_nodes = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let header = [134, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    // Option 3: /64, on-link and autonomous, valid and preferred for ten minutes.
+    let prefix = [3, 4, 64, 0xc0, 0, 0, 2, 88, 0, 0, 2, 88, 0, 0, 0, 0];
+    let network = [0x20, 1, 0xd, 0xb8, 6, 0x66, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut message = [&header[..], &prefix, &network].concat();
+    let length = message.len() as u8;
+    let pseudo = [&source[..], &all_nodes, &[0, 0, 0, length, 0, 0, 0, 58], &message].concat();
+    message[2..4].copy_from_slice(&checksum(&pseudo));
+    let ip = [&[0x60, 0, 0, 0, 0, length, 58, 255][..], &source, &all_nodes, &message].concat();
+    ethernet(to, from, 0x86dd, &ip)
+}
+
+/// A UDP datagram from port 4711.
+fn datagram(ethernet_of: ([u8; 6], [u8; 6]), from: Ipv4Addr, to: (Ipv4Addr, u16), text: &str) -> Vec<u8> {
+    let length = 28 + text.len() as u16;
+    let mut ip = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0].to_vec();
+    ip[2..4].copy_from_slice(&length.to_be_bytes());
+    ip.extend(from.octets());
+    ip.extend(to.0.octets());
+    let sum = checksum(&ip);
+    ip[10..12].copy_from_slice(&sum);
+    // Without a sum, as UDP allows over IPv4.
+    for number in [4711, to.1, length - 20, 0] {
+        ip.extend(number.to_be_bytes());
+    }
+    ip.extend(text.as_bytes());
+    ethernet(ethernet_of.0, ethernet_of.1, 0x0800, &ip)
+}
+
+/// An ARP request by which whoever has `target` learns that `sender` is at `hardware`.
+fn arp_request(
+    ethernet_of: ([u8; 6], [u8; 6]),
+    hardware: [u8; 6],
+    sender: Ipv4Addr,
+    target: Ipv4Addr,
+) -> Vec<u8> {
+    let fixed = [0, 1, 8, 0, 6, 4, 0, 1];
+    let payload = [&fixed[..], &hardware, &sender.octets(), &[0; 6], &target.octets()].concat();
+    ethernet(ethernet_of.0, ethernet_of.1, 0x0806, &payload)
+}
+
+fn address(pod: TestPod<'_>) -> Ipv4Addr {
+    pod.ip().parse().expect("a pod has an IPv4 address")
+}
+
+/// Of the pods' range, which is a /24.
+fn gateway(pod: TestPod<'_>) -> Ipv4Addr {
+    let [a, b, c, _] = address(pod).octets();
+    Ipv4Addr::new(a, b, c, 1)
+}
+
+fn hardware_address(pod: TestPod<'_>) -> [u8; 6] {
+    let text = pod.exec("app", ["/bin/demo", "cat", "/sys/class/net/eth0/address"]).ok();
+    let bytes: Vec<u8> =
+        text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).expect("two digits")).collect();
+    bytes.try_into().expect("six bytes")
+}
+
+/// The bridge of a device, found by its address, and the hosts' ends of its pods' links.
+fn links(gateway: Ipv4Addr) -> (String, Vec<String>) {
+    let listed = std::process::Command::new("ip").args(["-br", "-4", "address"]).output().expect("iproute2");
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let line =
+        listed.lines().find(|line| line.contains(&format!("{gateway}/"))).expect("the bridge is there");
+    let bridge = line.split_whitespace().next().expect("a name").to_owned();
+    let ports = fs::read_dir(format!("/sys/class/net/{bridge}/brif")).expect("it is a bridge");
+    let ports = ports.map(|port| port.expect("it can be read").file_name().to_string_lossy().into_owned());
+    let ports: Vec<String> = ports.collect();
+    (bridge, ports)
+}
+
+fn hexadecimal(address: [u8; 6]) -> String {
+    address.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// The hardware address that a table of /proc/net/arp has for `address`.
+fn neighbour(table: &str, address: Ipv4Addr) -> Option<String> {
+    let line = table.lines().find(|line| line.split_whitespace().next() == Some(&address.to_string()))?;
+    line.split_whitespace().nth(3).map(str::to_owned)
+}
+
+fn two_pods(device: &Device) {
+    device.write_manifest("attacker.yaml", &manifest::pod("attacker", "sleep"));
+    device.write_manifest("victim.yaml", &manifest::pod("victim", "datagrams 4000"));
+    device.pod("attacker").wait_ready();
+    device.pod("victim").wait_ready();
+    device.pod("victim").wait_log("app", "bound");
+}
+
+#[test]
+fn a_router_advertisement_of_a_pod_is_taken_by_neither_the_host_nor_another_pod() {
+    let device = Device::start();
+    two_pods(&device);
+    let (attacker, victim) = (device.pod("attacker"), device.pod("victim"));
+    let own = hardware_address(attacker);
+    let socket = UdpSocket::bind((gateway(attacker), 0)).expect("the gateway is the host's");
+    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("more than none");
+    let port = socket.local_addr().expect("it is bound").port();
+    for to in [[0x33, 0x33, 0, 0, 0, 1], [0xff; 6], NEAREST_BRIDGE] {
+        send(attacker, &router_advertisement(to, own));
+    }
+    // After these: what came before has been looked at when they are there.
+    for (pod, to) in [(None, (gateway(attacker), port)), (Some(victim), (address(victim), 4000))] {
+        send(attacker, &datagram(([0xff; 6], own), address(attacker), to, "last"));
+        match pod {
+            Some(pod) => pod.wait_log("app", "says last"),
+            None => drop(socket.recv_from(&mut [0; 100]).expect("an honest datagram arrives")),
+        }
+    }
+    let believed = |addresses: &str| -> Vec<String> {
+        addresses.lines().filter(|line| line.starts_with("20010db80666")).map(str::to_owned).collect()
+    };
+    let host = fs::read_to_string("/proc/net/if_inet6").expect("this kernel has IPv6");
+    assert_eq!(believed(&host), Vec::<String>::new(), "the host took an address");
+    let inside = victim.exec("app", ["/bin/demo", "cat", "/proc/net/if_inet6"]).ok();
+    assert_eq!(believed(&inside), Vec::<String>::new(), "another pod took an address");
+}
+
+#[test]
+fn the_hosts_side_of_the_pods_network_takes_nothing_but_packets() {
+    let device = Device::start();
+    two_pods(&device);
+    let (bridge, ports) = links(gateway(device.pod("attacker")));
+    assert_eq!(ports.len(), 2, "{ports:?}");
+    for link in ports.iter().chain([&bridge]) {
+        for (name, expected) in [
+            ("ipv6/conf/LINK/disable_ipv6", "1"),
+            ("ipv6/conf/LINK/accept_ra", "0"),
+            ("ipv6/conf/LINK/autoconf", "0"),
+            ("ipv6/conf/LINK/accept_redirects", "0"),
+            ("ipv4/conf/LINK/accept_redirects", "0"),
+            ("ipv4/conf/LINK/send_redirects", "0"),
+            ("ipv4/conf/LINK/accept_source_route", "0"),
+            ("ipv4/conf/LINK/rp_filter", "1"),
+            ("ipv4/conf/LINK/arp_ignore", if *link == bridge { "1" } else { "8" }),
+        ] {
+            let path = Path::new("/proc/sys/net").join(name.replace("LINK", link));
+            let found = fs::read_to_string(&path).expect("this kernel has it");
+            assert_eq!(found.trim(), expected, "{}", path.display());
+        }
+    }
+}
+
+/// Where the kernel can (6.6).
+#[test]
+fn a_pod_cannot_send_as_another() {
+    let device = Device::start();
+    two_pods(&device);
+    device.write_manifest("third.yaml", &manifest::pod("third", "sleep"));
+    let (attacker, victim, third) = (device.pod("attacker"), device.pod("victim"), device.pod("third"));
+    third.wait_ready();
+    let (own, of_victim, of_third) =
+        (hardware_address(attacker), hardware_address(victim), hardware_address(third));
+    let to = (address(victim), 4000);
+    let honest = |text: &str| datagram((of_victim, own), address(attacker), to, text);
+    send(attacker, &honest("first"));
+    send(attacker, &datagram((of_victim, own), address(third), to, "as-third"));
+    send(attacker, &datagram((of_victim, own), gateway(victim), to, "as-gateway"));
+    send(attacker, &datagram((of_victim, of_third), address(attacker), to, "from-third"));
+    send(attacker, &datagram((of_victim, of_third), address(third), to, "wholly-third"));
+    send(attacker, &honest("last"));
+    victim.wait_log("app", "says last");
+    let expected: String =
+        ["first", "last"].map(|text| format!("{} says {text}\n", address(attacker))).concat();
+    assert_eq!(victim.logs("app").strip_prefix("bound\n"), Some(expected.as_str()));
+}
+
+#[test]
+fn a_pod_cannot_redirect_what_others_send_by_arp() {
+    let device = Device::start();
+    two_pods(&device);
+    device.write_manifest("third.yaml", &manifest::pod("third", "sleep"));
+    let (attacker, victim, third) = (device.pod("attacker"), device.pod("victim"), device.pod("third"));
+    third.wait_ready();
+    let (own, of_victim) = (hardware_address(attacker), hardware_address(victim));
+    for claimed in [gateway(victim), address(third)] {
+        send(attacker, &arp_request((of_victim, own), own, claimed, address(victim)));
+    }
+    send(attacker, &arp_request(([0xff; 6], own), own, address(third), gateway(victim)));
+    // After these: what came before has been looked at when they are there.
+    let seen_by_victim = || victim.exec("app", ["/bin/demo", "cat", "/proc/net/arp"]).ok();
+    let seen_by_host = || fs::read_to_string("/proc/net/arp").expect("/proc is mounted");
+    for to in [address(victim), gateway(victim)] {
+        send(attacker, &arp_request(([0xff; 6], own), own, address(attacker), to));
+    }
+    let own = Some(hexadecimal(own));
+    device.wait_for("the attacker to be known", || {
+        neighbour(&seen_by_victim(), address(attacker)) == own
+            && neighbour(&seen_by_host(), address(attacker)) == own
+    });
+    let (inside, host) = (seen_by_victim(), seen_by_host());
+    assert_ne!(neighbour(&inside, gateway(victim)), own, "the gateway of another pod: {inside}");
+    assert_ne!(neighbour(&inside, address(third)), own, "a third pod, to another: {inside}");
+    assert_ne!(neighbour(&host, address(third)), own, "a third pod, to the host: {host}");
+}
+
+/// The cgroup of the one pod of the device in the hierarchy that has the controller.
+fn pod_cgroup(device: &Device, controller: &str) -> PathBuf {
+    let uid = device.pod("bomb").uid();
+    let own = format!("/sys/fs/cgroup/{controller}/");
+    let cgroups = device.cgroups();
+    let is_v1 = Path::new(&own).exists();
+    let found = cgroups.iter().find(|path| {
+        path.ends_with(format!("pod{uid}"))
+            && path.to_string_lossy().contains("/kubepods")
+            && path.starts_with(&own) == is_v1
+    });
+    found.unwrap_or_else(|| panic!("no cgroup of the pod in {cgroups:?}")).clone()
+}
+
+#[test]
+fn a_pod_that_is_killed_does_not_wait_for_its_cpu_limit() {
+    let device = Device::start();
+    let container = manifest::container("app", "bomb 1000 then sleep", "resources: {limits: {cpu: 20m}}");
+    device.write_manifest(
+        "bomb.yaml",
+        &manifest::pod_of("bomb", &[container], "terminationGracePeriodSeconds: 1"),
+    );
+    device.pod("bomb").wait_log("app", "1000 children");
+    let since = Instant::now();
+    device.remove_manifest("bomb.yaml");
+    // Its grace, and what two busy cores need to end as many processes.
+    device.wait_within(Duration::from_secs(15), "the end of the pod", || device.pods().is_empty());
+    eprintln!("gone after {:?}", since.elapsed());
+}
+
+#[test]
+fn a_pod_has_a_share_of_the_processes_of_the_machine_and_others_start_beside_it() {
+    let device = Device::start();
+    device.write_manifest(
+        "bomb.yaml",
+        &manifest::pod_with("bomb", "sleep", "terminationGracePeriodSeconds: 1"),
+    );
+    device.pod("bomb").wait_ready();
+    let limit = fs::read_to_string(pod_cgroup(&device, "pids").join("pids.max")).expect("it is there");
+    let limit: u64 = limit.trim().parse().expect("a number of processes");
+    let read = |path: &str| {
+        fs::read_to_string(path).expect("/proc is mounted").trim().parse::<u64>().expect("a number")
+    };
+    let machine = read("/proc/sys/kernel/pid_max").min(read("/proc/sys/kernel/threads-max"));
+    assert!(limit <= machine * 15 / 100, "{limit} of {machine}");
+
+    device.write_manifest(
+        "again.yaml",
+        &manifest::pod_with("again", "exhaust", "terminationGracePeriodSeconds: 1"),
+    );
+    device.pod("again").wait_log("app", "full after");
+    device.write_manifest("other.yaml", &manifest::pod("other", "sleep"));
+    device.pod("other").wait_ready();
+    device.pod("other").exec("app", ["/bin/demo", "print", "here"]).ok();
+    device.remove_manifest("again.yaml");
+    device.wait_within(Duration::from_secs(15), "the end of the pod", || {
+        !device.pods().contains(&"again".to_owned())
+    });
+    assert!(device.pod("other").is_ready());
+}
