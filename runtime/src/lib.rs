@@ -26,6 +26,7 @@
 //!    [`storage`]; [`paths`] says where everything lies.
 
 pub mod api;
+mod bpf;
 pub mod cgroup;
 pub mod container_config;
 pub mod engine;

@@ -4,11 +4,14 @@
 //! and a veth pair to one bridge, whose address, the first of the range, is the
 //! pods' gateway. This module makes the bridge and gives addresses out; the
 //! supervisor makes a pod's link (`supervisor/sandbox.rs`), with the requests of
-//! `network/netlink.rs`. It must never touch a link, route or sysctl of the
+//! `network/netlink.rs`. What the host accepts from pods is in `network/guard.rs`, what pods can
+//! send in `network/filter.rs`. It must never touch a link, route or sysctl of the
 //! machine that is not ours: whoever wants pods to reach further than the host
 //! sets up forwarding. Our links are told by their names, which begin with
 //! `nl<hash of the root>`.
 
+pub mod filter;
+pub mod guard;
 pub mod netlink;
 
 use std::collections::BTreeMap;
@@ -35,6 +38,8 @@ pub struct Network {
     range: Range,
     bridge: String,
     addresses: BTreeMap<Uid, Ipv4Addr>,
+    /// The bridge whose links this agent has guarded.
+    guarded: Option<u32>,
 }
 
 impl Network {
@@ -66,7 +71,7 @@ impl Network {
     }
 
     fn of(paths: &Paths, range: Range) -> Network {
-        Network { range, bridge: format!("nl{}", paths.hash()), addresses: BTreeMap::new() }
+        Network { range, bridge: format!("nl{}", paths.hash()), addresses: BTreeMap::new(), guarded: None }
     }
 
     /// Gives `pod` the lowest free address, or the one that it has; `None` with `hostNetwork`.
@@ -107,6 +112,7 @@ impl Network {
         let bridge = link_index(&self.bridge).ok();
         let addresses = netlink.addresses().map_err(failed("list the machine's addresses"))?;
         if bridge.is_some_and(|index| addresses.contains(&(index, self.range.gateway(), self.range.prefix))) {
+            self.guard(&mut netlink, bridge.unwrap_or_default())?;
             // Up already, or a no-op: cheaper than to ask.
             return netlink.set_up(bridge.unwrap_or_default()).map_err(failed("set the bridge up"));
         }
@@ -138,10 +144,47 @@ impl Network {
                 index
             }
         };
+        self.guard(&mut netlink, index)?;
         netlink
             .add_address(index, self.range.gateway(), self.range.prefix)
             .map_err(failed("give the bridge its address"))?;
         netlink.set_up(index).map_err(failed("set the bridge up"))
+    }
+
+    /// Makes the bridge with the index `bridge`, and the links of pods that an earlier agent made,
+    /// take no configuration from pods. Once for each bridge.
+    fn guard(&mut self, netlink: &mut Netlink, bridge: u32) -> Result<(), NetworkError> {
+        if self.guarded == Some(bridge) {
+            return Ok(());
+        }
+        let failed =
+            |source| NetworkError::Kernel { operation: "guard the host against the pods' network", source };
+        guard::load_ipv6();
+        let links = if_nameindex().map_err(|errno| failed(errno.into()))?;
+        for link in &links {
+            let name = link.name().to_string_lossy();
+            // The bridge's own name is the shortest of those.
+            if !name.starts_with(&self.bridge) {
+                continue;
+            }
+            let values = if *name == *self.bridge { guard::BRIDGE_IPV4 } else { guard::PORT_IPV4 };
+            let guarded = guard::refuse_ipv6(&name)
+                .map_err(io::Error::from)
+                .and_then(|()| netlink.set_ipv4(link.index(), &values));
+            match guarded {
+                // The link of a pod that went meanwhile.
+                Err(_) if link_index(&name).is_err() => {}
+                guarded => guarded.map_err(failed)?,
+            }
+        }
+        if !filter::is_supported(bridge) {
+            log::info!(
+                "this kernel cannot filter what pods send (Linux 6.6 with CONFIG_BPF_SYSCALL can): a pod with \
+                 CAP_NET_RAW can send under the IPv4 address of another"
+            );
+        }
+        self.guarded = Some(bridge);
+        Ok(())
     }
 
     /// Whether the machine uses the range for something else already.

@@ -178,6 +178,13 @@ fn the_hosts_side_of_the_pods_network_takes_nothing_but_packets() {
             assert_eq!(found.trim(), expected, "{}", path.display());
         }
     }
+    // Where a pod is on the bridge is known, and not learnt from what pods send.
+    for port in &ports {
+        for flag in ["learning", "unicast_flood"] {
+            let path = format!("/sys/class/net/{port}/brport/{flag}");
+            assert_eq!(fs::read_to_string(&path).expect("it is a port").trim(), "0", "{path}");
+        }
+    }
 }
 
 /// Where the kernel can (6.6).

@@ -5,13 +5,13 @@
 //! would weigh more than all of this file.
 
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use cgroups_rs::fs::devices::{DevicePermissions, DeviceType, DevicesController};
 
 use super::CgroupError;
+use crate::bpf::{self, EXIT, Instruction, MOVE, instruction};
 
 /// What may be done with devices of a kind; everything else is refused.
 #[derive(Clone, Copy)]
@@ -86,24 +86,15 @@ pub(super) fn filter_v1(directory: &Path) -> Result<(), CgroupError> {
 pub(super) fn filter_v2(directory: &Path) -> Result<(), CgroupError> {
     let failed = |source| CgroupError::DeviceFilter { path: directory.to_owned(), source };
     let cgroup = File::open(directory).map_err(failed)?;
-    let program = load(&program()).map_err(failed)?;
+    let program = bpf::load(BPF_PROG_TYPE_CGROUP_DEVICE, &program()).map_err(failed)?;
     // MULTI: a filter of the service manager above us stays in force beside ours.
-    let attributes = Attach {
-        target: cgroup.as_raw_fd() as u32,
-        program: program.as_raw_fd() as u32,
-        kind: BPF_CGROUP_DEVICE,
-        flags: BPF_F_ALLOW_MULTI,
-    };
-    // SAFETY: `Attach` is the start of the kernel's bpf_attr for this command,
-    // lives through the call, and both descriptors are open.
-    unsafe { bpf(BPF_PROG_ATTACH, &raw const attributes) }.map_err(failed)?;
+    let target = cgroup.as_raw_fd().cast_unsigned();
+    bpf::attach(target, &program, BPF_CGROUP_DEVICE, BPF_F_ALLOW_MULTI).map_err(failed)?;
     // The cgroup holds the program from here on.
     Ok(())
 }
 
 // From linux/bpf.h.
-const BPF_PROG_LOAD: libc::c_long = 5;
-const BPF_PROG_ATTACH: libc::c_long = 8;
 const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
 const BPF_CGROUP_DEVICE: u32 = 6;
 const BPF_F_ALLOW_MULTI: u32 = 2;
@@ -111,64 +102,11 @@ const BPF_DEVCG_ACC_MKNOD: i32 = 1;
 const BPF_DEVCG_DEV_BLOCK: i32 = 1;
 const BPF_DEVCG_DEV_CHAR: i32 = 2;
 
-/// The part of the kernel's `bpf_attr` that loading takes.
-#[repr(C)]
-struct Load {
-    kind: u32,
-    instruction_count: u32,
-    instructions: u64,
-    license: u64,
-}
-
-/// The part of `bpf_attr` that attaching takes.
-#[repr(C)]
-struct Attach {
-    target: u32,
-    program: u32,
-    kind: u32,
-    flags: u32,
-}
-
-/// # Safety
-/// `attributes` must be what `command` reads, with valid pointers and descriptors.
-unsafe fn bpf<T>(command: libc::c_long, attributes: *const T) -> io::Result<i32> {
-    // SAFETY: the size tells the kernel how much to read; the rest is the caller's promise.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
-}
-
-fn load(program: &[Instruction]) -> io::Result<OwnedFd> {
-    let attributes = Load {
-        kind: BPF_PROG_TYPE_CGROUP_DEVICE,
-        instruction_count: program.len() as u32,
-        instructions: program.as_ptr() as u64,
-        license: c"Apache-2.0".as_ptr() as u64,
-    };
-    // SAFETY: `Load` is the start of bpf_attr for this command; the program and
-    // the license outlive the call, and the count is the slice's own.
-    let descriptor = unsafe { bpf(BPF_PROG_LOAD, &raw const attributes) }?;
-    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
-}
-
-/// `struct bpf_insn`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Instruction {
-    operation: u8,
-    /// Destination in the low half, source in the high one.
-    registers: u8,
-    offset: i16,
-    immediate: i32,
-}
-
 const LOAD_WORD: u8 = 0x61; // BPF_LDX | BPF_MEM | BPF_W
 const MOVE_REGISTER: u8 = 0xbc; // BPF_ALU | BPF_MOV | BPF_X
-const MOVE: u8 = 0xb4; // BPF_ALU | BPF_MOV | BPF_K
 const AND: u8 = 0x54; // BPF_ALU | BPF_AND | BPF_K
 const SHIFT_RIGHT: u8 = 0x74; // BPF_ALU | BPF_RSH | BPF_K
 const JUMP_IF_NOT: u8 = 0x55; // BPF_JMP | BPF_JNE | BPF_K: the upper halves are zero, and JMP32 needs Linux 5.1
-const EXIT: u8 = 0x95; // BPF_JMP | BPF_EXIT
 
 const RESULT: u8 = 0;
 const CONTEXT: u8 = 1;
@@ -176,12 +114,6 @@ const TYPE: u8 = 2;
 const ACCESS: u8 = 3;
 const MAJOR: u8 = 4;
 const MINOR: u8 = 5;
-
-const fn instruction(operation: u8, to: u8, from: u8, offset: i16, immediate: i32) -> Instruction {
-    // struct bpf_insn is a bit field: which half comes first follows the byte order.
-    let registers = if cfg!(target_endian = "little") { from << 4 | to } else { to << 4 | from };
-    Instruction { operation, registers, offset, immediate }
-}
 
 /// The rules as a program: 1 for yes, 0 for no, about the `bpf_cgroup_dev_ctx`
 /// {access << 16 | type, major, minor} that register 1 points to.

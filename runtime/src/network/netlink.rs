@@ -9,19 +9,31 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::RawFd;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
+use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
+
+// From linux/if_link.h and linux/socket.h.
+const IFLA_AF_SPEC: u16 = 26;
+const IFLA_INFO_SLAVE_DATA: u16 = 5;
+const IFLA_INET_CONF: u16 = 1;
+const IFLA_BRPORT_LEARNING: u16 = 8;
+const IFLA_BRPORT_UNICAST_FLOOD: u16 = 9;
+/// Passed over before Linux 5.18.
+const IFLA_BRPORT_LOCKED: u16 = 39;
+const AF_INET: u16 = 2;
+const AF_BRIDGE: u8 = 7;
 
 /// A socket to the kernel's routing tables.
 pub struct Netlink {
@@ -46,16 +58,21 @@ impl Netlink {
         self.change(RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Makes a veth pair: `name` here, up and a port of the bridge with index
-    /// `bridge`; `peer` in the network namespace `peer_namespace`, which never
-    /// passes through this one.
-    pub fn add_veth(&mut self, name: &str, bridge: u32, peer: &str, peer_namespace: RawFd) -> io::Result<()> {
+    /// Makes a veth pair: `name` here, a port of the bridge with index `bridge` that is not
+    /// up yet; `peer` in the network namespace `peer_namespace`, which never passes through
+    /// this one, with the hardware address `hardware`.
+    pub fn add_veth(
+        &mut self,
+        name: &str,
+        bridge: u32,
+        (peer, hardware): (&str, [u8; 6]),
+        peer_namespace: RawFd,
+    ) -> io::Result<()> {
         let mut other = LinkMessage::default();
         other.attributes.push(LinkAttribute::IfName(peer.to_owned()));
+        other.attributes.push(LinkAttribute::Address(hardware.to_vec()));
         other.attributes.push(LinkAttribute::NetNsFd(peer_namespace));
         let mut link = LinkMessage::default();
-        link.header.flags = LinkFlags::Up;
-        link.header.change_mask = LinkFlags::Up;
         link.attributes.push(LinkAttribute::IfName(name.to_owned()));
         link.attributes.push(LinkAttribute::Controller(bridge));
         link.attributes.push(LinkAttribute::LinkInfo(vec![
@@ -71,6 +88,52 @@ impl Netlink {
         link.header.index = index;
         link.attributes.push(LinkAttribute::Address(address.to_vec()));
         self.change(RouteNetlinkMessage::SetLink(link), 0)
+    }
+
+    /// Sets values of the link's IPv4 configuration: pairs of an `IPV4_DEVCONF_*` and its value.
+    pub fn set_ipv4(&mut self, index: u32, values: &[(u16, u32)]) -> io::Result<()> {
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        link.attributes.push(ipv4_configuration(values));
+        self.change(RouteNetlinkMessage::SetLink(link), 0)
+    }
+
+    /// Sets a port of a bridge up, with these values of its IPv4 configuration. The bridge
+    /// learns no address from what comes in by it, sends nothing out of it that is for an
+    /// unknown address, and takes nothing in from a sender that is not known to be there.
+    pub fn set_port_up(&mut self, index: u32, values: &[(u16, u32)]) -> io::Result<()> {
+        let flags = [(IFLA_BRPORT_LEARNING, 0), (IFLA_BRPORT_UNICAST_FLOOD, 0), (IFLA_BRPORT_LOCKED, 1)];
+        let flags: Vec<u8> = flags.iter().flat_map(|(kind, value)| attribute(*kind, &[*value])).collect();
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        link.header.flags = LinkFlags::Up;
+        link.header.change_mask = LinkFlags::Up;
+        link.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Other(IFLA_INFO_SLAVE_DATA, flags)]));
+        link.attributes.push(ipv4_configuration(values));
+        // Of the two requests that change a link the one that minds the flags of a port.
+        self.change(RouteNetlinkMessage::NewLink(link), 0)
+    }
+
+    /// Fixes that `hardware` is at the port with `index` of a bridge.
+    pub fn add_forwarding(&mut self, index: u32, hardware: [u8; 6]) -> io::Result<()> {
+        let mut entry = NeighbourMessage::default();
+        entry.header.family = AddressFamily::Other(AF_BRIDGE);
+        entry.header.ifindex = index;
+        entry.header.state = NeighbourState::Noarp;
+        entry.header.flags = NeighbourFlags::Controller;
+        entry.attributes.push(NeighbourAttribute::LinkLayerAddress(hardware.to_vec()));
+        self.change(RouteNetlinkMessage::NewNeighbour(entry), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Fixes that `address` is at `hardware`, on the link with `index`: no ARP message changes it.
+    pub fn add_neighbour(&mut self, index: u32, address: Ipv4Addr, hardware: [u8; 6]) -> io::Result<()> {
+        let mut entry = NeighbourMessage::default();
+        entry.header.family = AddressFamily::Inet;
+        entry.header.ifindex = index;
+        entry.header.state = NeighbourState::Permanent;
+        entry.attributes.push(NeighbourAttribute::Destination(address));
+        entry.attributes.push(NeighbourAttribute::LinkLayerAddress(hardware.to_vec()));
+        self.change(RouteNetlinkMessage::NewNeighbour(entry), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
     /// Sets the link with `index` up.
@@ -215,6 +278,23 @@ impl Netlink {
     }
 }
 
+/// The attribute of a link with values of its IPv4 configuration.
+fn ipv4_configuration(values: &[(u16, u32)]) -> LinkAttribute {
+    let values: Vec<u8> =
+        values.iter().flat_map(|(kind, value)| attribute(*kind, &value.to_ne_bytes())).collect();
+    LinkAttribute::Other(IFLA_AF_SPEC, attribute(AF_INET, &attribute(IFLA_INET_CONF, &values)))
+}
+
+/// An attribute of rtnetlink in bytes, padded to a multiple of four.
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    // None of ours is near 64 KiB.
+    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
 /// The index of the link with `name` in the network namespace of the calling thread.
 pub fn link_index(name: &str) -> io::Result<u32> {
     Ok(nix::net::if_::if_nametoindex(name)?)
@@ -243,7 +323,13 @@ mod tests {
             netlink.add_address(bridge, Ipv4Addr::new(10, 1, 2, 1), 24).unwrap();
             netlink.set_up(bridge).unwrap();
             let here = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
-            netlink.add_veth("host0", bridge, "eth0", std::os::fd::AsRawFd::as_raw_fd(&here)).unwrap();
+            let hardware = [2, 0, 0, 0, 0, 9];
+            let namespace = std::os::fd::AsRawFd::as_raw_fd(&here);
+            netlink.add_veth("host0", bridge, ("eth0", hardware), namespace).unwrap();
+            let port = link_index("host0").unwrap();
+            netlink.set_port_up(port, &[(8, 1)]).unwrap();
+            netlink.add_forwarding(port, hardware).unwrap();
+            netlink.add_neighbour(bridge, Ipv4Addr::new(10, 1, 2, 9), hardware).unwrap();
             let peer = link_index("eth0").unwrap();
             netlink.set_up(peer).unwrap();
             assert_eq!(netlink.addresses().unwrap(), [(bridge, Ipv4Addr::new(10, 1, 2, 1), 24)]);

@@ -127,7 +127,8 @@ fn the_bridge_is_made_once_and_goes_with_our_links_alone() {
         assert_eq!(netlink.addresses().unwrap(), [(bridge, Ipv4Addr::new(10, 1, 2, 1), 24)]);
         let link = network.config(&"u".into(), Ipv4Addr::new(10, 1, 2, 2)).host_link;
         let here = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
-        netlink.add_veth(&link, bridge, "theirs", std::os::fd::AsRawFd::as_raw_fd(&here)).unwrap();
+        let (theirs, here) = (("theirs", [2, 0, 0, 0, 0, 9]), std::os::fd::AsRawFd::as_raw_fd(&here));
+        netlink.add_veth(&link, bridge, theirs, here).unwrap();
         netlink.add_bridge("nlother").unwrap();
 
         // An agent with another range shares the bridge with the pods of the first.

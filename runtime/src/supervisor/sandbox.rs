@@ -15,7 +15,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
@@ -23,8 +23,8 @@ use super::config::{NetworkConfig, SandboxConfig};
 use super::protocol::{self, Message, cut};
 use super::start::lacking;
 use super::sys::{self, Parent};
-use crate::network::hardware_address;
 use crate::network::netlink::{Netlink, link_index};
+use crate::network::{filter, guard, hardware_address};
 
 /// /dev/shm, in the pod's mount namespace.
 pub(super) const SHM: &str = "/shm";
@@ -122,6 +122,7 @@ pub(super) fn run(config: BorrowedFd, answer: OwnedFd, scratch: &Path) -> ! {
 fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), SandboxError> {
     let config: SandboxConfig = protocol::read_memfd(config).map_err(SandboxError::ReadConfig)?;
     let mut host = Netlink::open().map_err(SandboxError::Netlink)?;
+    let host_namespace = File::open("/proc/self/ns/net").map_err(SandboxError::Namespace)?;
     let bridge = config.network.as_ref().map(|network| {
         let found = link_index(&network.bridge);
         found.map_err(|source| SandboxError::Bridge { name: network.bridge.clone(), source })
@@ -144,7 +145,8 @@ fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), Sa
 
     if let (Some(network), Some(bridge)) = (&config.network, bridge) {
         nix::unistd::sethostname(&config.hostname).map_err(|error| SandboxError::Hostname(error.into()))?;
-        let made = connect(&mut host, network, bridge).and_then(|()| finish(&config, answer, scratch));
+        let made = connect(&mut host, &host_namespace, network, bridge)
+            .and_then(|()| finish(&config, answer, scratch));
         if made.is_err() {
             let _ = host.remove_link(&network.host_link);
         }
@@ -154,16 +156,23 @@ fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), Sa
     }
 }
 
-/// Links the new network namespace to the bridge.
-fn connect(host: &mut Netlink, network: &NetworkConfig, bridge: u32) -> Result<(), SandboxError> {
+/// Links the new network namespace to the bridge. The pod's end is set up last, so that it
+/// sends nothing before the host's side is guarded against it.
+fn connect(
+    host: &mut Netlink,
+    host_namespace: &File,
+    network: &NetworkConfig,
+    bridge: u32,
+) -> Result<(), SandboxError> {
     let link = |source: io::Error| SandboxError::Link { name: network.host_link.clone(), source };
     let namespace = File::open("/proc/self/ns/net").map_err(SandboxError::Namespace)?;
-    let mut add = || host.add_veth(&network.host_link, bridge, POD_LINK, namespace.as_raw_fd());
+    let hardware = hardware_address(network.address);
+    let mut add = || host.add_veth(&network.host_link, bridge, (POD_LINK, hardware), namespace.as_raw_fd());
     match add() {
         // The name is this pod's: the kernel has not finished with a sandbox of before.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let _ = host.remove_link(&network.host_link);
-            host.add_veth(&network.host_link, bridge, POD_LINK, namespace.as_raw_fd())
+            host.add_veth(&network.host_link, bridge, (POD_LINK, hardware), namespace.as_raw_fd())
         }
         other => other,
     }
@@ -176,13 +185,18 @@ fn connect(host: &mut Netlink, network: &NetworkConfig, bridge: u32) -> Result<(
         Some(_) | None => error,
     })
     .map_err(link)?;
+    // Settings of IPv6 are files, which show the namespace of who opens them.
+    let enter = |namespace: &File| setns(namespace, CloneFlags::CLONE_NEWNET).map_err(io::Error::from);
+    enter(host_namespace).and_then(|()| guard_host(host, network, bridge)).map_err(link)?;
+    enter(&namespace).map_err(SandboxError::Namespace)?;
     let mut pod = Netlink::open().map_err(SandboxError::Netlink)?;
     let mut set = || -> io::Result<()> {
         pod.set_up(link_index("lo")?)?;
         let link = link_index(POD_LINK)?;
-        pod.set_hardware_address(link, hardware_address(network.address))?;
+        guard::refuse_ipv6_routers(POD_LINK)?;
         pod.add_address(link, network.address, network.prefix)?;
         pod.set_up(link)?;
+        pod.add_neighbour(link, network.gateway, hardware_address(network.gateway))?;
         pod.add_default_route(link, network.gateway)
     };
     set().map_err(SandboxError::Address)?;
@@ -198,6 +212,23 @@ fn connect(host: &mut Netlink, network: &NetworkConfig, bridge: u32) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Sets the host's end of the link up, so that the pod can configure nothing of the host by it,
+/// nor send as another.
+fn guard_host(host: &mut Netlink, network: &NetworkConfig, bridge: u32) -> io::Result<()> {
+    let port = link_index(&network.host_link)?;
+    let hardware = hardware_address(network.address);
+    guard::refuse_ipv6(&network.host_link)?;
+    let filtered = filter::attach(port, network.address, hardware)?;
+    host.set_port_up(port, &guard::PORT_IPV4)?;
+    host.add_forwarding(port, hardware)?;
+    if filtered {
+        return Ok(());
+    }
+    // No ARP message of another pod is to change it. The entry outlives the pod; the next pod
+    // with this address has the same hardware address.
+    host.add_neighbour(bridge, network.address, hardware)
 }
 
 /// Mounts and the pause process; tells the supervisor.

@@ -1,5 +1,5 @@
-//! The part of rtnetlink that libcontainer and nodlet speak: links, addresses and
-//! routes, with the attributes that either of them reads or writes. Any other
+//! The part of rtnetlink that libcontainer and nodlet speak: links, addresses,
+//! routes and neighbours, with the attributes that either of them reads or writes. Any other
 //! attribute is kept as bytes; any other message is an error. `Cargo.toml` says
 //! why this is not the crate of the name.
 
@@ -10,11 +10,13 @@ use netlink_packet_core::{
 use crate::address::AddressMessage;
 use crate::attribute::Message;
 use crate::link::LinkMessage;
+use crate::neighbour::NeighbourMessage;
 use crate::route::RouteMessage;
 
 pub mod address;
 mod attribute;
 pub mod link;
+pub mod neighbour;
 pub mod route;
 
 const RTM_NEWLINK: u16 = 16;
@@ -25,6 +27,8 @@ const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
+const RTM_NEWNEIGH: u16 = 28;
+const RTM_DELNEIGH: u16 = 29;
 
 /// `AF_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -71,6 +75,8 @@ pub enum RouteNetlinkMessage {
     GetAddress(AddressMessage),
     NewRoute(RouteMessage),
     GetRoute(RouteMessage),
+    NewNeighbour(NeighbourMessage),
+    DelNeighbour(NeighbourMessage),
 }
 
 impl RouteNetlinkMessage {
@@ -81,6 +87,7 @@ impl RouteNetlinkMessage {
             }
             Self::NewAddress(address) | Self::GetAddress(address) => address.bytes(),
             Self::NewRoute(route) | Self::GetRoute(route) => route.bytes(),
+            Self::NewNeighbour(neighbour) | Self::DelNeighbour(neighbour) => neighbour.bytes(),
         }
     }
 }
@@ -96,6 +103,8 @@ impl NetlinkSerializable for RouteNetlinkMessage {
             Self::GetAddress(_) => RTM_GETADDR,
             Self::NewRoute(_) => RTM_NEWROUTE,
             Self::GetRoute(_) => RTM_GETROUTE,
+            Self::NewNeighbour(_) => RTM_NEWNEIGH,
+            Self::DelNeighbour(_) => RTM_DELNEIGH,
         }
     }
 
@@ -122,6 +131,8 @@ impl NetlinkDeserializable for RouteNetlinkMessage {
             RTM_GETADDR => AddressMessage::parse(payload).map(Self::GetAddress),
             RTM_NEWROUTE => RouteMessage::parse(payload).map(Self::NewRoute),
             RTM_GETROUTE => RouteMessage::parse(payload).map(Self::GetRoute),
+            RTM_NEWNEIGH => NeighbourMessage::parse(payload).map(Self::NewNeighbour),
+            RTM_DELNEIGH => NeighbourMessage::parse(payload).map(Self::DelNeighbour),
             _ => Err("a message of rtnetlink that nobody asks for".into()),
         }
     }

@@ -1,0 +1,121 @@
+//! An eBPF program at the host's end of a pod's link, which drops what the pod sends
+//! under another's address: frames of another hardware address, IPv4 packets and ARP
+//! messages of another IPv4 address.
+//!
+//! It is attached as tcx, which needs nothing but Linux 6.6 with CONFIG_BPF_SYSCALL. A
+//! kernel that cannot attach it leaves `network/guard.rs` as the only protection.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use crate::bpf::{self, EXIT, Instruction, MOVE, instruction};
+
+// From linux/bpf.h and linux/if_ether.h.
+const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
+const BPF_TCX_INGRESS: u32 = 46;
+const TCX_PASS: i32 = 0;
+const TCX_DROP: i32 = 2;
+const ETH_P_IP: i32 = 0x0800;
+const ETH_P_ARP: i32 = 0x0806;
+
+/// The first four bytes of the addresses that no bridge forwards (IEEE 802.1D): a frame
+/// to some of them reaches the host's end of the link itself.
+const BRIDGE_GROUP: i32 = 0x0180_c200;
+
+/// BPF_LD | BPF_ABS | BPF_W: four bytes of the packet, in the processor's order.
+const PACKET_WORD: u8 = 0x20;
+/// BPF_LD | BPF_ABS | BPF_H
+const PACKET_HALF: u8 = 0x28;
+/// BPF_ALU64 | BPF_MOV | BPF_X
+const MOVE_REGISTER: u8 = 0xbf;
+/// BPF_JMP | BPF_JA
+const JUMP: u8 = 0x05;
+/// BPF_JMP32 | BPF_JEQ | BPF_K: 32 bits, as an immediate of 64 has the sign of the lower half.
+const JUMP_IF: u8 = 0x16;
+/// BPF_JMP32 | BPF_JNE | BPF_K
+const JUMP_IF_NOT: u8 = 0x56;
+
+const RESULT: u8 = 0;
+const CONTEXT: u8 = 1;
+/// Where reading a packet expects the context.
+const KEPT_CONTEXT: u8 = 6;
+
+/// Whether this kernel can filter what comes in by the link with `index`.
+pub fn is_supported(index: u32) -> bool {
+    bpf::can_attach(index, BPF_TCX_INGRESS)
+}
+
+/// Attaches the filter for the pod with `address` and `hardware` to the link with `index` of
+/// the calling thread's network namespace. `false` if this kernel cannot.
+pub fn attach(index: u32, address: Ipv4Addr, hardware: [u8; 6]) -> io::Result<bool> {
+    let attached = bpf::load(BPF_PROG_TYPE_SCHED_CLS, &program(address, hardware))
+        .and_then(|program| bpf::attach(index, &program, BPF_TCX_INGRESS, 0));
+    match attached {
+        Ok(()) => Ok(true),
+        // Without CONFIG_BPF_SYSCALL, before Linux 6.6, and where the kernel is locked down.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM)) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Where a jump leads.
+#[derive(Clone, Copy)]
+enum To {
+    Arp,
+    Drop,
+    Pass,
+}
+
+/// A packet that ends before a field that is read passes: nobody takes it for a whole one.
+fn program(address: Ipv4Addr, hardware: [u8; 6]) -> Vec<Instruction> {
+    let [a, b, c, d, e, f] = hardware;
+    let vendor = i32::from(u16::from_be_bytes([a, b]));
+    let device = i32::from_be_bytes([c, d, e, f]);
+    let address = i32::from_be_bytes(address.octets());
+    let ethernet = [
+        (PACKET_WORD, 0, None),
+        (JUMP_IF, BRIDGE_GROUP, Some(To::Drop)),
+        // The sender.
+        (PACKET_HALF, 6, None),
+        (JUMP_IF_NOT, vendor, Some(To::Drop)),
+        (PACKET_WORD, 8, None),
+        (JUMP_IF_NOT, device, Some(To::Drop)),
+        // The protocol.
+        (PACKET_HALF, 12, None),
+        (JUMP_IF, ETH_P_ARP, Some(To::Arp)),
+        (JUMP_IF_NOT, ETH_P_IP, Some(To::Pass)),
+        // The sender of IPv4.
+        (PACKET_WORD, 26, None),
+        (JUMP_IF, address, Some(To::Pass)),
+        (JUMP, 0, Some(To::Drop)),
+    ];
+    let arp = [
+        (PACKET_HALF, 22, None),
+        (JUMP_IF_NOT, vendor, Some(To::Drop)),
+        (PACKET_WORD, 24, None),
+        (JUMP_IF_NOT, device, Some(To::Drop)),
+        (PACKET_WORD, 28, None),
+        (JUMP_IF, address, Some(To::Pass)),
+        // A probe for whether anybody has an address: it claims none.
+        (JUMP_IF, 0, Some(To::Pass)),
+    ];
+    let at_arp = 1 + ethernet.len();
+    let at_drop = at_arp + arp.len();
+    let mut program = vec![instruction(MOVE_REGISTER, KEPT_CONTEXT, CONTEXT, 0, 0)];
+    for (operation, value, to) in ethernet.into_iter().chain(arp) {
+        let target = match to {
+            None => program.len() + 1,
+            Some(To::Arp) => at_arp,
+            Some(To::Drop) => at_drop,
+            Some(To::Pass) => at_drop + 2,
+        };
+        let offset = (target - program.len() - 1) as i16;
+        program.push(instruction(operation, RESULT, 0, offset, value));
+    }
+    for result in [TCX_DROP, TCX_PASS] {
+        program.extend([instruction(MOVE, RESULT, 0, 0, result), instruction(EXIT, 0, 0, 0, 0)]);
+    }
+    program
+}

@@ -1,0 +1,99 @@
+//! What makes the host's side of the pods' network deaf to the pods: the bridge and the
+//! host's ends of their links carry packets and take no configuration from them.
+//!
+//! Everything here is set on links of nodlet's own, never on `all` or `default`. Where
+//! the kernel combines the value of a link with that of `all`, the owner of the machine
+//! has the last word. Read next: `network/filter.rs`.
+
+use std::fs;
+use std::io;
+use std::net::{Ipv6Addr, UdpSocket};
+use std::path::{Path, PathBuf};
+
+/// For the bridge and each link: no IPv6 at all, as pods have IPv4 addresses alone. The
+/// others hold where somebody turns IPv6 on for all links at once.
+const IPV6: [(&str, &str); 4] =
+    [("disable_ipv6", "1"), ("accept_ra", "0"), ("autoconf", "0"), ("accept_redirects", "0")];
+
+/// For the pod's end of its link, where the pod's own processes may use IPv6. There is no
+/// router on the bridge, so who says that it is one is another pod.
+const POD_IPV6: [(&str, &str); 2] = [("accept_ra", "0"), ("accept_redirects", "0")];
+
+// Of linux/ip.h: IPV4_DEVCONF_*.
+const ACCEPT_REDIRECTS: u16 = 4;
+const SECURE_REDIRECTS: u16 = 5;
+const SEND_REDIRECTS: u16 = 6;
+const RP_FILTER: u16 = 8;
+const ACCEPT_SOURCE_ROUTE: u16 = 9;
+const ARP_IGNORE: u16 = 19;
+const ACCEPT_LOCAL: u16 = 23;
+const ROUTE_LOCALNET: u16 = 26;
+
+/// For the bridge: ARP is answered for its own address alone, and a source must be one
+/// that is reached through it.
+pub const BRIDGE_IPV4: [(u16, u32); 8] = [
+    (ACCEPT_REDIRECTS, 0),
+    (SECURE_REDIRECTS, 0),
+    (SEND_REDIRECTS, 0),
+    (RP_FILTER, 1),
+    (ACCEPT_SOURCE_ROUTE, 0),
+    (ARP_IGNORE, 1),
+    (ACCEPT_LOCAL, 0),
+    (ROUTE_LOCALNET, 0),
+];
+
+/// For the host's end of a pod's link: no address is reached through it, so no source is
+/// accepted, and ARP is answered for none.
+pub const PORT_IPV4: [(u16, u32); 8] = [
+    (ACCEPT_REDIRECTS, 0),
+    (SECURE_REDIRECTS, 0),
+    (SEND_REDIRECTS, 0),
+    (RP_FILTER, 1),
+    (ACCEPT_SOURCE_ROUTE, 0),
+    (ARP_IGNORE, 8),
+    (ACCEPT_LOCAL, 0),
+    (ROUTE_LOCALNET, 0),
+];
+
+/// Loads the kernel's IPv6 if it is a module: loaded later, at the first socket of some pod,
+/// it would come with its own defaults for links that are there.
+pub fn load_ipv6() {
+    // Without IPv6 there is nothing to be guarded against.
+    let _ = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0));
+}
+
+/// Makes a link of the host take no IPv6.
+pub fn refuse_ipv6(link: &str) -> Result<(), GuardError> {
+    set(link, &IPV6)
+}
+
+/// Makes the pod's end of its link take no IPv6 router.
+pub fn refuse_ipv6_routers(link: &str) -> Result<(), GuardError> {
+    set(link, &POD_IPV6)
+}
+
+fn set(link: &str, values: &[(&str, &str)]) -> Result<(), GuardError> {
+    for (name, value) in values {
+        let path = Path::new("/proc/sys/net/ipv6/conf").join(link).join(name);
+        match fs::write(&path, value) {
+            Ok(()) => {}
+            // A kernel without IPv6.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(source) => return Err(GuardError { path, source }),
+        }
+    }
+    Ok(())
+}
+
+/// A setting that was not taken.
+#[derive(Debug)]
+pub struct GuardError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl From<GuardError> for io::Error {
+    fn from(error: GuardError) -> io::Error {
+        io::Error::new(error.source.kind(), format!("write {}: {}", error.path.display(), error.source))
+    }
+}
