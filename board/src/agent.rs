@@ -10,6 +10,7 @@ use std::time::Duration;
 use lexopt::{Parser, ValueExt};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use nodlet_runtime::cgroup::PodPidsLimit;
 use nodlet_runtime::engine::{Config, Engine, EngineError};
 use nodlet_runtime::error::chain;
 use nodlet_runtime::manifest::{check_label, is_node_name};
@@ -68,8 +69,9 @@ Flags:
                          labels of the node, for node selectors and node affinity
       --node-name NAME   spec.nodeName of its pods; the host's name by default
       --pod-pids-limit N
-                         how many processes each pod may have; without it, all pods
-                         together may have nine tenths of what the machine can
+                         how many processes and threads each pod may have; -1 sets no
+                         limit. Without it, 15 % of what the machine can have. All pods
+                         together may have 90 % of it
       --pod-cidr CIDR    addresses of its pods; without it, what etc/nodlet/pod-cidr
                          below the root says, else 10.85.0.0/24
       --terminated-pod-gc-threshold N
@@ -130,7 +132,7 @@ Flags:
 struct Options {
     node_name: Option<String>,
     pod_cidr: Option<String>,
-    pod_pids_limit: Option<u64>,
+    pod_pids_limit: PodPidsLimit,
     terminated_pod_gc_threshold: Option<u64>,
     node_labels: BTreeMap<String, String>,
     taints: Vec<Taint>,
@@ -167,7 +169,7 @@ impl Options {
                 }
                 Flag::Long(name) if name == "pod-cidr" => options.pod_cidr = Some(parser.value()?.string()?),
                 Flag::Long(name) if name == "pod-pids-limit" => {
-                    options.pod_pids_limit = Some(number(&mut parser, "--pod-pids-limit")?);
+                    options.pod_pids_limit = pod_pids_limit(&mut parser)?;
                 }
                 Flag::Long(name) if name == "terminated-pod-gc-threshold" => {
                     let kept = number(&mut parser, "--terminated-pod-gc-threshold")?;
@@ -292,6 +294,18 @@ fn start(config: Config) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A number of processes, of which there is at least the container's own, or -1.
+fn pod_pids_limit(parser: &mut Parser) -> Result<PodPidsLimit, Failure> {
+    let value = parser.value()?.string()?;
+    match value.parse::<i64>().map(|limit| (limit, u64::try_from(limit))) {
+        Ok((-1, _)) => Ok(PodPidsLimit::Unlimited),
+        Ok((1.., Ok(limit))) => Ok(PodPidsLimit::Of(limit)),
+        Ok(_) | Err(_) => Err(Failure::new(format!(
+            "invalid value {value:?} for --pod-pids-limit: must be a number from 1 on, or -1 for no limit"
+        ))),
+    }
+}
+
 fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> {
     let root = fs::canonicalize(root).map_err(|error| {
         Failure::new(format!("failed to use --root {}: {error}; make the directory first", root.display()))
@@ -379,7 +393,13 @@ mod tests {
             Options::parse(&mut Context::new(), parser).map_err(|failure| failure.to_string())
         };
         let right = parse("--node-name board-1.lab --pod-pids-limit 100").expect("all is right");
-        assert_eq!((right.node_name.as_deref(), right.pod_pids_limit), (Some("board-1.lab"), Some(100)));
+        assert_eq!(
+            (right.node_name.as_deref(), right.pod_pids_limit),
+            (Some("board-1.lab"), PodPidsLimit::Of(100))
+        );
+        let of = |line| parse(line).map(|options| options.pod_pids_limit);
+        assert_eq!(of("--pod-pids-limit=-1").ok(), Some(PodPidsLimit::Unlimited));
+        assert_eq!(of("").ok(), Some(PodPidsLimit::Share));
         let right = parse(
             "--node-labels zone=a,x.y/b= --node-labels c=d --register-with-taints lab=x:NoExecute,b:NoSchedule \
              --kube-reserved cpu=250m,memory=1Ki --system-reserved=cpu=1,ephemeral-storage=1k",
@@ -397,7 +417,8 @@ mod tests {
             ("--node-name A_b", "--node-name"),
             ("--node-name=../x", "--node-name"),
             ("--node-name=", "--node-name"),
-            ("--pod-pids-limit=-1", "--pod-pids-limit"),
+            ("--pod-pids-limit=-2", "--pod-pids-limit"),
+            ("--pod-pids-limit 0", "--pod-pids-limit"),
             ("--stop-after x", "--stop-after"),
             ("--node-labels zone", "--node-labels"),
             ("--node-labels zone=a,-=b", "--node-labels"),

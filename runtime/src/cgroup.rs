@@ -65,13 +65,25 @@ pub struct Cgroups {
     /// Directories in which this agent has made something: they are there, with our controllers
     /// on for what is in them.
     prepared: RefCell<BTreeSet<PathBuf>>,
+    /// Processes that each pod may have.
     pod_pids: Option<u64>,
 }
 
+/// How many processes and threads each pod may have: the kubelet's `podPidsLimit`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PodPidsLimit {
+    /// A share of what the machine can have.
+    #[default]
+    Share,
+    /// So many.
+    Of(u64),
+    /// As many as all pods together.
+    Unlimited,
+}
+
 impl Cgroups {
-    /// Finds the machine's hierarchies and makes our own cgroup in each. `pod_pids` is how
-    /// many processes each pod may have (the kubelet's `podPidsLimit`).
-    pub fn open(paths: &Paths, pod_pids: Option<u64>) -> Result<Cgroups, CgroupError> {
+    /// Finds the machine's hierarchies and makes our own cgroup in each.
+    pub fn open(paths: &Paths, pod_pids: PodPidsLimit) -> Result<Cgroups, CgroupError> {
         let mut tries = 0..TIDYING;
         loop {
             match Cgroups::try_open(paths, pod_pids) {
@@ -81,13 +93,18 @@ impl Cgroups {
         }
     }
 
-    fn try_open(paths: &Paths, pod_pids: Option<u64>) -> Result<Cgroups, CgroupError> {
+    fn try_open(paths: &Paths, pod_pids: PodPidsLimit) -> Result<Cgroups, CgroupError> {
         let machine = Hierarchies::find()?;
         let place = place::choose(&machine, paths)?;
         let hierarchies = Rc::new(machine.below(&place)?);
         let parent = name(paths);
         let relative = parent.join("supervisors");
         let supervisors = hierarchies.mounts().iter().map(|mount| mount.join(&relative)).collect();
+        let pod_pids = match pod_pids {
+            PodPidsLimit::Share => Target::new(&hierarchies, &parent).default_pod_pids(),
+            PodPidsLimit::Of(limit) => Some(limit),
+            PodPidsLimit::Unlimited => None,
+        };
         let cgroups = Cgroups { hierarchies, parent, supervisors, prepared: RefCell::default(), pod_pids };
         cgroups.make(&relative)?;
         cgroups.make(&cgroups.kubepods())?;

@@ -49,7 +49,7 @@ use nodlet_rootfs::Store as Images;
 use smol::{Async, LocalExecutor};
 
 use crate::api::{self, Request};
-use crate::cgroup::Cgroups;
+use crate::cgroup::{Cgroups, PodPidsLimit};
 use crate::network::Network;
 use crate::node::{
     Action, Amounts, Attempt, Change, FoundStatus, Health, Node, Observation, PodIndex, PodObservation,
@@ -86,8 +86,8 @@ pub struct Config {
     pub node_name: String,
     /// The range of the pods' addresses; `None` for the root's file or the default.
     pub pod_cidr: Option<String>,
-    /// Processes that each pod may have; `None` for what all pods together may have.
-    pub pod_pids_limit: Option<u64>,
+    /// Processes that each pod may have.
+    pub pod_pids_limit: PodPidsLimit,
     /// Applied pods that are over and are kept; all of them if there is none. The control plane's
     /// `--terminated-pod-gc-threshold`.
     pub terminated_pod_gc_threshold: Option<usize>,

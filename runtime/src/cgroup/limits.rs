@@ -246,10 +246,27 @@ impl<'a> Target<'a> {
 
     /// Bounds the processes and threads of all pods together where the kernel can.
     pub(super) fn leave_processes(&self) -> Result<(), CgroupError> {
-        match (self.directory(Controller::Pids), machine_processes()) {
-            (Some(_), Some(all)) => self.set_pids(all / 10 * PODS_TENTHS),
-            (Some(_) | None, Some(_) | None) => Ok(()),
+        match self.available_processes() {
+            Some(all) => self.set_pids(all / 10 * PODS_TENTHS),
+            None => Ok(()),
         }
+    }
+
+    /// How many processes a pod may have that nobody has set a limit for; `None` where the
+    /// kernel cannot limit them.
+    pub(super) fn default_pod_pids(&self) -> Option<u64> {
+        self.available_processes().map(|all| (all * POD_PERCENT / 100).max(POD_LEAST))
+    }
+
+    /// Processes and threads that this cgroup can have by what the kernel can have, and by
+    /// what the cgroups above it may. `None` without the controller.
+    fn available_processes(&self) -> Option<u64> {
+        let (directory, _) = self.directory(Controller::Pids)?;
+        let read = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let machine = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
+        // The top cgroup has no such file, and no directory above it.
+        let above = directory.ancestors().skip(1).map(|above| above.join("pids.max"));
+        machine.map(PathBuf::from).into_iter().chain(above).filter_map(|path| read(&path)).min()
     }
 
     fn set_pids(&self, limit: u64) -> Result<(), CgroupError> {
@@ -290,12 +307,13 @@ pub(super) fn write_if_there(path: &Path, text: &str) -> Result<(), CgroupError>
 /// so that a fork bomb in a pod locks nobody out.
 const PODS_TENTHS: u64 = 9;
 
-/// Processes and threads that the machine can have.
-fn machine_processes() -> Option<u64> {
-    let read = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let limits = [read("/proc/sys/kernel/pid_max"), read("/proc/sys/kernel/threads-max")];
-    limits.into_iter().flatten().min()
-}
+/// Percent of the processes of the machine for one pod: what systemd gives a service
+/// (`DefaultTasksMax`). Several fork bombs leave room for other pods.
+const POD_PERCENT: u64 = 15;
+
+/// A pod may have as many processes on the smallest board: one container of a runtime with
+/// threads has some twenty.
+const POD_LEAST: u64 = 64;
 
 /// No kernel's pages are larger.
 const LARGEST_PAGE: u64 = 64 << 10;

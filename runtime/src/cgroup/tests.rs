@@ -22,7 +22,7 @@ impl Scratch {
         let root = std::env::temp_dir().join(format!("nodlet-cgroup-{}-{number}", std::process::id()));
         let paths = Paths::new(&root);
         fs::create_dir_all(paths.run()).expect("a scratch directory");
-        Scratch(Cgroups::open(&paths, None).expect("these tests need root and cgroups"), paths)
+        Scratch(Cgroups::open(&paths, PodPidsLimit::Share).expect("these tests need root and cgroups"), paths)
     }
 
     fn kernel(&self) -> &Hierarchies {
@@ -201,7 +201,7 @@ fn what_somebody_tidies_away_meanwhile_is_made_again() {
                 std::thread::sleep(Duration::from_millis(10));
             }
         });
-        let opened: Vec<_> = (0..200).map(|_| Cgroups::open(&scratch.1, None)).collect();
+        let opened: Vec<_> = (0..200).map(|_| Cgroups::open(&scratch.1, PodPidsLimit::Share)).collect();
         tidies.store(false, Ordering::Relaxed);
         for opened in opened {
             opened.unwrap();
@@ -510,7 +510,7 @@ fn loads_of_one_store_share_the_cgroup_of_the_process_that_unpacks() {
 #[test]
 fn a_kill_lifts_the_cpu_limits_of_container_and_pod_and_the_next_start_renews_that_of_the_pod() {
     let scratch = Scratch::new();
-    let (kernel, limited) = (&scratch.0.hierarchies, "{limits: {cpu: 100m}}");
+    let (kernel, limited) = (scratch.kernel(), "{limits: {cpu: 100m}}");
     let pod = pod("q", &[limited, limited]);
     let cgroup = scratch.0.pod(&pod).unwrap();
     let limits = ContainerLimits::of(&pod, ContainerIndex(0));
@@ -538,4 +538,20 @@ fn a_kill_lifts_the_cpu_limits_of_container_and_pod_and_the_next_start_renews_th
     assert_eq!(all(), [-1, 10_000, -1]);
     cgroup.kill().unwrap();
     assert_eq!(all(), [-1, -1, -1]);
+}
+
+#[test]
+fn a_pod_has_a_share_of_the_processes_unless_told_otherwise() {
+    let limits = |wanted| {
+        let mut scratch = Scratch::new();
+        scratch.0 = Cgroups::open(&scratch.1, wanted).unwrap();
+        let cgroup = scratch.0.pod(&pod("p", &["{}"])).unwrap();
+        let of = |relative| read(relative, scratch.kernel(), Controller::Pids, "pids.max", "pids.max");
+        (of(&cgroup.relative), of(&scratch.0.kubepods()).parse::<u64>().unwrap())
+    };
+    let (share, all) = limits(PodPidsLimit::Share);
+    // 15 of the 90 percent that all pods may have.
+    assert_eq!(share.parse::<u64>().unwrap().abs_diff((all / 6).max(64)) <= 2, true, "{share} of {all}");
+    assert_eq!(limits(PodPidsLimit::Of(7)).0, "7");
+    assert_eq!(limits(PodPidsLimit::Unlimited).0, "max");
 }
