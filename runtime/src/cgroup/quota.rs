@@ -63,6 +63,27 @@ fn own_part(leaf: &Path) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
+    /// Files in the places of the kernel's: what is written where, also on a machine with version 1.
+    #[test]
+    fn the_limits_of_version_2_are_lifted_from_a_leaf_what_is_below_it_and_its_pod_alone() {
+        let root = std::env::temp_dir().join(format!("nodlet-quota-{}", std::process::id()));
+        let pods = ["podp", "podp/app-0", "podp/app-0/exec-1", "podp/beside-0", "podq"];
+        for directory in pods {
+            std::fs::create_dir_all(root.join("kubepods").join(directory)).unwrap();
+            std::fs::write(root.join("kubepods").join(directory).join("cpu.max"), "1000").unwrap();
+        }
+        std::fs::write(root.join("kubepods/cpu.max"), "1000").unwrap();
+        lift(&Hierarchies::v2_at(&root, &[Controller::Cpu]), Path::new("kubepods/podp/app-0"));
+        let of = |directory: &str| {
+            std::fs::read_to_string(root.join("kubepods").join(directory).join("cpu.max")).unwrap()
+        };
+        assert_eq!(pods.map(of), ["max", "max", "max", "1000", "1000"]);
+        assert_eq!(of(""), "1000");
+        lift(&Hierarchies::v2_at(&root, &[Controller::Cpu]), Path::new("kubepods/podq"));
+        assert_eq!((of("podq").as_str(), of("").as_str()), ("max", "1000"));
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
     #[test]
     fn the_part_of_a_leafs_path_that_is_nodlets_begins_at_its_own_cgroup() {
         let own = "nodlet-1a2b/kubepods/burstable/podu/app-0";

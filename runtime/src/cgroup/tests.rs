@@ -551,7 +551,7 @@ fn a_pod_has_a_share_of_the_processes_unless_told_otherwise() {
     };
     let (share, all) = limits(PodPidsLimit::Share);
     // 15 of the 90 percent that all pods may have.
-    assert_eq!(share.parse::<u64>().unwrap().abs_diff((all / 6).max(64)) <= 2, true, "{share} of {all}");
+    assert!(share.parse::<u64>().unwrap().abs_diff((all / 6).max(64)) <= 2, "{share} of {all}");
     assert_eq!(limits(PodPidsLimit::Of(7)).0, "7");
     assert_eq!(limits(PodPidsLimit::Unlimited).0, "max");
 }

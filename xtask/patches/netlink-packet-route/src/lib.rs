@@ -28,7 +28,6 @@ const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const RTM_NEWNEIGH: u16 = 28;
-const RTM_DELNEIGH: u16 = 29;
 
 /// `AF_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -76,7 +75,6 @@ pub enum RouteNetlinkMessage {
     NewRoute(RouteMessage),
     GetRoute(RouteMessage),
     NewNeighbour(NeighbourMessage),
-    DelNeighbour(NeighbourMessage),
 }
 
 impl RouteNetlinkMessage {
@@ -87,7 +85,7 @@ impl RouteNetlinkMessage {
             }
             Self::NewAddress(address) | Self::GetAddress(address) => address.bytes(),
             Self::NewRoute(route) | Self::GetRoute(route) => route.bytes(),
-            Self::NewNeighbour(neighbour) | Self::DelNeighbour(neighbour) => neighbour.bytes(),
+            Self::NewNeighbour(neighbour) => neighbour.bytes(),
         }
     }
 }
@@ -104,7 +102,6 @@ impl NetlinkSerializable for RouteNetlinkMessage {
             Self::NewRoute(_) => RTM_NEWROUTE,
             Self::GetRoute(_) => RTM_GETROUTE,
             Self::NewNeighbour(_) => RTM_NEWNEIGH,
-            Self::DelNeighbour(_) => RTM_DELNEIGH,
         }
     }
 
@@ -132,7 +129,6 @@ impl NetlinkDeserializable for RouteNetlinkMessage {
             RTM_NEWROUTE => RouteMessage::parse(payload).map(Self::NewRoute),
             RTM_GETROUTE => RouteMessage::parse(payload).map(Self::GetRoute),
             RTM_NEWNEIGH => NeighbourMessage::parse(payload).map(Self::NewNeighbour),
-            RTM_DELNEIGH => NeighbourMessage::parse(payload).map(Self::DelNeighbour),
             _ => Err("a message of rtnetlink that nobody asks for".into()),
         }
     }
