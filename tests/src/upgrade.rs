@@ -45,7 +45,14 @@ impl Device {
         let processes = fs::read_dir("/proc").expect("/proc is mounted").flatten();
         let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let mut found = BTreeMap::new();
-        for pid in pids.filter(|pid| read(*pid, "comm").trim_end() == "nodlet:super") {
+        let is_named = |pid: &u32| read(*pid, "comm").trim_end() == "nodlet:super";
+        // A process that a supervisor has just forked is not named otherwise yet.
+        let is_forked = |pid: &u32| {
+            let stat = read(*pid, "stat");
+            let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
+            parent.and_then(|parent| parent.parse().ok()).is_some_and(|parent| is_named(&parent))
+        };
+        for pid in pids.filter(|pid| is_named(pid) && !is_forked(pid)) {
             let cgroup = read(pid, "cgroup");
             for pod in fs::read_dir(self.path("/run/nodlet/pods")).expect("it is there").flatten() {
                 let uid = pod.file_name().to_string_lossy().into_owned();
