@@ -10,6 +10,7 @@
 //! | an input that is a directory: what is below it | a mount of its own (5.2), Landlock | Landlock |
 //! | network: none | a namespace without links, no system call, Landlock (6.7) | no system call, Landlock |
 //! | processes, signals, tracing, mounts, devices: none | no capability, no system call | no system call |
+//! | descriptors of the caller: none, its terminal neither | yes | yes |
 //! | no new privileges, no core dump, dies with its parent | yes | yes |
 //! | memory | `RLIMIT_DATA`, and the parent's cgroup for it | `RLIMIT_DATA` |
 //!
@@ -18,7 +19,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 
 use libc::{c_long, c_ulong};
@@ -46,6 +47,7 @@ pub(crate) fn confine(mut input: File, limits: &Limits) -> io::Result<(File, Vec
     let mut weaker = Vec::new();
     let here = File::open(".")?;
     let owner = here.metadata()?;
+    leave_the_terminal()?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
     setrlimit(Resource::RLIMIT_NOFILE, OPEN_FILES, OPEN_FILES)?;
     setrlimit(Resource::RLIMIT_DATA, limits.memory, limits.memory)?;
@@ -90,6 +92,39 @@ pub(crate) fn confine(mut input: File, limits: &Limits) -> io::Result<(File, Vec
         Err(errno) => return Err(errno.into()),
     }
     Ok((input, weaker))
+}
+
+/// Closes every descriptor that this process inherited but standard input, which is what it is told
+/// by, and standard error. To be called before anything is opened.
+pub(crate) fn close_inherited() -> io::Result<()> {
+    const FIRST: RawFd = 3;
+    // SAFETY: takes numbers only. Nothing of this process is open yet that it closes.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, FIRST, u32::MAX, 0) };
+    match Errno::result(closed) {
+        Ok(_) => return Ok(()),
+        // Linux 5.9. The other is what a container's filter of system calls may say.
+        Err(Errno::ENOSYS | Errno::EPERM) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let names: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|descriptor| *descriptor >= FIRST)
+        .collect();
+    for descriptor in names {
+        // One of them was for reading the names, and is closed already.
+        let _ = nix::unistd::close(descriptor);
+    }
+    Ok(())
+}
+
+/// Puts `/dev/null` in the place of standard output and error, which may be somebody's terminal: what
+/// was typed there could be read, and anything be written.
+fn leave_the_terminal() -> io::Result<()> {
+    let null = File::options().write(true).open("/dev/null")?;
+    for descriptor in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+        nix::unistd::dup2(null.as_raw_fd(), descriptor)?;
+    }
+    Ok(())
 }
 
 /// Whether it was done; that this user may not is no error.

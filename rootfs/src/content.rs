@@ -10,7 +10,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -142,7 +142,7 @@ impl Content {
             self.create_directories(parent)?;
         }
         self.allow(&Operation::CreateDirectory(path))
-            .and_then(|()| match fs::create_dir(path) {
+            .and_then(|()| match fs::DirBuilder::new().mode(0o755).create(path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
                 result => result,
             })

@@ -444,7 +444,11 @@ impl Store {
     /// Leases are taken and removals decided under this lock, which is on a
     /// tmpfs: a pod's start must not wait for a load to end.
     fn lock_leases(&self) -> Result<Lock, StoreError> {
-        fs::create_dir_all(&self.leases)
+        // Who can open it can lock it, and hold up every start.
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.leases)
             .map_err(|source| ContentError::new("create directory", &self.leases, source))?;
         Ok(lock(&self.leases)?)
     }

@@ -226,6 +226,7 @@ pub fn unpack_as_told() -> ExitCode {
 
 /// The child with a disk that tests make fail.
 pub(super) fn told(content: Content) -> io::Result<()> {
+    confine::close_inherited()?;
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let (archive, length) = receive_with(&socket)?;
     let mut socket = File::from(socket);

@@ -406,9 +406,14 @@ fn attempts(input: &File) -> Vec<(&'static str, bool)> {
         nix::fcntl::OFlag::O_RDONLY,
         nix::sys::stat::Mode::empty(),
     );
+    let is_open = |descriptor: i32| nix::sys::stat::fstat(descriptor).is_ok();
+    let inherited = word("inherited").and_then(|number| number.parse().ok()).is_some_and(is_open);
+    let is_null = |descriptor| nix::sys::stat::fstat(descriptor).is_ok_and(|file| file.st_rdev == 0x103);
     // SAFETY: takes numbers only.
     let owner = unsafe { libc::fcntl(0, libc::F_SETOWN, nix::unistd::getppid().as_raw()) };
     vec![
+        ("use a descriptor of its caller", inherited),
+        ("use a terminal", !is_null(1) || !is_null(2)),
         ("fork", forked.is_ok()),
         ("execute", nix::unistd::execv(shell, &[shell]).is_ok()),
         ("signal its parent", nix::sys::signal::kill(nix::unistd::getppid(), None).is_ok()),
@@ -441,6 +446,7 @@ fn attempts(input: &File) -> Vec<(&'static str, bool)> {
 
 /// Run as the child: confines itself and says what it could do all the same.
 fn escape() {
+    crate::confine::close_inherited().unwrap();
     let input = word("input").unwrap_or_else(|| "/dev/null".to_owned());
     let (socket, input) = (std::io::stdin(), File::open(input).unwrap());
     let mut socket = File::from(std::os::fd::AsFd::as_fd(&socket).try_clone_to_owned().unwrap());
@@ -474,6 +480,14 @@ fn escapes(user: u32, words: &[&str]) -> String {
     let mut command = Command::new(&program);
     std::os::unix::process::CommandExt::uid(&mut command, user);
     command.args(["--exact", CHILD, "escape"]).args(words).current_dir(&staging);
+    // As a shell passes on what it was given.
+    let secret = File::open("/etc/passwd").unwrap();
+    nix::fcntl::fcntl(
+        std::os::fd::AsRawFd::as_raw_fd(&secret),
+        nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()),
+    )
+    .unwrap();
+    command.arg(format!("inherited={}", std::os::fd::AsRawFd::as_raw_fd(&secret)));
     if words.contains(&"directory") {
         command.arg(format!("input={}", input.display()));
     }
