@@ -276,8 +276,23 @@ fn begin(quiet: bool) -> Result<(), Failure> {
         let why = "pods need root: namespaces, mounts and cgroups are its own. Run it again as root (sudo nodlet ...)";
         return Err(Failure::new(why));
     }
+    leave_the_caller().map_err(|error| Failure::new(format!("failed to begin: {error}")))?;
     log::set_max_level(if quiet { log::LevelFilter::Warn } else { log::LevelFilter::Info });
     log::set_logger(&Console).map_err(|error| Failure::new(error.to_string()))
+}
+
+/// The agent is the same whoever starts it: a shell, a script or a service manager.
+fn leave_the_caller() -> nix::Result<()> {
+    use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, signal, sigprocmask};
+    // Exactly this: files have the modes that they were made with, and nobody else can write to them.
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+    // Where SIGCHLD is ignored, no child can be waited for. SIGHUP and SIGINT may be meant to be.
+    for default in [Signal::SIGCHLD, Signal::SIGTERM] {
+        // SAFETY: no thread runs yet, and the default action is no handler of ours.
+        unsafe { signal(default, SigHandler::SigDfl) }?;
+    }
+    Ok(())
 }
 
 /// As the kubelet's: when the machine is out of memory, agent and supervisors go

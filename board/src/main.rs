@@ -65,6 +65,7 @@ const VERBS: &[Verb] = &[
 ];
 
 fn main() -> ExitCode {
+    keep_others_out();
     // Not a verb: what the agent executes for each pod, before anything is allocated.
     if std::env::args_os().nth(1).is_some_and(|verb| verb == "supervisor") {
         nodlet_runtime::supervisor::run(std::env::args_os().skip(2));
@@ -119,6 +120,15 @@ fn run() -> Outcome {
         }
     }
     help(parser)
+}
+
+/// Whatever umask the caller has, nobody else can write to what is made; what the caller denies
+/// besides stays denied. Agent and supervisors set their own.
+fn keep_others_out() {
+    use nix::sys::stat::{Mode, umask};
+    // There is no other way to read it.
+    let callers = umask(Mode::from_bits_truncate(0o077));
+    umask(callers | Mode::from_bits_truncate(0o022));
 }
 
 /// `nodlet get pods | head` ends without a word, as other tools do. Not for the
