@@ -174,6 +174,8 @@ struct PodShell {
     updating: bool,
     /// Its manifest is being removed, since it is one too many of those that are over.
     collected: bool,
+    /// It is over, and its volumes were removed or are being removed.
+    volumes_removed: bool,
 }
 
 impl PodShell {
@@ -192,6 +194,7 @@ impl PodShell {
             sandbox: None,
             updating: false,
             collected: false,
+            volumes_removed: false,
         }
     }
 }
@@ -530,6 +533,7 @@ impl Engine {
             match change {
                 Change::Status(pod) => {
                     self.publish(pod);
+                    self.remove_volumes_if_finished(pod);
                     any_is_over |= self.node.pod(pod).is_some_and(|pod| pod.phase().is_terminal());
                 }
                 Change::Gone { index, again, .. } => self.withdraw(index, again),

@@ -1,13 +1,39 @@
-//! Takes away pods that are over, where there are too many: what the pod garbage collector of a
-//! control plane does, at the moment at which there is one too many.
+//! Pods that are over: their volumes are removed as a kubelet does, and pods themselves where there
+//! are too many, as the pod garbage collector of a control plane does, at the moment at which there is
+//! one too many.
 
 use std::time::Duration;
 
 use crate::node::{PodIndex, PodState};
+use crate::volume;
 
 use super::Engine;
 
 impl Engine {
+    /// Removes what a finished pod has on disk: volumes and writable layers. Its status and its logs
+    /// stay. Also of a pod that was found so at the start of this agent, for the last one may have been
+    /// killed in between.
+    pub(super) fn remove_volumes_if_finished(&self, index: PodIndex) {
+        if !self.node.pod(index).is_some_and(PodState::has_finished) {
+            return;
+        }
+        let wanted = {
+            let mut pods = self.shell.pods.borrow_mut();
+            let Some(entry) = pods.get_mut(&index).filter(|entry| !entry.volumes_removed) else { return };
+            entry.volumes_removed = true;
+            entry.wanted.clone()
+        };
+        let directory = self.shell.paths.pod(&wanted.pod.uid.0);
+        let removed = self.shell.storage.run(move || volume::tear_down(&directory));
+        self.shell.spawn(async move {
+            if let Err(error) = removed.await {
+                // They go at the latest with the pod.
+                let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
+                log::error!("failed to remove the volumes of {namespace}/{name}: {error}");
+            }
+        });
+    }
+
     /// Removes the applied pods that are over and one too many. What a file of the user says is
     /// the user's: it stays.
     pub(super) fn collect_terminated(&mut self) {

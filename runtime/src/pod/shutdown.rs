@@ -58,6 +58,11 @@ impl PodState {
         self.phase.is_terminal() && !self.is_interrupted()
     }
 
+    /// Its phase is terminal and its sandbox is gone: it needs nothing any more but to be shown.
+    pub(crate) fn has_finished(&self) -> bool {
+        matches!(self.stage, Stage::Finished) && self.is_over()
+    }
+
     /// No process of it is left, and none will begin.
     pub(crate) fn has_ended(&self) -> bool {
         match self.stage {
