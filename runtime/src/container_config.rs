@@ -14,6 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use nodlet_rootfs::ImageConfig;
 use sha2::{Digest, Sha256};
 
+use crate::log_files;
 use crate::node::{Attempt, StartFailure, StartFailureReason};
 use crate::paths::Paths;
 use crate::pod_files;
@@ -359,16 +360,7 @@ pub fn remove_run(
     number: u32,
 ) -> io::Result<()> {
     volume::tear_down(&run_directory(paths, uid, container, number))?;
-    let directory = paths.pod_logs(namespace, pod, uid).join(container);
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        // `<number>.log`, or a rotated `<number>.log.<time>`.
-        let of = name.to_str().and_then(|name| name.split('.').next()?.parse::<u32>().ok());
-        if of.is_some_and(|of| of < number) {
-            ignore_missing(fs::remove_file(entry.path()))?;
-        }
-    }
-    remove_dead_links(paths, &format!("{pod}_{namespace}_{container}-"))
+    log_files::remove_earlier_runs(paths, (namespace, pod, uid), container, number)
 }
 
 /// Removes the writable layers of a pod whose sandbox is gone.
@@ -377,32 +369,6 @@ pub fn remove_run(
 /// What could not be removed.
 pub fn remove_runs(paths: &Paths, uid: &str) -> io::Result<()> {
     volume::tear_down(&paths.pod(uid).join(RUNS))
-}
-
-/// Removes the logs of a pod that is gone for good, and the links to them.
-///
-/// # Errors
-/// What could not be removed.
-pub fn remove_logs(paths: &Paths, namespace: &str, pod: &str, uid: &str) -> io::Result<()> {
-    volume::tear_down(&paths.pod_logs(namespace, pod, uid))?;
-    remove_dead_links(paths, &format!("{pod}_{namespace}_"))
-}
-
-fn remove_dead_links(paths: &Paths, prefix: &str) -> io::Result<()> {
-    for entry in fs::read_dir(paths.log_links()).into_iter().flatten().flatten() {
-        let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix));
-        if ours && !entry.path().exists() {
-            ignore_missing(fs::remove_file(entry.path()))?;
-        }
-    }
-    Ok(())
-}
-
-fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
 }
 
 #[cfg(test)]

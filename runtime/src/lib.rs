@@ -31,6 +31,7 @@ pub mod cgroup;
 pub mod container_config;
 pub mod engine;
 pub mod error;
+mod log_files;
 pub mod logind;
 pub mod manifest;
 pub mod network;

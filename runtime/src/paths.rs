@@ -70,6 +70,11 @@ impl Paths {
         self.below("var/lib/nodlet/pods")
     }
 
+    /// `/var/log`, which may be a link; what is below it is reached through none: `log_files.rs`.
+    pub fn var_log(&self) -> PathBuf {
+        self.below("var/log")
+    }
+
     /// `/var/log/pods`.
     pub fn logs(&self) -> PathBuf {
         self.below("var/log/pods")
@@ -120,7 +125,8 @@ impl Paths {
         self.run().join("api.sock")
     }
 
-    /// Directories that the agent makes when it starts, with their modes.
+    /// Directories that the agent makes when it starts, with their modes. Not those for logs, which
+    /// a container may have replaced: see `log_files.rs`.
     pub fn directories(&self) -> Vec<(PathBuf, u32)> {
         vec![
             (self.run(), 0o755),
@@ -138,8 +144,6 @@ impl Paths {
             (self.records(), 0o700),
             // What containers own in there, programs with another's rights among them, is for them alone.
             (self.pods(), 0o700),
-            (self.logs(), 0o755),
-            (self.log_links(), 0o755),
         ]
     }
 

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
@@ -275,8 +275,13 @@ fn is_stub(node: &str) -> bool {
 
 /// Whether a file says this already. However much a container wrote into it, no more is read.
 fn says(path: &Path, text: &str) -> bool {
-    fs::metadata(path).is_ok_and(|metadata| metadata.len() == text.len() as u64)
-        && fs::read(path).is_ok_and(|before| before == text.as_bytes())
+    let read = || -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        // A container may add to it meanwhile.
+        fs::File::open(path)?.take(text.len() as u64 + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().is_ok_and(|before| before == text.as_bytes())
 }
 
 /// World-readable whatever the umask says, since any user of a container reads it.

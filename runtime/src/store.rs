@@ -9,7 +9,7 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -126,7 +126,7 @@ fn make_directory(directory: &Path, fault: &dyn Fault) -> io::Result<()> {
         make_directory(parent, fault)?;
     }
     fault.step(Step::Create, directory)?;
-    match fs::create_dir(directory) {
+    match fs::DirBuilder::new().mode(0o755).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         Ok(()) | Err(_) => {}
     }

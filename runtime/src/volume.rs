@@ -9,6 +9,7 @@ mod host_path;
 mod remove;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -151,6 +152,15 @@ pub fn known(request: &Request) -> Volumes {
 /// What could not be removed.
 pub fn tear_down(directory: &Path) -> io::Result<()> {
     remove::tree(directory)
+}
+
+/// The same for `name` in a directory, where somebody else may go on making files: at most `most` of
+/// them are removed.
+///
+/// # Errors
+/// What could not be removed.
+pub(crate) fn remove_in(directory: &impl std::os::fd::AsRawFd, name: &OsStr, most: usize) -> io::Result<()> {
+    remove::in_directory(directory, name, most)
 }
 
 /// What [`set_up`] needs as a size: that of a memory volume in bytes.

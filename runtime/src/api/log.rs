@@ -5,14 +5,15 @@
 //! do its logs. A reader holds one block of a file and asks for the next when
 //! the client has taken it. Read next: `api/log/line.rs`, what a line looks like.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use hyper::Response;
 use hyper::body::Bytes;
+use nix::fcntl::OFlag;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use serde_json::Value;
 use smol::Async;
@@ -21,6 +22,7 @@ use super::body::{self, Body};
 use super::container;
 use super::read::parse;
 use super::{Api, Query, Status};
+use crate::log_files::Place;
 use crate::objects::{Key, Objects};
 use crate::time::Timestamp;
 
@@ -155,6 +157,8 @@ struct Reader {
     path: PathBuf,
     file: File,
     block: Vec<u8>,
+    /// Lines that are wanted of what is there; taken when the first is read.
+    tail: Option<u64>,
     printer: Printer,
     follow: Option<Follow>,
     ended: bool,
@@ -185,34 +189,38 @@ impl Reader {
         };
         // Before the file is read, so that nothing falls between.
         let follow = if options.follow {
-            let inotify = watch(&directory).map_err(|error| failed("watch", &error))?;
+            let inotify = watch(&path).map_err(|error| failed("watch", &error))?;
             let object = api.objects.get(key).map(|object| parse(&object.json)).unwrap_or_default();
             let uid = object["metadata"]["uid"].as_str().unwrap_or("").to_owned();
             Some(Follow { inotify, objects: api.objects.clone(), key: key.clone(), uid, container, run })
         } else {
             None
         };
-        let mut file = open(&path).map_err(|error| match error.kind() {
+        let file = open(&path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound if options.previous => Status::bad_request(format!(
                 "previous terminated container in pod \"{}\" not found: its log is gone",
                 key.name
             )),
             _ => failed("open", &error),
         })?;
-        if let Some(lines) = options.tail {
-            seek_to_tail(&mut file, lines).map_err(|error| failed("read", &error))?;
-        }
         let printer = Printer::new(options.since, options.timestamps, options.streams, options.limit);
-        Ok(Reader { path, file, block: vec![0; BLOCK], printer, follow, ended: false })
+        Ok(Reader { path, file, block: vec![0; BLOCK], tail: options.tail, printer, follow, ended: false })
     }
 
     async fn next(&mut self) -> Option<Vec<u8>> {
         let mut printed = Vec::new();
+        if let Some(lines) = self.tail.take()
+            && let Err(error) = seek_to_tail(&mut self.file, lines).await
+        {
+            ::log::warn!("api: failed to read {}: {error}", self.path.display());
+            self.ended = true;
+        }
         // Whether the run was over before the file was read last: then that was all of it.
         let mut over = false;
         while !self.ended {
             match self.file.read(&mut self.block) {
-                Ok(0) if self.rotated() => {}
+                // Somebody may put another file there as fast as it is looked at.
+                Ok(0) if self.rotated() => smol::future::yield_now().await,
                 Ok(0) if over => {
                     self.ended = true;
                     self.printer.end(&mut printed);
@@ -272,49 +280,57 @@ impl Reader {
     }
 }
 
-fn watch(directory: &Path) -> nix::Result<Async<Inotify>> {
+/// Of the directory of a log, which is held while it is named: none is watched through a link.
+fn watch(log: &Path) -> io::Result<Async<Inotify>> {
+    let directory = Place::of_log(log)?.open()?;
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
     let changes = AddWatchFlags::IN_MODIFY
         | AddWatchFlags::IN_CREATE
         | AddWatchFlags::IN_MOVED_TO
         | AddWatchFlags::IN_MOVED_FROM
         | AddWatchFlags::IN_DELETE_SELF;
-    inotify.add_watch(directory, changes)?;
+    inotify.add_watch(&directory.path(), changes)?;
     Async::new_nonblocking(inotify)
-        .map_err(|error| nix::errno::Errno::from_raw(error.raw_os_error().unwrap_or(0)))
 }
 
-/// A file, and nothing in its place: a pod that collects logs can write there, and what it puts
-/// there must neither make the loop wait nor show another file of the machine.
+/// The file of a log, and nothing in its place: a pod that collects logs can write there, and what
+/// it puts there must neither make the loop wait nor show another file of the machine.
 fn open(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
+    let place = Place::of_log(path)?;
+    Ok(place.open()?.open_own(place.name, OFlag::O_RDONLY)?.0)
 }
 
-/// To where the last `lines` lines begin, read backwards block by block.
-fn seek_to_tail(file: &mut File, lines: u64) -> io::Result<()> {
-    let mut position = file.seek(SeekFrom::End(0))?;
+/// Bytes in which the last lines are looked for. A log is rotated long before it has as many; what
+/// a pod puts in its place may have any number, and no end of line.
+const TAIL: u64 = 64 << 20;
+
+/// To where the last `lines` lines begin, read backwards block by block. Others are served between
+/// two blocks.
+async fn seek_to_tail(file: &mut File, lines: u64) -> io::Result<()> {
+    let end = file.seek(SeekFrom::End(0))?;
     if lines == 0 {
         return Ok(());
     }
+    let mut position = end;
     let mut block = vec![0; BLOCK];
     // The line feed that ends the last line does not begin one.
     let mut to_see = lines.saturating_add(1);
-    while position > 0 {
+    while position > end.saturating_sub(TAIL) {
         let size = position.min(BLOCK as u64);
         position -= size;
         file.seek(SeekFrom::Start(position))?;
         let block = &mut block[..size as usize];
         file.read_exact(block)?;
-        for (index, _) in block.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
+        for index in memchr::memrchr_iter(b'\n', block) {
             to_see -= 1;
             if to_see == 0 {
                 file.seek(SeekFrom::Start(position + index as u64 + 1))?;
                 return Ok(());
             }
         }
+        smol::future::yield_now().await;
     }
-    file.seek(SeekFrom::Start(0))?;
+    file.seek(SeekFrom::Start(position))?;
     Ok(())
 }
 

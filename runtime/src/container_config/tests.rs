@@ -333,7 +333,7 @@ fn discarding_a_run_keeps_the_newest_two_logs() {
         fs::read_dir(&directory).expect("read").flatten().map(|entry| entry.file_name()).collect();
     left.sort();
     assert_eq!(left, ["3.log"]);
-    remove_logs(&paths, "n", "p", "u").expect("removed");
+    log_files::remove_pod(&paths, "n", "p", "u").expect("removed");
     assert!(!paths.pod_logs("n", "p", "u").exists());
     fs::remove_dir_all(root).expect("the scratch root goes");
 }

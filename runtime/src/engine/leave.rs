@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::cgroup::PodCgroup;
 use crate::paths::Paths;
 use crate::sources::Wanted;
-use crate::{container_config, volume};
+use crate::{log_files, volume};
 
 use super::{EngineError, Shell};
 
@@ -48,11 +48,15 @@ pub(super) fn sweep(shell: &Shell, wanted: &BTreeSet<String>) {
 
 /// Removes the logs of all pods but those that `keep` names by uid.
 fn remove_logs(paths: &Paths, keep: impl Fn(&str) -> bool) {
-    for name in names(&paths.logs()) {
+    let names = log_files::pods(paths).unwrap_or_else(|error| {
+        log::error!("failed to look for logs that pods left: {error}");
+        Vec::new()
+    });
+    for name in names.iter().filter_map(|name| name.to_str()) {
         // `<namespace>_<name>_<uid>`
         if let [namespace, pod, uid] = name.splitn(3, '_').collect::<Vec<_>>()[..]
             && !keep(uid)
-            && let Err(error) = container_config::remove_logs(paths, namespace, pod, uid)
+            && let Err(error) = log_files::remove_pod(paths, namespace, pod, uid)
         {
             log::error!("failed to remove the logs of pod {uid}: {error}");
         }

@@ -31,6 +31,8 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
         make_directory(&directory, mode)
             .map_err(|source| EngineError::Prepare { path: directory, source })?;
     }
+    crate::log_files::prepare(paths)
+        .map_err(|source| EngineError::Prepare { path: paths.var_log(), source })?;
     let path = paths.agent_lock();
     let failed = |source| EngineError::Prepare { path: path.clone(), source };
     // Not through a link: what that leads to would be emptied.
@@ -69,8 +71,9 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
 /// Makes a directory of ours with this mode. One that has it is left alone: setting it again
 /// would write to flash.
 fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    fs::create_dir_all(directory)?;
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    // Those above it, too.
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
     let permissions = fs::metadata(directory)?.permissions();
     if permissions.mode() & 0o7777 == mode {
         return Ok(());

@@ -379,7 +379,7 @@ pub(super) async fn forget(shell: Rc<Shell>, pod: PodIndex) {
             if let Err(error) = volume::tear_down(&paths.pod(&uid)) {
                 note("volumes", &error);
             }
-            if let Err(error) = container_config::remove_logs(&paths, &namespace, &name, &uid) {
+            if let Err(error) = crate::log_files::remove_pod(&paths, &namespace, &name, &uid) {
                 note("logs", &error);
             }
             // First: without the record it would be found by nobody.

@@ -1,8 +1,9 @@
 //! How an attempt ended, on a file that outlives the supervisor: written before
 //! the process is reaped, so that whoever looks finds a process or a record.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -92,9 +93,16 @@ pub(super) fn termination_message(wanted: Option<&TerminationMessage>, code: i32
     if text.is_empty() && code != 0 && wanted.fallback_to_logs { log.tail() } else { text }
 }
 
+/// The file is mounted in the container, which can write to it and not replace it. What else a
+/// container is given there one day must neither be followed nor waited for.
 fn tail_of_file(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let length = metadata.len();
     file.seek(SeekFrom::Start(length.saturating_sub(MAX_MESSAGE)))?;
     let mut bytes = Vec::new();
     file.take(MAX_MESSAGE).read_to_end(&mut bytes)?;

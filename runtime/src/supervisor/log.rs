@@ -10,15 +10,17 @@
 //! supervisor is to stay small, and a board's log is small already.
 
 use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
 use super::config::LogConfig;
+use crate::log_files::Place;
 use crate::time::Timestamp;
 
 /// Content of one line of the file; what is longer is continued on the next, as
@@ -27,10 +29,6 @@ const MAX_LINE: usize = 16 * 1024;
 
 /// Bytes of whole lines that are written to the file at once, or a line more.
 const BATCH: usize = 64 * 1024;
-
-/// A pod that collects logs can put something else in the place of one: no link of its is followed,
-/// and nobody is waited for at the other end of a pipe.
-const NOTHING_ELSE: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
 /// Which of its outputs a container wrote to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,28 +99,23 @@ impl Log {
     /// A link that cannot be made keeps nobody from running: only log shippers look there.
     fn make_link(&self) {
         let (link, path) = (&self.config.link, &self.config.path);
-        if std::fs::read_link(link).is_ok_and(|target| target == *path) {
-            return;
-        }
-        if let Some(parent) = link.parent() {
-            let _ = std::fs::create_dir_all(parent);
-        }
-        let _ = std::fs::remove_file(link);
-        let _ = std::os::unix::fs::symlink(path, link);
+        let make = || -> io::Result<()> {
+            let place = Place::of_link(link)?;
+            let directory = place.make()?;
+            if directory.target(place.name).is_some_and(|target| target == *path) {
+                return Ok(());
+            }
+            directory.remove(place.name)?;
+            directory.link(path, place.name)
+        };
+        let _ = make();
     }
 
     fn open_file(&mut self) -> io::Result<File> {
-        if let Some(parent) = self.config.path.parent() {
-            std::fs::create_dir_all(parent)?;
-        }
-        let mut options = OpenOptions::new();
-        // As containerd makes it: what pods say is not for everybody.
-        options.append(true).create(true).mode(0o640).custom_flags(NOTHING_ELSE);
-        let file = options.open(&self.config.path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other("the log is no file"));
-        }
-        self.size = file.metadata()?.len();
+        let place = Place::of_log(&self.config.path)?;
+        let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT;
+        let (file, metadata) = place.make()?.open_own(place.name, flags)?;
+        self.size = metadata.len();
         Ok(file)
     }
 
@@ -204,12 +197,8 @@ impl Log {
         // 50 bytes each.
         const WINDOW: u64 = (MAX_LINE + 8192) as u64;
         let read = || -> io::Result<Vec<u8>> {
-            let mut options = OpenOptions::new();
-            let mut file = options.read(true).custom_flags(NOTHING_ELSE).open(&self.config.path)?;
-            let metadata = file.metadata()?;
-            if !metadata.is_file() {
-                return Err(io::Error::other("the log is no file"));
-            }
+            let place = Place::of_log(&self.config.path)?;
+            let (mut file, metadata) = place.open()?.open_own(place.name, OFlag::O_RDONLY)?;
             let length = metadata.len();
             file.seek(SeekFrom::Start(length.saturating_sub(WINDOW)))?;
             let mut bytes = Vec::new();
@@ -297,7 +286,12 @@ impl Log {
             second = Timestamp(newest.0 + 1_000_000_000);
             time = stamp(second);
         }
-        match std::fs::rename(&self.config.path, rotated_path(&self.config.path, &time)) {
+        let Ok((directory, name)) =
+            Place::of_log(&self.config.path).and_then(|place| Ok((place.open()?, place.name)))
+        else {
+            return;
+        };
+        match directory.rename(name, &rotated_name(name, &time)) {
             Ok(()) => self.rotated.push_back(time),
             // Somebody removed it: what is written now should be found again.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -306,7 +300,7 @@ impl Log {
         self.file = None;
         while self.rotated.len() as u64 + 1 > u64::from(self.config.max_files.max(1)) {
             let Some(oldest) = self.rotated.pop_front() else { break };
-            let _ = std::fs::remove_file(rotated_path(&self.config.path, &oldest));
+            let _ = directory.remove(&rotated_name(name, &oldest));
         }
     }
 }
@@ -355,29 +349,23 @@ fn parse_stamp(stamp: &str) -> Option<Timestamp> {
     ))
 }
 
-fn rotated_path(path: &Path, time: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
+fn rotated_name(name: &OsStr, time: &str) -> OsString {
+    let mut name = name.to_owned();
     name.push(".");
     name.push(time);
-    name.into()
+    name
 }
 
 /// The times of the rotated files of a log, oldest first.
 fn rotated_files(path: &Path) -> VecDeque<String> {
-    let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
-    else {
-        return VecDeque::new();
+    let names = Place::of_log(path).and_then(|place| Ok((place.open()?.names()?, place.name)));
+    let Ok((names, name)) = names else { return VecDeque::new() };
+    let Some(name) = name.to_str() else { return VecDeque::new() };
+    let time = |entry: &OsString| {
+        let time = entry.to_str()?.strip_prefix(name)?.strip_prefix('.')?;
+        parse_stamp(time).map(|_| time.to_owned())
     };
-    let mut times: Vec<String> = std::fs::read_dir(directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| {
-            let entry = entry.file_name();
-            let time = entry.to_str()?.strip_prefix(name)?.strip_prefix('.')?;
-            parse_stamp(time).map(|_| time.to_owned())
-        })
-        .collect();
+    let mut times: Vec<String> = names.iter().filter_map(time).collect();
     times.sort_unstable();
     times.into()
 }

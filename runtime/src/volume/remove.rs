@@ -43,15 +43,34 @@ pub(super) fn tree(path: &Path) -> io::Result<()> {
     };
     let mut options = OpenOptions::new();
     match options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(parent) {
-        Ok(parent) => Ok(remove(&parent, name, &mut 0)?),
+        Ok(parent) => Ok(remove(&parent, name, &mut Tried::default())?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Removes `name` in `at`, one entry after another, the deepest first. `tried` counts the names
-/// that directories were to be moved to.
-fn remove(at: &impl AsRawFd, name: &OsStr, tried: &mut u32) -> nix::Result<()> {
+/// Removes `name` in a directory, and all below it: at most so many files and directories, since
+/// somebody may go on making others there. What is not there is removed.
+///
+/// # Errors
+/// The first thing that stays; that there were more (`EBUSY`).
+pub(super) fn in_directory(at: &impl AsRawFd, name: &OsStr, most: usize) -> io::Result<()> {
+    Ok(remove(at, name, &mut Tried { most: Some(most), ..Tried::default() })?)
+}
+
+/// What was done so far.
+#[derive(Default)]
+struct Tried {
+    /// Names that directories were to be moved to.
+    moves: u32,
+    /// Entries that were removed or entered.
+    entries: usize,
+    /// As many of those as there may be.
+    most: Option<usize>,
+}
+
+/// Removes `name` in `at`, one entry after another, the deepest first.
+fn remove(at: &impl AsRawFd, name: &OsStr, tried: &mut Tried) -> nix::Result<()> {
     let mut levels: Vec<Level> = Vec::new();
     levels.extend(unlink_or_enter(at, name)?);
     while let Some(level) = levels.last_mut() {
@@ -67,6 +86,10 @@ fn remove(at: &impl AsRawFd, name: &OsStr, tried: &mut u32) -> nix::Result<()> {
             }
             continue;
         };
+        tried.entries += 1;
+        if tried.most.is_some_and(|most| tried.entries > most) {
+            return Err(Errno::EBUSY);
+        }
         if let Some(below) = unlink_or_enter(&level.directory, &entry)? {
             if levels.len() < DEPTH {
                 levels.push(below);
@@ -81,11 +104,11 @@ fn remove(at: &impl AsRawFd, name: &OsStr, tried: &mut u32) -> nix::Result<()> {
 /// Moves a directory from the deepest level to the first, where it is found when that is read again.
 /// No name is tried twice: to look for a free one among thousands that were moved before would take
 /// hours.
-fn move_up(levels: &[Level], name: &OsStr, tried: &mut u32) -> nix::Result<()> {
+fn move_up(levels: &[Level], name: &OsStr, tried: &mut Tried) -> nix::Result<()> {
     let (Some(first), Some(last)) = (levels.first(), levels.last()) else { return Ok(()) };
-    while let Some(next) = tried.checked_add(1) {
-        let shallow = format!(".deep-{tried}");
-        *tried = next;
+    while let Some(next) = tried.moves.checked_add(1) {
+        let shallow = format!(".deep-{}", tried.moves);
+        tried.moves = next;
         let moved = nix::fcntl::renameat(
             Some(last.directory.as_raw_fd()),
             name,
@@ -194,8 +217,9 @@ mod tests {
             std::fs::create_dir_all(doomed.join(format!(".deep-{number}/full"))).expect("made");
         }
         let parent = std::fs::File::open(&scratch).expect("it is there");
-        let mut tried = 0;
+        let mut tried = Tried::default();
         remove(&parent, OsStr::new("doomed"), &mut tried).expect("removed");
+        let tried = tried.moves;
         assert_eq!(std::fs::read_dir(&scratch).expect("read").count(), 0, "something stayed");
         std::fs::remove_dir(&scratch).expect("it is empty");
         assert!((MOVED..=MOVED + TAKEN).contains(&tried), "{tried} names were tried for {MOVED} directories");

@@ -99,7 +99,7 @@ fn what_a_pod_has_put_in_the_place_of_a_log_is_not_waited_for_and_not_shown() {
             let log = || call(&socket, "GET", "/api/v1/namespaces/default/pods/web/log", "", "");
             nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
             let (code, text) = log();
-            assert!(code == 500 && text.contains("0.log: it is no file"), "{code} {text}");
+            assert!(code == 500 && text.contains("0.log: it is no regular file"), "{code} {text}");
             std::fs::remove_file(&path).expect("it is there");
             std::os::unix::fs::symlink(&secret, &path).expect("a link");
             let (code, text) = log();
@@ -198,4 +198,67 @@ fn following_goes_on_over_rotations_and_ends_with_the_container() {
         reader.read_to_string(&mut rest).expect("the end");
         assert_eq!(rest, "");
     });
+}
+
+#[test]
+fn the_last_line_of_a_file_without_ends_of_lines_is_not_looked_for_without_end() {
+    let root = Root::new();
+    let path = directory(&root).join("0.log");
+    append(&path, "first");
+    // As large as the file system allows, and all zeros: a pod that collects logs can make one.
+    let file = std::fs::File::options().write(true).open(&path).expect("a log");
+    file.set_len(1 << 42).expect("it has no blocks");
+    let answer = {
+        let objects = Rc::new(Objects::new(0));
+        objects.put(key("web"), running(0));
+        with_api(
+            &root,
+            objects,
+            |_| {},
+            |socket| {
+                call(
+                    &socket,
+                    "GET",
+                    "/api/v1/namespaces/default/pods/web/log?tailLines=1&limitBytes=10",
+                    "",
+                    "",
+                )
+            },
+        )
+    };
+    // No more than the end of the chunks.
+    assert_eq!((answer.0, answer.1.as_str()), (200, "0\r\n\r\n"));
+}
+
+#[test]
+fn what_a_link_leads_to_is_not_shown() {
+    let root = Root::new();
+    let directory = directory(&root);
+    let elsewhere = root.0.join("elsewhere");
+    std::fs::create_dir(&elsewhere).expect("made");
+    append(&elsewhere.join("0.log"), "a secret");
+    for (place, target) in [
+        (directory.join("0.log"), elsewhere.join("0.log")),
+        (directory.clone(), elsewhere.clone()),
+        (directory.parent().expect("there is one").to_owned(), root.0.clone()),
+    ] {
+        let _ = std::fs::remove_dir_all(&place);
+        std::os::unix::fs::symlink(&target, &place).expect("linked");
+        for query in ["", "?follow=true", "?tailLines=1"] {
+            let objects = Rc::new(Objects::new(0));
+            objects.put(key("web"), running(0));
+            let answer = with_api(
+                &root,
+                objects,
+                |_| {},
+                move |socket| {
+                    call(&socket, "GET", &format!("/api/v1/namespaces/default/pods/web/log{query}"), "", "")
+                },
+            );
+            assert_eq!(answer.0, 500, "{}{query}: {}", place.display(), answer.1);
+            assert!(!answer.1.contains("a secret"), "{}", answer.1);
+        }
+        std::fs::remove_file(&place).expect("removed");
+        let _ = std::fs::create_dir_all(&directory);
+    }
 }

@@ -1,3 +1,7 @@
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
 use super::*;
 
 struct Scratch(PathBuf);
@@ -215,6 +219,33 @@ fn what_is_put_in_the_place_of_a_log_is_neither_waited_for_nor_written_to() {
     assert!(said[0].starts_with("stderr F nodlet: 2 lines ("), "{said:?}");
     assert_eq!(said[1..], ["stdout F three"]);
     assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "");
+}
+
+#[test]
+fn nothing_is_written_through_a_directory_that_became_a_link_or_to_another_name_of_a_file() {
+    let scratch = Scratch::new("swapped");
+    let (directory, elsewhere) = (scratch.0.join("app"), scratch.0.join("elsewhere"));
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::write(elsewhere.join("0.log.20200101-000000"), "precious").unwrap();
+    let mut log = scratch.log(1000, 1);
+    log.write(Stream::Stdout, b"one\n");
+    std::fs::rename(&directory, scratch.0.join("aside")).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &directory).unwrap();
+    // As much as is rotated, and the oldest removed.
+    (0..100).for_each(|n| log.write(Stream::Stdout, format!("line {n}\n").as_bytes()));
+    let mut again = scratch.log(1000, 1);
+    again.write(Stream::Stdout, b"of another run\n");
+    assert_eq!(log.tail(), "");
+    let names: Vec<_> =
+        std::fs::read_dir(&elsewhere).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["0.log.20200101-000000"]);
+    // A file of the machine under the name of a log.
+    std::fs::remove_file(&directory).unwrap();
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(scratch.0.join("auth.log"), "").unwrap();
+    std::fs::hard_link(scratch.0.join("auth.log"), directory.join("0.log")).unwrap();
+    scratch.log(0, 5).write(Stream::Stdout, b"of a third\n");
+    assert_eq!(std::fs::read_to_string(scratch.0.join("auth.log")).unwrap(), "");
 }
 
 #[test]

@@ -1,0 +1,139 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("nodlet-log-files-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a scratch directory");
+        Scratch(path)
+    }
+
+    fn paths(&self) -> Paths {
+        Paths::new(&self.0.join("root"))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn var_log_may_be_a_link_and_nothing_below_it() {
+    let scratch = Scratch::new("links");
+    let paths = scratch.paths();
+    fs::create_dir_all(scratch.0.join("root/var")).expect("made");
+    fs::create_dir(scratch.0.join("volatile")).expect("made");
+    symlink("../../volatile", scratch.0.join("root/var/log")).expect("linked");
+    prepare(&paths).expect("prepared");
+    assert!(scratch.0.join("volatile/pods").is_dir() && scratch.0.join("volatile/containers").is_dir());
+    let log = paths.pod_logs("n", "p", "u").join("c/0.log");
+    let place = Place::of_log(&log).expect("a place");
+    let directory = place.make().expect("made");
+    directory.open_own(place.name, OFlag::O_WRONLY | OFlag::O_CREAT).expect("opened");
+    assert!(scratch.0.join("volatile/pods/n_p_u/c/0.log").is_file());
+    // At each level.
+    let elsewhere = scratch.0.join("elsewhere");
+    fs::create_dir_all(elsewhere.join("n_p_u/c")).expect("made");
+    for (link, target) in [
+        ("volatile/pods/n_p_u/c", elsewhere.join("n_p_u/c")),
+        ("volatile/pods/n_p_u", elsewhere.join("n_p_u")),
+        ("volatile/pods", elsewhere.clone()),
+        // One that stays in var/log is none, too.
+        ("volatile/pods", PathBuf::from("containers")),
+    ] {
+        let link = scratch.0.join(link);
+        fs::rename(&link, link.with_extension("aside")).expect("renamed");
+        symlink(target, &link).expect("linked");
+        for opened in [place.open(), place.make()] {
+            let error = opened.err().map(|error| error.raw_os_error());
+            assert!(
+                matches!(error, Some(Some(libc::ELOOP | libc::ENOTDIR))),
+                "{}: {error:?}",
+                link.display()
+            );
+        }
+        fs::remove_file(&link).expect("removed");
+        fs::rename(link.with_extension("aside"), &link).expect("renamed");
+    }
+    place.open().expect("it is as it was");
+}
+
+#[test]
+fn what_containers_put_in_the_place_of_a_log_is_not_opened() {
+    use nix::sys::stat::{makedev, mknod};
+    let scratch = Scratch::new("own");
+    let directory = Directory::trusted(&scratch.0).expect("opened");
+    let path = scratch.0.join("0.log");
+    let other = scratch.0.join("auth.log");
+    fs::write(&other, "a secret").expect("written");
+    let mode = Mode::from_bits_truncate(0o600);
+    let puts: [(&str, &dyn Fn()); 6] = [
+        ("a link", &|| symlink(&other, &path).expect("linked")),
+        ("a hard link", &|| fs::hard_link(&other, &path).expect("linked")),
+        ("a FIFO", &|| nix::unistd::mkfifo(&path, mode).expect("made")),
+        ("a device", &|| mknod(&path, SFlag::S_IFCHR, mode, makedev(1, 5)).expect("made")),
+        ("a socket", &|| drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"))),
+        ("a file of another user", &|| {
+            fs::write(&path, "").expect("written");
+            std::os::unix::fs::chown(&path, Some(65534), None).expect("these tests need root");
+        }),
+    ];
+    for (what, put) in puts {
+        put();
+        for flags in [OFlag::O_RDONLY, OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT] {
+            assert!(directory.open_own(OsStr::new("0.log"), flags).is_err(), "{what} was opened");
+        }
+        directory.remove(OsStr::new("0.log")).expect("removed");
+    }
+    assert_eq!(fs::read_to_string(&other).expect("it is there"), "a secret");
+}
+
+#[test]
+fn only_links_of_the_pod_whose_logs_are_gone_are_removed() {
+    let scratch = Scratch::new("dead");
+    let paths = scratch.paths();
+    prepare(&paths).expect("prepared");
+    let (kept, gone) = (paths.pod_logs("n", "p", "kept"), paths.pod_logs("n", "p", "gone"));
+    fs::create_dir_all(kept.join("c")).expect("made");
+    fs::write(kept.join("c/0.log"), "").expect("written");
+    let links = paths.log_links();
+    for (name, target) in [
+        ("p_n_c-live.log", kept.join("c/0.log")),
+        ("p_n_c-dead.log", gone.join("c/0.log")),
+        ("p_n_c-rotated.log", kept.join("c/1.log")),
+        ("p_n_c-another.log", PathBuf::from("/nowhere")),
+        ("q_n_c-dead.log", gone.join("c/0.log")),
+    ] {
+        symlink(target, links.join(name)).expect("linked");
+    }
+    remove_pod(&paths, "n", "p", "gone").expect("removed");
+    let left: Vec<_> = ["live", "dead", "rotated", "another"]
+        .into_iter()
+        .filter(|name| links.join(format!("p_n_c-{name}.log")).is_symlink())
+        .collect();
+    assert_eq!(left, ["live", "another"]);
+    assert!(links.join("q_n_c-dead.log").is_symlink());
+}
+
+#[test]
+fn a_pod_that_goes_on_making_files_in_the_logs_of_another_holds_up_nobody() {
+    let scratch = Scratch::new("endless");
+    let directory = Directory::trusted(&scratch.0).expect("opened");
+    fs::create_dir(scratch.0.join("doomed")).expect("made");
+    for number in 0..3000 {
+        fs::write(scratch.0.join(format!("doomed/{number}")), "").expect("written");
+    }
+    let error = volume::remove_in(&directory.0, OsStr::new("doomed"), 2000).expect_err("there are more");
+    assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
+    assert_eq!(fs::read_dir(scratch.0.join("doomed")).expect("read").count(), 1000);
+    // What was left then is removed the next time.
+    volume::remove_in(&directory.0, OsStr::new("doomed"), 2000).expect("removed");
+    assert!(!scratch.0.join("doomed").exists());
+}
