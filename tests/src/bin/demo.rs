@@ -42,6 +42,7 @@ demo STEP [then STEP]…
 
 files    cat FILE · ls DIR · stat FILE · touch FILE · rm FILE · wait FILE
          write FILE TEXT [EVERY_SECONDS] · append FILE TEXT · lock FILE
+         mkdir DIR · rename FROM TO · link TARGET FILE · fifo FILE · swap FILE FILE (for ever)
 output   print TEXT [EVERY_SECONDS] · eprint TEXT · ask TEXT (without an end of line) · spam BYTES · echo (copies its input)
          line BYTES (a long one) · binary BYTES (no text)
 itself   env · id · status · hostname · cwd · args WORD… · tty · resized · sizes COLUMNSxROWS · clock [FILE]
@@ -107,6 +108,11 @@ fn run(step: &[String]) -> Result<(), Failure> {
             .open(file)?
             .write_all(format!("{text}\n").as_bytes())?,
         ["lock", file] => lock(file)?,
+        ["mkdir", dir] => fs::create_dir_all(dir)?,
+        ["rename", from, to] => fs::rename(from, to)?,
+        ["link", target, file] => std::os::unix::fs::symlink(target, file)?,
+        ["fifo", file] => nix::unistd::mkfifo(*file, nix::sys::stat::Mode::from_bits_truncate(0o666))?,
+        ["swap", one, other] => swap(one, other)?,
         ["print", text] => println!("{text}"),
         ["print", text, every] => repeat(seconds(every)?, |count| writeln!(io::stdout(), "{text} {count}"))?,
         ["eprint", text] => eprintln!("{text}"),
@@ -236,6 +242,20 @@ fn repeat(every: Duration, mut act: impl FnMut(u64) -> io::Result<()>) -> io::Re
         std::thread::sleep(every);
     }
     Ok(())
+}
+
+/// Exchanges two files again and again, as fast as the kernel does it. Whoever removes one ends it.
+fn swap(one: &str, other: &str) -> Result<(), Failure> {
+    let (one, other) = (std::ffi::CString::new(one)?, std::ffi::CString::new(other)?);
+    let (here, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+    loop {
+        // SAFETY: two C strings, which outlive the call.
+        let done =
+            unsafe { libc::syscall(libc::SYS_renameat2, here, one.as_ptr(), here, other.as_ptr(), flags) };
+        if done < 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+    }
 }
 
 /// `file 0644 0:0 12`, with the target of a link and the numbers of a device.

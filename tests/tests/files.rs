@@ -1,0 +1,330 @@
+//! Files that nodlet keeps where containers can write: a pod with a read-write hostPath of
+//! `/var/log` must not turn nodlet's own rights against the host, however it replaces
+//! directories and files there. And what nodlet inherits from whoever starts it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use nodlet_tests::{Device, manifest};
+
+/// A pod that can write to the device's `/var/log`, as log collectors can.
+fn collector(device: &Device, steps: &str) -> String {
+    manifest::pod_of(
+        "collector",
+        &[manifest::container("app", steps, "volumeMounts: [{name: log, mountPath: /log}]")],
+        &format!("volumes: [{{name: log, hostPath: {{path: {}}}}}]", device.path("/var/log").display()),
+    )
+}
+
+/// Names below a directory, with the content of files.
+fn listing(directory: &Path) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut todo = vec![directory.to_owned()];
+    while let Some(path) = todo.pop() {
+        for entry in fs::read_dir(&path).expect("it can be read") {
+            let path = entry.expect("it can be read").path();
+            let is_directory = fs::symlink_metadata(&path).expect("it is there").is_dir();
+            let text =
+                if is_directory { String::new() } else { fs::read_to_string(&path).unwrap_or_default() };
+            if is_directory {
+                todo.push(path.clone());
+            }
+            found.push((path, text));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Files of the host, where an attacker would like nodlet to write.
+fn precious(device: &Device) -> PathBuf {
+    let (_, path) = device.shared("precious");
+    fs::create_dir(path.join("app")).expect("made");
+    for name in ["app/0.log", "app/0.log.20200101-000000", "app/notes"] {
+        let line = "2026-01-01T00:00:00.000000000Z stdout F a secret of the host\n";
+        fs::write(path.join(name), line).expect("written");
+    }
+    fs::create_dir_all(path.join("default_gone_some-uid/app")).expect("made");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("set");
+    path
+}
+
+fn link_in_the_place_of(directory: &Path, target: &Path) {
+    let aside = directory.with_extension("aside");
+    fs::rename(directory, aside).expect("it can be renamed");
+    symlink(target, directory).expect("a link can be made");
+}
+
+#[test]
+fn a_link_in_the_place_of_a_pods_log_directory_is_neither_written_through_nor_emptied() {
+    let device = Device::start();
+    let precious = precious(&device);
+    let before = listing(&precious);
+    let steps = "print up then wait /work/go then spam 25000000 then exit 3";
+    let app = manifest::container("app", steps, "volumeMounts: [{name: work, mountPath: /work}]");
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod_of("web", &[app], "volumes: [{name: work, emptyDir: {}}]"),
+    );
+    device.pod("web").wait_log("app", "up");
+    let logs = device.path(&format!("/var/log/pods/default_web_{}", device.pod("web").uid()));
+    device.write_manifest(
+        "collector.yaml",
+        &collector(
+            &device,
+            &format!(
+                "rename /log/pods/{name} /log/aside then link {precious} /log/pods/{name} then print done then sleep",
+                name = logs.file_name().expect("it has one").display(),
+                precious = precious.display()
+            ),
+        ),
+    );
+    device.pod("collector").wait_log("app", "done");
+    // The log is rotated, and later runs begin others and remove the oldest.
+    device.pod("web").tell("app", "/work/go");
+    device.wait_for("a third run", || device.pod("web").container("app").restart_count() >= 2);
+    assert_eq!(listing(&precious), before);
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+    assert_eq!(listing(&precious), before);
+}
+
+#[test]
+fn a_link_in_the_place_of_all_log_directories_is_not_followed_by_this_agent_or_the_next() {
+    let mut device = Device::start();
+    let precious = precious(&device);
+    let before = listing(&precious);
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_log("app", "up");
+    device.write_manifest(
+        "collector.yaml",
+        &collector(
+            &device,
+            &format!(
+                "rename /log/pods /log/pods.aside then link {0} /log/pods \
+                 then rename /log/containers /log/containers.aside then link {0} /log/containers then sleep",
+                precious.display()
+            ),
+        ),
+    );
+    device.pod("collector").wait_ready();
+    device.wait_for("the links", || {
+        fs::symlink_metadata(device.path("/var/log/containers")).is_ok_and(|found| found.is_symlink())
+    });
+    // It runs all the same, if without a log.
+    device.write_manifest("late.yaml", &manifest::pod("late", "print up then sleep"));
+    device.pod("late").wait_ready();
+    device.kill_agent();
+    device.start_agent();
+    device.write_manifest("later.yaml", &manifest::pod("later", "print up then sleep"));
+    device.pod("later").wait_ready();
+    device.pod("web").wait_ready();
+    for name in ["web", "late", "later"] {
+        device.remove_manifest(&format!("{name}.yaml"));
+        device.pod(name).wait_gone();
+    }
+    assert_eq!(listing(&precious), before);
+    let mode = fs::metadata(&precious).expect("it is there").mode() & 0o7777;
+    assert_eq!(mode, 0o700, "the agent changed the mode of a directory of the host");
+    device.remove_manifest("collector.yaml");
+    device.pod("collector").wait_gone();
+}
+
+#[test]
+fn logs_shows_no_file_of_the_host_through_a_link() {
+    let device = Device::start();
+    let precious = precious(&device);
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_log("app", "up");
+    let logs = device.path(&format!("/var/log/pods/default_web_{}", device.pod("web").uid()));
+    for place in [logs.join("app"), logs.clone(), device.path("/var/log/pods")] {
+        let target = if place.ends_with("app") { precious.join("app") } else { precious.clone() };
+        if place.ends_with("pods") {
+            fs::create_dir_all(precious.join(logs.file_name().expect("it has one")).join("app"))
+                .expect("made");
+            let inside = precious.join(logs.file_name().expect("it has one")).join("app/0.log");
+            fs::copy(precious.join("app/0.log"), inside).expect("copied");
+        }
+        link_in_the_place_of(&place, &target);
+        for words in [&["logs", "web"][..], &["logs", "-f", "web"], &["logs", "--tail=1", "web"]] {
+            let said = device.command(words).output().expect("nodlet can be run");
+            let shown = String::from_utf8_lossy(&said.stdout);
+            assert!(!said.status.success() && shown.is_empty(), "{}: {words:?}: {said:?}", place.display());
+        }
+        fs::remove_file(&place).expect("the link goes");
+        fs::rename(place.with_extension("aside"), &place).expect("it comes back");
+    }
+    assert_eq!(device.pod("web").logs("app"), "up\n");
+}
+
+#[test]
+fn log_directories_that_are_exchanged_with_links_all_the_time_lead_nodlet_nowhere() {
+    let device = Device::start();
+    let precious = precious(&device);
+    let before = listing(&precious);
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod("web", "print up then wait /go then spam 130000000 then touch /done then sleep"),
+    );
+    device.pod("web").wait_log("app", "up");
+    let name = format!("pods/default_web_{}/app", device.pod("web").uid());
+    device.write_manifest(
+        "collector.yaml",
+        &collector(
+            &device,
+            &format!(
+                "link {}/app /log/evil then print swapping then swap /log/{name} /log/evil",
+                precious.display()
+            ),
+        ),
+    );
+    device.pod("collector").wait_log("app", "swapping");
+    device.pod("web").tell("app", "/go");
+    device.wait_for("all to be logged or lost", || {
+        device.pod("web").exec("app", ["/bin/demo", "stat", "/done"]).code == 0
+    });
+    assert_eq!(listing(&precious), before);
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+    assert_eq!(listing(&precious), before);
+}
+
+#[test]
+fn volumes_of_a_finished_pod_are_removed_and_its_status_and_logs_stay() {
+    let mut device = Device::start();
+    let text = manifest::pod_of(
+        "job",
+        &[manifest::container(
+            "app",
+            "touch /work/file then touch /layer then print done",
+            "volumeMounts: [{name: work, mountPath: /work}]",
+        )],
+        "restartPolicy: Never\nvolumes: [{name: work, emptyDir: {}}]",
+    );
+    device.write_manifest("job.yaml", &text);
+    device.pod("job").wait_phase("Succeeded");
+    let directory = device.path(&format!("/var/lib/nodlet/pods/{}", device.pod("job").uid()));
+    device.wait_for("its volumes to be removed", || !directory.exists());
+    let is_told = |device: &Device| {
+        assert_eq!(device.pod("job").phase(), "Succeeded");
+        assert_eq!(device.pod("job").logs("app"), "done\n");
+        assert_eq!(device.pod("job").container("app").exit_code(), Some(0));
+    };
+    is_told(&device);
+    // What an agent of before left, or one that was killed in between.
+    let volume = directory.join("volumes/kubernetes.io~empty-dir/work");
+    device.kill_agent();
+    fs::create_dir_all(&volume).expect("made");
+    device.start_agent();
+    device.wait_for("what lies there to be removed", || !directory.exists());
+    is_told(&device);
+    device.cut_power();
+    fs::create_dir_all(&volume).expect("made");
+    device.start_agent();
+    device.wait_for("what lies there to be removed", || !directory.exists());
+    is_told(&device);
+}
+
+#[test]
+fn volumes_of_a_pod_that_a_power_cut_ended_are_removed() {
+    let mut device = Device::start();
+    let pod = |restart: &str| {
+        manifest::pod_of(
+            &restart.to_lowercase(),
+            &[manifest::container(
+                "app",
+                "touch /work/file then print up then sleep",
+                "volumeMounts: [{name: work, mountPath: /work}]",
+            )],
+            &format!("restartPolicy: {restart}\nvolumes: [{{name: work, emptyDir: {{}}}}]"),
+        )
+    };
+    device.write_manifest("never.yaml", &pod("Never"));
+    device.write_manifest("always.yaml", &pod("Always"));
+    let file_of = |device: &Device, name: &str| {
+        let uid = device.pod(name).uid();
+        device.path(&format!("/var/lib/nodlet/pods/{uid}/volumes/kubernetes.io~empty-dir/work/file"))
+    };
+    device.pod("never").wait_log("app", "up");
+    device.pod("always").wait_log("app", "up");
+    let (never, always) = (file_of(&device, "never"), file_of(&device, "always"));
+    assert!(never.exists() && always.exists());
+    device.cut_power();
+    device.start_agent();
+    device.pod("never").wait_phase("Failed");
+    device.wait_for("its volumes to be removed", || !never.exists());
+    device.pod("always").wait_ready();
+    assert!(always.exists(), "the volume of a pod that goes on is gone");
+}
+
+/// A program that starts nodlet as somebody careless does.
+fn careless(device: &Device, setup: &str) -> PathBuf {
+    let path = device.path("/careless");
+    let program = nodlet_tests::nodlet_program();
+    fs::write(&path, format!("#!/bin/sh\n{setup}\nexec {} \"$@\"\n", program.display())).expect("written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("set");
+    path
+}
+
+#[test]
+fn nothing_is_writable_by_everybody_whatever_umask_the_agent_is_started_with() {
+    let mut device = Device::new();
+    let program = careless(&device, "umask 000");
+    device.install(&program);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod("web", "print up then sleep")).ok();
+    device.pod("web").wait_log("app", "up");
+    let mut todo = vec![device.root().to_owned()];
+    let mut open = Vec::new();
+    while let Some(path) = todo.pop() {
+        let found = fs::symlink_metadata(&path).expect("nothing is removed here");
+        if found.is_symlink() {
+            continue;
+        }
+        // The termination message is for whoever the container runs as, in a directory that is root's alone.
+        if found.mode() & 0o002 != 0 && !path.starts_with(device.path("/var/lib/nodlet/pods")) {
+            open.push(path.clone());
+        }
+        if found.is_dir() {
+            todo.extend(
+                fs::read_dir(&path).expect("it can be read").map(|entry| entry.expect("read").path()),
+            );
+        }
+    }
+    assert!(open.is_empty(), "everybody can write to {open:?}");
+}
+
+#[test]
+fn a_container_inherits_nothing_of_whoever_started_the_agent() {
+    let mut device = Device::new();
+    let secret = device.path("/secret");
+    fs::write(&secret, "x").expect("written");
+    // The signals are those that a shell, a cron and a daemon ignore; 9 is a descriptor.
+    let setup = format!(
+        "umask 077; trap '' HUP INT QUIT TERM CHLD PIPE USR1; SECRET=x; export SECRET; exec 9<{}",
+        secret.display()
+    );
+    let program = careless(&device, &setup);
+    device.install(&program);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    device.nodlet_with_input(
+        ["apply", "-f", "-"],
+        &manifest::pod("web", "ls /proc/self/fd then status then env then touch /file then stat /file then print up then sleep"),
+    )
+    .ok();
+    device.pod("web").wait_log("app", "up");
+    let said = device.pod("web").logs("app");
+    let field = |name: &str| {
+        let line = said.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{said}"));
+        line.trim().to_owned()
+    };
+    // 0x1000 is SIGPIPE, which the demo program, being Rust's, ignores itself.
+    assert_eq!((field("SigBlk:"), field("SigIgn:")), ("0".repeat(16), format!("{:016x}", 0x1000)));
+    assert!(!said.lines().any(|line| line == "9") && !said.contains("SECRET"), "{said}");
+    assert!(said.contains("file 0644 0:0"), "{said}");
+    // And the agent still hears what it is told.
+    assert_eq!(device.stop_agent(), 0);
+}
