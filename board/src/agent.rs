@@ -286,12 +286,13 @@ fn leave_the_caller() -> nix::Result<()> {
     use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, signal, sigprocmask};
     // Exactly this: files have the modes that they were made with, and nobody else can write to them.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    const FIRST: i32 = 3;
+    // SAFETY: takes numbers only. Of ours, nothing is open yet but the standard three.
+    nix::errno::Errno::result(unsafe { libc::syscall(libc::SYS_close_range, FIRST, u32::MAX, 0) })?;
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-    // Where SIGCHLD is ignored, no child can be waited for. SIGHUP and SIGINT may be meant to be.
-    for default in [Signal::SIGCHLD, Signal::SIGTERM] {
-        // SAFETY: no thread runs yet, and the default action is no handler of ours.
-        unsafe { signal(default, SigHandler::SigDfl) }?;
-    }
+    // That SIGHUP and SIGINT are ignored may be meant so.
+    // SAFETY: no thread runs yet, and the default action is no handler of ours.
+    unsafe { signal(Signal::SIGTERM, SigHandler::SigDfl) }?;
     Ok(())
 }
 
@@ -304,6 +305,8 @@ fn spare_us() {
 }
 
 fn start(config: Config) -> Outcome {
+    // The caller's directory may be on something that somebody wants to unmount.
+    nix::unistd::chdir("/").map_err(|errno| Failure::new(format!("failed to change directory: {errno}")))?;
     let explain = |error: EngineError| Failure::new(format!("failed to {}", chain(&error)));
     Engine::start(config).map_err(explain)?.run().map_err(explain)?;
     Ok(ExitCode::SUCCESS)

@@ -66,6 +66,7 @@ const VERBS: &[Verb] = &[
 
 fn main() -> ExitCode {
     keep_others_out();
+    wait_for_children();
     // Not a verb: what the agent executes for each pod, before anything is allocated.
     if std::env::args_os().nth(1).is_some_and(|verb| verb == "supervisor") {
         nodlet_runtime::supervisor::run(std::env::args_os().skip(2));
@@ -129,6 +130,14 @@ fn keep_others_out() {
     // There is no other way to read it.
     let callers = umask(Mode::from_bits_truncate(0o077));
     umask(callers | Mode::from_bits_truncate(0o022));
+}
+
+/// Where the caller ignores SIGCHLD, no child could be waited for.
+fn wait_for_children() {
+    // SAFETY: no thread runs yet, and the default action is no handler of ours.
+    let _ = unsafe {
+        nix::sys::signal::signal(nix::sys::signal::Signal::SIGCHLD, nix::sys::signal::SigHandler::SigDfl)
+    };
 }
 
 /// `nodlet get pods | head` ends without a word, as other tools do. Not for the

@@ -35,6 +35,9 @@ const LINKS: &str = "containers";
 /// Mode of directories for logs: log collectors need not be root.
 const DIRECTORY_MODE: Mode = Mode::from_bits_truncate(0o755);
 
+/// Mode of the files in them.
+const FILE_MODE: Mode = Mode::from_bits_truncate(0o640);
+
 /// Names that are read from one directory. A container may have made any number of them.
 const NAMES: usize = 16 * 1024;
 
@@ -99,18 +102,24 @@ impl Directory {
     }
 
     /// Opens a file, if it is one that only nodlet can have made: a regular file with this one
-    /// name, of nodlet's own user. A link, a FIFO or a device is not opened or not waited for, and
-    /// another name of a file of the machine (a hard link) is an error.
+    /// name, of nodlet's own user. What else a container has put there is an error, and is not even
+    /// opened: to open a device can be enough to set it off, as a watchdog.
     ///
     /// # Errors
     /// The kernel's, or that the file is another.
     pub(crate) fn open_own(&self, name: &OsStr, flags: OFlag) -> io::Result<(File, Metadata)> {
-        let flags = flags | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-        // What containers print is not for every user of the machine, as under containerd.
-        let mode =
-            if flags.contains(OFlag::O_CREAT) { Mode::from_bits_truncate(0o640) } else { Mode::empty() };
-        let file = File::from(self.open(Path::new(name), flags, mode)?);
-        let metadata = file.metadata()?;
+        let (path, flags) = (Path::new(name), flags | OFlag::O_NOCTTY | OFlag::O_CLOEXEC);
+        // Found first, and then opened as what was found.
+        let found = match self.open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && flags.contains(OFlag::O_CREAT) => {
+                // What containers print is not for every user of the machine, as under containerd.
+                let file = File::from(self.open(path, flags | OFlag::O_EXCL, FILE_MODE)?);
+                let metadata = file.metadata()?;
+                return Ok((file, metadata));
+            }
+            found => File::from(found?),
+        };
+        let metadata = found.metadata()?;
         let problem = if !metadata.is_file() {
             "it is no regular file"
         } else if metadata.nlink() > 1 {
@@ -118,7 +127,10 @@ impl Directory {
         } else if metadata.uid() != nix::unistd::geteuid().as_raw() {
             "it belongs to another user"
         } else {
-            return Ok((file, metadata));
+            let path = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
+            let descriptor = nix::fcntl::open(&path, flags.difference(OFlag::O_CREAT), Mode::empty())?;
+            // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+            return Ok((unsafe { File::from_raw_fd(descriptor) }, metadata));
         };
         Err(io::Error::other(problem))
     }
@@ -177,11 +189,11 @@ impl Directory {
         fstatat(Some(self.0.as_raw_fd()), name, AtFlags::AT_SYMLINK_NOFOLLOW).ok()
     }
 
-    /// Names in this directory: the first [`NAMES`] of them.
+    /// Names in this directory that are wanted, of the first [`NAMES`] that there are.
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+    pub(crate) fn names(&self, wanted: impl Fn(&[u8]) -> bool) -> io::Result<Vec<OsString>> {
         // A descriptor of its own: this one cannot be read.
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let own = self.open(Path::new("."), flags, Mode::empty())?;
@@ -190,7 +202,7 @@ impl Directory {
         for entry in reader.iter().take(NAMES) {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
+            if name != b"." && name != b".." && wanted(name) {
                 names.push(OsStr::from_bytes(name).to_owned());
             }
         }
@@ -282,7 +294,7 @@ pub(crate) fn remove_earlier_runs(
 ) -> io::Result<()> {
     let logs = paths.pod_logs(namespace, pod, uid).join(container).join("0.log");
     let Some(directory) = found(Place::of_log(&logs)?.open())? else { return Ok(()) };
-    for name in directory.names()? {
+    for name in directory.names(|_| true)? {
         // `<number>.log`, or a rotated `<number>.log.<time>`.
         let of = name.to_str().and_then(|name| name.split('.').next()?.parse::<u32>().ok());
         if of.is_some_and(|of| of < number) {
@@ -309,17 +321,14 @@ pub(crate) fn remove_pod(paths: &Paths, namespace: &str, pod: &str, uid: &str) -
 /// # Errors
 /// They cannot be read.
 pub(crate) fn pods(paths: &Paths) -> io::Result<Vec<OsString>> {
-    enter(paths, PODS)?.map_or(Ok(Vec::new()), |pods| pods.names())
+    enter(paths, PODS)?.map_or(Ok(Vec::new()), |pods| pods.names(|_| true))
 }
 
 /// Removes links whose name begins so and that lead to a log that is gone. Others are not ours.
 fn remove_dead_links(paths: &Paths, prefix: &str) -> io::Result<()> {
     let (Some(links), Some(pods)) = (enter(paths, LINKS)?, enter(paths, PODS)?) else { return Ok(()) };
     let logs = paths.logs();
-    for name in links.names()? {
-        if !name.as_bytes().starts_with(prefix.as_bytes()) {
-            continue;
-        }
+    for name in links.names(|name| name.starts_with(prefix.as_bytes()))? {
         let target = links.target(&name);
         // Not by looking for what it leads to: that may be a server that does not answer.
         let Some(log) = target.as_deref().and_then(|target| target.strip_prefix(&logs).ok()) else {

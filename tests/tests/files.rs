@@ -120,6 +120,8 @@ fn a_link_in_the_place_of_all_log_directories_is_not_followed_by_this_agent_or_t
     device.write_manifest("later.yaml", &manifest::pod("later", "print up then sleep"));
     device.pod("later").wait_ready();
     device.pod("web").wait_ready();
+    let said = device.agent_log();
+    assert!(said.contains("no log is written to") && said.contains("/var/log/pods: "), "{said}");
     for name in ["web", "late", "later"] {
         device.remove_manifest(&format!("{name}.yaml"));
         device.pod(name).wait_gone();
@@ -258,11 +260,12 @@ fn volumes_of_a_pod_that_a_power_cut_ended_are_removed() {
     assert!(always.exists(), "the volume of a pod that goes on is gone");
 }
 
-/// A program that starts nodlet as somebody careless does.
-fn careless(device: &Device, setup: &str) -> PathBuf {
+/// A program that starts nodlet as somebody careless does: what it sets up, and by which program.
+fn careless(device: &Device, setup: &str, by: &str) -> PathBuf {
     let path = device.path("/careless");
     let program = nodlet_tests::nodlet_program();
-    fs::write(&path, format!("#!/bin/sh\n{setup}\nexec {} \"$@\"\n", program.display())).expect("written");
+    let text = format!("#!/bin/sh\n{setup}\nexec {by} {} \"$@\"\n", program.display());
+    fs::write(&path, text).expect("written");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("set");
     path
 }
@@ -270,7 +273,7 @@ fn careless(device: &Device, setup: &str) -> PathBuf {
 #[test]
 fn nothing_is_writable_by_everybody_whatever_umask_the_agent_is_started_with() {
     let mut device = Device::new();
-    let program = careless(&device, "umask 000");
+    let program = careless(&device, "umask 000", "");
     device.install(&program);
     device.start_agent();
     device.load_image(nodlet_tests::demo_archive());
@@ -301,12 +304,9 @@ fn a_container_inherits_nothing_of_whoever_started_the_agent() {
     let mut device = Device::new();
     let secret = device.path("/secret");
     fs::write(&secret, "x").expect("written");
-    // The signals are those that a shell, a cron and a daemon ignore; 9 is a descriptor.
-    let setup = format!(
-        "umask 077; trap '' HUP INT QUIT TERM CHLD PIPE USR1; SECRET=x; export SECRET; exec 9<{}",
-        secret.display()
-    );
-    let program = careless(&device, &setup);
+    let setup = format!("umask 077; cd {}; SECRET=x; export SECRET; exec 9<secret", device.root().display());
+    let signals = "--ignore-signal=CHLD,HUP,INT,QUIT,TERM,PIPE,USR1 --block-signal=CHLD,TERM,USR2,RTMIN";
+    let program = careless(&device, &setup, &format!("env {signals}"));
     device.install(&program);
     device.start_agent();
     device.load_image(nodlet_tests::demo_archive());
@@ -325,6 +325,12 @@ fn a_container_inherits_nothing_of_whoever_started_the_agent() {
     assert_eq!((field("SigBlk:"), field("SigIgn:")), ("0".repeat(16), format!("{:016x}", 0x1000)));
     assert!(!said.lines().any(|line| line == "9") && !said.contains("SECRET"), "{said}");
     assert!(said.contains("file 0644 0:0"), "{said}");
-    // And the agent still hears what it is told.
+    // The agent itself keeps nothing open, and hears what it is told.
+    let agent = PathBuf::from(format!("/proc/{}", device.agent_pid()));
+    assert_eq!(fs::read_link(agent.join("cwd")).expect("it lives"), Path::new("/"));
+    for entry in fs::read_dir(agent.join("fd")).expect("it lives") {
+        let target = fs::read_link(entry.expect("it lives").path()).unwrap_or_default();
+        assert_ne!(target, secret);
+    }
     assert_eq!(device.stop_agent(), 0);
 }

@@ -95,6 +95,29 @@ fn what_containers_put_in_the_place_of_a_log_is_not_opened() {
     assert_eq!(fs::read_to_string(&other).expect("it is there"), "a secret");
 }
 
+/// To open a device can be enough to set it off; of a FIFO it can be seen that somebody did.
+#[test]
+fn what_is_no_log_is_not_opened_in_order_to_see_that() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let scratch = Scratch::new("unopened");
+    let directory = Directory::trusted(&scratch.0).expect("opened");
+    let path = scratch.0.join("0.log");
+    nix::unistd::mkfifo(&path, Mode::from_bits_truncate(0o600)).expect("made");
+    let reader =
+        fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).expect("opened");
+    let had_a_writer = || {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        let mut poll_fd = [PollFd::new(std::os::fd::AsFd::as_fd(&reader), PollFlags::POLLIN)];
+        poll(&mut poll_fd, PollTimeout::ZERO).expect("polled");
+        poll_fd[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+    };
+    let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT | OFlag::O_NONBLOCK;
+    directory.open_own(OsStr::new("0.log"), flags).expect_err("it is a FIFO");
+    assert!(!had_a_writer());
+    drop(fs::OpenOptions::new().write(true).open(&path).expect("opened"));
+    assert!(had_a_writer(), "this test sees nothing");
+}
+
 #[test]
 fn only_links_of_the_pod_whose_logs_are_gone_are_removed() {
     let scratch = Scratch::new("dead");

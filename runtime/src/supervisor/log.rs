@@ -14,6 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use nix::fcntl::OFlag;
@@ -358,11 +359,12 @@ fn rotated_name(name: &OsStr, time: &str) -> OsString {
 
 /// The times of the rotated files of a log, oldest first.
 fn rotated_files(path: &Path) -> VecDeque<String> {
-    let names = Place::of_log(path).and_then(|place| Ok((place.open()?.names()?, place.name)));
-    let Ok((names, name)) = names else { return VecDeque::new() };
-    let Some(name) = name.to_str() else { return VecDeque::new() };
-    let time = |entry: &OsString| {
-        let time = entry.to_str()?.strip_prefix(name)?.strip_prefix('.')?;
+    let Ok(place) = Place::of_log(path) else { return VecDeque::new() };
+    let prefix = rotated_name(place.name, "");
+    let is_rotated = |name: &[u8]| name.starts_with(prefix.as_bytes());
+    let names = place.open().and_then(|directory| directory.names(is_rotated)).unwrap_or_default();
+    let time = |name: &OsString| {
+        let time = name.to_str()?.get(prefix.len()..)?;
         parse_stamp(time).map(|_| time.to_owned())
     };
     let mut times: Vec<String> = names.iter().filter_map(time).collect();

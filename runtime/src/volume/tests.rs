@@ -194,3 +194,40 @@ fn what_a_pod_has_mounted_in_a_volume_is_unmounted_and_stays_as_it_is() {
     assert!(!doomed.exists());
     assert_eq!(fs::read_to_string(precious.join("dir/file")).expect("it stays"), "x");
 }
+
+/// A pod that may write to `data` exchanges a directory there with a link to another of the machine.
+#[test]
+fn a_directory_that_is_created_for_a_pod_gives_no_other_its_mode() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let scratch = Scratch::new("exchanged");
+    let (data, precious) = (scratch.0.join("data"), scratch.0.join("precious"));
+    fs::create_dir_all(precious.join("new")).expect("made");
+    fs::create_dir(&data).expect("made");
+    fs::set_permissions(precious.join("new"), fs::Permissions::from_mode(0o700)).expect("set");
+    let pod = pod(&format!(
+        "{{containers: [{{name: c, image: i}}], volumes: [{{name: v, hostPath: {{path: {}, type: DirectoryOrCreate}}}}]}}",
+        data.join("sub/new").display()
+    ));
+    let request = Request::new(&pod, &Paths::new(&scratch.0));
+    let done = AtomicBool::new(false);
+    let sub = data.join("sub");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                if sub.join("new").symlink_metadata().is_ok() && fs::rename(&sub, data.join("aside")).is_ok()
+                {
+                    let _ = symlink(&precious, &sub);
+                    let _ = fs::remove_dir_all(data.join("aside"));
+                    let _ = fs::remove_file(&sub);
+                }
+            }
+        });
+        let mode = || fs::metadata(precious.join("new")).expect("it is there").mode() & 0o7777;
+        for _ in 0..10_000 {
+            // The link may be in the way, as may what is exchanged.
+            let _ = check_host_paths(&request);
+        }
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(mode(), 0o700);
+    });
+}
