@@ -75,30 +75,28 @@ impl Directory {
         Ok(Directory(self.open(path, DIRECTORY, Mode::empty())?))
     }
 
-    /// Opens a directory below this one; what is missing of it is created.
+    /// Opens a directory below this one; what is missing of it is created. Whether that was the
+    /// directory itself, so that nothing is in it.
     ///
     /// # Errors
     /// The kernel's: ELOOP if a link is in the way.
-    pub(crate) fn make(&self, path: &Path) -> io::Result<Directory> {
+    pub(crate) fn make(&self, path: &Path) -> io::Result<(Directory, bool)> {
         match self.enter(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            entered => return entered,
+            entered => return entered.map(|directory| (directory, false)),
         }
-        let mut directory = self.enter(Path::new("."))?;
+        let mut reached: Option<(Directory, bool)> = None;
         for component in path.components() {
             let Component::Normal(name) = component else { return Err(Errno::EINVAL.into()) };
-            directory = match directory.enter(Path::new(name)) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    match mkdirat(Some(directory.0.as_raw_fd()), name, DIRECTORY_MODE) {
-                        Ok(()) | Err(Errno::EEXIST) => {}
-                        Err(errno) => return Err(errno.into()),
-                    }
-                    directory.enter(Path::new(name))?
-                }
-                entered => entered?,
+            let above = reached.as_ref().map_or(self, |(directory, _)| directory);
+            let is_new = match mkdirat(Some(above.0.as_raw_fd()), name, DIRECTORY_MODE) {
+                Ok(()) => true,
+                Err(Errno::EEXIST) => false,
+                Err(errno) => return Err(errno.into()),
             };
+            reached = Some((above.enter(Path::new(name))?, is_new));
         }
-        Ok(directory)
+        reached.ok_or_else(|| Errno::EINVAL.into())
     }
 
     /// Opens a file, if it is one that only nodlet can have made: a regular file with this one
@@ -254,11 +252,12 @@ impl<'a> Place<'a> {
         Directory::trusted(self.var_log)?.enter(self.directory)
     }
 
-    /// The directory of the file; what is missing of it is created.
+    /// The directory of the file; what is missing of it is created. Whether that was the directory
+    /// itself, so that nothing is in it.
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn make(&self) -> io::Result<Directory> {
+    pub(crate) fn make(&self) -> io::Result<(Directory, bool)> {
         Directory::trusted(self.var_log)?.make(self.directory)
     }
 }

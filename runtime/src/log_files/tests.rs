@@ -35,7 +35,8 @@ fn var_log_may_be_a_link_and_nothing_below_it() {
     assert!(scratch.0.join("volatile/pods").is_dir() && scratch.0.join("volatile/containers").is_dir());
     let log = paths.pod_logs("n", "p", "u").join("c/0.log");
     let place = Place::of_log(&log).expect("a place");
-    let directory = place.make().expect("made");
+    let (directory, is_new) = place.make().expect("made");
+    assert!(is_new && !place.make().expect("it is there").1);
     directory.open_own(place.name, OFlag::O_WRONLY | OFlag::O_CREAT).expect("opened");
     assert!(scratch.0.join("volatile/pods/n_p_u/c/0.log").is_file());
     // At each level.
@@ -51,7 +52,7 @@ fn var_log_may_be_a_link_and_nothing_below_it() {
         let link = scratch.0.join(link);
         fs::rename(&link, link.with_extension("aside")).expect("renamed");
         symlink(target, &link).expect("linked");
-        for opened in [place.open(), place.make()] {
+        for opened in [place.open(), place.make().map(|(directory, _)| directory)] {
             let error = opened.err().map(|error| error.raw_os_error());
             assert!(
                 matches!(error, Some(Some(libc::ELOOP | libc::ENOTDIR))),

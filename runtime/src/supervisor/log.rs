@@ -15,13 +15,12 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
 use super::config::LogConfig;
-use crate::log_files::Place;
+use crate::log_files::{Directory, Place};
 use crate::time::Timestamp;
 
 /// Content of one line of the file; what is longer is continued on the next, as
@@ -90,9 +89,8 @@ impl Log {
     /// Opens the log and makes the link to it. A file that cannot be opened is
     /// tried again with every line.
     pub(super) fn open(config: LogConfig, partial: Partial) -> Log {
-        let rotated = rotated_files(&config.path);
-        let mut log = Log { config, file: None, size: 0, rotated, partial };
-        log.file = log.open_file().ok();
+        let mut log = Log { config, file: None, size: 0, rotated: VecDeque::new(), partial };
+        log.file = log.begin().ok();
         log.make_link();
         log
     }
@@ -102,7 +100,7 @@ impl Log {
         let (link, path) = (&self.config.link, &self.config.path);
         let make = || -> io::Result<()> {
             let place = Place::of_link(link)?;
-            let directory = place.make()?;
+            let (directory, _) = place.make()?;
             if directory.target(place.name).is_some_and(|target| target == *path) {
                 return Ok(());
             }
@@ -112,11 +110,23 @@ impl Log {
         let _ = make();
     }
 
+    /// Opens the file for the first time, and finds what was rotated of it.
+    fn begin(&mut self) -> io::Result<File> {
+        let place = Place::of_log(&self.config.path)?;
+        let (directory, is_new) = place.make()?;
+        if !is_new {
+            self.rotated = rotated_files(&directory, place.name);
+        }
+        let (file, size) = open_in(&directory, place.name)?;
+        self.size = size;
+        Ok(file)
+    }
+
+    /// Opens the file again, or another in its place.
     fn open_file(&mut self) -> io::Result<File> {
         let place = Place::of_log(&self.config.path)?;
-        let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT;
-        let (file, metadata) = place.make()?.open_own(place.name, flags)?;
-        self.size = metadata.len();
+        let (file, size) = open_in(&place.make()?.0, place.name)?;
+        self.size = size;
         Ok(file)
     }
 
@@ -357,12 +367,18 @@ fn rotated_name(name: &OsStr, time: &str) -> OsString {
     name
 }
 
+/// The file to append to, and its size.
+fn open_in(directory: &Directory, name: &OsStr) -> io::Result<(File, u64)> {
+    let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT;
+    let (file, metadata) = directory.open_own(name, flags)?;
+    Ok((file, metadata.len()))
+}
+
 /// The times of the rotated files of a log, oldest first.
-fn rotated_files(path: &Path) -> VecDeque<String> {
-    let Ok(place) = Place::of_log(path) else { return VecDeque::new() };
-    let prefix = rotated_name(place.name, "");
+fn rotated_files(directory: &Directory, name: &OsStr) -> VecDeque<String> {
+    let prefix = rotated_name(name, "");
     let is_rotated = |name: &[u8]| name.starts_with(prefix.as_bytes());
-    let names = place.open().and_then(|directory| directory.names(is_rotated)).unwrap_or_default();
+    let names = directory.names(is_rotated).unwrap_or_default();
     let time = |name: &OsString| {
         let time = name.to_str()?.get(prefix.len()..)?;
         parse_stamp(time).map(|_| time.to_owned())
