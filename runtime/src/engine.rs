@@ -505,7 +505,10 @@ impl Engine {
         let shell = &self.shell;
         match action {
             Action::CreateSandbox => shell.spawn(sandbox::create(shell.clone(), pod)),
-            Action::Start(attempt) => shell.spawn(run::start(shell.clone(), pod, attempt)),
+            Action::Start { attempt, fallback } => {
+                shell.spawn(run::start(shell.clone(), pod, attempt, fallback));
+            }
+            Action::CheckImage(attempt) => shell.spawn(run::check_image(shell.clone(), pod, attempt)),
             Action::Probe(attempt, kind) => shell.spawn(exec::probe(shell.clone(), pod, attempt, kind)),
             Action::Hook(attempt, kind) => shell.spawn(hook::run(shell.clone(), pod, attempt, kind)),
             Action::Terminate(attempt) => shell.terminate(pod, attempt),

@@ -50,6 +50,7 @@ use crate::node::{
 use crate::spec::{ContainerIndex, Pod, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
+pub(crate) use condition::IMAGE_UPDATE_PENDING;
 pub(crate) use condition::{Condition, ConditionSet, closed_readiness_gates};
 pub use condition::{ConditionType, is_the_nodes};
 pub(crate) use container::{ContainerState, Ended, STATUS_UNKNOWN, Shown};
@@ -57,6 +58,7 @@ use container::{Run, WaitingReason};
 use record::Journal;
 pub(crate) use shutdown::TERMINATED;
 pub(crate) use stage::{Sandbox, Stage, Surroundings, Verdict, Wish};
+pub(crate) use update::MissingImage;
 
 /// Between two tries of what is likely to work soon: a sandbox, a container. The
 /// kubelet's fixed interval too; a disk or a link that was missing may come at any time.
@@ -382,6 +384,7 @@ impl PodState {
     /// Images were added.
     pub(crate) fn images_changed(&mut self, now: Instant) {
         for container in &mut self.containers {
+            container.new_image.look_again();
             match &mut container.run {
                 Run::StartFailed { retry } => match retry {
                     container::StartRetry::WhenImagesChange { .. } => *retry = container::StartRetry::At(now),
@@ -439,6 +442,9 @@ impl PodState {
             PodObservation::StartFailed { attempt, failure } => {
                 self.start_failed(now, attempt, &failure, events)
             }
+            PodObservation::ImageChecked { attempt, failure } => {
+                self.image_checked(now, attempt, failure, events);
+            }
             PodObservation::Exited { attempt, exit } => self.exited(now, attempt, &exit),
             PodObservation::Probed { attempt, kind, result } => {
                 self.probed(now, attempt, kind, &result, events);
@@ -495,6 +501,7 @@ impl PodState {
             self.plan_restart_all(now, draft, events);
             self.plan_active(now, draft, events, around.may_begin);
         }
+        self.plan_image_checks(now, draft);
         self.pass_redefined();
         self.plan_kills(now, draft, events);
         self.plan_probes(now, draft);

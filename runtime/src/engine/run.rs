@@ -15,7 +15,7 @@ use crate::node::{
 };
 use crate::pod_files::{self, PodFiles};
 use crate::sources::Wanted;
-use crate::spec::ContainerIndex;
+use crate::spec::Container;
 use crate::spec::container::PullPolicy;
 use crate::supervisor::ExitRecord;
 use crate::supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
@@ -83,13 +83,27 @@ pub(super) fn failure(reason: StartFailureReason, message: impl Into<String>) ->
 
 /// Image, configuration, leaf, and the word to the supervisor. Answered by
 /// `StartFailed`, or by what the supervisor says.
-pub(super) async fn start(shell: Rc<Shell>, pod: PodIndex, attempt: Attempt) {
-    if let Err(failure) = try_start(&shell, pod, attempt).await {
+pub(super) async fn start(shell: Rc<Shell>, pod: PodIndex, attempt: Attempt, fallback: Option<Rc<str>>) {
+    if let Err(failure) = try_start(&shell, pod, attempt, fallback).await {
         shell.tell(pod, PodObservation::StartFailed { attempt, failure }).await;
     }
 }
 
-async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result<(), StartFailure> {
+/// Whether the image of the spec can be started: answered by `ImageChecked`. The image is leased to
+/// the pod, so that nobody removes it before it starts.
+pub(super) async fn check_image(shell: Rc<Shell>, pod: PodIndex, attempt: Attempt) {
+    let Some(wanted) = shell.wanted(pod) else { return };
+    let container = wanted.pod.spec.container(attempt.container);
+    let failure = find_image(&shell, &wanted, container, &container.image).await.err();
+    shell.tell(pod, PodObservation::ImageChecked { attempt, failure }).await;
+}
+
+async fn try_start(
+    shell: &Rc<Shell>,
+    pod: PodIndex,
+    attempt: Attempt,
+    fallback: Option<Rc<str>>,
+) -> Result<(), StartFailure> {
     let gone = || failure(StartFailureReason::CreateContainerError, "the pod's sandbox is gone");
     let wanted = shell.wanted(pod).ok_or_else(gone)?;
     let sandbox = shell.sandbox(pod).ok_or_else(gone)?;
@@ -98,7 +112,15 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
         failure(StartFailureReason::CreateContainerError, crate::error::chain(error))
     };
     let _begins = shell.beginning.run(shell.unheard_runs()).map_err(|error| create(&error))?;
-    let (reference, image) = find_image(shell, &wanted, attempt.container).await?;
+    let found = find_image(shell, &wanted, container, &container.image).await;
+    let (spec_image, (reference, image)) = match (found, fallback) {
+        (Ok(found), _) => (container.image.clone(), found),
+        (Err(failure), None) => return Err(failure),
+        (Err(failure), Some(fallback)) => {
+            let found = find_image(shell, &wanted, container, &fallback).await.map_err(|_| failure)?;
+            (fallback.to_string(), found)
+        }
+    };
     let layers = mount_layers(shell, &image).await?;
     if let Some(target) = &container.target {
         ephemeral::check_target(shell, &wanted, &sandbox, target)?;
@@ -133,7 +155,7 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
         container_id: config.id.clone(),
         image: reference.to_string(),
         image_id: image.repo_digests.first().cloned().unwrap_or_else(|| image.id.to_string()),
-        spec_image: container.image.clone(),
+        spec_image,
         stop_signal: container_config::stop_signal(
             container.lifecycle.stop_signal.as_deref().or(image.config.stop_signal.as_deref()),
         ),
@@ -176,25 +198,25 @@ async fn try_start(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt) -> Result
     Ok(())
 }
 
-/// The image of a container, if it is on this node.
+/// The image of this name for a container, if it is on this node.
 async fn find_image(
     shell: &Shell,
     wanted: &Wanted,
-    index: ContainerIndex,
+    container: &Container,
+    name: &str,
 ) -> Result<(Reference, Image), StartFailure> {
-    let container = wanted.pod.spec.container(index);
-    let reference = Reference::parse(&container.image).map_err(|error| {
-        let message = format!("Failed to apply default image tag \"{}\": {error}", container.image);
+    let reference = Reference::parse(name).map_err(|error| {
+        let message = format!("Failed to apply default image tag \"{name}\": {error}");
         failure(StartFailureReason::InvalidImageName, message)
     })?;
     let (images, wish, holder) = (shell.images.clone(), reference.clone(), wanted.pod.uid.0.to_string());
-    let name = format!("{}/{}", wanted.pod.namespace, wanted.pod.name);
+    let pod = format!("{}/{}", wanted.pod.namespace, wanted.pod.name);
     let found = shell
         .storage
         .run(move || {
             let image = images.find(&wish)?;
             match &image {
-                Some(image) => images.lease(&image.id, &holder, &name)?,
+                Some(image) => images.lease(&image.id, &holder, &pod)?,
                 None => return Ok::<_, nodlet_rootfs::StoreError>(Err(near(&images, &wish))),
             }
             Ok(image.ok_or(None))
@@ -205,7 +227,7 @@ async fn find_image(
         Ok(Err(near)) => Err(match container.image_pull_policy {
             PullPolicy::Never => failure(
                 StartFailureReason::ErrImageNeverPull,
-                format!("Container image \"{}\" is not present with pull policy of Never", container.image),
+                format!("Container image \"{name}\" is not present with pull policy of Never"),
             ),
             PullPolicy::IfNotPresent | PullPolicy::Always => failure(
                 StartFailureReason::ErrImagePull,

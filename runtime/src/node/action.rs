@@ -1,5 +1,7 @@
 //! What the core wants done: data, carried out by `engine.rs`.
 
+use std::rc::Rc;
+
 use super::{Attempt, MAX_ACTIONS, PodIndex, Record};
 use crate::spec::{ContainerIndex, HookKind, ProbeKind};
 use crate::time::Instant;
@@ -11,7 +13,15 @@ pub enum Action {
     /// Volumes, pod cgroup, namespaces, network and supervisor.
     CreateSandbox,
     /// Find the image, make the container, execute its process.
-    Start(Attempt),
+    Start {
+        /// Which run.
+        attempt: Attempt,
+        /// The image to start if that of the spec is not on the board: the one that ran before.
+        fallback: Option<Rc<str>>,
+    },
+    /// Look for the image that the spec names for the container of this run, which runs another.
+    /// Answered by `ImageChecked`.
+    CheckImage(Attempt),
     /// Ask once. Answered by `Probed`, after the probe's timeout at the latest.
     Probe(Attempt, ProbeKind),
     /// Run a hook that asks something. Answered by `Hooked`, when the run is over at the latest.

@@ -85,6 +85,13 @@ pub enum PodObservation {
         /// At which step, and why.
         failure: StartFailure,
     },
+    /// The image of the spec was looked for while the run of another image goes on.
+    ImageChecked {
+        /// Which run.
+        attempt: Attempt,
+        /// Why it cannot be started; `None` if it can.
+        failure: Option<StartFailure>,
+    },
     /// The attempt is over: its cgroup is empty.
     Exited {
         /// Which run.

@@ -149,6 +149,7 @@ pub enum Seen {
     /// Whole: its id is on record, and what differs from that is written.
     Started(Attempt, Box<StartedContainer>),
     StartFailed(Attempt, StartFailureReason),
+    ImageChecked(Attempt, Option<StartFailureReason>),
     Exited(Attempt, Box<Ended>),
     Probed(Attempt, ProbeKind, Answer),
     /// And whether it failed.
@@ -178,6 +179,7 @@ pub enum Answer {
 pub enum Asked {
     CreateSandbox,
     Start(Attempt),
+    CheckImage(Attempt),
     Probe(Attempt, ProbeKind),
     Hook(Attempt, HookKind),
     Terminate(Attempt),
@@ -407,6 +409,9 @@ impl Seen {
             PodObservation::SandboxRemoveFailed { .. } => Seen::SandboxRemoveFailed,
             PodObservation::Started { attempt, container } => Seen::Started(*attempt, container.clone()),
             PodObservation::StartFailed { attempt, failure } => Seen::StartFailed(*attempt, failure.reason),
+            PodObservation::ImageChecked { attempt, failure } => {
+                Seen::ImageChecked(*attempt, failure.as_ref().map(|failure| failure.reason))
+            }
             PodObservation::Exited { attempt, exit } => Seen::Exited(*attempt, Box::new(Ended::of(exit))),
             PodObservation::Probed { attempt, kind, result } => {
                 let answer = match result {
@@ -434,6 +439,7 @@ impl Seen {
         match self {
             Seen::Started(attempt, _)
             | Seen::StartFailed(attempt, _)
+            | Seen::ImageChecked(attempt, _)
             | Seen::Exited(attempt, _)
             | Seen::Probed(attempt, ..)
             | Seen::Hooked(attempt, ..)
@@ -467,6 +473,10 @@ impl Seen {
                 attempt: *attempt,
                 failure: super::StartFailure { reason: *reason, message },
             },
+            Seen::ImageChecked(attempt, reason) => PodObservation::ImageChecked {
+                attempt: *attempt,
+                failure: reason.map(|reason| super::StartFailure { reason, message }),
+            },
             Seen::Exited(attempt, exit) => {
                 PodObservation::Exited { attempt: *attempt, exit: Box::new(exit.told()) }
             }
@@ -497,6 +507,7 @@ impl Asked {
     fn attempt(&self) -> Option<Attempt> {
         match self {
             Asked::Start(attempt)
+            | Asked::CheckImage(attempt)
             | Asked::Probe(attempt, _)
             | Asked::Hook(attempt, _)
             | Asked::Terminate(attempt)
@@ -514,7 +525,8 @@ impl Asked {
     pub fn of(action: &Action) -> Self {
         match action {
             Action::CreateSandbox => Asked::CreateSandbox,
-            Action::Start(attempt) => Asked::Start(*attempt),
+            Action::Start { attempt, fallback: _ } => Asked::Start(*attempt),
+            Action::CheckImage(attempt) => Asked::CheckImage(*attempt),
             Action::Probe(attempt, kind) => Asked::Probe(*attempt, *kind),
             Action::Hook(attempt, kind) => Asked::Hook(*attempt, *kind),
             Action::Terminate(attempt) => Asked::Terminate(*attempt),

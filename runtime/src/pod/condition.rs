@@ -20,6 +20,10 @@ pub enum ConditionType {
     DisruptionTarget,
 }
 
+/// `type` of the condition of a pod of which containers run on because the images that the spec names
+/// are not on the board. It is shown only while that is so; no kubelet has it.
+pub(crate) const IMAGE_UPDATE_PENDING: &str = "PodImageUpdatePending";
+
 /// What a kubelet owns besides, though nothing here makes it.
 const NEVER_HERE: [&str; 2] = ["PodResizeInProgress", "PodResizePending"];
 
@@ -53,7 +57,7 @@ impl ConditionType {
 /// (`PodConditionByKubelet`). A `DisruptionTarget` others may give as well.
 pub fn is_the_nodes(kind: &str) -> bool {
     let is_own = |own: &ConditionType| *own != ConditionType::DisruptionTarget && own.as_str() == kind;
-    ConditionType::ALL.iter().any(is_own) || NEVER_HERE.contains(&kind)
+    ConditionType::ALL.iter().any(is_own) || NEVER_HERE.contains(&kind) || kind == IMAGE_UPDATE_PENDING
 }
 
 /// One condition: its status and when that last flipped.

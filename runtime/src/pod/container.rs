@@ -22,6 +22,7 @@ use crate::time::{Instant, Moment};
 use super::backoff::{CrashBackoff, Retry};
 use super::hook::Hooks;
 use super::probe::Probes;
+use super::update::NewImage;
 
 /// Where the present or next run of a container is.
 #[derive(Clone, Debug)]
@@ -158,6 +159,8 @@ pub(crate) struct ContainerState {
     pub(crate) superseded: bool,
     /// Its image is another by now: its run is to end, and another follows whatever it ends with.
     pub(crate) redefined: bool,
+    /// What is known of the image that the spec names while its run has another.
+    pub(crate) new_image: NewImage,
     /// It was told that the present run is stopped; it may yet wait for its turn.
     pub(crate) stop_told: bool,
     /// When the one run of an ephemeral container was decided on.
@@ -185,6 +188,7 @@ impl ContainerState {
             ran_here: false,
             superseded: false,
             redefined: false,
+            new_image: NewImage::Unknown,
             stop_told: false,
             decided: None,
         }

@@ -27,6 +27,7 @@ use super::container::{
 use super::hook::Hooks;
 use super::probe::Probes;
 use super::termination::PREEMPTING;
+use super::update::NewImage;
 use super::{Condition, ConditionType, PodState, Sandbox, Stage, Verdict, Wish};
 
 /// A start changes the record several times within moments.
@@ -205,6 +206,12 @@ impl PodState {
             |index: usize| self.journal.on_flash.as_ref().and_then(|old| old.containers.get(index));
         self.containers.iter().zip(&record.containers).enumerate().any(|(index, (container, new))| {
             let old = on_flash(index);
+            // A reboot falls back to this image as long as the new one is missing.
+            if matches!(container.new_image, NewImage::Missing { .. })
+                && old.is_none_or(|old| old.image != new.image)
+            {
+                return true;
+            }
             match container.run {
                 Run::Recording => true,
                 Run::StartFailed { retry: StartRetry::WhenImagesChange { .. } } => {

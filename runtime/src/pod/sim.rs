@@ -175,6 +175,8 @@ pub(crate) struct Sim {
     hook: Box<HookFates>,
     probes_in_flight: Vec<(PodIndex, Attempt, ProbeKind)>,
     wake_at: Option<Instant>,
+    /// Images that are not on the board.
+    pub(crate) absent: BTreeSet<String>,
     /// Everything is being taken down.
     down: bool,
     /// What the node is told to be; it has room for all if it is told nothing.
@@ -225,6 +227,7 @@ impl Sim {
             hook: Box::new(|_, _, _| HookFate::Succeeds(Duration::ZERO)),
             probes_in_flight: Vec::new(),
             wake_at: None,
+            absent: BTreeSet::new(),
             down: false,
             info: None,
             ring: Ring::default(),

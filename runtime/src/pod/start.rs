@@ -2,8 +2,10 @@
 //! the order of the spec, init containers first, and again when they end. Ephemeral containers
 //! wait for no turn.
 
-use crate::node::{Action, Attempt, Draft, Events, StartFailure, StartFailureReason, StartedContainer, Wake};
-use crate::spec::{RestartPolicy, Role};
+use crate::node::{
+    Action, Attempt, Draft, Events, PodIndex, StartFailure, StartFailureReason, StartedContainer, Wake,
+};
+use crate::spec::{ContainerIndex, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::go_duration;
@@ -50,6 +52,9 @@ impl PodState {
         }
         let turn = self.turn();
         for (index, container) in self.containers() {
+            if let Some(at) = container.new_image.retry_at() {
+                wake.note(at);
+            }
             match container.run {
                 Run::StartFailed { retry: StartRetry::At(at) } => wake.note(at),
                 Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at } } => {
@@ -152,7 +157,15 @@ impl PodState {
                 Run::Waiting | Run::Starting { .. } | Run::StartFailed { .. } | Run::Running => false,
                 Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => false,
             };
-            if recorded && draft.push_start(self.index, Action::Start(container.attempt(index))) {
+            if recorded
+                && draft.push_start(
+                    self.index,
+                    Action::Start {
+                        attempt: container.attempt(index),
+                        fallback: container.fallback(&self.pod.spec.container(index).image),
+                    },
+                )
+            {
                 container.run = Run::Starting { images_changed: false };
             }
             return;
@@ -191,7 +204,11 @@ impl PodState {
                         Run::StartFailed { .. } | Run::Running => container.number,
                         Run::Terminating { .. } | Run::Killing { .. } => container.number,
                     };
-                    if !draft.push_start(self.index, Action::Start(Attempt { container: index, number })) {
+                    let start = Action::Start {
+                        attempt: Attempt { container: index, number },
+                        fallback: container.fallback(&spec.container(index).image),
+                    };
+                    if !draft.push_start(self.index, start) {
                         return;
                     }
                     // An end of before this boot holds nothing back, and counts all the same.
@@ -231,8 +248,11 @@ impl PodState {
         container.has_started(started, probes, hooks);
         // It is the run that was to follow, unless it is to be followed itself.
         container.redefined = is_interrupted && container.role == Role::Regular;
+        container.new_image.run_began(container.is_outdated(&spec.image));
         let at = Some(attempt.container);
-        events.note(index, at, "Pulled", pulled(&spec.image));
+        let image = container.started.as_ref().map_or("", |started| &started.spec_image);
+        let image = if image.is_empty() { &spec.image } else { image };
+        events.note(index, at, "Pulled", pulled(image));
         events.note(index, at, "Created", "Container created".into());
         events.note(index, at, "Started", "Container started".into());
         self.touch();
@@ -260,28 +280,20 @@ impl PodState {
         let mut message = failure.message.clone();
         let retry = match failure.reason {
             StartFailureReason::InvalidImageName => {
-                events.warn(index, at, "InspectFailed", message.clone());
-                events.warn(index, at, "Failed", format!("Error: {word}").into());
+                warn_of_image(index, at, &spec.image, failure, events);
                 StartRetry::WhenImagesChange { back_off_at: None }
             }
             StartFailureReason::ErrImageNeverPull => {
-                message =
-                    format!("Container image \"{}\" is not present with pull policy of Never", spec.image)
-                        .into();
-                events.warn(index, at, word, message.clone());
-                events.warn(index, at, "Failed", format!("Error: {word}").into());
+                message = never_pulled(&spec.image);
+                warn_of_image(index, at, &spec.image, failure, events);
                 StartRetry::WhenImagesChange { back_off_at: None }
             }
             StartFailureReason::ErrImagePull => {
-                let text = format!("Failed to pull image \"{}\": {message}", spec.image);
-                events.warn(index, at, "Failed", text.into());
-                events.warn(index, at, "Failed", format!("Error: {word}").into());
+                warn_of_image(index, at, &spec.image, failure, events);
                 StartRetry::WhenImagesChange { back_off_at: Some(now + SYNC_RETRY) }
             }
             StartFailureReason::ImageInspectError => {
-                let text = format!("Failed to inspect image \"{}\": {message}", spec.image);
-                events.warn(index, at, "Failed", text.into());
-                events.warn(index, at, "Failed", format!("Error: {word}").into());
+                warn_of_image(index, at, &spec.image, failure, events);
                 StartRetry::At(now + SYNC_RETRY)
             }
             StartFailureReason::CreateContainerConfigError | StartFailureReason::CreateContainerError => {
@@ -354,6 +366,36 @@ impl PodState {
     pub(crate) fn asks_for_sandbox(&self) -> bool {
         self.may_run() && matches!(self.sandbox, Sandbox::Absent | Sandbox::Failed { .. })
     }
+}
+
+/// The events of an image that cannot be started, as a kubelet words them.
+pub(super) fn warn_of_image(
+    pod: PodIndex,
+    container: Option<ContainerIndex>,
+    image: &str,
+    failure: &StartFailure,
+    events: &mut Events,
+) {
+    let (word, message) = (reason_word(failure.reason), &failure.message);
+    let (reason, text) = match failure.reason {
+        StartFailureReason::InvalidImageName => ("InspectFailed", message.clone()),
+        StartFailureReason::ErrImageNeverPull => (word, never_pulled(image)),
+        StartFailureReason::ErrImagePull => {
+            ("Failed", format!("Failed to pull image \"{image}\": {message}").into())
+        }
+        StartFailureReason::ImageInspectError => {
+            ("Failed", format!("Failed to inspect image \"{image}\": {message}").into())
+        }
+        StartFailureReason::CreateContainerConfigError
+        | StartFailureReason::CreateContainerError
+        | StartFailureReason::RunContainerError => ("Failed", message.clone()),
+    };
+    events.warn(pod, container, reason, text);
+    events.warn(pod, container, "Failed", format!("Error: {word}").into());
+}
+
+pub(super) fn never_pulled(image: &str) -> Box<str> {
+    format!("Container image \"{image}\" is not present with pull policy of Never").into()
 }
 
 fn pulled(image: &str) -> Box<str> {

@@ -1,19 +1,103 @@
-//! What changes of a pod that is there, and what its containers make of it.
+//! Changes of a pod in place, and what they do to its containers.
 //!
-//! A container is known by its name and its image. One that runs with another image than its
-//! pod has by now is asked to end as with any other end, and begins again with the new one
-//! whatever its `restartPolicy` says; an init container does its work with the image that it
-//! began with, and one that has done it does not run again. That a run ends for this is known
-//! to a later agent before the run is asked, and is on record before another can be missing.
+//! A container is identified by its name and its image. When the spec names another image than
+//! the one a container runs, the core first asks whether that image is on the board:
+//!
+//! ```text
+//!            plan              ImageChecked
+//! Unknown ─────────► Checking ──────────────► Present   the run ends, the next one has the new image
+//!    ▲                  │                        │
+//!    │                  └──────────────────► Missing    the run goes on; the status says what is missing
+//!    └──────────────────────────────────────────┘
+//!              images were added, or the spec names yet another image
+//! ```
+//!
+//! A run that goes on may end for another reason. The next run then has the image of the spec if
+//! it is on the board by that time, and the image that ran before if it is not
+//! (`ContainerState::fallback`), also after a reboot: the record names that image.
+//!
+//! A run that ends for its image ends as with any other end; another run follows whatever
+//! `restartPolicy` says. An init container finishes with the image that it began with, and one that
+//! has succeeded does not run again. That a run ends for its image is known to a later agent before
+//! the run is asked to end, and is on record before another image can be found missing.
 
 use std::rc::Rc;
 
+use crate::node::{Action, Attempt, Draft, Events, StartFailure, StartFailureReason};
 use crate::spec::{ContainerIndex, Pod, Role};
 use crate::time::{Instant, Moment};
 
-use super::PodState;
 use super::backoff::CrashBackoff;
-use super::container::{ContainerState, Run, StartRetry};
+use super::container::{ContainerState, Run, StartRetry, reason_word};
+use super::start::{never_pulled, warn_of_image};
+use super::{PodState, SYNC_RETRY};
+
+/// What is known of the image that the spec names, while the container's run has another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum NewImage {
+    /// Nothing yet.
+    #[default]
+    Unknown,
+    /// `CheckImage` is in flight.
+    Checking {
+        /// Images were added, or the spec was changed again: the answer is out of date.
+        is_stale: bool,
+    },
+    /// It is on the board.
+    Present,
+    /// It cannot be started.
+    Missing {
+        /// Since when.
+        since: Moment,
+        /// The reason, as in `state.waiting`.
+        reason: &'static str,
+        /// For people.
+        message: Box<str>,
+        /// When to look again, if not only when images are added.
+        retry_at: Option<Instant>,
+    },
+}
+
+impl NewImage {
+    /// What was known may not be true any more.
+    pub(crate) fn look_again(&mut self) {
+        match self {
+            NewImage::Checking { is_stale } => *is_stale = true,
+            NewImage::Unknown | NewImage::Present | NewImage::Missing { .. } => *self = NewImage::Unknown,
+        }
+    }
+
+    /// A run has begun. An answer that is about an earlier run does not arrive.
+    pub(crate) fn run_began(&mut self, is_outdated: bool) {
+        match self {
+            NewImage::Missing { .. } if is_outdated => {}
+            NewImage::Missing { .. } | NewImage::Checking { .. } | NewImage::Unknown | NewImage::Present => {
+                *self = NewImage::Unknown;
+            }
+        }
+    }
+
+    /// When to look again.
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        match self {
+            NewImage::Missing { retry_at, .. } => *retry_at,
+            NewImage::Unknown | NewImage::Checking { .. } | NewImage::Present => None,
+        }
+    }
+}
+
+/// The image that a running container waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MissingImage<'a> {
+    /// Which container.
+    pub(crate) container: ContainerIndex,
+    /// Since when.
+    pub(crate) since: Moment,
+    /// The reason, as in `state.waiting`.
+    pub(crate) reason: &'static str,
+    /// For people.
+    pub(crate) message: &'a str,
+}
 
 impl PodState {
     /// It is the same pod with what may change in place. With its last gate gone it is accepted
@@ -36,13 +120,96 @@ impl PodState {
         self.settle(now);
     }
 
-    /// Notices what runs with an image that its pod has no longer.
+    /// Asks whether the images are on the board that running containers are to have.
+    pub(super) fn plan_image_checks(&mut self, now: Instant, draft: &mut Draft) {
+        if !self.may_run() {
+            return;
+        }
+        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+            let is_due = match &container.new_image {
+                NewImage::Unknown => true,
+                NewImage::Missing { retry_at, .. } => retry_at.is_some_and(|at| at <= now),
+                NewImage::Checking { .. } | NewImage::Present => false,
+            };
+            let is_due = is_due
+                && !container.redefined
+                && container.is_outdated(&self.pod.spec.container(index).image);
+            if is_due && draft.push(self.index, Action::CheckImage(container.attempt(index))) {
+                container.new_image = NewImage::Checking { is_stale: false };
+            }
+        }
+    }
+
+    /// Whether the image of the spec is on the board, while another runs.
+    pub(super) fn image_checked(
+        &mut self,
+        now: Instant,
+        attempt: Attempt,
+        failure: Option<StartFailure>,
+        events: &mut Events,
+    ) {
+        let (pod, index) = (self.pod.clone(), self.index);
+        let Some(container) = self.container_of(attempt) else { return };
+        match container.new_image {
+            NewImage::Checking { is_stale: false } => {}
+            NewImage::Checking { is_stale: true } => {
+                container.new_image = NewImage::Unknown;
+                return;
+            }
+            NewImage::Unknown | NewImage::Present | NewImage::Missing { .. } => return,
+        }
+        let Some(failure) = failure else {
+            container.new_image = NewImage::Present;
+            return;
+        };
+        let spec = pod.spec.container(attempt.container);
+        let retry_at = match failure.reason {
+            StartFailureReason::ImageInspectError => Some(now + SYNC_RETRY),
+            StartFailureReason::InvalidImageName
+            | StartFailureReason::ErrImageNeverPull
+            | StartFailureReason::ErrImagePull
+            | StartFailureReason::CreateContainerConfigError
+            | StartFailureReason::CreateContainerError
+            | StartFailureReason::RunContainerError => None,
+        };
+        let message = match failure.reason {
+            StartFailureReason::ErrImageNeverPull => never_pulled(&spec.image),
+            _ => failure.message.clone(),
+        };
+        let since = Moment::ThisBoot(now);
+        let reason = reason_word(failure.reason);
+        container.new_image = NewImage::Missing { since, reason, message, retry_at };
+        let at = Some(attempt.container);
+        warn_of_image(index, at, &spec.image, &failure, events);
+        let old = container.started.as_ref().map_or("", |started| &started.spec_image);
+        let text = format!(
+            "Back-off pulling image \"{}\": container {} keeps running image \"{old}\" until it is present",
+            spec.image, spec.name
+        );
+        events.warn(index, at, "BackOff", text.into());
+        self.touch();
+    }
+
+    /// The images that running containers wait for.
+    pub(crate) fn missing_images(&self) -> impl Iterator<Item = MissingImage<'_>> {
+        self.containers().filter_map(|(index, container)| match &container.new_image {
+            NewImage::Missing { since, reason, message, .. }
+                if container.is_running() && container.is_outdated(&self.pod.spec.container(index).image) =>
+            {
+                Some(MissingImage { container: index, since: *since, reason, message })
+            }
+            _ => None,
+        })
+    }
+
+    /// Ends the runs of images that the spec no longer names and whose successor is on the board.
     pub(super) fn pass_redefined(&mut self) {
         if !self.may_run() {
             return;
         }
         for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
-            if !container.redefined && container.is_outdated(&self.pod.spec.container(index).image) {
+            let is_outdated = container.is_outdated(&self.pod.spec.container(index).image);
+            if !container.redefined && is_outdated && container.new_image == NewImage::Present {
                 container.redefined = true;
                 container.backoff = CrashBackoff::default();
                 self.changed = true;
@@ -55,6 +222,7 @@ impl PodState {
 impl ContainerState {
     /// What kept it from starting, or held it back, was about the image before.
     fn has_another_image(&mut self, now: Instant) {
+        self.new_image.look_again();
         self.backoff = CrashBackoff::default();
         match &mut self.run {
             Run::StartFailed { retry } => *retry = StartRetry::At(now),
@@ -64,8 +232,19 @@ impl ContainerState {
         }
     }
 
+    /// The image that ran before, if the spec names another by now: what to start if the new one is
+    /// not on the board.
+    pub(super) fn fallback(&self, image: &str) -> Option<Rc<str>> {
+        let before = match (&self.started, &self.recorded) {
+            (Some(started), _) => &started.spec_image,
+            (None, Some(recorded)) => &recorded.image,
+            (None, None) => return None,
+        };
+        (!before.is_empty() && **before != *image).then(|| before.clone())
+    }
+
     /// It runs, and was started for another image.
-    fn is_outdated(&self, image: &str) -> bool {
+    pub(super) fn is_outdated(&self, image: &str) -> bool {
         let runs = match self.run {
             Run::Running => true,
             Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,

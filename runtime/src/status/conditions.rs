@@ -5,7 +5,10 @@ use serde_json::{Value, json};
 
 use super::{name, time};
 use crate::node::PodPhase;
-use crate::pod::{Condition, ConditionType, PodState, TERMINATED, closed_readiness_gates};
+use crate::pod::{
+    Condition, ConditionType, IMAGE_UPDATE_PENDING, MissingImage, PodState, TERMINATED,
+    closed_readiness_gates,
+};
 use crate::spec::{ContainerIndex, Role};
 use crate::time::Anchor;
 
@@ -34,7 +37,26 @@ pub(super) fn of(pod: &PodState, anchor: Anchor) -> Value {
     let terminated = disruption(pod, anchor);
     let is_disrupted = is_disrupted || terminated.is_some();
     let given = given(pod).filter(|given| !is_disrupted || given["type"] != "DisruptionTarget");
-    given.chain(own).chain(terminated).collect()
+    given.chain(own).chain(image_update_pending(pod, anchor)).chain(terminated).collect()
+}
+
+/// Which images running containers wait for.
+fn image_update_pending(pod: &PodState, anchor: Anchor) -> Option<Value> {
+    let missing: Vec<MissingImage<'_>> = pod.missing_images().collect();
+    let first = missing.first()?;
+    let texts = missing.iter().map(|missing| {
+        let container = pod.pod().spec.container(missing.container);
+        format!("container {} waits for image \"{}\": {}", container.name, container.image, missing.message)
+    });
+    Some(json!({
+        "type": IMAGE_UPDATE_PENDING,
+        "status": "True",
+        "observedGeneration": pod.generation(),
+        "lastProbeTime": null,
+        "lastTransitionTime": time(first.since, anchor),
+        "reason": first.reason,
+        "message": texts.collect::<Vec<_>>().join("; "),
+    }))
 }
 
 /// That its node ended it for reasons of its own.

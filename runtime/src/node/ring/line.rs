@@ -122,6 +122,8 @@ impl fmt::Display for Seen {
             Seen::SandboxRemoveFailed => f.write_str("SandboxRemoveFailed"),
             Seen::Started(..) => f.write_str("Started"),
             Seen::StartFailed(_, reason) => write!(f, "StartFailed: {reason:?}"),
+            Seen::ImageChecked(_, None) => f.write_str("ImageChecked: Success"),
+            Seen::ImageChecked(_, Some(reason)) => write!(f, "ImageChecked: {reason:?}"),
             Seen::Exited(_, ended) => {
                 write!(f, "Exited with {}", ended.code)?;
                 f.write_str(match (ended.oom_killed, ended.unknown) {
@@ -152,6 +154,7 @@ impl fmt::Display for Asked {
         match self {
             Asked::CreateSandbox => f.write_str("CreateSandbox"),
             Asked::Start(_) => f.write_str("Start"),
+            Asked::CheckImage(_) => f.write_str("CheckImage"),
             Asked::Probe(_, kind) => write!(f, "Probe {kind:?}"),
             Asked::Hook(_, kind) => write!(f, "Hook {kind:?}"),
             Asked::Terminate(_) => f.write_str("Terminate"),

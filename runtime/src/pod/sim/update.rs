@@ -1,6 +1,8 @@
 //! Pods that change while they are there, and what the world holds the core to then.
 
-use super::{Sim, WorldPod};
+use std::rc::Rc;
+
+use super::{Sim, WorldPod, secs};
 use crate::node::*;
 use crate::spec::*;
 
@@ -29,6 +31,37 @@ impl Sim {
         world.pod = pod.into();
         let pod = world.pod.clone();
         self.tell(Observation::Wanted { pod, record: None });
+    }
+
+    /// `image load`.
+    pub(crate) fn load_image(&mut self, image: &str) {
+        self.absent.remove(image);
+        self.later(secs(0), Observation::ImagesChanged);
+    }
+
+    /// What a start finds on the board: the image of the spec, else the one that ran before.
+    pub(super) fn image_to_start(
+        &self,
+        pod: &Pod,
+        container: ContainerIndex,
+        fallback: Option<Rc<str>>,
+    ) -> Result<Rc<str>, StartFailureReason> {
+        let image: Rc<str> = pod.spec.container(container).image.as_str().into();
+        [Some(image), fallback]
+            .into_iter()
+            .flatten()
+            .find(|image| !self.absent.contains(&**image))
+            .ok_or(StartFailureReason::ErrImagePull)
+    }
+
+    /// Answers whether the image of the spec is on the board.
+    pub(super) fn check_image(&mut self, uid: &Uid, index: PodIndex, attempt: Attempt) {
+        let image = self.of(uid).pod.spec.container(attempt.container).image.clone();
+        let failure = self.absent.contains(&image).then(|| StartFailure {
+            reason: StartFailureReason::ErrImagePull,
+            message: format!("image {image} is not on this node").into(),
+        });
+        self.answer_of(index, PodObservation::ImageChecked { attempt, failure });
     }
 }
 

@@ -44,24 +44,33 @@ impl Sim {
                     self.after_latency(Happening::SandboxMade(uid, index));
                 }
             }
-            Action::Start(attempt) => {
+            Action::CheckImage(attempt) => self.check_image(&uid, index, attempt),
+            Action::Start { attempt, fallback } => {
                 let what = format!("{}#{} start", self.label(&pod, attempt.container), attempt.number);
                 self.note(&what);
                 self.check_start(&uid, attempt);
                 let fate = (self.fate)(&name(attempt.container), attempt.number);
+                let image = self.image_to_start(&pod, attempt.container, fallback);
+                let image = match fate {
+                    Fate::FailsToStart(reason) => Err(reason),
+                    Fate::Runs | Fate::IgnoresTerm | Fate::Exits(..) | Fate::OutOfMemory(_) => image,
+                };
                 let world = self.of(&uid);
-                if let Fate::FailsToStart(reason) = fate {
-                    let failure = StartFailure { reason, message: "it cannot be".into() };
-                    self.answer_of(index, PodObservation::StartFailed { attempt, failure });
-                } else {
-                    world.begun[usize::from(attempt.container.0)].push(attempt.number);
-                    world.outdated.remove(&attempt.container);
-                    let image = pod.spec.container(attempt.container).image.as_str().into();
-                    let hooks = hooks::Seen::default();
-                    world
-                        .alive
-                        .insert(attempt, Process { fate, image, started: None, asked_to_end: None, hooks });
-                    self.after_latency(Happening::Executed(uid, index, attempt));
+                match image {
+                    Err(reason) => {
+                        let failure = StartFailure { reason, message: "it cannot be".into() };
+                        self.answer_of(index, PodObservation::StartFailed { attempt, failure });
+                    }
+                    Ok(image) => {
+                        world.begun[usize::from(attempt.container.0)].push(attempt.number);
+                        if *image == *pod.spec.container(attempt.container).image {
+                            world.outdated.remove(&attempt.container);
+                        }
+                        let hooks = hooks::Seen::default();
+                        let process = Process { fate, image, started: None, asked_to_end: None, hooks };
+                        world.alive.insert(attempt, process);
+                        self.after_latency(Happening::Executed(uid, index, attempt));
+                    }
                 }
             }
             Action::Probe(attempt, kind) => {

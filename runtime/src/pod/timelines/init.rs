@@ -551,7 +551,7 @@ fn init_containers_of_a_pod_that_is_found_running_are_done_whoever_remembers_the
         .actions
         .iter()
         .filter_map(|(_, action)| match action {
-            Action::Start(attempt) => Some(attempt.container.0),
+            Action::Start { attempt, .. } => Some(attempt.container.0),
             _ => None,
         })
         .collect();

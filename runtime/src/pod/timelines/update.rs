@@ -232,7 +232,7 @@ fn one_that_ended_while_no_agent_looked_begins_anew_if_it_was_to_end_for_its_ima
         }
         let plan = node.plan(at(10));
         let begins = plan.actions.iter().any(|(_, action)| match action {
-            Action::Start(attempt) => attempt.number == 1,
+            Action::Start { attempt, .. } => attempt.number == 1,
             _ => false,
         });
         assert_eq!(begins, redefined, "{:?}", plan.actions);
@@ -320,4 +320,156 @@ fn a_pod_that_is_stopped_begins_nothing_anew() {
     sim.run_until(secs(100));
     assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 Term\n  15s app#0 Kill\n  15s app#0 exits 137\n");
     assert!(sim.is_gone(&uid()));
+}
+
+/// `app` runs `app:1`, and from second 5 on its pod wants `app:2`, which is not on the board.
+fn waiting_for_an_image(policy: RestartPolicy, fate: impl FnMut(&str, u32) -> Fate + 'static) -> Sim {
+    let mut sim = Sim::new(pod(policy), fate);
+    sim.update(&uid(), |pod| image(pod, "app", "app:1"));
+    sim.absent.insert("app:2".into());
+    sim.run_until(secs(5));
+    set_image(&mut sim, "app", "app:2");
+    sim
+}
+
+fn image_condition(sim: &Sim) -> serde_json::Value {
+    let status = sim.status(&uid());
+    let conditions = status["conditions"].as_array().expect("a list");
+    let found = conditions.iter().find(|condition| condition["type"] == "PodImageUpdatePending");
+    found.cloned().unwrap_or_default()
+}
+
+#[test]
+fn a_container_runs_on_while_the_image_of_its_spec_is_not_on_the_board() {
+    for policy in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
+        let mut sim = waiting_for_an_image(policy, |_, _| Fate::Runs);
+        sim.run_until(secs(1000));
+        assert_eq!(sim.trace, "   0s app#0 start\n", "{policy:?}");
+        assert_eq!(first(&sim)["state"]["running"]["startedAt"], "1970-01-01T00:00:00Z");
+        assert_eq!((first(&sim)["ready"].clone(), phase(&sim)), (true.into(), "Running".to_owned()));
+        let condition = image_condition(&sim);
+        assert_eq!((&condition["status"], &condition["reason"]), (&"True".into(), &"ErrImagePull".into()));
+        assert_eq!(condition["lastTransitionTime"], "1970-01-01T00:00:05Z");
+        let message = condition["message"].as_str().expect("a text");
+        assert!(message.contains("app:2") && message.contains("app"), "{message}");
+        let told: Vec<&String> = sim.events.iter().filter(|event| event.contains("app:2")).collect();
+        assert_eq!(
+            told,
+            [
+                "Failed: Failed to pull image \"app:2\": image app:2 is not on this node",
+                "BackOff: Back-off pulling image \"app:2\": container app keeps running image \"app:1\" until it \
+                 is present"
+            ]
+        );
+        assert!(sim.events.contains(&"Failed: Error: ErrImagePull".to_owned()));
+
+        sim.load_image("app:2");
+        sim.run_until(secs(1000));
+        assert!(sim.trace.ends_with("1000s app#0 Term\n1000s app#0 exits 143\n1000s app#1 start\n"));
+        assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:2"));
+        assert_eq!(image_condition(&sim), serde_json::Value::Null);
+        sim.replay();
+    }
+}
+
+#[test]
+fn an_image_that_is_named_back_needs_nothing() {
+    let mut sim = waiting_for_an_image(RestartPolicy::Always, |_, _| Fate::Runs);
+    sim.run_until(secs(10));
+    set_image(&mut sim, "app", "app:1");
+    sim.load_image("app:2");
+    sim.run_until(secs(100));
+    assert_eq!(sim.trace, "   0s app#0 start\n");
+    assert_eq!(image_condition(&sim), serde_json::Value::Null);
+}
+
+#[test]
+fn an_answer_about_an_image_that_is_wanted_no_longer_is_not_believed() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
+    sim.absent.insert("app:3".into());
+    sim.run_until(secs(5));
+    sim.weather.latency = secs(2);
+    // The first is looked for when the second is wanted already.
+    set_image(&mut sim, "app", "app:2");
+    sim.run_until(secs(5));
+    set_image(&mut sim, "app", "app:3");
+    sim.run_until(secs(100));
+    assert_eq!(sim.trace, "   0s app#0 start\n");
+    sim.load_image("app:3");
+    sim.run_until(secs(200));
+    assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:3"));
+    assert_eq!(first(&sim)["restartCount"], 1);
+}
+
+#[test]
+fn a_container_that_crashes_while_its_new_image_is_missing_runs_its_old_image_again() {
+    let mut sim = waiting_for_an_image(RestartPolicy::Always, |_, number| match number {
+        0 => Fate::Exits(1, secs(20)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(100));
+    assert_eq!(sim.trace, "   0s app#0 start\n  20s app#0 exits 1\n  20s app#1 start\n");
+    assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:1"));
+    assert_eq!(image_condition(&sim)["reason"], "ErrImagePull");
+    let failures = sim.events.iter().filter(|event| event.starts_with("Failed: Failed to pull")).count();
+    assert_eq!(failures, 1, "it is said once: {:?}", sim.events);
+    sim.load_image("app:2");
+    sim.run_until(secs(200));
+    assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:2"));
+}
+
+#[test]
+fn a_later_agent_leaves_the_old_run_until_the_image_is_there() {
+    let mut sim = waiting_for_an_image(RestartPolicy::Never, |_, _| Fate::Runs);
+    for at in [5, 20, 40] {
+        sim.run_until(secs(at));
+        sim.restart_agent();
+    }
+    sim.run_until(secs(100));
+    assert_eq!(sim.trace, "   0s app#0 start\n");
+    assert_eq!(image_condition(&sim)["status"], "True");
+    sim.load_image("app:2");
+    sim.run_until(secs(200));
+    assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:2"));
+}
+
+#[test]
+fn after_a_power_cut_the_image_that_ran_before_runs_again_until_the_new_one_is_there() {
+    // At once, and when all has settled on flash.
+    for cut_at in [6, 500] {
+        let with = pod(RestartPolicy::Always).init([container("i0")]);
+        let mut sim = Sim::new(with, |name, _| match name {
+            "i0" => Fate::Exits(0, secs(1)),
+            _ => Fate::Runs,
+        });
+        sim.absent.extend(["app:2".to_owned(), "i0:2".to_owned()]);
+        sim.update(&uid(), |pod| {
+            image(pod, "app", "app:1");
+            image(pod, "i0", "i0:1");
+        });
+        sim.run_until(secs(5));
+        sim.update(&uid(), |pod| {
+            image(pod, "app", "app:2");
+            image(pod, "i0", "i0:2");
+        });
+        sim.run_until(secs(cut_at));
+        sim.reboot();
+        sim.run_until(secs(1000));
+        assert_eq!(phase(&sim), "Running", "{}", sim.trace);
+        assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:1"), "{}", sim.trace);
+        assert_eq!(image_condition(&sim)["reason"], "ErrImagePull");
+        sim.load_image("app:2");
+        sim.run_until(secs(2000));
+        assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:2"), "{}", sim.trace);
+    }
+}
+
+#[test]
+fn a_pod_that_is_stopped_waits_for_no_image() {
+    let mut sim = waiting_for_an_image(RestartPolicy::Always, |_, _| Fate::Runs);
+    sim.run_until(secs(10));
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(100));
+    assert_eq!(sim.trace, "   0s app#0 start\n  10s app#0 Term\n  10s app#0 exits 143\n");
+    assert!(sim.node.is_empty());
 }
