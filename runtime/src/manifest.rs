@@ -255,6 +255,14 @@ fn single(object: Value) -> Result<kind::Found, ManifestError> {
     Ok(found)
 }
 
+/// Takes a Pod that takes the place of one that was admitted before, as a client sends it.
+///
+/// # Errors
+/// It is wrong. Whether it may take that place is for [`update::compare`].
+pub fn admit_update(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
+    take(one(object)?, validation, node, Origin::Before)
+}
+
 /// Takes once more what was admitted before, with the ephemeral containers that it has been given since.
 pub fn admit_again(object: Value, node: &str) -> Result<Manifest, ManifestError> {
     take(one(object)?, Validation::Ignore, node, Origin::Before)

@@ -17,7 +17,7 @@ mod docs;
 #[rustfmt::skip]
 mod table;
 
-pub use acts::{Verdict, verdict};
+pub use acts::{NO_LSM, Verdict, verdict};
 pub use table::KUBERNETES;
 
 /// A type of the API: a name and its fields.

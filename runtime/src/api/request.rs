@@ -65,8 +65,8 @@ pub enum Request {
         namespace: String,
         /// `metadata.name`.
         name: String,
-        /// Only the pod that has this uid.
-        uid: Option<String>,
+        /// Only the object that is so.
+        preconditions: Preconditions,
         /// `gracePeriodSeconds`; without it the pod's own.
         grace: Option<u64>,
         /// Only say what would happen.
@@ -143,6 +143,41 @@ pub enum Change {
     Replace(Value),
     /// A patch says what is another.
     Patch(PatchKind, Value),
+}
+
+/// `preconditions` of a deletion: what the object must be to be deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preconditions {
+    /// `metadata.uid`.
+    pub uid: Option<String>,
+    /// `metadata.resourceVersion`.
+    pub resource_version: Option<String>,
+}
+
+impl Preconditions {
+    /// Checks an object of `kind`.
+    ///
+    /// # Errors
+    /// 409, in the words of `BeforeDelete`: it is another object, or has changed.
+    pub(crate) fn check(&self, kind: &str, name: &str, object: &Value) -> Result<(), Status> {
+        let of = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+        let conflict = |field: &str, asked: &str, has: &str, then: &str| {
+            Status::conflict(
+                kind,
+                name,
+                &format!("the {field} in the precondition ({asked}) does not match the {field} in record ({has}). The object might have been {then}"),
+            )
+        };
+        match (&self.uid, &self.resource_version) {
+            (Some(uid), _) if *uid != of("uid") => {
+                Err(conflict("UID", uid, of("uid"), "deleted and then recreated"))
+            }
+            (_, Some(version)) if *version != of("resourceVersion") => {
+                Err(conflict("ResourceVersion", version, of("resourceVersion"), "modified"))
+            }
+            (_, _) => Ok(()),
+        }
+    }
 }
 
 impl Change {

@@ -347,8 +347,10 @@ fn requests_reach_the_engine_with_what_was_asked() {
             let _ =
                 reply.try_send(Ok(Accepted { object, applied: Applied::Unchanged, warnings: Vec::new() }));
         }
-        Request::Delete { resource: "pods", namespace, name, uid, grace, dry_run, reply } => {
-            let seen = json!({"seen": [namespace, name, uid, grace, dry_run]});
+        Request::Delete { resource: "pods", namespace, name, preconditions, grace, dry_run, reply } => {
+            let Preconditions { uid, resource_version } = preconditions;
+            let only = uid.or(resource_version);
+            let seen = json!({"seen": [namespace, name, only, grace, dry_run]});
             let _ = reply.try_send(Ok(seen));
         }
         other => panic!("{other:?}"),
@@ -382,9 +384,64 @@ fn requests_reach_the_engine_with_what_was_asked() {
                 json!(["kitchen", "web", "u", 0, false]),
             ),
             ("", r#"{"gracePeriodSeconds":-3}"#, json!(["kitchen", "web", null, 1, false])),
+            ("", r#"{"preconditions":{"resourceVersion":"7"}}"#, json!(["kitchen", "web", "7", null, false])),
+            ("?propagationPolicy=Orphan", r#"{"kind":"DeleteOptions"}"#, json!(["kitchen", "web", null, null, false])),
+            ("", r#"{"orphanDependents":false}"#, json!(["kitchen", "web", null, null, false])),
+            (
+                "",
+                r#"{"ignoreStoreReadErrorWithClusterBreakingPotential":false}"#,
+                json!(["kitchen", "web", null, null, false]),
+            ),
         ] {
             let (_, answer) = call(&socket, "DELETE", &format!("{pods}/web{target}"), "", body);
             assert_eq!(serde_json::from_str::<Value>(&answer).expect("JSON")["seen"], seen);
+        }
+    });
+}
+
+#[test]
+fn options_of_a_deletion_that_cannot_be_honoured_are_refused_in_kubernetes_words() {
+    with_api(&Root::new(), Rc::new(Objects::new(0)), no_engine, |socket| {
+        let delete = |query: &str, body: &str| {
+            let target = format!("/api/v1/namespaces/default/pods/web{query}");
+            let (code, answer) = call(&socket, "DELETE", &target, "", body);
+            let answer: Value = serde_json::from_str(&answer).expect("a Status");
+            (code, answer["message"].as_str().unwrap_or_default().to_owned())
+        };
+        let invalid = |why: &str| (422, format!("DeleteOptions.meta.k8s.io \"\" is invalid: {why}"));
+        let unsupported = r#"propagationPolicy: Unsupported value: "Sometimes": supported values: "Foreground", "Background", "Orphan", "nil""#;
+        assert_eq!(delete("", r#"{"propagationPolicy":"Sometimes"}"#), invalid(unsupported));
+        assert_eq!(delete("?propagationPolicy=Sometimes", ""), invalid(unsupported));
+        assert_eq!(
+            delete("", r#"{"propagationPolicy":"Orphan","orphanDependents":true}"#),
+            invalid(
+                r#"propagationPolicy: Invalid value: "Orphan": orphanDependents and deletionPropagation cannot be both set"#
+            )
+        );
+        let ignore = "ignoreStoreReadErrorWithClusterBreakingPotential";
+        assert_eq!(
+            delete("?dryRun=All", &format!(r#"{{"{ignore}":true,"gracePeriodSeconds":3}}"#)),
+            invalid(&format!(
+                "[{ignore}: Invalid value: true: cannot be set together with .dryRun, \
+                 {ignore}: Invalid value: true: cannot be set together with .gracePeriodSeconds]"
+            ))
+        );
+        assert_eq!(
+            delete("", &format!(r#"{{"{ignore}":true}}"#)),
+            invalid(&format!("{ignore}: Forbidden: no object is stored that cannot be read"))
+        );
+        for body in [
+            r#"{"kind":"Pod"}"#,
+            "[]",
+            r#"{"preconditions":{"uid":7}}"#,
+            r#"{"preconditions":{"resourceVersion":7}}"#,
+            r#"{"preconditions":[]}"#,
+            r#"{"propagationPolicy":1}"#,
+            r#"{"orphanDependents":"yes"}"#,
+            r#"{"dryRun":"All"}"#,
+            r#"{"dryRun":[1]}"#,
+        ] {
+            assert_eq!(delete("", body).0, 400, "{body}");
         }
     });
 }

@@ -4,15 +4,15 @@ use std::rc::Rc;
 
 use hyper::body::Incoming;
 use hyper::{Response, StatusCode};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::body::{self, Body};
 use super::place::Held;
 use super::request::ANSWER_WITHIN;
 use super::route::RESOURCES;
 use super::{
-    Accepted, Api, Applied, Change, FieldValidation, Part, PatchKind, Query, Reply, Request, Resource,
-    Status, read,
+    Accepted, Api, Applied, Change, FieldValidation, Part, PatchKind, Preconditions, Query, Reply, Request,
+    Resource, Status, read,
 };
 use crate::objects::Key;
 
@@ -278,7 +278,7 @@ fn dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, Status> {
 /// `metav1.DeleteOptions`, from the body or the query.
 struct DeleteOptions {
     grace: Option<u64>,
-    uid: Option<String>,
+    preconditions: Preconditions,
     dry_run: bool,
 }
 
@@ -289,6 +289,20 @@ impl DeleteOptions {
         request: hyper::Request<Incoming>,
     ) -> Result<DeleteOptions, Status> {
         let (body, _held) = body::read(&api.places, request).await?;
+        DeleteOptions::of(&body, query)
+    }
+
+    /// `ValidateDeleteOptions`. No object depends on another here, so all propagation policies come
+    /// to the same.
+    fn of(body: &Value, query: &Query) -> Result<DeleteOptions, Status> {
+        let is_options = |object: &Map<String, Value>| match object.get("kind") {
+            Some(Value::String(kind)) => kind.is_empty() || kind == "DeleteOptions",
+            Some(Value::Null) | None => true,
+            Some(_) => false,
+        };
+        if !body.is_null() && !body.as_object().is_some_and(is_options) {
+            return Err(Status::bad_request("decoded object cannot be converted to DeleteOptions"));
+        }
         let given = match &body["gracePeriodSeconds"] {
             Value::Null => match query.get("gracePeriodSeconds") {
                 None | Some("") => None,
@@ -306,12 +320,58 @@ impl DeleteOptions {
                 ));
             }
         };
-        let in_body = body["dryRun"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        Ok(DeleteOptions {
-            grace,
-            uid: body["preconditions"]["uid"].as_str().map(Into::into),
-            dry_run: dry_run(query.all("dryRun").chain(in_body))?,
-        })
+        let policy = match (&body[POLICY], query.get(POLICY)) {
+            (Value::Null, None | Some("")) => None,
+            (Value::Null, Some(given)) => Some(given),
+            (Value::String(given), _) => Some(given.as_str()),
+            (_, _) => return Err(not_a(POLICY, "string")),
+        };
+        let orphan = flag(body, query, "orphanDependents")?;
+        let ignores_read_error = flag(body, query, IGNORE_READ_ERROR)?;
+        let preconditions = Preconditions::of(&body["preconditions"])?;
+        let in_body = match &body["dryRun"] {
+            Value::Null => &[][..],
+            Value::Array(values) => values,
+            _ => return Err(not_a("dryRun", "list of strings")),
+        };
+        let in_body: Option<Vec<&str>> = in_body.iter().map(Value::as_str).collect();
+        let in_body = in_body.ok_or_else(|| not_a("dryRun", "list of strings"))?;
+        let dry_run = dry_run(query.all("dryRun").chain(in_body))?;
+
+        let mut wrong = Vec::new();
+        if let (Some(_), Some(policy)) = (orphan, policy) {
+            wrong.push((
+                POLICY,
+                "FieldValueInvalid",
+                format!(
+                    "Invalid value: {policy:?}: orphanDependents and deletionPropagation cannot be both set"
+                ),
+            ));
+        }
+        if let Some(policy) = policy.filter(|policy| !POLICIES.contains(policy)) {
+            let supported = POLICIES.map(|policy| format!("{policy:?}")).join(", ");
+            let text = format!("Unsupported value: {policy:?}: supported values: {supported}, \"nil\"");
+            wrong.push((POLICY, "FieldValueNotSupported", text));
+        }
+        if ignores_read_error == Some(true) {
+            let others = [
+                (dry_run, "dryRun"),
+                (policy.is_some(), POLICY),
+                (orphan.is_some(), "orphanDependents"),
+                (grace.is_some(), "gracePeriodSeconds"),
+                (preconditions != Preconditions::default(), "preconditions"),
+            ];
+            for (_, other) in others.iter().filter(|(given, _)| *given) {
+                let text = format!("Invalid value: true: cannot be set together with .{other}");
+                wrong.push((IGNORE_READ_ERROR, "FieldValueInvalid", text));
+            }
+            if wrong.is_empty() {
+                // No object that is shown is unreadable.
+                let text = "Forbidden: no object is stored that cannot be read".to_owned();
+                wrong.push((IGNORE_READ_ERROR, "FieldValueForbidden", text));
+            }
+        }
+        if wrong.is_empty() { Ok(DeleteOptions { grace, preconditions, dry_run }) } else { Err(refuse(&wrong)) }
     }
 
     async fn delete(&self, api: &Api, key: &Key) -> Result<Value, Status> {
@@ -319,11 +379,62 @@ impl DeleteOptions {
             resource: key.resource,
             namespace: key.namespace.to_string(),
             name: key.name.to_string(),
-            uid: self.uid.clone(),
+            preconditions: self.preconditions.clone(),
             grace: self.grace,
             dry_run: self.dry_run,
             reply,
         })
         .await
+    }
+}
+
+const POLICY: &str = "propagationPolicy";
+const POLICIES: [&str; 3] = ["Foreground", "Background", "Orphan"];
+const IGNORE_READ_ERROR: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
+
+fn not_a(field: &str, kind: &str) -> Status {
+    Status::bad_request(format!("{field}: Invalid value: must be a {kind}"))
+}
+
+/// A boolean option.
+fn flag(body: &Value, query: &Query, name: &str) -> Result<Option<bool>, Status> {
+    match (&body[name], query.get(name)) {
+        (Value::Null, None | Some("")) => Ok(None),
+        (Value::Bool(given), _) => Ok(Some(*given)),
+        (Value::Null, Some("true" | "1")) => Ok(Some(true)),
+        (Value::Null, Some("false" | "0")) => Ok(Some(false)),
+        (_, _) => Err(not_a(name, "boolean")),
+    }
+}
+
+/// 422: options that contradict themselves.
+fn refuse(wrong: &[(&str, &str, String)]) -> Status {
+    let texts: Vec<String> = wrong.iter().map(|(field, _, text)| format!("{field}: {text}")).collect();
+    let all = if let [one] = &texts[..] { one.clone() } else { format!("[{}]", texts.join(", ")) };
+    let causes = wrong
+        .iter()
+        .map(|(field, reason, text)| json!({"reason": reason, "message": text, "field": field}))
+        .collect();
+    let message = format!("DeleteOptions.meta.k8s.io \"\" is invalid: {all}");
+    let mut status = Status::invalid("DeleteOptions", "", message, causes);
+    if let Some(details) = &mut status.details {
+        details["group"] = "meta.k8s.io".into();
+    }
+    status
+}
+
+impl Preconditions {
+    fn of(given: &Value) -> Result<Preconditions, Status> {
+        let of = |field: &str| match &given[field] {
+            Value::Null => Ok(None),
+            Value::String(text) => Ok(Some(text.clone())),
+            _ => Err(not_a(&format!("preconditions.{field}"), "string")),
+        };
+        match given {
+            Value::Null | Value::Object(_) => {
+                Ok(Preconditions { uid: of("uid")?, resource_version: of("resourceVersion")? })
+            }
+            _ => Err(not_a("preconditions", "object")),
+        }
     }
 }

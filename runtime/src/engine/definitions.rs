@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use crate::api::{Accepted, Applied as Outcome, Change, FieldValidation, Reply, Status};
+use crate::api::{Accepted, Applied as Outcome, Change, FieldValidation, Preconditions, Reply, Status};
 use crate::manifest::{self, Applied, Definition, Kind, Validation, priority};
 use crate::node::Event;
 use crate::objects::Key;
@@ -54,7 +54,8 @@ impl Engine {
         (validation, dry_run, new): (FieldValidation, bool, bool),
         reply: Reply<Accepted>,
     ) {
-        let admitted = self.own(&mut object).and_then(|()| {
+        let version = self.check_version(kind.resource(), &object, new);
+        let admitted = version.and_then(|()| self.own(&mut object)).and_then(|()| {
             let node = &self.shell.config.node_name;
             manifest::admit_definition(object, kind, sent::how(validation), node)
                 .map_err(|error| sent::refused(&error))
@@ -148,12 +149,12 @@ impl Engine {
     pub(super) fn delete_definition(
         &mut self,
         name: (Kind, &str, &str),
-        uid: Option<&str>,
+        preconditions: &Preconditions,
         dry_run: bool,
         reply: Reply<Value>,
     ) {
         let name: Name = (name.0, name.1.into(), name.2.into());
-        let (object, source) = match self.deletable_definition(&name, uid) {
+        let (object, source) = match self.deletable_definition(&name, preconditions) {
             Ok(found) => found,
             Err(status) => return drop(reply.try_send(Err(status))),
         };
@@ -180,7 +181,7 @@ impl Engine {
         });
     }
 
-    fn deletable_definition(&self, name: &Name, uid: Option<&str>) -> Result<(Value, PathBuf), Status> {
+    fn deletable_definition(&self, name: &Name, preconditions: &Preconditions) -> Result<(Value, PathBuf), Status> {
         let qualified = name.0.qualified();
         let object = self.shown_as(name).ok_or_else(|| Status::not_found(&qualified, &name.2))?;
         if name.0 == Kind::PriorityClass && priority::BUILT_IN.iter().any(|(known, ..)| **known == *name.2) {
@@ -189,11 +190,7 @@ impl Engine {
                 name.2
             )));
         }
-        let its = object["metadata"]["uid"].as_str().unwrap_or_default();
-        if let Some(uid) = uid.filter(|uid| *uid != its) {
-            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {its}");
-            return Err(Status::conflict(&qualified, &name.2, &why));
-        }
+        preconditions.check(&name.0.qualified_kind(), &name.2, &object)?;
         let Some((_, source)) = self.definitions.get(name) else {
             return Err(Status::not_found(&qualified, &name.2));
         };
@@ -340,7 +337,8 @@ impl Engine {
 /// A definition as it is asked for.
 fn change(current: &Value, change: Change, name: &str) -> Result<Value, Status> {
     let mut changed = change.apply(current)?;
-    preconditions(current, &changed, name)?;
+    let kind = current["kind"].as_str().and_then(Kind::named);
+    preconditions(current, &changed, (&kind.map_or_else(String::new, Kind::qualified), name))?;
     if changed["metadata"]["name"] != *name {
         return Err(Status::bad_request(format!(
             "the name of the object ({}) does not match the name on the URL ({name})",

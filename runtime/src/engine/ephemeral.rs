@@ -90,7 +90,7 @@ impl Engine {
         let current = self.current(index, &asked.namespace, &asked.name)?;
         let change = std::mem::replace(&mut asked.change, Change::Replace(Value::Null));
         let new = change.apply(&current)?;
-        preconditions(&current, &new, &asked.name)?;
+        preconditions(&current, &new, ("pods", &asked.name))?;
         let list = match &new["spec"]["ephemeralContainers"] {
             Value::Null => Vec::new(),
             Value::Array(list) => list.clone(),

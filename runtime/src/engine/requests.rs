@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::api::{Accepted, Applied, ExecExit, ExecSession, FieldValidation, Reply, Request, Status};
+use crate::api::{Accepted, Applied, ExecExit, ExecSession, FieldValidation, Preconditions, Reply, Request, Status};
 use crate::manifest::{self, Kind, Manifest};
 use crate::node::{Observation, PodIndex, PodState};
 use crate::sources::Wanted;
@@ -18,7 +18,7 @@ use crate::time::Instant;
 use super::ephemeral::Asked;
 use super::exec::{Exec, ExecNews};
 use super::sent::{generated_name, how, random_uid, refused, same, strip};
-use super::update::Updating;
+use super::update::{MODIFIED, Updating};
 use super::{Engine, Shell};
 
 impl Engine {
@@ -38,12 +38,12 @@ impl Engine {
                     None => self.update(&namespace, &name, asked, reply),
                 }
             }
-            Request::Delete { resource, namespace, name, uid, grace, dry_run, reply } => {
+            Request::Delete { resource, namespace, name, preconditions, grace, dry_run, reply } => {
                 match definition(resource) {
                     Some(kind) => {
-                        self.delete_definition((kind, &namespace, &name), uid.as_deref(), dry_run, reply);
+                        self.delete_definition((kind, &namespace, &name), &preconditions, dry_run, reply);
                     }
-                    None => self.delete(&namespace, &name, uid.as_deref(), grace, dry_run, reply),
+                    None => self.delete(&namespace, &name, &preconditions, grace, dry_run, reply),
                 }
             }
             Request::Ephemeral { namespace, name, change, validation, dry_run, reply } => {
@@ -137,6 +137,7 @@ impl Engine {
         validation: FieldValidation,
         new: bool,
     ) -> Result<(Manifest, Applied), Status> {
+        self.check_version("pods", &object, new)?;
         self.own(&mut object)?;
         self.leave_out_known(&mut object);
         let manifest = manifest::admit(object, how(validation), &self.shell.config.node_name)
@@ -171,6 +172,32 @@ impl Engine {
                     false => Ok((updated, Applied::Configured)),
                 }
             }
+        }
+    }
+
+    /// Checks the `metadata.resourceVersion` that a client sends: the object that is there must have
+    /// it, and a new one has none.
+    pub(super) fn check_version(&self, resource: &'static str, object: &Value, new: bool) -> Result<(), Status> {
+        let metadata = &object["metadata"];
+        let text = |field: &str| metadata[field].as_str().filter(|text| !text.is_empty());
+        let Some(asked) = text("resourceVersion").filter(|asked| *asked != "0") else { return Ok(()) };
+        if new {
+            let why = "resourceVersion should not be set on objects to be created";
+            return Err(Status::bad_request(why));
+        }
+        let kind = Kind::of_resource(resource);
+        let namespace = match kind {
+            Some(Kind::PriorityClass) => "",
+            Some(Kind::Pod | Kind::PodPreset) | None => text("namespace").unwrap_or("default"),
+        };
+        let name = text("name").unwrap_or_default();
+        let shown = self.shell.objects.get(&crate::objects::Key::new(resource, namespace, name));
+        match shown {
+            Some(shown) if shown.version.to_string() != asked => {
+                let resource = kind.map_or_else(|| resource.to_owned(), Kind::qualified);
+                Err(Status::conflict(&resource, name, MODIFIED))
+            }
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -235,12 +262,12 @@ impl Engine {
         &mut self,
         namespace: &str,
         name: &str,
-        uid: Option<&str>,
+        preconditions: &Preconditions,
         grace: Option<u64>,
         dry_run: bool,
         reply: Reply<Value>,
     ) {
-        let (index, told) = match self.deletable(namespace, name, uid) {
+        let (index, told) = match self.deletable(namespace, name, preconditions) {
             Ok(found) => found,
             Err(status) => return drop(reply.try_send(Err(status))),
         };
@@ -279,19 +306,11 @@ impl Engine {
         &self,
         namespace: &str,
         name: &str,
-        uid: Option<&str>,
+        preconditions: &Preconditions,
     ) -> Result<(PodIndex, Option<Rc<Wanted>>), Status> {
         let index = self.shown(namespace, name).ok_or_else(|| Status::not_found("pods", name))?;
         let wanted = self.shell.wanted(index).ok_or_else(|| Status::not_found("pods", name))?;
-        if let Some(uid) = uid
-            && *uid != *wanted.pod.uid.0
-        {
-            let why = format!(
-                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                wanted.pod.uid
-            );
-            return Err(Status::conflict("pods", name, &why));
-        }
+        preconditions.check("Pod", name, &self.current(index, namespace, name)?)?;
         let told = self.told.get(&(Rc::from(namespace), Rc::from(name)));
         let told = told.filter(|told| told.pod.uid == wanted.pod.uid).cloned();
         match &told {

@@ -46,10 +46,10 @@ impl Engine {
         let index = self.shown(namespace, name).ok_or_else(missing)?;
         let current = self.current(index, namespace, name)?;
         let changed = asked.change.apply(&current)?;
-        preconditions(&current, &changed, name)?;
+        preconditions(&current, &changed, ("pods", name))?;
         match asked.part {
             Part::Status => self.update_status(index, &current, changed, asked.validation, asked.dry_run),
-            Part::Whole => self.update_whole(index, changed, asked.validation, asked.dry_run),
+            Part::Whole => self.update_whole(index, &current, changed, asked.validation, asked.dry_run),
         }
     }
 
@@ -97,6 +97,7 @@ impl Engine {
     fn update_whole(
         &mut self,
         index: PodIndex,
+        current: &Value,
         mut changed: Value,
         validation: FieldValidation,
         dry_run: bool,
@@ -111,17 +112,26 @@ impl Engine {
         let Some(told) = told else {
             return Err(Status::conflict("pods", name, "the pod is being deleted"));
         };
+        update::metadata(current, &changed).map_err(|error| refused(&error))?;
         if let Some(fields) = changed.as_object_mut() {
             fields.remove("status");
         }
-        self.leave_out_known(&mut changed);
+        // They change by a subresource of their own, and are in no manifest.
+        let known = ephemeral_containers(current).to_vec();
+        let changes_ephemeral = ephemeral_containers(&changed) != known;
+        if !changes_ephemeral {
+            self.leave_out_known(&mut changed);
+        }
         if let Some(metadata) = changed.get_mut("metadata").and_then(Value::as_object_mut) {
             strip(metadata);
             metadata.insert("uid".into(), (*told.pod.uid.0).into());
         }
-        let mut manifest = manifest::admit(changed, how(validation), &self.shell.config.node_name)
+        let mut manifest = manifest::admit_update(changed, how(validation), &self.shell.config.node_name)
             .map_err(|error| refused(&error))?;
         let mut old: Value = serde_json::from_str(told.object.get()).map_err(Status::internal)?;
+        if changes_ephemeral && !known.is_empty() {
+            old["spec"]["ephemeralContainers"] = known.into();
+        }
         manifest.warnings = manifest::new_warnings(manifest.warnings, &old);
         told.leave_out_priority(&mut old);
         match update::compare(&old, &manifest.object) {
@@ -186,6 +196,11 @@ impl Engine {
     }
 }
 
+/// `spec.ephemeralContainers`; empty if there are none.
+fn ephemeral_containers(pod: &Value) -> &[Value] {
+    pod["spec"]["ephemeralContainers"].as_array().map_or(&[], Vec::as_slice)
+}
+
 /// What came of it.
 enum Updated {
     /// It is so.
@@ -195,20 +210,24 @@ enum Updated {
 }
 
 /// kubectl reads the pod again then, and patches that.
-const MODIFIED: &str =
+pub(super) const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
 /// Whoever names a version or a uid means that one and no other.
-pub(super) fn preconditions(current: &Value, changed: &Value, name: &str) -> Result<(), Status> {
+pub(super) fn preconditions(
+    current: &Value,
+    changed: &Value,
+    (resource, name): (&str, &str),
+) -> Result<(), Status> {
     let of = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
     let (uid, asked) = (of(current, "uid"), of(changed, "uid"));
     if !asked.is_empty() && asked != uid {
         let why = format!("Precondition failed: UID in precondition: {asked}, UID in object meta: {uid}");
-        return Err(Status::conflict("pods", name, &why));
+        return Err(Status::conflict(resource, name, &why));
     }
     let (version, asked) = (of(current, "resourceVersion"), of(changed, "resourceVersion"));
     if !asked.is_empty() && asked != version {
-        return Err(Status::conflict("pods", name, MODIFIED));
+        return Err(Status::conflict(resource, name, MODIFIED));
     }
     Ok(())
 }

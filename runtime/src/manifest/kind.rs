@@ -60,6 +60,14 @@ impl Kind {
         }
     }
 
+    /// Its name with its group, as messages have it.
+    pub fn qualified_kind(self) -> String {
+        match self.version().split_once('/') {
+            Some((group, _)) => format!("{}.{group}", self.as_str()),
+            None => self.as_str().to_owned(),
+        }
+    }
+
     /// What its plural in a URL means.
     pub fn of_resource(resource: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| kind.resource() == resource)

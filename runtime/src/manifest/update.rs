@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use super::field::{Errors, FieldError, Path, cut, quoted};
-use super::validate::{list, text};
+use super::validate::{APPARMOR, MIRROR, list, text};
 use super::{ManifestCause, ManifestError, rules, walk};
 use crate::node::{GIVEN_BYTES, GivenCondition, MAX_GIVEN, is_the_nodes};
 use crate::schema;
@@ -46,6 +46,45 @@ pub fn no_new_gates(old: &Value, new: &Value) -> Result<(), ManifestError> {
     let mut errors = Errors::default();
     gates(&old["spec"], &new["spec"], &mut errors);
     if errors.is_empty() { Ok(()) } else { Err(invalid(new, errors)) }
+}
+
+/// Fields of `metadata` that clients change.
+const MUTABLE_METADATA: [&str; 4] = ["annotations", "generateName", "labels", "ownerReferences"];
+
+/// Checks what an update would change of `metadata` (`BeforeUpdate`, `ValidateObjectMetaUpdate`,
+/// `ValidatePodSpecificAnnotationUpdates`).
+///
+/// # Errors
+/// It changes what cannot change.
+pub fn metadata(current: &Value, changed: &Value) -> Result<(), ManifestError> {
+    let mut errors = Errors::default();
+    let root = Path::root("metadata");
+    let (old, new) = (&current["metadata"], &changed["metadata"]);
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+        // Of a pod that is being deleted, a client may leave them out.
+        let is_kept = new[field].is_null() || new[field] == old[field];
+        if !is_kept {
+            errors.push(FieldError::invalid_value(&root.child(field), &new[field], "field is immutable"));
+        }
+    }
+    let path = root.child("annotations");
+    let of = |object: &Value| object["annotations"].as_object().cloned().unwrap_or_default();
+    let (old, new) = (of(old), of(new));
+    let guarded = |key: &str| match key {
+        MIRROR => Some("mirror pod annotation"),
+        _ => key.starts_with(APPARMOR).then_some("AppArmor annotations"),
+    };
+    for (key, value) in &old {
+        if let Some(what) = guarded(key).filter(|_| new.get(key) != Some(value)) {
+            errors.push(FieldError::forbidden(&path.key(key), format!("may not remove or update {what}")));
+        }
+    }
+    for key in new.keys().filter(|key| !old.contains_key(*key)) {
+        if let Some(what) = guarded(key) {
+            errors.push(FieldError::forbidden(&path.key(key), format!("may not add {what}")));
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(invalid(current, errors)) }
 }
 
 /// Compares two admitted objects of one pod.
@@ -97,9 +136,9 @@ pub fn compare(old: &Value, new: &Value) -> Update {
     if !errors.is_empty() {
         return Update::Other(invalid(new, errors));
     }
-    let same = |field: &str| old["metadata"].get(field) == new["metadata"].get(field);
+    let same = |field: &&str| old["metadata"].get(*field) == new["metadata"].get(*field);
     let spec = before != after;
-    if spec || !same("labels") || !same("annotations") { Update::InPlace { spec } } else { Update::Nothing }
+    if spec || !MUTABLE_METADATA.iter().all(same) { Update::InPlace { spec } } else { Update::Nothing }
 }
 
 /// It may be set, and be made earlier.

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::field::{FieldError, Path};
+use super::field::{FieldError, Path, quoted};
 use super::rules;
 use crate::spec::Quantity;
 
@@ -130,15 +130,66 @@ fn owner_reference(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The one annotation with a rule of its own that a pod on a board can have.
+/// The prefix of annotations that name a container and its AppArmor profile.
+pub(super) const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+/// The annotation that names the seccomp profile of a pod.
+pub(super) const SECCOMP_OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
+/// The prefix of annotations that name a container and its seccomp profile.
+pub(super) const SECCOMP_OF_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
+/// The annotation of a mirror pod.
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// `ValidatePodSpecificAnnotations`.
 fn annotations(pod: &Value, errors: &mut Errors) {
     const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-    if let Some(cost) = pod["metadata"]["annotations"][COST].as_str()
+    let path = Path::root("metadata");
+    let path = path.child("annotations");
+    let annotations = &pod["metadata"]["annotations"];
+    if let Some(mirror) = annotations[MIRROR].as_str()
+        && text(&pod["spec"], "nodeName").is_empty()
+    {
+        let detail = "must set spec.nodeName if mirror pod annotation is set";
+        errors.push(FieldError::invalid(&path.key(MIRROR), mirror, detail));
+    }
+    if let Some(cost) = annotations[COST].as_str()
         && cost.parse::<i32>().is_err()
     {
-        let path = Path::root("metadata");
-        let path = path.child("annotations");
         errors.push(FieldError::invalid(&path.key(COST), cost, "must be a 32bit integer"));
+    }
+    for (key, profile) in map(annotations) {
+        let profile = profile.as_str().unwrap_or_default();
+        if key == SECCOMP_OF_POD || key.starts_with(SECCOMP_OF_CONTAINER) {
+            seccomp_annotation(profile, &path.child(key), errors);
+        }
+        if let Some(container) = key.strip_prefix(APPARMOR) {
+            let fields = ["initContainers", "containers", "ephemeralContainers"];
+            let mut all = fields.into_iter().flat_map(|field| list(&pod["spec"], field));
+            if !all.any(|known| text(known, "name") == container) {
+                errors.push(FieldError::invalid(&path.key(key), container, "container not found"));
+            }
+            if !["", "runtime/default", "unconfined"].contains(&profile) && !profile.starts_with("localhost/")
+            {
+                let detail = format!("invalid AppArmor profile name: {}", quoted(profile));
+                errors.push(FieldError::invalid(&path.key(key), profile, detail));
+            }
+        }
+    }
+}
+
+/// `ValidateSeccompProfile`.
+fn seccomp_annotation(profile: &str, path: &Path<'_>, errors: &mut Errors) {
+    if ["runtime/default", "docker/default", "unconfined"].contains(&profile) {
+        return;
+    }
+    match profile.strip_prefix("localhost/") {
+        Some(file) if file.starts_with('/') => {
+            errors.push(FieldError::invalid(path, file, "must be a relative path"));
+        }
+        Some(file) if file.split('/').any(|part| part == "..") => {
+            errors.push(FieldError::invalid(path, file, "must not contain '..'"));
+        }
+        Some(_) => {}
+        None => errors.push(FieldError::invalid(path, profile, "must be a valid seccomp profile")),
     }
 }
 

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::field::{Errors, FieldError, First, Path};
-use super::validate::list;
+use super::validate::{APPARMOR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD, list};
 use crate::schema::{self, Field, Shape, Type, Verdict};
 use crate::spec::Quantity;
 use crate::spec::container::CAPABILITIES;
@@ -20,10 +20,30 @@ pub(super) struct Verdicts {
 const NODLET: &str =
     concat!("nodlet ", env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
 
-/// Old annotations that once said what fields say now, and that Kubernetes ignores.
-const OLD_ANNOTATIONS: [(&str, &str); 2] = [
-    ("pod.alpha.kubernetes.io/init-containers", "spec.initContainers"),
-    ("pod.beta.kubernetes.io/init-containers", "spec.initContainers"),
+/// Annotations that Kubernetes knows and nodlet does not act on: their keys, or prefixes of keys that
+/// end in `/`, and what a warning says of each.
+const IGNORED_ANNOTATIONS: [(&str, &str); 15] = [
+    ("kubernetes.io/config.mirror", "has no effect: nodlet makes no mirror pods"),
+    ("kubernetes.io/egress-bandwidth", "has no effect: nodlet does not limit bandwidth"),
+    ("kubernetes.io/ingress-bandwidth", "has no effect: nodlet does not limit bandwidth"),
+    (
+        "pod.alpha.kubernetes.io/init-containers",
+        "has had no effect since Kubernetes 1.8: its init containers will not run; they belong into spec.initContainers",
+    ),
+    (
+        "pod.beta.kubernetes.io/init-containers",
+        "has had no effect since Kubernetes 1.8: its init containers will not run; they belong into spec.initContainers",
+    ),
+    ("pod.beta.kubernetes.io/hostname", "has had no effect since Kubernetes 1.7: use spec.hostname"),
+    ("pod.beta.kubernetes.io/subdomain", "has had no effect since Kubernetes 1.7: use spec.subdomain"),
+    ("scheduler.alpha.kubernetes.io/affinity", "has had no effect since Kubernetes 1.8: use spec.affinity"),
+    ("scheduler.alpha.kubernetes.io/critical-pod", r#"non-functional in v1.16+; use the "priorityClassName" field instead"#),
+    ("scheduler.alpha.kubernetes.io/name", "has had no effect since Kubernetes 1.8: use spec.schedulerName"),
+    ("scheduler.alpha.kubernetes.io/tolerations", "has had no effect since Kubernetes 1.8: use spec.tolerations"),
+    ("security.alpha.kubernetes.io/sysctls", r#"non-functional in v1.11+; use the "sysctls" field instead"#),
+    ("security.alpha.kubernetes.io/unsafe-sysctls", r#"non-functional in v1.11+; use the "sysctls" field instead"#),
+    (SECCOMP_OF_POD, r#"non-functional in v1.27+; use the "seccompProfile" field instead"#),
+    (SECCOMP_OF_CONTAINER, r#"non-functional in v1.27+; use the "seccompProfile" field instead"#),
 ];
 
 /// Judges a Pod as it was written, before defaults.
@@ -48,17 +68,55 @@ pub(super) fn judge(pod: &Value) -> Verdicts {
 
 fn metadata(pod: &Value, verdicts: &mut Verdicts) {
     let path = Path::root("metadata");
-    if pod["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty()) {
-        verdicts.warnings.push(warning(&path.child("finalizers"), "waits for no finalizers"));
+    let is_given = |field: &str| pod["metadata"][field].as_array().is_some_and(|list| !list.is_empty());
+    if is_given("finalizers") {
+        let detail = format!("{NODLET} does not keep an object for its finalizers");
+        verdicts.refused.push(FieldError::forbidden(&path.child("finalizers"), detail));
     }
-    for (annotation, field) in OLD_ANNOTATIONS {
-        if pod["metadata"]["annotations"].get(annotation).is_some() {
-            let path = path.child("annotations");
-            verdicts.warnings.push(format!(
-                "{}: has had no effect since Kubernetes 1.8: its init containers will not run; they belong into {field}",
-                path.key(annotation)
-            ));
+    if is_given("ownerReferences") {
+        let why = "deletes no object with its owner";
+        verdicts.warnings.push(warning(&path.child("ownerReferences"), why));
+    }
+    let path = path.child("annotations");
+    for (key, value) in pod["metadata"]["annotations"].as_object().into_iter().flatten() {
+        let path = path.key(key);
+        if let Some(container) = key.strip_prefix(APPARMOR) {
+            apparmor(pod, container, value.as_str().unwrap_or_default(), &path, verdicts);
         }
+        let ignored = IGNORED_ANNOTATIONS.iter().find(|(known, _)| {
+            *known == key || (known.ends_with('/') && key.starts_with(known))
+        });
+        if let Some((_, why)) = ignored.filter(|_| !has_seccomp_field(pod, key)) {
+            verdicts.warnings.push(format!("{path}: {why}"));
+        }
+    }
+}
+
+/// The annotation stands for the field `appArmorProfile` of the container (`applyAppArmorVersionSkew`).
+fn apparmor(pod: &Value, container: &str, profile: &str, path: &Path<'_>, verdicts: &mut Verdicts) {
+    let is_set = |context: &Value| context.get("appArmorProfile").is_some_and(|profile| !profile.is_null());
+    let all = ["containers", "initContainers"].into_iter().flat_map(|field| list(&pod["spec"], field));
+    let has_field = all
+        .filter(|one| one["name"] == container)
+        .any(|one| is_set(&one["securityContext"]));
+    match profile {
+        "" | "unconfined" if has_field => {}
+        "" | "unconfined" => verdicts
+            .warnings
+            .push(format!("{path}: deprecated since v1.30; use the \"appArmorProfile\" field instead")),
+        _ => verdicts.refused.push(FieldError::forbidden(path, format!("{NODLET} {}", schema::NO_LSM))),
+    }
+}
+
+/// Whether a field says what the seccomp annotation `key` would: nobody needs to be warned then.
+fn has_seccomp_field(pod: &Value, key: &str) -> bool {
+    let is_set = |of: &Value| of["securityContext"].get("seccompProfile").is_some_and(|field| !field.is_null());
+    match key.strip_prefix(SECCOMP_OF_CONTAINER) {
+        Some(name) => ["containers", "initContainers"]
+            .into_iter()
+            .flat_map(|field| list(&pod["spec"], field))
+            .any(|container| container["name"] == name && is_set(container)),
+        None => key == SECCOMP_OF_POD && is_set(&pod["spec"]),
     }
 }
 

@@ -41,7 +41,8 @@ const NO_TOKENS: &str = "has no service accounts: no token is mounted";
 const NO_SERVICES: &str = "has no Services: no variables are made for them";
 const NO_VOLUME: &str = "provides no volumes but emptyDir and hostPath yet";
 const NO_OBJECTS: &str = "has no ConfigMaps and Secrets yet: write the value itself";
-const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
+/// Why a profile of a Linux security module is refused.
+pub const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
 const NO_WINDOWS: &str = "runs Linux containers only";
 const NOT_EPHEMERAL: &str = "does not set it for an ephemeral container, as Kubernetes does not";
 const NO_HOST_PORT: &str =
