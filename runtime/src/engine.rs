@@ -15,7 +15,9 @@ mod ephemeral;
 mod error;
 mod events;
 mod exec;
+mod held;
 mod hook;
+mod images;
 mod kernel_news;
 mod leave;
 mod netns;
@@ -172,6 +174,8 @@ struct PodShell {
     sandbox: Option<Rc<Sandbox>>,
     /// A change of it in place is being made durable: what is changed next has to see it.
     updating: bool,
+    /// A client deletes it, and its manifest is being removed: whoever does that stops it then.
+    deleting: bool,
     /// Its manifest is being removed, since it is one too many of those that are over.
     collected: bool,
     /// It is over, and its volumes were removed or are being removed.
@@ -193,6 +197,7 @@ impl PodShell {
             forced: false,
             sandbox: None,
             updating: false,
+            deleting: false,
             collected: false,
             volumes_removed: false,
         }
@@ -221,6 +226,8 @@ pub struct Engine {
     definitions: DefinitionsByName,
     /// Pods of files that are refused for their priority, by namespace and name.
     without_class: BTreeMap<(Rc<str>, Rc<str>), Refusal>,
+    /// Changes of pods that wait for images.
+    holds: held::Holds,
     /// What earlier boots left is removed.
     swept: bool,
     /// Actions begun, for `Config::stop_after`.
@@ -314,6 +321,7 @@ impl Engine {
             requests,
             door,
             told: BTreeMap::new(),
+            holds: held::Holds::default(),
             definitions: BTreeMap::new(),
             without_class: BTreeMap::new(),
             swept: false,
@@ -468,7 +476,10 @@ impl Engine {
                         self.read_sources();
                     }
                 }
-                Woken::News(News::ImagesChanged) => self.observe(Observation::ImagesChanged),
+                Woken::News(News::ImagesChanged) => {
+                    self.observe(Observation::ImagesChanged);
+                    self.look_at_held();
+                }
                 Woken::News(News::ClockSet) => self.clock_was_set(),
                 Woken::News(News::Then(go_on)) => go_on(self),
                 Woken::Request(request) => self.answer(request),
@@ -544,6 +555,9 @@ impl Engine {
         }
         if any_is_over {
             self.collect_terminated();
+        }
+        if self.any_hold_is_over() {
+            self.read_sources();
         }
     }
 

@@ -20,6 +20,11 @@ const RUNTIME: &str = "nodlet";
 /// Bytes of termination messages in one status, shared equally by its containers.
 const MAX_MESSAGES: usize = 12_288;
 
+/// The condition of a pod of which another version waits for images.
+pub fn image_update_pending(pod: &PodState, anchor: Anchor, since: Moment, missing: &[String]) -> Value {
+    conditions::image_update_pending(pod, anchor, since, "ErrImagePull", &conditions::of_missing(missing))
+}
+
 /// The whole `status` object, its times as `anchor` tells them.
 pub fn of(pod: &PodState, anchor: Anchor, host_ip: Option<Ipv4Addr>) -> Value {
     let mut status = Map::new();

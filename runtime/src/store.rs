@@ -151,6 +151,9 @@ impl fmt::Display for LoadError {
 /// What the name of [`Records::ephemeral_path_of`] ends with.
 const EPHEMERAL: &str = ".ephemeral";
 
+/// What the name of [`Records::kept_path_of`] ends with.
+const KEPT: &str = ".kept";
+
 /// The records of all pods, in one directory.
 pub struct Records {
     directory: PathBuf,
@@ -232,13 +235,25 @@ impl Records {
         self.directory.join(format!("{uid}{EPHEMERAL}"))
     }
 
-    /// Uids that have a record, or ephemeral containers.
+    /// Where the manifest of `uid` is, if another version of the pod waits for its images.
+    pub fn kept_path_of(&self, uid: &str) -> PathBuf {
+        self.directory.join(format!("{uid}{KEPT}"))
+    }
+
+    /// All paths of [`Records::kept_path_of`] that exist.
+    pub fn kept_paths(&self) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(&self.directory) else { return Vec::new() };
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        paths.filter(|path| path.extension().is_some_and(|end| end == &KEPT[1..])).collect()
+    }
+
+    /// Uids that have a record, ephemeral containers, or a version that waits.
     pub fn uids(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(&self.directory) else { return Vec::new() };
         entries
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter_map(|name| {
-                Some(name.strip_suffix(".json").or_else(|| name.strip_suffix(EPHEMERAL))?.to_owned())
+                Some([".json", EPHEMERAL, KEPT].iter().find_map(|end| name.strip_suffix(end))?.to_owned())
             })
             .filter(|name| !name.is_empty() && !name.starts_with('.'))
             .collect()

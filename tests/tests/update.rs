@@ -331,3 +331,146 @@ fn a_name_from_two_sources_is_one_pod_at_a_time_whichever_comes_or_goes() {
     assert!(!device.pod("web").logs("app").contains("TWO AT ONCE"));
     assert_eq!(device.pod("web").container("app").restart_count(), 0);
 }
+
+/// What the pod says of the image that it waits for.
+fn pending(device: &Device) -> Value {
+    let status = device.pod("web").status();
+    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.into_iter().find(|one| one["type"] == "PodImageUpdatePending").unwrap_or_default()
+}
+
+#[test]
+fn an_image_that_is_not_on_the_board_stops_nothing_until_it_is() {
+    let mut device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    apply(&device, &two(&device, "restartPolicy: Never"));
+    let web = device.pod("web");
+    web.wait_ready();
+    let (uid, app, other) = (web.uid(), web.born("app"), web.born("other"));
+    let words = "image \"localhost/demo:2\" of container app is not on this node: image \"localhost/demo:1\" runs on";
+
+    let text = two(&device, "restartPolicy: Never").replacen("demo:1", "demo:2", 1);
+    let dry = device.nodlet_with_input(["apply", "--dry-run=server", "-f", "-"], &text);
+    assert!(dry.stderr.contains(words), "{}", dry.stderr);
+    assert_eq!((spec_image(&device), pending(&device)), ("localhost/demo:1".to_owned(), Value::Null));
+    let said = kubectl.line("set image pod/web app=localhost/demo:2");
+    assert!(said.stderr.contains(words), "{}", said.stderr);
+    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    assert_eq!(spec_image(&device), "localhost/demo:2");
+    assert!(web.is_ready() && web.container("app").is_running());
+    assert_eq!(web.container("app").of_status("image"), "localhost/demo:1");
+    let events = web.events().join("\n");
+    assert!(events.contains("Back-off pulling image \"localhost/demo:2\""), "{events}");
+    assert!(events.contains("container app keeps running image \"localhost/demo:1\""), "{events}");
+
+    device.kill_agent();
+    device.start_agent();
+    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    let web = device.pod("web");
+    assert_eq!((web.uid(), web.born("app"), web.born("other")), (uid.clone(), app, other.clone()));
+
+    load_another(&device);
+    wait_for_image(&device, "localhost/demo:2");
+    let web = device.pod("web");
+    assert_eq!((web.uid(), web.born("other"), pending(&device)), (uid, other, Value::Null));
+}
+
+#[test]
+fn after_a_power_cut_the_image_runs_that_ran_before_until_the_new_one_is_there() {
+    let mut device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    apply(&device, &two(&device, ""));
+    device.pod("web").wait_ready();
+    kubectl.line("set image pod/web app=localhost/demo:2").ok();
+    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    device.wait_for("its record", || {
+        let records = fs::read_dir(device.path("/var/lib/nodlet/records")).into_iter().flatten().flatten();
+        let mut texts = records.filter_map(|record| fs::read_to_string(record.path()).ok());
+        texts.any(|text| text.contains("localhost/demo:1"))
+    });
+    device.cut_power();
+    device.start_agent();
+    device.wait_for("the old image", || {
+        let app = device.pod("web").container("app");
+        app.is_running() && app.of_status("image") == "localhost/demo:1"
+    });
+    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    assert_eq!(spec_image(&device), "localhost/demo:2");
+    load_another(&device);
+    wait_for_image(&device, "localhost/demo:2");
+}
+
+/// The files, and what they say besides the image: so the pod becomes another.
+fn another(image: &str) -> String {
+    manifest::pod("web", "print changed then sleep").replacen("localhost/demo:1", image, 1)
+}
+
+#[test]
+fn a_change_that_makes_another_pod_waits_for_its_image_while_the_old_one_runs() {
+    let mut device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print first then sleep"));
+    let web = device.pod("web");
+    web.wait_ready();
+    let (uid, app) = (web.uid(), web.born("app"));
+
+    // In a file, where every change makes another pod: one of the image alone too.
+    let typo = manifest::pod("web", "print first then sleep").replacen("localhost/demo:1", "localhost/demo:2", 1);
+    for text in [typo, another("localhost/demo:2")] {
+        device.write_manifest("web.yaml", &text);
+        device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+        let web = device.pod("web");
+        assert_eq!((web.uid(), web.born("app"), web.is_ready()), (uid.clone(), app.clone(), true));
+        let events = web.events().join("\n");
+        assert!(events.contains("Back-off pulling image \"localhost/demo:2\": pod web keeps running"), "{events}");
+    }
+    device.kill_agent();
+    device.start_agent();
+    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    assert_eq!((device.pod("web").uid(), device.pod("web").born("app")), (uid.clone(), app.clone()));
+    device.cut_power();
+    device.start_agent();
+    device.pod("web").wait_log("app", "first");
+    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    assert_eq!(device.pod("web").uid(), uid);
+
+    // Named back, it is the same pod again, and nothing waits.
+    device.write_manifest("web.yaml", &manifest::pod("web", "print first then sleep"));
+    device.wait_for("nothing to be waited for", || pending(&device).is_null());
+    assert_eq!(device.pod("web").uid(), uid);
+    device.write_manifest("web.yaml", &another("localhost/demo:2"));
+    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    load_another(&device);
+    device.pod("web").wait_log("app", "changed");
+    assert_ne!(device.pod("web").uid(), uid);
+    device.pod("web").wait_ready();
+    assert!(pending(&device).is_null());
+    let kept = || fs::read_dir(device.path("/var/lib/nodlet/records")).into_iter().flatten().flatten();
+    let is_kept = |entry: fs::DirEntry| entry.path().extension().is_some_and(|end| end == "kept");
+    device.wait_for("nothing to be kept", || !kept().any(is_kept));
+}
+
+#[test]
+fn applied_changes_that_make_another_pod_wait_for_their_image_too_and_say_so() {
+    let device = Device::start();
+    apply(&device, &manifest::pod("web", "print first then sleep"));
+    device.pod("web").wait_ready();
+    let uid = device.pod("web").uid();
+    let words = "image \"localhost/demo:2\" of container app is not on this node: the pod as it is runs on";
+    for dry in ["--dry-run=server", "--dry-run=none"] {
+        let said = device.nodlet_with_input(["apply", dry, "-f", "-"], &another("localhost/demo:2"));
+        assert!(said.stderr.contains(words), "{}", said.stderr);
+        assert_eq!(device.pod("web").uid(), uid);
+    }
+    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    assert_eq!(apply(&device, &another("localhost/demo:2")), "pod/web unchanged\n");
+    // Corrected, it is what follows; and whoever deletes the pod deletes what waits for it.
+    assert_eq!(apply(&device, &another("localhost/demo:1")), "pod/web configured\n");
+    device.pod("web").wait_log("app", "changed");
+    device.pod("web").wait_ready();
+    let changed = manifest::pod("web", "print third then sleep").replacen("localhost/demo:1", "localhost/demo:3", 1);
+    apply(&device, &changed);
+    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    device.nodlet(["delete", "pod", "web"]).ok();
+    device.pod("web").wait_gone();
+    assert!(!device.path("/var/lib/nodlet/manifests/default_web.json").exists());
+}

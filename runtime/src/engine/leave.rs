@@ -35,6 +35,10 @@ pub(super) fn sweep(shell: &Shell, wanted: &BTreeSet<String>) {
         for uid in uids.difference(&wanted) {
             let removed = volume::tear_down(&paths.pod(uid))
                 .and_then(|()| crate::store::remove(&records.ephemeral_path_of(uid), &*fault))
+                .and_then(|()| {
+                    let kept = records.kept_path_of(uid);
+                    if kept.exists() { crate::store::remove(&kept, &*fault) } else { Ok(()) }
+                })
                 .and_then(|()| crate::store::remove(&records.path_of(uid), &*fault))
                 .and_then(|()| images.release(uid).map_err(io::Error::other));
             if let Err(error) = removed {

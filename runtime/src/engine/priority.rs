@@ -56,7 +56,7 @@ impl Engine {
             .map_err(|why| Status::forbidden(forbidden(&manifest.pod.name, &why)))
     }
 
-    fn with_priority(&self, new: &Wanted) -> Result<Wanted, String> {
+    pub(super) fn with_priority(&self, new: &Wanted) -> Result<Wanted, String> {
         new.with_priority(&self.classes(), self.priority_before(&new.pod.uid))
     }
 

@@ -155,6 +155,12 @@ impl Engine {
         }
         let host_ip = self.shell.network.borrow().host_ip();
         object["status"] = status::of(state, anchor, host_ip);
+        if let Some(held) = self.holds.of(&wanted.pod.uid).filter(|held| !held.missing.is_empty())
+            && let Some(conditions) = object["status"]["conditions"].as_array_mut()
+        {
+            let since = Moment::ThisBoot(held.since);
+            conditions.push(status::image_update_pending(state, anchor, since, &held.missing));
+        }
         Some(object)
     }
 }

@@ -11,7 +11,7 @@ use crate::api::{Accepted, Applied, ExecExit, ExecSession, FieldValidation, Prec
 use crate::manifest::{self, Kind, Manifest};
 use crate::node::{Observation, PodIndex, PodState};
 use crate::sources::Wanted;
-use crate::spec::Pod;
+use crate::spec::{Pod, Uid};
 use crate::supervisor::config::ExecConfig;
 use crate::time::Instant;
 
@@ -121,8 +121,9 @@ impl Engine {
                     return drop(reply.try_send(Err(status)));
                 }
                 if dry_run || applied == Applied::Unchanged {
-                    let _ = reply.try_send(Ok(shown(manifest.object, applied, manifest.warnings)));
-                    return;
+                    let awaited = self.awaited_images(&manifest.pod);
+                    let accepted = shown(manifest.object, applied, manifest.warnings);
+                    return self.answer_with_images(accepted, awaited, reply);
                 }
                 self.keep(manifest, applied, reply);
             }
@@ -143,7 +144,7 @@ impl Engine {
         let manifest = manifest::admit(object, how(validation), &self.shell.config.node_name)
             .map_err(|error| refused(&error))?;
         let name = (manifest.pod.namespace.clone(), manifest.pod.name.clone());
-        let old = self.told.get(&name);
+        let old = self.holds.newest(&name).or_else(|| self.told.get(&name));
         let shown = self.shell.objects.get(&crate::objects::Key::new("pods", &name.0, &name.1));
         match (old, new) {
             (None, true) if shown.is_some() => {
@@ -228,6 +229,7 @@ impl Engine {
             Err(status) => return drop(reply.try_send(Err(status))),
         };
         self.set_updating(&manifest.pod.uid, true);
+        let awaited = self.awaited_images(&manifest.pod);
         self.write_reserved(path, bytes, move |engine, written| {
             engine.set_updating(&manifest.pod.uid, false);
             let accepted = |()| {
@@ -239,7 +241,10 @@ impl Engine {
                 Accepted { object, applied, warnings: manifest.warnings }
             };
             // A client that hung up has changed nothing about what it applied.
-            let _ = reply.try_send(written.map(accepted));
+            match written.map(accepted) {
+                Ok(accepted) => engine.answer_with_images(accepted, awaited, reply),
+                Err(status) => drop(reply.try_send(Err(status))),
+            }
         });
     }
 
@@ -277,19 +282,28 @@ impl Engine {
         let name = name.to_owned();
         match told {
             Some(told) if !dry_run => {
-                // Gone from flash before it is stopped: a power cut does not bring it back.
+                // Gone from flash before it is stopped: a power cut does not bring it back. Whoever
+                // reads the sources meanwhile does not know with what grace it is stopped.
+                self.set_deleting(&told.pod.uid, true);
                 let (fault, source) = (self.shell.fault.clone(), told.source.clone());
                 let removed = self.shell.storage.run(move || crate::store::remove(&source, &*fault));
                 self.shell.then(removed, move |engine, removed| {
+                    let uid = &told.pod.uid;
                     let answer = match removed {
                         Ok(()) => {
                             engine.read_sources();
+                            engine.set_deleting(uid, false);
                             engine.stop(index, &name, grace)
                         }
-                        Err(error) => Err(Status::internal(format!(
-                            "failed to remove {}: {error}",
-                            told.source.display()
-                        ))),
+                        Err(error) => {
+                            engine.set_deleting(uid, false);
+                            // The file may be gone all the same, and that have been noticed.
+                            if !engine.told.values().any(|told| told.pod.uid == *uid) {
+                                engine.observe(Observation::Unwanted { uid: uid.clone(), grace: None });
+                            }
+                            let source = told.source.display();
+                            Err(Status::internal(format!("failed to remove {source}: {error}")))
+                        }
                     };
                     let _ = reply.try_send(answer);
                 });
@@ -298,6 +312,14 @@ impl Engine {
                 let _ = reply.try_send(self.object(index).ok_or_else(|| Status::not_found("pods", &name)));
             }
             Some(_) | None => drop(reply.try_send(self.stop(index, &name, grace))),
+        }
+    }
+
+    /// Whether a deletion of the pod is under way that stops it with a grace of its own.
+    fn set_deleting(&self, uid: &Uid, deleting: bool) {
+        let mut pods = self.shell.pods.borrow_mut();
+        for entry in pods.values_mut().filter(|entry| entry.wanted.pod.uid == *uid) {
+            entry.deleting = deleting;
         }
     }
 

@@ -366,6 +366,7 @@ pub(super) async fn forget(shell: Rc<Shell>, pod: PodIndex) {
     let paths = shell.paths.clone();
     let record = shell.records.path_of(&wanted.pod.uid.0);
     let ephemeral = shell.records.ephemeral_path_of(&wanted.pod.uid.0);
+    let kept = shell.records.kept_path_of(&wanted.pod.uid.0);
     let fault = shell.fault.clone();
     let images = shell.images.clone();
     let (uid, namespace, name) =
@@ -384,6 +385,7 @@ pub(super) async fn forget(shell: Rc<Shell>, pod: PodIndex) {
             }
             // First: without the record it would be found by nobody.
             let removed = crate::store::remove(&ephemeral, &*fault)
+                .and_then(|()| if kept.exists() { crate::store::remove(&kept, &*fault) } else { Ok(()) })
                 .and_then(|()| crate::store::remove(&record, &*fault));
             if let Err(error) = removed {
                 note("record", &error);

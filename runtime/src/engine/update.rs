@@ -28,6 +28,12 @@ impl Engine {
     pub(super) fn update(&mut self, namespace: &str, name: &str, asked: Updating, reply: Reply<Accepted>) {
         match self.try_update(namespace, name, asked) {
             Ok(Updated::Now(accepted)) => drop(reply.try_send(Ok(accepted))),
+            Ok(Updated::Never(manifest)) => {
+                let awaited = self.awaited_images(&manifest.pod);
+                let Manifest { object, warnings, .. } = *manifest;
+                let accepted = Accepted { object, applied: Applied::Configured, warnings };
+                self.answer_with_images(accepted, awaited, reply);
+            }
             Ok(Updated::WhenKept(manifest)) => self.keep(*manifest, Applied::Configured, reply),
             Err(status) => drop(reply.try_send(Err(status))),
         }
@@ -113,6 +119,13 @@ impl Engine {
             return Err(Status::conflict("pods", name, "the pod is being deleted"));
         };
         update::metadata(current, &changed).map_err(|error| refused(&error))?;
+        if let Some(held) = self.holds.of(&wanted.pod.uid) {
+            let why = format!(
+                "another version of the pod, from {}, waits for its images: change that, or remove it first",
+                held.new.source.display()
+            );
+            return Err(Status::conflict("pods", name, &why));
+        }
         if let Some(fields) = changed.as_object_mut() {
             fields.remove("status");
         }
@@ -150,8 +163,7 @@ impl Engine {
             Update::InPlace { .. } => {
                 let manifest = self.as_update_of(&told, manifest)?;
                 if dry_run {
-                    let Manifest { object, warnings, .. } = manifest;
-                    return Ok(Updated::Now(Accepted { object, applied: Applied::Configured, warnings }));
+                    return Ok(Updated::Never(Box::new(manifest)));
                 }
                 Ok(Updated::WhenKept(Box::new(manifest)))
             }
@@ -205,6 +217,8 @@ fn ephemeral_containers(pod: &Value) -> &[Value] {
 enum Updated {
     /// It is so.
     Now(Accepted),
+    /// It would be so, were this no dry run.
+    Never(Box<Manifest>),
     /// It is to be made durable first.
     WhenKept(Box<Manifest>),
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::{Engine, PodShell, kernel_news, leave, on_tmpfs, recover, sandbox};
 use crate::node::{Observation, PodState, Record};
 use crate::sources::{SAVED_WITHIN, Wanted};
-use crate::spec::Pod;
+use crate::spec::{Pod, Uid};
 use crate::store::LoadError;
 use crate::time::Instant;
 
@@ -34,6 +34,7 @@ impl Engine {
         let (mut wanted, mut refusals) = self.shell.sources.borrow().wanted();
         refusals.extend(self.read_definitions());
         refusals.extend(self.take_priorities(&mut wanted));
+        self.hold_back(&mut wanted);
         self.shell.events.borrow_mut().refused(&refusals, self.shell.anchor.get());
         let before = std::mem::take(&mut self.told);
         for (name, old) in before {
@@ -43,6 +44,8 @@ impl Engine {
                     || self.shell.sources.borrow().is_refused(&old.source));
             if unread {
                 self.told.insert(name, old);
+            } else if !stays && self.is_deleting(&old.pod.uid) {
+                // It is stopped by whoever removed its file.
             } else if !stays {
                 self.observe(Observation::Unwanted { uid: old.pod.uid.clone(), grace: None });
             } else {
@@ -72,6 +75,11 @@ impl Engine {
             self.told.insert(name, new);
         }
         self.sweep();
+    }
+
+    /// A client deletes the pod, and its file is being removed.
+    fn is_deleting(&self, uid: &Uid) -> bool {
+        self.shell.pods.borrow().values().any(|entry| entry.deleting && entry.wanted.pod.uid == *uid)
     }
 
     /// What is on flash of a pod that the core does not know yet.

@@ -10,7 +10,7 @@ use crate::pod::{
     closed_readiness_gates,
 };
 use crate::spec::{ContainerIndex, Role};
-use crate::time::Anchor;
+use crate::time::{Anchor, Moment};
 
 /// Reason and message of a condition, where it has any.
 type Why = Option<(&'static str, Option<String>)>;
@@ -37,26 +37,44 @@ pub(super) fn of(pod: &PodState, anchor: Anchor) -> Value {
     let terminated = disruption(pod, anchor);
     let is_disrupted = is_disrupted || terminated.is_some();
     let given = given(pod).filter(|given| !is_disrupted || given["type"] != "DisruptionTarget");
-    given.chain(own).chain(image_update_pending(pod, anchor)).chain(terminated).collect()
+    given.chain(own).chain(awaited_images(pod, anchor)).chain(terminated).collect()
 }
 
 /// Which images running containers wait for.
-fn image_update_pending(pod: &PodState, anchor: Anchor) -> Option<Value> {
+fn awaited_images(pod: &PodState, anchor: Anchor) -> Option<Value> {
     let missing: Vec<MissingImage<'_>> = pod.missing_images().collect();
     let first = missing.first()?;
     let texts = missing.iter().map(|missing| {
         let container = pod.pod().spec.container(missing.container);
         format!("container {} waits for image \"{}\": {}", container.name, container.image, missing.message)
     });
-    Some(json!({
+    let message = texts.collect::<Vec<_>>().join("; ");
+    Some(image_update_pending(pod, anchor, first.since, first.reason, &message))
+}
+
+/// What a pod waits for of which another version needs these images.
+pub(super) fn of_missing(images: &[String]) -> String {
+    let images: Vec<String> = images.iter().map(|image| format!("\"{image}\"")).collect();
+    format!("another version of the pod waits for images that are not on this node: {}", images.join(", "))
+}
+
+/// That a change waits for images.
+pub(super) fn image_update_pending(
+    pod: &PodState,
+    anchor: Anchor,
+    since: Moment,
+    reason: &str,
+    message: &str,
+) -> Value {
+    json!({
         "type": IMAGE_UPDATE_PENDING,
         "status": "True",
         "observedGeneration": pod.generation(),
         "lastProbeTime": null,
-        "lastTransitionTime": time(first.since, anchor),
-        "reason": first.reason,
-        "message": texts.collect::<Vec<_>>().join("; "),
-    }))
+        "lastTransitionTime": time(since, anchor),
+        "reason": reason,
+        "message": message,
+    })
 }
 
 /// That its node ended it for reasons of its own.

@@ -1,0 +1,293 @@
+//! Changes that make another pod of one that runs, and name an image that is not on the board: they
+//! are held back, and the pod runs on as it was, until all their images are there.
+//!
+//! The change is durable already: it is a manifest. What runs instead is written beside its record
+//! (`*.kept`), so that it runs again after a power cut, too. A change in place is not held back:
+//! there the core waits for the image itself (`pod/update.rs`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::manifest::{self, Validation};
+use crate::node::Event;
+use crate::sources::{Wanted, WantedByName};
+use crate::spec::{Pod, Uid};
+use crate::time::Instant;
+
+use super::{Engine, ephemeral, images};
+
+/// Namespace and name of a pod.
+type Name = (Rc<str>, Rc<str>);
+
+/// A change that is held back.
+pub(super) struct Held {
+    /// The pod that is to follow.
+    pub(super) new: Rc<Wanted>,
+    /// The pod that runs on.
+    old: Rc<Wanted>,
+    /// Since when images are known to be missing.
+    pub(super) since: Instant,
+    /// Images that are not on the board; none while that is being looked up.
+    pub(super) missing: Vec<String>,
+}
+
+/// All changes that are held back, and what is known of their images.
+#[derive(Default)]
+pub(super) struct Holds {
+    held: BTreeMap<Name, Held>,
+    /// Whether an image is on the board; `None` while that is being looked up.
+    presence: BTreeMap<String, Option<bool>>,
+    /// Counts changes of the board's images: an answer of before one is out of date.
+    generation: u64,
+    /// What an earlier boot kept running was read.
+    is_read: bool,
+    /// The pods of that which run again.
+    restored: BTreeSet<Uid>,
+}
+
+/// What is known of the images of a pod.
+#[derive(Debug, PartialEq, Eq)]
+enum Images {
+    /// All are on the board.
+    Present,
+    /// These are not.
+    Missing(Vec<String>),
+    /// Of some nothing is known yet.
+    Unknown,
+}
+
+impl Holds {
+    /// The change of the pod that has this uid now.
+    pub(super) fn of(&self, uid: &Uid) -> Option<&Held> {
+        self.held.values().find(|held| held.old.pod.uid == *uid)
+    }
+
+    /// The pod of a name that was wanted last, if it is held back.
+    pub(super) fn newest(&self, name: &Name) -> Option<&Rc<Wanted>> {
+        self.held.get(name).map(|held| &held.new)
+    }
+
+    fn images(&self, pod: &Pod) -> Images {
+        let mut missing = Vec::new();
+        for image in images_of(pod) {
+            match self.presence.get(image) {
+                Some(Some(true)) => {}
+                Some(Some(false)) => missing.push(image.to_owned()),
+                Some(None) | None => return Images::Unknown,
+            }
+        }
+        if missing.is_empty() { Images::Present } else { Images::Missing(missing) }
+    }
+}
+
+impl Engine {
+    /// Leaves pods that run what they are, for which `wanted` has others whose images are not on the
+    /// board.
+    pub(super) fn hold_back(&mut self, wanted: &mut WantedByName) {
+        let was_read = std::mem::replace(&mut self.holds.is_read, true);
+        let kept = if was_read { WantedByName::new() } else { self.read_kept() };
+        // Nothing of an earlier boot runs yet: what need not be held back begins at once.
+        for (_, new) in wanted.iter().filter(|(name, _)| kept.contains_key(*name)) {
+            for image in images_of(&new.pod) {
+                let present = images::is_present(&self.shell.images, image);
+                self.holds.presence.insert(image.to_owned(), Some(present));
+            }
+        }
+        let mut before = std::mem::take(&mut self.holds.held);
+        let mut changed = Vec::new();
+        for (name, new) in wanted.iter_mut() {
+            let Some(old) = self.predecessor(name, new, &kept) else { continue };
+            let known = before.remove(name).filter(|known| known.new.says_the_same(new));
+            let (since, missing) = match (self.holds.images(&new.pod), known) {
+                (Images::Present, _) => continue,
+                (Images::Unknown, Some(known)) => (known.since, known.missing),
+                (Images::Unknown, None) => (Instant::now(), Vec::new()),
+                (Images::Missing(missing), Some(known)) if known.missing == missing => {
+                    (known.since, missing)
+                }
+                (Images::Missing(missing), _) => {
+                    self.tell_missing(&old, &missing);
+                    self.keep_on_flash(&old);
+                    changed.push(old.pod.uid.clone());
+                    (Instant::now(), missing)
+                }
+            };
+            if kept.get(name).is_some_and(|kept| kept.pod.uid == old.pod.uid) {
+                self.holds.restored.insert(old.pod.uid.clone());
+            }
+            let new = std::mem::replace(new, old.clone());
+            self.holds.held.insert(name.clone(), Held { new, old, since, missing });
+        }
+        self.look_up_images();
+        let ended = before.into_values().filter(|held| self.holds.of(&held.old.pod.uid).is_none());
+        let ended: Vec<Rc<Wanted>> = ended.map(|held| held.old).collect();
+        for old in ended {
+            self.remove_kept(&old.pod.uid);
+            changed.push(old.pod.uid.clone());
+        }
+        for index in changed.iter().filter_map(|uid| self.node.index_of(uid)).collect::<Vec<_>>() {
+            self.publish(index);
+        }
+    }
+
+    /// Images were added or removed.
+    pub(super) fn look_at_held(&mut self) {
+        self.holds.generation += 1;
+        self.holds.presence.clear();
+        if !self.holds.held.is_empty() {
+            self.read_sources();
+        }
+    }
+
+    /// A pod that a change waits beside has ended, or is being deleted.
+    pub(super) fn any_hold_is_over(&self) -> bool {
+        self.holds.held.values().any(|held| !self.works(&held.old.pod.uid))
+    }
+
+    /// Whether a change to `new` replaces a pod that works.
+    pub(super) fn replaces(&self, old: &Pod, new: &Pod) -> bool {
+        is_another(old, new) && self.works(&old.uid)
+    }
+
+    /// The pod that works in the place of `new`, if `new` is another one.
+    fn predecessor(&self, name: &Name, new: &Wanted, kept: &WantedByName) -> Option<Rc<Wanted>> {
+        if let Some(old) = self.told.get(name).cloned().or_else(|| self.found(name)) {
+            return self.replaces(&old.pod, &new.pod).then_some(old);
+        }
+        kept.get(name).filter(|old| is_another(&old.pod, &new.pod)).cloned()
+    }
+
+    /// A pod that this agent found.
+    fn found(&self, name: &Name) -> Option<Rc<Wanted>> {
+        let pods = self.shell.pods.borrow();
+        let of_name = |wanted: &Wanted| (&wanted.pod.namespace, &wanted.pod.name) == (&name.0, &name.1);
+        let mut found = pods.values().map(|entry| &entry.wanted).filter(|wanted| of_name(wanted));
+        found.find(|wanted| self.works(&wanted.pod.uid)).map(ephemeral::without)
+    }
+
+    /// The pod is wanted, and containers of it run or are to run again.
+    fn works(&self, uid: &Uid) -> bool {
+        match self.node.index_of(uid).and_then(|index| self.node.pod(index)) {
+            Some(state) => {
+                let has_run = || state.containers().any(|(_, container)| container.identity().is_some());
+                let is_restored = self.holds.restored.contains(uid);
+                state.is_active() && !state.is_unwanted() && (is_restored || has_run())
+            }
+            None => false,
+        }
+    }
+
+    /// Asks the store for the images of which nothing is known.
+    fn look_up_images(&mut self) {
+        let holds = &mut self.holds;
+        let needed: BTreeSet<&str> = holds.held.values().flat_map(|held| images_of(&held.new.pod)).collect();
+        holds.presence.retain(|image, _| needed.contains(&**image));
+        let unknown: Vec<String> =
+            needed.into_iter().filter(|image| !holds.presence.contains_key(*image)).map(str::to_owned).collect();
+        if unknown.is_empty() {
+            return;
+        }
+        holds.presence.extend(unknown.iter().map(|image| (image.clone(), None)));
+        let generation = holds.generation;
+        self.shell.then(images::are_present(&self.shell, unknown.clone()), move |engine, present| {
+            if engine.holds.generation == generation {
+                let present = present.into_iter().map(Some);
+                engine.holds.presence.extend(unknown.into_iter().zip(present));
+                engine.read_sources();
+            }
+        });
+    }
+
+    fn tell_missing(&self, old: &Wanted, missing: &[String]) {
+        let warn = |reason, message: String| {
+            let event = Event { warning: true, reason, message: message.into(), container: None };
+            self.shell.emit_of(old, &event);
+        };
+        for image in missing {
+            warn(
+                "Failed",
+                format!(
+                    "Failed to pull image \"{image}\": it is not on this node, and nodlet pulls from no registry: \
+                     load it with 'nodlet image load FILE'"
+                ),
+            );
+            warn("Failed", "Error: ErrImagePull".to_owned());
+            let name = &old.pod.name;
+            warn(
+                "BackOff",
+                format!("Back-off pulling image \"{image}\": pod {name} keeps running as it is until it is present"),
+            );
+        }
+    }
+
+    fn keep_on_flash(&self, old: &Wanted) {
+        let path = self.shell.records.kept_path_of(&old.pod.uid.0);
+        let Ok(object) = serde_json::from_str(old.as_written().get()) else { return };
+        let kept = Kept { source: old.source.clone(), object };
+        let Ok(bytes) = serde_json::to_vec(&kept) else { return };
+        let fault = self.shell.fault.clone();
+        let label = old.pod.uid.clone();
+        let written = self.shell.storage.run(move || crate::store::replace(&path, &bytes, &*fault));
+        self.shell.spawn(async move {
+            if let Err(error) = written.await {
+                log::error!("failed to write what {label} runs, for after a power cut: {error}");
+            }
+        });
+    }
+
+    fn remove_kept(&self, uid: &Uid) {
+        let path = self.shell.records.kept_path_of(&uid.0);
+        let fault = self.shell.fault.clone();
+        let removed = self.shell.storage.run(move || crate::store::remove(&path, &*fault));
+        self.shell.spawn(async move {
+            if let Err(error) = removed.await {
+                log::error!("failed to remove what is kept of a pod: {error}");
+            }
+        });
+    }
+
+    /// The pods that an earlier boot kept running.
+    fn read_kept(&self) -> WantedByName {
+        let read = |path: &Path| {
+            let kept: Kept = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+            let manifest =
+                manifest::admit(kept.object, Validation::Ignore, &self.shell.config.node_name).ok()?;
+            let wanted = Wanted::new(manifest, &kept.source);
+            let wanted = Rc::new(self.with_priority(&wanted).ok()?);
+            Some(((wanted.pod.namespace.clone(), wanted.pod.name.clone()), wanted))
+        };
+        let paths = self.shell.records.kept_paths();
+        paths
+            .iter()
+            .filter_map(|path| {
+                let kept = read(path);
+                if kept.is_none() {
+                    log::error!("{} is damaged: the pod of it does not run again", path.display());
+                }
+                kept
+            })
+            .collect()
+    }
+}
+
+/// What is written of a pod that runs on.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    /// The file that it came from.
+    source: PathBuf,
+    /// As it was admitted.
+    object: Value,
+}
+
+fn is_another(old: &Pod, new: &Pod) -> bool {
+    new.uid != old.uid || !new.is_update_of(old)
+}
+
+fn images_of(pod: &Pod) -> impl Iterator<Item = &str> {
+    let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
+    containers.map(|container| &*container.image)
+}

@@ -1,0 +1,95 @@
+//! Images that a change of a pod asks for: whether they are on the board, and what a client is
+//! warned of if they are not.
+
+use std::rc::Rc;
+
+use nodlet_rootfs::{Reference, Store};
+
+use crate::api::{Accepted, Reply};
+use crate::spec::{Pod, Role};
+
+use super::{Engine, Shell};
+
+/// An image that a running container waits for if it is not on the board.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    container: String,
+    image: String,
+    /// What runs meanwhile.
+    instead: String,
+}
+
+impl Engine {
+    /// The images that `new` needs in place of those that the pod of its name runs now.
+    pub(super) fn awaited_images(&self, new: &Pod) -> Vec<Awaited> {
+        let shown = self.shown(&new.namespace, &new.name);
+        let Some(state) = shown.and_then(|index| self.node.pod(index)) else { return Vec::new() };
+        if !state.is_active() || state.is_unwanted() {
+            return Vec::new();
+        }
+        if self.replaces(state.pod(), new) {
+            let all = new.spec.init_containers.iter().chain(&new.spec.containers);
+            let awaited = all.map(|container| Awaited {
+                container: container.name.clone(),
+                image: container.image.clone(),
+                instead: "the pod as it is".to_owned(),
+            });
+            return awaited.collect();
+        }
+        if new.uid != state.pod().uid {
+            return Vec::new();
+        }
+        let indexes = new.spec.init_indexes().chain(new.spec.regular_indexes());
+        let awaited = indexes.filter_map(|index| {
+            let (_, started) = state.running(index)?;
+            let container = new.spec.container(index);
+            let may_end = new.spec.role(index) != Role::Init;
+            let differs = *started.spec_image != *container.image && !started.spec_image.is_empty();
+            (may_end && differs).then(|| Awaited {
+                container: container.name.clone(),
+                image: container.image.clone(),
+                instead: format!("image \"{}\"", started.spec_image),
+            })
+        });
+        awaited.collect()
+    }
+
+    /// Answers a client that changes a pod, with a warning for each image that is awaited and not
+    /// on the board.
+    pub(super) fn answer_with_images(
+        &self,
+        mut accepted: Accepted,
+        awaited: Vec<Awaited>,
+        reply: Reply<Accepted>,
+    ) {
+        if awaited.is_empty() {
+            return drop(reply.try_send(Ok(accepted)));
+        }
+        let images = awaited.iter().map(|awaited| awaited.image.clone()).collect();
+        self.shell.then(are_present(&self.shell, images), move |_, present| {
+            let missing = awaited.iter().zip(present).filter(|(_, present)| !present);
+            accepted.warnings.extend(missing.map(|(awaited, _)| {
+                let Awaited { container, image, instead } = awaited;
+                format!(
+                    "image \"{image}\" of container {container} is not on this node: {instead} runs on until it is \
+                     loaded with 'nodlet image load FILE'"
+                )
+            }));
+            let _ = reply.try_send(Ok(accepted));
+        });
+    }
+}
+
+/// Which of `images` are on the board.
+pub(super) fn are_present(
+    shell: &Rc<Shell>,
+    images: Vec<String>,
+) -> impl Future<Output = Vec<bool>> + 'static {
+    let store = shell.images.clone();
+    shell.storage.run(move || images.iter().map(|image| is_present(&store, image)).collect())
+}
+
+/// Whether the image is on the board, whole.
+pub(super) fn is_present(store: &Store, image: &str) -> bool {
+    Reference::parse(image).is_ok_and(|name| matches!(store.find(&name), Ok(Some(_))))
+}

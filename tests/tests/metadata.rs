@@ -1,0 +1,227 @@
+//! Options of deletions, and what clients and files write into the metadata of an object: honoured,
+//! or refused or warned about by name.
+
+use std::process::Stdio;
+
+use nodlet_tests::{Device, Kubectl, manifest};
+use serde_json::{Value, json};
+
+const WEB: &str = "/api/v1/namespaces/default/pods/web";
+const OWNER: &str = "{apiVersion: v1, kind: ConfigMap, name: config, uid: f00}";
+
+fn device_with_web() -> Device {
+    let device = Device::start();
+    device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod("web", "sleep")).ok();
+    device.pod("web").wait_ready();
+    device
+}
+
+fn version(device: &Device) -> String {
+    let web = device.pod("web").object().expect("it is there");
+    web["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()
+}
+
+fn message(answer: &(u16, Value)) -> &str {
+    answer.1["message"].as_str().unwrap_or_default()
+}
+
+/// A pod with this beside its name in `metadata`.
+fn with_metadata(metadata: &str) -> String {
+    manifest::pod("web", "sleep").replacen("  name: web", &format!("  name: web\n  {metadata}"), 1)
+}
+
+#[test]
+fn a_deletion_that_is_for_another_version_or_another_pod_deletes_nothing() {
+    let device = device_with_web();
+    let delete = |preconditions: Value| {
+        device.request("DELETE", WEB, Some(&json!({ "preconditions": preconditions })))
+    };
+    let (uid, now) = (device.pod("web").uid(), version(&device));
+    let stale = delete(json!({ "resourceVersion": "1" }));
+    assert_eq!(
+        (stale.0, message(&stale)),
+        (
+            409,
+            &*format!(
+                "Operation cannot be fulfilled on Pod \"web\": the ResourceVersion in the precondition (1) does not \
+                 match the ResourceVersion in record ({now}). The object might have been modified"
+            )
+        )
+    );
+    let other = delete(json!({ "uid": "other" }));
+    assert_eq!(
+        (other.0, message(&other)),
+        (
+            409,
+            &*format!(
+                "Operation cannot be fulfilled on Pod \"web\": the UID in the precondition (other) does not match \
+                 the UID in record ({uid}). The object might have been deleted and then recreated"
+            )
+        )
+    );
+    assert_eq!(delete(json!({ "uid": uid, "resourceVersion": "1" })).0, 409);
+    let refused = device.request("DELETE", WEB, Some(&json!({ "propagationPolicy": "Sometimes" })));
+    assert_eq!(refused.0, 422, "{refused:?}");
+    assert_eq!(version(&device), now, "nothing was changed");
+    let deleted = delete(json!({ "uid": uid, "resourceVersion": now }));
+    assert_eq!(deleted.0, 200, "{deleted:?}");
+    device.pod("web").wait_gone();
+}
+
+#[test]
+fn an_object_that_is_put_or_created_with_a_version_has_that_version() {
+    let device = device_with_web();
+    let mut web = device.pod("web").object().expect("it is there");
+    web["metadata"]["labels"] = json!({ "tier": "front" });
+    web["metadata"]["resourceVersion"] = "1".into();
+    for query in ["", "?force=true"] {
+        let put = device.request("PUT", &format!("{WEB}{query}"), Some(&web));
+        assert_eq!(put.0, 409, "{put:?}");
+        assert!(message(&put).ends_with("please apply your changes to the latest version and try again"));
+    }
+    web["metadata"]["name"] = "new".into();
+    let created = device.request("POST", "/api/v1/namespaces/default/pods", Some(&web));
+    assert_eq!(
+        (created.0, message(&created)),
+        (400, "resourceVersion should not be set on objects to be created")
+    );
+    let class = json!({ "metadata": { "name": "high" }, "value": 7 });
+    let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
+    assert_eq!(device.request("POST", classes, Some(&class)).0, 201);
+    let high = format!("{classes}/high");
+    let stale = json!({ "metadata": { "name": "high", "resourceVersion": "1" }, "value": 7, "description": "d" });
+    assert_eq!(device.request("PUT", &high, Some(&stale)).0, 409);
+    let stale = device.request("DELETE", &high, Some(&json!({ "preconditions": { "resourceVersion": "1" } })));
+    assert!(message(&stale).contains("PriorityClass.scheduling.k8s.io \"high\": the ResourceVersion"), "{stale:?}");
+    assert_eq!(device.request("DELETE", &high, None).0, 200);
+}
+
+#[test]
+fn a_negative_grace_is_one_second_and_watchers_see_no_other() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let stubborn = manifest::pod_with("web", "sleep", "terminationGracePeriodSeconds: 60");
+    // Each turn is another chance for the wrong grace to be seen.
+    for _ in 0..5 {
+        device.nodlet_with_input(["apply", "-f", "-"], &stubborn).ok();
+        device.pod("web").wait_ready();
+        let path = "jsonpath={.metadata.deletionGracePeriodSeconds} ";
+        let mut watch = kubectl.command(["get", "pod", "web", "--watch", "-o", path]);
+        let watch = watch.stdout(Stdio::piped()).spawn().expect("kubectl can be run");
+        let answer = device.request("DELETE", WEB, Some(&json!({ "gracePeriodSeconds": -5 })));
+        assert_eq!(answer.1["metadata"]["deletionGracePeriodSeconds"], 1, "{answer:?}");
+        device.pod("web").wait_gone();
+        device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod("web", "exit 0")).ok();
+        let mut watch = watch;
+        watch.kill().expect("it is ours");
+        let seen = watch.wait_with_output().expect("it ends").stdout;
+        let seen = String::from_utf8_lossy(&seen).into_owned();
+        assert!(seen.split_whitespace().all(|grace| grace == "1"), "{seen}");
+        device.nodlet(["delete", "pod", "web", "--now"]).ok();
+        device.pod("web").wait_gone();
+    }
+}
+
+#[test]
+fn profiles_that_annotations_ask_for_are_refused_by_name_as_fields_are() {
+    let device = device_with_web();
+    let key = "container.apparmor.security.beta.kubernetes.io/app";
+    let annotated = |key: &str, value: &str| with_metadata(&format!("annotations: {{{key}: {value}}}"));
+    for profile in ["runtime/default", "localhost/strict"] {
+        let text = annotated(key, profile).replacen("name: web", "name: confined", 1);
+        let refused = device.nodlet_with_input(["apply", "-f", "-"], &text).refused();
+        let words = format!("metadata.annotations[{key}]: Forbidden: nodlet 0.1 does not confine containers");
+        assert!(refused.contains(&words), "{refused}");
+        device.write_manifest("confined.yaml", &text);
+        device.wait_for("the file to be refused", || device.nodlet(["get", "events"]).ok().contains(&words));
+    }
+    let warned = device.nodlet_with_input(
+        ["apply", "--dry-run=server", "-f", "-"],
+        &annotated(key, "unconfined").replacen("name: web", "name: open", 1),
+    );
+    let words = format!(
+        "metadata.annotations[{key}]: deprecated since v1.30; use the \"appArmorProfile\" field instead"
+    );
+    assert!(warned.stderr.contains(&words), "{}", warned.stderr);
+    let seccomp = "seccomp.security.alpha.kubernetes.io/pod";
+    let warned = device.nodlet_with_input(
+        ["apply", "--dry-run=server", "-f", "-"],
+        &annotated(seccomp, "runtime/default").replacen("name: web", "name: open", 1),
+    );
+    let words = format!(
+        "metadata.annotations[{seccomp}]: non-functional in v1.27+; use the \"seccompProfile\" field instead"
+    );
+    assert!(warned.stderr.contains(&words), "{}", warned.stderr);
+
+    // A pod that runs cannot be given them either, by any kind of patch.
+    let kinds = ["strategic-merge", "merge"];
+    for kind in kinds {
+        let patch = json!({ "metadata": { "annotations": { key: "unconfined" } } });
+        let answer = device.patch(WEB, kind, &patch);
+        let words = format!("metadata.annotations[{key}]: Forbidden: may not add AppArmor annotations");
+        assert!(answer.0 == 422 && message(&answer).contains(&words), "{answer:?}");
+    }
+}
+
+#[test]
+fn owners_and_prefixes_of_names_are_kept_whoever_gives_them_and_finalizers_are_refused() {
+    let device = device_with_web();
+    let uid = device.pod("web").uid();
+    let metadata = || device.pod("web").object().expect("it is there")["metadata"].clone();
+    let owner = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "config", "uid": "f00" });
+    let kubectl = Kubectl::new(&device);
+    let patch = json!({ "metadata": { "ownerReferences": [owner], "generateName": "web-" } }).to_string();
+    let patched = kubectl.run(["patch", "pod", "web", "-p", &patch]);
+    let words = "metadata.ownerReferences: nodlet 0.1 deletes no object with its owner";
+    assert!(patched.stderr.contains(words), "{}", patched.stderr);
+    assert_eq!((&metadata()["ownerReferences"], &metadata()["generateName"]), (&json!([owner]), &json!("web-")));
+
+    let operations = json!([{ "op": "remove", "path": "/metadata/ownerReferences" }]);
+    assert_eq!(device.patch(WEB, "json", &operations).0, 200);
+    assert_eq!(metadata()["ownerReferences"], Value::Null);
+    let mut web = device.pod("web").object().expect("it is there");
+    web["metadata"]["ownerReferences"] = json!([owner]);
+    assert_eq!(device.request("PUT", WEB, Some(&web)).0, 200);
+    assert_eq!(metadata()["ownerReferences"], json!([owner]));
+    assert_eq!(device.pod("web").uid(), uid, "it is the same pod");
+
+    let words = "metadata.finalizers: Forbidden: nodlet 0.1 does not keep an object for its finalizers";
+    let finalizers = json!({ "metadata": { "finalizers": ["example.com/hold"] } });
+    for kind in ["strategic-merge", "merge"] {
+        let refused = device.patch(WEB, kind, &finalizers);
+        assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
+    }
+    let mut held = device.pod("web").object().expect("it is there");
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    let refused = device.request("PUT", WEB, Some(&held));
+    assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
+    let text = with_metadata(&format!("finalizers: [example.com/hold]\n  ownerReferences: [{OWNER}]"));
+    let text = text.replacen("name: web", "name: held", 1);
+    let refused = device.nodlet_with_input(["apply", "-f", "-"], &text).refused();
+    assert!(refused.contains(words), "{refused}");
+    device.write_manifest("held.yaml", &text);
+    device.wait_for("the file to be refused", || device.nodlet(["get", "events"]).ok().contains(words));
+    let deleted = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+    let refused = device.patch(WEB, "merge", &deleted);
+    let words = "metadata.deletionTimestamp: Invalid value: \"2026-01-01T00:00:00Z\": field is immutable";
+    assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
+}
+
+#[test]
+fn ephemeral_containers_are_not_changed_by_a_patch_of_the_pod() {
+    let device = device_with_web();
+    let debugger = json!({ "name": "debugger", "image": "localhost/demo:1" });
+    let patch = json!({ "spec": { "ephemeralContainers": [debugger] } });
+    let refused = device.patch(WEB, "strategic-merge", &patch);
+    let words = "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`";
+    assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
+    let added = device.patch(&format!("{WEB}/ephemeralcontainers"), "strategic-merge", &patch);
+    assert_eq!(added.0, 200, "{added:?}");
+    let refused = device.patch(WEB, "merge", &json!({ "spec": { "ephemeralContainers": [] } }));
+    assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
+    // Whoever sends them back as they are changes something else.
+    let labels = json!({ "metadata": { "labels": { "tier": "front" } } });
+    assert_eq!(device.patch(WEB, "merge", &labels).0, 200);
+    let web = device.pod("web").object().expect("it is there");
+    assert_eq!(web["spec"]["ephemeralContainers"][0]["name"], "debugger");
+}
