@@ -172,7 +172,7 @@ fn owners_and_prefixes_of_names_are_kept_whoever_gives_them_and_finalizers_are_r
     let kubectl = Kubectl::new(&device);
     let patch = json!({ "metadata": { "ownerReferences": [owner], "generateName": "web-" } }).to_string();
     let patched = kubectl.run(["patch", "pod", "web", "-p", &patch]);
-    let words = "metadata.ownerReferences: nodlet 0.1 deletes no object with its owner";
+    let words = "metadata.ownerReferences: has no effect: nodlet 0.1 deletes no object with its owner";
     assert!(patched.stderr.contains(words), "{}", patched.stderr);
     assert_eq!((&metadata()["ownerReferences"], &metadata()["generateName"]), (&json!([owner]), &json!("web-")));
 
