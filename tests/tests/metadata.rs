@@ -1,6 +1,7 @@
 //! Options of deletions, and what clients and files write into the metadata of an object: honoured,
 //! or refused or warned about by name.
 
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use nodlet_tests::{Device, Kubectl, manifest};
@@ -89,10 +90,15 @@ fn an_object_that_is_put_or_created_with_a_version_has_that_version() {
     let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
     assert_eq!(device.request("POST", classes, Some(&class)).0, 201);
     let high = format!("{classes}/high");
-    let stale = json!({ "metadata": { "name": "high", "resourceVersion": "1" }, "value": 7, "description": "d" });
+    let stale =
+        json!({ "metadata": { "name": "high", "resourceVersion": "1" }, "value": 7, "description": "d" });
     assert_eq!(device.request("PUT", &high, Some(&stale)).0, 409);
-    let stale = device.request("DELETE", &high, Some(&json!({ "preconditions": { "resourceVersion": "1" } })));
-    assert!(message(&stale).contains("PriorityClass.scheduling.k8s.io \"high\": the ResourceVersion"), "{stale:?}");
+    let stale =
+        device.request("DELETE", &high, Some(&json!({ "preconditions": { "resourceVersion": "1" } })));
+    assert!(
+        message(&stale).contains("PriorityClass.scheduling.k8s.io \"high\": the ResourceVersion"),
+        "{stale:?}"
+    );
     assert_eq!(device.request("DELETE", &high, None).0, 200);
 }
 
@@ -105,20 +111,28 @@ fn a_negative_grace_is_one_second_and_watchers_see_no_other() {
     for _ in 0..5 {
         device.nodlet_with_input(["apply", "-f", "-"], &stubborn).ok();
         device.pod("web").wait_ready();
-        let path = "jsonpath={.metadata.deletionGracePeriodSeconds} ";
-        let mut watch = kubectl.command(["get", "pod", "web", "--watch", "-o", path]);
-        let watch = watch.stdout(Stdio::piped()).spawn().expect("kubectl can be run");
+        let shown = "jsonpath={.type} {.object.metadata.deletionGracePeriodSeconds}{'\n'}";
+        let mut watch =
+            kubectl.command(["get", "pod", "web", "--watch", "--output-watch-events", "-o", shown]);
+        let mut watch = watch.stdout(Stdio::piped()).spawn().expect("kubectl can be run");
+        let mut lines = BufReader::new(watch.stdout.take().expect("it is piped")).lines();
+        let mut next = || lines.next().expect("kubectl goes on").expect("it is text");
+        assert_eq!(next(), "ADDED ");
         let answer = device.request("DELETE", WEB, Some(&json!({ "gracePeriodSeconds": -5 })));
         assert_eq!(answer.1["metadata"]["deletionGracePeriodSeconds"], 1, "{answer:?}");
         device.pod("web").wait_gone();
-        device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod("web", "exit 0")).ok();
-        let mut watch = watch;
+        loop {
+            match next().split_once(' ') {
+                Some(("DELETED", grace)) => {
+                    assert_eq!(grace, "1");
+                    break;
+                }
+                Some(("MODIFIED", grace)) => assert!(["", "1"].contains(&grace), "a grace of {grace}"),
+                other => panic!("{other:?}"),
+            }
+        }
         watch.kill().expect("it is ours");
-        let seen = watch.wait_with_output().expect("it ends").stdout;
-        let seen = String::from_utf8_lossy(&seen).into_owned();
-        assert!(seen.split_whitespace().all(|grace| grace == "1"), "{seen}");
-        device.nodlet(["delete", "pod", "web", "--now"]).ok();
-        device.pod("web").wait_gone();
+        watch.wait().expect("it ends");
     }
 }
 
@@ -174,7 +188,10 @@ fn owners_and_prefixes_of_names_are_kept_whoever_gives_them_and_finalizers_are_r
     let patched = kubectl.run(["patch", "pod", "web", "-p", &patch]);
     let words = "metadata.ownerReferences: has no effect: nodlet 0.1 deletes no object with its owner";
     assert!(patched.stderr.contains(words), "{}", patched.stderr);
-    assert_eq!((&metadata()["ownerReferences"], &metadata()["generateName"]), (&json!([owner]), &json!("web-")));
+    assert_eq!(
+        (&metadata()["ownerReferences"], &metadata()["generateName"]),
+        (&json!([owner]), &json!("web-"))
+    );
 
     let operations = json!([{ "op": "remove", "path": "/metadata/ownerReferences" }]);
     assert_eq!(device.patch(WEB, "json", &operations).0, 200);

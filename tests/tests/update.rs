@@ -347,7 +347,8 @@ fn an_image_that_is_not_on_the_board_stops_nothing_until_it_is() {
     let web = device.pod("web");
     web.wait_ready();
     let (uid, app, other) = (web.uid(), web.born("app"), web.born("other"));
-    let words = "image \"localhost/demo:2\" of container app is not on this node: image \"localhost/demo:1\" runs on";
+    let words =
+        "image \"localhost/demo:2\" of container app is not on this node: image \"localhost/demo:1\" runs on";
 
     let text = two(&device, "restartPolicy: Never").replacen("demo:1", "demo:2", 1);
     let dry = device.nodlet_with_input(["apply", "--dry-run=server", "-f", "-"], &text);
@@ -414,14 +415,18 @@ fn a_change_that_makes_another_pod_waits_for_its_image_while_the_old_one_runs() 
     let (uid, app) = (web.uid(), web.born("app"));
 
     // In a file, where every change makes another pod: one of the image alone too.
-    let typo = manifest::pod("web", "print first then sleep").replacen("localhost/demo:1", "localhost/demo:2", 1);
+    let typo =
+        manifest::pod("web", "print first then sleep").replacen("localhost/demo:1", "localhost/demo:2", 1);
     for text in [typo, another("localhost/demo:2")] {
         device.write_manifest("web.yaml", &text);
         device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
         let web = device.pod("web");
         assert_eq!((web.uid(), web.born("app"), web.is_ready()), (uid.clone(), app.clone(), true));
         let events = web.events().join("\n");
-        assert!(events.contains("Back-off pulling image \"localhost/demo:2\": pod web keeps running"), "{events}");
+        assert!(
+            events.contains("Back-off pulling image \"localhost/demo:2\": pod web keeps running"),
+            "{events}"
+        );
     }
     device.kill_agent();
     device.start_agent();
@@ -467,7 +472,8 @@ fn applied_changes_that_make_another_pod_wait_for_their_image_too_and_say_so() {
     assert_eq!(apply(&device, &another("localhost/demo:1")), "pod/web configured\n");
     device.pod("web").wait_log("app", "changed");
     device.pod("web").wait_ready();
-    let changed = manifest::pod("web", "print third then sleep").replacen("localhost/demo:1", "localhost/demo:3", 1);
+    let changed =
+        manifest::pod("web", "print third then sleep").replacen("localhost/demo:1", "localhost/demo:3", 1);
     apply(&device, &changed);
     device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
     device.nodlet(["delete", "pod", "web"]).ok();

@@ -18,7 +18,8 @@ What nodlet does with each field of a Pod's `spec`, of Kubernetes VERSION:
 
 Values behind *but not* are harmless: they ask for nothing, or for what happens anyway.
 Fields that are no field of a Pod are errors, unless `--validate=warn` or `ignore` is given.
-`metadata` is taken whole; finalizers are not waited for. `status` is dropped.
+Of `metadata`, `finalizers` and annotations that ask for an AppArmor profile are refused; `ownerReferences` and annotations
+that Kubernetes knows and nodlet does not act on are kept, with a warning. `status` is dropped.
 
 A PodPreset (`settings.k8s.io/v1alpha1`) has `selector`, `env`, `envFrom`, `volumeMounts` and `volumes`; for these holds
 what holds for the fields of that name of a Pod and its containers.
