@@ -60,7 +60,8 @@ pub use patch::PatchKind;
 pub use place::Places;
 use place::{Answer, Place};
 pub use request::{
-    Accepted, Applied, Change, ExecExit, ExecSession, Family, FieldValidation, Part, Preconditions, Reply, Request,
+    Accepted, Applied, Change, ExecExit, ExecSession, Family, FieldValidation, Part, Preconditions, Reply,
+    Request,
 };
 use route::{Query, Resource, Target};
 pub use status::Status;

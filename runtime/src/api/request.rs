@@ -165,7 +165,9 @@ impl Preconditions {
             Status::conflict(
                 kind,
                 name,
-                &format!("the {field} in the precondition ({asked}) does not match the {field} in record ({has}). The object might have been {then}"),
+                &format!(
+                    "the {field} in the precondition ({asked}) does not match the {field} in record ({has}). The object might have been {then}"
+                ),
             )
         };
         match (&self.uid, &self.resource_version) {

@@ -385,7 +385,11 @@ fn requests_reach_the_engine_with_what_was_asked() {
             ),
             ("", r#"{"gracePeriodSeconds":-3}"#, json!(["kitchen", "web", null, 1, false])),
             ("", r#"{"preconditions":{"resourceVersion":"7"}}"#, json!(["kitchen", "web", "7", null, false])),
-            ("?propagationPolicy=Orphan", r#"{"kind":"DeleteOptions"}"#, json!(["kitchen", "web", null, null, false])),
+            (
+                "?propagationPolicy=Orphan",
+                r#"{"kind":"DeleteOptions"}"#,
+                json!(["kitchen", "web", null, null, false]),
+            ),
             ("", r#"{"orphanDependents":false}"#, json!(["kitchen", "web", null, null, false])),
             (
                 "",

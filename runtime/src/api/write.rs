@@ -371,7 +371,11 @@ impl DeleteOptions {
                 wrong.push((IGNORE_READ_ERROR, "FieldValueForbidden", text));
             }
         }
-        if wrong.is_empty() { Ok(DeleteOptions { grace, preconditions, dry_run }) } else { Err(refuse(&wrong)) }
+        if wrong.is_empty() {
+            Ok(DeleteOptions { grace, preconditions, dry_run })
+        } else {
+            Err(refuse(&wrong))
+        }
     }
 
     async fn delete(&self, api: &Api, key: &Key) -> Result<Value, Status> {

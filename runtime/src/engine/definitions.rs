@@ -181,7 +181,11 @@ impl Engine {
         });
     }
 
-    fn deletable_definition(&self, name: &Name, preconditions: &Preconditions) -> Result<(Value, PathBuf), Status> {
+    fn deletable_definition(
+        &self,
+        name: &Name,
+        preconditions: &Preconditions,
+    ) -> Result<(Value, PathBuf), Status> {
         let qualified = name.0.qualified();
         let object = self.shown_as(name).ok_or_else(|| Status::not_found(&qualified, &name.2))?;
         if name.0 == Kind::PriorityClass && priority::BUILT_IN.iter().any(|(known, ..)| **known == *name.2) {

@@ -106,9 +106,7 @@ impl Engine {
                 (Images::Present, _) => continue,
                 (Images::Unknown, Some(known)) => (known.since, known.missing),
                 (Images::Unknown, None) => (Instant::now(), Vec::new()),
-                (Images::Missing(missing), Some(known)) if known.missing == missing => {
-                    (known.since, missing)
-                }
+                (Images::Missing(missing), Some(known)) if known.missing == missing => (known.since, missing),
                 (Images::Missing(missing), _) => {
                     self.tell_missing(&old, &missing);
                     self.keep_on_flash(&old);
@@ -186,8 +184,11 @@ impl Engine {
         let holds = &mut self.holds;
         let needed: BTreeSet<&str> = holds.held.values().flat_map(|held| images_of(&held.new.pod)).collect();
         holds.presence.retain(|image, _| needed.contains(&**image));
-        let unknown: Vec<String> =
-            needed.into_iter().filter(|image| !holds.presence.contains_key(*image)).map(str::to_owned).collect();
+        let unknown: Vec<String> = needed
+            .into_iter()
+            .filter(|image| !holds.presence.contains_key(*image))
+            .map(str::to_owned)
+            .collect();
         if unknown.is_empty() {
             return;
         }
@@ -219,7 +220,9 @@ impl Engine {
             let name = &old.pod.name;
             warn(
                 "BackOff",
-                format!("Back-off pulling image \"{image}\": pod {name} keeps running as it is until it is present"),
+                format!(
+                    "Back-off pulling image \"{image}\": pod {name} keeps running as it is until it is present"
+                ),
             );
         }
     }

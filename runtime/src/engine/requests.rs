@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::api::{Accepted, Applied, ExecExit, ExecSession, FieldValidation, Preconditions, Reply, Request, Status};
+use crate::api::{
+    Accepted, Applied, ExecExit, ExecSession, FieldValidation, Preconditions, Reply, Request, Status,
+};
 use crate::manifest::{self, Kind, Manifest};
 use crate::node::{Observation, PodIndex, PodState};
 use crate::sources::Wanted;
@@ -178,7 +180,12 @@ impl Engine {
 
     /// Checks the `metadata.resourceVersion` that a client sends: the object that is there must have
     /// it, and a new one has none.
-    pub(super) fn check_version(&self, resource: &'static str, object: &Value, new: bool) -> Result<(), Status> {
+    pub(super) fn check_version(
+        &self,
+        resource: &'static str,
+        object: &Value,
+        new: bool,
+    ) -> Result<(), Status> {
         let metadata = &object["metadata"];
         let text = |field: &str| metadata[field].as_str().filter(|text| !text.is_empty());
         let Some(asked) = text("resourceVersion").filter(|asked| *asked != "0") else { return Ok(()) };

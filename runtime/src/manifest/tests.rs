@@ -396,14 +396,55 @@ fn what_only_matters_elsewhere_is_warned_about_by_name() {
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].starts_with(&format!("{path}: has no effect: nodlet 0.1 ")), "{}", warnings[0]);
     }
-    let old = POD
-        .replace("{name: web}", "{name: web, annotations: {pod.beta.kubernetes.io/init-containers: '[]'}}");
-    let warnings = one(&old).warnings;
-    assert!(
-        warnings[0]
-            .starts_with("metadata.annotations[pod.beta.kubernetes.io/init-containers]: has had no effect"),
-        "{warnings:?}"
-    );
+    for (metadata, warning) in [
+        (
+            "annotations: {pod.beta.kubernetes.io/init-containers: '[]'}",
+            "metadata.annotations[pod.beta.kubernetes.io/init-containers]: has had no effect since Kubernetes 1.8",
+        ),
+        (
+            "annotations: {scheduler.alpha.kubernetes.io/critical-pod: ''}",
+            "metadata.annotations[scheduler.alpha.kubernetes.io/critical-pod]: non-functional in v1.16+; use the \
+             \"priorityClassName\" field instead",
+        ),
+        (
+            "annotations: {container.seccomp.security.alpha.kubernetes.io/c: unconfined}",
+            "metadata.annotations[container.seccomp.security.alpha.kubernetes.io/c]: non-functional in v1.27+; use \
+             the \"seccompProfile\" field instead",
+        ),
+        (
+            "annotations: {kubernetes.io/ingress-bandwidth: 1M}",
+            "metadata.annotations[kubernetes.io/ingress-bandwidth]: has no effect: nodlet does not limit bandwidth",
+        ),
+        (
+            "ownerReferences: [{apiVersion: v1, kind: Node, name: node, uid: u}]",
+            "metadata.ownerReferences: has no effect: nodlet 0.1 deletes no object with its owner",
+        ),
+    ] {
+        let warnings = one(&POD.replace("{name: web}", &format!("{{name: web, {metadata}}}"))).warnings;
+        assert!(warnings.len() == 1 && warnings[0].starts_with(warning), "{warnings:?}");
+    }
+    let own = "annotations: {example.com/mine: x, kubectl.kubernetes.io/default-container: c}";
+    let warnings = one(&POD.replace("{name: web}", &format!("{{name: web, {own}}}"))).warnings;
+    assert!(warnings.is_empty(), "{warnings:?}");
+}
+
+#[test]
+fn metadata_that_asks_for_what_is_not_done_is_refused_by_name() {
+    for (metadata, refusal) in [
+        (
+            "annotations: {container.apparmor.security.beta.kubernetes.io/app: localhost/strict}",
+            "metadata.annotations[container.apparmor.security.beta.kubernetes.io/app]: Forbidden: nodlet 0.1 does not \
+             confine containers by AppArmor or SELinux yet",
+        ),
+        (
+            "finalizers: [example.com/hold]",
+            "metadata.finalizers: Forbidden: nodlet 0.1 does not keep an object for its finalizers",
+        ),
+    ] {
+        let text = POD.replace("{name: web}", &format!("{{name: web, {metadata}}}"));
+        let refused = parse("web.yaml", text.as_bytes(), Validation::Ignore, "board").expect_err(metadata);
+        assert!(refused.to_string().ends_with(refusal), "{refused}");
+    }
 }
 
 #[test]

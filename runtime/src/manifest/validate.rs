@@ -145,12 +145,6 @@ fn annotations(pod: &Value, errors: &mut Errors) {
     let path = Path::root("metadata");
     let path = path.child("annotations");
     let annotations = &pod["metadata"]["annotations"];
-    if let Some(mirror) = annotations[MIRROR].as_str()
-        && text(&pod["spec"], "nodeName").is_empty()
-    {
-        let detail = "must set spec.nodeName if mirror pod annotation is set";
-        errors.push(FieldError::invalid(&path.key(MIRROR), mirror, detail));
-    }
     if let Some(cost) = annotations[COST].as_str()
         && cost.parse::<i32>().is_err()
     {

@@ -37,11 +37,20 @@ const IGNORED_ANNOTATIONS: [(&str, &str); 15] = [
     ("pod.beta.kubernetes.io/hostname", "has had no effect since Kubernetes 1.7: use spec.hostname"),
     ("pod.beta.kubernetes.io/subdomain", "has had no effect since Kubernetes 1.7: use spec.subdomain"),
     ("scheduler.alpha.kubernetes.io/affinity", "has had no effect since Kubernetes 1.8: use spec.affinity"),
-    ("scheduler.alpha.kubernetes.io/critical-pod", r#"non-functional in v1.16+; use the "priorityClassName" field instead"#),
+    (
+        "scheduler.alpha.kubernetes.io/critical-pod",
+        r#"non-functional in v1.16+; use the "priorityClassName" field instead"#,
+    ),
     ("scheduler.alpha.kubernetes.io/name", "has had no effect since Kubernetes 1.8: use spec.schedulerName"),
-    ("scheduler.alpha.kubernetes.io/tolerations", "has had no effect since Kubernetes 1.8: use spec.tolerations"),
+    (
+        "scheduler.alpha.kubernetes.io/tolerations",
+        "has had no effect since Kubernetes 1.8: use spec.tolerations",
+    ),
     ("security.alpha.kubernetes.io/sysctls", r#"non-functional in v1.11+; use the "sysctls" field instead"#),
-    ("security.alpha.kubernetes.io/unsafe-sysctls", r#"non-functional in v1.11+; use the "sysctls" field instead"#),
+    (
+        "security.alpha.kubernetes.io/unsafe-sysctls",
+        r#"non-functional in v1.11+; use the "sysctls" field instead"#,
+    ),
     (SECCOMP_OF_POD, r#"non-functional in v1.27+; use the "seccompProfile" field instead"#),
     (SECCOMP_OF_CONTAINER, r#"non-functional in v1.27+; use the "seccompProfile" field instead"#),
 ];
@@ -83,9 +92,9 @@ fn metadata(pod: &Value, verdicts: &mut Verdicts) {
         if let Some(container) = key.strip_prefix(APPARMOR) {
             apparmor(pod, container, value.as_str().unwrap_or_default(), &path, verdicts);
         }
-        let ignored = IGNORED_ANNOTATIONS.iter().find(|(known, _)| {
-            *known == key || (known.ends_with('/') && key.starts_with(known))
-        });
+        let ignored = IGNORED_ANNOTATIONS
+            .iter()
+            .find(|(known, _)| *known == key || (known.ends_with('/') && key.starts_with(known)));
         if let Some((_, why)) = ignored.filter(|_| !has_seccomp_field(pod, key)) {
             verdicts.warnings.push(format!("{path}: {why}"));
         }
@@ -96,9 +105,7 @@ fn metadata(pod: &Value, verdicts: &mut Verdicts) {
 fn apparmor(pod: &Value, container: &str, profile: &str, path: &Path<'_>, verdicts: &mut Verdicts) {
     let is_set = |context: &Value| context.get("appArmorProfile").is_some_and(|profile| !profile.is_null());
     let all = ["containers", "initContainers"].into_iter().flat_map(|field| list(&pod["spec"], field));
-    let has_field = all
-        .filter(|one| one["name"] == container)
-        .any(|one| is_set(&one["securityContext"]));
+    let has_field = all.filter(|one| one["name"] == container).any(|one| is_set(&one["securityContext"]));
     match profile {
         "" | "unconfined" if has_field => {}
         "" | "unconfined" => verdicts
@@ -110,7 +117,8 @@ fn apparmor(pod: &Value, container: &str, profile: &str, path: &Path<'_>, verdic
 
 /// Whether a field says what the seccomp annotation `key` would: nobody needs to be warned then.
 fn has_seccomp_field(pod: &Value, key: &str) -> bool {
-    let is_set = |of: &Value| of["securityContext"].get("seccompProfile").is_some_and(|field| !field.is_null());
+    let is_set =
+        |of: &Value| of["securityContext"].get("seccompProfile").is_some_and(|field| !field.is_null());
     match key.strip_prefix(SECCOMP_OF_CONTAINER) {
         Some(name) => ["containers", "initContainers"]
             .into_iter()

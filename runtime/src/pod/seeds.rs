@@ -295,13 +295,24 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
                 let count = sim.of(&uids[which]).pod.spec.ephemeral_containers.len();
                 sim.debug(&uids[which], container(&format!("e{count}")));
             }
-            16..19 if known == Some(true) => sim.update(&uids[which], |pod| some_update(&mut chance, pod)),
+            16..19 if known == Some(true) => {
+                // Some images are named before they are loaded, and some are removed.
+                if chance.percent(30) {
+                    sim.absent.insert(format!("app:{}", chance.below(3)));
+                }
+                if chance.percent(30) {
+                    sim.absent.clear();
+                    sim.later(secs(0), Observation::ImagesChanged);
+                }
+                sim.update(&uids[which], |pod| some_update(&mut chance, pod));
+            }
             19 if interruptions => shut_down(&mut sim, &mut chance, &mut now),
             _ => {}
         }
     }
     // The world heals, and what is wanted has to run in the end.
     sim.weather = Weather::default();
+    sim.absent.clear();
     sim.fates(|name, _| if name.starts_with('i') { Fate::Exits(0, secs(1)) } else { Fate::Runs });
     let mut sim =
         sim.probes(|_, _, _| ProbeResult::Success).hooks(|_, _, _| HookFate::Succeeds(Duration::ZERO));

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Update, compare, no_new_gates, status};
+use super::{Update, compare, metadata, no_new_gates, status};
 
 /// A pod with this beside its one container.
 fn pod(spec: Value) -> Value {
@@ -24,6 +24,46 @@ fn check(before: Value, after: Value, expected: &str) {
         Update::Other(error) => error.to_string().replace("The Pod \"web\" is invalid: ", ""),
     };
     assert_eq!(said, expected, "{before} to {after}");
+}
+
+#[test]
+fn of_metadata_clients_change_what_is_theirs() {
+    const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/app";
+    let with = |fields: Value| {
+        let mut object = pod(json!({}));
+        for (key, value) in fields.as_object().expect("an object") {
+            object["metadata"][key] = value.clone();
+        }
+        object
+    };
+    let annotated = |key: &str, value: &str| with(json!({ "annotations": { key: value } }));
+    let plain = with(json!({}));
+    let check = |old: &Value, new: &Value, expected: &str| {
+        let said = metadata(old, new).map_err(|error| error.to_string());
+        let said =
+            said.map_or_else(|error| error.replace("The Pod \"web\" is invalid: ", ""), |()| String::new());
+        assert_eq!(said, expected, "{old} to {new}");
+    };
+    check(&plain, &with(json!({ "labels": { "a": "b" }, "generateName": "w-" })), "");
+    check(&annotated("a", "b"), &annotated("a", "c"), "");
+    check(&annotated(APPARMOR, ""), &annotated(APPARMOR, ""), "");
+    let path = format!("metadata.annotations[{APPARMOR}]: Forbidden: may not");
+    check(&plain, &annotated(APPARMOR, ""), &format!("{path} add AppArmor annotations"));
+    check(&annotated(APPARMOR, ""), &plain, &format!("{path} remove or update AppArmor annotations"));
+    let mirror = annotated("kubernetes.io/config.mirror", "x");
+    let path =
+        "metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not add mirror pod annotation";
+    check(&plain, &mirror, path);
+    let graced = with(json!({ "deletionGracePeriodSeconds": 3 }));
+    let path = "metadata.deletionGracePeriodSeconds: Invalid value: 3: field is immutable";
+    check(&plain, &graced, path);
+    check(&graced, &plain, "");
+    for field in ["ownerReferences", "generateName"] {
+        match compare(&plain, &with(json!({ field: "x" }))) {
+            Update::InPlace { spec: false } => {}
+            other => panic!("{field}: {other:?}"),
+        }
+    }
 }
 
 #[test]
