@@ -384,10 +384,9 @@ fn after_a_power_cut_the_image_runs_that_ran_before_until_the_new_one_is_there()
     device.pod("web").wait_ready();
     kubectl.line("set image pod/web app=localhost/demo:2").ok();
     device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    let record = device.path(&format!("/var/lib/nodlet/records/{}.json", device.pod("web").uid()));
     device.wait_for("its record", || {
-        let records = fs::read_dir(device.path("/var/lib/nodlet/records")).into_iter().flatten().flatten();
-        let mut texts = records.filter_map(|record| fs::read_to_string(record.path()).ok());
-        texts.any(|text| text.contains("localhost/demo:1"))
+        fs::read_to_string(&record).is_ok_and(|text| text.contains("localhost/demo:1"))
     });
     device.cut_power();
     device.start_agent();
@@ -468,6 +467,8 @@ fn applied_changes_that_make_another_pod_wait_for_their_image_too_and_say_so() {
     }
     device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
     assert_eq!(apply(&device, &another("localhost/demo:2")), "pod/web unchanged\n");
+    let refused = Kubectl::new(&device).line("label pod web tier=front").refused();
+    assert!(refused.contains("another version of the pod, from "), "{refused}");
     // Corrected, it is what follows; and whoever deletes the pod deletes what waits for it.
     assert_eq!(apply(&device, &another("localhost/demo:1")), "pod/web configured\n");
     device.pod("web").wait_log("app", "changed");
