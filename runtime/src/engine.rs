@@ -54,8 +54,8 @@ use crate::api::{self, Request};
 use crate::cgroup::{Cgroups, PodPidsLimit};
 use crate::network::Network;
 use crate::node::{
-    Action, Amounts, Attempt, Change, FoundStatus, Health, Node, Observation, PodIndex, PodObservation,
-    Shutdown, ShutdownGroup, Whole,
+    Action, Amounts, Attempt, Change, Node, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup,
+    Whole,
 };
 use crate::objects::Objects;
 use crate::paths::Paths;
@@ -163,14 +163,8 @@ struct PodShell {
     gift: ephemeral::Gift,
     created: Moment,
     deletion: Option<Deletion>,
-    /// As last written down for a later agent.
-    healths: Vec<Health>,
-    /// The same of its conditions.
-    status: FoundStatus,
-    /// The same of the grace that it has while it is deleted.
-    noted_grace: Option<Duration>,
-    /// Deleted by force: nobody is shown it any more, whatever of it still ends.
-    forced: bool,
+    /// Of what was last written down of its status for a later agent.
+    left_behind: u64,
     sandbox: Option<Rc<Sandbox>>,
     /// A change of it in place is being made durable: what is changed next has to see it.
     updating: bool,
@@ -191,10 +185,7 @@ impl PodShell {
             gift: ephemeral::Gift::default(),
             created,
             deletion: None,
-            healths: Vec::new(),
-            status: FoundStatus::default(),
-            noted_grace: None,
-            forced: false,
+            left_behind: 0,
             sandbox: None,
             updating: false,
             deleting: false,
@@ -205,7 +196,7 @@ impl PodShell {
 }
 
 /// `deletionTimestamp` and `deletionGracePeriodSeconds`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, serde::Serialize, serde::Deserialize)]
 struct Deletion {
     at: Instant,
     grace: Duration,
@@ -550,7 +541,7 @@ impl Engine {
                     self.remove_volumes_if_finished(pod);
                     any_is_over |= self.node.pod(pod).is_some_and(|pod| pod.phase().is_terminal());
                 }
-                Change::Gone { index, again, .. } => self.withdraw(index, again),
+                Change::Gone { index, was_hidden, again, .. } => self.withdraw(index, was_hidden, again),
             }
         }
         if any_is_over {

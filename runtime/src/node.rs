@@ -12,6 +12,7 @@ mod action;
 mod admission;
 mod draft;
 mod given;
+mod handover;
 mod observation;
 mod preemption;
 mod record;
@@ -29,9 +30,13 @@ pub use admission::{Amounts, NodeInfo};
 use admission::{Other, Outcome};
 pub(crate) use draft::{Draft, Events, Wake};
 pub use given::{GIVEN_BYTES, GivenCondition, MAX_GIVEN};
+pub use handover::{
+    FoundCondition, FoundStatus, HandedOver, HandedOverContainer, HandedOverExit, HandedOverIdentity,
+    HandedOverVerdict,
+};
 pub use observation::{
-    Exit, Found, FoundAttempt, FoundCondition, FoundSandbox, FoundStatus, Health, Observation,
-    PodObservation, ProbeResult, SandboxFailure, StartFailure, StartFailureReason, StartedContainer, User,
+    Exit, Found, FoundAttempt, FoundSandbox, Health, Observation, PodObservation, ProbeResult,
+    SandboxFailure, StartFailure, StartFailureReason, StartedContainer, User,
 };
 pub use record::{ContainerRecord, LastShown, PodPhase, Record, RecordedExit};
 pub(crate) use shutdown::End;
@@ -94,6 +99,8 @@ pub enum Change {
         index: PodIndex,
         /// As it was admitted.
         pod: Rc<Pod>,
+        /// It was deleted by force, and shown to nobody any more.
+        was_hidden: bool,
         /// It was wanted again while it went, and is a new pod with this index now.
         again: Option<PodIndex>,
     },
@@ -128,10 +135,15 @@ impl Node {
     /// What was found is told first, before any source.
     pub fn observe(&mut self, now: Instant, seen: Observation) {
         match seen {
-            Observation::Wanted { pod, record } => self.want(now, pod, record),
+            Observation::Wanted { pod, record, status } => self.want(now, pod, record, status),
             Observation::Unwanted { uid, grace } => {
                 if let Some(pod) = self.of_uid(&uid) {
                     pod.unwant(now, grace);
+                }
+            }
+            Observation::Hidden { uid } => {
+                if let Some(pod) = self.of_uid(&uid) {
+                    pod.hide();
                 }
             }
             Observation::SourcesSeen => {
@@ -248,7 +260,13 @@ impl Node {
         gone.chain(changed).collect()
     }
 
-    fn want(&mut self, now: Instant, pod: Rc<Pod>, record: Option<Box<Record>>) {
+    fn want(
+        &mut self,
+        now: Instant,
+        pod: Rc<Pod>,
+        record: Option<Box<Record>>,
+        status: Option<Box<FoundStatus>>,
+    ) {
         if let Some(place) = self.pods.iter().position(|known| known.pod().uid == pod.uid) {
             let known = &mut self.pods[place];
             let was_gated = known.pod().is_gated();
@@ -265,18 +283,20 @@ impl Node {
         }
         let index = self.new_index();
         // One that is over is not judged, and one that was admitted stays so.
-        let over = record.as_ref().is_some_and(|record| record.phase.is_terminal());
+        let status = status.unwrap_or_default();
+        let was_over = status.state.as_ref().is_some_and(|state| state.verdict.is_some());
+        let over = was_over || record.as_ref().is_some_and(|record| record.phase.is_terminal());
         if whole.is_some() && !over {
             let message = "Pod was rejected as the node is shutting down.";
-            let mut state = PodState::wanted(index, pod, record, now);
+            let mut state = PodState::wanted(index, pod, record, &status, now);
             state.refuse("NodeShutdown", message, now);
             state.interrupt();
             self.events.warn(index, None, "NodeShutdown", message.into());
             self.pods.push(state);
             return;
         }
-        let was_judged = record.as_ref().is_some_and(|record| record.was_judged());
-        let mut state = PodState::wanted(index, pod, record, now);
+        let was_judged = status.had_place() || record.as_ref().is_some_and(|record| record.was_judged());
+        let mut state = PodState::wanted(index, pod, record, &status, now);
         if was_judged {
             state.set_judged();
         }
@@ -370,10 +390,11 @@ impl Node {
         for mut pod in dropped {
             let record = pod.take_record_to_resume();
             let again = pod.take_again().and_then(|again| {
-                self.want(now, again, record);
+                self.want(now, again, record, None);
                 self.index_of(&pod.pod().uid)
             });
-            self.gone.push(Change::Gone { index: pod.index(), pod: pod.pod().clone(), again });
+            let was_hidden = pod.is_hidden();
+            self.gone.push(Change::Gone { index: pod.index(), pod: pod.pod().clone(), was_hidden, again });
         }
         true
     }

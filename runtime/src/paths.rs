@@ -105,6 +105,16 @@ impl Paths {
         self.run_pods().join(uid)
     }
 
+    /// What an agent leaves behind of each pod's status for the next one.
+    pub fn statuses(&self) -> PathBuf {
+        self.run().join("statuses")
+    }
+
+    /// The same of one pod.
+    pub fn status(&self, uid: &str) -> PathBuf {
+        self.statuses().join(format!("{uid}.json"))
+    }
+
     /// One lock a pod name, held by its supervisor.
     pub fn locks(&self) -> PathBuf {
         self.run().join("locks")
@@ -131,6 +141,7 @@ impl Paths {
         vec![
             (self.run(), 0o755),
             (self.run_pods(), 0o700),
+            (self.statuses(), 0o700),
             (self.locks(), 0o700),
             // Who can open it can lock it, and hold up every start.
             (self.run().join("leases"), 0o700),

@@ -21,6 +21,7 @@ mod backoff;
 mod condition;
 mod container;
 mod gates;
+mod handover;
 mod hook;
 mod init;
 mod phase;
@@ -44,8 +45,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::node::{
-    Action, Attempt, Draft, Events, Exit, Found, GivenCondition, Health, PodIndex, PodObservation, PodPhase,
-    Record, SandboxFailure, StartedContainer, Wake,
+    Action, Attempt, Draft, Events, Exit, Found, FoundStatus, GivenCondition, Health, PodIndex,
+    PodObservation, PodPhase, Record, SandboxFailure, StartedContainer, Wake,
 };
 use crate::spec::{ContainerIndex, Pod, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
@@ -97,6 +98,8 @@ pub struct PodState {
     conditions: ConditionSet,
     /// What others have said of it in its status.
     given: Rc<[GivenCondition]>,
+    /// Deleted by force: nobody is shown it any more, whatever of it still ends.
+    is_hidden: bool,
     changed: bool,
     /// Nothing of it is left to decide on.
     dropped: bool,
@@ -104,10 +107,21 @@ pub struct PodState {
 
 impl PodState {
     /// A pod that a source wants and of which nothing runs.
-    pub(crate) fn wanted(index: PodIndex, pod: Rc<Pod>, record: Option<Box<Record>>, now: Instant) -> Self {
+    pub(crate) fn wanted(
+        index: PodIndex,
+        pod: Rc<Pod>,
+        record: Option<Box<Record>>,
+        status: &FoundStatus,
+        now: Instant,
+    ) -> Self {
         let mut state = PodState::blank(index, pod, Wish::Wanted, now);
-        if let Some(record) = record {
-            state.restore(record, now);
+        match &status.state {
+            Some(left) => state.take_over(status, left, record, false, now),
+            None => {
+                if let Some(record) = record {
+                    state.restore(record, now);
+                }
+            }
         }
         state.settle(now);
         state
@@ -117,13 +131,21 @@ impl PodState {
     pub(crate) fn found(index: PodIndex, found: Found, wish: Wish, now: Instant) -> Self {
         let mut state = PodState::blank(index, found.pod, wish, now);
         state.set_judged();
+        let status = found.status;
+        if let Some(left) = &status.state {
+            state.take_over(&status, left, found.record, found.sandbox.is_some(), now);
+            state.adopt_news(left, found.sandbox, found.attempts, now);
+            state.settle(now);
+            return state;
+        }
+        // An agent of an earlier version left less.
         if let Some(record) = found.record {
             state.restore(record, now);
         }
-        state.remember_acceptance(&found.status, now);
+        state.remember_acceptance(&status, now);
         state.adopt(found.sandbox, found.attempts, now);
         state.settle(now);
-        state.remember_transitions(&found.status.conditions);
+        state.remember_transitions(&status.conditions);
         state
     }
 
@@ -172,6 +194,7 @@ impl PodState {
             journal: Journal::default(),
             conditions: ConditionSet::new(now),
             given: Rc::default(),
+            is_hidden: false,
             changed: true,
             dropped: false,
         }
@@ -210,6 +233,19 @@ impl PodState {
             Stage::Active | Stage::Stopped | Stage::Finished => None,
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
         }
+    }
+
+    /// It was deleted by force.
+    pub(crate) fn hide(&mut self) {
+        if self.is_unwanted() {
+            self.is_hidden = true;
+            self.touch();
+        }
+    }
+
+    /// It was deleted by force: nobody is shown it any more, whatever of it still ends.
+    pub fn is_hidden(&self) -> bool {
+        self.is_hidden
     }
 
     /// No source wants it, and it is on its way out.
@@ -578,7 +614,8 @@ impl PodState {
             let failure = container.hooks.take_failure();
             container.has_ended(ended);
             if let Some(message) = failure.filter(|_| active && container.restarts(policy)) {
-                container.waiting = Some(WaitingReason { reason: hook::POST_START_HOOK_ERROR, message });
+                container.waiting =
+                    Some(WaitingReason { reason: hook::POST_START_HOOK_ERROR.into(), message });
             }
             self.touch();
             if by_itself {

@@ -180,7 +180,9 @@ fn observation(
     mut pod: impl FnMut(&Known) -> Result<Rc<Pod>, ReplayError>,
 ) -> Result<Observation, ReplayError> {
     Ok(match entry {
-        Entry::Wanted(known) => Observation::Wanted { pod: pod(&known)?, record: known.record },
+        Entry::Wanted(known) => {
+            Observation::Wanted { pod: pod(&known)?, record: known.record, status: known.status }
+        }
         Entry::Unwanted(uid, grace) => Observation::Unwanted { uid, grace },
         Entry::Found(found) => Observation::Found(Found {
             pod: pod(&found.pod)?,
@@ -191,6 +193,7 @@ fn observation(
         }),
         Entry::Node(info) => Observation::Node(info),
         Entry::SourcesSeen => Observation::SourcesSeen,
+        Entry::Hidden(uid) => Observation::Hidden { uid },
         Entry::ImagesChanged => Observation::ImagesChanged,
         Entry::Shutdown(shutdown) => Observation::Shutdown(*shutdown),
         Entry::ShutdownCancelled => Observation::ShutdownCancelled,
@@ -219,7 +222,7 @@ mod tests {
             let plan = node.plan(Instant(at));
             told.planned(Instant(at), node, &plan);
         };
-        observe(&mut node, 1, Observation::Wanted { pod: pods[0].pod.clone(), record: None });
+        observe(&mut node, 1, Observation::Wanted { pod: pods[0].pod.clone(), record: None, status: None });
         observe(&mut node, 2, Observation::SourcesSeen);
         let ready = PodObservation::SandboxReady { ip: None, at: Instant(3) };
         observe(&mut node, 3, Observation::Of(PodIndex(1), ready));

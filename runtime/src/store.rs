@@ -167,6 +167,17 @@ impl Records {
         Records { directory, boot_id: boot_id.trim().to_owned() }
     }
 
+    /// Records of a boot that a test makes up.
+    #[cfg(test)]
+    pub(crate) fn of_boot(boot_id: String) -> Records {
+        Records { directory: PathBuf::new(), boot_id }
+    }
+
+    /// Which boot this is.
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
     fn path(&self, uid: &str) -> PathBuf {
         self.directory.join(format!("{uid}.json"))
     }
@@ -187,12 +198,18 @@ impl Records {
                 });
             }
         };
-        serde_json::from_slice::<OnFlash>(&bytes)
-            .map(|record| Some(Box::new(record.into_record(&self.boot_id))))
-            .map_err(|error| LoadError {
-                message: format!("{} is damaged: {error}", path.display()),
-                is_shortage: false,
-            })
+        self.parse(&bytes).map(Some).map_err(|error| LoadError {
+            message: format!("{} is damaged: {error}", path.display()),
+            is_shortage: false,
+        })
+    }
+
+    /// The record that a file holds, as an agent of this boot understands it.
+    ///
+    /// # Errors
+    /// The bytes are no record.
+    pub fn parse(&self, bytes: &[u8]) -> Result<Box<Record>, serde_json::Error> {
+        serde_json::from_slice::<OnFlash>(bytes).map(|record| Box::new(record.into_record(&self.boot_id)))
     }
 
     /// The presets that were applied to the pod `uid` when it was admitted; none if there is no
@@ -298,6 +315,9 @@ struct ContainerOnFlash {
     attempts: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_exit: Option<ExitOnFlash>,
+    /// Not in files of before that was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    previous_exit: Option<ExitOnFlash>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     image: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -321,6 +341,8 @@ struct ExitOnFlash {
     message: String,
     started_at: When,
     finished_at: When,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -360,17 +382,20 @@ const VERSION: u32 = 1;
 
 impl OnFlash<'_> {
     fn new(record: &Record, boot_id: &str, anchor: Anchor) -> OnFlash<'static> {
+        let exit = |exit: &RecordedExit| ExitOnFlash {
+            number: exit.number,
+            code: exit.code,
+            reason: exit.reason.clone(),
+            message: exit.message.clone(),
+            started_at: When::new(exit.started_at, anchor),
+            finished_at: When::new(exit.finished_at, anchor),
+            id: exit.id.clone(),
+        };
         let container = |container: &ContainerRecord| ContainerOnFlash {
             name: container.name.clone(),
             attempts: container.attempts,
-            last_exit: container.last_exit.as_ref().map(|exit| ExitOnFlash {
-                number: exit.number,
-                code: exit.code,
-                reason: exit.reason.clone(),
-                message: exit.message.clone(),
-                started_at: When::new(exit.started_at, anchor),
-                finished_at: When::new(exit.finished_at, anchor),
-            }),
+            last_exit: container.last_exit.as_ref().map(exit),
+            previous_exit: container.previous_exit.as_ref().map(exit),
             image: container.image.clone(),
             image_id: container.image_id.clone(),
             container_id: container.container_id.clone(),
@@ -403,17 +428,20 @@ impl OnFlash<'_> {
 
     fn into_record(self, boot_id: &str) -> Record {
         let same_boot = !boot_id.is_empty() && self.boot_id == boot_id;
+        let exit = |exit: ExitOnFlash| RecordedExit {
+            number: exit.number,
+            code: exit.code,
+            reason: exit.reason,
+            message: exit.message,
+            started_at: exit.started_at.into_moment(same_boot),
+            finished_at: exit.finished_at.into_moment(same_boot),
+            id: exit.id,
+        };
         let container = |container: ContainerOnFlash| ContainerRecord {
             name: container.name,
             attempts: container.attempts,
-            last_exit: container.last_exit.map(|exit| RecordedExit {
-                number: exit.number,
-                code: exit.code,
-                reason: exit.reason,
-                message: exit.message,
-                started_at: exit.started_at.into_moment(same_boot),
-                finished_at: exit.finished_at.into_moment(same_boot),
-            }),
+            last_exit: container.last_exit.map(exit),
+            previous_exit: container.previous_exit.map(exit),
             image: container.image,
             image_id: container.image_id,
             container_id: container.container_id,
@@ -584,6 +612,7 @@ mod tests {
             message: "gone".into(),
             started_at: Moment::ThisBoot(Instant(5)),
             finished_at: Moment::Earlier(Timestamp(7)),
+            id: None,
         };
         let record = Record {
             phase: PodPhase::Running,
@@ -591,7 +620,8 @@ mod tests {
             containers: vec![ContainerRecord {
                 name: "app".into(),
                 attempts: 3,
-                last_exit: Some(exit),
+                last_exit: Some(exit.clone()),
+                previous_exit: Some(RecordedExit { number: 1, id: Some("ab".repeat(32)), ..exit }),
                 decided: Some(Moment::ThisBoot(Instant(6))),
                 ..ContainerRecord::default()
             }],

@@ -176,7 +176,7 @@ impl Engine {
             // What a later agent finds on flash it adds again.
             log::warn!("failed to write down the ephemeral containers of {}: {error}", wanted.pod.uid);
         }
-        let seen = Observation::Wanted { pod: wanted.pod.clone(), record: None };
+        let seen = Observation::Wanted { pod: wanted.pod.clone(), record: None, status: None };
         self.observe_with(seen, Some(wanted));
         if let Some(pod) = self.shell.pods.borrow_mut().get_mut(&index) {
             pod.wanted = wanted.clone();

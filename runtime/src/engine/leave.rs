@@ -45,6 +45,18 @@ pub(super) fn sweep(shell: &Shell, wanted: &BTreeSet<String>) {
                 log::error!("failed to remove what pod {uid} left: {error}");
             }
         }
+        // What was left behind of a status, whole or half-written, by an agent that died.
+        for name in names(&paths.statuses()) {
+            let is_known = name.strip_suffix(".json").is_some_and(|uid| wanted.contains(uid));
+            // One that is being written now is of a pod that is known.
+            let is_new = name.strip_suffix(".new").is_some_and(|uid| wanted.contains(uid));
+            if !is_known
+                && !is_new
+                && let Err(error) = fs::remove_file(paths.statuses().join(&name))
+            {
+                log::warn!("failed to remove {name} from {}: {error}", paths.statuses().display());
+            }
+        }
         remove_logs(&paths, |uid| wanted.contains(uid));
     });
     shell.spawn(swept);

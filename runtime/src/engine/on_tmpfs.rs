@@ -5,7 +5,6 @@ use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -13,9 +12,9 @@ use serde_json::value::RawValue;
 use crate::manifest::{Applied, Priority};
 use crate::node::{FoundStatus, Health};
 use crate::sources::Wanted;
-use crate::time::Instant;
+use crate::time::{Instant, Moment};
 
-use super::Shell;
+use super::{Deletion, PodShell, Shell};
 
 /// What is kept of a pod beside its supervisor, on tmpfs: enough for an agent
 /// that finds it and no manifest of it.
@@ -69,61 +68,81 @@ pub(super) fn rewrite_object(directory: &Path, wanted: &Wanted) -> io::Result<()
     fs::rename(new, path)
 }
 
-/// The file of [`write_deletion`].
-const DELETION: &str = "deletion.json";
+/// What is left behind of the status of a pod, for an agent that comes later in this boot. It has
+/// a directory of its own: pods without a sandbox have a status, too.
+#[derive(Serialize, Deserialize)]
+pub(super) struct LeftBehind {
+    /// Who does not empty its run-time directory at boot keeps files of an earlier one.
+    boot_id: String,
+    /// `metadata.creationTimestamp` of a pod from a file.
+    pub(super) created: Moment,
+    /// `metadata.deletionTimestamp`, and the grace that it was told for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) deletion: Option<Deletion>,
+    /// What the core makes of it.
+    pub(super) status: FoundStatus,
+}
 
-/// Writes down that a pod is being deleted, with this grace.
+impl LeftBehind {
+    pub(super) fn new(shell: &Shell, entry: &PodShell, status: FoundStatus) -> LeftBehind {
+        let boot_id = shell.records.boot_id().to_owned();
+        LeftBehind { boot_id, created: entry.created, deletion: entry.deletion, status }
+    }
+
+    /// What an agent before left behind in this boot, if it can be read.
+    pub(super) fn read(shell: &Shell, uid: &str) -> Option<LeftBehind> {
+        let bytes = fs::read(shell.paths.status(uid)).ok()?;
+        let left: LeftBehind = match serde_json::from_slice(&bytes) {
+            Ok(left) => left,
+            Err(error) => {
+                log::error!("{uid}: what an agent before left of its status is damaged: {error}");
+                return None;
+            }
+        };
+        (left.boot_id == shell.records.boot_id()).then_some(left)
+    }
+
+    /// # Errors
+    /// It cannot be represented as JSON.
+    pub(super) fn bytes(&self) -> io::Result<Vec<u8>> {
+        Ok(serde_json::to_vec(self)?)
+    }
+}
+
+/// Writes down for a later agent what is shown of the pod `uid`.
 ///
 /// # Errors
-/// If the pod's run-time directory cannot be written.
-pub(super) fn write_deletion(directory: &Path, grace: Duration) -> io::Result<()> {
-    let new = directory.join("deletion.json.new");
-    fs::write(&new, grace.as_secs().to_string())?;
-    fs::rename(new, directory.join(DELETION))
+/// If the run-time directory cannot be written.
+pub(super) fn write_status(shell: &Shell, uid: &str, bytes: &[u8]) -> io::Result<()> {
+    let path = shell.paths.status(uid);
+    let new = path.with_extension("new");
+    fs::write(&new, bytes)?;
+    fs::rename(new, path)
 }
 
-/// The grace in seconds of a pod that an earlier agent was deleting.
+/// A pod is gone, and with it what was left behind of its status.
+pub(super) fn remove_status(shell: &Shell, uid: &str) {
+    if let Err(error) = fs::remove_file(shell.paths.status(uid))
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        log::warn!("failed to remove what was left behind of the status of {uid}: {error}");
+    }
+}
+
+/// The grace in seconds of a pod that an agent of an earlier version was deleting.
 pub(super) fn read_deletion(directory: &Path) -> Option<u64> {
-    fs::read_to_string(directory.join(DELETION)).ok()?.parse().ok()
+    fs::read_to_string(directory.join("deletion.json")).ok()?.parse().ok()
 }
 
-/// What probes had found of each container when an earlier agent ended (`started`
+/// What probes had found of each container when an agent of an earlier version ended (`started`
 /// and `ready` stay what they are, pod-semantics 5.3).
 pub(super) fn read_healths(directory: &Path) -> Vec<Health> {
-    fs::read(directory.join(HEALTH))
-        .ok()
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-        .unwrap_or_default()
-}
-
-/// The file of [`read_healths`].
-const HEALTH: &str = "health.json";
-
-/// Writes down what probes have found, for a later agent.
-///
-/// # Errors
-/// If the pod's run-time directory cannot be written.
-pub(super) fn write_healths(directory: &Path, healths: &[Health]) -> io::Result<()> {
-    let new = directory.join("health.json.new");
-    fs::write(&new, serde_json::to_vec(healths)?)?;
-    fs::rename(new, directory.join(HEALTH))
-}
-
-/// The file of [`read_status`].
-const STATUS: &str = "status.json";
-
-/// What an earlier agent showed of the pod.
-pub(super) fn read_status(directory: &Path) -> FoundStatus {
-    let read = fs::read(directory.join(STATUS)).ok();
+    let read = fs::read(directory.join("health.json")).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
-/// Writes down what is shown of the pod, for a later agent.
-///
-/// # Errors
-/// If the pod's run-time directory cannot be written.
-pub(super) fn write_status(directory: &Path, status: &FoundStatus) -> io::Result<()> {
-    let new = directory.join("status.json.new");
-    fs::write(&new, serde_json::to_vec(status)?)?;
-    fs::rename(new, directory.join(STATUS))
+/// What an agent of an earlier version left of the pod's conditions.
+pub(super) fn read_conditions(directory: &Path) -> FoundStatus {
+    let read = fs::read(directory.join("status.json")).ok();
+    read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }

@@ -1,32 +1,33 @@
 //! What people see: the Pod object as it was admitted, with today's status.
 
+use std::hash::{DefaultHasher, Hasher};
+
 use serde_json::{Map, Value};
 
-use crate::node::{Health, ORPHAN_GRACE, PodIndex, PodState, Record};
+use crate::node::{Observation, PodIndex, PodState, Record};
 use crate::objects::Key;
 use crate::sources::Wanted;
 use crate::status;
 use crate::time::{Instant, Moment};
 
-use super::{Deletion, Engine, PodShell, Shell, ephemeral, on_tmpfs};
+use super::on_tmpfs::{self, LeftBehind};
+use super::{Deletion, Engine, PodShell, Shell, ephemeral};
 
 impl Engine {
     /// Shows a pod as it is now.
     pub(super) fn publish(&mut self, pod: PodIndex) {
         let (Some(object), Some(wanted)) = (self.object(pod), self.shell.wanted(pod)) else { return };
-        self.keep_healths(pod, &wanted);
-        self.keep_status(pod, &wanted);
-        self.keep_deletion(pod, &wanted);
-        let is_hidden = self.shell.pods.borrow().get(&pod).is_some_and(|entry| entry.forced);
-        if !is_hidden && !self.has_predecessor(pod, &wanted) {
+        self.leave_behind(pod, &wanted);
+        if !self.is_hidden(pod) && !self.has_predecessor(pod, &wanted) {
             self.shell.objects.put(key(&wanted), object);
         }
     }
 
     /// Takes away a pod that is gone, and shows the one that waited for its end.
-    pub(super) fn withdraw(&mut self, pod: PodIndex, again: Option<PodIndex>) {
+    pub(super) fn withdraw(&mut self, pod: PodIndex, was_hidden: bool, again: Option<PodIndex>) {
         let Some(gone) = self.shell.pods.borrow_mut().remove(&pod) else { return };
-        if !gone.forced {
+        on_tmpfs::remove_status(&self.shell, &gone.wanted.pod.uid.0);
+        if !was_hidden {
             self.shell.objects.delete(&key(&gone.wanted));
         }
         if let Some(again) = again {
@@ -39,21 +40,23 @@ impl Engine {
 
     /// Takes away a pod that still ends, and shows the one that waits for its name.
     pub(super) fn hide(&mut self, pod: PodIndex) {
-        let wanted = {
-            let mut pods = self.shell.pods.borrow_mut();
-            let Some(entry) = pods.get_mut(&pod) else { return };
-            entry.forced = true;
-            entry.noted_grace = None;
-            entry.wanted.clone()
-        };
+        let Some(wanted) = self.shell.wanted(pod) else { return };
+        self.observe(Observation::Hidden { uid: wanted.pod.uid.clone() });
+        // Before it is shown no more: the next agent does not show it either.
+        self.leave_behind(pod, &wanted);
         self.shell.objects.delete(&key(&wanted));
         self.publish_successor(&wanted);
+    }
+
+    /// It was deleted by force: nobody is shown it any more.
+    pub(super) fn is_hidden(&self, pod: PodIndex) -> bool {
+        self.node.pod(pod).is_some_and(PodState::is_hidden)
     }
 
     fn publish_successor(&mut self, gone: &Wanted) {
         let successor = {
             let pods = self.shell.pods.borrow();
-            let mut others = pods.iter().filter(|(_, other)| !other.forced);
+            let mut others = pods.iter().filter(|(index, _)| !self.is_hidden(**index));
             others.find(|(_, other)| key(&other.wanted) == key(gone)).map(|(index, _)| *index)
         };
         if let Some(successor) = successor {
@@ -61,62 +64,32 @@ impl Engine {
         }
     }
 
-    /// Writes down for a later agent what probes have found, if it changed.
-    fn keep_healths(&self, pod: PodIndex, wanted: &Wanted) {
+    /// Writes down for a later agent what is shown of a pod, if it changed.
+    fn leave_behind(&self, pod: PodIndex, wanted: &Wanted) {
         let Some(state) = self.node.pod(pod) else { return };
-        let healths: Vec<Health> =
-            wanted.pod.spec.container_indexes().map(|index| state.health(index)).collect();
         let mut pods = self.shell.pods.borrow_mut();
-        let Some(entry) =
-            pods.get_mut(&pod).filter(|entry| entry.sandbox.is_some() && entry.healths != healths)
-        else {
-            return;
-        };
-        match on_tmpfs::write_healths(&self.shell.paths.run_pod(&wanted.pod.uid.0), &healths) {
-            Ok(()) => entry.healths = healths,
-            Err(error) => log::warn!("failed to write down what probes found of {}: {error}", wanted.pod.uid),
-        }
-    }
-
-    /// Writes down for a later agent since when conditions are as they are, and what others say.
-    fn keep_status(&self, pod: PodIndex, wanted: &Wanted) {
-        let Some(state) = self.node.pod(pod) else { return };
-        let status = state.left_behind();
-        let mut pods = self.shell.pods.borrow_mut();
-        let Some(entry) =
-            pods.get_mut(&pod).filter(|entry| entry.sandbox.is_some() && entry.status != status)
-        else {
-            return;
-        };
-        match on_tmpfs::write_status(&self.shell.paths.run_pod(&wanted.pod.uid.0), &status) {
-            Ok(()) => entry.status = status,
-            Err(error) => log::warn!("failed to write down the status of {}: {error}", wanted.pod.uid),
-        }
-    }
-
-    /// Writes down for a later agent that the pod is being deleted: it gives the whole grace again.
-    fn keep_deletion(&self, pod: PodIndex, wanted: &Wanted) {
-        let grace =
-            self.node.pod(pod).filter(|state| state.is_unwanted()).and_then(PodState::termination_grace);
-        let mut pods = self.shell.pods.borrow_mut();
-        let Some(entry) =
-            pods.get_mut(&pod).filter(|entry| entry.sandbox.is_some() && entry.noted_grace != grace)
-        else {
-            return;
-        };
-        let Some(grace) = grace else { return };
-        // What nobody knows of any more is an orphan to the next.
-        let left = if entry.forced { grace.min(ORPHAN_GRACE) } else { grace };
-        match on_tmpfs::write_deletion(&self.shell.paths.run_pod(&wanted.pod.uid.0), left) {
-            Ok(()) => entry.noted_grace = Some(grace),
-            Err(error) => log::warn!("failed to write down the deletion of {}: {error}", wanted.pod.uid),
+        let Some(entry) = pods.get_mut(&pod) else { return };
+        let left = LeftBehind::new(&self.shell, entry, state.left_behind());
+        let written = left.bytes().and_then(|bytes| {
+            let mut hasher = DefaultHasher::new();
+            hasher.write(&bytes);
+            let digest = hasher.finish();
+            if entry.left_behind != digest {
+                on_tmpfs::write_status(&self.shell, &wanted.pod.uid.0, &bytes)?;
+                entry.left_behind = digest;
+            }
+            Ok(())
+        });
+        if let Err(error) = written {
+            log::warn!("failed to write down the status of {}: {error}", wanted.pod.uid);
         }
     }
 
     /// One name shows one pod: the older, until it is gone.
     fn has_predecessor(&self, pod: PodIndex, wanted: &Wanted) -> bool {
         let pods = self.shell.pods.borrow();
-        pods.range(..pod).any(|(_, older)| key(&older.wanted) == key(wanted) && !older.forced)
+        let mut older = pods.range(..pod);
+        older.any(|(index, older)| key(&older.wanted) == key(wanted) && !self.is_hidden(*index))
     }
 
     /// The object of a pod; `None` if the core has dropped it.

@@ -22,16 +22,18 @@ use crate::time::{Instant, Moment};
 use crate::volume;
 
 use super::leave::names;
-use super::on_tmpfs::{OnTmpfs, read_deletion, read_healths, read_status};
+use super::on_tmpfs::{LeftBehind, OnTmpfs, read_conditions, read_deletion, read_healths};
 use super::run::{self, Run};
 use super::sandbox::Sandbox;
-use super::{EngineError, Shell};
+use super::{Deletion, EngineError, Shell};
 
 /// A pod that was found, for core and shell.
 pub(super) struct FoundPod {
     pub(super) found: Found,
     pub(super) wanted: Rc<Wanted>,
     pub(super) created: Moment,
+    /// What was told of its deletion.
+    pub(super) deletion: Option<Deletion>,
     pub(super) sandbox: Option<Sandbox>,
 }
 
@@ -158,13 +160,17 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         log::error!("{uid}: {error}; its supervisor knows what runs");
         None
     });
-    if let Some(grace) = read_deletion(directory)
+    let left = LeftBehind::read(shell, &uid);
+    if left.is_none()
+        && let Some(grace) = read_deletion(directory)
         && record.as_ref().is_none_or(|record| !record.phase.is_terminal())
     {
         record.get_or_insert_default().deletion_grace_period_seconds = Some(grace);
     }
     let created = Moment::ThisBoot(on_tmpfs.created);
     let created = record.as_ref().and_then(|record| record.start_time).unwrap_or(created);
+    let created = left.as_ref().map_or(created, |left| left.created);
+    let deletion = left.as_ref().and_then(|left| left.deletion);
     let cgroup = shell.cgroups.pod(&wanted.pod).map_err(LookError::of_cgroup)?;
     if let Some(ip) = on_tmpfs.ip {
         shell.network.borrow_mut().adopt(&wanted.pod.uid, ip);
@@ -215,9 +221,9 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         record,
         sandbox: sandbox.as_ref().zip(ready).map(|(sandbox, at)| FoundSandbox { ip: sandbox.ip, at }),
         attempts,
-        status: read_status(directory),
+        status: left.map_or_else(|| read_conditions(directory), |left| left.status),
     };
-    Ok(FoundPod { found, wanted, created, sandbox })
+    Ok(FoundPod { found, wanted, created, deletion, sandbox })
 }
 
 /// Waits for what an earlier agent was starting, so that it is not asked for twice. No pod is

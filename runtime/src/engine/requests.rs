@@ -379,7 +379,7 @@ impl Engine {
         let mut indexes = pods
             .iter()
             .filter(|(_, pod)| *pod.wanted.pod.namespace == *namespace && *pod.wanted.pod.name == *name)
-            .filter(|(_, pod)| !pod.forced);
+            .filter(|(index, _)| !self.is_hidden(**index));
         indexes.next().map(|(index, _)| *index)
     }
 

@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use super::{Engine, PodShell, kernel_news, leave, on_tmpfs, recover, sandbox};
+use super::on_tmpfs::{self, LeftBehind};
+use super::{Engine, PodShell, kernel_news, leave, recover, sandbox};
 use crate::node::{Observation, PodState, Record};
 use crate::sources::{SAVED_WITHIN, Wanted};
 use crate::spec::{Pod, Uid};
@@ -56,7 +57,10 @@ impl Engine {
         for (name, new) in wanted {
             if self.told.get(&name).is_none_or(|old| !old.says_the_same(&new)) {
                 match self.record_of(&new.pod) {
-                    Ok(record) => news.push((name, new, record)),
+                    Ok(record) => {
+                        let left = self.left_behind_of(&new.pod);
+                        news.push((name, new, record, left));
+                    }
                     Err(short) => {
                         log::error!("{}/{}: {short}; trying again", new.pod.namespace, new.pod.name);
                         self.shell.look_again();
@@ -65,10 +69,13 @@ impl Engine {
             }
         }
         // Nobody new takes the room of one that the node has taken before.
-        news.sort_by_key(|(_, _, record)| record.as_ref().is_none_or(|record| !record.was_judged()));
-        for (name, new, record) in news {
+        news.sort_by_key(|(_, _, record, left)| {
+            let had_place = left.as_ref().is_some_and(|left| left.status.had_place());
+            !had_place && record.as_ref().is_none_or(|record| !record.was_judged())
+        });
+        for (name, new, record, left) in news {
             let (new, conflict) = self.with_presets(new, record.is_some());
-            self.want(new.clone(), record);
+            self.want(new.clone(), record, left);
             if let Some(conflict) = conflict {
                 self.shell.emit_of(&new, &conflict);
             }
@@ -80,6 +87,12 @@ impl Engine {
     /// A client deletes the pod, and its file is being removed.
     fn is_deleting(&self, uid: &Uid) -> bool {
         self.shell.pods.borrow().values().any(|entry| entry.deleting && entry.wanted.pod.uid == *uid)
+    }
+
+    /// What an agent before left behind of a pod that the core does not know yet.
+    fn left_behind_of(&self, pod: &Pod) -> Option<LeftBehind> {
+        let is_known = self.node.index_of(&pod.uid).is_some();
+        if is_known { None } else { LeftBehind::read(&self.shell, &pod.uid.0) }
     }
 
     /// What is on flash of a pod that the core does not know yet.
@@ -101,10 +114,13 @@ impl Engine {
         })
     }
 
-    pub(super) fn want(&mut self, anew: Rc<Wanted>, record: Option<Box<Record>>) {
-        let created = self.shell.created(record.as_deref());
+    pub(super) fn want(&mut self, anew: Rc<Wanted>, record: Option<Box<Record>>, left: Option<LeftBehind>) {
+        let created =
+            left.as_ref().map_or_else(|| self.shell.created(record.as_deref()), |left| left.created);
+        let deletion = left.as_ref().and_then(|left| left.deletion);
+        let status = left.map(|left| Box::new(left.status));
         let wanted = self.with_ephemeral(&anew);
-        let seen = Observation::Wanted { pod: wanted.pod.clone(), record };
+        let seen = Observation::Wanted { pod: wanted.pod.clone(), record, status };
         self.observe_with(seen, Some(&wanted));
         let Some(index) = self.node.index_of(&wanted.pod.uid) else { return };
         let goes = self.node.pod(index).is_some_and(PodState::is_unwanted);
@@ -124,7 +140,7 @@ impl Engine {
                     log::warn!("failed to write down the change of {}: {error}", wanted.pod.uid);
                 }
             }
-            None => drop(pods.insert(index, PodShell::new(wanted, created))),
+            None => drop(pods.insert(index, PodShell { deletion, ..PodShell::new(wanted, created) })),
         }
     }
 
@@ -136,13 +152,14 @@ impl Engine {
         let Some(index) = self.node.index_of(&uid) else { return };
         if unread {
             // Its file is there and wrong: it stays wanted.
-            let seen = Observation::Wanted { pod: found.wanted.pod.clone(), record: None };
+            let seen = Observation::Wanted { pod: found.wanted.pod.clone(), record: None, status: None };
             self.observe_with(seen, Some(&found.wanted));
             let name = (found.wanted.pod.namespace.clone(), found.wanted.pod.name.clone());
             self.told.insert(name, found.wanted.clone());
         }
         let sandbox = found.sandbox.map(Rc::new);
-        let pod = PodShell { sandbox, ..PodShell::new(found.wanted, found.created) };
+        let pod =
+            PodShell { sandbox, deletion: found.deletion, ..PodShell::new(found.wanted, found.created) };
         if let Some(sandbox) = &pod.sandbox {
             self.shell.spawn(sandbox::listen(self.shell.clone(), index, sandbox.clone()));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Attempt, ConditionType, GivenCondition, NodeInfo, PodIndex, Record, Shutdown};
+use super::{Attempt, FoundStatus, GivenCondition, NodeInfo, PodIndex, Record, Shutdown};
 use crate::spec::{HookKind, Pod, ProbeKind, Uid};
 use crate::time::{Instant, Moment};
 
@@ -20,6 +20,8 @@ pub enum Observation {
         pod: Rc<Pod>,
         /// What survived of it from before.
         record: Option<Box<Record>>,
+        /// What an agent before left behind of it in this boot.
+        status: Option<Box<FoundStatus>>,
     },
     /// No source wants it any more, or a user deletes it: stop it.
     Unwanted {
@@ -27,6 +29,11 @@ pub enum Observation {
         uid: Uid,
         /// Replaces the pod's own grace; given again it can only get shorter.
         grace: Option<Duration>,
+    },
+    /// A pod that is unwanted was deleted by force: nobody is shown it any more, whatever of it still ends.
+    Hidden {
+        /// Which pod.
+        uid: Uid,
     },
     /// Every source has reported once. Until then nothing is stopped for being unwanted.
     SourcesSeen,
@@ -162,27 +169,6 @@ pub struct Found {
     pub attempts: Vec<FoundAttempt>,
     /// What the agent before showed of it, as far as it left word of that in this boot.
     pub status: FoundStatus,
-}
-
-/// What an agent leaves behind of the status of a pod, for the next one in this boot.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FoundStatus {
-    /// Its own conditions.
-    pub conditions: Vec<FoundCondition>,
-    /// Those that others gave; what is on flash of them may be older.
-    #[serde(default)]
-    pub given: Option<Vec<GivenCondition>>,
-}
-
-/// A condition as an agent before showed it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FoundCondition {
-    /// `type`.
-    pub kind: ConditionType,
-    /// `status` is `True`.
-    pub status: bool,
-    /// `lastTransitionTime`.
-    pub since: Moment,
 }
 
 /// A living sandbox.

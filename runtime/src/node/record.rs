@@ -148,6 +148,9 @@ pub struct ContainerRecord {
     pub attempts: u32,
     /// The newest run that ended.
     pub last_exit: Option<RecordedExit>,
+    /// The one before it, of a pod that is over: what has ended for good goes on saying so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous_exit: Option<RecordedExit>,
     /// `image`, `imageID`, `containerID` of the newest run.
     pub image: Option<String>,
     /// `imageID`.
@@ -181,4 +184,7 @@ pub struct RecordedExit {
     pub started_at: Moment,
     /// `finishedAt`.
     pub finished_at: Moment,
+    /// `containerID` without its scheme, of one that is not the newest run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }

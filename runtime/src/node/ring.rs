@@ -61,6 +61,8 @@ pub enum Entry {
     Wanted(Box<Known>),
     /// Told: `Unwanted`.
     Unwanted(Uid, Option<Duration>),
+    /// Told: `Hidden`.
+    Hidden(Uid),
     /// Told: `Found`.
     Found(Box<FoundPod>),
     /// Told: `Node`.
@@ -99,6 +101,9 @@ pub struct Known {
     pub object: Rc<RawValue>,
     /// What was on flash of it.
     pub record: Option<Box<Record>>,
+    /// What an agent before left behind of one that was wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Box<FoundStatus>>,
 }
 
 /// A [`super::Found`], as it was told.
@@ -212,11 +217,13 @@ impl Ring {
                 .cloned()
                 .unwrap_or_else(|| RawValue::NULL.to_owned().into()),
             record: record.clone(),
+            status: None,
         };
         let entry = match seen {
-            Observation::Wanted { pod, record } => {
-                Entry::Wanted(Box::new(known(&pod.uid, record, node.index_of(&pod.uid))))
-            }
+            Observation::Wanted { pod, record, status } => Entry::Wanted(Box::new(Known {
+                status: status.clone(),
+                ..known(&pod.uid, record, node.index_of(&pod.uid))
+            })),
             Observation::Unwanted { uid, grace } => Entry::Unwanted(uid.clone(), *grace),
             Observation::Found(found) => Entry::Found(Box::new(FoundPod {
                 pod: known(&found.pod.uid, &found.record, None),
@@ -226,6 +233,7 @@ impl Ring {
             })),
             Observation::Node(info) => Entry::Node(info.clone()),
             Observation::SourcesSeen => Entry::SourcesSeen,
+            Observation::Hidden { uid } => Entry::Hidden(uid.clone()),
             Observation::ImagesChanged => Entry::ImagesChanged,
             Observation::Shutdown(shutdown) => Entry::Shutdown(Box::new(shutdown.clone())),
             Observation::ShutdownCancelled => Entry::ShutdownCancelled,
@@ -235,7 +243,7 @@ impl Ring {
             Entry::Wanted(known) => Some(known.index),
             Entry::Found(found) => Some(found.pod.index),
             Entry::Seen(index, _) => Some(*index),
-            Entry::Unwanted(uid, _) => node.index_of(uid),
+            Entry::Unwanted(uid, _) | Entry::Hidden(uid) => node.index_of(uid),
             Entry::Node(_)
             | Entry::SourcesSeen
             | Entry::ImagesChanged
@@ -340,6 +348,7 @@ impl Entry {
             }
             Entry::Seen(_, Seen::Given(given)) => given.iter().map(GivenCondition::bytes).sum(),
             Entry::Unwanted(..)
+            | Entry::Hidden(_)
             | Entry::Node(_)
             | Entry::SourcesSeen
             | Entry::ImagesChanged
@@ -598,7 +607,7 @@ mod tests {
             RawValue::from_string(format!("\"{}\"", "x".repeat(bytes - 2))).expect("JSON").into()
         };
         let mut add = |object| {
-            let pod = Known { index: PodIndex(1), uid: "a".into(), object, record: None };
+            let pod = Known { index: PodIndex(1), uid: "a".into(), object, record: None, status: None };
             ring.add(Line { at: Instant(2), entry: Entry::Wanted(Box::new(pod)), names: None });
             (ring.entries.len(), ring.lost, ring.object_bytes)
         };

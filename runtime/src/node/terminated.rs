@@ -69,7 +69,7 @@ mod tests {
         ] {
             let pod = std::rc::Rc::new(pod(RestartPolicy::Never).uid(name).named(name));
             let record = start.and_then(|start| over(reason, start));
-            node.observe(at(100), Observation::Wanted { pod, record });
+            node.observe(at(100), Observation::Wanted { pod, record, status: None });
         }
         let beyond = |node: &Node, kept| -> Vec<String> {
             let indexes = node.terminated_beyond(kept, |pod| &*pod.pod().name != "file");

@@ -13,6 +13,7 @@
 //! that a run begins is durable before it does. A start that failed at its last step counts as a run that
 //! ended with 128.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use crate::node::{Attempt, Exit, Health, StartFailure, StartFailureReason, StartedContainer};
@@ -75,7 +76,7 @@ pub(crate) enum StartRetry {
 /// `state.waiting`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WaitingReason {
-    pub(crate) reason: &'static str,
+    pub(crate) reason: Cow<'static, str>,
     pub(crate) message: Box<str>,
 }
 
@@ -346,7 +347,7 @@ impl ContainerState {
         }
         match (&self.waiting, &self.ended) {
             (Some(waiting), ended) => {
-                (Shown::Waiting { reason: waiting.reason, message: &waiting.message }, ended.as_deref())
+                (Shown::Waiting { reason: &waiting.reason, message: &waiting.message }, ended.as_deref())
             }
             (None, Some(ended)) => (Shown::Terminated(ended), self.previous.as_deref()),
             (None, None) => (Shown::NotYet, None),

@@ -27,16 +27,6 @@ impl PodState {
         closed_readiness_gates(&self.pod.spec.readiness_gates, &self.given).is_empty()
     }
 
-    /// What an agent that comes after this one is to know of its status.
-    pub fn left_behind(&self) -> FoundStatus {
-        let of = |kind| {
-            let Condition { status, since } = self.conditions.get(kind);
-            FoundCondition { kind, status, since }
-        };
-        let conditions = ConditionType::ALL.into_iter().map(of).collect();
-        FoundStatus { conditions, given: Some(self.given.to_vec()) }
-    }
-
     /// An agent before accepted it, and others said of it what they did, whether that is on flash
     /// by now or not.
     pub(super) fn remember_acceptance(&mut self, found: &FoundStatus, now: Instant) {

@@ -284,7 +284,7 @@ impl PodState {
                             container.hooks.post_start = PostStart::Failed { message };
                         } else if active && container.restarts(policy) {
                             container.waiting =
-                                Some(WaitingReason { reason: POST_START_HOOK_ERROR, message });
+                                Some(WaitingReason { reason: POST_START_HOOK_ERROR.into(), message });
                         }
                     }
                 }
@@ -314,7 +314,7 @@ impl ContainerState {
     /// or its postStart hook failed.
     pub(super) fn says_why_start_failed(&self) -> bool {
         let words = [POST_START_HOOK_ERROR, reason_word(StartFailureReason::RunContainerError)];
-        self.waiting.as_ref().is_some_and(|waiting| words.contains(&waiting.reason))
+        self.waiting.as_ref().is_some_and(|waiting| words.contains(&&*waiting.reason))
     }
 
     /// That its back-off holds it is not told yet, and may be: why it failed is told as long as a

@@ -37,6 +37,7 @@ impl PodState {
             (ConditionType::Initialized, initialized || self.pod.spec.init_containers.is_empty()),
             (ConditionType::Ready, ready && self.passes_readiness_gates()),
             (ConditionType::ContainersReady, ready),
+            (ConditionType::DisruptionTarget, self.phase.is_terminal() && self.is_disrupted()),
             (ConditionType::AllContainersRestarting, self.restarts_all() && !self.phase.is_terminal()),
         ] {
             self.conditions.settle(now, kind, status);

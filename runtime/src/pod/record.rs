@@ -16,7 +16,7 @@ use crate::node::{
     Action, ContainerRecord, Draft, FoundAttempt, FoundCondition, FoundSandbox, LastShown, PodPhase, Record,
     RecordedExit, Wake,
 };
-use crate::spec::{ContainerIndex, Pod, RestartPolicy, Role};
+use crate::spec::{ContainerIndex, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::Retry;
@@ -26,7 +26,6 @@ use super::container::{
 };
 use super::hook::Hooks;
 use super::probe::Probes;
-use super::termination::PREEMPTING;
 use super::update::NewImage;
 use super::{Condition, ConditionType, PodState, Sandbox, Stage, Verdict, Wish};
 
@@ -92,6 +91,17 @@ impl Journal {
             self.stale();
         }
         awaited
+    }
+
+    /// What an agent before had written, and when.
+    pub(super) fn take_over(&mut self, on_flash: Option<Box<Record>>, saved_at: Option<Instant>) {
+        self.on_flash = on_flash;
+        self.saved_at = saved_at;
+        self.stale();
+    }
+
+    pub(super) fn saved_at(&self) -> Option<Instant> {
+        self.saved_at
     }
 
     /// What is on flash, to be taken over by another.
@@ -253,13 +263,12 @@ impl PodState {
                 .filter(|_| self.judged && !self.pod.is_gated() && !self.waits_for_room),
             containers: self
                 .containers()
-                .map(|(index, container)| container_record(&self.pod.spec.container(index).name, container))
+                .map(|(index, container)| {
+                    let name = &self.pod.spec.container(index).name;
+                    container_record(name, container, phase.is_terminal())
+                })
                 .collect(),
-            deletion_grace_period_seconds: match (self.wish, self.stage) {
-                (Wish::Wanted | Wish::Unknown, _) => None,
-                (Wish::Unwanted, Stage::Stopping { grace, .. }) => Some(grace.as_secs()),
-                (Wish::Unwanted, _) => Some(self.pod.spec.termination_grace_period.as_secs()),
-            },
+            deletion_grace_period_seconds: self.deletion_grace().map(|grace| grace.as_secs()),
             given: self.given.to_vec(),
             last: phase.is_terminal().then(|| Box::new(self.last_shown(now))),
         }
@@ -276,6 +285,7 @@ impl PodState {
         ] {
             conditions.settle(now, kind, false);
         }
+        conditions.settle(now, ConditionType::DisruptionTarget, self.is_disrupted());
         let shown = ConditionType::ALL.into_iter().map(|kind| {
             let Condition { status, since } = conditions.get(kind);
             FoundCondition { kind, status, since }
@@ -298,9 +308,6 @@ impl PodState {
             restore_container(container, record);
         }
         if record.phase.is_terminal() {
-            if record.reason.as_deref() == Some(PREEMPTING) {
-                self.conditions.settle(now, ConditionType::DisruptionTarget, true);
-            }
             if record.containers.is_empty() {
                 self.containers.clear();
             }
@@ -326,12 +333,7 @@ impl PodState {
             self.journal.need = Need::Clean;
         }
         if let Some(grace) = deletion_grace {
-            // It was being deleted: that is finished first, with the whole grace again.
-            if self.wish == Wish::Wanted {
-                self.again = Some(Rc::new(Pod::clone(&self.pod).without_ephemeral()));
-            }
-            self.wish = Wish::Unwanted;
-            self.stop(now, Some(Duration::from_secs(grace)));
+            self.resume_deletion(now, Duration::from_secs(grace));
         }
     }
 
@@ -441,9 +443,9 @@ impl PodState {
     }
 }
 
-fn container_record(name: &str, container: &ContainerState) -> ContainerRecord {
+fn container_record(name: &str, container: &ContainerState, is_over: bool) -> ContainerRecord {
     let identity = container.identity();
-    let last_exit = container.ended.as_ref().and_then(|ended| {
+    let exit = |ended: &Ended, id: Option<&Rc<str>>| {
         let (Some(started_at), Some(finished_at)) = (ended.started_at, ended.finished_at) else {
             return None;
         };
@@ -454,12 +456,15 @@ fn container_record(name: &str, container: &ContainerState) -> ContainerRecord {
             message: ended.message.to_string(),
             started_at,
             finished_at,
+            id: id.map(|id| id.to_string()),
         })
-    });
+    };
+    let previous = container.previous.as_deref().filter(|_| is_over);
     ContainerRecord {
         name: name.to_owned(),
         attempts: container.begun(),
-        last_exit,
+        last_exit: container.ended.as_deref().and_then(|ended| exit(ended, None)),
+        previous_exit: previous.and_then(|ended| exit(ended, ended.id.as_ref())),
         image: identity.as_ref().map(|identity| identity.image.to_string()),
         image_id: identity.as_ref().map(|identity| identity.image_id.to_string()),
         container_id: identity.as_ref().map(|identity| identity.id.to_string()),
@@ -469,7 +474,7 @@ fn container_record(name: &str, container: &ContainerState) -> ContainerRecord {
     }
 }
 
-fn restore_container(container: &mut ContainerState, record: &ContainerRecord) {
+pub(super) fn restore_container(container: &mut ContainerState, record: &ContainerRecord) {
     let Some(newest) = record.attempts.checked_sub(1) else { return };
     let text = |text: &Option<String>| -> Rc<str> { text.as_deref().unwrap_or_default().into() };
     let id = record.container_id.as_deref().map(Rc::from);
@@ -484,13 +489,8 @@ fn restore_container(container: &mut ContainerState, record: &ContainerRecord) {
         container.recorded = Some(Box::new(identity));
     }
     let seen = record.last_exit.as_ref().map(|exit| Ended {
-        number: exit.number,
-        code: exit.code,
-        reason: exit.reason.as_str().into(),
-        message: exit.message.as_str().into(),
-        started_at: Some(exit.started_at),
-        finished_at: Some(exit.finished_at),
         id: id.clone().filter(|_| exit.number == newest && exit.reason != START_ERROR),
+        ..Ended::from(exit)
     });
     if record.superseded {
         container.superseded = true;
@@ -498,7 +498,13 @@ fn restore_container(container: &mut ContainerState, record: &ContainerRecord) {
         return;
     }
     match seen {
-        Some(ended) if ended.number == newest => container.ended = Some(Box::new(ended)),
+        Some(ended) if ended.number == newest => {
+            container.ended = Some(Box::new(ended));
+            container.previous = record.previous_exit.as_ref().map(|exit| {
+                let id = exit.id.as_deref().map(Rc::from);
+                Box::new(Ended { id, ..Ended::from(exit) })
+            });
+        }
         earlier => {
             container.previous = earlier.map(Box::new);
             container.ended = Some(Box::new(Ended {
@@ -510,6 +516,20 @@ fn restore_container(container: &mut ContainerState, record: &ContainerRecord) {
                 finished_at: None,
                 id,
             }));
+        }
+    }
+}
+
+impl From<&RecordedExit> for Ended {
+    fn from(exit: &RecordedExit) -> Ended {
+        Ended {
+            number: exit.number,
+            code: exit.code,
+            reason: exit.reason.as_str().into(),
+            message: exit.message.as_str().into(),
+            started_at: Some(exit.started_at),
+            finished_at: Some(exit.finished_at),
+            id: None,
         }
     }
 }

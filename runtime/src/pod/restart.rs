@@ -131,7 +131,8 @@ impl PodState {
             container.ran_here = false;
             if let Run::Exited = container.run {
                 container.ended = Some(Box::new(Ended::of_all(container.number)));
-                container.waiting = Some(WaitingReason { reason: RESTARTING, message: REMOVED.into() });
+                container.waiting =
+                    Some(WaitingReason { reason: RESTARTING.into(), message: REMOVED.into() });
             }
         }
         self.touch();

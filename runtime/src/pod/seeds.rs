@@ -276,6 +276,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
                 let grace = chance.percent(50).then(|| secs(chance.below(40)));
                 sim.unwant(&uids[which], grace);
             }
+            4 if known == Some(true) && chance.percent(50) => sim.force_away(&uids[which]),
             4 if known == Some(false) => sim.unwant(&uids[which], Some(secs(chance.below(5)))),
             5 if known.is_some() => {
                 sim.lose_sandbox(&uids[which]);

@@ -13,6 +13,7 @@ mod hooks;
 mod order;
 mod room;
 mod sample;
+mod shell;
 mod update;
 mod world;
 
@@ -26,6 +27,7 @@ use serde_json::{Value, json};
 use crate::node::*;
 use crate::replay::Again;
 use crate::spec::*;
+use crate::store::Records;
 use crate::time::{Anchor, Instant};
 
 pub(crate) use sample::*;
@@ -131,7 +133,12 @@ pub(crate) struct WorldPod {
     alive: BTreeMap<Attempt, Process>,
     /// What the supervisor remembers.
     over: Vec<FoundAttempt>,
+    /// What is on flash of it, as an agent of this boot reads it.
     pub(crate) record: Option<Box<Record>>,
+    /// The bytes of that.
+    flash: Vec<u8>,
+    /// What the agent's shell has of it, and writes down for the next.
+    shell: shell::PodFiles,
     pub(crate) saves: u64,
     /// No process may live after this time.
     pub(crate) gone_by: Option<Instant>,
@@ -181,6 +188,9 @@ pub(crate) struct Sim {
     down: bool,
     /// What the node is told to be; it has room for all if it is told nothing.
     pub(crate) info: Option<NodeInfo>,
+    /// Of this boot.
+    records: Records,
+    boots: u32,
     /// What this agent's core was told and asked for, all of it.
     ring: Ring,
     told: Vec<(u64, Instant, Entry)>,
@@ -230,6 +240,8 @@ impl Sim {
             absent: BTreeSet::new(),
             down: false,
             info: None,
+            records: Records::of_boot("boot-0".to_owned()),
+            boots: 0,
             ring: Ring::default(),
             told: Vec::new(),
             told_pods: Vec::new(),
@@ -274,6 +286,8 @@ impl Sim {
                 alive: BTreeMap::new(),
                 over: Vec::new(),
                 record: None,
+                flash: Vec::new(),
+                shell: shell::PodFiles::default(),
                 saves: 0,
                 gone_by: None,
                 shown_terminal: None,
@@ -287,7 +301,7 @@ impl Sim {
         let bare = |pod: &Pod| Pod::clone(pod).without_ephemeral();
         let pod = if bare(&known.pod) == bare(&pod) { known.pod.clone() } else { pod };
         let record = known.record.clone();
-        self.tell(Observation::Wanted { pod, record });
+        self.tell(Observation::Wanted { pod, record, status: None });
         uid
     }
 
@@ -305,7 +319,7 @@ impl Sim {
         world.pod = Rc::new(pod);
         world.begun.push(Vec::new());
         let pod = world.pod.clone();
-        self.tell(Observation::Wanted { pod, record: None });
+        self.tell(Observation::Wanted { pod, record: None, status: None });
     }
 
     /// No source wants it from now on.
@@ -322,6 +336,17 @@ impl Sim {
         let gone_by = now + asked + pod.last_window() + slack;
         pod.gone_by = Some(pod.gone_by.map_or(gone_by, |earlier| earlier.min(gone_by)));
         self.tell(Observation::Unwanted { uid: uid.clone(), grace });
+    }
+
+    /// The same by force: nobody is shown it any more.
+    pub(crate) fn force_away(&mut self, uid: &Uid) {
+        let is_unwanted = self.node.index_of(uid).and_then(|index| self.node.pod(index)).is_some();
+        self.unwant(uid, None);
+        if is_unwanted {
+            self.tell(Observation::Hidden { uid: uid.clone() });
+            self.of(uid).shell.hide();
+            self.watch();
+        }
     }
 
     /// Told to the node after this time.
@@ -389,10 +414,12 @@ impl Sim {
         let now = self.now;
         for change in self.node.take_changed() {
             let Change::Status(index) = change else { continue };
+            self.publish(index);
             let Some(state) = self.node.pod(index) else { continue };
             let (uid, phase) = (state.pod().uid.clone(), state.phase());
             let status = crate::status::of(state, Anchor(0), None);
             self.check_gates(state, &status);
+            self.check_disruption(state, &status);
             let durable = state.is_unwanted();
             let world = self.pods.iter_mut().find(|world| world.pod.uid == uid).expect("a pod of this world");
             // `lastState` and `user` do not outlive a reboot.

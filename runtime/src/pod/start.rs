@@ -83,7 +83,7 @@ impl PodState {
     /// Nothing but sidecars and ephemeral containers runs and nothing else may start: every regular container is done
     /// for good, an init container has failed for good, or the pod is `Never`, has run before
     /// and has lost its sandbox.
-    fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         let policy = self.policy();
         let mut regular = self.containers.iter().filter(|container| container.role == Role::Regular);
         if regular.all(|container| container.is_done(policy))
@@ -135,7 +135,7 @@ impl PodState {
                     pod.uid
                 );
                 container.waiting =
-                    Some(WaitingReason { reason: "CrashLoopBackOff", message: failed.into() });
+                    Some(WaitingReason { reason: "CrashLoopBackOff".into(), message: failed.into() });
                 let text = format!("Back-off restarting failed container {name} in pod {}", pod.name);
                 events.warn(self.index, Some(index), "BackOff", text.into());
                 held_back = true;
@@ -310,7 +310,7 @@ impl PodState {
                 container.redefined = false;
                 container.has_ended(ended);
                 if active && container.restarts(policy) {
-                    container.waiting = Some(WaitingReason { reason: word, message });
+                    container.waiting = Some(WaitingReason { reason: word.into(), message });
                 }
                 self.touch();
                 return;
@@ -330,7 +330,7 @@ impl PodState {
             StartRetry::WhenImagesChange { .. } | StartRetry::At(_) => retry,
         };
         container.run = Run::StartFailed { retry };
-        container.waiting = Some(WaitingReason { reason: word, message });
+        container.waiting = Some(WaitingReason { reason: word.into(), message });
         self.touch();
     }
 
@@ -352,7 +352,8 @@ impl PodState {
                 Some(waiting) => format!("{text}: ErrImagePull: {}", waiting.message),
                 None => text.clone(),
             };
-            container.waiting = Some(WaitingReason { reason: "ImagePullBackOff", message: message.into() });
+            container.waiting =
+                Some(WaitingReason { reason: "ImagePullBackOff".into(), message: message.into() });
             events.note(self.index, Some(index), "BackOff", text.into());
             events.warn(self.index, Some(index), "Failed", "Error: ImagePullBackOff".into());
             passed = true;

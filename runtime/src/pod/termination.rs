@@ -16,7 +16,7 @@ use crate::time::Instant;
 use super::backoff::Retry;
 use super::container::Run;
 use super::hook::{Before, Hooks, fail_pre_stop};
-use super::{ConditionType, ContainerState, PodState, Sandbox, Stage, Verdict, Wish};
+use super::{ContainerState, PodState, Sandbox, Stage, TERMINATED, Verdict, Wish};
 
 /// No grace is shorter, whatever was asked for.
 const MIN_GRACE: Duration = Duration::from_secs(1);
@@ -82,9 +82,15 @@ impl PodState {
             reason: Some(PREEMPTING.into()),
             message: Some(message.into()),
         });
-        self.conditions.settle(now, ConditionType::DisruptionTarget, true);
         self.stop(now, None);
         self.settle(now);
+    }
+
+    /// Its node ends it, or has ended it, for reasons of its own. It is published with the terminal
+    /// phase: whoever reads it may take what the pod has left.
+    pub(super) fn is_disrupted(&self) -> bool {
+        let reason = self.verdict.as_ref().and_then(|verdict| verdict.reason.as_deref());
+        reason.is_some_and(|reason| [PREEMPTING, TERMINATED].contains(&reason))
     }
 
     /// It ends, or has ended, for a critical pod.
@@ -315,7 +321,8 @@ impl PodState {
             container.hooks = Hooks::default();
         }
         self.forget_restart_all();
-        if self.is_active() {
+        // What is over with its sandbox gets no other.
+        if self.is_active() && !self.is_done() {
             let text = "Pod sandbox changed, it will be killed and re-created.";
             events.note(self.index, None, "SandboxChanged", text.into());
         }

@@ -289,9 +289,9 @@ fn a_pod_that_is_wanted_with_another_spec_under_its_uid_goes_and_that_one_follow
         };
         node.observe(at(10), Observation::Found(before));
         if !found {
-            node.observe(at(10), Observation::Wanted { pod: one.clone(), record: None });
+            node.observe(at(10), Observation::Wanted { pod: one.clone(), record: None, status: None });
         }
-        node.observe(at(10), Observation::Wanted { pod: other.clone(), record: None });
+        node.observe(at(10), Observation::Wanted { pod: other.clone(), record: None, status: None });
         node.observe(at(10), Observation::SourcesSeen);
         let index = node.index_of(&uid()).expect("it is here");
         let asked = |node: &mut Node| -> Vec<Action> {
@@ -322,7 +322,7 @@ fn a_pod_that_is_wanted_with_another_spec_under_its_uid_goes_and_that_one_follow
         let next = node.index_of(&uid()).expect("the other one is here");
         assert!(next != index && node.pod(next).is_some_and(|state| *state.pod() == other));
         // The same once more is no change.
-        node.observe(at(11), Observation::Wanted { pod: other.clone(), record: None });
+        node.observe(at(11), Observation::Wanted { pod: other.clone(), record: None, status: None });
         assert!(!node.pod(next).is_some_and(PodState::is_unwanted));
     }
 }

@@ -34,10 +34,8 @@ pub(super) fn of(pod: &PodState, anchor: Anchor) -> Value {
         show(pod, kind, condition, why(pod, kind, condition.status), anchor)
     });
     // Its own word is the last.
-    let terminated = disruption(pod, anchor);
-    let is_disrupted = is_disrupted || terminated.is_some();
     let given = given(pod).filter(|given| !is_disrupted || given["type"] != "DisruptionTarget");
-    given.chain(own).chain(awaited_images(pod, anchor)).chain(terminated).collect()
+    given.chain(own).chain(awaited_images(pod, anchor)).collect()
 }
 
 /// Which images running containers wait for.
@@ -77,20 +75,6 @@ pub(super) fn image_update_pending(
     })
 }
 
-/// That its node ended it for reasons of its own.
-fn disruption(pod: &PodState, anchor: Anchor) -> Option<Value> {
-    let verdict = pod.shown_verdict().filter(|verdict| verdict.reason.as_deref() == Some(TERMINATED))?;
-    Some(json!({
-        "type": "DisruptionTarget",
-        "status": "True",
-        "observedGeneration": pod.generation(),
-        "lastProbeTime": null,
-        "lastTransitionTime": time(pod.conditions().get(ConditionType::Ready).since, anchor),
-        "reason": "TerminationByKubelet",
-        "message": verdict.message.as_deref(),
-    }))
-}
-
 /// Of a pod with scheduling gates: what a server says of one that no node has.
 pub(super) fn of_gated(pod: &PodState, anchor: Anchor) -> Value {
     let kind = ConditionType::PodScheduled;
@@ -126,10 +110,7 @@ fn show(pod: &PodState, kind: ConditionType, condition: Condition, why: Why, anc
 fn why(pod: &PodState, kind: ConditionType, status: bool) -> Why {
     match kind {
         ConditionType::PodReadyToStartContainers | ConditionType::PodScheduled => None,
-        ConditionType::DisruptionTarget => Some((
-            "TerminationByKubelet",
-            Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned()),
-        )),
+        ConditionType::DisruptionTarget => Some(("TerminationByKubelet", Some(why_disrupted(pod)))),
         ConditionType::AllContainersRestarting => match (status, pod.phase()) {
             (_, PodPhase::Succeeded) => Some(("PodCompleted", None)),
             (_, PodPhase::Failed) => Some(("PodFailed", None)),
@@ -150,6 +131,15 @@ fn why(pod: &PodState, kind: ConditionType, status: bool) -> Why {
             (!status).then_some(("ReadinessGatesNotReady", Some(closed)))
         }
         ConditionType::Ready => why_not_ready(pod, status),
+    }
+}
+
+fn why_disrupted(pod: &PodState) -> String {
+    match pod.shown_verdict() {
+        Some(verdict) if verdict.reason.as_deref() == Some(TERMINATED) => {
+            verdict.message.as_deref().unwrap_or_default().to_owned()
+        }
+        Some(_) | None => "Pod was preempted by Kubelet to accommodate a critical pod.".to_owned(),
     }
 }
 

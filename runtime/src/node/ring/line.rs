@@ -53,6 +53,10 @@ impl fmt::Display for Line {
                     None => Ok(()),
                 }
             }
+            Entry::Hidden(uid) => match &self.names {
+                Some(names) => write!(f, "{} <- Hidden", names.pod),
+                None => write!(f, "<- Hidden {uid}"),
+            },
             Entry::Node(info) => write!(f, "<- Node {}", info.name),
             Entry::SourcesSeen => f.write_str("<- SourcesSeen"),
             Entry::ImagesChanged => f.write_str("<- ImagesChanged"),
@@ -207,7 +211,12 @@ mod tests {
                 }),
             },
         ];
-        observe(&mut node, &mut ring, 0, Observation::Wanted { pod: web.clone(), record: None });
+        observe(
+            &mut node,
+            &mut ring,
+            0,
+            Observation::Wanted { pod: web.clone(), record: None, status: None },
+        );
         observe(&mut node, &mut ring, 5, Observation::SourcesSeen);
         for (millis, seen) in (0..).map(|turn| 20 + turn * 30).zip(told) {
             observe(&mut node, &mut ring, millis, Observation::Of(PodIndex(1), seen));

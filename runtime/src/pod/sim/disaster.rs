@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::order::Order;
-use super::{Happening, Sim, WorldSandbox, secs, started_for};
+use super::shell::Shown;
+use super::{Happening, Sim, WorldSandbox, secs};
 use crate::node::*;
 use crate::spec::Uid;
-use crate::time::{Moment, Timestamp};
 
 impl Sim {
     /// The supervisor of a pod dies.
@@ -37,6 +37,7 @@ impl Sim {
     /// The agent is killed and starts again; nothing else is disturbed.
     pub(crate) fn restart_agent(&mut self) {
         self.note_log("agent starts anew");
+        let before = self.look_at_shown();
         let pending = std::mem::take(&mut self.queue);
         let mut survive = BTreeMap::new();
         for (key, happening) in pending {
@@ -55,16 +56,22 @@ impl Sim {
                     let made = self.chance.percent(50);
                     let now = self.now;
                     self.of(&uid).made_at = now;
-                    self.of(&uid).sandbox = if made { WorldSandbox::Made } else { WorldSandbox::None };
+                    let pod = self.of(&uid);
+                    pod.sandbox = if made { WorldSandbox::Made } else { WorldSandbox::Remains };
                 }
                 Happening::SandboxGone(uid, _) => {
                     let gone = self.chance.percent(50);
-                    self.of(&uid).sandbox = if gone { WorldSandbox::None } else { WorldSandbox::Remains };
-                    self.of(&uid).order = Order::default();
+                    let pod = self.of(&uid);
+                    pod.sandbox = if gone { WorldSandbox::None } else { WorldSandbox::Remains };
+                    pod.order = Order::default();
+                    if gone {
+                        pod.over.clear();
+                        pod.shell.remove_directory();
+                    }
                 }
                 Happening::Written(uid, _, _, record) => {
                     if self.chance.percent(50) {
-                        self.of(&uid).record = Some(record);
+                        self.write(&uid, &record);
                     }
                 }
                 Happening::Erased(uid, _) => {
@@ -79,7 +86,7 @@ impl Sim {
         // What `happen` queued for the old agent is lost with it, but ends are not.
         self.queue.retain(|_, happening| matches!(happening, Happening::Ended(..)));
         self.queue.extend(survive);
-        self.begin_agent(true);
+        self.begin_agent(Some(before));
     }
 
     /// Power is cut and comes back.
@@ -91,24 +98,19 @@ impl Sim {
             pod.over.clear();
             pod.sandbox = WorldSandbox::None;
             pod.order = Order::default();
-            if let Some(record) = &mut pod.record {
-                of_an_earlier_boot(record);
-            }
+            pod.shell = super::shell::PodFiles::default();
         }
-        self.begin_agent(false);
+        self.boots += 1;
+        self.records = crate::store::Records::of_boot(format!("boot-{}", self.boots));
+        for pod in &mut self.pods {
+            pod.record = pod.record.as_ref().map(|_| self.records.parse(&pod.flash).expect("a record"));
+        }
+        self.begin_agent(None);
     }
 
-    fn begin_agent(&mut self, same_boot: bool) {
+    /// `before` is what was shown by the one that was killed; none after a power cut.
+    fn begin_agent(&mut self, before: Option<Vec<Shown>>) {
         self.replay();
-        // It lies beside the supervisor, in memory.
-        let left_by = |pod: &PodState| {
-            let redefined = pod.pod().spec.container_indexes().map(|index| pod.health(index).redefined);
-            (pod.pod().uid.clone(), (pod.left_behind(), redefined.collect::<Vec<bool>>()))
-        };
-        let left: BTreeMap<Uid, (FoundStatus, Vec<bool>)> = match same_boot {
-            true => self.node.pods().map(left_by).collect(),
-            false => BTreeMap::new(),
-        };
         self.node = Node::new();
         self.tell_node();
         self.down = false;
@@ -132,68 +134,29 @@ impl Sim {
                 let grace = pod.pod.spec.termination_grace_period.max(secs(40)) + pod.last_window();
                 pod.gone_by = Some(self.now + grace + slack);
             }
-            if pod.sandbox == WorldSandbox::None && (pod.wanted || pod.record.is_none()) {
+            if pod.sandbox == WorldSandbox::None {
+                // Nobody is left to tell of it, unless a source does.
                 pod.gone_by = None;
+                if !pod.wanted {
+                    self.sweep(place);
+                }
                 continue;
             }
-            assert!(same_boot || pod.sandbox == WorldSandbox::None);
-            let (status, redefined) = left.get(&pod.pod.uid).cloned().unwrap_or_default();
-            let is_redefined = |attempt: Attempt| {
-                redefined.get(usize::from(attempt.container.0)).copied().unwrap_or_default()
-            };
-            let (order, spec) = (&pod.order, &pod.pod.spec);
-            let is_superseded = |container| {
-                spec.role(container) != crate::spec::Role::Ephemeral && order.is_superseded(container)
-            };
-            let over = pod.over.iter().cloned().map(|found| {
-                let superseded = is_superseded(found.attempt.container);
-                let redefined = is_redefined(found.attempt);
-                FoundAttempt { health: Health { superseded, redefined, ..found.health }, ..found }
-            });
-            let over: Vec<_> = over.collect();
-            let alive = pod.alive.iter_mut().map(|(attempt, process)| FoundAttempt {
-                attempt: *attempt,
-                container: started_for(process.started.expect("it runs"), *attempt, process.image.clone()),
-                exit: None,
-                health: Health {
-                    superseded: is_superseded(attempt.container),
-                    redefined: is_redefined(*attempt),
-                    ..process.adopted()
-                },
-            });
-            let alive: Vec<_> = alive.collect();
-            let found = Found {
-                pod: pod.pod.clone(),
-                record: pod.record.clone(),
-                sandbox: (pod.sandbox == WorldSandbox::Made)
-                    .then_some(FoundSandbox { ip: None, at: pod.made_at }),
-                attempts: over.into_iter().chain(alive).collect(),
-                status,
-            };
+            let found = self.look(place);
             self.tell(Observation::Found(found));
         }
         // Those first that the node has taken before, as the engine tells them.
         let wanted = self.pods.iter().filter(|pod| pod.wanted);
-        let mut wanted: Vec<_> = wanted.map(|pod| (pod.pod.clone(), pod.record.clone())).collect();
-        wanted.sort_by_key(|(_, record)| record.as_ref().is_none_or(|record| !record.was_judged()));
-        for (pod, record) in wanted {
-            self.tell(Observation::Wanted { pod, record });
+        let mut wanted: Vec<_> =
+            wanted.map(|pod| (pod.pod.clone(), pod.record.clone(), pod.shell.read_status())).collect();
+        wanted.sort_by_key(|(_, record, _)| record.as_ref().is_none_or(|record| !record.was_judged()));
+        for (pod, record, status) in wanted {
+            self.tell(Observation::Wanted { pod, record, status });
         }
         self.tell(Observation::SourcesSeen);
-        self.settle();
-    }
-}
-
-fn of_an_earlier_boot(record: &mut Record) {
-    let earlier = |moment: &mut Moment| {
-        if let Moment::ThisBoot(at) = moment {
-            *moment = Moment::Earlier(Timestamp(at.0 as i64));
+        if let Some(before) = before {
+            self.compare_shown(&before);
         }
-    };
-    record.start_time.iter_mut().for_each(earlier);
-    record.containers.iter_mut().filter_map(|container| container.decided.as_mut()).for_each(earlier);
-    for exit in record.containers.iter_mut().filter_map(|container| container.last_exit.as_mut()) {
-        earlier(&mut exit.started_at);
-        earlier(&mut exit.finished_at);
+        self.settle();
     }
 }

@@ -20,7 +20,7 @@ impl Sim {
         world.pod = free.into();
         let (pod, record, wanted) = (world.pod.clone(), world.record.clone(), world.wanted);
         if wanted {
-            self.tell(Observation::Wanted { pod, record });
+            self.tell(Observation::Wanted { pod, record, status: None });
         }
     }
 
@@ -32,7 +32,7 @@ impl Sim {
         world.pod = other.into();
         let (pod, record, wanted) = (world.pod.clone(), world.record.clone(), world.wanted);
         if wanted {
-            self.tell(Observation::Wanted { pod, record });
+            self.tell(Observation::Wanted { pod, record, status: None });
         }
     }
 

@@ -141,7 +141,7 @@ impl Seen {
 
 impl super::Process {
     /// Another agent knows nothing of what was begun, nor since when, but that a preStop hook is over.
-    pub(super) fn adopted(&mut self) -> Health {
+    pub(super) fn forget_agent(&mut self) {
         let begun = self.hooks.begun.contains(&HookKind::PreStop);
         let pre_stopped =
             begun && (!self.hooks.open.contains(&HookKind::PreStop) || self.asked_to_end.is_some());
@@ -150,7 +150,6 @@ impl super::Process {
             self.hooks.begun.push(HookKind::PreStop);
         }
         self.asked_to_end = None;
-        Health { pre_stopped, ..Health::default() }
     }
 }
 

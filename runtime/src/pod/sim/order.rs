@@ -64,11 +64,6 @@ impl Order {
         self.restart_all |= self.stop.is_none();
     }
 
-    /// The newest run of a container counts for nothing, for all begin again.
-    pub(super) fn is_superseded(&self, container: ContainerIndex) -> bool {
-        self.restart_all || !self.ran.contains(&container)
-    }
-
     /// It is being stopped, with this grace by now.
     pub(super) fn notes_stop(&mut self, now: Instant, grace: Option<Duration>) {
         let since = self.stop.map_or(now, |(since, _)| since);

@@ -3,6 +3,8 @@
 
 use std::rc::Rc;
 
+use serde_json::Value;
+
 use super::{Sim, WorldSandbox};
 use crate::node::*;
 use crate::spec::*;
@@ -46,5 +48,19 @@ impl Sim {
             world.wanted && world.pod.is_critical() && world.pod.priority > victim.priority
         };
         assert!(self.pods.iter().any(|world| is_more(&world)), "{} is preempted for nobody", victim.uid);
+    }
+
+    /// That a pod made room, or ended with its machine, is shown with its terminal phase: when no
+    /// process of it is left (pod-semantics 6.2).
+    pub(super) fn check_disruption(&self, state: &PodState, status: &Value) {
+        let uid = &state.pod().uid;
+        let world = self.pods.iter().find(|world| world.pod.uid == *uid).expect("a pod of this world");
+        let mut conditions = status["conditions"].as_array().into_iter().flatten();
+        let is_disrupted = conditions.any(|one| one["reason"] == "TerminationByKubelet");
+        assert!(
+            !is_disrupted || world.alive.is_empty(),
+            "{uid} is said to be disrupted, and runs\n{}",
+            self.log
+        );
     }
 }

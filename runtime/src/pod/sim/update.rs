@@ -30,7 +30,7 @@ impl Sim {
         }
         world.pod = pod.into();
         let pod = world.pod.clone();
-        self.tell(Observation::Wanted { pod, record: None });
+        self.tell(Observation::Wanted { pod, record: None, status: None });
     }
 
     /// `image load`.

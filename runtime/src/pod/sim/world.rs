@@ -41,6 +41,7 @@ impl Sim {
                     );
                 } else {
                     self.of(&uid).sandbox = WorldSandbox::Made;
+                    self.of(&uid).shell.make_directory(now);
                     self.after_latency(Happening::SandboxMade(uid, index));
                 }
             }
@@ -56,6 +57,9 @@ impl Sim {
                     Fate::Runs | Fate::IgnoresTerm | Fate::Exits(..) | Fate::OutOfMemory(_) => image,
                 };
                 let world = self.of(&uid);
+                if !matches!(image, Err(reason) if reason != StartFailureReason::RunContainerError) {
+                    world.shell.write_facts(attempt);
+                }
                 match image {
                     Err(reason) => {
                         let failure = StartFailure { reason, message: "it cannot be".into() };
@@ -127,8 +131,10 @@ impl Sim {
             }
             Action::Discard(attempt) => {
                 assert!(!self.of(&uid).alive.contains_key(&attempt), "a living run is discarded");
-                // With it goes what the supervisor remembers of it.
-                self.of(&uid).over.retain(|found| found.attempt != attempt);
+                // With it goes what the supervisor remembers of those before it.
+                let is_kept =
+                    |known: Attempt| known.container != attempt.container || known.number >= attempt.number;
+                self.of(&uid).over.retain(|found| is_kept(found.attempt));
                 self.note_log(&format!("{}#{} discard", self.label(&pod, attempt.container), attempt.number));
             }
             Action::RemoveSandbox => {
@@ -309,12 +315,12 @@ impl Sim {
                 world.sandbox = WorldSandbox::None;
                 world.order = order::Order::default();
                 world.over.clear();
+                world.shell.remove_directory();
                 self.tell_of(index, PodObservation::SandboxRemoved);
             }
             Happening::Written(uid, index, generation, record) => {
-                let world = self.of(&uid);
-                world.record = Some(record);
-                world.save_in_flight = false;
+                self.write(&uid, &record);
+                self.of(&uid).save_in_flight = false;
                 self.tell_of(index, PodObservation::Saved { generation });
             }
             Happening::Erased(uid, index) => {
@@ -328,6 +334,8 @@ impl Sim {
     pub(super) fn erase(&mut self, uid: &Uid) {
         let world = self.of(uid);
         world.record = None;
+        world.flash.clear();
+        world.shell = super::shell::PodFiles::default();
         world.shown_terminal = None;
         world.gone_by = None;
         world.index = None;

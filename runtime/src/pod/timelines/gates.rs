@@ -59,12 +59,12 @@ fn a_gated_pod_is_not_started_until_its_last_gate_is_gone() {
     assert_eq!(sim.status(&uid()), expected);
 
     let one_less = Pod { generation: 2, ..gated(&["b/y"]) };
-    sim.later(secs(0), Observation::Wanted { pod: one_less.into(), record: None });
+    sim.later(secs(0), Observation::Wanted { pod: one_less.into(), record: None, status: None });
     sim.run_until(secs(200));
     assert_eq!((sim.trace.as_str(), &sim.status(&uid())["observedGeneration"]), ("", &json!(2)));
 
     let free = Pod { generation: 3, ..gated(&[]) };
-    sim.later(secs(0), Observation::Wanted { pod: free.into(), record: None });
+    sim.later(secs(0), Observation::Wanted { pod: free.into(), record: None, status: None });
     sim.run_until(secs(201));
     assert_eq!(sim.trace, " 200s app#0 start\n");
     let status = sim.status(&uid());
@@ -84,7 +84,7 @@ fn the_deadline_of_a_gated_pod_begins_when_its_gates_are_gone() {
     let mut sim = Sim::new(limited(&["a"]), |_, _| Fate::Runs);
     sim.run_until(secs(300));
     assert_eq!(phase(&sim), "Pending");
-    sim.later(secs(0), Observation::Wanted { pod: limited(&[]).into(), record: None });
+    sim.later(secs(0), Observation::Wanted { pod: limited(&[]).into(), record: None, status: None });
     sim.run_until(secs(359));
     assert_eq!(phase(&sim), "Running");
     sim.run_until(secs(362));
@@ -106,7 +106,7 @@ fn a_gated_pod_that_nobody_wants_any_more_goes_without_having_ended() {
 fn a_gate_that_is_added_makes_another_pod_of_it() {
     let mut sim = Sim::new(gated(&[]), |_, _| Fate::Runs);
     sim.run_until(secs(5));
-    sim.later(secs(0), Observation::Wanted { pod: gated(&["a"]).into(), record: None });
+    sim.later(secs(0), Observation::Wanted { pod: gated(&["a"]).into(), record: None, status: None });
     sim.run_until(secs(100));
     assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 Term\n   5s app#0 exits 143\n");
     assert_eq!(condition(&sim, "PodScheduled")["reason"], "SchedulingGated");
@@ -123,7 +123,7 @@ fn pods_with_gates_take_no_room_until_they_are_gone() {
     let phases = |sim: &Sim| sim.node.pods().filter(|pod| pod.phase() == PodPhase::Failed).count();
     assert_eq!(phases(&sim), 0);
     let free = gated(&[]).named("waits");
-    sim.later(secs(0), Observation::Wanted { pod: free.into(), record: None });
+    sim.later(secs(0), Observation::Wanted { pod: free.into(), record: None, status: None });
     sim.run_until(secs(10));
     let status = sim.status(&uid());
     assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"OutOfpods".into()));
@@ -139,7 +139,7 @@ fn labels_and_annotations_change_in_place() {
     let mut labelled = pod(RestartPolicy::Always);
     labelled.labels.insert("app".into(), "web".into());
     labelled.annotations.insert("note".into(), "new".into());
-    sim.later(secs(0), Observation::Wanted { pod: labelled.into(), record: None });
+    sim.later(secs(0), Observation::Wanted { pod: labelled.into(), record: None, status: None });
     sim.run_until(secs(100));
     assert_eq!(sim.trace, "   0s app#0 start\n");
     let index = sim.node.index_of(&uid()).expect("it is here");
@@ -250,7 +250,7 @@ fn transitions_are_told_as_an_agent_before_told_them_where_nothing_changed() {
         health: Health { started: true, ready: true, ..Health::default() },
     };
     let sandbox = Some(FoundSandbox { ip: None, at: at(1) });
-    let status = FoundStatus { conditions, given: Some(vec![given("a", "True")]) };
+    let status = FoundStatus { conditions, given: Some(vec![given("a", "True")]), state: None };
     let found = Found { pod, record: None, sandbox, attempts: vec![attempt], status };
     let mut node = Node::new();
     node.observe(at(100), Observation::Found(found));

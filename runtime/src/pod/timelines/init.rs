@@ -448,7 +448,10 @@ fn a_record_of_before_there_were_names_is_that_of_the_regular_containers() {
         let record = Record { containers, ..Record::default() };
         let mut node = Node::new();
         let pod = std::rc::Rc::new(two.clone());
-        node.observe(at(1), Observation::Wanted { pod: pod.clone(), record: Some(Box::new(record)) });
+        node.observe(
+            at(1),
+            Observation::Wanted { pod: pod.clone(), record: Some(Box::new(record)), status: None },
+        );
         let state = node.pods().next().expect("it is here");
         let next: Vec<u32> = state.containers().map(|(_, container)| container.begun()).collect();
         assert_eq!(next, restarts);
@@ -545,7 +548,7 @@ fn init_containers_of_a_pod_that_is_found_running_are_done_whoever_remembers_the
             status: FoundStatus::default(),
         }),
     );
-    node.observe(at(9), Observation::Wanted { pod, record: None });
+    node.observe(at(9), Observation::Wanted { pod, record: None, status: None });
     let plan = node.plan(at(9));
     let started: Vec<u8> = plan
         .actions

@@ -226,7 +226,7 @@ fn one_that_ended_while_no_agent_looked_begins_anew_if_it_was_to_end_for_its_ima
             status: FoundStatus::default(),
         };
         let mut node = Node::new();
-        let wanted = Observation::Wanted { pod: changed, record: None };
+        let wanted = Observation::Wanted { pod: changed, record: None, status: None };
         for seen in [Observation::Found(found), wanted, Observation::SourcesSeen] {
             node.observe(at(10), seen);
         }

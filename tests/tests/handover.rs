@@ -1,0 +1,217 @@
+//! What is shown of pods when an agent is killed is what the next one shows, whatever was told of
+//! them on flash by then.
+
+use std::fs;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nodlet_tests::{Device, demo_archive, manifest};
+use serde_json::Value;
+
+/// A kill that nobody is told of, and the next agent.
+fn another_agent(device: &mut Device) {
+    device.kill_agent();
+    device.start_agent();
+}
+
+/// Times in a status are told in seconds: what is dated anew by the next agent is another then.
+fn wait_for_another_second(device: &Device) {
+    let second = || fs::metadata(device.path("/tick")).and_then(|file| file.modified()).expect("a time");
+    let tick = || fs::write(device.path("/tick"), "").expect("the root can be written to");
+    tick();
+    let before = second();
+    device.wait_for("another second", || {
+        tick();
+        second().duration_since(before).is_ok_and(|passed| passed.as_millis() > 1100)
+    });
+}
+
+/// All that is shown of a pod but the version of the object.
+fn shown(device: &Device, pod: &str) -> Value {
+    let mut object = device.pod(pod).object().expect("the pod is shown");
+    object["metadata"].as_object_mut().expect("metadata").remove("resourceVersion");
+    object
+}
+
+fn kill_supervisors(device: &Device) {
+    for supervisor in device.supervisors().values() {
+        kill(Pid::from_raw(supervisor.pid.cast_signed()), Signal::SIGKILL).expect("it can be killed");
+    }
+}
+
+fn apply(device: &Device, text: &str) {
+    device.nodlet_with_input(["apply", "-f", "-"], text).ok();
+}
+
+#[test]
+fn a_pod_that_is_deleted_stays_as_it_is_shown_under_the_next_agent() {
+    let mut device = Device::start();
+    apply(&device, &manifest::pod_with("web", "ignore-term then sleep", "terminationGracePeriodSeconds: 40"));
+    device.pod("web").wait_ready();
+    device.nodlet(["delete", "pod", "web", "--wait=false"]).ok();
+    let before = shown(&device, "web");
+    assert_eq!(before["status"]["phase"], "Running");
+    assert!(before["metadata"]["deletionTimestamp"].is_string(), "{before}");
+    wait_for_another_second(&device);
+    another_agent(&mut device);
+    assert_eq!(shown(&device, "web"), before);
+    device.nodlet(["delete", "pod", "web", "--now"]).ok();
+}
+
+#[test]
+fn restart_counts_of_what_cannot_be_executed_never_fall_however_many_agents_come() {
+    let mut device = Device::start();
+    let text = manifest::pod("lost", "x").replace("args: [\"x\"]", "command: [\"/nonexistent\"]");
+    device.write_manifest("lost.yaml", &text);
+    let count = |device: &Device| device.pod("lost").container("app").restart_count();
+    device.wait_for("its first restart", || count(&device) >= 1);
+    // Each agent tries at once, long before anything of it is on flash.
+    for _ in 0..4 {
+        let before = count(&device);
+        another_agent(&mut device);
+        assert!(count(&device) >= before, "{} after {before}", count(&device));
+        device.wait_for("the next run", || count(&device) > before);
+        assert_eq!(device.pod("lost").container("app").of_last("reason"), "StartError");
+    }
+    assert!(count(&device) >= 5);
+}
+
+#[test]
+fn what_is_over_goes_on_saying_how_its_containers_ended_before() {
+    let mut device = Device::start();
+    let job = manifest::container(
+        "app",
+        "fail-once /work/mark then print done",
+        "volumeMounts: [{name: work, mountPath: /work}]",
+    );
+    let spec = "restartPolicy: OnFailure\nvolumes: [{name: work, emptyDir: {}}]";
+    device.write_manifest("job.yaml", &manifest::pod_of("job", &[job], spec));
+    device.pod("job").wait_phase("Succeeded");
+    let before = shown(&device, "job");
+    assert_eq!(device.pod("job").container("app").of_last("exitCode"), 1);
+    wait_for_another_second(&device);
+    another_agent(&mut device);
+    assert_eq!(shown(&device, "job"), before);
+
+    device.cut_power();
+    device.start_agent();
+    let after = shown(&device, "job");
+    let of = |object: &Value, field: &str| object["status"]["containerStatuses"][0][field].clone();
+    assert_eq!(of(&after, "state"), of(&before, "state"));
+    assert_eq!(of(&after, "lastState"), of(&before, "lastState"));
+    assert_eq!(of(&after, "restartCount"), of(&before, "restartCount"));
+    assert_eq!(after["status"]["startTime"], before["status"]["startTime"]);
+}
+
+#[test]
+fn the_run_before_the_last_is_known_where_the_supervisor_dies_with_the_agent() {
+    let mut device = Device::start();
+    let work = "volumeMounts: [{name: work, mountPath: /work}]";
+    let containers = [
+        manifest::container("done", "fail-once /work/mark then print done", work),
+        manifest::container("stays", "sleep", ""),
+    ];
+    let spec = "restartPolicy: OnFailure\nvolumes: [{name: work, emptyDir: {}}]";
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, spec));
+    let done = |device: &Device| device.pod("web").container("done");
+    let ended = |device: &Device| (done(device).exit_code(), done(device).of_last("exitCode").as_i64());
+    device.wait_for("its second run to end", || {
+        ended(&device) == (Some(0), Some(1)) && device.pod("web").container("stays").is_running()
+    });
+    device.kill_agent();
+    kill_supervisors(&device);
+    device.start_agent();
+    device.wait_for("another run of what ran", || {
+        let stays = device.pod("web").container("stays");
+        stays.is_running() && stays.restart_count() == 1
+    });
+    assert_eq!(ended(&device), (Some(0), Some(1)), "{}", device.pod("web").status());
+    assert_eq!(device.pod("web").container("stays").of_last("reason"), "ContainerStatusUnknown");
+}
+
+#[test]
+fn that_a_pod_made_room_is_shown_when_it_has_ended_and_not_before() {
+    let mut device = Device::new();
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let reserved = format!("--kube-reserved=cpu={}", cpus - 1);
+    device.agent_arguments([&reserved]);
+    device.load_image(demo_archive());
+    device.start_agent();
+    let asking = |name: &str, steps: &str, cpu: &str, spec: &str| {
+        let app = manifest::container("app", steps, &format!("resources: {{requests: {{cpu: {cpu}}}}}"));
+        manifest::pod_of(name, &[app], spec)
+    };
+    let victim = asking("victim", "ignore-term then sleep", "700m", "terminationGracePeriodSeconds: 5");
+    device.write_manifest("a.yaml", &victim);
+    device.pod("victim").wait_ready();
+    let critical = asking("needed", "sleep", "500m", "priorityClassName: system-node-critical");
+    device.write_manifest("b.yaml", &critical);
+    let victim = device.pod("victim");
+    device.wait_for("it to be asked to end", || {
+        victim.events().iter().any(|event| event.contains("Preempting"))
+    });
+    device.wait_for("its end", || {
+        let status = victim.status();
+        let is_over = status["phase"] == "Failed";
+        let is_told = status["conditions"].to_string().contains("DisruptionTarget");
+        assert_eq!(is_told, is_over, "{status}");
+        assert!(!is_over || !status["containerStatuses"].to_string().contains("\"running\""), "{status}");
+        is_over
+    });
+    assert_eq!(victim.condition("DisruptionTarget"), "True");
+    device.pod("needed").wait_ready();
+    another_agent(&mut device);
+    assert_eq!(device.pod("victim").condition("DisruptionTarget"), "True");
+}
+
+#[test]
+fn what_was_deleted_by_force_does_not_come_back_and_its_successor_keeps_its_times() {
+    let mut device = Device::start();
+    let text = manifest::pod_with("web", "ignore-term then sleep", "terminationGracePeriodSeconds: 600");
+    apply(&device, &text);
+    device.pod("web").wait_ready();
+    let first = device.pod("web").uid();
+    device.nodlet(["delete", "pod", "web", "--force"]).ok();
+    apply(&device, &text);
+    device.wait_for("its successor", || device.pods() == ["web"]);
+    let before = shown(&device, "web");
+    assert_ne!(device.pod("web").uid(), first);
+    assert!(before["status"]["startTime"].is_string(), "{before}");
+    wait_for_another_second(&device);
+    another_agent(&mut device);
+    let after = shown(&device, "web");
+    assert_eq!(after["metadata"], before["metadata"]);
+    assert_eq!(after["status"]["startTime"], before["status"]["startTime"]);
+    device.pod("web").wait_ready();
+    assert_eq!(shown(&device, "web")["status"]["startTime"], before["status"]["startTime"]);
+}
+
+#[test]
+fn a_pod_without_a_sandbox_keeps_its_times_and_says_what_is_in_the_way() {
+    let mut device = Device::start();
+    let volumes = "volumes: [{name: data, hostPath: {path: /not/there, type: Directory}}]";
+    device.write_manifest("web.yaml", &manifest::pod_with("web", "sleep", volumes));
+    let web = |device: &Device| device.pod("web").container("app").message();
+    device.wait_for("what is in the way", || web(&device).contains("/not/there"));
+    let before = shown(&device, "web");
+    wait_for_another_second(&device);
+    another_agent(&mut device);
+    assert_eq!(shown(&device, "web"), before);
+}
+
+#[test]
+fn only_a_pod_that_gets_another_sandbox_is_told_that_it_does() {
+    let device = Device::start();
+    device.write_manifest("once.yaml", &manifest::pod_with("once", "sleep", "restartPolicy: Never"));
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    for name in ["once", "web"] {
+        device.pod(name).wait_ready();
+    }
+    kill_supervisors(&device);
+    device.pod("once").wait_phase("Failed");
+    device.wait_for("the other one to run again", || {
+        device.pod("web").container("app").restart_count() == 1 && device.pod("web").is_ready()
+    });
+    let is_told = |name: &str| device.pod(name).events().iter().any(|event| event.contains("SandboxChanged"));
+    assert_eq!((is_told("once"), is_told("web")), (false, true));
+}
