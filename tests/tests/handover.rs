@@ -8,6 +8,9 @@ use nix::unistd::Pid;
 use nodlet_tests::{Device, demo_archive, manifest};
 use serde_json::Value;
 
+/// Says that it no longer ends when it is asked to.
+const DEAF: &str = "ignore-term then print deaf then sleep";
+
 /// A kill that nobody is told of, and the next agent.
 fn another_agent(device: &mut Device) {
     device.kill_agent();
@@ -46,8 +49,8 @@ fn apply(device: &Device, text: &str) {
 #[test]
 fn a_pod_that_is_deleted_stays_as_it_is_shown_under_the_next_agent() {
     let mut device = Device::start();
-    apply(&device, &manifest::pod_with("web", "ignore-term then sleep", "terminationGracePeriodSeconds: 40"));
-    device.pod("web").wait_ready();
+    apply(&device, &manifest::pod_with("web", DEAF, "terminationGracePeriodSeconds: 40"));
+    device.pod("web").wait_log("app", "deaf");
     device.nodlet(["delete", "pod", "web", "--wait=false"]).ok();
     let before = shown(&device, "web");
     assert_eq!(before["status"]["phase"], "Running");
@@ -141,9 +144,9 @@ fn that_a_pod_made_room_is_shown_when_it_has_ended_and_not_before() {
         let app = manifest::container("app", steps, &format!("resources: {{requests: {{cpu: {cpu}}}}}"));
         manifest::pod_of(name, &[app], spec)
     };
-    let victim = asking("victim", "ignore-term then sleep", "700m", "terminationGracePeriodSeconds: 5");
+    let victim = asking("victim", DEAF, "700m", "terminationGracePeriodSeconds: 5");
     device.write_manifest("a.yaml", &victim);
-    device.pod("victim").wait_ready();
+    device.pod("victim").wait_log("app", "deaf");
     let critical = asking("needed", "sleep", "500m", "priorityClassName: system-node-critical");
     device.write_manifest("b.yaml", &critical);
     let victim = device.pod("victim");
@@ -167,9 +170,9 @@ fn that_a_pod_made_room_is_shown_when_it_has_ended_and_not_before() {
 #[test]
 fn what_was_deleted_by_force_does_not_come_back_and_its_successor_keeps_its_times() {
     let mut device = Device::start();
-    let text = manifest::pod_with("web", "ignore-term then sleep", "terminationGracePeriodSeconds: 600");
+    let text = manifest::pod_with("web", DEAF, "terminationGracePeriodSeconds: 600");
     apply(&device, &text);
-    device.pod("web").wait_ready();
+    device.pod("web").wait_log("app", "deaf");
     let first = device.pod("web").uid();
     device.nodlet(["delete", "pod", "web", "--force"]).ok();
     apply(&device, &text);
@@ -184,6 +187,7 @@ fn what_was_deleted_by_force_does_not_come_back_and_its_successor_keeps_its_time
     assert_eq!(after["status"]["startTime"], before["status"]["startTime"]);
     device.pod("web").wait_ready();
     assert_eq!(shown(&device, "web")["status"]["startTime"], before["status"]["startTime"]);
+    device.nodlet(["delete", "pod", "web", "--now"]).ok();
 }
 
 #[test]

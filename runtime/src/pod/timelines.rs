@@ -3,6 +3,7 @@
 mod admission;
 mod ephemeral;
 mod gates;
+mod handover;
 mod hooks;
 mod init;
 mod replacement;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::Ipv4Addr;
 
+use nodlet_runtime::network::hardware_address;
 use nodlet_runtime::network::netlink::{Netlink, link_index};
 use nodlet_runtime::supervisor::LAST_WORDS;
 use nodlet_runtime::supervisor::client::{Supervisor, SupervisorError, SupervisorEvent};
@@ -49,7 +50,9 @@ fn bridge(name: &str) -> Netlink {
     let _ = netlink.remove_link(name);
     netlink.add_bridge(name).unwrap();
     let index = link_index(name).unwrap();
-    netlink.add_address(index, Ipv4Addr::new(10, 211, 7, 1), 24).unwrap();
+    let gateway = Ipv4Addr::new(10, 211, 7, 1);
+    netlink.set_hardware_address(index, hardware_address(gateway)).unwrap();
+    netlink.add_address(index, gateway, 24).unwrap();
     netlink.set_up(index).unwrap();
     netlink
 }

@@ -1,0 +1,133 @@
+//! Agents that are killed, and what the next one publishes. The simulator compares the status
+//! before and after each restart; these are the restarts that once told another story.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::*;
+use crate::spec::*;
+
+fn app(sim: &Sim) -> serde_json::Value {
+    sim.status(&uid())["containerStatuses"][0].clone()
+}
+
+#[test]
+fn a_running_pod_that_is_deleted_goes_on_running_under_the_next_agent() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(20));
+    sim.unwant(&uid(), Some(secs(30)));
+    sim.run_until(secs(25));
+    sim.restart_agent();
+    assert_eq!(phase(&sim), "Running");
+    // With its whole grace again.
+    sim.run_until(secs(54));
+    assert!(!sim.is_gone(&uid()));
+    sim.run_until(secs(60));
+    assert!(sim.is_gone(&uid()));
+}
+
+#[test]
+fn restarts_of_what_cannot_be_executed_are_counted_on_by_the_next_agent() {
+    let fate = |_: &str, _: u32| Fate::FailsToStart(StartFailureReason::RunContainerError);
+    let mut sim = Sim::new(pod(RestartPolicy::Always), fate);
+    sim.run_until(secs(200));
+    // Flash is spared, and knows of three runs.
+    let on_flash = sim.pods[0].record.as_ref().map(|record| record.containers[0].attempts);
+    assert_eq!((app(&sim)["restartCount"].clone(), on_flash), (json!(5), Some(3)));
+    sim.restart_agent();
+    sim.run_until(secs(201));
+    assert_eq!(app(&sim)["restartCount"], 6);
+    assert_eq!(app(&sim)["lastState"]["terminated"]["reason"], "StartError");
+}
+
+#[test]
+fn what_is_over_says_how_it_ended_before_under_the_next_agent_and_in_the_next_boot() {
+    let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, number| match number {
+        0 => Fate::Exits(7, secs(3)),
+        _ => Fate::Exits(0, secs(3)),
+    });
+    sim.run_until(secs(30));
+    let before = app(&sim);
+    assert_eq!(phase(&sim), "Succeeded");
+    assert_eq!(before["lastState"]["terminated"]["exitCode"], 7);
+    sim.restart_agent();
+    sim.run_until(secs(40));
+    assert_eq!(app(&sim), before);
+    sim.reboot();
+    sim.run_until(secs(50));
+    assert_eq!((&app(&sim)["state"], &app(&sim)["lastState"]), (&before["state"], &before["lastState"]));
+}
+
+#[test]
+fn the_last_two_ends_of_a_container_outlive_its_supervisor_and_its_agent() {
+    let done = |name: &str, number: u32| match (name, number) {
+        ("app", 0) => Fate::Exits(7, secs(1)),
+        ("app", _) => Fate::Exits(0, secs(1)),
+        _ => Fate::Runs,
+    };
+    let pod = pod(RestartPolicy::OnFailure).with([container("app"), container("stays")]);
+    let mut sim = Sim::new(pod, done);
+    sim.run_until(secs(9));
+    let before = app(&sim);
+    assert_eq!(before["lastState"]["terminated"]["exitCode"], 7);
+    sim.lose_sandbox(&uid());
+    // Nobody has heard of it.
+    sim.restart_agent();
+    sim.run_until(secs(20));
+    assert_eq!((&app(&sim)["state"], &app(&sim)["lastState"]), (&before["state"], &before["lastState"]));
+}
+
+#[test]
+fn what_was_deleted_by_force_is_not_shown_by_the_next_agent_and_its_successor_keeps_its_times() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(20));
+    sim.force_away(&uid());
+    let successor = sim.want(pod(RestartPolicy::Always).uid("u2"));
+    sim.run_until(secs(23));
+    sim.restart_agent();
+    assert_eq!(sim.status(&successor)["startTime"], "1970-01-01T00:00:20Z");
+    // What runs of it is an orphan.
+    sim.run_until(secs(30));
+    assert!(sim.is_gone(&uid()));
+    assert_eq!(sim.status(&successor)["phase"], "Running");
+    assert_eq!(sim.status(&successor)["startTime"], "1970-01-01T00:00:20Z");
+}
+
+#[test]
+fn a_container_that_a_probe_has_ended_begins_again_though_it_ended_well_and_another_agent_came() {
+    let mut probed = container("app");
+    probed.liveness_probe = Some(Probe { failure_threshold: 1, ..exec_probe() });
+    let unwell = |_: &str, _: ProbeKind, age: Duration| match age >= secs(5) {
+        true => ProbeResult::Failure("no".into()),
+        false => ProbeResult::Success,
+    };
+    let fate = |_: &str, number: u32| if number == 0 { Fate::Exits(0, secs(12)) } else { Fate::Runs };
+    let mut sim = Sim::new(pod(RestartPolicy::OnFailure).with([probed]), fate).probes(unwell);
+    // Asked to end at ten seconds, it takes its time.
+    sim.weather.latency = secs(4);
+    sim.run_until(secs(16));
+    sim.restart_agent();
+    sim.weather.latency = Duration::ZERO;
+    sim.run_until(secs(40));
+    assert!(sim.trace.contains("app#1 start"), "{}", sim.trace);
+}
+
+#[test]
+fn a_pod_that_never_restarts_is_told_of_no_other_sandbox() {
+    for (policy, is_told) in [(RestartPolicy::Never, false), (RestartPolicy::Always, true)] {
+        let mut sim = Sim::new(pod(policy), |_, _| Fate::Runs);
+        sim.run_until(secs(20));
+        sim.lose_sandbox(&uid());
+        sim.run_until(secs(40));
+        let told = sim.events.iter().any(|event| event.starts_with("SandboxChanged"));
+        assert_eq!(told, is_told, "{policy:?}: {:?}", sim.events);
+    }
+}
+
+#[test]
+fn an_agent_of_an_earlier_version_left_less_and_is_understood() {
+    let before = r#"{"conditions":[{"kind":"Ready","status":true,"since":{"ThisBoot":5}}],"given":[]}"#;
+    let status: FoundStatus = serde_json::from_str(before).expect("it is read");
+    assert_eq!((status.conditions.len(), status.state.is_none()), (1, true));
+}
