@@ -650,9 +650,19 @@ pub(crate) fn replay_program() -> PathBuf {
     beside_us("examples/replay")
 }
 
+/// Where [`beside_us`] looks instead of beside the running program: set by a program that is built for
+/// another target than what it runs.
+static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
+
+/// Names the directory of the programs that the harness runs. Only the first call counts.
+pub fn programs_are_in(dir: PathBuf) {
+    PROGRAMS.get_or_init(|| dir);
+}
+
 fn beside_us(program: &str) -> PathBuf {
-    let us = std::env::current_exe().expect("the kernel knows which program this is");
-    us.ancestors().skip(1).map(|dir| dir.join(program)).find(|path| path.is_file()).unwrap_or_else(|| {
+    let us = || std::env::current_exe().expect("the kernel knows which program this is");
+    let dir = PROGRAMS.get().cloned().or_else(|| us().parent().map(Path::to_owned)).unwrap_or_default();
+    dir.ancestors().map(|dir| dir.join(program)).find(|path| path.is_file()).unwrap_or_else(|| {
         panic!("{program} is not built; `cargo xtask check` builds what the tests need and runs them")
     })
 }

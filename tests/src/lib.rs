@@ -42,9 +42,10 @@ mod view;
 
 pub use binary::binary;
 pub use calls::{Calls, Counted};
-pub use device::{Device, Mount, Ran, demo_archive, demo_program, nodlet_program};
+pub use device::{Device, Mount, Ran, demo_archive, demo_program, nodlet_program, programs_are_in};
 pub use figures::{Holdings, Memory, Share, switches};
 pub use kubectl::Kubectl;
 pub use pod::{TestContainer, TestPod};
 pub use seed::{Seed, seed, shard};
 pub use terminal::Terminal;
+pub use trace::PtraceRequest;

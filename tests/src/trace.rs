@@ -242,14 +242,21 @@ impl Call {
 }
 
 fn call_of(pid: pid_t) -> Option<Call> {
-    const GET_SYSCALL_INFO: c_int = 0x420e;
+    const GET_SYSCALL_INFO: PtraceRequest = 0x420e;
     let mut call = Call::default();
     ptrace(GET_SYSCALL_INFO, pid, size_of::<Call>(), &raw mut call as usize).ok()?;
     Some(call)
 }
 
-fn ptrace(request: c_int, pid: pid_t, address: usize, data: usize) -> io::Result<()> {
+/// What ptrace(2) is asked for, which C libraries declare with different signs.
+#[cfg(target_env = "musl")]
+pub type PtraceRequest = c_int;
+/// What ptrace(2) is asked for, which C libraries declare with different signs.
+#[cfg(not(target_env = "musl"))]
+pub type PtraceRequest = libc::c_uint;
+
+fn ptrace(request: PtraceRequest, pid: pid_t, address: usize, data: usize) -> io::Result<()> {
     // SAFETY: who calls passes what the request wants: a number, or a pointer to room that lives.
-    let result = unsafe { libc::ptrace(request as _, pid, address, data) };
+    let result = unsafe { libc::ptrace(request, pid, address, data) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         return Err(Failure(format!("there is no measure {wrong:?}; there are {}", names.join(", "))));
     }
     setup::require_root()?;
-    run_command(cargo().args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
+    run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
     let program = match binary {
         // From where cargo was called, which is where a relative path is meant from.
         Some(path) => fs::canonicalize(path).map_err(|error| format!("failed to find {path}: {error}"))?,
@@ -125,13 +125,13 @@ fn measure(bench: &Bench, only: &[String]) -> Outcome {
 }
 
 fn build(profile: &str) -> Result<PathBuf, Failure> {
-    let mut build = cargo();
+    let mut build = cargo()?;
     build.args(["build", "--package", "nodlet"]);
     if profile == "release" {
         build.arg("--release");
     }
     run_command(&mut build)?;
-    Ok(built(profile, "nodlet"))
+    built(profile, "nodlet")
 }
 
 fn size(bench: &Bench) -> Outcome {

@@ -3,7 +3,10 @@
 //! fails, and never passes over what this machine cannot do. With `--install` it
 //! first gets what the tests need and this machine lacks.
 
-use crate::{Failure, Outcome, cargo, gates, go, guest, images, project, run as run_command, setup, usage};
+use crate::toolchain::{self, Part};
+use crate::{
+    Failure, Outcome, cargo, gates, go, guest, images, plain_cargo, project, run as run_command, setup, usage,
+};
 
 /// A step: its name, what it looks at, and the function.
 type Step = (&'static str, &'static str, fn() -> Outcome);
@@ -28,7 +31,6 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let chosen = |name: &str| arguments.is_empty() || arguments.iter().any(|wanted| *wanted == name);
     if !options.is_empty() {
         setup::run(&[])?;
-        gates::install()?;
     }
     // Asked first: nobody should learn it after ten minutes.
     if chosen("containers") {
@@ -48,17 +50,19 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 }
 
 fn fmt() -> Outcome {
-    run_command(cargo().args(["fmt", "--all", "--check"]))
+    toolchain::complete(&[Part::Rustfmt])?;
+    run_command(plain_cargo().args(["fmt", "--all", "--check"]))
 }
 
 fn clippy() -> Outcome {
-    run_command(cargo().args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
+    toolchain::complete(&[Part::Clippy])?;
+    run_command(cargo()?.args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
 }
 
 fn unit() -> Outcome {
     let seed = seed();
     eprintln!("NODLET_SEED={seed}");
-    let tests = &mut cargo();
+    let tests = &mut cargo()?;
     run_command(tests.args(["test", "--workspace", "--exclude", "nodlet-tests"]).env("NODLET_SEED", seed))
 }
 
@@ -88,10 +92,10 @@ fn containers() -> Outcome {
     go::KUBECTL.build(None)?;
     go::AGNHOST.build(None)?;
     images::build()?;
-    run_command(cargo().args(["build", "--package", "nodlet"]))?;
-    run_command(cargo().args(["build", "--package", "nodlet-runtime", "--example", "replay"]))?;
+    run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
+    run_command(cargo()?.args(["build", "--package", "nodlet-runtime", "--example", "replay"]))?;
     // All of them, also where one fails: who reads what CI printed has no second look.
-    run_command(cargo().args(["test", "--package", "nodlet-tests", "--no-fail-fast"]))
+    run_command(cargo()?.args(["test", "--package", "nodlet-tests", "--no-fail-fast"]))
 }
 
 #[cfg(test)]

@@ -11,18 +11,23 @@ use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::{Failure, Outcome, cargo, elf, line_of, misused, project, run as run_command, target_dir};
+use crate::toolchain::{self, Part};
+use crate::{
+    Failure, Outcome, cargo, elf, line_of, misused, plain_cargo, project, run as run_command, target_dir,
+};
 
 /// What a board is built for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) triple: &'static str,
+    /// As Rust calls its processor.
+    arch: &'static str,
     pub(crate) machine: u64,
 }
 
 pub(crate) const TARGETS: &[Target] = &[
-    Target { triple: "x86_64-unknown-linux-musl", machine: elf::EM_X86_64 },
-    Target { triple: "aarch64-unknown-linux-musl", machine: elf::EM_AARCH64 },
+    Target { triple: "x86_64-unknown-linux-musl", arch: "x86_64", machine: elf::EM_X86_64 },
+    Target { triple: "aarch64-unknown-linux-musl", arch: "aarch64", machine: elf::EM_AARCH64 },
 ];
 
 /// Flags beside what `.cargo/config.toml` says of each target, and for the shipped
@@ -36,7 +41,7 @@ fn shipped() -> Result<Vec<String>, Failure> {
     };
     let from_to = [
         (crates.join("registry/src"), "/crates"),
-        (rustlib()?.join("src/rust"), "/rust"),
+        (toolchain::rustlib()?.join("src/rust"), "/rust"),
         (project().to_owned(), "/nodlet"),
     ];
     let remapped = from_to.iter().map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
@@ -53,23 +58,16 @@ fn shipped() -> Result<Vec<String>, Failure> {
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (options, triples): (Vec<&String>, Vec<&String>) =
         arguments.iter().partition(|argument| argument.starts_with('-'));
-    let (mut with_tests, mut with_install) = (false, false);
-    for option in options {
-        match option.as_str() {
-            "--tests" => with_tests = true,
-            "--install" => with_install = true,
-            _ => return Err(misused("cross")),
-        }
-    }
+    let with_tests = match options.as_slice() {
+        [] => false,
+        [one] if *one == "--tests" => true,
+        _ => return Err(misused("cross")),
+    };
     let targets: Vec<&Target> = if triples.is_empty() {
         TARGETS.iter().collect()
     } else {
         triples.into_iter().map(|triple| target(triple)).collect::<Result<_, _>>()?
     };
-    if with_install {
-        install(&targets)?;
-    }
-    require(&targets)?;
     for target in targets {
         if with_tests {
             build_tests(target)?;
@@ -88,11 +86,26 @@ pub(crate) fn target(triple: &str) -> Result<&'static Target, Failure> {
     })
 }
 
+/// The target of this machine's own processor.
+pub(crate) fn host() -> Result<&'static Target, Failure> {
+    of_arch(std::env::consts::ARCH)
+}
+
+fn of_arch(arch: &str) -> Result<&'static Target, Failure> {
+    TARGETS.iter().find(|target| target.arch == arch).ok_or_else(|| {
+        let known: Vec<&str> = TARGETS.iter().map(|target| target.arch).collect();
+        Failure(format!(
+            "nodlet cannot be built on a machine for {arch} yet, only on {}",
+            known.join(" and ")
+        ))
+    })
+}
+
 /// Builds the program as it is shipped, looks at what came of it, and gives its path.
 pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
-    require(&[target])?;
+    complete(target)?;
     run_command(
-        cargo_for(target)
+        cargo_for(target)?
             .args(["rustc", "--release", "--locked", "--package", "nodlet"])
             .args(["-Zbuild-std=std,panic_abort", "-Zbuild-std-features=optimize_for_size"])
             .arg(format!("--config=target.{}.rustflags={:?}", target.triple, shipped()?))
@@ -134,13 +147,13 @@ fn build_tests(target: &Target) -> Outcome {
         ("nodlet-tests", "--bin", "demo", "demo"),
         ("nodlet-runtime", "--example", "replay", "examples/replay"),
     ] {
-        run_command(cargo_for(target).args(["build", "--locked", "--package", package, kind, name]))?;
+        run_command(cargo_for(target)?.args(["build", "--locked", "--package", package, kind, name]))?;
         let program = build_dir().join(target.triple).join("debug").join(file);
         elf::require_static(&fs::read(&program)?, target.machine)?;
         println!("{}", put(&program, &place.join(file))?.display());
     }
 
-    let mut build = cargo_for(target);
+    let mut build = cargo_for(target)?;
     build.args(["test", "--no-run", "--locked", "--workspace", "--exclude", "xtask"]);
     build.arg("--message-format=json-render-diagnostics");
     eprintln!("$ {}", line_of(&build));
@@ -188,15 +201,16 @@ fn place(target: &Target) -> PathBuf {
 /// whoever works here.
 pub(crate) fn cargo_for_triple(triple: &str) -> Result<Command, Failure> {
     let target = target(triple)?;
-    Ok(if triple == TARGETS[0].triple { cargo() } else { cargo_for(target) })
+    if triple == host()?.triple { cargo() } else { cargo_for(target) }
 }
 
-fn cargo_for(target: &Target) -> Command {
-    let mut command = cargo();
+fn cargo_for(target: &Target) -> Result<Command, Failure> {
+    toolchain::complete(&[Part::Library(target.triple)])?;
+    let mut command = plain_cargo();
     // Would take the place of what .cargo/config.toml says.
     command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     command.env("CARGO_TARGET_DIR", build_dir()).env("CARGO_BUILD_TARGET", target.triple);
-    command
+    Ok(command)
 }
 
 fn put(from: &Path, to: &Path) -> Result<PathBuf, Failure> {
@@ -209,50 +223,9 @@ fn put(from: &Path, to: &Path) -> Result<PathBuf, Failure> {
     Ok(to.to_owned())
 }
 
-/// Refuses, with the way on, where the toolchain lacks what a build needs.
-pub(crate) fn require(targets: &[&Target]) -> Outcome {
-    let wanting = wanting(targets)?;
-    if wanting.is_empty() {
-        return Ok(());
-    }
-    Err(Failure(format!(
-        "the toolchain is not complete: `{}`, or `cargo xtask cross --install`, which runs that",
-        wanting.join(" && ")
-    )))
-}
-
-/// Gets with rustup what the toolchain lacks.
-pub(crate) fn install(targets: &[&Target]) -> Outcome {
-    for line in wanting(targets)? {
-        let mut words = line.split_whitespace();
-        run_command(Command::new(words.next().unwrap_or_default()).args(words))?;
-    }
-    Ok(())
-}
-
-/// The commands that would complete the toolchain.
-fn wanting(targets: &[&Target]) -> Result<Vec<String>, Failure> {
-    let rustlib = rustlib()?;
-    let mut commands = Vec::new();
-    if !rustlib.join("src/rust/library/Cargo.lock").is_file() {
-        commands.push("rustup component add rust-src".to_owned());
-    }
-    for target in targets {
-        if !rustlib.join(target.triple).join("lib/self-contained/libc.a").is_file() {
-            commands.push(format!("rustup target add {}", target.triple));
-        }
-    }
-    Ok(commands)
-}
-
-/// Where the toolchain keeps its libraries, and rustup what it adds to them.
-fn rustlib() -> Result<PathBuf, Failure> {
-    let mut rustc = Command::new("rustc");
-    let output = rustc.args(["--print", "sysroot"]).current_dir(project()).output()?;
-    if !output.status.success() {
-        return Err(Failure(format!("{}: {}", line_of(&rustc), output.status)));
-    }
-    Ok(Path::new(String::from_utf8(output.stdout)?.trim()).join("lib/rustlib"))
+/// Adds to the toolchain what [`build`] needs for a target.
+pub(crate) fn complete(target: &Target) -> Outcome {
+    toolchain::complete(&[Part::Source, Part::Library(target.triple)])
 }
 
 #[cfg(test)]
@@ -264,6 +237,14 @@ mod tests {
         assert_eq!(target("aarch64-unknown-linux-musl").unwrap().machine, elf::EM_AARCH64);
         let why = target("z80-unknown-linux-musl").unwrap_err().0;
         assert!(why.contains("z80") && why.contains("x86_64-unknown-linux-musl"), "{why}");
+    }
+
+    #[test]
+    fn each_processor_that_a_board_may_have_can_be_the_hosts() {
+        assert_eq!(of_arch("x86_64").unwrap().triple, "x86_64-unknown-linux-musl");
+        assert_eq!(of_arch("aarch64").unwrap().triple, "aarch64-unknown-linux-musl");
+        assert!(of_arch("z80").unwrap_err().0.contains("z80 yet, only on x86_64 and aarch64"));
+        assert!(host().unwrap().triple.starts_with(std::env::consts::ARCH));
     }
 
     #[test]

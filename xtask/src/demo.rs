@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     };
     setup::require_root()?;
     say("Building nodlet and an image to run (some minutes the first time)");
-    run_command(cargo().args(["build", "--package", "nodlet"]))?;
+    run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
     let archive = image::build()?;
 
     let mut show = Show::new()?;
@@ -50,7 +50,7 @@ struct Show {
 impl Show {
     fn new() -> Result<Self, Failure> {
         let root = work("demo")?;
-        let show = Self { nodlet: built("debug", "nodlet"), root, agent: None };
+        let show = Self { nodlet: built("debug", "nodlet")?, root, agent: None };
         // An earlier one may have been kept, or cut off.
         if show.root.join("run").exists() {
             show.quietly(&["down"])?;

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::{Failure, Outcome, cargo, elf, line_of, project, run as run_command, target_dir, work};
+use crate::{Failure, Outcome, elf, line_of, plain_cargo, project, run as run_command, target_dir, work};
 
 pub(crate) fn run(_: &[String]) -> Outcome {
     let program = build()?;
@@ -31,17 +31,17 @@ fn build() -> Result<std::path::PathBuf, Failure> {
     }
     copy_source(&source)?;
     let cargo = || {
-        let mut command = cargo();
-        command.current_dir(&source).env("CARGO_HOME", &home).env("CARGO_BUILD_TARGET", &host);
+        let mut command = plain_cargo();
+        command.current_dir(&source).env("CARGO_HOME", &home);
         command.env("CARGO_TARGET_DIR", target_dir().join("distribution"));
-        for ours in ["RUSTC_BOOTSTRAP", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
+        for ours in ["CARGO_BUILD_TARGET", "RUSTC_BOOTSTRAP", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
             command.env_remove(ours);
         }
         command
     };
     run_command(cargo().args(["fetch", "--locked", "--target"]).arg(&host))?;
     run_command(cargo().args(["build", "--release", "--locked", "--offline", "--package", "nodlet"]))?;
-    Ok(target_dir().join("distribution").join(host).join("release/nodlet"))
+    Ok(target_dir().join("distribution/release/nodlet"))
 }
 
 /// What git knows of, as it is here now.

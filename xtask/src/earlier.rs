@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{Failure, Outcome, cargo, project, run as run_command, work};
+use crate::{Failure, Outcome, cargo, cross, project, run as run_command, work};
 
 /// A commit.
 pub(crate) struct Earlier(&'static str);
@@ -29,7 +29,7 @@ impl Earlier {
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&source)?;
         extract(self.0, &source)?;
-        run_command(cargo().current_dir(&source).env("CARGO_TARGET_DIR", &target).args([
+        run_command(cargo()?.current_dir(&source).env("CARGO_TARGET_DIR", &target).args([
             "build",
             "--locked",
             "--package",
@@ -37,7 +37,7 @@ impl Earlier {
         ]))?;
         // The last thing, so that what is there is whole.
         let aside = dir.join("nodlet.new");
-        std::fs::copy(target.join("x86_64-unknown-linux-musl/debug/nodlet"), &aside)?;
+        std::fs::copy(target.join(cross::host()?.triple).join("debug/nodlet"), &aside)?;
         std::fs::rename(&aside, &built)?;
         std::fs::remove_dir_all(&target)?;
         Ok(built)

@@ -199,7 +199,7 @@ const MEMORY_MIB: u32 = 3072;
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (processor, arguments) = match arguments {
         [flag, triple, rest @ ..] if flag == "--target" => (processor(triple)?, rest),
-        rest => (&PROCESSORS[0], rest),
+        rest => (host()?, rest),
     };
     let Some((name, words)) = arguments.split_first() else { return boot_all(processor, &always()) };
     let guest = GUESTS.iter().find(|guest| guest.name == name).ok_or_else(|| {
@@ -216,16 +216,28 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 
 /// Those that are a step of the check.
 pub(crate) fn check() -> Outcome {
-    boot_all(&PROCESSORS[0], &always())
+    boot_all(host()?, &always())
 }
 
-/// Every guest, with every processor; but systemd with the first alone, for whose programs
-/// debootstrap runs here.
+/// Every guest, with every processor; but systemd only with this machine's own, whose programs
+/// debootstrap can run here.
 pub(crate) fn whole() -> Outcome {
-    PROCESSORS.iter().enumerate().try_for_each(|(number, processor)| {
-        let all: Vec<&Guest<'_>> = GUESTS.iter().filter(|guest| number == 0 || !guest.systemd).collect();
+    let ours = host()?.triple;
+    PROCESSORS.iter().try_for_each(|processor| {
+        let native = processor.triple == ours;
+        let all: Vec<&Guest<'_>> = GUESTS.iter().filter(|guest| native || !guest.systemd).collect();
         boot_all(processor, &all)
     })
+}
+
+/// The program that boots guests with this machine's processor, and the Debian package that brings it.
+pub(crate) fn emulator() -> Option<(&'static str, &'static str)> {
+    host().ok().map(|processor| (processor.qemu, processor.package))
+}
+
+/// This machine's own.
+fn host() -> Result<&'static Processor, Failure> {
+    processor(cross::host()?.triple)
 }
 
 fn always() -> Vec<&'static Guest<'static>> {
@@ -257,7 +269,8 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>]) -> Outcome {
         let begun = Instant::now();
         let initramfs = dir.join(format!("{}.cpio", guest.name));
         let system = if guest.systemd { Some(systemd::get(processor.debian)?) } else { None };
-        guest.write_initramfs(&initramfs, &kernel, &programs, system.as_deref())?;
+        let system = system.as_deref().map(|dir| (dir, processor.console));
+        guest.write_initramfs(&initramfs, &kernel, &programs, system)?;
         let log = dir.join(format!("{}.log", guest.name));
         let said = guest.boot(processor, &kernel, &initramfs, &log)?;
         fs::remove_file(&initramfs)?;
@@ -324,7 +337,7 @@ impl Guest<'_> {
         path: &Path,
         kernel: &Kernel,
         programs: &BTreeMap<String, PathBuf>,
-        system: Option<&Path>,
+        system: Option<(&Path, &str)>,
     ) -> Outcome {
         let failed = |error: io::Error| Failure(format!("failed to write {}: {error}", path.display()));
         let program = |name: &str| {
@@ -337,8 +350,8 @@ impl Guest<'_> {
             wanted.extend(run.split(' ').next());
         }
         let mut cpio = Cpio::new(BufWriter::new(File::create(path).map_err(failed)?));
-        if let Some(system) = system {
-            systemd::install(&mut cpio, system, &fs::read(program("nodlet")?)?).map_err(failed)?;
+        if let Some((system, console)) = system {
+            systemd::install(&mut cpio, system, console, &fs::read(program("nodlet")?)?).map_err(failed)?;
         } else {
             cpio.file("/bin/busybox", 0o755, &fs::read(program("busybox")?)?).map_err(failed)?;
         }

@@ -18,8 +18,8 @@ pub(crate) fn run(_: &[String]) -> Outcome {
 
 /// Builds both archives and gives the path of the OCI one.
 pub(crate) fn build() -> Result<PathBuf, Failure> {
-    run_command(cargo().args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
-    let program = std::fs::read(built("debug", "demo"))?;
+    run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
+    let program = std::fs::read(built("debug", "demo")?)?;
     let image = Image::demo(REFERENCE, &program);
     let dir = work("images")?;
     image.write_docker_archive(&dir.join("demo.docker.tar"))?;

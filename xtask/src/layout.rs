@@ -352,7 +352,7 @@ impl<'a> Tracer<'a> {
     }
 }
 
-fn ptrace(request: libc::c_int, pid: i32, data: usize) -> Outcome {
+fn ptrace(request: nodlet_tests::PtraceRequest, pid: i32, data: usize) -> Outcome {
     // SAFETY: none of the requests that come here has the kernel write to our memory.
     match unsafe { libc::ptrace(request, pid, 0, data) } {
         -1 => Err(io::Error::last_os_error().into()),

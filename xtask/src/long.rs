@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                     build()?;
                 }
                 let rounds = rounds.clone().unwrap_or_else(|| default.to_string());
-                let mut cargo = cargo();
+                let mut cargo = cargo()?;
                 if let Test::Guided(..) = test {
                     counting(&mut cargo);
                 }
@@ -126,7 +126,7 @@ fn is_shard(text: &str) -> bool {
 
 fn kills(shard: &str) -> Outcome {
     build()?;
-    let mut tests = ignored(&["kill", "steps"]);
+    let mut tests = ignored(&["kill", "steps"])?;
     tests.env("NODLET_SHARD", shard);
     run_command(&mut tests)
 }
@@ -134,7 +134,7 @@ fn kills(shard: &str) -> Outcome {
 fn upgrade() -> Outcome {
     build()?;
     for earlier in earlier::ALL {
-        run_command(ignored(&["upgrade"]).env("NODLET_EARLIER", earlier.build()?))?;
+        run_command(ignored(&["upgrade"])?.env("NODLET_EARLIER", earlier.build()?))?;
     }
     Ok(())
 }
@@ -142,20 +142,20 @@ fn upgrade() -> Outcome {
 /// What the tests with real containers run.
 fn build() -> Outcome {
     setup::require_root()?;
-    run_command(cargo().args(["build", "--package", "nodlet"]))?;
-    run_command(cargo().args(["build", "--package", "nodlet-runtime", "--example", "replay"]))
+    run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
+    run_command(cargo()?.args(["build", "--package", "nodlet-runtime", "--example", "replay"]))
 }
 
 /// The tests of these files that `check` passes over, with what they print.
-fn ignored(files: &[&str]) -> Command {
-    let mut command = cargo();
+fn ignored(files: &[&str]) -> Result<Command, Failure> {
+    let mut command = cargo()?;
     command.args(["test", "--package", "nodlet-tests"]);
     for file in files {
         command.args(["--test", file]);
     }
     // One after another: each makes use of the whole machine by itself.
     command.args(["--", "--ignored", "--nocapture", "--test-threads=1"]);
-    command
+    Ok(command)
 }
 
 #[cfg(test)]

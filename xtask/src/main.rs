@@ -17,11 +17,13 @@ mod go;
 mod guest;
 mod image;
 mod images;
+#[cfg(target_arch = "x86_64")]
 mod layout;
 mod long;
 mod schema;
 mod setup;
 mod sizes;
+mod toolchain;
 
 /// A task: its name, the arguments it takes, what it does in a line, and the function.
 type Task = (&'static str, &'static str, &'static str, fn(&[String]) -> Outcome);
@@ -38,7 +40,7 @@ const TASKS: &[Task] = &[
     ),
     (
         "cross",
-        "[--install] [--tests] [TARGET]...",
+        "[--tests] [TARGET]...",
         "static binaries for boards, into target/cross; --tests: what tests them there",
         cross::run,
     ),
@@ -66,6 +68,8 @@ const TASKS: &[Task] = &[
         "bytes, memory, system calls and wake-ups, held against xtask/budgets.toml",
         gates::run,
     ),
+    // Follows programs by breakpoints of x86-64.
+    #[cfg(target_arch = "x86_64")]
     (
         "layout",
         "",
@@ -121,6 +125,10 @@ fn main() -> ExitCode {
         println!("{}\n{what}", usage(name));
         return ExitCode::SUCCESS;
     }
+    // xtask is built for another target than what it builds and runs.
+    if let Ok(nodlet) = built("debug", "nodlet") {
+        nodlet_tests::programs_are_in(nodlet.with_file_name(""));
+    }
     match perform(task, rest) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(why)) => {
@@ -168,8 +176,15 @@ fn work(name: &str) -> Result<PathBuf, Failure> {
     Ok(dir)
 }
 
-/// `cargo`, as it was called for this task, in the top of the repository.
-fn cargo() -> Command {
+/// `cargo` in the top of the repository, which builds for the musl target of this machine's processor.
+fn cargo() -> Result<Command, Failure> {
+    let mut command = plain_cargo();
+    command.env("CARGO_BUILD_TARGET", toolchain::host()?.triple);
+    Ok(command)
+}
+
+/// `cargo`, as it was called for this task, in the top of the repository, for a target still to be chosen.
+fn plain_cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(project());
     command
@@ -188,9 +203,9 @@ fn line_of(command: &Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// The file that `cargo build` leaves for a program of this workspace.
-fn built(profile: &str, program: &str) -> PathBuf {
-    target_dir().join("x86_64-unknown-linux-musl").join(profile).join(program)
+/// The file that [`cargo`] leaves for a program of this workspace.
+fn built(profile: &str, program: &str) -> Result<PathBuf, Failure> {
+    Ok(target_dir().join(cross::host()?.triple).join(profile).join(program))
 }
 
 fn target_dir() -> PathBuf {

@@ -32,7 +32,7 @@ pub(super) fn run(_: &[String]) -> Outcome {
     // The page is printed by the test that also checks it, because the verdicts
     // are code of the runtime.
     run_command(
-        cargo()
+        cargo()?
             .args(["test", "--package", "nodlet-runtime", "--lib", "docs_pods_md"])
             .env("NODLET_WRITE_DOCS", "1"),
     )

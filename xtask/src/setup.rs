@@ -7,7 +7,7 @@
 
 use std::process::Command;
 
-use crate::{Failure, Outcome, run as run_command};
+use crate::{Failure, Outcome, guest, run as run_command};
 
 /// A program and the Debian package that brings it.
 const TOOLS: &[(&str, &str)] = &[
@@ -20,7 +20,6 @@ const TOOLS: &[(&str, &str)] = &[
     ("umoci", "umoci"),
     ("dpkg-deb", "dpkg"),
     ("gzip", "gzip"),
-    ("qemu-system-x86_64", "qemu-system-x86"),
     ("xz", "xz-utils"),
     ("debootstrap", "debootstrap"),
     ("ip", "iproute2"),
@@ -76,7 +75,7 @@ pub(crate) fn require_root() -> Outcome {
 }
 
 fn missing() -> Vec<(&'static str, &'static str)> {
-    TOOLS.iter().filter(|(program, _)| !in_path(program)).copied().collect()
+    TOOLS.iter().copied().chain(guest::emulator()).filter(|(program, _)| !in_path(program)).collect()
 }
 
 fn in_path(program: &str) -> bool {

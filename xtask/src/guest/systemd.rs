@@ -65,7 +65,12 @@ pub(super) fn get(processor: &str) -> Result<PathBuf, Failure> {
 }
 
 /// Adds the system and nodlet to what a guest boots.
-pub(super) fn install<W: Write>(cpio: &mut Cpio<W>, system: &Path, nodlet: &[u8]) -> io::Result<()> {
+pub(super) fn install<W: Write>(
+    cpio: &mut Cpio<W>,
+    system: &Path,
+    console: &str,
+    nodlet: &[u8],
+) -> io::Result<()> {
     cpio.tree(system, EMPTY)?;
     cpio.file("/usr/bin/nodlet", 0o755, nodlet)?;
     for (name, path) in OURS {
@@ -78,5 +83,5 @@ pub(super) fn install<W: Write>(cpio: &mut Cpio<W>, system: &Path, nodlet: &[u8]
     cpio.link("/etc/systemd/system/multi-user.target.wants/guest.service", "../guest.service")?;
     cpio.link("/etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target")?;
     // The console is the tests'.
-    cpio.link("/etc/systemd/system/serial-getty@ttyS0.service", "/dev/null")
+    cpio.link(&format!("/etc/systemd/system/serial-getty@{console}.service"), "/dev/null")
 }

@@ -1,0 +1,188 @@
+//! What the tasks need from the Rust toolchain: the musl target of this machine's
+//! processor, and components such as clippy. Missing parts are added with rustup, also
+//! where rustup is configured to install nothing by itself (`RUSTUP_AUTO_INSTALL=0`).
+//! Where there is no rustup, or it manages another compiler, the error says what to install.
+//!
+//! xtask itself is built for the host's own target (`.cargo/config.toml`), so it runs before
+//! any of this is installed. It never installs a toolchain: cargo, which runs it, is part of one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use crate::cross::{self, Target};
+use crate::{Failure, Outcome, line_of, plain_cargo, project, run as run_command};
+
+/// What rustup can add to a toolchain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Clippy,
+    Rustfmt,
+    /// The source of the standard library, for `-Zbuild-std`.
+    Source,
+    /// The compiled standard library for a target.
+    Library(&'static str),
+}
+
+impl Part {
+    /// The arguments of rustup that add it.
+    fn arguments(self) -> [&'static str; 3] {
+        match self {
+            Part::Clippy => ["component", "add", "clippy"],
+            Part::Rustfmt => ["component", "add", "rustfmt"],
+            Part::Source => ["component", "add", "rust-src"],
+            Part::Library(triple) => ["target", "add", triple],
+        }
+    }
+
+    fn exists(self) -> Result<bool, Failure> {
+        match self {
+            Part::Clippy => succeeds(plain_cargo().args(["clippy", "--version"])),
+            Part::Rustfmt => succeeds(plain_cargo().args(["fmt", "--version"])),
+            Part::Source => Ok(rustlib()?.join("src/rust/library/Cargo.lock").is_file()),
+            Part::Library(triple) => Ok(has_core(&rustlib()?.join(triple).join("lib"))),
+        }
+    }
+}
+
+/// Adds the parts that the toolchain lacks.
+pub(crate) fn complete(parts: &[Part]) -> Outcome {
+    let missing = missing(parts)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let added = missing.iter().try_for_each(|part| {
+        run_command(Command::new("rustup").args(part.arguments()).current_dir(project()))
+    });
+    let missing = self::missing(&missing)?;
+    if missing.is_empty() { Ok(()) } else { Err(lacking(&missing, added, &sysroot()?)) }
+}
+
+fn missing(parts: &[Part]) -> Result<Vec<Part>, Failure> {
+    let mut missing = Vec::new();
+    for part in parts {
+        if !part.exists()? {
+            missing.push(*part);
+        }
+    }
+    Ok(missing)
+}
+
+/// The error for parts that are still missing after rustup was asked to add them.
+fn lacking(missing: &[Part], added: Outcome, sysroot: &Path) -> Failure {
+    let commands: Vec<String> =
+        missing.iter().map(|part| format!("rustup {}", part.arguments().join(" "))).collect();
+    let cause = match added {
+        Ok(()) => "rustup manages another toolchain".to_owned(),
+        Err(Failure(cause)) => cause,
+    };
+    Failure(format!(
+        "the Rust toolchain in {} is incomplete and could not be completed ({cause}): install rustup, let its \
+         `cargo` be the first in PATH, and run `{}`",
+        sysroot.display(),
+        commands.join(" && ")
+    ))
+}
+
+/// The target of this machine's processor that nodlet and its tests are built for, with its standard
+/// library installed. Plain `cargo build` in this checkout builds for it from then on.
+pub(crate) fn host() -> Result<&'static Target, Failure> {
+    static HOST: OnceLock<&Target> = OnceLock::new();
+    if let Some(host) = HOST.get() {
+        return Ok(host);
+    }
+    let host = cross::host()?;
+    complete(&[Part::Library(host.triple)])?;
+    write_default(&project().join(".cargo/host.toml"), host.triple)?;
+    Ok(HOST.get_or_init(|| host))
+}
+
+/// Writes the file that `.cargo/config.toml` includes, if it has other content.
+fn write_default(file: &Path, triple: &str) -> Outcome {
+    let text = format!("# Written by `cargo xtask`.\n[build]\ntarget = \"{triple}\"\n");
+    if fs::read_to_string(file).is_ok_and(|present| present == text) {
+        return Ok(());
+    }
+    fs::write(file, text).map_err(|error| format!("failed to write {}: {error}", file.display()).into())
+}
+
+/// Where the toolchain keeps its libraries, and rustup what it adds to them.
+pub(crate) fn rustlib() -> Result<PathBuf, Failure> {
+    Ok(sysroot()?.join("lib/rustlib"))
+}
+
+fn sysroot() -> Result<PathBuf, Failure> {
+    let mut rustc = Command::new("rustc");
+    let output = rustc.args(["--print", "sysroot"]).current_dir(project()).output()?;
+    if !output.status.success() {
+        return Err(Failure(format!("{}: {}", line_of(&rustc), output.status)));
+    }
+    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
+}
+
+/// Whether a directory has a compiled `core`, of which each standard library has one.
+fn has_core(dir: &Path) -> bool {
+    let mut entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.any(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.starts_with("libcore-") && name.ends_with(".rlib")
+    })
+}
+
+fn succeeds(command: &mut Command) -> Result<bool, Failure> {
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    Ok(status.map_err(|error| format!("failed to run {}: {error}", line_of(command)))?.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_toolchain_that_stays_incomplete_is_an_error_with_the_command_that_completes_it() {
+        let missing = [Part::Library("aarch64-unknown-linux-musl"), Part::Clippy];
+        for (added, cause) in [
+            (Ok(()), "rustup manages another toolchain"),
+            (Err(Failure("failed to run rustup target add: No such file".into())), "No such file"),
+        ] {
+            let Failure(why) = lacking(&missing, added, Path::new("/usr"));
+            let command = "`rustup target add aarch64-unknown-linux-musl && rustup component add clippy`";
+            for part in [cause, "toolchain in /usr is incomplete", "install rustup", command] {
+                assert!(why.contains(part), "{why}");
+            }
+            assert!(!why.contains('\n') && !why.contains(". "), "one sentence: {why}");
+        }
+    }
+
+    #[test]
+    fn a_target_is_installed_where_its_core_is() {
+        assert!(Part::Library(cross::host().unwrap().triple).exists().unwrap());
+        assert!(!Part::Library("z80-unknown-linux-musl").exists().unwrap());
+    }
+
+    #[test]
+    fn the_default_target_is_written_again_only_where_it_is_another() {
+        let dir = std::env::temp_dir().join(format!("xtask-toolchain-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("host.toml");
+        write_default(&file, "x86_64-unknown-linux-musl").unwrap();
+        assert!(fs::read_to_string(&file).unwrap().contains("target = \"x86_64-unknown-linux-musl\""));
+        let written = fs::metadata(&file).unwrap().modified().unwrap();
+        write_default(&file, "x86_64-unknown-linux-musl").unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), written);
+        write_default(&file, "aarch64-unknown-linux-musl").unwrap();
+        assert!(fs::read_to_string(&file).unwrap().contains("target = \"aarch64-unknown-linux-musl\""));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// Each processor that a board may have can also be the developer's machine: nothing in
+    /// cargo's configuration names one of them for all.
+    #[test]
+    fn cargos_configuration_chooses_no_processor() {
+        let config = fs::read_to_string(project().join(".cargo/config.toml")).unwrap();
+        assert!(!config.contains("[build]"), "{config}");
+        let toolchain = fs::read_to_string(project().join("rust-toolchain.toml")).unwrap();
+        assert!(!toolchain.contains("targets"), "{toolchain}");
+    }
+}
