@@ -4,9 +4,7 @@
 //! first gets what the tests need and this machine lacks.
 
 use crate::toolchain::{self, Part};
-use crate::{
-    Failure, Outcome, cargo, gates, go, guest, images, plain_cargo, project, run as run_command, setup, usage,
-};
+use crate::{Failure, Outcome, cargo, gates, go, guest, images, project, run as run_command, setup, usage};
 
 /// A step: its name, what it looks at, and the function.
 type Step = (&'static str, &'static str, fn() -> Outcome);
@@ -33,6 +31,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         setup::run(&[])?;
     }
     // Asked first: nobody should learn it after ten minutes.
+    toolchain::complete(&[Part::Rustfmt, Part::Clippy])?;
+    toolchain::host()?;
     if chosen("containers") {
         setup::require()?;
     }
@@ -50,12 +50,10 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 }
 
 fn fmt() -> Outcome {
-    toolchain::complete(&[Part::Rustfmt])?;
-    run_command(plain_cargo().args(["fmt", "--all", "--check"]))
+    run_command(cargo()?.args(["fmt", "--all", "--check"]))
 }
 
 fn clippy() -> Outcome {
-    toolchain::complete(&[Part::Clippy])?;
     run_command(cargo()?.args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
 }
 

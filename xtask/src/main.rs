@@ -226,4 +226,38 @@ mod tests {
             assert!(why.contains(&usage(name)), "cargo xtask {name} --nonsense says: {why}");
         }
     }
+
+    /// Packages come from wherever the machine's own apt, cargo, rustup and go are configured to get
+    /// them: behind a proxy or on another continent that is elsewhere. The names of images' registries
+    /// are another matter: they are part of Kubernetes' grammar, and nothing is fetched from them.
+    #[test]
+    fn no_file_names_the_host_of_a_package_registry() {
+        // In parts, so that this file holds none of them.
+        const HOSTS: &[[&str; 2]] = &[
+            ["debian", ".org"],
+            ["ubuntu", ".com"],
+            ["static.rust", "-lang.org"],
+            ["index.crates", ".io"],
+            ["static.crates", ".io"],
+            ["proxy.golang", ".org"],
+            ["sum.golang", ".org"],
+            ["pypi", ".org"],
+            ["pythonhosted", ".org"],
+            ["npmjs", ".org"],
+        ];
+        let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(project()).output().unwrap();
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        let files: Vec<&str> = listed.split_terminator('\0').collect();
+        assert!(files.contains(&"xtask/src/main.rs"), "git lists the files of {}", project().display());
+        let mut found = Vec::new();
+        for file in files {
+            // No text, or deleted in the work tree.
+            let Ok(text) = std::fs::read_to_string(project().join(file)) else { continue };
+            for host in HOSTS.iter().map(|parts| parts.concat()) {
+                let lines = text.lines().enumerate().filter(|(_, line)| line.contains(&host));
+                found.extend(lines.map(|(number, _)| format!("{file}:{}: {host}", number + 1)));
+            }
+        }
+        assert!(found.is_empty(), "{}", found.join("\n"));
+    }
 }

@@ -1,6 +1,6 @@
 //! Packages of Debian for the guests, of a suite that is new enough whatever this
 //! machine runs: fetched once into `.work/kernel`, with lists of packages of our
-//! own. The machine's are not touched, and nothing is installed.
+//! own. The machine's apt is asked only where Debian is, and nothing is installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,30 @@ pub(super) fn only(dir: &Path, begin: &str) -> Result<PathBuf, Failure> {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begin)));
     found.next().ok_or_else(|| format!("{} has no {begin}*", dir.display()).into())
+}
+
+/// The URI of Debian's archive that this machine's apt uses, whichever suite it takes from there.
+pub(super) fn mirror() -> Result<String, Failure> {
+    let targets = || -> Result<Option<String>, Failure> {
+        let mut apt = Command::new("apt-get");
+        apt.args(["indextargets", "--format", "$(ORIGIN) $(LABEL) $(REPO_URI)", "Created-By: Packages"]);
+        let output = apt.output().map_err(|error| format!("failed to run apt-get: {error}"))?;
+        Ok(archive_among(&String::from_utf8_lossy(&output.stdout)).map(str::to_owned))
+    };
+    if let Some(uri) = targets()? {
+        return Ok(uri);
+    }
+    // apt knows whose a source is only once it has fetched its lists.
+    run_command(Command::new("apt-get").args(["-qq", "update"]))?;
+    targets()?.ok_or_else(|| {
+        Failure("apt on this machine has no source with the origin and label `Debian`: add one".into())
+    })
+}
+
+/// The first URI of Debian itself among lines of origin, label and URI: not of what is derived from
+/// it, nor of its security suites, which lie elsewhere.
+fn archive_among(targets: &str) -> Option<&str> {
+    targets.lines().find_map(|line| line.strip_prefix("Debian Debian "))
 }
 
 fn fetch(wanted: &str, processor: &str, dir: &Path) -> Outcome {
@@ -58,8 +82,9 @@ impl Apt {
         let _ = fs::remove_dir_all(dir);
         fs::create_dir_all(dir.join("lists/partial"))?;
         let sources = format!(
-            "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: {SUITE}\nComponents: main\n\
-             Architectures: {processor}\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+            "Types: deb\nURIs: {}\nSuites: {SUITE}\nComponents: main\n\
+             Architectures: {processor}\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n",
+            mirror()?
         );
         fs::write(dir.join("debian.sources"), sources)?;
         // What this machine does after its own updates, as removing what it fetched, is not for ours.
@@ -80,5 +105,22 @@ impl Apt {
         let mut command = Command::new(program);
         command.arg("-qq").arg("--config-file").arg(self.dir.join("apt.conf"));
         command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debians_archive_is_found_among_other_sources() {
+        let targets = "vendor Debian https://apt.example/tools/\n\
+                       Debian Debian-Security https://mirror.example/debian-security/\n\
+                       Debian Debian https://mirror.example/debian/\n\
+                       Debian Debian https://other.example/debian/\n";
+        assert_eq!(archive_among(targets), Some("https://mirror.example/debian/"));
+        // A source whose lists were never fetched has neither origin nor label.
+        assert_eq!(archive_among("  https://mirror.example/debian/\n"), None);
+        assert_eq!(archive_among(""), None);
     }
 }

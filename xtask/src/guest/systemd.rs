@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::cpio::Cpio;
+use super::debian;
 use crate::{Failure, project, run as run_command, work};
 
 /// With systemd 257: DelegateSubgroup= came with 254.
@@ -58,7 +59,7 @@ pub(super) fn get(processor: &str) -> Result<PathBuf, Failure> {
         let mut debootstrap = Command::new("debootstrap");
         debootstrap.args(["--variant=minbase", &format!("--arch={processor}")]);
         debootstrap.arg(format!("--include={PACKAGES}")).arg(SUITE).arg(&aside);
-        run_command(debootstrap.arg("http://deb.debian.org/debian").stdout(io::stderr()))?;
+        run_command(debootstrap.arg(debian::mirror()?).stdout(io::stderr()))?;
         fs::rename(&aside, &dir)?;
     }
     Ok(dir)
