@@ -20,6 +20,7 @@ use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::hierarchy::Hierarchies;
@@ -87,7 +88,16 @@ fn inside(path: &Path) -> Option<PathBuf> {
 /// The cgroup above `own` if it was delegated, else the top.
 fn delegated_to(own: &Path, unified: &Path) -> PathBuf {
     match own.parent() {
-        Some(parent) if is_delegated(&unified.join(parent)) => parent.to_owned(),
+        Some(parent) if is_delegated(&unified.join(parent)) => {
+            if is_ours(parent, unified) {
+                return parent.to_owned();
+            }
+            log::info!(
+                "/{} is delegated, but another user may change it: the cgroups of pods lie at the top",
+                parent.display()
+            );
+            PathBuf::new()
+        }
         Some(_) | None => {
             if is_delegated(&unified.join(own)) {
                 log::info!(
@@ -99,6 +109,14 @@ fn delegated_to(own: &Path, unified: &Path) -> PathBuf {
             PathBuf::new()
         }
     }
+}
+
+/// Whether this user alone owns the cgroup and those above it. The owner of a cgroup can mark it as
+/// delegated, freeze and limit what is below it: an agent that is started by `sudo` lies in the
+/// session of an ordinary user.
+fn is_ours(place: &Path, unified: &Path) -> bool {
+    let ours = nix::unistd::geteuid().as_raw();
+    place.ancestors().all(|above| fs::metadata(unified.join(above)).is_ok_and(|found| found.uid() == ours))
 }
 
 fn is_delegated(directory: &Path) -> bool {
@@ -232,6 +250,20 @@ mod tests {
         let written = fs::read_to_string(service.paths.cgroup_place()).unwrap();
         assert_eq!(written, format!("/{}\n", service.own.display()));
         assert_eq!(known(&service.unified, &service.paths), service.own);
+    }
+
+    #[test]
+    fn a_cgroup_that_another_user_may_change_is_not_taken_for_delegated() {
+        let service = Service::new("owned");
+        service.delegate();
+        let agent = service.own.join("agent");
+        let of = |owner: u32| std::os::unix::fs::chown(service.unified.join(&service.own), Some(owner), None);
+        of(1000).unwrap();
+        assert_eq!(service.choose(&agent), Path::new(""));
+        of(0).unwrap();
+        assert_eq!(service.choose(&agent), service.own);
+        of(1000).unwrap();
+        assert!(!is_ours(&agent, &service.unified), "one above it is another user's");
     }
 
     #[test]

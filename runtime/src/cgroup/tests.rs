@@ -309,12 +309,45 @@ fn a_kernel_without_cgroup_kill_kills_by_signals() {
     let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
     let mut child = spawn(&leaf, "while :; do sleep 1000 & done");
     until("it forks", || {
-        tree::walk(&leaf.unified()).len() == 1
-            && fs::read_to_string(leaf.unified().join("cgroup.procs")).unwrap().lines().count() > 8
+        fs::read_to_string(leaf.unified().join("cgroup.procs")).unwrap().lines().count() > 8
     });
     tree::kill_each(&leaf.unified()).unwrap();
     smol::block_on(cgroup.emptied());
     assert!(!child.wait().unwrap().success());
+}
+
+/// Makes cgroups in each other until their path is longer than any system call accepts, and runs a
+/// program in the last. Entered one by one: the program does that with its working directory.
+fn spawn_deep_below(cgroup: &Path) -> Child {
+    let script = "n=$(printf 'deep%.0s' $(seq 60)); for i in $(seq 30); do mkdir $n && cd $n || exit 1; done; \
+                  echo $$ > cgroup.procs; exec sleep 1000";
+    Command::new("bash").args(["-c", script]).current_dir(cgroup).spawn().unwrap()
+}
+
+#[test]
+fn a_tree_of_any_width_and_depth_is_killed_and_removed() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("deep", &["{}"])).unwrap();
+    let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
+    let wide = leaf.unified().join("a/b");
+    fs::create_dir_all(&wide).unwrap();
+    for number in 0..5000 {
+        fs::create_dir(wide.join(number.to_string())).unwrap();
+    }
+    let mut children = [spawn_deep_below(&leaf.unified()), spawn_deep_below(&wide)];
+    until("both are in the last of theirs", || {
+        children.iter().all(|child| {
+            fs::read_to_string(format!("/proc/{}/comm", child.id())).is_ok_and(|name| name == "sleep\n")
+        })
+    });
+    assert!(leaf.remove().is_err(), "processes are in it");
+    tree::kill_each(&leaf.unified()).unwrap();
+    smol::block_on(cgroup.emptied());
+    for child in &mut children {
+        assert!(!child.wait().unwrap().success());
+    }
+    cgroup.remove().unwrap();
+    assert!(!cgroup.unified().exists());
 }
 
 /// Joins a cgroup, starts a thread that goes on for ever, and ends its own, which is the first.

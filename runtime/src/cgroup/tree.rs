@@ -2,42 +2,34 @@
 //! is below one of them. By plain files: cgroups-rs makes a cgroup in every
 //! hierarchy that is mounted (in v2: with every controller on from the root
 //! down), kills in v2 only and waits inside a removal.
+//!
+//! A container that may write to its cgroup can make a tree of any width and depth below it, with
+//! paths that are longer than any system call accepts. Nothing here uses a path below the cgroup of
+//! a container: a tree is walked by one descriptor, which moves down by a name and up by `..`.
 
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::dir::{Dir, Type};
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, UnlinkatFlags, unlinkat};
 
 use super::CgroupError;
 use super::limits::keyed;
 
-/// How deep and how wide nodlet looks: a container with write access to its own
-/// cgroup can make a tree of any size.
-const MAX_CGROUPS: usize = 4096;
+/// Names of cgroups that are read at once before these cgroups are removed.
+const AT_ONCE: usize = 256;
 
 /// Times that all processes of a cgroup without `cgroup.kill` are killed. One
 /// is enough for a frozen tree.
 const KILLS: u32 = 16;
-
-/// The cgroups below `root` and itself, deepest last; empty if it is gone.
-pub(super) fn walk(root: &Path) -> Vec<PathBuf> {
-    let mut found = if root.is_dir() { vec![root.to_owned()] } else { Vec::new() };
-    let mut next = 0;
-    while let Some(directory) = found.get(next).cloned() {
-        next += 1;
-        // One that cannot be read is removed by the next who can.
-        found.extend(children(&directory).unwrap_or_default());
-        if found.len() > MAX_CGROUPS {
-            found.truncate(MAX_CGROUPS);
-            break;
-        }
-    }
-    found
-}
 
 /// The cgroups directly below `directory`.
 pub(super) fn children(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
@@ -76,16 +68,114 @@ pub(super) fn make_anew(directory: &Path) -> Result<(), CgroupError> {
     }
 }
 
-/// Removes the cgroup at `root` and all below it. Gone already is fine; a
+/// Removes the cgroup at `root` and all below it. A cgroup that does not exist is fine; a
 /// process in one of them is an error.
 pub(super) fn remove(root: &Path) -> Result<(), CgroupError> {
-    for directory in walk(root).iter().rev() {
-        match fs::remove_dir(directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            removed => removed.map_err(CgroupError::file("remove", directory))?,
+    remove_below(root).map_err(CgroupError::file("remove what is below", root))?;
+    match fs::remove_dir(root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(CgroupError::file("remove", root)),
+    }
+}
+
+fn remove_below(root: &Path) -> io::Result<()> {
+    let mut here = match open(root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    let mut way: Vec<CString> = Vec::new();
+    loop {
+        let children = children_of(&here, Some(AT_ONCE))?;
+        match children.iter().find(|child| remove_in(&here, child).is_err()) {
+            // It has children, or a process: then removing it fails again, once it is left.
+            Some(child) => {
+                here = open_in(&here, child)?;
+                way.push(child.clone());
+            }
+            None if children.is_empty() => {
+                let Some(emptied) = way.pop() else { return Ok(()) };
+                here = open_in(&here, c"..")?;
+                remove_in(&here, &emptied)?;
+            }
+            None => {}
         }
     }
-    Ok(())
+}
+
+fn remove_in(directory: &OwnedFd, name: &CStr) -> io::Result<()> {
+    match unlinkat(Some(directory.as_raw_fd()), name, UnlinkatFlags::RemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Calls `visit` with the v2 cgroup at `root` and with each cgroup below it that contains a process.
+fn walk(root: &Path, mut visit: impl FnMut(&OwnedFd)) {
+    let Ok(mut here) = open(root) else { return };
+    // The cgroups that are still to be visited, for each level down to this one.
+    let mut left: Vec<Vec<CString>> = Vec::new();
+    loop {
+        visit(&here);
+        let mut children = children_of(&here, None).unwrap_or_default();
+        children.retain(|child| open_in(&here, child).is_ok_and(|child| is_populated(&child)));
+        left.push(children);
+        loop {
+            let Some(level) = left.last_mut() else { return };
+            match level.pop() {
+                Some(child) => {
+                    // A cgroup that has gone meanwhile has no process.
+                    if let Ok(below) = open_in(&here, &child) {
+                        here = below;
+                        break;
+                    }
+                }
+                None => {
+                    left.pop();
+                    let Ok(above) = open_in(&here, c"..") else { return };
+                    here = above;
+                }
+            }
+        }
+    }
+}
+
+fn is_populated(directory: &OwnedFd) -> bool {
+    read_in(directory, c"cgroup.events").is_ok_and(|text| keyed(&text, "populated") != Some(0))
+}
+
+/// The names of the cgroups in a directory; at most so many.
+fn children_of(directory: &OwnedFd, most: Option<usize>) -> io::Result<Vec<CString>> {
+    let mut listed = Dir::openat(Some(directory.as_raw_fd()), c".", DIRECTORY, Mode::empty())?;
+    let mut children = Vec::new();
+    for entry in listed.iter() {
+        let entry = entry?;
+        let name = entry.file_name();
+        if entry.file_type() == Some(Type::Directory) && name != c"." && name != c".." {
+            children.push(name.to_owned());
+        }
+        if most.is_some_and(|most| children.len() >= most) {
+            break;
+        }
+    }
+    Ok(children)
+}
+
+const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+fn open(directory: &Path) -> io::Result<OwnedFd> {
+    Ok(fs::OpenOptions::new().read(true).custom_flags(DIRECTORY.bits()).open(directory)?.into())
+}
+
+fn open_in(directory: &OwnedFd, name: &CStr) -> io::Result<OwnedFd> {
+    let opened = openat(Some(directory.as_raw_fd()), name, DIRECTORY, Mode::empty())?;
+    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(opened) })
+}
+
+fn read_in(directory: &OwnedFd, name: &CStr) -> io::Result<String> {
+    let opened = openat(Some(directory.as_raw_fd()), name, OFlag::O_CLOEXEC, Mode::empty())?;
+    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+    io::read_to_string(unsafe { fs::File::from_raw_fd(opened) })
 }
 
 /// Kills every process in the v2 cgroup at `root` and below.
@@ -107,13 +197,21 @@ pub(super) fn kill_all(root: &Path) -> Result<(), CgroupError> {
 /// and whoever kills a cgroup that is not empty does so again.
 const HEADLESS: usize = 1024;
 
+/// Descriptors of such processes that are open at the same time.
+const OPENED_AT_ONCE: usize = 64;
+
 /// Kills processes whose first thread has ended while others go on: `cgroup.kill` signals the
 /// first thread alone, which takes no signal any more.
 pub(crate) fn kill_headless(root: &Path) {
-    for pid in processes(root).into_iter().take(HEADLESS).filter(|pid| is_zombie(*pid)) {
-        let Some(process) = pidfd_open(pid) else { continue };
-        // Its number may have been another's when it was opened.
-        if processes(root).contains(&pid) {
+    let headless: Vec<Pid> =
+        processes(root).into_iter().take(HEADLESS).filter(|pid| is_zombie(*pid)).collect();
+    for pids in headless.chunks(OPENED_AT_ONCE) {
+        let opened: Vec<(Pid, OwnedFd)> =
+            pids.iter().filter_map(|pid| Some((*pid, pidfd_open(*pid)?))).collect();
+        // A number may have been another process's when it was opened. Asked once for all of them: the
+        // list of a cgroup with thousands of processes takes the kernel milliseconds.
+        let present = processes(root);
+        for (_, process) in opened.iter().filter(|(pid, _)| present.contains(pid)) {
             // SAFETY: pidfd_send_signal with a null siginfo reads nothing of ours. ESRCH: it has died.
             unsafe {
                 libc::syscall(
@@ -172,14 +270,14 @@ pub(super) fn freeze(root: &Path, frozen: bool) -> Result<(), CgroupError> {
 
 /// Processes in the v2 cgroup at `root` and below, as this PID namespace numbers them.
 fn processes(root: &Path) -> Vec<Pid> {
-    walk(root)
-        .iter()
-        .filter_map(|directory| fs::read_to_string(directory.join("cgroup.procs")).ok())
-        .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<i32>>())
+    let mut found = Vec::new();
+    walk(root, |directory| {
+        let text = read_in(directory, c"cgroup.procs").unwrap_or_default();
+        let pids = text.lines().filter_map(|line| line.parse().ok());
         // 0 is a process that this namespace does not see, and our own group to kill(2).
-        .filter(|pid| *pid > 0)
-        .map(Pid::from_raw)
-        .collect()
+        found.extend(pids.filter(|pid: &i32| *pid > 0).map(Pid::from_raw));
+    });
+    found
 }
 
 /// Whether a process is in the v2 cgroup at `root` or below; a cgroup that is gone has none.

@@ -32,6 +32,8 @@ mod attack;
 #[path = "../binary.rs"]
 #[allow(unreachable_pub, reason = "in the library it is reached")]
 mod binary;
+#[path = "demo/cgroup.rs"]
+mod cgroup;
 #[path = "demo/http.rs"]
 mod http;
 #[path = "demo/ipc.rs"]
@@ -53,7 +55,10 @@ load     hog MIB · hog-once FILE MIB · forks COUNT · spin · child STEP (and 
          daemon STEP (forked twice, in a session of its own)
 attack   bomb COUNT (that many processes, which all use the processor) · exhaust (as many as the kernel lets it)
          frame HEX (sent out of eth0 as it is)
-devices  mknod FILE MAJOR MINOR · open FILE
+devices  mknod FILE MAJOR MINOR · mknod-block FILE MAJOR MINOR · open FILE
+         devices MAJORS (which of them the filter lets pass)
+mounts   mount TYPE SOURCE DIR · remount DIR (to write)
+cgroups  writable DIR · mkdir DIR · rmdir DIR · wide-cgroups DIR COUNT · deep-cgroups DIR COUNT
 network  serve PORT DIR · listen PORT · datagrams PORT · mirror ADDRESS:PORT · deaf ADDRESS:PORT · get URL · connect HOST:PORT
 ipc      ipc sysv-make|sysv-has KEY · ipc posix-make|posix-has NAME
 ";
@@ -190,10 +195,19 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["child", step @ ..] => println!("{}", Command::new("/proc/self/exe").args(step).status()?),
         ["leave", step @ ..] => drop(Command::new("/proc/self/exe").args(step).spawn()?),
         ["daemon", step @ ..] => daemon(step)?,
-        ["mknod", file, major, minor] => {
+        ["mkdir", dir] => fs::create_dir(dir)?,
+        ["rmdir", dir] => fs::remove_dir(dir)?,
+        ["devices", majors] => cgroup::devices(majors.parse()?)?,
+        ["writable", dir] => cgroup::writable(Path::new(dir))?,
+        ["wide-cgroups", dir, count] => cgroup::wide(Path::new(dir), count.parse()?)?,
+        ["deep-cgroups", dir, count] => cgroup::deep(Path::new(dir), count.parse()?)?,
+        ["mount", kind, source, dir] => cgroup::mount_on(kind, source, Path::new(dir))?,
+        ["remount", dir] => cgroup::remount(Path::new(dir))?,
+        [how @ ("mknod" | "mknod-block"), file, major, minor] => {
             use nix::sys::stat::{Mode, SFlag, makedev, mknod};
             let device = makedev(major.parse()?, minor.parse()?);
-            mknod(*file, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), device)?;
+            let kind = if *how == "mknod" { SFlag::S_IFCHR } else { SFlag::S_IFBLK };
+            mknod(*file, kind, Mode::from_bits_truncate(0o666), device)?;
         }
         ["open", file] => drop(fs::File::open(file)?),
         ["spin"] => loop {

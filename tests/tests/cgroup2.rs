@@ -1,0 +1,341 @@
+//! Attacks on cgroup v2: what a container can do with its own cgroup, with devices and with the cgroups of
+//! others, by kind of privilege, and what that does to the agent. `docs/security.md` names these tests.
+//!
+//! `cargo xtask guest` runs these, in a machine of their own: see `src/guest.rs`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nodlet_tests::{Device, manifest};
+
+/// For what takes the emulated processor of a guest some time.
+const LONG: Duration = Duration::from_secs(300);
+
+/// A pod that runs beside the attacker: it must go on as it was.
+struct Witness {
+    device: Device,
+    born: String,
+    cgroup: PathBuf,
+}
+
+impl Witness {
+    fn start() -> Witness {
+        let device = Device::start();
+        let probe = "livenessProbe: {exec: {command: [/bin/demo, exit, \"0\"]}, periodSeconds: 2, timeoutSeconds: 60}\n\
+                     resources: {limits: {memory: 64Mi, cpu: \"1\"}}";
+        let container = manifest::container("app", "print up then sleep", probe);
+        device.write_manifest("witness.yaml", &manifest::pod_of("witness", &[container], ""));
+        device.pod("witness").wait_ready();
+        let born = device.pod("witness").born("app");
+        let cgroup = leaf(&device, "witness");
+        Witness { device, born, cgroup }
+    }
+
+    /// The pod never stopped, its limits are what they were, and the agent takes one more pod.
+    #[track_caller]
+    fn is_undisturbed(&self) {
+        let device = &self.device;
+        device.write_manifest("after.yaml", &manifest::pod("after", "sleep"));
+        device.wait_within(LONG, "one more pod to run", || device.pod("after").is_ready());
+        device.remove_manifest("after.yaml");
+        device.pod("after").wait_gone();
+        assert_eq!(device.pod("witness").born("app"), self.born, "the witness was started again");
+        assert_eq!(device.pod("witness").container("app").restart_count(), 0);
+        assert_eq!(read(&self.cgroup, "memory.max"), "67108864");
+        assert_eq!(read(&self.cgroup, "cpu.max"), "100000 100000");
+        assert_eq!(read(&self.cgroup, "cgroup.freeze"), "0");
+    }
+}
+
+/// A pod of one container that is never restarted, with more lines in its security context.
+fn attacker(steps: &str, security: &str) -> String {
+    let more =
+        format!("securityContext: {{{security}}}\nresources: {{limits: {{memory: 256Mi, cpu: \"1\"}}}}");
+    let container = manifest::container("app", steps, &more);
+    manifest::pod_of("attacker", &[container], "restartPolicy: Never\nterminationGracePeriodSeconds: 1")
+}
+
+/// The cgroup of the one container of a pod.
+fn leaf(device: &Device, pod: &str) -> PathBuf {
+    let uid = format!("pod{}", device.pod(pod).uid());
+    let groups = device.cgroups();
+    let found = groups.iter().find(|group| group.ends_with(format!("{uid}/app-0")));
+    found.unwrap_or_else(|| panic!("{pod} has no cgroup among {groups:?}")).clone()
+}
+
+fn read(cgroup: &Path, file: &str) -> String {
+    fs::read_to_string(cgroup.join(file)).expect("the cgroup is there").trim().to_owned()
+}
+
+/// Runs the attacker to its end and gives what it printed.
+fn run(device: &Device, steps: &str, security: &str) -> String {
+    device.write_manifest("attacker.yaml", &attacker(steps, security));
+    device.wait_within(LONG, "the attacker to end", || {
+        ["Succeeded", "Failed"].contains(&device.pod("attacker").phase().as_str())
+    });
+    let log = device.pod("attacker").logs("app");
+    device.remove_manifest("attacker.yaml");
+    device.pod("attacker").wait_gone();
+    log
+}
+
+/// The devices that every container has, to be opened in whatever way.
+fn allowed() -> BTreeSet<String> {
+    const MINORS: [u32; 16] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 63, 130, 255, 256, 1_048_575];
+    let terminals = MINORS.iter().map(|minor| format!("136:{minor}"));
+    let fixed = ["1:3", "1:5", "1:7", "1:8", "1:9", "5:0", "5:1", "5:2"].map(str::to_owned);
+    fixed.into_iter().chain(terminals).map(|device| format!("c {device} 0,1,2,3")).collect()
+}
+
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn the_device_filter_lets_pass_what_every_container_has_and_nothing_else() {
+    let device = Device::start();
+    let devices = |text: &str| -> BTreeSet<String> {
+        assert!(text.ends_with("no other\n"), "{text}");
+        text.lines().filter(|line| *line != "no other").map(str::to_owned).collect()
+    };
+    let log = run(&device, "devices 260", "");
+    assert_eq!(devices(&log), allowed());
+    // More rights than it needs, and no privilege: the filter asks for none.
+    let rights = "capabilities: {add: [MKNOD, SYS_ADMIN, SYS_RAWIO, DAC_OVERRIDE]}";
+    let steps = "devices 260 then mknod-block /disk 7 0 then child mount erofs /disk /mnt";
+    let log = run(&device, steps, rights);
+    let (list, mount) = log.split_once("no other\n").expect("it came to its end");
+    assert_eq!(devices(&format!("{list}no other\n")), allowed());
+    assert!(mount.contains("Operation not permitted"), "{mount}");
+
+    device.write_manifest("attacker.yaml", &attacker("print up then sleep", rights));
+    device.pod("attacker").wait_log("app", "up");
+    let exec = device.pod("attacker").exec("app", ["/bin/demo", "devices", "12"]).ok();
+    assert_eq!(devices(&exec), allowed().into_iter().filter(|one| !one.starts_with("c 136")).collect());
+}
+
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn a_container_sees_its_own_cgroup_alone_and_writes_nothing_there() {
+    let witness = Witness::start();
+    let device = &witness.device;
+    let steps = "writable /sys/fs/cgroup then cat /proc/self/cgroup then cat /proc/1/cgroup then mounts \
+                 then ls /sys/fs/cgroup/.. then child remount /sys/fs/cgroup then child mount cgroup2 none /mnt then print up then sleep";
+    device.write_manifest(
+        "attacker.yaml",
+        &attacker(steps, "capabilities: {add: [DAC_OVERRIDE, SYS_RESOURCE, KILL]}"),
+    );
+    device.pod("attacker").wait_log("app", "up");
+    let log = device.pod("attacker").logs("app");
+    let (files, rest) = log.split_once(" no other\n").expect("it looked at all");
+    assert!(files.starts_with("of ") && !files.contains('\n'), "{log}");
+    assert!(files[3..].parse::<u32>().expect("a number") > 20, "it has files: {files}");
+    assert!(rest.starts_with("0::/\n0::/\n"), "{rest}");
+    let mount = rest.lines().find(|line| line.contains(" - cgroup2 ")).expect("it is mounted");
+    let fields: Vec<&str> = mount.split(' ').collect();
+    assert_eq!((fields[3], fields[4]), ("/", "/sys/fs/cgroup"), "{mount}");
+    assert!(fields[5].contains("ro"), "{mount}");
+    assert!(!rest.contains("kubepods"), "{rest}");
+    assert_eq!(log.matches("Operation not permitted").count(), 2, "neither remount nor mount: {log}");
+    let exec = device.pod("attacker").exec("app", ["/bin/demo", "cat", "/proc/self/cgroup"]).ok();
+    assert!(exec.starts_with("0::/exec-"), "{exec}");
+    let exec = device.pod("attacker").exec("app", ["/bin/demo", "writable", "/sys/fs/cgroup"]).ok();
+    assert!(exec.starts_with("of ") && exec.ends_with(" no other\n"), "{exec}");
+    witness.is_undisturbed();
+}
+
+/// What `docs/security.md` says of CAP_SYS_ADMIN and of `privileged`: the container can change its own
+/// cgroup, limits among that, and ends itself; that of its pod and of others it does not reach.
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn who_may_write_to_its_cgroup_changes_and_ends_only_itself() {
+    let witness = Witness::start();
+    let device = &witness.device;
+    for (security, before) in [
+        ("capabilities: {add: [SYS_ADMIN]}", "remount /sys/fs/cgroup then "),
+        ("capabilities: {add: [SYS_ADMIN]}", "mount cgroup2 none /sys/fs/cgroup then "),
+        ("privileged: true", ""),
+    ] {
+        let steps = format!(
+            "{before}ls /sys/fs/cgroup then mount cgroup2 none /mnt then ls /mnt then mkdir /sys/fs/cgroup/own \
+             then write /sys/fs/cgroup/own/cgroup.procs 0 then cat /proc/self/cgroup \
+             then write /mnt/cgroup.procs 0 then cat /proc/self/cgroup then print up then sleep"
+        );
+        device.write_manifest("attacker.yaml", &attacker(&steps, security));
+        device.pod("attacker").wait_log("app", "up");
+        let log = device.pod("attacker").logs("app");
+        assert!(log.contains("0::/own\n0::/\n"), "{security}: {log}");
+        for other in ["kubepods", "supervisors", "nodlet-", "app-0"] {
+            assert!(!log.contains(other), "{security} sees {other}: {log}");
+        }
+        let own = leaf(device, "attacker");
+        let pod = own.parent().expect("the pod's").to_owned();
+        device.pod("attacker").exec("app", ["/bin/demo", "write", "/sys/fs/cgroup/cgroup.freeze", "1"]);
+        device.wait_for("it to be frozen", || read(&own, "cgroup.events").contains("frozen 1"));
+        assert_eq!(read(&pod, "memory.max"), "268435456", "the limit of the pod stays");
+        assert!(read(&pod, "cgroup.events").contains("populated 1"));
+        // Frozen as it is, it goes when it is to go.
+        device.remove_manifest("attacker.yaml");
+        device.pod("attacker").wait_gone();
+        assert!(!pod.exists(), "{}", pod.display());
+
+        let steps =
+            format!("{before}mount cgroup2 none /mnt then print up then write /mnt/cgroup.kill 1 then sleep");
+        let log = run(device, &steps, security);
+        assert_eq!(log, "up\n", "{security}");
+        witness.is_undisturbed();
+    }
+}
+
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn nothing_that_is_executed_stays_outside_of_the_cgroup_of_its_container() {
+    let witness = Witness::start();
+    let device = &witness.device;
+    device.write_manifest("attacker.yaml", &attacker("print up then daemon sleep then sleep", ""));
+    device.pod("attacker").wait_log("app", "up");
+    let own = leaf(device, "attacker");
+    let before: BTreeSet<u32> = all_processes();
+    for _ in 0..5 {
+        device.pod("attacker").exec("app", ["/bin/demo", "daemon", "sleep", "then", "leave", "sleep"]).ok();
+    }
+    let mut left = 0;
+    for pid in all_processes().difference(&before) {
+        let Ok(command) = fs::read(format!("/proc/{pid}/cmdline")) else { continue };
+        if command.starts_with(b"/bin/demo") || command.starts_with(b"/proc/self/exe") {
+            let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+            let inside = Path::new("/sys/fs/cgroup").join(cgroup.trim().trim_start_matches("0::/"));
+            assert!(
+                inside.starts_with(&own) || cgroup.contains(&device.pod("witness").uid()),
+                "{pid}: {cgroup}"
+            );
+            left += 1;
+        }
+    }
+    assert!(left >= 10, "{left} were left");
+    device.remove_manifest("attacker.yaml");
+    device.pod("attacker").wait_gone();
+    assert!(!own.exists());
+    witness.is_undisturbed();
+}
+
+fn all_processes() -> BTreeSet<u32> {
+    let entries = fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// A privileged container makes its cgroup a tree of whatever shape: what nodlet does with it must neither
+/// fail nor hold up others.
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn a_pod_goes_whatever_cgroups_its_privileged_container_has_made() {
+    let witness = Witness::start();
+    let device = &witness.device;
+    for (what, steps) in [
+        ("threaded", "mkdir /sys/fs/cgroup/t then write /sys/fs/cgroup/t/cgroup.type threaded"),
+        (
+            "frozen",
+            "mkdir /sys/fs/cgroup/f then leave write /sys/fs/cgroup/f/cgroup.procs 0 then sleep 1 \
+                    then write /sys/fs/cgroup/f/cgroup.freeze 1",
+        ),
+        ("closed", "write /sys/fs/cgroup/cgroup.max.descendants 0 then write /sys/fs/cgroup/pids.max 1"),
+        ("wide", "wide-cgroups /sys/fs/cgroup 6000"),
+        ("deep", "leave deep-cgroups /sys/fs/cgroup 30 then sleep 1"),
+        (
+            "both",
+            "mkdir /sys/fs/cgroup/a then mkdir /sys/fs/cgroup/a/b then wide-cgroups /sys/fs/cgroup/a/b 5000 \
+                  then wide-cgroups /sys/fs/cgroup/a 500 then leave deep-cgroups /sys/fs/cgroup/a 40 then sleep 1",
+        ),
+    ] {
+        let steps = format!("{steps} then print up then sleep");
+        device.write_manifest("attacker.yaml", &attacker(&steps, "privileged: true"));
+        device.wait_within(LONG, "the tree", || device.pod("attacker").logs("app").contains("up"));
+        let own = leaf(device, "attacker");
+        let pod = own.parent().expect("the pod's").to_owned();
+        device.remove_manifest("attacker.yaml");
+        device.wait_within(LONG, "the pod to be gone", || device.pod("attacker").object().is_none());
+        assert!(!pod.exists(), "{what}: {} stays\n{}", pod.display(), device.agent_log());
+        assert!(!device.agent_log().contains("failed to remove"), "{what}: {}", device.agent_log());
+        witness.is_undisturbed();
+    }
+}
+
+/// A privileged container that is in the way of its own probes: each takes a place that is given back.
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn a_container_that_spoils_the_cgroups_of_its_probes_takes_no_place_from_others() {
+    let witness = Witness::start();
+    let device = &witness.device;
+    let probe = "livenessProbe: {exec: {command: [/bin/demo, sleep]}, periodSeconds: 1, timeoutSeconds: 1, failureThreshold: 1000}\n\
+                 securityContext: {privileged: true}";
+    // It freezes, closes and occupies what probes are to be executed in.
+    let mut steps = String::new();
+    for id in 0..40 {
+        steps += &format!("mkdir /sys/fs/cgroup/exec-{id} then ");
+        steps += &match id % 2 {
+            0 => format!("write /sys/fs/cgroup/exec-{id}/cgroup.type threaded then "),
+            _ => format!("write /sys/fs/cgroup/exec-{id}/cgroup.freeze 1 then "),
+        };
+    }
+    let containers: Vec<String> = (0..4)
+        .map(|number| {
+            manifest::container(&format!("c{number}"), &format!("{steps}print up then sleep"), probe)
+        })
+        .collect();
+    device.write_manifest(
+        "attacker.yaml",
+        &manifest::pod_of("attacker", &containers, "terminationGracePeriodSeconds: 1"),
+    );
+    let failing =
+        || device.pod("attacker").events().iter().filter(|event| event.contains("Unhealthy")).count();
+    device.wait_within(LONG, "probes to fail", || failing() > 0);
+    witness.is_undisturbed();
+    device.remove_manifest("attacker.yaml");
+    device.pod("attacker").wait_gone();
+    witness.is_undisturbed();
+}
+
+/// A cgroup of a session of somebody, in which this process is until it is dropped.
+struct Session(PathBuf);
+
+impl Session {
+    /// Made, delegated as systemd says it, and entered.
+    fn enter() -> Session {
+        let session = Session(PathBuf::from("/sys/fs/cgroup/session"));
+        fs::create_dir_all(session.0.join("scope")).expect("it can be made");
+        let path = std::ffi::CString::new(session.0.to_str().expect("text")).expect("no NUL");
+        // SAFETY: both strings end in NUL, and the value is one byte long.
+        let set =
+            unsafe { libc::setxattr(path.as_ptr(), c"user.delegate".as_ptr(), c"1".as_ptr().cast(), 1, 0) };
+        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+        fs::write(session.0.join("scope/cgroup.procs"), "0").expect("we can go there");
+        session
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = fs::write("/sys/fs/cgroup/cgroup.procs", "0");
+        let _ = fs::remove_dir(self.0.join("scope")).and_then(|()| fs::remove_dir(&self.0));
+    }
+}
+
+/// Everybody may mark a directory of their own as delegated, the session of a user is theirs, and an
+/// agent that somebody starts by `sudo` is in one: pods do not go where an ordinary user rules.
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn a_cgroup_that_another_user_owns_is_not_taken_for_delegated() {
+    let session = Session::enter();
+    let mut device = Device::new();
+    let mut place_of = |owner: u32| {
+        chown(&session.0, Some(owner), Some(owner)).expect("it can be given");
+        device.start_agent();
+        let groups = device.cgroups();
+        device.nodlet(["down"]).ok();
+        device.agent_ended();
+        assert!(!groups.is_empty());
+        groups.into_iter().filter(|group| group.starts_with(&session.0)).count()
+    };
+    assert_eq!(place_of(1000), 0, "what another user delegates is not ours to use");
+    assert!(place_of(0) > 0, "what root delegates is");
+}
