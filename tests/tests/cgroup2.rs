@@ -25,7 +25,7 @@ impl Witness {
     fn start() -> Witness {
         let device = Device::start();
         let probe = "livenessProbe: {exec: {command: [/bin/demo, exit, \"0\"]}, periodSeconds: 2, timeoutSeconds: 60}\n\
-                     resources: {limits: {memory: 64Mi, cpu: \"1\"}}";
+                     resources: {requests: {cpu: 10m}, limits: {memory: 64Mi, cpu: \"1\"}}";
         let container = manifest::container("app", "print up then sleep", probe);
         device.write_manifest("witness.yaml", &manifest::pod_of("witness", &[container], ""));
         device.pod("witness").wait_ready();
@@ -52,8 +52,9 @@ impl Witness {
 
 /// A pod of one container that is never restarted, with more lines in its security context.
 fn attacker(steps: &str, security: &str) -> String {
-    let more =
-        format!("securityContext: {{{security}}}\nresources: {{limits: {{memory: 256Mi, cpu: \"1\"}}}}");
+    let more = format!(
+        "securityContext: {{{security}}}\nresources: {{requests: {{cpu: 10m}}, limits: {{memory: 256Mi, cpu: \"1\"}}}}"
+    );
     let container = manifest::container("app", steps, &more);
     manifest::pod_of("attacker", &[container], "restartPolicy: Never\nterminationGracePeriodSeconds: 1")
 }
@@ -102,7 +103,7 @@ fn the_device_filter_lets_pass_what_every_container_has_and_nothing_else() {
     assert_eq!(devices(&log), allowed());
     // More rights than it needs, and no privilege: the filter asks for none.
     let rights = "capabilities: {add: [MKNOD, SYS_ADMIN, SYS_RAWIO, DAC_OVERRIDE]}";
-    let steps = "devices 260 then mknod-block /disk 7 0 then child mount erofs /disk /mnt";
+    let steps = "devices 260 then mknod-block /disk 7 5 then child mount erofs /disk /mnt";
     let log = run(&device, steps, rights);
     let (list, mount) = log.split_once("no other\n").expect("it came to its end");
     assert_eq!(devices(&format!("{list}no other\n")), allowed());
@@ -144,11 +145,21 @@ fn a_container_sees_its_own_cgroup_alone_and_writes_nothing_there() {
     witness.is_undisturbed();
 }
 
-/// What `docs/security.md` says of CAP_SYS_ADMIN and of `privileged`: the container can change its own
-/// cgroup, limits among that, and ends itself; that of its pod and of others it does not reach.
+/// What `docs/security.md` says of CAP_SYS_ADMIN and of `privileged`, where cgroup v2 is mounted with
+/// `nsdelegate`: the container makes cgroups below its own, and changes neither its own nor another.
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
-fn who_may_write_to_its_cgroup_changes_and_ends_only_itself() {
+fn who_may_write_to_cgroups_changes_those_that_it_has_made_and_no_other() {
+    const NOT_ITS_OWN: [&str; 8] = [
+        "cgroup.freeze 1",
+        "cgroup.kill 1",
+        "cgroup.max.descendants 0",
+        "cgroup.type threaded",
+        "memory.max max",
+        "memory.oom.group 0",
+        "pids.max max",
+        "cpu.max max",
+    ];
     let witness = Witness::start();
     let device = &witness.device;
     for (security, before) in [
@@ -156,35 +167,46 @@ fn who_may_write_to_its_cgroup_changes_and_ends_only_itself() {
         ("capabilities: {add: [SYS_ADMIN]}", "mount cgroup2 none /sys/fs/cgroup then "),
         ("privileged: true", ""),
     ] {
+        let tries: String =
+            NOT_ITS_OWN.iter().map(|what| format!("child write /sys/fs/cgroup/{what} then ")).collect();
         let steps = format!(
-            "{before}ls /sys/fs/cgroup then mount cgroup2 none /mnt then ls /mnt then mkdir /sys/fs/cgroup/own \
-             then write /sys/fs/cgroup/own/cgroup.procs 0 then cat /proc/self/cgroup \
-             then write /mnt/cgroup.procs 0 then cat /proc/self/cgroup then print up then sleep"
+            "{before}ls /sys/fs/cgroup then mount cgroup2 none /mnt then ls /mnt then {tries}\
+             mkdir /sys/fs/cgroup/own then write /sys/fs/cgroup/own/cgroup.procs 0 then cat /proc/self/cgroup \
+             then write /mnt/cgroup.procs 0 then cat /proc/self/cgroup then print at-the-end \
+             then write /mnt/own/cgroup.freeze 1 then write /mnt/own/cgroup.procs 0 then sleep"
         );
         device.write_manifest("attacker.yaml", &attacker(&steps, security));
-        device.pod("attacker").wait_log("app", "up");
+        device.pod("attacker").wait_log("app", "at-the-end");
         let log = device.pod("attacker").logs("app");
+        assert_eq!(log.matches("Operation not permitted").count(), NOT_ITS_OWN.len(), "{security}: {log}");
         assert!(log.contains("0::/own\n0::/\n"), "{security}: {log}");
         for other in ["kubepods", "supervisors", "nodlet-", "app-0"] {
             assert!(!log.contains(other), "{security} sees {other}: {log}");
         }
         let own = leaf(device, "attacker");
         let pod = own.parent().expect("the pod's").to_owned();
-        device.pod("attacker").exec("app", ["/bin/demo", "write", "/sys/fs/cgroup/cgroup.freeze", "1"]);
-        device.wait_for("it to be frozen", || read(&own, "cgroup.events").contains("frozen 1"));
-        assert_eq!(read(&pod, "memory.max"), "268435456", "the limit of the pod stays");
-        assert!(read(&pod, "cgroup.events").contains("populated 1"));
+        device.wait_for("it to be frozen", || read(&own.join("own"), "cgroup.events").contains("frozen 1"));
+        assert_eq!(read(&own, "memory.max"), "268435456");
+        assert_eq!(read(&own, "cpu.max"), "100000 100000");
         // Frozen as it is, it goes when it is to go.
         device.remove_manifest("attacker.yaml");
         device.pod("attacker").wait_gone();
         assert!(!pod.exists(), "{}", pod.display());
-
-        let steps =
-            format!("{before}mount cgroup2 none /mnt then print up then write /mnt/cgroup.kill 1 then sleep");
-        let log = run(device, &steps, security);
-        assert_eq!(log, "up\n", "{security}");
         witness.is_undisturbed();
     }
+}
+
+/// What `docs/security.md` says of CAP_SYS_ADMIN: the kernel asks the device filter when a block device is
+/// opened, and a file system that is mounted already is shared without opening its device again.
+#[test]
+#[ignore = "needs a mounted loop device: cargo xtask guest"]
+fn who_may_mount_reaches_what_the_board_has_mounted() {
+    let device = Device::start();
+    let steps = "mknod-block /disk 7 0 then mount erofs /disk /mnt ro then ls /mnt";
+    let log = run(&device, steps, "");
+    assert!(log.contains("Operation not permitted"), "no mount without CAP_SYS_ADMIN: {log}");
+    let log = run(&device, steps, "capabilities: {add: [SYS_ADMIN]}");
+    assert!(!log.is_empty() && !log.contains("demo mount"), "{log}");
 }
 
 #[test]
@@ -232,13 +254,12 @@ fn a_pod_goes_whatever_cgroups_its_privileged_container_has_made() {
     let witness = Witness::start();
     let device = &witness.device;
     for (what, steps) in [
-        ("threaded", "mkdir /sys/fs/cgroup/t then write /sys/fs/cgroup/t/cgroup.type threaded"),
+        ("threaded", "mkdir /sys/fs/cgroup/t then child write /sys/fs/cgroup/t/cgroup.type threaded"),
         (
             "frozen",
             "mkdir /sys/fs/cgroup/f then leave write /sys/fs/cgroup/f/cgroup.procs 0 then sleep 1 \
                     then write /sys/fs/cgroup/f/cgroup.freeze 1",
         ),
-        ("closed", "write /sys/fs/cgroup/cgroup.max.descendants 0 then write /sys/fs/cgroup/pids.max 1"),
         ("wide", "wide-cgroups /sys/fs/cgroup 6000"),
         ("deep", "leave deep-cgroups /sys/fs/cgroup 30 then sleep 1"),
         (
@@ -247,9 +268,10 @@ fn a_pod_goes_whatever_cgroups_its_privileged_container_has_made() {
                   then wide-cgroups /sys/fs/cgroup/a 500 then leave deep-cgroups /sys/fs/cgroup/a 40 then sleep 1",
         ),
     ] {
-        let steps = format!("{steps} then print up then sleep");
+        let steps = format!("{steps} then print made-all then sleep");
         device.write_manifest("attacker.yaml", &attacker(&steps, "privileged: true"));
-        device.wait_within(LONG, "the tree", || device.pod("attacker").logs("app").contains("up"));
+        device.wait_within(LONG, "the tree", || device.pod("attacker").logs("app").contains("made-all"));
+        println!("{what}: {}", device.pod("attacker").logs("app"));
         let own = leaf(device, "attacker");
         let pod = own.parent().expect("the pod's").to_owned();
         device.remove_manifest("attacker.yaml");

@@ -121,9 +121,13 @@ const GUESTS: &[Guest<'_>] = &[
     },
     Guest {
         name: "v2",
-        what: "limits, where cgroup v2 has all controllers",
+        what: "limits and attacks on them, where cgroup v2 has all controllers",
         kernel: "",
-        runs: &["limits --ignored --test-threads=1", "nodlet_runtime cgroup::"],
+        runs: &[
+            "limits --ignored --test-threads=1",
+            "cgroup2 --ignored --test-threads=1",
+            "nodlet_runtime cgroup::",
+        ],
         modules: NEEDED,
         only_by_hand: false,
         systemd: false,

@@ -1,7 +1,8 @@
 //! Against the kernel of the machine, below a cgroup named after this process;
 //! pure conversions as tables.
 
-use std::os::fd::AsRawFd;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -317,11 +318,24 @@ fn a_kernel_without_cgroup_kill_kills_by_signals() {
 }
 
 /// Makes cgroups in each other until their path is longer than any system call accepts, and runs a
-/// program in the last. Entered one by one: the program does that with its working directory.
+/// program in the last.
 fn spawn_deep_below(cgroup: &Path) -> Child {
-    let script = "n=$(printf 'deep%.0s' $(seq 60)); for i in $(seq 30); do mkdir $n && cd $n || exit 1; done; \
-                  echo $$ > cgroup.procs; exec sleep 1000";
-    Command::new("bash").args(["-c", script]).current_dir(cgroup).spawn().unwrap()
+    use nix::fcntl::{OFlag, openat};
+    use nix::sys::stat::{Mode, mkdirat};
+    let name = "deep".repeat(60);
+    let mut here = fs::File::open(cgroup).unwrap();
+    let open = |here: &fs::File, name: &str, flags| {
+        let opened = openat(Some(here.as_raw_fd()), name, flags | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
+        // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+        unsafe { fs::File::from_raw_fd(opened) }
+    };
+    for _ in 0..libc::PATH_MAX as usize / name.len() + 1 {
+        mkdirat(Some(here.as_raw_fd()), name.as_str(), Mode::from_bits_truncate(0o755)).unwrap();
+        here = open(&here, &name, OFlag::O_DIRECTORY);
+    }
+    let child = Command::new("sleep").arg("1000").spawn().unwrap();
+    open(&here, "cgroup.procs", OFlag::O_WRONLY).write_all(child.id().to_string().as_bytes()).unwrap();
+    child
 }
 
 #[test]
@@ -335,11 +349,6 @@ fn a_tree_of_any_width_and_depth_is_killed_and_removed() {
         fs::create_dir(wide.join(number.to_string())).unwrap();
     }
     let mut children = [spawn_deep_below(&leaf.unified()), spawn_deep_below(&wide)];
-    until("both are in the last of theirs", || {
-        children.iter().all(|child| {
-            fs::read_to_string(format!("/proc/{}/comm", child.id())).is_ok_and(|name| name == "sleep\n")
-        })
-    });
     assert!(leaf.remove().is_err(), "processes are in it");
     tree::kill_each(&leaf.unified()).unwrap();
     smol::block_on(cgroup.emptied());

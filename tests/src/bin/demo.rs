@@ -57,7 +57,7 @@ attack   bomb COUNT (that many processes, which all use the processor) · exhaus
          frame HEX (sent out of eth0 as it is)
 devices  mknod FILE MAJOR MINOR · mknod-block FILE MAJOR MINOR · open FILE
          devices MAJORS (which of them the filter lets pass)
-mounts   mount TYPE SOURCE DIR · remount DIR (to write)
+mounts   mount TYPE SOURCE DIR [ro] · remount DIR (to write)
 cgroups  writable DIR · mkdir DIR · rmdir DIR · wide-cgroups DIR COUNT · deep-cgroups DIR COUNT
 network  serve PORT DIR · listen PORT · datagrams PORT · mirror ADDRESS:PORT · deaf ADDRESS:PORT · get URL · connect HOST:PORT
 ipc      ipc sysv-make|sysv-has KEY · ipc posix-make|posix-has NAME
@@ -201,7 +201,8 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["writable", dir] => cgroup::writable(Path::new(dir))?,
         ["wide-cgroups", dir, count] => cgroup::wide(Path::new(dir), count.parse()?)?,
         ["deep-cgroups", dir, count] => cgroup::deep(Path::new(dir), count.parse()?)?,
-        ["mount", kind, source, dir] => cgroup::mount_on(kind, source, Path::new(dir))?,
+        ["mount", kind, source, dir] => cgroup::mount_on(kind, source, Path::new(dir), false)?,
+        ["mount", kind, source, dir, "ro"] => cgroup::mount_on(kind, source, Path::new(dir), true)?,
         ["remount", dir] => cgroup::remount(Path::new(dir))?,
         [how @ ("mknod" | "mknod-block"), file, major, minor] => {
             use nix::sys::stat::{Mode, SFlag, makedev, mknod};

@@ -85,9 +85,10 @@ pub(crate) fn deep(dir: &Path, count: u32) -> io::Result<()> {
 }
 
 /// Mounts `source` of a type on a directory, which is made.
-pub(crate) fn mount_on(kind: &str, source: &str, dir: &Path) -> io::Result<()> {
+pub(crate) fn mount_on(kind: &str, source: &str, dir: &Path, read_only: bool) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    Ok(mount(Some(source), dir, Some(kind), MsFlags::empty(), None::<&str>)?)
+    let flags = if read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };
+    Ok(mount(Some(source), dir, Some(kind), flags, None::<&str>)?)
 }
 
 /// Makes a mount writable, as far as the kernel lets one who is not on the host.
