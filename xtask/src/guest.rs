@@ -163,6 +163,8 @@ const GUESTS: &[Guest<'_>] = &[
             "verbs",
             "images",
             "hostile",
+            // Floods of exec, attach, port-forward and logs.
+            "sessions a_thousand_at_once",
             "baking",
             "service",
             "upgrade",
