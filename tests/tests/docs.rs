@@ -51,41 +51,79 @@ fn every_link_leads_to_a_file_and_every_anchor_to_a_heading() {
 
 #[test]
 fn every_guarantee_names_tests_that_there_are() {
-    let page = project().join("docs/guarantees.md");
-    let text = fs::read_to_string(&page).expect("the page is there");
-    let mut wrong = Vec::new();
-    for guarantee in text.split("\n* ").skip(1) {
-        let tests = guarantee.split("[`").skip(1).filter_map(|rest| rest.split_once("`]("));
-        let tests: Vec<_> = tests.filter_map(|(name, rest)| Some((name, rest.split_once(')')?.0))).collect();
-        if tests.is_empty() {
-            wrong.push(format!("nothing holds: {guarantee}"));
-        }
-        for (name, file) in tests {
-            let source = fs::read_to_string(page.with_file_name(file)).unwrap_or_default();
-            if !is_test(&source, name) {
-                wrong.push(format!("{file} has no test {name}"));
-            }
-        }
-    }
+    let wrong = wrong_references("guarantees.md", false);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Whether that is a test of this source which runs.
-fn is_test(source: &str, name: &str) -> bool {
-    let Some((before, _)) = source.split_once(&format!("fn {name}()")) else { return false };
+#[test]
+fn every_sentence_about_security_names_tests_that_there_are() {
+    let wrong = wrong_references("security.md", true);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What is wrong with the tests that the items of this page name; `guests` if they may run in a guest.
+fn wrong_references(page: &str, guests: bool) -> Vec<String> {
+    let page = project().join("docs").join(page);
+    let text = fs::read_to_string(&page).expect("the page is there");
+    let mut wrong = Vec::new();
+    for item in text.split("\n* ").skip(1) {
+        let item = item.split("\n\n").next().unwrap_or(item);
+        let tests = item.split("[`").skip(1).filter_map(|rest| rest.split_once("`]("));
+        let tests: Vec<_> = tests.filter_map(|(name, rest)| Some((name, rest.split_once(')')?.0))).collect();
+        if tests.is_empty() {
+            wrong.push(format!("nothing holds: {item}"));
+        }
+        for (name, file) in tests {
+            let source = fs::read_to_string(page.with_file_name(file)).unwrap_or_default();
+            let is_marked = item.contains("(*guest*)");
+            match kind_of_test(&source, name) {
+                Some(Runs::Here) => {}
+                Some(Runs::InGuest) if guests && is_marked => {}
+                Some(Runs::InGuest) => {
+                    wrong.push(format!("{name} runs in a guest, which the item does not say"))
+                }
+                None => wrong.push(format!("{file} has no test {name}")),
+            }
+        }
+    }
+    wrong
+}
+
+/// Where a test runs.
+#[derive(Debug, PartialEq)]
+enum Runs {
+    Here,
+    InGuest,
+}
+
+/// Where that test of this source runs; `None` if there is no such test, or it runs nowhere.
+fn kind_of_test(source: &str, name: &str) -> Option<Runs> {
+    let (before, _) = source.split_once(&format!("fn {name}()"))?;
+    // A harness of its own has a list of its tests.
+    if source.contains("TESTS: &[(&str, fn())]") {
+        return source.contains(&format!("\"{name}\",")).then_some(Runs::Here);
+    }
     let above = before.rsplit_once('\n').map_or("", |(above, _)| above);
     let attributes = above.lines().rev().map(str::trim).take_while(|line| line.starts_with("#["));
     let attributes: Vec<&str> = attributes.collect();
-    attributes.contains(&"#[test]") && !attributes.iter().any(|line| line.starts_with("#[ignore"))
+    let ignored = attributes.iter().find(|line| line.starts_with("#[ignore"));
+    match (attributes.contains(&"#[test]"), ignored) {
+        (true, None) => Some(Runs::Here),
+        (true, Some(why)) if why.contains("cargo xtask guest") => Some(Runs::InGuest),
+        (true, Some(_)) | (false, _) => None,
+    }
 }
 
 #[test]
 fn a_test_is_told_from_what_is_none() {
-    let source = "#[test]\nfn one() {}\nfn two() {}\n#[test]\n#[ignore = \"no\"]\nfn three() {}\n";
+    let source = "#[test]\nfn one() {}\nfn two() {}\n#[test]\n#[ignore = \"no\"]\nfn three() {}\n\
+                  #[test]\n#[ignore = \"needs cgroup v2: cargo xtask guest\"]\nfn five() {}\n";
     assert_eq!(
-        ["one", "two", "three", "four"].map(|name| is_test(source, name)),
-        [true, false, false, false]
+        ["one", "two", "three", "four", "five"].map(|name| kind_of_test(source, name)),
+        [Some(Runs::Here), None, None, None, Some(Runs::InGuest)]
     );
+    let harness = "const TESTS: &[(&str, fn())] = &[(\"one\", one)];\nfn one() {}\nfn two() {}\n";
+    assert_eq!(["one", "two"].map(|name| kind_of_test(harness, name)), [Some(Runs::Here), None]);
 }
 
 #[test]

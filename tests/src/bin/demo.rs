@@ -58,7 +58,7 @@ attack   bomb COUNT (that many processes, which all use the processor) · exhaus
 devices  mknod FILE MAJOR MINOR · mknod-block FILE MAJOR MINOR · open FILE
          devices MAJORS (which of them the filter lets pass)
 mounts   mount TYPE SOURCE DIR [ro] · remount DIR (to write)
-cgroups  writable DIR · mkdir DIR · rmdir DIR · wide-cgroups DIR COUNT · deep-cgroups DIR COUNT
+cgroups  writable DIR · rmdir DIR · wide-cgroups DIR COUNT · deep-cgroups DIR COUNT
 network  serve PORT DIR · listen PORT · datagrams PORT · mirror ADDRESS:PORT · deaf ADDRESS:PORT · get URL · connect HOST:PORT
 ipc      ipc sysv-make|sysv-has KEY · ipc posix-make|posix-has NAME
 ";
@@ -195,7 +195,6 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["child", step @ ..] => println!("{}", Command::new("/proc/self/exe").args(step).status()?),
         ["leave", step @ ..] => drop(Command::new("/proc/self/exe").args(step).spawn()?),
         ["daemon", step @ ..] => daemon(step)?,
-        ["mkdir", dir] => fs::create_dir(dir)?,
         ["rmdir", dir] => fs::remove_dir(dir)?,
         ["devices", majors] => cgroup::devices(majors.parse()?)?,
         ["writable", dir] => cgroup::writable(Path::new(dir))?,
