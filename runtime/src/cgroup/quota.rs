@@ -10,6 +10,7 @@
 //! execs that overrun could otherwise escape its limit.
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::hierarchy::{Controller, Hierarchies, Home};
@@ -22,17 +23,21 @@ use super::tree;
 /// A failure is logged and no error: a kill that takes long is better than none.
 pub(super) fn lift(hierarchies: &Hierarchies, relative: &Path) {
     let (mount, file, no_limit) = match hierarchies.home(Controller::Cpu) {
-        Home::V1(mount) => (mount, "cpu.cfs_quota_us", "-1"),
-        Home::V2 => (hierarchies.unified.as_path(), "cpu.max", "max"),
+        Home::V1(mount) => (mount, c"cpu.cfs_quota_us", "-1"),
+        Home::V2 => (hierarchies.unified.as_path(), c"cpu.max", "max"),
         Home::Missing => return,
     };
-    let directory = mount.join(relative);
-    let pod = relative.parent().filter(|above| is_pod(above)).map(|above| mount.join(above));
-    for cgroup in pod.into_iter().chain(tree::walk(&directory)) {
-        if let Err(error) = write_if_there(&cgroup.join(file), no_limit) {
+    if let Some(pod) = relative.parent().filter(|above| is_pod(above)) {
+        let file = mount.join(pod).join(OsStr::from_bytes(file.to_bytes()));
+        if let Err(error) = write_if_there(&file, no_limit) {
             log::debug!("failed to lift a cpu limit before a kill: {}", crate::error::chain(&error));
         }
     }
+    tree::walk(&mount.join(relative), |cgroup| {
+        if let Err(error) = tree::write_in_if_there(cgroup, file, no_limit) {
+            log::debug!("failed to lift a cpu limit before a kill: {error}");
+        }
+    });
 }
 
 fn is_pod(relative: &Path) -> bool {

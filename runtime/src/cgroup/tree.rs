@@ -109,15 +109,16 @@ fn remove_in(directory: &OwnedFd, name: &CStr) -> io::Result<()> {
     }
 }
 
-/// Calls `visit` with the v2 cgroup at `root` and with each cgroup below it that contains a process.
-fn walk(root: &Path, mut visit: impl FnMut(&OwnedFd)) {
+/// Calls `visit` with the cgroup at `root` and with each cgroup below it that contains a process; in
+/// v1, which does not say that, with each cgroup below it.
+pub(super) fn walk(root: &Path, mut visit: impl FnMut(&OwnedFd)) {
     let Ok(mut here) = open(root) else { return };
     // The cgroups that are still to be visited, for each level down to this one.
     let mut left: Vec<Vec<CString>> = Vec::new();
     loop {
         visit(&here);
         let mut children = children_of(&here, None).unwrap_or_default();
-        children.retain(|child| open_in(&here, child).is_ok_and(|child| is_populated(&child)));
+        children.retain(|child| open_in(&here, child).is_ok_and(|child| may_be_populated(&child)));
         left.push(children);
         loop {
             let Some(level) = left.last_mut() else { return };
@@ -139,8 +140,9 @@ fn walk(root: &Path, mut visit: impl FnMut(&OwnedFd)) {
     }
 }
 
-fn is_populated(directory: &OwnedFd) -> bool {
-    read_in(directory, c"cgroup.events").is_ok_and(|text| keyed(&text, "populated") != Some(0))
+fn may_be_populated(directory: &OwnedFd) -> bool {
+    let events = read_in(directory, c"cgroup.events");
+    !events.is_ok_and(|text| keyed(&text, "populated") == Some(0))
 }
 
 /// The names of the cgroups in a directory; at most so many.
@@ -176,6 +178,21 @@ fn read_in(directory: &OwnedFd, name: &CStr) -> io::Result<String> {
     let opened = openat(Some(directory.as_raw_fd()), name, OFlag::O_CLOEXEC, Mode::empty())?;
     // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
     io::read_to_string(unsafe { fs::File::from_raw_fd(opened) })
+}
+
+/// Writes a file of a cgroup, if it has such a file.
+pub(super) fn write_in_if_there(directory: &OwnedFd, name: &CStr, text: &str) -> io::Result<()> {
+    match openat(
+        Some(directory.as_raw_fd()),
+        name,
+        OFlag::O_WRONLY | OFlag::O_TRUNC | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    ) {
+        // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+        Ok(opened) => io::Write::write_all(&mut unsafe { fs::File::from_raw_fd(opened) }, text.as_bytes()),
+        Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// Kills every process in the v2 cgroup at `root` and below.

@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::RawFd;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload,
+    DecodeError, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST,
+    NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
@@ -255,27 +255,44 @@ impl Netlink {
     fn receive(&mut self, mut each: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
         loop {
             let (bytes, _) = self.socket.recv_from_full()?;
-            let mut rest = &bytes[..];
-            while !rest.is_empty() {
-                let packet = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-                let length = (packet.header.length as usize).next_multiple_of(4);
-                rest = rest.get(length..).unwrap_or_default();
-                if packet.header.sequence_number != self.sequence {
-                    continue;
-                }
-                match packet.payload {
-                    NetlinkPayload::Error(error) => match error.code {
-                        Some(code) => return Err(io::Error::from_raw_os_error(code.get().abs())),
-                        None => return Ok(()),
-                    },
-                    NetlinkPayload::Done(_) => return Ok(()),
-                    NetlinkPayload::InnerMessage(message) => each(message),
-                    _ => {}
-                }
+            if read_answers(&bytes, self.sequence, &mut each)? {
+                return Ok(());
             }
         }
     }
+}
+
+/// Reads the answers to one request in what the kernel sent at once; whether they end with it. A link
+/// or address that cannot be understood hides no other.
+fn read_answers(bytes: &[u8], sequence: u32, each: &mut impl FnMut(RouteNetlinkMessage)) -> io::Result<bool> {
+    /// `NLMSG_MIN_TYPE`: lower ones are netlink's own, as acknowledgements are.
+    const FIRST_OF_RTNETLINK: u16 = 0x10;
+    let invalid = |error: DecodeError| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let header = NetlinkBuffer::new_checked(rest).map_err(invalid)?;
+        let (length, kind) = (header.length() as usize, header.message_type());
+        let packet = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&rest[..length]);
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        let packet = match packet {
+            Ok(packet) => packet,
+            Err(_) if kind >= FIRST_OF_RTNETLINK => continue,
+            Err(error) => return Err(invalid(error)),
+        };
+        if packet.header.sequence_number != sequence {
+            continue;
+        }
+        match packet.payload {
+            NetlinkPayload::Error(error) => match error.code {
+                Some(code) => return Err(io::Error::from_raw_os_error(code.get().abs())),
+                None => return Ok(true),
+            },
+            NetlinkPayload::Done(_) => return Ok(true),
+            NetlinkPayload::InnerMessage(message) => each(message),
+            _ => {}
+        }
+    }
+    Ok(false)
 }
 
 /// The attribute of a link with values of its IPv4 configuration.
@@ -340,5 +357,41 @@ mod tests {
             assert!(link_index("eth0").is_err());
             assert_eq!(netlink.remove_link("host0").unwrap_err().kind(), io::ErrorKind::NotFound);
         });
+    }
+
+    #[test]
+    fn a_link_that_cannot_be_understood_hides_no_other() {
+        const NLMSG_DONE: u16 = 3;
+        const RTM_NEWLINK: u16 = 16;
+        let message = |kind: u16, body: &[u8]| {
+            let length = u32::try_from(16 + body.len()).expect("it is short");
+            let mut bytes = length.to_ne_bytes().to_vec();
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend([2, 0]);
+            bytes.extend(7u32.to_ne_bytes());
+            bytes.extend([0; 4]);
+            bytes.extend(body);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes
+        };
+        let link = |index: i32, attributes: &[u8]| {
+            let mut body = vec![0; 4];
+            body.extend(index.to_ne_bytes());
+            body.extend([0; 8]);
+            body.extend(attributes);
+            message(RTM_NEWLINK, &body)
+        };
+        // An attribute that is longer than its message.
+        let wrong = link(2, &[200, 0, 4, 0, 1, 0, 0, 0]);
+        let bytes = [link(1, &[]), wrong, link(3, &[]), message(NLMSG_DONE, &[0; 4])].concat();
+        let mut seen = Vec::new();
+        let mut each = |message: RouteNetlinkMessage| {
+            if let RouteNetlinkMessage::NewLink(link) = message {
+                seen.push(link.header.index);
+            }
+        };
+        assert!(read_answers(&bytes, 7, &mut each).unwrap());
+        assert_eq!(seen, [1, 3]);
+        assert!(read_answers(&[1, 2, 3], 7, &mut |_| {}).is_err());
     }
 }

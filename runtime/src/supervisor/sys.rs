@@ -465,7 +465,8 @@ pub(super) fn empty_into_parent(directory: &Path) {
     const BESIDE: &str = "left-behind";
     let Some(parent) = directory.parent() else { return };
     let processes = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
-    for process in processes.lines().take(AT_ONCE) {
+    // 0 is one that this PID namespace has no number for, and to write it would move the caller.
+    for process in processes.lines().filter(|process| *process != "0").take(AT_ONCE) {
         let moved = std::fs::write(parent.join("cgroup.procs"), process);
         if moved.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
             let beside = parent.join(BESIDE);

@@ -10,7 +10,6 @@
 //! mounts and devices is attached by the container's process, before it executes anything
 //! ([`LateVolume`]).
 
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,6 +17,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
+use nix::sys::stat::Mode;
 
 use super::{StartError, open_in_root, within};
 use crate::supervisor::config::{ContainerConfig, MountConfig, MountSource, Propagation};
@@ -217,7 +217,7 @@ fn check_propagation(wanted: Propagation, path: &Path, opened: BorrowedFd) -> io
 }
 
 /// Opens `path` below a volume without leaving it. What is missing is made, as
-/// directories with the mode of the volume's root. Links that lead out are
+/// directories with the mode of the volume's root; they inherit its setgid bit. Links that lead out are
 /// refused, not reinterpreted: somebody meant another file.
 fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File> {
     let leaves = |error: io::Error| match error.raw_os_error() {
@@ -241,24 +241,20 @@ fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File> {
         // Always from the volume's root: a link may go up, as long as it stays inside.
         let next = match sys::open_in(volume, &reached, libc::O_PATH, Resolve::Beneath).map_err(leaves) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let name = reached.file_name().expect("a component was pushed");
-                let name = CString::new(name.as_encoded_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
-                // SAFETY: a C string that outlives the call. A link there is EEXIST, not followed.
-                if unsafe { libc::mkdirat(directory.as_raw_fd(), name.as_ptr(), mode) } < 0 {
-                    let error = io::Error::last_os_error();
-                    if error.kind() != io::ErrorKind::AlreadyExists {
-                        return Err(error);
-                    }
-                }
-                // Not by its path in /proc: among the mounts of a pod, where volumes in memory are,
-                // there is none. Through no link: a container may have put one there since.
-                let flags = libc::O_RDONLY | libc::O_DIRECTORY;
                 let name = reached.file_name().map(Path::new).unwrap_or(Path::new("."));
-                let made =
-                    sys::open_in(directory.as_fd(), name, flags, Resolve::NoLinks).map_err(describe_link)?;
-                // The umask is not the volume's.
-                made.set_permissions(fs::Permissions::from_mode(mode))?;
-                made
+                let c_name = sys::c_path(name)?;
+                // Made with its mode at once: what is there a moment later may be another directory,
+                // which a container has put there. The umask is not the volume's.
+                let umask = nix::sys::stat::umask(Mode::empty());
+                // SAFETY: a C string that outlives the call. A link there is EEXIST, not followed.
+                let made = unsafe { libc::mkdirat(directory.as_raw_fd(), c_name.as_ptr(), mode) };
+                let error = io::Error::last_os_error();
+                nix::sys::stat::umask(umask);
+                if made < 0 && error.kind() != io::ErrorKind::AlreadyExists {
+                    return Err(error);
+                }
+                sys::open_in(directory.as_fd(), name, libc::O_PATH, Resolve::NoLinks)
+                    .map_err(describe_link)?
             }
             other => other?,
         };
