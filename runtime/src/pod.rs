@@ -59,7 +59,6 @@ use container::{Run, WaitingReason};
 use record::Journal;
 pub(crate) use shutdown::TERMINATED;
 pub(crate) use stage::{Sandbox, Stage, Surroundings, Verdict, Wish};
-pub(crate) use update::MissingImage;
 
 /// Between two tries of what is likely to work soon: a sandbox, a container. The
 /// kubelet's fixed interval too; a disk or a link that was missing may come at any time.

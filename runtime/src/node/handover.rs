@@ -135,9 +135,25 @@ pub struct HandedOverContainer {
     /// When the one run of an ephemeral container was decided on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided: Option<Moment>,
+    /// The image of the spec was not on the board, and the run before went on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_image: Option<Box<MissingImage>>,
     /// What probes had found, and how far it had come with its end.
     #[serde(default)]
     pub health: Health,
+}
+
+/// An image that a running container is to have, and that is not on the board.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingImage {
+    /// As the spec names it.
+    pub image: Box<str>,
+    /// Since when it is known to be missing.
+    pub since: Moment,
+    /// The reason, as in `state.waiting`.
+    pub reason: Box<str>,
+    /// For people.
+    pub message: Box<str>,
 }
 
 /// Which image a container ran in an earlier boot, and as what.

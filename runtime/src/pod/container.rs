@@ -16,7 +16,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use crate::node::{Attempt, Exit, Health, StartFailure, StartFailureReason, StartedContainer};
+use crate::node::{Attempt, Exit, Health, MissingImage, StartFailure, StartFailureReason, StartedContainer};
 use crate::spec::{ContainerIndex, OwnRestart, ProbeKind, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
@@ -160,8 +160,10 @@ pub(crate) struct ContainerState {
     pub(crate) superseded: bool,
     /// Its image is another by now: its run is to end, and another follows whatever it ends with.
     pub(crate) redefined: bool,
-    /// What is known of the image that the spec names while its run has another.
+    /// How far the search for the image is that the spec names while its run has another.
     pub(crate) new_image: NewImage,
+    /// What is known of that image, if it was missing when it was looked for last.
+    pub(crate) missing_image: Option<Box<MissingImage>>,
     /// It was told that the present run is stopped; it may yet wait for its turn.
     pub(crate) stop_told: bool,
     /// When the one run of an ephemeral container was decided on.
@@ -190,6 +192,7 @@ impl ContainerState {
             superseded: false,
             redefined: false,
             new_image: NewImage::Unknown,
+            missing_image: None,
             stop_told: false,
             decided: None,
         }

@@ -14,7 +14,7 @@ use crate::node::{
     ContainerRecord, FoundAttempt, FoundCondition, FoundSandbox, FoundStatus, HandedOver,
     HandedOverContainer, HandedOverExit, HandedOverIdentity, HandedOverVerdict, ORPHAN_GRACE, Record,
 };
-use crate::spec::Pod;
+use crate::spec::{ContainerIndex, Pod};
 use crate::time::{Instant, Moment};
 
 use super::container::{ContainerState, Ended, Identity, Run, StartRetry, WaitingReason};
@@ -116,7 +116,13 @@ impl PodState {
             let begins = |record: &&ContainerRecord| record.attempts > left.attempts && !has_sandbox;
             match recorded.get(place).filter(begins) {
                 Some(record) if container.runs_once(policy) => restore_container(container, record),
-                Some(_) | None => container.take_over(left, now),
+                Some(_) | None => {
+                    container.take_over(left, now);
+                    // The manifest may name yet another image since.
+                    let image = &self.pod.spec.container(ContainerIndex(place as u8)).image;
+                    let missing = left.missing_image.as_ref();
+                    container.missing_image = missing.filter(|missing| *missing.image == **image).cloned();
+                }
             }
         }
         self.journal.take_over(on_flash, state.saved_at);
@@ -190,6 +196,8 @@ impl PodState {
             let probes = Probes::adopted(&pod, found.attempt.container, found.container.at, now, health);
             let id = found.container.id.clone();
             container.has_started(Box::new(found.container), probes, Hooks::adopted(health));
+            let is_outdated = container.is_outdated(&pod.spec.container(found.attempt.container).image);
+            container.missing_image.take_if(|_| !is_outdated);
             adopted[place] = true;
             match found.exit {
                 Some(exit) => {
@@ -265,6 +273,7 @@ impl ContainerState {
             failed_probe: self.failed_probe,
             ran_here: self.ran_here,
             decided: self.decided,
+            missing_image: self.missing_image.clone(),
             health: self.health(),
         }
     }

@@ -26,7 +26,6 @@ use super::container::{
 };
 use super::hook::Hooks;
 use super::probe::Probes;
-use super::update::NewImage;
 use super::{Condition, ConditionType, PodState, Sandbox, Stage, Verdict, Wish};
 
 /// A start changes the record several times within moments.
@@ -217,9 +216,7 @@ impl PodState {
         self.containers.iter().zip(&record.containers).enumerate().any(|(index, (container, new))| {
             let old = on_flash(index);
             // A reboot falls back to this image as long as the new one is missing.
-            if matches!(container.new_image, NewImage::Missing { .. })
-                && old.is_none_or(|old| old.image != new.image)
-            {
+            if container.missing_image.is_some() && old.is_none_or(|old| old.image != new.image) {
                 return true;
             }
             match container.run {

@@ -248,7 +248,9 @@ impl PodState {
         container.has_started(started, probes, hooks);
         // It is the run that was to follow, unless it is to be followed itself.
         container.redefined = is_interrupted && container.role == Role::Regular;
-        container.new_image.run_began(container.is_outdated(&spec.image));
+        let is_outdated = container.is_outdated(&spec.image);
+        container.new_image.run_began(is_outdated);
+        container.missing_image.take_if(|_| !is_outdated);
         let at = Some(attempt.container);
         let image = container.started.as_ref().map_or("", |started| &started.spec_image);
         let image = if image.is_empty() { &spec.image } else { image };

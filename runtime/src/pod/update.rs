@@ -12,6 +12,9 @@
 //!              images were added, or the spec names yet another image
 //! ```
 //!
+//! What is known of a missing image stays known, and published, while it is looked for again, by this
+//! agent or the next one; until it is on the board, or the spec names yet another.
+//!
 //! A run that goes on may end for another reason. The next run then has the image of the spec if
 //! it is on the board by that time, and the image that ran before if it is not
 //! (`ContainerState::fallback`), also after a reboot: the record names that image.
@@ -23,7 +26,7 @@
 
 use std::rc::Rc;
 
-use crate::node::{Action, Attempt, Draft, Events, StartFailure, StartFailureReason};
+use crate::node::{Action, Attempt, Draft, Events, MissingImage, StartFailure, StartFailureReason};
 use crate::spec::{ContainerIndex, Pod, Role};
 use crate::time::{Instant, Moment};
 
@@ -32,7 +35,7 @@ use super::container::{ContainerState, Run, StartRetry, reason_word};
 use super::start::{never_pulled, warn_of_image};
 use super::{PodState, SYNC_RETRY};
 
-/// What is known of the image that the spec names, while the container's run has another.
+/// How far the search for the image is that the spec names, while the container's run has another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum NewImage {
     /// Nothing yet.
@@ -45,14 +48,8 @@ pub(crate) enum NewImage {
     },
     /// It is on the board.
     Present,
-    /// It cannot be started.
+    /// It cannot be started, for the reason in `ContainerState::missing_image`.
     Missing {
-        /// Since when.
-        since: Moment,
-        /// The reason, as in `state.waiting`.
-        reason: &'static str,
-        /// For people.
-        message: Box<str>,
         /// When to look again, if not only when images are added.
         retry_at: Option<Instant>,
     },
@@ -84,19 +81,6 @@ impl NewImage {
             NewImage::Unknown | NewImage::Checking { .. } | NewImage::Present => None,
         }
     }
-}
-
-/// The image that a running container waits for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MissingImage<'a> {
-    /// Which container.
-    pub(crate) container: ContainerIndex,
-    /// Since when.
-    pub(crate) since: Moment,
-    /// The reason, as in `state.waiting`.
-    pub(crate) reason: &'static str,
-    /// For people.
-    pub(crate) message: &'a str,
 }
 
 impl PodState {
@@ -160,6 +144,7 @@ impl PodState {
         }
         let Some(failure) = failure else {
             container.new_image = NewImage::Present;
+            container.missing_image = None;
             return;
         };
         let spec = pod.spec.container(attempt.container);
@@ -176,9 +161,20 @@ impl PodState {
             StartFailureReason::ErrImageNeverPull => never_pulled(&spec.image),
             _ => failure.message.clone(),
         };
-        let since = Moment::ThisBoot(now);
-        let reason = reason_word(failure.reason);
-        container.new_image = NewImage::Missing { since, reason, message, retry_at };
+        container.new_image = NewImage::Missing { retry_at };
+        let before = container.missing_image.take();
+        let missing = MissingImage {
+            image: spec.image.as_str().into(),
+            since: before.as_ref().map_or(Moment::ThisBoot(now), |before| before.since),
+            reason: reason_word(failure.reason).into(),
+            message,
+        };
+        let is_known = before.is_some_and(|before| before.reason == missing.reason);
+        container.missing_image = Some(Box::new(missing));
+        if is_known {
+            self.touch();
+            return;
+        }
         let at = Some(attempt.container);
         warn_of_image(index, at, &spec.image, &failure, events);
         let old = container.started.as_ref().map_or("", |started| &started.spec_image);
@@ -191,15 +187,11 @@ impl PodState {
     }
 
     /// The images that running containers wait for.
-    pub(crate) fn missing_images(&self) -> impl Iterator<Item = MissingImage<'_>> {
-        self.containers().filter_map(|(index, container)| match &container.new_image {
-            NewImage::Missing { since, reason, message, .. }
-                if container.is_running() && container.is_outdated(&self.pod.spec.container(index).image) =>
-            {
-                Some(MissingImage { container: index, since: *since, reason, message })
-            }
-            _ => None,
-        })
+    pub(crate) fn missing_images(&self) -> impl Iterator<Item = (ContainerIndex, &MissingImage)> {
+        let waits =
+            |index, container: &ContainerState| container.is_outdated(&self.pod.spec.container(index).image);
+        let waiting = self.containers().filter(move |(index, container)| waits(*index, container));
+        waiting.filter_map(|(index, container)| Some((index, container.missing_image.as_deref()?)))
     }
 
     /// Ends the runs of images that the spec no longer names and whose successor is on the board.
@@ -223,6 +215,7 @@ impl ContainerState {
     /// What kept it from starting, or held it back, was about the image before.
     fn has_another_image(&mut self, now: Instant) {
         self.new_image.look_again();
+        self.missing_image = None;
         self.backoff = CrashBackoff::default();
         match &mut self.run {
             Run::StartFailed { retry } => *retry = StartRetry::At(now),

@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 use super::{name, time};
 use crate::node::PodPhase;
 use crate::pod::{
-    Condition, ConditionType, IMAGE_UPDATE_PENDING, MissingImage, PodState, TERMINATED,
-    closed_readiness_gates,
+    Condition, ConditionType, IMAGE_UPDATE_PENDING, PodState, TERMINATED, closed_readiness_gates,
 };
 use crate::spec::{ContainerIndex, Role};
 use crate::time::{Anchor, Moment};
@@ -40,14 +39,14 @@ pub(super) fn of(pod: &PodState, anchor: Anchor) -> Value {
 
 /// Which images running containers wait for.
 fn awaited_images(pod: &PodState, anchor: Anchor) -> Option<Value> {
-    let missing: Vec<MissingImage<'_>> = pod.missing_images().collect();
-    let first = missing.first()?;
-    let texts = missing.iter().map(|missing| {
-        let container = pod.pod().spec.container(missing.container);
+    let missing: Vec<_> = pod.missing_images().collect();
+    let (_, first) = missing.first()?;
+    let texts = missing.iter().map(|(index, missing)| {
+        let container = pod.pod().spec.container(*index);
         format!("container {} waits for image \"{}\": {}", container.name, container.image, missing.message)
     });
     let message = texts.collect::<Vec<_>>().join("; ");
-    Some(image_update_pending(pod, anchor, first.since, first.reason, &message))
+    Some(image_update_pending(pod, anchor, first.since, &first.reason, &message))
 }
 
 /// What a pod waits for of which another version needs these images.

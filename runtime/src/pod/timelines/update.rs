@@ -427,10 +427,36 @@ fn a_later_agent_leaves_the_old_run_until_the_image_is_there() {
     }
     sim.run_until(secs(100));
     assert_eq!(sim.trace, "   0s app#0 start\n");
-    assert_eq!(image_condition(&sim)["status"], "True");
+    let condition = image_condition(&sim);
+    assert_eq!((&condition["status"], &condition["reason"]), (&"True".into(), &"ErrImagePull".into()));
+    assert_eq!(condition["lastTransitionTime"], "1970-01-01T00:00:05Z");
+    let failures = sim.events.iter().filter(|event| event.starts_with("Failed: Failed to pull")).count();
+    assert_eq!(failures, 1, "it is said once: {:?}", sim.events);
     sim.load_image("app:2");
     sim.run_until(secs(200));
     assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:2"));
+}
+
+#[test]
+fn an_image_that_is_still_missing_is_missing_since_it_was_looked_for_first() {
+    let mut sim = waiting_for_an_image(RestartPolicy::Always, |_, _| Fate::Runs);
+    sim.run_until(secs(20));
+    sim.weather.latency = secs(2);
+    sim.load_image("another:1");
+    // Before and after it is known whether that was the image.
+    for at in [20, 30] {
+        sim.run_until(secs(at));
+        assert_eq!(image_condition(&sim)["lastTransitionTime"], "1970-01-01T00:00:05Z", "{at}");
+    }
+    // Of yet another image nothing is known yet.
+    sim.absent.insert("app:3".into());
+    set_image(&mut sim, "app", "app:3");
+    sim.run_until(secs(30));
+    assert_eq!(image_condition(&sim), serde_json::Value::Null);
+    sim.restart_agent();
+    sim.run_until(secs(40));
+    let condition = image_condition(&sim);
+    assert!(condition["message"].as_str().is_some_and(|text| text.contains("app:3")), "{condition}");
 }
 
 #[test]
