@@ -32,7 +32,7 @@ pub(crate) use draft::{Draft, Events, Wake};
 pub use given::{GIVEN_BYTES, GivenCondition, MAX_GIVEN};
 pub use handover::{
     FoundCondition, FoundStatus, HandedOver, HandedOverContainer, HandedOverExit, HandedOverIdentity,
-    HandedOverVerdict, MissingImage,
+    HandedOverPostStart, HandedOverVerdict, MissingImage,
 };
 pub use observation::{
     Exit, Found, FoundAttempt, FoundSandbox, Health, Observation, PodObservation, ProbeResult,

@@ -135,12 +135,30 @@ pub struct HandedOverContainer {
     /// When the one run of an ephemeral container was decided on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided: Option<Moment>,
+    /// Its postStart hook was not over, where a later agent can go on with that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub post_start: Option<HandedOverPostStart>,
     /// The image of the spec was not on the board, and the run before went on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_image: Option<Box<MissingImage>>,
     /// What probes had found, and how far it had come with its end.
     #[serde(default)]
     pub health: Health,
+}
+
+/// The postStart hook of a run that counts as not started yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HandedOverPostStart {
+    /// It sleeps.
+    Sleeps {
+        /// Until then.
+        until: Instant,
+    },
+    /// It failed, and the run is to be killed for that.
+    Failed {
+        /// Why, for people.
+        message: Box<str>,
+    },
 }
 
 /// An image that a running container is to have, and that is not on the board.

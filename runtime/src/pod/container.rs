@@ -317,7 +317,8 @@ impl ContainerState {
         match self.run {
             Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => of_ended(),
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } if !self.has_begun() => of_ended(),
-            Run::Exited if self.superseded && !self.ran_here => self.number + 1,
+            // Also once the sandbox is lost in which all were to begin again.
+            Run::Exited if self.superseded && !self.ran_here || self.was_to_begin_again() => self.number + 1,
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => self.number,
         }
     }

@@ -18,7 +18,7 @@ use crate::spec::{ContainerIndex, Pod};
 use crate::time::{Instant, Moment};
 
 use super::container::{ContainerState, Ended, Identity, Run, StartRetry, WaitingReason};
-use super::hook::Hooks;
+use super::hook::{Hooks, POST_START_HOOK_ERROR};
 use super::probe::Probes;
 use super::record::restore_container;
 use super::{Condition, ConditionType, PodState, Sandbox, Stage, Verdict, Wish};
@@ -165,7 +165,7 @@ impl PodState {
                 self.conditions.restore(ConditionType::PodReadyToStartContainers, ready);
             }
         }
-        let pod = self.pod.clone();
+        let (pod, policy, is_active) = (self.pod.clone(), self.policy(), self.is_active());
         let mut adopted = vec![false; self.containers.len()];
         let mut unheard = Vec::new();
         for found in attempts {
@@ -195,15 +195,27 @@ impl PodState {
             container.number = number;
             let probes = Probes::adopted(&pod, found.attempt.container, found.container.at, now, health);
             let id = found.container.id.clone();
-            container.has_started(Box::new(found.container), probes, Hooks::adopted(health));
+            let mut hooks = Hooks::adopted(health);
+            if let Some(post_start) = known.and_then(|left| left.post_start.clone()) {
+                hooks.resume(post_start);
+            }
+            container.has_started(Box::new(found.container), probes, hooks);
             let is_outdated = container.is_outdated(&pod.spec.container(found.attempt.container).image);
             container.missing_image.take_if(|_| !is_outdated);
             adopted[place] = true;
             match found.exit {
                 Some(exit) => {
                     let ended = Ended { id: Some(id), ..container.ended_as(&exit) };
+                    let failure = container.hooks.take_failure();
                     container.has_ended(ended);
-                    unheard.push(found.attempt);
+                    match failure {
+                        Some(message) if is_active && container.restarts(policy) => {
+                            container.waiting =
+                                Some(WaitingReason { reason: POST_START_HOOK_ERROR.into(), message });
+                        }
+                        Some(_) => {}
+                        None => unheard.push(found.attempt),
+                    }
                 }
                 None if sandbox.is_none() => {
                     let ended = container.ended_unseen(now);
@@ -273,6 +285,7 @@ impl ContainerState {
             failed_probe: self.failed_probe,
             ran_here: self.ran_here,
             decided: self.decided,
+            post_start: self.hooks.post_start().filter(|_| self.is_running()),
             missing_image: self.missing_image.clone(),
             health: self.health(),
         }

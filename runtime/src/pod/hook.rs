@@ -12,10 +12,13 @@
 //! [`super::termination`]'s window remains between the signal and the kill.
 //!
 //! Each hook is run once a run by one agent: a grace that is shortened goes on with the hook
-//! that there is. An agent that adopts a run takes its postStart hook for over, and runs a
-//! preStop hook once more only where that had not come to its end.
+//! that there is. An agent that adopts a run takes its postStart hook for over, unless the agent before
+//! left behind that it sleeps or has failed. It runs a preStop hook once more only where that had
+//! not come to its end.
 
-use crate::node::{Action, Attempt, Draft, Events, Health, PodIndex, StartFailureReason, Wake};
+use crate::node::{
+    Action, Attempt, Draft, Events, HandedOverPostStart, Health, PodIndex, StartFailureReason, Wake,
+};
 use crate::spec::probe::PortOrName;
 use crate::spec::{Container, ContainerIndex, Hook, HookKind, ProbeAction};
 use crate::time::Instant;
@@ -100,6 +103,24 @@ impl Hooks {
             false => PreStop::NotBegun,
         };
         Hooks { post_start: PostStart::Done, pre_stop }
+    }
+
+    /// Goes on with the postStart hook of an agent before.
+    pub(super) fn resume(&mut self, left: HandedOverPostStart) {
+        self.post_start = match left {
+            HandedOverPostStart::Sleeps { until } => PostStart::Sleeps { until },
+            HandedOverPostStart::Failed { message } => PostStart::Failed { message },
+        };
+    }
+
+    /// What a later agent is to know of the postStart hook. What an executed hook answers does not
+    /// reach that agent.
+    pub(super) fn post_start(&self) -> Option<HandedOverPostStart> {
+        match &self.post_start {
+            PostStart::Sleeps { until } => Some(HandedOverPostStart::Sleeps { until: *until }),
+            PostStart::Failed { message } => Some(HandedOverPostStart::Failed { message: message.clone() }),
+            PostStart::Done | PostStart::Due | PostStart::InFlight | PostStart::GivenUp => None,
+        }
     }
 
     /// The run has not started yet for all but its own process.

@@ -126,8 +126,73 @@ fn a_pod_that_never_restarts_is_told_of_no_other_sandbox() {
 }
 
 #[test]
+fn a_run_that_counted_for_nothing_is_counted_when_the_sandbox_is_lost() {
+    let own = |rules| std::rc::Rc::new(OwnRestart { policy: RestartPolicy::OnFailure, rules });
+    let rule = RestartRule { action: RestartAction::RestartAllContainers, within: true, codes: vec![1] };
+    let mut first = container("i0");
+    first.restart = Some(own(vec![rule]));
+    let mut sim = Sim::new(pod(RestartPolicy::Always).init([sidecar("s0"), first]), |name, number| {
+        match (name, number) {
+            ("i0", 0) => Fate::Exits(1, secs(5)),
+            ("s0", 1) => Fate::FailsToStart(StartFailureReason::ErrImagePull),
+            _ => Fate::Runs,
+        }
+    });
+    let count = |sim: &Sim| sim.status(&uid())["initContainerStatuses"][1]["restartCount"].clone();
+    sim.run_until(secs(20));
+    assert_eq!(count(&sim), 1, "{}", sim.trace);
+    sim.lose_sandbox(&uid());
+    sim.run_until(secs(21));
+    assert_eq!(count(&sim), 1, "{}", sim.trace);
+    sim.lose_sandbox(&uid());
+    sim.restart_agent();
+    assert_eq!(count(&sim), 1, "{}", sim.trace);
+}
+
+/// `app` with a postStart hook.
+fn with_post_start(hook: Hook) -> Pod {
+    let mut hooked = container("app");
+    hooked.lifecycle.post_start = Some(hook);
+    pod(RestartPolicy::Always).with([hooked])
+}
+
+#[test]
+fn a_post_start_hook_that_sleeps_sleeps_on_under_the_next_agent() {
+    let mut sim = Sim::new(with_post_start(Hook::Sleeps(secs(30))), |_, _| Fate::Runs);
+    sim.run_until(secs(10));
+    sim.restart_agent();
+    sim.run_until(secs(29));
+    assert!(app(&sim)["state"]["waiting"].is_object(), "{}", app(&sim));
+    sim.run_until(secs(31));
+    assert!(app(&sim)["state"]["running"].is_object(), "{}", app(&sim));
+}
+
+#[test]
+fn a_container_whose_post_start_hook_failed_is_killed_by_the_next_agent() {
+    let fate = |_: &str, number: u32| if number == 0 { Fate::IgnoresTerm } else { Fate::Runs };
+    let hook = Hook::Asks(ProbeAction::Exec(vec!["false".into()]));
+    let sim = Sim::new(with_post_start(hook), fate);
+    let mut sim = sim.hooks(|_, _, number| match number {
+        0 => HookFate::Fails(secs(1)),
+        _ => HookFate::Succeeds(Duration::ZERO),
+    });
+    sim.run_until(secs(10));
+    sim.restart_agent();
+    sim.run_until(secs(30));
+    assert!(app(&sim)["state"]["waiting"].is_object(), "{}", app(&sim));
+    sim.run_until(secs(60));
+    assert!(sim.trace.contains("app#0 Kill"), "{}", sim.trace);
+    assert!(app(&sim)["state"]["running"].is_object(), "{}", app(&sim));
+    assert_eq!(app(&sim)["restartCount"], 1);
+}
+
+#[test]
 fn an_agent_of_an_earlier_version_left_less_and_is_understood() {
     let before = r#"{"conditions":[{"kind":"Ready","status":true,"since":{"ThisBoot":5}}],"given":[]}"#;
     let status: FoundStatus = serde_json::from_str(before).expect("it is read");
     assert_eq!((status.conditions.len(), status.state.is_none()), (1, true));
+    let container = HandedOverContainer { attempts: 1, is_running: true, ..HandedOverContainer::default() };
+    let before: HandedOverContainer =
+        serde_json::from_str(r#"{"attempts":1,"is_running":true}"#).expect("it is read");
+    assert_eq!(before, container);
 }
