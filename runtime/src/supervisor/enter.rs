@@ -107,7 +107,7 @@ impl Enter<'_> {
             process.env.push("TERM=xterm".to_owned());
         }
         let execute = Execute::with_args(&process, &config.args, &self.user.home);
-        std::env::set_current_dir(&process.cwd)
+        change_directory(&process.cwd)
             .map_err(|error| format!("exec: chdir to {}: {error}", process.cwd.display()))?;
         self.take_identity(&process).map_err(step("become the container's user"))?;
         let mut keep = vec![self.status.as_raw_fd()];
@@ -155,6 +155,17 @@ impl Enter<'_> {
             unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
         }
         Ok(())
+    }
+}
+
+/// Goes to the container's working directory. The container may have put a link there, which the
+/// helper, with all capabilities, can follow through `/proc/N/root` of processes that the container
+/// sees: for one outside of the container's root, the kernel has no path.
+fn change_directory(path: &Path) -> io::Result<()> {
+    std::env::set_current_dir(path)?;
+    match std::env::current_dir() {
+        Ok(reached) if reached.is_absolute() => Ok(()),
+        Ok(_) | Err(_) => Err(io::Error::other("it leads out of the container's root")),
     }
 }
 

@@ -38,6 +38,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         a_child_that_a_real_time_signal_ended_hides_no_other,
     ),
     ("a_working_directory_is_no_descriptor_of_nodlet", a_working_directory_is_no_descriptor_of_nodlet),
+    (
+        "a_link_to_another_processs_root_is_no_working_directory",
+        a_link_to_another_processs_root_is_no_working_directory,
+    ),
     ("what_libcontainer_refuses_names_its_cause", what_libcontainer_refuses_names_its_cause),
     ("a_supervisor_keeps_no_environment_in_memory", a_supervisor_keeps_no_environment_in_memory),
 ];
@@ -416,6 +420,42 @@ fn a_working_directory_is_no_descriptor_of_nodlet() {
                 assert_eq!(pod.output(&config), "/\n", "descriptor {number}");
             }
             other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The helper of an exec may look through any process that the container sees; the container may not.
+fn a_link_to_another_processs_root_is_no_working_directory() {
+    for host in [true, false] {
+        let pod = Pod::with("cwd-root", |sandbox| {
+            (sandbox.host_pid, sandbox.share_process_namespace) = (host, !host);
+        });
+        let mut other = pod.container("other", &["write=/secret:x", "wait"]);
+        pod.start(config_number(&other), &other);
+        pod.wait_for_output(&other, "wrote");
+        // This test, which is the host's; in a shared PID namespace, what comes after pause.
+        let leads = format!("/proc/{}/root", if host { std::process::id() } else { 2 });
+        let program = ["rename=/work:/was", &format!("symlink={leads}:/work"), "ls=/work", "out=end", "wait"];
+        other = pod.container("app", &program);
+        other.process.cwd = "/work".into();
+        // With those of the other process, it could look itself.
+        other.process.capabilities.clear();
+        pod.start(config_number(&other), &other);
+        pod.wait_for_output(&other, "end\n");
+        let output = pod.output(&other);
+        assert!(output.contains("denied"), "the container itself: {output}");
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let args = ["/bin/program", "program", "ls=."];
+        pod.ask_to_exec(1, &other, &args, false, [None, Some(std::os::fd::AsFd::as_fd(&writer)), None]);
+        drop(writer);
+        let news = pod.next();
+        let mut listed = String::new();
+        std::io::Read::read_to_string(&mut reader, &mut listed).unwrap();
+        match news {
+            SupervisorEvent::ExecFailed { message, .. } => {
+                assert_eq!(message, "exec: chdir to /work: it leads out of the container's root")
+            }
+            news => panic!("host: {host}, {news:?}, {listed}"),
         }
     }
 }
