@@ -78,6 +78,16 @@ fn arp_request(
     ethernet(ethernet_of.0, ethernet_of.1, 0x0806, &payload)
 }
 
+/// The same frame with tags of VLAN 0 (IEEE 802.1p), which is none: who receives it takes off two.
+fn tagged(mut frame: Vec<u8>, tags: [u16; 2]) -> Vec<u8> {
+    let tags: Vec<u8> = tags.into_iter().flat_map(|tag| [tag.to_be_bytes(), [0, 0]].concat()).collect();
+    frame.splice(12..12, tags);
+    frame
+}
+
+/// By which two tags can be told.
+const TAGS: [[u16; 2]; 4] = [[0x8100, 0x8100], [0x88a8, 0x8100], [0x8100, 0x88a8], [0x88a8, 0x88a8]];
+
 fn address(pod: TestPod<'_>) -> Ipv4Addr {
     pod.ip().parse().expect("a pod has an IPv4 address")
 }
@@ -204,6 +214,10 @@ fn a_pod_cannot_send_as_another() {
     send(attacker, &datagram((of_victim, own), gateway(victim), to, "as-gateway"));
     send(attacker, &datagram((of_victim, of_third), address(attacker), to, "from-third"));
     send(attacker, &datagram((of_victim, of_third), address(third), to, "wholly-third"));
+    for tags in TAGS {
+        let text = format!("tagged-{tags:x?}");
+        send(attacker, &tagged(datagram((of_victim, own), address(third), to, &text), tags));
+    }
     send(attacker, &honest("last"));
     victim.wait_log("app", "says last");
     let expected: String =
@@ -223,6 +237,11 @@ fn a_pod_cannot_redirect_what_others_send_by_arp() {
         send(attacker, &arp_request((of_victim, own), own, claimed, address(victim)));
     }
     send(attacker, &arp_request(([0xff; 6], own), own, address(third), gateway(victim)));
+    for tags in TAGS {
+        let claims = arp_request((of_victim, own), own, address(third), address(victim));
+        send(attacker, &tagged(claims, tags));
+        send(attacker, &tagged(arp_request(([0xff; 6], own), own, address(third), gateway(victim)), tags));
+    }
     // After these: what came before has been looked at when they are there.
     let seen_by_victim = || victim.exec("app", ["/bin/demo", "cat", "/proc/net/arp"]).ok();
     let seen_by_host = || fs::read_to_string("/proc/net/arp").expect("/proc is mounted");

@@ -17,6 +17,8 @@ const TCX_PASS: i32 = 0;
 const TCX_DROP: i32 = 2;
 const ETH_P_IP: i32 = 0x0800;
 const ETH_P_ARP: i32 = 0x0806;
+const ETH_P_8021Q: i32 = 0x8100;
+const ETH_P_8021AD: i32 = 0x88a8;
 
 /// The first four bytes of the addresses that no bridge forwards (IEEE 802.1D): a frame
 /// to some of them reaches the host's end of the link itself.
@@ -85,6 +87,10 @@ fn program(address: Ipv4Addr, hardware: [u8; 6]) -> Vec<Instruction> {
         // The protocol.
         (PACKET_HALF, 12, None),
         (JUMP_IF, ETH_P_ARP, Some(To::Arp)),
+        // The kernel has taken off one tag. Behind the filter it would take off a second of VLAN 0,
+        // and read what is in there.
+        (JUMP_IF, ETH_P_8021Q, Some(To::Drop)),
+        (JUMP_IF, ETH_P_8021AD, Some(To::Drop)),
         (JUMP_IF_NOT, ETH_P_IP, Some(To::Pass)),
         // The sender of IPv4.
         (PACKET_WORD, 26, None),
