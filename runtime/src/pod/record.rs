@@ -94,8 +94,9 @@ impl Journal {
 
     /// What an agent before had written, and when.
     pub(super) fn take_over(&mut self, on_flash: Option<Box<Record>>, saved_at: Option<Instant>) {
+        // A record that cannot be read is written anew as soon as a first one is.
+        self.saved_at = saved_at.filter(|_| on_flash.is_some());
         self.on_flash = on_flash;
-        self.saved_at = saved_at;
         self.stale();
     }
 

@@ -41,6 +41,9 @@ pub(super) enum State {
         helper: Option<Pid>,
         status: OwnedFd,
         init: Option<Pid>,
+        /// The process that may still report what it has made: libcontainer's, until it has named
+        /// the one that goes on in a PID namespace that others share.
+        reporter: Option<Pid>,
         deadline: Instant,
     },
     Running {
@@ -149,6 +152,12 @@ impl Attempt {
 
     /// Its process has opened a terminal, which is all that it has instead of pipes.
     pub(super) fn set_terminal(&mut self, master: OwnedFd, stdin: bool) -> io::Result<()> {
+        let is_terminal = nix::sys::statfs::fstatfs(&master)?.filesystem_type() == super::enter::DEVPTS;
+        if !is_terminal || !self.console.is_tty() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        // Nobody who has the other end may make the supervisor wait.
+        nix::fcntl::fcntl(master.as_raw_fd(), nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
         if stdin {
             self.console.set_stdin(master.try_clone()?);
         }

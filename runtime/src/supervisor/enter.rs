@@ -236,7 +236,8 @@ pub(super) fn take_terminal(slave: BorrowedFd) -> io::Result<()> {
     Ok(())
 }
 
-const DEVPTS: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x1cd1);
+/// The file system of terminals.
+pub(super) const DEVPTS: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x1cd1);
 
 /// A process that was executed beside a container's, as the supervisor knows it.
 pub(super) struct Exec {

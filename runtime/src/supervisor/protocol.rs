@@ -179,7 +179,8 @@ pub(super) fn receive_from<T: DeserializeOwned>(socket: BorrowedFd) -> io::Resul
         (message.bytes, descriptors, sender)
     };
     if length == 0 {
-        return Ok(None);
+        // The end has no sender; a frame of nothing has.
+        return if sender.is_none() { Ok(None) } else { Err(io::ErrorKind::InvalidData.into()) };
     }
     let mut unescaped = [0; MAX_FRAME];
     let (frame, _) = serde_json_core::from_slice_escaped(&bytes[..length], &mut unescaped)
@@ -245,6 +246,20 @@ mod tests {
         assert_eq!(receive::<Request>(theirs.as_fd()).unwrap().unwrap().0, Request::End);
         drop(ours);
         assert!(receive::<Request>(theirs.as_fd()).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_frame_of_nothing_does_not_pass_for_the_end_where_senders_are_known() {
+        let (ours, theirs) = pair();
+        know_senders(theirs.as_fd()).unwrap();
+        send(ours.as_fd(), &Request::End, &[]).unwrap();
+        let received = receive_from::<Request>(theirs.as_fd()).unwrap().unwrap();
+        assert_eq!(received.sender, Some(Pid::this()));
+        let nothing = [IoSlice::new(&[])];
+        socket::sendmsg::<()>(ours.as_raw_fd(), &nothing, &[], MsgFlags::empty(), None).unwrap();
+        assert!(receive_from::<Request>(theirs.as_fd()).is_err());
+        drop(ours);
+        assert!(receive_from::<Request>(theirs.as_fd()).unwrap().is_none());
     }
 
     #[test]

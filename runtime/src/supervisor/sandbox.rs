@@ -388,10 +388,10 @@ fn pause(tasks: &[File], ready: OwnedFd) -> ! {
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
     }
+    sys::close_all_but(&[ready.as_raw_fd()]);
     // Containers may come now.
     let _ = nix::unistd::write(&ready, b".");
     drop(ready);
-    sys::close_all_but(&[]);
     loop {
         nix::unistd::pause();
     }

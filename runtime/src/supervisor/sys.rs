@@ -423,18 +423,38 @@ pub(super) fn set_dumpable(dumpable: bool) {
 }
 
 /// Gives the calling process a session keyring of its own, which its children inherit: without,
-/// all containers would share that of whoever started the agent. To be called as root, whose quota
-/// of keys (`kernel.keys.root_maxkeys`) is large.
+/// all containers would share that of whoever started the agent. To be called as root.
+///
+/// The kernel counts it among the keys of the caller's real user. Any container of root's can use
+/// that quota up; then it is counted for a user that nobody can guess.
 pub(super) fn new_session_keyring() -> io::Result<()> {
+    match join_session_keyring() {
+        // The kernel is built without CONFIG_KEYS: there is nothing to share.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::EDQUOT) => {
+            /// No Pod can name a user from here on, and a container that may change its user does not
+            /// know which one this is.
+            const BEYOND_PODS: u32 = 1 << 31;
+            let mut bytes = [0; 4];
+            // SAFETY: the kernel writes as many bytes as there are.
+            check(unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } as libc::c_long)?;
+            let user = BEYOND_PODS | u32::from_ne_bytes(bytes) >> 2;
+            let (real, root) = (nix::unistd::Uid::from_raw(user), nix::unistd::Uid::from_raw(0));
+            // Root is still what it may act as, so no capability is lost.
+            nix::unistd::setresuid(real, root, root)?;
+            let joined = join_session_keyring();
+            nix::unistd::setresuid(root, root, root)?;
+            joined
+        }
+        other => other,
+    }
+}
+
+fn join_session_keyring() -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
     let anonymous = std::ptr::null::<libc::c_char>();
     // SAFETY: no name is given.
-    let joined = check(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, anonymous) });
-    match joined {
-        // The kernel is built without CONFIG_KEYS: there is nothing to share.
-        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
-        other => other.map(drop),
-    }
+    check(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, anonymous) }).map(drop)
 }
 
 /// `prctl(PR_SET_NAME)`: what `ps` calls the process.

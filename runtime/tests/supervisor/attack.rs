@@ -32,6 +32,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         an_executed_process_shares_no_memory_with_its_helper,
     ),
     ("every_process_has_a_session_keyring_of_its_own", every_process_has_a_session_keyring_of_its_own),
+    ("a_quota_of_keys_that_is_used_up_holds_up_no_start", a_quota_of_keys_that_is_used_up_holds_up_no_start),
     ("a_passwd_that_never_ends_holds_up_no_start", a_passwd_that_never_ends_holds_up_no_start),
     (
         "a_child_that_a_real_time_signal_ended_hides_no_other",
@@ -358,6 +359,35 @@ fn every_process_has_a_session_keyring_of_its_own() {
     all.sort_unstable();
     all.dedup();
     assert_eq!(all.len(), 5, "{keyrings:?} and this process's {own}");
+}
+
+/// Containers of root's share root's quota, and any of them can use it up.
+fn a_quota_of_keys_that_is_used_up_holds_up_no_start() {
+    struct Quota(String);
+    const MOST_KEYS: &str = "/proc/sys/kernel/keys/root_maxkeys";
+    impl Drop for Quota {
+        fn drop(&mut self) {
+            fs::write(MOST_KEYS, &self.0).expect("it was written before");
+        }
+    }
+    let pod = Pod::new("quota");
+    let app = pod.container("app", &["keyring", "wait"]);
+    pod.start(config_number(&app), &app);
+    pod.wait_for_output(&app, "\n");
+    let before = Quota(fs::read_to_string(MOST_KEYS).expect("the kernel has keys"));
+    fs::write(MOST_KEYS, "1").expect("this is root");
+    let all = [
+        pod.run(&pod.container("other", &["keyring", "cat=/proc/self/status"])).1,
+        pod.exec(1, &app, &["keyring"]).1,
+    ];
+    drop(before);
+    assert!(all[0].contains("Uid:\t0\t0\t0\t0"), "{}", all[0]);
+    let mut keyrings: Vec<&str> = all.iter().map(|output| output.lines().next().expect("a line")).collect();
+    let first = pod.output(&app);
+    keyrings.push(first.trim());
+    keyrings.sort_unstable();
+    keyrings.dedup();
+    assert_eq!(keyrings.len(), 3, "{all:?}");
 }
 
 /// It is a volume's or an image's: whatever reads it waits for ever, or takes all memory.

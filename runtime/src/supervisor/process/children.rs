@@ -197,7 +197,7 @@ impl Process {
     /// only an error is taken.
     pub(super) fn status(&mut self, at: usize) {
         let attempt = &mut self.attempts[at];
-        while let State::Starting { helper, status, init, .. } = &mut attempt.state {
+        while let State::Starting { helper, status, init, reporter, .. } = &mut attempt.state {
             let received = match protocol::receive_from::<Status>(status.as_fd()) {
                 Ok(Some(received)) => received,
                 Ok(None) => {
@@ -221,20 +221,21 @@ impl Process {
                 }
             };
             let is_from = |whom: &Option<Pid>| whom.is_some() && received.sender == *whom;
-            let (from_helper, from_init) = (is_from(helper), is_from(init));
+            let (from_helper, from_reporter) = (is_from(helper), is_from(reporter));
             match received.frame {
                 Status::User { uid, gid, groups, home } if from_helper => {
                     attempt.user = User { uid, gid, groups, home: home.as_str().to_owned() };
                 }
                 // libcontainer's process, then the one that it forked in a shared PID namespace.
-                Status::Created { pid } if from_helper || from_init => {
+                Status::Created { pid } if from_helper || from_reporter => {
                     let pid = Pid::from_raw(pid);
                     if !sys::is_child(pid) {
                         return attempt.fail(false, cut("create the container: its process is no child"));
                     }
                     *init = Some(pid);
+                    *reporter = from_helper.then_some(pid);
                 }
-                Status::Terminal { stdin } if from_init => {
+                Status::Terminal { stdin } if from_reporter => {
                     let master = received.descriptors.into_iter().next();
                     let set = master.map(|master| attempt.set_terminal(master, stdin));
                     if !matches!(set, Some(Ok(()))) {

@@ -174,7 +174,7 @@ impl Process {
             leaf: config.cgroup.unified,
             events: None,
             user: User::default(),
-            state: State::Starting { helper: Some(helper), status, init: None, deadline },
+            state: State::Starting { helper: Some(helper), status, init: None, reporter: None, deadline },
             log: Log::open(config.log, Partial::default()),
             stdout: Some(stdout),
             stderr: Some(stderr),
