@@ -99,7 +99,7 @@ pub enum Change {
         index: PodIndex,
         /// As it was admitted.
         pod: Rc<Pod>,
-        /// It was deleted by force, and shown to nobody any more.
+        /// The pod was force-deleted; the API no longer returns it.
         was_hidden: bool,
         /// It was wanted again while it went, and is a new pod with this index now.
         again: Option<PodIndex>,

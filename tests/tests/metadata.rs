@@ -227,6 +227,11 @@ fn ephemeral_containers_are_not_changed_by_a_patch_of_the_pod() {
     let refused = device.patch(WEB, "strategic-merge", &patch);
     let words = "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`";
     assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
+    // Of what the agent itself has added to the pod, nothing has changed.
+    assert!(
+        !message(&refused).contains("riority") && !message(&refused).contains("preemption"),
+        "{refused:?}"
+    );
     let added = device.patch(&format!("{WEB}/ephemeralcontainers"), "strategic-merge", &patch);
     assert_eq!(added.0, 200, "{added:?}");
     let refused = device.patch(WEB, "merge", &json!({ "spec": { "ephemeralContainers": [] } }));

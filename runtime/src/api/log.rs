@@ -280,7 +280,7 @@ impl Reader {
     }
 }
 
-/// Of the directory of a log, which is held while it is named: none is watched through a link.
+/// Watches a log directory by its open descriptor, so that no link leads elsewhere.
 fn watch(log: &Path) -> io::Result<Async<Inotify>> {
     let directory = Place::of_log(log)?.open()?;
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;

@@ -1,4 +1,4 @@
-//! Changes that make another pod of one that runs, and name an image that is not on the board: they
+//! Changes that replace a running pod and name an image that is not on the board: they
 //! are held back, and the pod runs on as it was, until all their images are there.
 //!
 //! The change is durable already: it is a manifest. What runs instead is written beside its record
@@ -221,7 +221,7 @@ impl Engine {
             warn(
                 "BackOff",
                 format!(
-                    "Back-off pulling image \"{image}\": pod {name} keeps running as it is until it is present"
+                    "Back-off pulling image \"{image}\": pod {name} stays unchanged until that image is loaded"
                 ),
             );
         }

@@ -32,7 +32,7 @@ pub(super) struct FoundPod {
     pub(super) found: Found,
     pub(super) wanted: Rc<Wanted>,
     pub(super) created: Moment,
-    /// What was told of its deletion.
+    /// The published deletion time and grace period.
     pub(super) deletion: Option<Deletion>,
     pub(super) sandbox: Option<Sandbox>,
 }

@@ -132,9 +132,7 @@ impl Engine {
         // They change by a subresource of their own, and are in no manifest.
         let known = ephemeral_containers(current).to_vec();
         let changes_ephemeral = ephemeral_containers(&changed) != known;
-        if !changes_ephemeral {
-            self.leave_out_known(&mut changed);
-        }
+        self.leave_out_known(&mut changed);
         if let Some(metadata) = changed.get_mut("metadata").and_then(Value::as_object_mut) {
             strip(metadata);
             metadata.insert("uid".into(), (*told.pod.uid.0).into());
@@ -217,7 +215,7 @@ fn ephemeral_containers(pod: &Value) -> &[Value] {
 enum Updated {
     /// It is so.
     Now(Accepted),
-    /// It would be so, were this no dry run.
+    /// Answers a dry run with the object as it would become.
     Never(Box<Manifest>),
     /// It is to be made durable first.
     WhenKept(Box<Manifest>),

@@ -270,7 +270,10 @@ fn nothing_that_starts_in_a_shared_pid_namespace_has_more_than_its_container() {
                 }
                 // Another spoke for it, and was not believed.
                 SupervisorEvent::StartFailed { message, .. } => {
-                    assert_eq!(message, "create the container: another process reported it");
+                    assert_eq!(
+                        message,
+                        "create the container: its process was reported by another than the start helper"
+                    );
                 }
                 other => panic!("{other:?}"),
             }
@@ -294,7 +297,7 @@ fn nothing_that_is_executed_has_more_than_its_container() {
                 assert!(matches!(pod.next(), SupervisorEvent::ExecExited { code: 3, .. }));
             }
             SupervisorEvent::ExecFailed { message, .. } => {
-                assert_eq!(message, "exec: another process than its helper reported it");
+                assert_eq!(message, "exec: the process was reported by another than its helper");
             }
             other => panic!("{other:?}"),
         }

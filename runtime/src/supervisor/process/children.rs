@@ -244,7 +244,12 @@ impl Process {
                 }
                 Status::Failed { run, message } => return attempt.fail(run, message),
                 Status::User { .. } | Status::Created { .. } | Status::Terminal { .. } => {
-                    return attempt.fail(false, cut("create the container: another process reported it"));
+                    return attempt.fail(
+                        false,
+                        cut(
+                            "create the container: its process was reported by another than the start helper",
+                        ),
+                    );
                 }
             }
         }
@@ -274,7 +279,7 @@ impl Process {
                 }
                 Status::Failed { message, .. } => return exec.fail(message),
                 Status::Created { .. } | Status::User { .. } | Status::Terminal { .. } => {
-                    return exec.fail(cut("exec: another process than its helper reported it"));
+                    return exec.fail(cut("exec: the process was reported by another than its helper"));
                 }
             }
         }
