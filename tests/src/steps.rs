@@ -200,6 +200,8 @@ impl Watcher for Follower {
         let role = match role {
             // The process that it makes does not name itself.
             Some(Role::ExecHelper) => Some(Role::ExecHelper),
+            // In a PID namespace that the pod shares, another process goes on.
+            Some(Role::Init) => Some(Role::Init),
             Some(Role::SandboxHelper) => Some(Role::Pause),
             // By the name that it will give itself.
             Some(
@@ -207,7 +209,6 @@ impl Watcher for Follower {
                 | Role::Pause
                 | Role::StartHelper
                 | Role::Intermediate
-                | Role::Init
                 | Role::Trial
                 | Role::Successor,
             )

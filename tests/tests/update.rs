@@ -423,7 +423,7 @@ fn a_change_that_makes_another_pod_waits_for_its_image_while_the_old_one_runs() 
         assert_eq!((web.uid(), web.born("app"), web.is_ready()), (uid.clone(), app.clone(), true));
         let events = web.events().join("\n");
         assert!(
-            events.contains("Back-off pulling image \"localhost/demo:2\": pod web keeps running"),
+            events.contains("Back-off pulling image \"localhost/demo:2\": pod web stays unchanged"),
             "{events}"
         );
     }
