@@ -2,7 +2,7 @@
 //! the link, /dev/shm and the memory volumes, and sends their descriptors.
 //!
 //! The supervisor holds them and enters none of them. The mount namespace is of
-//! tmpfs only: start helpers copy /dev/shm and memory volumes out of it, and the
+//! tmpfs and, with a shared PID namespace, its /proc only: start helpers copy /dev/shm and memory volumes out of it, and the
 //! pause process of a shared PID namespace sits in it with nothing else to see.
 //! If a step fails the helper undoes what the kernel does not undo by itself.
 
