@@ -527,7 +527,9 @@ fn a_supervisor_keeps_no_environment_in_memory() {
     let pod = Pod::new("secrets");
     let (secret, argument) = ("needle-of-the-environment", "needle-of-an-argument");
     let mut config = pod.container("app", &["wait"]);
-    config.process.env.push(format!("PASSWORD={secret}"));
+    // Of many sizes, so that what is allocated later does not lie over all of them.
+    let values = (0..60).map(|number| format!("PASSWORD_{number}={}{secret}", "x".repeat(number * 13)));
+    config.process.env.extend(values);
     pod.start(config_number(&config), &config);
     pod.exec(1, &config, &[&format!("out={argument}")]);
     let pid = pod.pid();
