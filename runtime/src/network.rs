@@ -177,10 +177,11 @@ impl Network {
                 guarded => guarded.map_err(failed)?,
             }
         }
-        if !filter::is_supported(bridge) {
+        if !filter::is_supported(netlink, bridge) {
             log::info!(
-                "this kernel cannot filter what pods send (Linux 6.6 with CONFIG_BPF_SYSCALL can): a pod with \
-                 CAP_NET_RAW can send under the IPv4 address of another"
+                "this kernel cannot filter what pods send (one with CONFIG_BPF_SYSCALL, CONFIG_NET_SCH_INGRESS and \
+                 CONFIG_NET_CLS_BPF, or Linux 6.6 with the first, can): a pod with CAP_NET_RAW can send under the \
+                 IPv4 address of another"
             );
         }
         self.guarded = Some(bridge);

@@ -2,12 +2,16 @@
 //! under another's address: frames of another hardware address, IPv4 packets and ARP
 //! messages of another IPv4 address.
 //!
-//! It is attached as tcx, which needs nothing but Linux 6.6 with CONFIG_BPF_SYSCALL. A
-//! kernel that cannot attach it leaves `network/guard.rs` as the only protection.
+//! It is attached as a classifier, which needs CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF. Where
+//! those are missing it is attached as tcx, which needs Linux 6.6: there the kernel waits until no
+//! processor is at work on a packet any more, some 9 ms, in which no link of the host can be
+//! changed. A kernel that can do neither leaves `network/guard.rs` as the only protection.
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
 
+use super::netlink::Netlink;
 use crate::bpf::{self, EXIT, Instruction, MOVE, instruction};
 
 // From linux/bpf.h and linux/if_ether.h.
@@ -42,24 +46,40 @@ const CONTEXT: u8 = 1;
 /// Where reading a packet expects the context.
 const KEPT_CONTEXT: u8 = 6;
 
-/// Whether this kernel can filter what comes in by the link with `index`.
-pub fn is_supported(index: u32) -> bool {
-    bpf::can_attach(index, BPF_TCX_INGRESS)
+/// Whether this kernel can filter what comes in by the link with `index`, which has no filter.
+pub fn is_supported(host: &mut Netlink, index: u32) -> bool {
+    let pass = [instruction(MOVE, RESULT, 0, 0, TCX_PASS), instruction(EXIT, 0, 0, 0, 0)];
+    let classified = bpf::load(BPF_PROG_TYPE_SCHED_CLS, &pass)
+        .and_then(|program| host.add_classifier(index, program.as_fd()));
+    match classified {
+        Ok(()) => host.remove_classifier(index).is_ok(),
+        Err(_) => bpf::can_attach(index, BPF_TCX_INGRESS),
+    }
 }
 
 /// Attaches the filter for the pod with `address` and `hardware` to the link with `index` of
-/// the calling thread's network namespace. `false` if this kernel cannot.
-pub fn attach(index: u32, address: Ipv4Addr, hardware: [u8; 6]) -> io::Result<bool> {
-    let attached = bpf::load(BPF_PROG_TYPE_SCHED_CLS, &program(address, hardware))
-        .and_then(|program| bpf::attach(index, &program, BPF_TCX_INGRESS, 0));
-    match attached {
-        Ok(()) => Ok(true),
-        // Without CONFIG_BPF_SYSCALL, before Linux 6.6, and where the kernel is locked down.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM)) => {
-            Ok(false)
-        }
-        Err(error) => Err(error),
+/// the network namespace of `host` and of the calling thread. `false` if this kernel cannot.
+pub fn attach(host: &mut Netlink, index: u32, address: Ipv4Addr, hardware: [u8; 6]) -> io::Result<bool> {
+    let program = match bpf::load(BPF_PROG_TYPE_SCHED_CLS, &program(address, hardware)) {
+        // Without CONFIG_BPF_SYSCALL, and where the kernel is locked down.
+        Err(error) if is_lack(&error) => return Ok(false),
+        loaded => loaded?,
+    };
+    match host.add_classifier(index, program.as_fd()) {
+        Err(error) if is_lack(&error) => {}
+        added => return added.map(|()| true),
     }
+    match bpf::attach(index, &program, BPF_TCX_INGRESS, 0) {
+        // Before Linux 6.6.
+        Err(error) if is_lack(&error) => Ok(false),
+        attached => attached.map(|()| true),
+    }
+}
+
+/// Whether an error says that the kernel was built without something, or does not allow it.
+fn is_lack(error: &io::Error) -> bool {
+    let kinds = [libc::ENOSYS, libc::EINVAL, libc::EPERM, libc::ENOENT, libc::EOPNOTSUPP];
+    error.raw_os_error().is_some_and(|number| kinds.contains(&number))
 }
 
 /// Where a jump leads.

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use netlink_packet_core::{
     DecodeError, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST,
@@ -33,6 +33,22 @@ const IFLA_BRPORT_UNICAST_FLOOD: u16 = 9;
 /// Passed over before Linux 5.18.
 const IFLA_BRPORT_LOCKED: u16 = 39;
 const AF_INET: u16 = 2;
+
+// From linux/rtnetlink.h, linux/pkt_sched.h, linux/pkt_cls.h and linux/if_ether.h.
+const RTM_NEWQDISC: u16 = 36;
+const RTM_DELQDISC: u16 = 37;
+const RTM_NEWTFILTER: u16 = 44;
+const TC_H_INGRESS: u32 = 0xffff_0000;
+const TC_H_CLSACT: u32 = 0xffff_fff1;
+const TC_H_CLSACT_INGRESS: u32 = 0xffff_fff2;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TCA_BPF_FD: u16 = 6;
+const TCA_BPF_NAME: u16 = 7;
+const TCA_BPF_FLAGS: u16 = 8;
+const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
+const ETH_P_ALL: u16 = 3;
+
 const AF_BRIDGE: u8 = 7;
 
 /// A socket to the kernel's routing tables.
@@ -222,6 +238,48 @@ impl Netlink {
         message.attributes.push(RouteAttribute::Gateway(RouteAddress::Inet(gateway)));
         message.attributes.push(RouteAttribute::Oif(index));
         self.change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Runs an eBPF program, which says of each packet that comes in by the link with `index` whether
+    /// it goes on.
+    pub fn add_classifier(&mut self, index: u32, program: BorrowedFd) -> io::Result<()> {
+        let queue = attribute(TCA_KIND, b"clsact\0");
+        self.change_traffic(RTM_NEWQDISC, (index, TC_H_INGRESS, TC_H_CLSACT, 0), &queue)?;
+        let options = [
+            attribute(TCA_BPF_FD, &program.as_raw_fd().to_ne_bytes()),
+            attribute(TCA_BPF_NAME, b"nodlet\0"),
+            attribute(TCA_BPF_FLAGS, &TCA_BPF_FLAG_ACT_DIRECT.to_ne_bytes()),
+        ];
+        let filter = [attribute(TCA_KIND, b"bpf\0"), attribute(TCA_OPTIONS, &options.concat())];
+        let info = 1 << 16 | u32::from(ETH_P_ALL.to_be());
+        self.change_traffic(RTM_NEWTFILTER, (index, 0, TC_H_CLSACT_INGRESS, info), &filter.concat())
+            .inspect_err(|_| drop(self.remove_classifier(index)))
+    }
+
+    /// Undoes [`Netlink::add_classifier`].
+    pub fn remove_classifier(&mut self, index: u32) -> io::Result<()> {
+        self.change_traffic(RTM_DELQDISC, (index, TC_H_INGRESS, TC_H_CLSACT, 0), &[])
+    }
+
+    /// Sends a `struct tcmsg` of a link's index, handle, parent and info, with attributes.
+    fn change_traffic(
+        &mut self,
+        kind: u16,
+        (index, handle, parent, info): (u32, u32, u32, u32),
+        attributes: &[u8],
+    ) -> io::Result<()> {
+        let create = if kind == RTM_DELQDISC { 0 } else { NLM_F_CREATE | NLM_F_EXCL };
+        self.sequence = self.sequence.wrapping_add(1);
+        let length = u32::try_from(16 + 20 + attributes.len()).unwrap_or(u32::MAX);
+        let mut bytes = length.to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend((NLM_F_REQUEST | NLM_F_ACK | create).to_ne_bytes());
+        for word in [self.sequence, 0, 0, index, handle, parent, info] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        bytes.extend(attributes);
+        self.socket.send(&bytes, 0)?;
+        self.receive(|_| ())
     }
 
     /// Sends a request that changes something, and waits for its acknowledgement.
