@@ -427,9 +427,11 @@ fn a_change_that_makes_another_pod_waits_for_its_image_while_the_old_one_runs() 
             "{events}"
         );
     }
+    let waits = pending(&device);
     device.kill_agent();
     device.start_agent();
-    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    // From the first that the next agent says of it.
+    assert_eq!(pending(&device), waits);
     assert_eq!((device.pod("web").uid(), device.pod("web").born("app")), (uid.clone(), app.clone()));
     device.cut_power();
     device.start_agent();

@@ -29,6 +29,12 @@ pub(super) struct Held {
     pub(super) new: Rc<Wanted>,
     /// The pod that runs on.
     old: Rc<Wanted>,
+    waits: Waits,
+}
+
+/// What a change waits for. Left behind for the next agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Waits {
     /// Since when images are known to be missing.
     pub(super) since: Instant,
     /// Images that are not on the board; none while that is being looked up.
@@ -47,6 +53,8 @@ pub(super) struct Holds {
     is_read: bool,
     /// The pods of that which run again.
     restored: BTreeSet<Uid>,
+    /// What changes of these pods waited for when an agent before ended, until they are looked at.
+    left: BTreeMap<Uid, Waits>,
 }
 
 /// What is known of the images of a pod.
@@ -64,6 +72,17 @@ impl Holds {
     /// The change of the pod that has this uid now.
     pub(super) fn of(&self, uid: &Uid) -> Option<&Held> {
         self.held.values().find(|held| held.old.pod.uid == *uid)
+    }
+
+    /// What is known to be missing for that change.
+    pub(super) fn waits_of(&self, uid: &Uid) -> Option<&Waits> {
+        let waits = self.of(uid).map(|held| &held.waits).or_else(|| self.left.get(uid));
+        waits.filter(|waits| !waits.missing.is_empty())
+    }
+
+    /// An agent before left this behind of a pod that was found.
+    pub(super) fn adopt(&mut self, uid: Uid, waits: Waits) {
+        self.left.insert(uid, waits);
     }
 
     /// The pod of a name that was wanted last, if it is held back.
@@ -102,25 +121,32 @@ impl Engine {
         for (name, new) in wanted.iter_mut() {
             let Some(old) = self.predecessor(name, new, &kept) else { continue };
             let known = before.remove(name).filter(|known| known.new.says_the_same(new));
-            let (since, missing) = match (self.holds.images(&new.pod), known) {
+            let left = self.holds.left.remove(&old.pod.uid);
+            let known = known.map(|known| known.waits).or(left);
+            let waits = match (self.holds.images(&new.pod), known) {
                 (Images::Present, _) => continue,
-                (Images::Unknown, Some(known)) => (known.since, known.missing),
-                (Images::Unknown, None) => (Instant::now(), Vec::new()),
-                (Images::Missing(missing), Some(known)) if known.missing == missing => (known.since, missing),
+                (Images::Unknown, Some(known)) => known,
+                (Images::Unknown, None) => Waits { since: Instant::now(), missing: Vec::new() },
+                (Images::Missing(missing), Some(known)) if known.missing == missing => known,
                 (Images::Missing(missing), _) => {
                     self.tell_missing(&old, &missing);
                     self.keep_on_flash(&old);
                     changed.push(old.pod.uid.clone());
-                    (Instant::now(), missing)
+                    Waits { since: Instant::now(), missing }
                 }
             };
             if kept.get(name).is_some_and(|kept| kept.pod.uid == old.pod.uid) {
                 self.holds.restored.insert(old.pod.uid.clone());
             }
             let new = std::mem::replace(new, old.clone());
-            self.holds.held.insert(name.clone(), Held { new, old, since, missing });
+            self.holds.held.insert(name.clone(), Held { new, old, waits });
         }
         self.look_up_images();
+        // Of these no change waits any more.
+        changed.extend(std::mem::take(&mut self.holds.left).into_keys());
+        for old in kept.values().filter(|old| self.holds.of(&old.pod.uid).is_none()) {
+            self.remove_kept(&old.pod.uid);
+        }
         let ended = before.into_values().filter(|held| self.holds.of(&held.old.pod.uid).is_none());
         let ended: Vec<Rc<Wanted>> = ended.map(|held| held.old).collect();
         for old in ended {

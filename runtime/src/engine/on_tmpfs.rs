@@ -14,6 +14,7 @@ use crate::node::{FoundStatus, Health};
 use crate::sources::Wanted;
 use crate::time::{Instant, Moment};
 
+use super::held::Waits;
 use super::{Deletion, PodShell, Shell};
 
 /// What is kept of a pod beside its supervisor, on tmpfs: enough for an agent
@@ -81,12 +82,20 @@ pub(super) struct LeftBehind {
     pub(super) deletion: Option<Deletion>,
     /// What the core makes of it.
     pub(super) status: FoundStatus,
+    /// What a change that replaces the pod waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) waits: Option<Waits>,
 }
 
 impl LeftBehind {
-    pub(super) fn new(shell: &Shell, entry: &PodShell, status: FoundStatus) -> LeftBehind {
+    pub(super) fn new(
+        shell: &Shell,
+        entry: &PodShell,
+        status: FoundStatus,
+        waits: Option<Waits>,
+    ) -> LeftBehind {
         let boot_id = shell.records.boot_id().to_owned();
-        LeftBehind { boot_id, created: entry.created, deletion: entry.deletion, status }
+        LeftBehind { boot_id, created: entry.created, deletion: entry.deletion, status, waits }
     }
 
     /// What an agent before left behind in this boot, if it can be read.

@@ -69,7 +69,8 @@ impl Engine {
         let Some(state) = self.node.pod(pod) else { return };
         let mut pods = self.shell.pods.borrow_mut();
         let Some(entry) = pods.get_mut(&pod) else { return };
-        let left = LeftBehind::new(&self.shell, entry, state.left_behind());
+        let waits = self.holds.waits_of(&wanted.pod.uid).cloned();
+        let left = LeftBehind::new(&self.shell, entry, state.left_behind(), waits);
         let written = left.bytes().and_then(|bytes| {
             let mut hasher = DefaultHasher::new();
             hasher.write(&bytes);
@@ -128,11 +129,11 @@ impl Engine {
         }
         let host_ip = self.shell.network.borrow().host_ip();
         object["status"] = status::of(state, anchor, host_ip);
-        if let Some(held) = self.holds.of(&wanted.pod.uid).filter(|held| !held.missing.is_empty())
+        if let Some(waits) = self.holds.waits_of(&wanted.pod.uid)
             && let Some(conditions) = object["status"]["conditions"].as_array_mut()
         {
-            let since = Moment::ThisBoot(held.since);
-            conditions.push(status::image_update_pending(state, anchor, since, &held.missing));
+            let since = Moment::ThisBoot(waits.since);
+            conditions.push(status::image_update_pending(state, anchor, since, &waits.missing));
         }
         Some(object)
     }

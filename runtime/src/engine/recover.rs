@@ -21,6 +21,7 @@ use crate::supervisor::client::{
 use crate::time::{Instant, Moment};
 use crate::volume;
 
+use super::held::Waits;
 use super::leave::names;
 use super::on_tmpfs::{LeftBehind, OnTmpfs, read_conditions, read_deletion, read_healths};
 use super::run::{self, Run};
@@ -34,6 +35,8 @@ pub(super) struct FoundPod {
     pub(super) created: Moment,
     /// The published deletion time and grace period.
     pub(super) deletion: Option<Deletion>,
+    /// What a change that replaces it waited for.
+    pub(super) waits: Option<Waits>,
     pub(super) sandbox: Option<Sandbox>,
 }
 
@@ -171,6 +174,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     let created = record.as_ref().and_then(|record| record.start_time).unwrap_or(created);
     let created = left.as_ref().map_or(created, |left| left.created);
     let deletion = left.as_ref().and_then(|left| left.deletion);
+    let waits = left.as_ref().and_then(|left| left.waits.clone());
     let cgroup = shell.cgroups.pod(&wanted.pod).map_err(LookError::of_cgroup)?;
     if let Some(ip) = on_tmpfs.ip {
         shell.network.borrow_mut().adopt(&wanted.pod.uid, ip);
@@ -223,7 +227,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         attempts,
         status: left.map_or_else(|| read_conditions(directory), |left| left.status),
     };
-    Ok(FoundPod { found, wanted, created, deletion, sandbox })
+    Ok(FoundPod { found, wanted, created, deletion, waits, sandbox })
 }
 
 /// Waits for what an earlier agent was starting, so that it is not asked for twice. No pod is

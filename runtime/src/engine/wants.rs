@@ -146,6 +146,9 @@ impl Engine {
 
     pub(super) fn observe_found(&mut self, found: recover::FoundPod) {
         let uid = found.wanted.pod.uid.clone();
+        if let Some(waits) = found.waits {
+            self.holds.adopt(uid.clone(), waits);
+        }
         let unread = self.shell.sources.borrow().is_refused(&found.wanted.source)
             || self.would_lack_class(&found.wanted);
         self.observe_with(Observation::Found(found.found), Some(&found.wanted));
