@@ -14,7 +14,6 @@ use std::path::{Component, Path, PathBuf};
 use nodlet_rootfs::ImageConfig;
 use sha2::{Digest, Sha256};
 
-use crate::log_files;
 use crate::node::{Attempt, StartFailure, StartFailureReason};
 use crate::paths::Paths;
 use crate::pod_files;
@@ -321,8 +320,9 @@ pub fn stop_signal(named: Option<&str>) -> i32 {
 /// Writable layers and termination messages of a pod's runs, in its directory.
 const RUNS: &str = "containers";
 
-fn run_directory(paths: &Paths, uid: &str, container: &str, number: u32) -> PathBuf {
-    paths.pod(uid).join(RUNS).join(container).join(number.to_string())
+/// The writable layer of one run of a container, and what else is its own.
+pub fn run_directory(paths: &Paths, uid: &str, container: &str, number: u32) -> PathBuf {
+    runs_directory(paths, uid).join(container).join(number.to_string())
 }
 
 /// Makes the directories of a run's writable layer.
@@ -348,27 +348,9 @@ pub fn make_termination_file(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))
 }
 
-/// Removes what a run left that another has followed; of its logs all but its own, which `logs -p` reads.
-///
-/// # Errors
-/// What could not be removed.
-pub fn remove_run(
-    paths: &Paths,
-    (namespace, pod): (&str, &str),
-    uid: &str,
-    container: &str,
-    number: u32,
-) -> io::Result<()> {
-    volume::tear_down(&run_directory(paths, uid, container, number))?;
-    log_files::remove_earlier_runs(paths, (namespace, pod, uid), container, number)
-}
-
-/// Removes the writable layers of a pod whose sandbox is gone.
-///
-/// # Errors
-/// What could not be removed.
-pub fn remove_runs(paths: &Paths, uid: &str) -> io::Result<()> {
-    volume::tear_down(&paths.pod(uid).join(RUNS))
+/// The writable layers of a pod.
+pub fn runs_directory(paths: &Paths, uid: &str) -> PathBuf {
+    paths.pod(uid).join(RUNS)
 }
 
 #[cfg(test)]

@@ -2,16 +2,19 @@
 //! that the loop never does. An SD card that takes a second for an fsync delays
 //! what asked for it and nothing else.
 //!
-//! Work is done in the order in which it was asked for. It must not touch what
-//! belongs to the loop: a job gets values and gives a value back.
+//! Work is done in the order in which it was asked for; only what containers decide the length of
+//! is done in parts, between which other work is done. It must not touch what belongs to the loop:
+//! a job gets values and gives a value back.
 
+use std::collections::VecDeque;
 use std::sync::mpsc;
 
 /// Jobs that may wait. A loop that is further ahead of the card than this waits itself; the core
 /// asks for less at once ([`crate::node::WRITES_AT_ONCE`], [`crate::node::STARTS_AT_ONCE`]).
 const JOBS: usize = 256;
 
-type Job = Box<dyn FnOnce() + Send>;
+/// Does a part of itself; `true` after the last.
+type Job = Box<dyn FnMut() -> bool + Send>;
 
 /// A handle to the thread; the thread ends when the last one is dropped.
 #[derive(Clone)]
@@ -26,11 +29,10 @@ impl Storage {
     /// If the kernel refuses another thread.
     pub fn start() -> std::io::Result<Storage> {
         let (jobs, queue) = mpsc::sync_channel::<Job>(JOBS);
-        std::thread::Builder::new().name("storage".into()).stack_size(256 * 1024).spawn(move || {
-            while let Ok(job) = queue.recv() {
-                job();
-            }
-        })?;
+        std::thread::Builder::new()
+            .name("storage".into())
+            .stack_size(256 * 1024)
+            .spawn(move || work(&queue))?;
         Ok(Storage { jobs })
     }
 
@@ -40,14 +42,93 @@ impl Storage {
         T: Send + 'static,
         J: FnOnce() -> T + Send + 'static,
     {
+        let mut job = Some(job);
+        self.run_in_parts(move || job.take().map(|job| job()))
+    }
+
+    /// Calls `part` on the thread again and again until it gives a value; between two calls others
+    /// have their turn. It is done to its end even if nobody waits for its value.
+    pub fn run_in_parts<T, P>(&self, mut part: P) -> impl Future<Output = T> + use<T, P>
+    where
+        T: Send + 'static,
+        P: FnMut() -> Option<T> + Send + 'static,
+    {
         let (done, value) = async_channel::bounded(1);
-        let queued = self.jobs.send(Box::new(move || {
+        let queued = self.jobs.send(Box::new(move || match part() {
             // The asker may have lost interest; the work was still wanted.
-            let _ = done.try_send(job());
+            Some(value) => done.try_send(value).is_ok() || done.is_closed(),
+            None => false,
         }));
         async move {
             queued.expect("the storage thread lives as long as its handles");
             value.recv().await.expect("a job answers: a panic ends the whole process")
         }
+    }
+}
+
+/// Does jobs until nobody can ask for any more and all are done.
+fn work(queue: &mpsc::Receiver<Job>) {
+    let mut begun: VecDeque<Job> = VecDeque::new();
+    loop {
+        let new = if begun.is_empty() { queue.recv().ok() } else { queue.try_recv().ok() };
+        if new.is_none() && begun.is_empty() {
+            return;
+        }
+        for mut job in new.into_iter().chain(begun.pop_front()).collect::<Vec<_>>() {
+            if !job() {
+                begun.push_back(job);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[test]
+    fn between_the_parts_of_a_long_job_others_are_done_in_their_order() {
+        let storage = Storage::start().expect("the kernel has a thread");
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let note = |what: &str| {
+            let (done, what) = (done.clone(), what.to_owned());
+            move || done.lock().expect("no panic").push(what.clone())
+        };
+        // Nothing is done before all is asked for.
+        let (go, wait) = mpsc::channel::<()>();
+        drop(storage.run(move || wait.recv()));
+        let mut parts = 0;
+        let part = note("part");
+        let long = storage.run_in_parts(move || {
+            parts += 1;
+            part();
+            (parts == 4).then_some(parts)
+        });
+        for short in ["a", "b", "c"] {
+            drop(storage.run(note(short)));
+        }
+        go.send(()).expect("it waits");
+        assert_eq!(smol::block_on(long), 4);
+        let done = done.lock().expect("no panic").clone();
+        let shorts: Vec<&String> = done.iter().filter(|what| *what != "part").collect();
+        assert_eq!(shorts, ["a", "b", "c"]);
+        let place = |what: &str| done.iter().position(|one| one == what);
+        let last = done.iter().rposition(|one| one == "part");
+        assert!(place("part") < place("b") && place("b") < last, "{done:?}");
+    }
+
+    #[test]
+    fn what_was_begun_is_done_when_nobody_asks_any_more() {
+        let storage = Storage::start().expect("the kernel has a thread");
+        let (told, end) = mpsc::channel();
+        let mut parts = 0;
+        drop(storage.run_in_parts(move || {
+            parts += 1;
+            (parts == 3).then(|| told.send(parts))
+        }));
+        drop(storage);
+        assert_eq!(end.recv(), Ok(3));
     }
 }

@@ -154,7 +154,9 @@ pub fn tear_down(directory: &Path) -> io::Result<()> {
     remove::tree(directory)
 }
 
-/// The same for `name` in a directory, where somebody else may go on making files: at most `most` of
+pub use remove::Removal;
+
+/// The same as [`tear_down`] for `name` in a directory, where somebody else may go on making files: at most `most` of
 /// them are removed.
 ///
 /// # Errors

@@ -334,3 +334,45 @@ fn a_container_inherits_nothing_of_whoever_started_the_agent() {
     }
     assert_eq!(device.stop_agent(), 0);
 }
+
+/// The storage thread is one for all pods: what one left there must not hold up the others.
+#[test]
+fn what_a_pod_left_is_removed_while_other_pods_start() {
+    const DIRECTORIES: usize = 300;
+    let device = Device::start();
+    device.write_manifest(
+        "full.yaml",
+        &manifest::pod_of(
+            "full",
+            &[manifest::container("app", "sleep", "")],
+            "volumes: [{name: work, emptyDir: {}}]",
+        ),
+    );
+    let full = device.pod("full");
+    full.wait_ready();
+    let left = device.path(&format!("/var/lib/nodlet/pods/{}", full.uid()));
+    let work = find(&left, "work").expect("the volume is there");
+    for directory in 0..DIRECTORIES {
+        let directory = work.join(directory.to_string());
+        fs::create_dir(&directory).expect("made");
+        for file in 0..400 {
+            fs::write(directory.join(file.to_string()), "").expect("written");
+        }
+    }
+    device.remove_manifest("full.yaml");
+    let entries = || fs::read_dir(&work).map_or(0, Iterator::count);
+    device.wait_for("its removal to begin", || entries() < DIRECTORIES);
+    assert!(entries() > 0, "it was removed before anything else was asked for");
+    device.write_manifest("other.yaml", &manifest::pod("other", "sleep"));
+    device.pod("other").wait_ready();
+    assert!(left.exists(), "the other pod waited for the removal");
+    device.wait_for("the end of the removal", || !left.exists());
+    device.wait_for("the end of the pod", || device.pod("full").object().is_none());
+}
+
+fn find(directory: &Path, name: &str) -> Option<PathBuf> {
+    let mut entries = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
+    entries.find_map(|path| {
+        if path.file_name().is_some_and(|found| found == name) { Some(path) } else { find(&path, name) }
+    })
+}

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::*;
+use crate::log_files;
 use crate::manifest::{self, Validation};
 use crate::spec::ContainerIndex;
 
@@ -327,8 +328,7 @@ fn discarding_a_run_keeps_the_newest_two_logs() {
     for name in ["0.log", "1.log", "1.log.20260101-000000", "2.log", "3.log"] {
         fs::write(directory.join(name), "x").expect("written");
     }
-    fs::create_dir_all(run_directory(&paths, "u", "c", 2).join("upper/x")).expect("made");
-    remove_run(&paths, ("n", "p"), "u", "c", 3).expect("discarded");
+    log_files::remove_earlier_runs(&paths, ("n", "p", "u"), "c", 3).expect("discarded");
     let mut left: Vec<_> =
         fs::read_dir(&directory).expect("read").flatten().map(|entry| entry.file_name()).collect();
     left.sort();

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::cgroup::PodCgroup;
@@ -15,9 +16,8 @@ use crate::{log_files, volume};
 use super::{EngineError, Shell};
 
 /// Removes what pods of earlier boots left on disk that no source wants any more.
-pub(super) fn sweep(shell: &Shell, wanted: &BTreeSet<String>) {
-    let (paths, fault, images) = (shell.paths.clone(), shell.fault.clone(), shell.images.clone());
-    let records = shell.records.clone();
+pub(super) fn sweep(shell: &Rc<Shell>, wanted: &BTreeSet<String>) {
+    let (paths, records) = (shell.paths.clone(), shell.records.clone());
     let wanted = wanted.clone();
     let swept = shell.storage.run(move || {
         // Half-written files of an agent that died: nobody reads names like these.
@@ -32,19 +32,7 @@ pub(super) fn sweep(shell: &Shell, wanted: &BTreeSet<String>) {
         }
         let mut uids: BTreeSet<String> = records.uids().into_iter().collect();
         uids.extend(names(&paths.pods()));
-        for uid in uids.difference(&wanted) {
-            let removed = volume::tear_down(&paths.pod(uid))
-                .and_then(|()| crate::store::remove(&records.ephemeral_path_of(uid), &*fault))
-                .and_then(|()| {
-                    let kept = records.kept_path_of(uid);
-                    if kept.exists() { crate::store::remove(&kept, &*fault) } else { Ok(()) }
-                })
-                .and_then(|()| crate::store::remove(&records.path_of(uid), &*fault))
-                .and_then(|()| images.release(uid).map_err(io::Error::other));
-            if let Err(error) = removed {
-                log::error!("failed to remove what pod {uid} left: {error}");
-            }
-        }
+        uids.retain(|uid| !wanted.contains(uid));
         // What was left behind of a status, whole or half-written, by an agent that died.
         for name in names(&paths.statuses()) {
             let is_known = name.strip_suffix(".json").is_some_and(|uid| wanted.contains(uid));
@@ -58,8 +46,38 @@ pub(super) fn sweep(shell: &Shell, wanted: &BTreeSet<String>) {
             }
         }
         remove_logs(&paths, |uid| wanted.contains(uid));
+        uids
     });
-    shell.spawn(swept);
+    let shell = shell.clone();
+    shell.clone().spawn(async move {
+        for uid in swept.await {
+            sweep_pod(&shell, uid).await;
+        }
+    });
+}
+
+/// Removes what a pod left: last what would let it be found again.
+async fn sweep_pod(shell: &Shell, uid: String) {
+    let (records, fault, images) = (shell.records.clone(), shell.fault.clone(), shell.images.clone());
+    let label = uid.clone();
+    let removed = match shell.remove_tree(shell.paths.pod(&uid)).await {
+        Ok(()) => {
+            let rest = move || {
+                crate::store::remove(&records.ephemeral_path_of(&uid), &*fault)?;
+                let kept = records.kept_path_of(&uid);
+                if kept.exists() {
+                    crate::store::remove(&kept, &*fault)?;
+                }
+                crate::store::remove(&records.path_of(&uid), &*fault)?;
+                images.release(&uid).map_err(io::Error::other)
+            };
+            shell.storage.run(rest).await
+        }
+        failed => failed,
+    };
+    if let Err(error) = removed {
+        log::error!("failed to remove what pod {label} left: {error}");
+    }
 }
 
 /// Removes the logs of all pods but those that `keep` names by uid.
@@ -117,6 +135,13 @@ impl Shell {
             Ok(cgroups) => self.empty(uid, &cgroups).await,
             Err(error) => log::error!("failed to look for processes of {uid}: {error}"),
         }
+    }
+
+    /// Removes a directory of a pod with all that its containers left there. May be interrupted and
+    /// begun again.
+    pub(super) fn remove_tree(&self, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
+        let mut removal = volume::Removal::new(path);
+        self.storage.run_in_parts(move || removal.part())
     }
 
     pub(super) async fn empty(&self, uid: &str, cgroups: &[PodCgroup]) {

@@ -10,6 +10,7 @@ use nodlet_rootfs::{Digest, Image, Reference, assemble};
 
 use crate::cgroup::{ContainerLimits, Leaf};
 use crate::container_config::{self, Facts};
+use crate::log_files;
 use crate::node::{
     Attempt, Exit, PodIndex, PodObservation, Record, StartFailure, StartFailureReason, StartedContainer, User,
 };
@@ -522,16 +523,19 @@ impl Shell {
             // Not there is as good as removed: a start that failed early wrote none.
             let _ = std::fs::remove_file(facts_path(self, &wanted, &name, earlier));
         }
-        let (paths, wanted_pod) =
-            (self.paths.clone(), (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
-        let (uid, number) = (wanted.pod.uid.0.to_string(), attempt.number);
-        let removed = self.storage.run(move || {
-            container_config::remove_run(&paths, (&wanted_pod.0, &wanted_pod.1), &uid, &name, number)
-        });
+        let (paths, number) = (self.paths.clone(), attempt.number);
+        let (namespace, pod) = (wanted.pod.namespace.to_string(), wanted.pod.name.to_string());
+        let uid = wanted.pod.uid.0.to_string();
+        let layer = self.remove_tree(container_config::run_directory(&paths, &uid, &name, number));
+        let logs = self
+            .storage
+            .run(move || log_files::remove_earlier_runs(&paths, (&namespace, &pod, &uid), &name, number));
         let label = log_name(&wanted, attempt);
         self.spawn(async move {
-            if let Err(error) = removed.await {
-                log::error!("failed to remove what {label} left: {error}");
+            for removed in [logs.await, layer.await] {
+                if let Err(error) = removed {
+                    log::error!("failed to remove what {label} left: {error}");
+                }
             }
         });
     }

@@ -196,13 +196,16 @@ async fn set_up_volumes(shell: &Rc<Shell>, wanted: &Wanted) -> Result<volume::Vo
         checked.map_err(|message| Failure::new(SandboxFailure::Mount, message))?;
     }
     // No container of it runs: writable layers that are there are of an earlier sandbox.
-    let layers = shell.paths.pod(&wanted.pod.uid.0).join("containers");
-    let made = shell.storage.run(move || {
-        volume::tear_down(&layers)
-            .map_err(|error| format!("failed to remove {}: {error}", layers.display()))?;
-        volume::set_up(&request)
-    });
-    made.await.map_err(|message| Failure::new(SandboxFailure::Mount, message))
+    let layers = container_config::runs_directory(&shell.paths, &wanted.pod.uid.0);
+    shell.remove_tree(layers.clone()).await.map_err(|error| {
+        let message = format!("failed to remove {}: {error}", layers.display());
+        Failure::new(SandboxFailure::Mount, message)
+    })?;
+    shell
+        .storage
+        .run(move || volume::set_up(&request))
+        .await
+        .map_err(|message| Failure::new(SandboxFailure::Mount, message))
 }
 
 /// All of it but the volumes.
@@ -341,8 +344,8 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex) {
         shell.execs.borrow_mut().lost(pod);
     }
     shell.remove_remains(&wanted).await;
-    let (paths, uid) = (shell.paths.clone(), wanted.pod.uid.0.to_string());
-    if let Err(error) = shell.storage.run(move || container_config::remove_runs(&paths, &uid)).await {
+    let layers = container_config::runs_directory(&shell.paths, &wanted.pod.uid.0);
+    if let Err(error) = shell.remove_tree(layers).await {
         // They go at the latest with the pod.
         log::warn!(
             "failed to remove the writable layers of {}/{}: {error}",
@@ -371,13 +374,14 @@ pub(super) async fn forget(shell: Rc<Shell>, pod: PodIndex) {
     let images = shell.images.clone();
     let (uid, namespace, name) =
         (wanted.pod.uid.0.to_string(), wanted.pod.namespace.to_string(), wanted.pod.name.to_string());
+    let volumes = shell.remove_tree(paths.pod(&uid)).await;
     let failed = shell
         .storage
         .run(move || {
             let mut failed = Vec::new();
             let mut note =
                 |what: &str, error: &dyn std::fmt::Display| failed.push(format!("{what}: {error}"));
-            if let Err(error) = volume::tear_down(&paths.pod(&uid)) {
+            if let Err(error) = volumes {
                 note("volumes", &error);
             }
             if let Err(error) = crate::log_files::remove_pod(&paths, &namespace, &name, &uid) {

@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use crate::node::{PodIndex, PodState};
-use crate::volume;
 
 use super::Engine;
 
@@ -24,7 +23,7 @@ impl Engine {
             entry.wanted.clone()
         };
         let directory = self.shell.paths.pod(&wanted.pod.uid.0);
-        let removed = self.shell.storage.run(move || volume::tear_down(&directory));
+        let removed = self.shell.remove_tree(directory);
         self.shell.spawn(async move {
             if let Err(error) = removed.await {
                 // They go at the latest with the pod.

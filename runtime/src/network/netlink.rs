@@ -130,13 +130,14 @@ impl Netlink {
         self.change(RouteNetlinkMessage::NewLink(link), 0)
     }
 
-    /// Fixes that `hardware` is at the port with `index` of a bridge.
+    /// Fixes that `hardware` is at the port with `index` of a bridge: no frame that comes in by another
+    /// port changes it.
     pub fn add_forwarding(&mut self, index: u32, hardware: [u8; 6]) -> io::Result<()> {
         let mut entry = NeighbourMessage::default();
         entry.header.family = AddressFamily::Other(AF_BRIDGE);
         entry.header.ifindex = index;
         entry.header.state = NeighbourState::Noarp;
-        entry.header.flags = NeighbourFlags::Controller;
+        entry.header.flags = NeighbourFlags::Controller | NeighbourFlags::Sticky;
         entry.attributes.push(NeighbourAttribute::LinkLayerAddress(hardware.to_vec()));
         self.change(RouteNetlinkMessage::NewNeighbour(entry), NLM_F_CREATE | NLM_F_REPLACE)
     }

@@ -2,8 +2,8 @@
 //! the link, /dev/shm and the memory volumes, and sends their descriptors.
 //!
 //! The supervisor holds them and enters none of them. The mount namespace is of
-//! tmpfs and, with a shared PID namespace, its /proc only: start helpers copy /dev/shm and memory volumes out of it, and the
-//! pause process of a shared PID namespace sits in it with nothing else to see.
+//! tmpfs and, with a shared PID namespace, its /proc only: start helpers copy them out of it. The
+//! pause process of a shared PID namespace sits in another, which is empty.
 //! If a step fails the helper undoes what the kernel does not undo by itself.
 
 use std::ffi::CStr;
@@ -357,6 +357,18 @@ fn on_initial_root() -> io::Error {
     )
 }
 
+/// Enters a mount namespace of its own, of nothing but an empty root. Who has CAP_SYS_PTRACE sees
+/// what the pause process sees: a /proc without masks there would be the host's settings, writable.
+fn leave_mounts() -> nix::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("nodlet"), PROC, Some("tmpfs"), flags, Some("mode=0555,nr_inodes=1,size=4k"))?;
+    nix::unistd::chdir(PROC)?;
+    nix::unistd::pivot_root(".", ".")?;
+    umount2(".", MntFlags::MNT_DETACH)?;
+    nix::unistd::chdir("/")
+}
+
 /// PID 1 of a shared PID namespace: takes orphans and does nothing, for ever.
 /// Every container of the pod can see it, so it has nothing to be had: no
 /// capability, no descriptor, an empty root.
@@ -368,7 +380,7 @@ fn pause(tasks: &[File], ready: OwnedFd) -> ! {
     }
     sys::set_name(c"pause");
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    if mount(Some("proc"), PROC, Some("proc"), flags, None::<&str>).is_err() {
+    if mount(Some("proc"), PROC, Some("proc"), flags, None::<&str>).is_err() || leave_mounts().is_err() {
         sys::exit_now(1);
     }
     let _ = nix::unistd::setsid();

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::NixPath;
 use nix::dir::Dir;
@@ -38,14 +38,44 @@ struct Level {
 /// # Errors
 /// The first thing that stays.
 pub(super) fn tree(path: &Path) -> io::Result<()> {
+    tree_within(path, &mut Tried::default())
+}
+
+fn tree_within(path: &Path, tried: &mut Tried) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let mut options = OpenOptions::new();
     match options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(parent) {
-        Ok(parent) => Ok(remove(&parent, name, &mut Tried::default())?),
+        Ok(parent) => Ok(remove(&parent, name, tried)?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+/// Files and directories that one part of a [`Removal`] removes.
+const PART: usize = 128;
+
+/// A directory that is removed in parts: how long that takes is decided by those who filled it.
+/// Nothing is open between two parts.
+pub struct Removal {
+    path: PathBuf,
+    tried: Tried,
+}
+
+impl Removal {
+    /// Of `path` and all below it.
+    pub fn new(path: PathBuf) -> Removal {
+        Removal { path, tried: Tried::default() }
+    }
+
+    /// Removes some of it; `None` if there may be more. Once nothing is there, it is removed.
+    pub fn part(&mut self) -> Option<io::Result<()>> {
+        (self.tried.entries, self.tried.most) = (0, Some(PART));
+        match tree_within(&self.path, &mut self.tried) {
+            Err(_) if self.tried.entries > PART => None,
+            removed => Some(removed),
+        }
     }
 }
 
@@ -181,7 +211,7 @@ fn unmount(at: &impl AsRawFd, name: &OsStr) -> nix::Result<()> {
 }
 
 /// Names read at a time: memory does not grow with the directory.
-const ENTRIES: usize = 1024;
+const ENTRIES: usize = 256;
 
 fn entries(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {
     // A descriptor of its own, so that reading begins at the first entry.

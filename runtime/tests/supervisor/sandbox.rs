@@ -136,14 +136,26 @@ fn a_shared_pid_namespace_has_a_pause_that_is_nothing() {
     let pod = Pod::with("pause", |sandbox| sandbox.share_process_namespace = true);
     let mut config = pod.container(
         "app",
-        &["cat=/proc/1/comm", "ls=/proc/1/root", "ls=/proc/1/fd", "cat=/proc/1/status", "out=end", "wait"],
+        &[
+            "cat=/proc/1/comm",
+            "ls=/proc/1/root",
+            "ls=/proc/1/fd",
+            "cat=/proc/1/mountinfo",
+            "write=/proc/1/root/proc/sys/kernel/domainname:taken",
+            "cat=/proc/1/status",
+            "out=end",
+            "wait",
+        ],
     );
     config.process.capabilities.push("CAP_SYS_PTRACE".to_owned());
     pod.start(config_number(&config), &config);
     pod.wait_for_output(&config, "end\n");
     let output = pod.output(&config);
-    // Its root is the pod's own tmpfs, also for who may trace it.
-    assert!(output.starts_with("pause\nproc shm volumes\n0 1 2\n"), "{output}");
+    // Its root is empty, also for who may trace it: no /proc of the host's settings is in there.
+    assert!(output.starts_with("pause\n\n0 1 2\n"), "{output}");
+    let mounts: Vec<&str> = output.lines().filter(|line| line.contains(" - tmpfs ")).collect();
+    assert!(mounts.len() == 1 && mounts[0].contains(" / / ro,"), "{output}");
+    assert!(output.contains("/proc/1/root/proc/sys/kernel/domainname: No such file"), "{output}");
     assert!(output.contains("Uid:\t65535\t65535\t65535\t65535"), "{output}");
     assert!(output.contains("CapPrm:\t0000000000000000"), "{output}");
     let (_, seen) = pod.run(&pod.container("peer", &["ls=/proc"]));

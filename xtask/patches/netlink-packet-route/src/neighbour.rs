@@ -39,6 +39,7 @@ bitflags::bitflags! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct NeighbourFlags: u8 {
         const Controller = 4;
+        const Sticky = 64;
         const _ = !0;
     }
 }
