@@ -287,7 +287,7 @@ fn nothing_is_writable_by_everybody_whatever_umask_the_agent_is_started_with() {
             continue;
         }
         // The termination message is for whoever the container runs as, in a directory that is root's alone.
-        if found.mode() & 0o002 != 0 && !path.starts_with(device.path("/var/lib/nodlet/pods")) {
+        if found.mode() & 0o022 != 0 && !path.starts_with(device.path("/var/lib/nodlet/pods")) {
             open.push(path.clone());
         }
         if found.is_dir() {

@@ -66,6 +66,38 @@ fn datagram(ethernet_of: ([u8; 6], [u8; 6]), from: Ipv4Addr, to: (Ipv4Addr, u16)
     ethernet(ethernet_of.0, ethernet_of.1, 0x0800, &ip)
 }
 
+/// An ICMP message of `kind` with `options` in the header of its packet.
+fn icmp(
+    ethernet_of: ([u8; 6], [u8; 6]),
+    (from, to): (Ipv4Addr, Ipv4Addr),
+    options: &[u8],
+    kind: u8,
+) -> Vec<u8> {
+    let header = 20 + options.len() as u8;
+    // Of a redirect: the better gateway, which is the sender, and the packet that went astray.
+    let mut message =
+        [&[kind, 1, 0, 0][..], &from.octets(), &[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]].concat();
+    message.extend([to.octets(), [203, 0, 113, 5], [0, 1, 0, 1], [0, 8, 0, 0]].concat());
+    let sum = checksum(&message);
+    message[2..4].copy_from_slice(&sum);
+    let mut ip = [0x40 | header / 4, 0, 0, header + message.len() as u8, 0, 0, 0, 0, 64, 1, 0, 0].to_vec();
+    ip.extend([from.octets(), to.octets()].concat());
+    ip.extend(options);
+    let sum = checksum(&ip);
+    ip[10..12].copy_from_slice(&sum);
+    ip.extend(message);
+    ethernet(ethernet_of.0, ethernet_of.1, 0x0800, &ip)
+}
+
+/// A count of the host's ICMP, as `InRedirects`.
+fn icmp_count(name: &str) -> u64 {
+    let table = fs::read_to_string("/proc/net/snmp").expect("/proc is mounted");
+    let mut lines = table.lines().filter(|line| line.starts_with("Icmp: ")).map(str::split_whitespace);
+    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+    let (_, value) = names.zip(values).find(|(found, _)| *found == name).expect("the kernel counts it");
+    value.parse().expect("a number")
+}
+
 /// An ARP request by which whoever has `target` learns that `sender` is at `hardware`.
 fn arp_request(
     ethernet_of: ([u8; 6], [u8; 6]),
@@ -163,6 +195,30 @@ fn a_router_advertisement_of_a_pod_is_taken_by_neither_the_host_nor_another_pod(
     assert_eq!(believed(&host), Vec::<String>::new(), "the host took an address");
     let inside = victim.exec("app", ["/bin/demo", "cat", "/proc/net/if_inet6"]).ok();
     assert_eq!(believed(&inside), Vec::<String>::new(), "another pod took an address");
+}
+
+#[test]
+fn a_redirect_of_a_pod_does_not_reach_the_host() {
+    const REDIRECT: u8 = 5;
+    const ECHO: u8 = 8;
+    let device = Device::start();
+    two_pods(&device);
+    let attacker = device.pod("attacker");
+    let (bridge, _) = links(gateway(attacker));
+    let host = fs::read_to_string(format!("/sys/class/net/{bridge}/address")).expect("it is a link");
+    let host: Vec<u8> =
+        host.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).expect("two digits")).collect();
+    let between = (host.try_into().expect("six bytes"), hardware_address(attacker));
+    let of_ip = (address(attacker), gateway(attacker));
+    let (redirects, echoes) = (icmp_count("InRedirects"), icmp_count("InEchos"));
+    for options in [&[][..], &[1, 1, 1, 0], &[1; 40]] {
+        send(attacker, &icmp(between, of_ip, options, REDIRECT));
+        send(attacker, &tagged(icmp(between, of_ip, options, REDIRECT), TAGS[0]));
+    }
+    // What is no redirect arrives, after these.
+    send(attacker, &icmp(between, of_ip, &[1; 40], ECHO));
+    device.wait_for("a ping", || icmp_count("InEchos") > echoes);
+    assert_eq!(icmp_count("InRedirects"), redirects, "the host was sent a redirect");
 }
 
 #[test]

@@ -61,6 +61,16 @@ fn a_deletion_that_is_for_another_version_or_another_pod_deletes_nothing() {
         )
     );
     assert_eq!(delete(json!({ "uid": uid, "resourceVersion": "1" })).0, 409);
+    for query in ["uid=other", "resourceVersion=1"] {
+        let refused = device.request("DELETE", &format!("{WEB}?{query}"), None);
+        assert_eq!(refused.0, 409, "{query}: {refused:?}");
+    }
+    let mut again = device.pod("web").object().expect("it is there");
+    again["metadata"]["uid"] = "other".into();
+    again["metadata"]["resourceVersion"] = "".into();
+    let applied = device.nodlet_with_input(["apply", "-f", "-"], &again.to_string());
+    let why = format!("Precondition failed: UID in precondition: other, UID in object meta: {uid}");
+    assert!(applied.stderr.contains(&why), "{}", applied.stderr);
     let refused = device.request("DELETE", WEB, Some(&json!({ "propagationPolicy": "Sometimes" })));
     assert_eq!(refused.0, 422, "{refused:?}");
     assert_eq!(version(&device), now, "nothing was changed");
@@ -89,6 +99,12 @@ fn an_object_that_is_put_or_created_with_a_version_has_that_version() {
     let class = json!({ "metadata": { "name": "high" }, "value": 7 });
     let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
     assert_eq!(device.request("POST", classes, Some(&class)).0, 201);
+    let mut owned = class.clone();
+    (owned["apiVersion"], owned["kind"]) = ("scheduling.k8s.io/v1".into(), "PriorityClass".into());
+    owned["metadata"]["ownerReferences"] =
+        json!([{ "apiVersion": "v1", "kind": "A", "name": "a", "uid": "f00" }]);
+    let warned = device.nodlet_with_input(["apply", "--dry-run=server", "-f", "-"], &owned.to_string());
+    assert!(warned.stderr.contains("metadata.ownerReferences: has no effect"), "{}", warned.stderr);
     let high = format!("{classes}/high");
     let stale =
         json!({ "metadata": { "name": "high", "resourceVersion": "1" }, "value": 7, "description": "d" });

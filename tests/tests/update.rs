@@ -374,6 +374,18 @@ fn an_image_that_is_not_on_the_board_stops_nothing_until_it_is() {
     wait_for_image(&device, "localhost/demo:2");
     let web = device.pod("web");
     assert_eq!((web.uid(), web.born("other"), pending(&device)), (uid, other, Value::Null));
+
+    // One change in place and one that makes another pod: one condition of each type.
+    kubectl.line("set image pod/web app=localhost/demo:3").ok();
+    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    apply(&device, &text.replacen("demo:2", "demo:4", 1).replacen("sleep", "print fourth then sleep", 1));
+    let waits = || {
+        let conditions = device.pod("web").status()["conditions"].as_array().cloned().unwrap_or_default();
+        let all = conditions.into_iter().filter(|one| one["type"] == "PodImageUpdatePending");
+        all.map(|one| one["message"].to_string()).collect::<Vec<_>>()
+    };
+    device.wait_for("the later change", || waits().iter().any(|message| message.contains("demo:4")));
+    assert_eq!(waits().len(), 1, "{:?}", waits());
 }
 
 #[test]
@@ -428,6 +440,9 @@ fn a_change_that_makes_another_pod_waits_for_its_image_while_the_old_one_runs() 
         );
     }
     let waits = pending(&device);
+    // So that a later agent would say another second.
+    let told = std::time::Instant::now();
+    device.wait_for("two seconds to pass", || told.elapsed() > std::time::Duration::from_secs(2));
     device.kill_agent();
     device.start_agent();
     // From the first that the next agent says of it.

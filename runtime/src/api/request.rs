@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{PatchKind, Status, patch};
+use super::{PatchKind, Query, Status, patch};
 
 /// Answered once. Dropped without an answer, it is an internal error; a
 /// receiver that is gone means that nobody waits any more.
@@ -155,6 +155,15 @@ pub struct Preconditions {
 }
 
 impl Preconditions {
+    /// With those that a query of `DELETE` has, where a body said nothing of them.
+    pub(super) fn with_query(self, query: &Query) -> Preconditions {
+        let given = |name: &str| query.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
+        Preconditions {
+            uid: self.uid.or_else(|| given("uid")),
+            resource_version: self.resource_version.or_else(|| given("resourceVersion")),
+        }
+    }
+
     /// Checks an object of `kind`.
     ///
     /// # Errors

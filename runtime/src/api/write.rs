@@ -328,7 +328,7 @@ impl DeleteOptions {
         };
         let orphan = flag(body, query, "orphanDependents")?;
         let ignores_read_error = flag(body, query, IGNORE_READ_ERROR)?;
-        let preconditions = Preconditions::of(&body["preconditions"])?;
+        let preconditions = Preconditions::of(&body["preconditions"])?.with_query(query);
         let in_body = match &body["dryRun"] {
             Value::Null => &[][..],
             Value::Array(values) => values,

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::node::{Observation, PodIndex, PodState, Record};
 use crate::objects::Key;
+use crate::pod::IMAGE_UPDATE_PENDING;
 use crate::sources::Wanted;
 use crate::status;
 use crate::time::{Instant, Moment};
@@ -133,6 +134,8 @@ impl Engine {
             && let Some(conditions) = object["status"]["conditions"].as_array_mut()
         {
             let since = Moment::ThisBoot(waits.since);
+            // Of the two changes that wait, the one that replaces the pod.
+            conditions.retain(|condition| condition["type"] != IMAGE_UPDATE_PENDING);
             conditions.push(status::image_update_pending(state, anchor, since, &waits.missing));
         }
         Some(object)

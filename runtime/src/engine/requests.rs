@@ -20,7 +20,7 @@ use crate::time::Instant;
 use super::ephemeral::Asked;
 use super::exec::{Exec, ExecNews};
 use super::sent::{generated_name, how, random_uid, refused, same, strip};
-use super::update::{MODIFIED, Updating};
+use super::update::{MODIFIED, Updating, another_uid};
 use super::{Engine, Shell};
 
 impl Engine {
@@ -178,8 +178,8 @@ impl Engine {
         }
     }
 
-    /// Checks the `metadata.resourceVersion` that a client sends: the object that is there must have
-    /// it, and a new one has none.
+    /// Checks `metadata.resourceVersion` and `metadata.uid` that a client sends: the existing object
+    /// must have them. A new one has no version, and is given a uid.
     pub(super) fn check_version(
         &self,
         resource: &'static str,
@@ -188,10 +188,14 @@ impl Engine {
     ) -> Result<(), Status> {
         let metadata = &object["metadata"];
         let text = |field: &str| metadata[field].as_str().filter(|text| !text.is_empty());
-        let Some(asked) = text("resourceVersion").filter(|asked| *asked != "0") else { return Ok(()) };
+        let version = text("resourceVersion").filter(|asked| *asked != "0");
         if new {
             let why = "resourceVersion should not be set on objects to be created";
-            return Err(Status::bad_request(why));
+            return version.map_or(Ok(()), |_| Err(Status::bad_request(why)));
+        }
+        let uid = text("uid");
+        if version.is_none() && uid.is_none() {
+            return Ok(());
         }
         let kind = Kind::of_resource(resource);
         let namespace = match kind {
@@ -200,11 +204,18 @@ impl Engine {
         };
         let name = text("name").unwrap_or_default();
         let shown = self.shell.objects.get(&crate::objects::Key::new(resource, namespace, name));
-        match shown {
-            Some(shown) if shown.version.to_string() != asked => {
-                let resource = kind.map_or_else(|| resource.to_owned(), Kind::qualified);
-                Err(Status::conflict(&resource, name, MODIFIED))
-            }
+        let Some(shown) = shown else { return Ok(()) };
+        let conflict = |why: &str| {
+            let resource = kind.map_or_else(|| resource.to_owned(), Kind::qualified);
+            Err(Status::conflict(&resource, name, why))
+        };
+        let present: Value = serde_json::from_str(&shown.json).unwrap_or_default();
+        let present = present["metadata"]["uid"].as_str().unwrap_or_default();
+        if let Some(asked) = uid.filter(|asked| *asked != present) {
+            return conflict(&another_uid(asked, present));
+        }
+        match version {
+            Some(asked) if shown.version.to_string() != asked => conflict(MODIFIED),
             Some(_) | None => Ok(()),
         }
     }

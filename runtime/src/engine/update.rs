@@ -225,6 +225,11 @@ enum Updated {
 pub(super) const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
+/// The words for a `metadata.uid` that is another object's.
+pub(super) fn another_uid(asked: &str, present: &str) -> String {
+    format!("Precondition failed: UID in precondition: {asked}, UID in object meta: {present}")
+}
+
 /// Whoever names a version or a uid means that one and no other.
 pub(super) fn preconditions(
     current: &Value,
@@ -234,8 +239,7 @@ pub(super) fn preconditions(
     let of = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
     let (uid, asked) = (of(current, "uid"), of(changed, "uid"));
     if !asked.is_empty() && asked != uid {
-        let why = format!("Precondition failed: UID in precondition: {asked}, UID in object meta: {uid}");
-        return Err(Status::conflict(resource, name, &why));
+        return Err(Status::conflict(resource, name, &another_uid(&asked, &uid)));
     }
     let (version, asked) = (of(current, "resourceVersion"), of(changed, "resourceVersion"));
     if !asked.is_empty() && asked != version {

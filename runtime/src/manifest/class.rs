@@ -109,7 +109,11 @@ pub(super) fn take(
         name: manifest.pod.name.clone(),
         size: object.to_string().len(),
         object,
-        warnings: if validation == Validation::Warn { told } else { Vec::new() },
+        warnings: told
+            .into_iter()
+            .filter(|_| validation == Validation::Warn)
+            .chain(manifest.warnings)
+            .collect(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! An eBPF program at the host's end of a pod's link, which drops what the pod sends
 //! under another's address: frames of another hardware address, IPv4 packets and ARP
-//! messages of another IPv4 address.
+//! messages of another IPv4 address. And ICMP redirects.
 //!
 //! It is attached as a classifier, which needs CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF. Where
 //! those are missing it is attached as tcx, which needs Linux 6.6: there the kernel waits until no
@@ -28,6 +28,19 @@ const ETH_P_8021AD: i32 = 0x88a8;
 /// to some of them reaches the host's end of the link itself.
 const BRIDGE_GROUP: i32 = 0x0180_c200;
 
+const IPPROTO_ICMP: i32 = 1;
+const ICMP_REDIRECT: i32 = 5;
+/// IP_OFFSET: where a fragment lies in its packet.
+const IP_OFFSET: i32 = 0x1fff;
+
+/// BPF_LD | BPF_ABS | BPF_B
+const PACKET_BYTE: u8 = 0x30;
+/// BPF_LD | BPF_IND | BPF_B: at the offset in a register, and so many bytes after it.
+const INDEXED_BYTE: u8 = 0x50;
+/// BPF_ALU | BPF_AND | BPF_K
+const AND: u8 = 0x54;
+/// BPF_ALU | BPF_LSH | BPF_K
+const SHIFT_LEFT: u8 = 0x64;
 /// BPF_LD | BPF_ABS | BPF_W: four bytes of the packet, in the processor's order.
 const PACKET_WORD: u8 = 0x20;
 /// BPF_LD | BPF_ABS | BPF_H
@@ -114,8 +127,21 @@ fn program(address: Ipv4Addr, hardware: [u8; 6]) -> Vec<Instruction> {
         (JUMP_IF_NOT, ETH_P_IP, Some(To::Pass)),
         // The sender of IPv4.
         (PACKET_WORD, 26, None),
-        (JUMP_IF, address, Some(To::Pass)),
-        (JUMP, 0, Some(To::Drop)),
+        (JUMP_IF_NOT, address, Some(To::Drop)),
+        // ICMP, where its header is in this fragment.
+        (PACKET_BYTE, 23, None),
+        (JUMP_IF_NOT, IPPROTO_ICMP, Some(To::Pass)),
+        (PACKET_HALF, 20, None),
+        (AND, IP_OFFSET, None),
+        (JUMP_IF_NOT, 0, Some(To::Pass)),
+        // After as many words of IPv4's header as that says. The host takes a redirect where any of
+        // its links does, unless it forwards.
+        (PACKET_BYTE, 14, None),
+        (AND, 0xf, None),
+        (SHIFT_LEFT, 2, None),
+        (INDEXED_BYTE, 14, None),
+        (JUMP_IF, ICMP_REDIRECT, Some(To::Drop)),
+        (JUMP, 0, Some(To::Pass)),
     ];
     let arp = [
         (PACKET_HALF, 22, None),

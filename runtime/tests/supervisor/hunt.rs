@@ -65,8 +65,9 @@ fn take_descriptors(pid: i32, process: &Path, comm: &str, found: &mut BTreeSet<S
         if let Ok(taken) = take(pid, number)
             && leads.starts_with("socket:")
         {
-            for frame in [r#"{"Created":{"pid":1}}"#, r#"{"User":{"uid":0,"gid":0,"groups":[],"home":"/"}}"#]
-            {
+            // Alone, too: the second is refused whatever becomes of the first.
+            let frames = [r#"{"Created":{"pid":1}}"#, r#"{"User":{"uid":0,"gid":0,"groups":[],"home":"/"}}"#];
+            for frame in &frames[..1 + (pid % 2) as usize] {
                 // SAFETY: the bytes outlive the call.
                 unsafe {
                     libc::send(taken.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_DONTWAIT)
