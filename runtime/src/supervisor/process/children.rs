@@ -99,7 +99,10 @@ impl Process {
                 *helper = None;
                 if ended != Ended::Exited(0) {
                     // Its container waits for ever to be told to execute.
-                    attempt.fail(false, cut("create the container: the start helper was killed"));
+                    attempt.fail(false, cut(
+                            "create the container: the start helper was killed; where the memory limit is too \
+                             small for a start, the kernel does that",
+                        ));
                 }
             }
             // A helper, or libcontainer's, still holds the socket that says

@@ -31,6 +31,14 @@ const KNOWN: &[(&str, Cause)] = &[
         Cause::Text("the container's /dev/null could not be opened; no volume may cover it"),
     ),
     (
+        "io error",
+        Cause::Text("a file below the container's /proc, /sys or /dev could not be read or written"),
+    ),
+    (
+        "device error",
+        Cause::Text("a device could not be made in the container's /dev; no volume may cover it"),
+    ),
+    (
         "failed syscall",
         Cause::Text(
             "the kernel refused to change the root, the user, the groups or the capabilities of the process; \
@@ -62,7 +70,7 @@ pub(super) fn explain(text: &str, working_directory: &Path) -> String {
         None if GONE.iter().any(|gone| text.contains(gone)) => {
             "its process ended before it was ready: it was killed, or the pod has no memory left".to_owned()
         }
-        None => format!("libcontainer: {innermost}"),
+        None => format!("the library that makes the container (libcontainer) stopped with: {innermost}"),
     }
 }
 
@@ -91,7 +99,10 @@ mod tests {
         let gone = "failed to create container: failed to receive. \"waiting for intermediate process\". \
                     Nix(ECONNRESET). error during cleanup: failed to cleanup container: io error";
         assert!(explain(gone).starts_with("its process ended before it was ready"));
-        assert_eq!(explain(&whole("something else")), "libcontainer: something else");
-        assert_eq!(explain("failed to load spec"), "libcontainer: failed to load spec");
+        assert_eq!(
+            explain(&whole("something else")),
+            "the library that makes the container (libcontainer) stopped with: something else"
+        );
+        assert!(explain("failed to load spec").ends_with(" stopped with: failed to load spec"));
     }
 }
