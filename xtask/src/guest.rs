@@ -6,7 +6,7 @@
 //! what nodlet needs as modules, so one that is not loaded is lacking. QEMU
 //! translates every instruction (no KVM is needed), so a guest is some ten times
 //! slower than this machine. `tests/src/guest.rs` is what is agreed with the
-//! guest's first process; `guest/kernel.rs` gets the kernel, `guest/debian.rs` the
+//! guest's first process; `guest/kernel.rs` gets the kernel, `debian.rs` the
 //! packages. Nothing in a guest waits for this machine: its clock counts what it does.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,10 +20,9 @@ use std::time::{Duration, Instant};
 use nodlet_tests::guest::{END, MODULE_LIST, MODULES, ORDERS, SAYS};
 use serde_json::Value;
 
-use crate::{Failure, Outcome, cross, go, line_of, usage, work};
+use crate::{Failure, Outcome, cross, debian, go, line_of, usage, work};
 
 mod cpio;
-mod debian;
 mod kernel;
 mod systemd;
 

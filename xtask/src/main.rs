@@ -8,6 +8,7 @@ mod bench;
 mod budgets;
 mod check;
 mod cross;
+mod debian;
 mod demo;
 mod distribution;
 mod earlier;

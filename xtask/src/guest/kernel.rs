@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::debian::{self, only};
+use crate::debian::{self, only};
 use crate::{Failure, Outcome};
 
 pub(super) struct Kernel {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::cpio::Cpio;
-use super::debian;
+use crate::debian;
 use crate::{Failure, project, run as run_command, work};
 
 /// With systemd 257: DelegateSubgroup= came with 254.

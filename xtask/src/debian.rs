@@ -1,5 +1,5 @@
-//! Packages of Debian for the guests, of a suite that is new enough whatever this
-//! machine runs: fetched once into `.work/kernel`, with lists of packages of our
+//! Packages of Debian for the guests and for cross builds, of a suite that is new enough
+//! whatever this machine runs: fetched once into `.work/kernel`, with lists of packages of our
 //! own. The machine's apt is asked only where Debian is, and nothing is installed.
 
 use std::fs;
@@ -12,18 +12,27 @@ use crate::{Failure, Outcome, run as run_command, work};
 const SUITE: &str = "trixie";
 
 /// The files of a package for a processor, as Debian calls both, fetched if they are not here yet.
-pub(super) fn package(name: &str, processor: &str) -> Result<PathBuf, Failure> {
-    // The name of a kernel says its processor.
-    let name_of_both = format!("{}-{processor}", name.trim_end_matches(&format!("-{processor}")));
-    let dir = work("kernel")?.join(name_of_both);
+pub(crate) fn package(name: &str, processor: &str) -> Result<PathBuf, Failure> {
+    let dir = dir_of(name, processor)?;
     if !dir.is_dir() {
         fetch(name, processor, &dir)?;
     }
     Ok(dir)
 }
 
+/// Whether a package was fetched before.
+pub(crate) fn is_here(name: &str, processor: &str) -> Result<bool, Failure> {
+    Ok(dir_of(name, processor)?.is_dir())
+}
+
+fn dir_of(name: &str, processor: &str) -> Result<PathBuf, Failure> {
+    // The name of a kernel says its processor.
+    let name_of_both = format!("{}-{processor}", name.trim_end_matches(&format!("-{processor}")));
+    Ok(work("kernel")?.join(name_of_both))
+}
+
 /// The one file of `dir` whose name begins so.
-pub(super) fn only(dir: &Path, begin: &str) -> Result<PathBuf, Failure> {
+pub(crate) fn only(dir: &Path, begin: &str) -> Result<PathBuf, Failure> {
     let mut found = fs::read_dir(dir)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begin)));
@@ -31,7 +40,7 @@ pub(super) fn only(dir: &Path, begin: &str) -> Result<PathBuf, Failure> {
 }
 
 /// The URI of Debian's archive that this machine's apt uses, whichever suite it takes from there.
-pub(super) fn mirror() -> Result<String, Failure> {
+pub(crate) fn mirror() -> Result<String, Failure> {
     let targets = || -> Result<Option<String>, Failure> {
         let mut apt = Command::new("apt-get");
         apt.args(["indextargets", "--format", "$(ORIGIN) $(LABEL) $(REPO_URI)", "Created-By: Packages"]);
