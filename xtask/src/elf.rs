@@ -19,20 +19,39 @@ pub(crate) struct Elf {
 pub(crate) const EM_X86_64: u64 = 62;
 /// `e_machine` of 64-bit ARM.
 pub(crate) const EM_AARCH64: u64 = 183;
+/// `e_machine` of 32-bit ARM.
+pub(crate) const EM_ARM: u64 = 40;
+/// `e_machine` of RISC-V, whatever the width of its registers.
+pub(crate) const EM_RISCV: u64 = 243;
 
-/// Reads the headers of a 64-bit little-endian program, which every board of ours runs.
+/// Where a header has the place, the size and the number of the program headers, and how
+/// many bytes an address takes.
+struct Layout {
+    start: usize,
+    size: usize,
+    count: usize,
+    address: usize,
+}
+
+const LAYOUT_32: Layout = Layout { start: 28, size: 42, count: 44, address: 4 };
+const LAYOUT_64: Layout = Layout { start: 32, size: 54, count: 56, address: 8 };
+
+/// Reads the headers of a little-endian program of 32 or 64 bits, which every board of ours runs.
 pub(crate) fn read(bytes: &[u8]) -> Result<Elf, Failure> {
     const ET_EXEC: u64 = 2;
     const PT_INTERP: u64 = 3;
-    if bytes.get(..6) != Some(b"\x7fELF\x02\x01") {
-        return Err("the binary is no 64-bit little-endian ELF file".into());
-    }
+    let layout = match bytes.get(..6) {
+        Some(b"\x7fELF\x01\x01") => LAYOUT_32,
+        Some(b"\x7fELF\x02\x01") => LAYOUT_64,
+        _ => return Err("the binary is no little-endian ELF file".into()),
+    };
     let number = |at: usize, length: usize| -> Option<u64> {
         let field = bytes.get(at..at.checked_add(length)?)?;
         Some(field.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
     };
     let headers = || {
-        let (start, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+        let start = number(layout.start, layout.address)?;
+        let (size, count) = (number(layout.size, 2)?, number(layout.count, 2)?);
         let kinds = (0..count).map(|index| {
             let at = start.checked_add(index * size)?;
             number(usize::try_from(at).ok()?, 4)
@@ -100,7 +119,7 @@ mod tests {
     #[cfg(target_env = "musl")]
     fn what_is_movable_cut_off_or_no_program_is_refused() {
         let refusal = |bytes: &[u8]| require_static(bytes, ours()).unwrap_err().0;
-        assert!(refusal(b"#!/bin/sh").contains("no 64-bit little-endian ELF"));
+        assert!(refusal(b"#!/bin/sh").contains("no little-endian ELF"));
         let mut elf = ourselves();
         elf[16] = 3;
         assert!(refusal(&elf).contains("position independent"));
@@ -108,6 +127,21 @@ mod tests {
         assert!(refusal(&elf).contains("cut off"));
         elf.truncate(10);
         assert!(refusal(&elf).contains("cut off"));
+    }
+
+    #[test]
+    fn headers_of_32_bits_are_read_where_they_are() {
+        let mut elf = b"\x7fELF\x01\x01".to_vec();
+        elf.resize(52, 0);
+        elf[16] = 2;
+        elf[18] = EM_ARM as u8;
+        // The one program header follows at once.
+        (elf[28], elf[42], elf[44]) = (52, 32, 1);
+        elf.extend([1, 0, 0, 0]);
+        require_static(&elf, EM_ARM).unwrap();
+        elf[52] = 3;
+        assert!(require_static(&elf, EM_ARM).unwrap_err().0.contains("PT_INTERP"));
+        assert!(require_static(&elf, EM_RISCV).unwrap_err().0.contains("machine 40, not 243"));
     }
 
     #[test]
