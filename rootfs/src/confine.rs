@@ -231,9 +231,9 @@ fn landlock(here: BorrowedFd<'_>, input: BorrowedFd<'_>) -> Result<(), Errno> {
 }
 
 /// A filter of system calls: those that reading, decompressing and writing take.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64", target_arch = "arm"))]
 mod seccomp {
-    use libc::{c_ulong, sock_filter, sock_fprog};
+    use libc::{c_long, c_ulong, sock_filter, sock_fprog};
     use nix::errno::Errno;
 
     #[cfg(target_arch = "x86_64")]
@@ -242,9 +242,11 @@ mod seccomp {
     const ARCHITECTURE: u32 = 0xc000_00b7;
     #[cfg(target_arch = "riscv64")]
     const ARCHITECTURE: u32 = 0xc000_00f3;
+    #[cfg(target_arch = "arm")]
+    const ARCHITECTURE: u32 = 0x4000_0028;
 
     /// What the standard library calls on its own account is among them.
-    const ALLOWED: &[i64] = &[
+    const ALLOWED: &[c_long] = &[
         libc::SYS_read,
         libc::SYS_readv,
         libc::SYS_pread64,
@@ -255,17 +257,10 @@ mod seccomp {
         libc::SYS_openat,
         libc::SYS_openat2,
         libc::SYS_close,
-        libc::SYS_fstat,
-        libc::SYS_newfstatat,
         libc::SYS_statx,
-        libc::SYS_statfs,
-        libc::SYS_fstatfs,
         libc::SYS_fsync,
-        libc::SYS_ftruncate,
         libc::SYS_unlinkat,
-        libc::SYS_fadvise64,
         libc::SYS_flock,
-        libc::SYS_mmap,
         libc::SYS_munmap,
         libc::SYS_mremap,
         libc::SYS_mprotect,
@@ -291,6 +286,48 @@ mod seccomp {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_unlink,
     ];
+
+    /// Those that take sizes and offsets, which have other names where a register has 32 bits.
+    #[cfg(not(target_arch = "arm"))]
+    const ALLOWED_OF_WIDTH: &[c_long] = &[
+        libc::SYS_fstat,
+        libc::SYS_newfstatat,
+        libc::SYS_statfs,
+        libc::SYS_fstatfs,
+        libc::SYS_ftruncate,
+        libc::SYS_fadvise64,
+        libc::SYS_mmap,
+    ];
+    #[cfg(target_arch = "arm")]
+    const ALLOWED_OF_WIDTH: &[c_long] = &[
+        libc::SYS_fstat64,
+        libc::SYS_fstatat64,
+        libc::SYS_statfs64,
+        libc::SYS_fstatfs64,
+        libc::SYS_ftruncate64,
+        FADVISE64_64,
+        libc::SYS_mmap2,
+        libc::SYS__llseek,
+        FUTEX_TIME64,
+        CLOCK_GETTIME64,
+        libc::SYS_open,
+        libc::SYS_stat64,
+        libc::SYS_lstat64,
+        libc::SYS_unlink,
+    ];
+
+    // What `libc` does not name yet.
+    #[cfg(target_arch = "arm")]
+    const FADVISE64_64: c_long = 270;
+    #[cfg(target_arch = "arm")]
+    const CLOCK_GETTIME64: c_long = 403;
+    #[cfg(target_arch = "arm")]
+    const FUTEX_TIME64: c_long = 422;
+
+    #[cfg(not(target_arch = "arm"))]
+    const FCNTL: c_long = libc::SYS_fcntl;
+    #[cfg(target_arch = "arm")]
+    const FCNTL: c_long = libc::SYS_fcntl64;
 
     /// What `fcntl` may be asked for: others have the kernel signal whom one likes.
     const FCNTL_ALLOWED: &[i32] = &[libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_DUPFD_CLOEXEC];
@@ -331,10 +368,11 @@ mod seccomp {
             instruction(JUMP_IF_EQUAL, ARCHITECTURE, 1, 0),
             instruction(RETURN, REFUSE, 0, 0),
             instruction(LOAD, NUMBER, 0, 0),
-            instruction(JUMP_IF_EQUAL, libc::SYS_fcntl as u32, 0, fcntl.len() as u8),
+            instruction(JUMP_IF_EQUAL, FCNTL as u32, 0, fcntl.len() as u8),
         ];
         program.extend(fcntl);
-        program.extend(decision(NUMBER, ALLOWED.iter().map(|number| *number as u32)));
+        let allowed: Vec<u32> = ALLOWED.iter().chain(ALLOWED_OF_WIDTH).map(|number| *number as u32).collect();
+        program.extend(decision(NUMBER, allowed.into_iter()));
         program
     }
 
@@ -358,7 +396,7 @@ mod seccomp {
 }
 
 /// Elsewhere the numbers are not known to us.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64", target_arch = "arm")))]
 mod seccomp {
     use nix::errno::Errno;
 
