@@ -203,7 +203,7 @@ impl Content {
     pub(crate) fn free_space(&self, path: &Path) -> Result<u64, ContentError> {
         let stat = statvfs(path)
             .map_err(|errno| ContentError::new("measure the free space of", path, errno.into()))?;
-        Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
+        Ok(stat.blocks_available().saturating_mul(stat.fragment_size() as u64))
     }
 }
 

@@ -37,6 +37,13 @@ struct Entry {
     kind: Kind,
 }
 
+/// The processor of this program, as images spell it.
+pub const ARCHITECTURE: &str = match std::env::consts::ARCH.as_bytes() {
+    b"x86_64" => "amd64",
+    b"aarch64" => "arm64",
+    _ => std::env::consts::ARCH,
+};
+
 #[derive(Clone)]
 enum Kind {
     File(Vec<u8>),
@@ -51,7 +58,7 @@ impl Image {
         Self {
             reference: reference.into(),
             // The programs in it are built as this one.
-            architecture: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }.into(),
+            architecture: ARCHITECTURE.into(),
             config: json!({}),
             compression: Compression::Gzip,
             layers: vec![Vec::new()],

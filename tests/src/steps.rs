@@ -334,6 +334,10 @@ fn is_wait_for_news(call: c_long) -> bool {
     if call == libc::SYS_poll || call == libc::SYS_epoll_wait {
         return true;
     }
+    #[cfg(target_arch = "arm")]
+    if call == SYS_PPOLL_TIME64 {
+        return true;
+    }
     call == libc::SYS_ppoll || call == libc::SYS_epoll_pwait
 }
 
@@ -348,9 +352,6 @@ const UNSEEN: &[c_long] = &[
     libc::SYS_dup3,
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
-    libc::SYS_fcntl,
-    libc::SYS_fstat,
-    libc::SYS_fstatfs,
     libc::SYS_futex,
     libc::SYS_getcwd,
     libc::SYS_getdents64,
@@ -366,11 +367,9 @@ const UNSEEN: &[c_long] = &[
     libc::SYS_lseek,
     libc::SYS_madvise,
     libc::SYS_memfd_create,
-    libc::SYS_mmap,
     libc::SYS_mprotect,
     libc::SYS_mremap,
     libc::SYS_munmap,
-    libc::SYS_newfstatat,
     libc::SYS_pidfd_open,
     libc::SYS_pipe2,
     libc::SYS_ppoll,
@@ -393,26 +392,73 @@ const UNSEEN: &[c_long] = &[
     libc::SYS_signalfd4,
     libc::SYS_socket,
     libc::SYS_socketpair,
-    libc::SYS_statfs,
     libc::SYS_statx,
     libc::SYS_tgkill,
     libc::SYS_umask,
     libc::SYS_uname,
 ];
 
-/// The same, of calls that only this processor has.
+/// Of the same kind, calls that not every processor has.
 #[cfg(target_arch = "x86_64")]
 const UNSEEN_HERE: &[c_long] = &[
     libc::SYS_access,
     libc::SYS_arch_prctl,
     libc::SYS_dup2,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_fstatfs,
     libc::SYS_lstat,
+    libc::SYS_mmap,
+    libc::SYS_newfstatat,
     libc::SYS_poll,
     libc::SYS_readlink,
     libc::SYS_stat,
+    libc::SYS_statfs,
 ];
-#[cfg(not(target_arch = "x86_64"))]
-const UNSEEN_HERE: &[c_long] = &[];
+#[cfg(target_arch = "arm")]
+const UNSEEN_HERE: &[c_long] = &[
+    SYS_CLOCK_GETTIME64,
+    SYS_FUTEX_TIME64,
+    SYS_PPOLL_TIME64,
+    SYS_SET_TLS,
+    libc::SYS__llseek,
+    libc::SYS_access,
+    libc::SYS_dup2,
+    libc::SYS_fcntl64,
+    libc::SYS_fstat64,
+    libc::SYS_fstatat64,
+    libc::SYS_fstatfs64,
+    libc::SYS_getegid32,
+    libc::SYS_geteuid32,
+    libc::SYS_getgid32,
+    libc::SYS_getgroups32,
+    libc::SYS_getuid32,
+    libc::SYS_lstat64,
+    libc::SYS_mmap2,
+    libc::SYS_poll,
+    libc::SYS_readlink,
+    libc::SYS_stat64,
+    libc::SYS_statfs64,
+];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "arm")))]
+const UNSEEN_HERE: &[c_long] = &[
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_fstatfs,
+    libc::SYS_mmap,
+    libc::SYS_newfstatat,
+    libc::SYS_statfs,
+];
+
+// What `libc` does not name yet.
+#[cfg(target_arch = "arm")]
+const SYS_CLOCK_GETTIME64: c_long = 403;
+#[cfg(target_arch = "arm")]
+const SYS_PPOLL_TIME64: c_long = 414;
+#[cfg(target_arch = "arm")]
+const SYS_FUTEX_TIME64: c_long = 422;
+#[cfg(target_arch = "arm")]
+const SYS_SET_TLS: c_long = 0xf0005;
 
 /// Whether others can tell that the call was made. What is not known counts.
 fn is_step(call: &Call) -> bool {
@@ -420,7 +466,7 @@ fn is_step(call: &Call) -> bool {
     let makes = |flags: u64| flags & (libc::O_CREAT | libc::O_TRUNC) as u64 != 0;
     match number {
         libc::SYS_openat => makes(call.arguments[2]),
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(any(target_arch = "x86_64", target_arch = "arm"))]
         libc::SYS_open => makes(call.arguments[1]),
         libc::SYS_openat2 => false,
         // Looking at a child that has ended is not yet to reap it.
@@ -439,7 +485,6 @@ fn name_of(number: c_long) -> String {
         (libc::SYS_clone3, "clone3"),
         (libc::SYS_execve, "execve"),
         (libc::SYS_exit_group, "exit_group"),
-        (libc::SYS_fchown, "fchown"),
         (libc::SYS_kill, "kill"),
         (libc::SYS_mkdirat, "mkdirat"),
         (libc::SYS_mount, "mount"),
@@ -455,8 +500,12 @@ fn name_of(number: c_long) -> String {
         (libc::SYS_waitid, "waitid"),
         (libc::SYS_write, "write"),
     ];
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "arm"))]
     const HERE: &[(c_long, &str)] = &[
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_fchown, "fchown"),
+        #[cfg(target_arch = "arm")]
+        (libc::SYS_fchown32, "fchown"),
         (libc::SYS_fork, "fork"),
         (libc::SYS_mkdir, "mkdir"),
         (libc::SYS_open, "open"),
@@ -465,8 +514,8 @@ fn name_of(number: c_long) -> String {
         (libc::SYS_symlink, "symlink"),
         (libc::SYS_unlink, "unlink"),
     ];
-    #[cfg(not(target_arch = "x86_64"))]
-    const HERE: &[(c_long, &str)] = &[];
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "arm")))]
+    const HERE: &[(c_long, &str)] = &[(libc::SYS_fchown, "fchown")];
     let mut known = NAMES.iter().chain(HERE);
     known
         .find(|(of, _)| *of == number)

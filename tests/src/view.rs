@@ -38,7 +38,8 @@ impl View {
         if (numbers.next(), numbers.next()) >= (Some(6), Some(3)) && Path::new("/proc/self/ns/time").exists()
         {
             let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-            let now = now.expect("every kernel has this clock").tv_sec();
+            // Of 32 bits on 32-bit ARM.
+            let now = now.expect("every kernel has this clock").tv_sec() as i64;
             self.clock = Some(format!("monotonic {} 0\n", seconds.min(now) - now));
         }
         self

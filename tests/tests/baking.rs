@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use nodlet_tests::image::Image;
+use nodlet_tests::image::{self, Image};
 use nodlet_tests::{Device, demo_program, manifest, nodlet_program};
 
 const NOBODY: u32 = 65534;
@@ -33,7 +33,9 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, (u32, Option<Vec<u8>>)> {
 }
 
 /// What images are for that run here.
-const OWN: &str = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
+fn own() -> String {
+    format!("linux/{}", image::ARCHITECTURE)
+}
 
 /// `nodlet image load`, as this user and with this umask, below a directory of the user's.
 fn bake(device: &Device, name: &str, user: u32, umask: &str, archive: &Path, platform: &str) -> PathBuf {
@@ -101,7 +103,7 @@ fn what_is_baked_in_runs_from_where_it_is_and_is_never_copied() {
     let program = fs::read(demo_program()).expect("the demo program is built");
     let archive = device.path("/archive.tar");
     Image::demo("localhost/baked:1", &program).write_oci_archive(&archive).expect("it can be written");
-    let architecture = OWN;
+    let architecture = &own();
     let baked = bake(&device, "workshop", NOBODY, "022", &archive, architecture);
     let vendor = device.mount_tmpfs("/usr/lib/nodlet", "size=64m,mode=0755");
     let ran = Command::new("cp")
@@ -154,7 +156,7 @@ fn a_root_of_another_user_is_loaded_into_by_root_too() {
         .file("a", 0o644, b"1")
         .write_oci_archive(&archive)
         .expect("it can be written");
-    let root = bake(&device, "user", NOBODY, "022", &archive, OWN);
+    let root = bake(&device, "user", NOBODY, "022", &archive, &own());
     let images = root.join("var/lib/nodlet/images");
     Image::new("localhost/more:1")
         .file("b", 0o644, b"2")

@@ -54,7 +54,8 @@ pub(super) fn describe(layers: &[BorrowedFd<'_>], upper: BorrowedFd<'_>) -> io::
             fs::create_dir(&there)?;
             std::os::unix::fs::chown(&there, Some(below.uid()), Some(below.gid()))?;
             fs::set_permissions(&there, Permissions::from_mode(below.mode() & 0o7777))?;
-            made.push((there, TimeSpec::new(below.mtime(), below.mtime_nsec())));
+            // Both have 32 bits on 32-bit ARM, in what the standard library reads as well.
+            made.push((there, TimeSpec::new(below.mtime() as _, below.mtime_nsec() as _)));
         }
     }
     // What is made in a directory changes its time.

@@ -356,7 +356,7 @@ fn what_does_not_fit_the_disk_is_refused_before_it_is_written() {
     let file = fs::File::options().write(true).open(&path).unwrap();
     let store = Store::open(&scratch.path().join("root")).unwrap();
     let free = nix::sys::statvfs::statvfs(scratch.path()).unwrap();
-    let free = free.blocks_available() * free.fragment_size();
+    let free = free.blocks_available() * free.fragment_size() as u64;
     let size = (free + (1 << 30)).min(huge);
     let mut header = tar::Header::new_gnu();
     header.set_path("image0-0/layer.tar").unwrap();
