@@ -52,7 +52,8 @@ impl Timestamp {
     pub fn now() -> Self {
         let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME)
             .expect("CLOCK_REALTIME exists on every kernel");
-        Timestamp(time.tv_sec() * 1_000_000_000 + time.tv_nsec())
+        // Both have 32 bits on 32-bit ARM.
+        Timestamp(time.tv_sec() as i64 * 1_000_000_000 + time.tv_nsec() as i64)
     }
 
     /// RFC 3339 in UTC with nanoseconds, as log lines carry it.

@@ -205,7 +205,8 @@ pub(super) enum Resolve {
 pub(super) fn open_path(path: &Path) -> io::Result<File> {
     let path = c_path(path)?;
     // SAFETY: the path is a C string, and outlives the call.
-    owned(i64::from(unsafe { libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) })).map(File::from)
+    owned(libc::c_long::from(unsafe { libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) }))
+        .map(File::from)
 }
 
 /// `openat2(2)`: opens `path` without leaving `directory`.
