@@ -34,7 +34,9 @@ pub(super) fn since(value: &Value) -> String {
 /// `time.RFC1123Z` in the time zone of whoever reads it. What has no time was at the beginning of all.
 pub(super) fn date(value: &Value) -> String {
     let Some(time) = time(value) else { return "Mon, 01 Jan 0001 00:00:00 +0000".to_owned() };
-    let seconds = time.0.div_euclid(1_000_000_000);
+    // The C library counts in 32 bits on 32-bit ARM.
+    #[allow(clippy::useless_conversion)]
+    let Ok(seconds) = time.0.div_euclid(1_000_000_000).try_into() else { return time.to_string() };
     // SAFETY: all zeros are a `tm`, of which the C library fills every field.
     let mut tm: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both point to what lives until the call is over.
