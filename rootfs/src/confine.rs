@@ -396,7 +396,12 @@ mod seccomp {
 }
 
 /// Elsewhere the numbers are not known to us.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64", target_arch = "arm")))]
+#[cfg(not(any(
+    target_arch = "x86_64",
+    target_arch = "aarch64",
+    target_arch = "riscv64",
+    target_arch = "arm"
+)))]
 mod seccomp {
     use nix::errno::Errno;
 
