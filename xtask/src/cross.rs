@@ -2,8 +2,8 @@
 //! as it is shipped, and with `--tests` the programs that test it on a board.
 //!
 //! Needs no C compiler, no foreign linker and no container: rustup brings the
-//! start files and the C library of a musl target, and a linker that knows all
-//! targets comes with rustc. The standard library is compiled with the rest, so
+//! start files and the C library of a musl target, or Debian does (`musl.rs`), and a linker
+//! that knows all targets comes with rustc. The standard library is compiled with the rest, so
 //! that it is optimised for size as well (`docs/decisions/0004-cross-builds.md`).
 
 use std::fs;
@@ -11,6 +11,8 @@ use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::musl::{self, Musl, Package};
+use crate::patched::{self, Patched};
 use crate::toolchain::{self, Part};
 use crate::{
     Failure, Outcome, cargo, elf, line_of, misused, plain_cargo, project, run as run_command, target_dir,
@@ -20,14 +22,50 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) triple: &'static str,
-    /// As Rust calls its processor.
-    arch: &'static str,
+    /// As Rust calls its processor, where that is one of a machine that nodlet is built on.
+    host: Option<&'static str>,
     pub(crate) machine: u64,
+    /// The most bytes that the program for boards may have.
+    most: u64,
+    /// Where the C library comes from if rustup has none.
+    pub(crate) debian: Option<Package>,
+    /// Crates that do not compile for it as they are published.
+    patched: &'static [Patched],
 }
 
 pub(crate) const TARGETS: &[Target] = &[
-    Target { triple: "x86_64-unknown-linux-musl", arch: "x86_64", machine: elf::EM_X86_64 },
-    Target { triple: "aarch64-unknown-linux-musl", arch: "aarch64", machine: elf::EM_AARCH64 },
+    Target {
+        triple: "x86_64-unknown-linux-musl",
+        host: Some("x86_64"),
+        machine: elf::EM_X86_64,
+        most: 4_718_592,
+        debian: None,
+        patched: &[],
+    },
+    Target {
+        triple: "aarch64-unknown-linux-musl",
+        host: Some("aarch64"),
+        machine: elf::EM_AARCH64,
+        most: 4_194_304,
+        debian: None,
+        patched: &[],
+    },
+    Target {
+        triple: "riscv64gc-unknown-linux-musl",
+        host: None,
+        machine: elf::EM_RISCV,
+        most: 4_718_592,
+        debian: Some(Package { processor: "riscv64", libraries: "usr/lib/riscv64-linux-musl" }),
+        patched: &[],
+    },
+    Target {
+        triple: "armv7-unknown-linux-musleabihf",
+        host: None,
+        machine: elf::EM_ARM,
+        most: 4_718_592,
+        debian: Some(Package { processor: "armhf", libraries: "usr/lib/arm-linux-musleabihf" }),
+        patched: &[Patched { name: "libcontainer", version: "0.7.0" }],
+    },
 ];
 
 /// Flags beside what `.cargo/config.toml` says of each target, and for the shipped
@@ -45,14 +83,13 @@ fn shipped() -> Result<Vec<String>, Failure> {
         (project().to_owned(), "/nodlet"),
     ];
     let remapped = from_to.iter().map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
-    let flags = [
-        "-Cforce-unwind-tables=no".to_owned(),
-        // One linker for all, which reads the layout; its patterns are of these names.
-        "-Clinker=rust-lld".to_owned(),
-        "-Clink-self-contained=yes".to_owned(),
-        "-Csymbol-mangling-version=v0".to_owned(),
-    ];
+    let flags = ["-Cforce-unwind-tables=no".to_owned(), "-Csymbol-mangling-version=v0".to_owned()];
     Ok(flags.into_iter().chain(remapped).collect())
+}
+
+/// The words of cargo's command line that add flags to those of a target.
+fn with_flags(target: &Target, flags: &[String]) -> String {
+    format!("--config=target.{}.rustflags={flags:?}", target.triple)
 }
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
@@ -92,8 +129,8 @@ pub(crate) fn host() -> Result<&'static Target, Failure> {
 }
 
 fn of_arch(arch: &str) -> Result<&'static Target, Failure> {
-    TARGETS.iter().find(|target| target.arch == arch).ok_or_else(|| {
-        let known: Vec<&str> = TARGETS.iter().map(|target| target.arch).collect();
+    TARGETS.iter().find(|target| target.host == Some(arch)).ok_or_else(|| {
+        let known: Vec<&str> = TARGETS.iter().filter_map(|target| target.host).collect();
         Failure(format!(
             "nodlet cannot be built on a machine for {arch} yet, only on {}",
             known.join(" and ")
@@ -103,20 +140,33 @@ fn of_arch(arch: &str) -> Result<&'static Target, Failure> {
 
 /// Builds the program as it is shipped, looks at what came of it, and gives its path.
 pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
-    complete(target)?;
+    toolchain::complete(&[Part::Source])?;
+    let musl = musl::get(target)?;
+    // All options before the command: cargo forgets these where the same option follows the command.
     run_command(
-        cargo_for(target)?
-            .args(["rustc", "--release", "--locked", "--package", "nodlet"])
+        plain_cargo_for(target)?
+            .arg(with_flags(target, &musl.flags()))
+            .arg(with_flags(target, &shipped()?))
             .args(["-Zbuild-std=std,panic_abort", "-Zbuild-std-features=optimize_for_size"])
-            .arg(format!("--config=target.{}.rustflags={:?}", target.triple, shipped()?))
+            .args(["rustc", "--release", "--locked", "--package", "nodlet"])
             .args(["--".to_owned(), format!("-Clink-arg=-T{}", layout()?.display())])
             .arg(format!("-Clink-arg=-Map={}", map_of(target)?.display()))
             // A pinned stable compiler does what only these two options are unstable for.
             .env("RUSTC_BOOTSTRAP", "1"),
     )?;
     let program = build_dir().join(target.triple).join("release/nodlet");
-    elf::require_static(&fs::read(&program)?, target.machine)?;
+    let bytes = fs::read(&program)?;
+    elf::require_static(&bytes, target.machine)?;
+    require_small(bytes.len() as u64, target)?;
     put(&program, &place(target).join("nodlet"))
+}
+
+/// Refuses a program that is too large for boards of this kind, whatever its budget.
+fn require_small(bytes: u64, target: &Target) -> Outcome {
+    if bytes <= target.most {
+        return Ok(());
+    }
+    Err(Failure(format!("the binary for {} has {bytes} bytes, of at most {}", target.triple, target.most)))
 }
 
 /// Where the code lies in the program, for the linker. The file has another name with
@@ -204,12 +254,25 @@ pub(crate) fn cargo_for_triple(triple: &str) -> Result<Command, Failure> {
     if triple == host()?.triple { cargo() } else { cargo_for(target) }
 }
 
+/// cargo for a target, with all options that come before the command. With Debian's C library the
+/// standard library is compiled, too, and tests do not unwind: each is a process of its own.
 fn cargo_for(target: &Target) -> Result<Command, Failure> {
-    toolchain::complete(&[Part::Library(target.triple)])?;
+    let musl = musl::get(target)?;
+    let mut command = plain_cargo_for(target)?;
+    if musl != Musl::Rustup {
+        toolchain::complete(&[Part::Source])?;
+        command.arg(with_flags(target, &musl.flags()));
+        command.args(["-Zbuild-std=std,panic_abort,test", "-Zpanic-abort-tests"]).env("RUSTC_BOOTSTRAP", "1");
+    }
+    Ok(command)
+}
+
+fn plain_cargo_for(target: &Target) -> Result<Command, Failure> {
     let mut command = plain_cargo();
     // Would take the place of what .cargo/config.toml says.
     command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     command.env("CARGO_TARGET_DIR", build_dir()).env("CARGO_BUILD_TARGET", target.triple);
+    patched::apply(target.patched, &mut command)?;
     Ok(command)
 }
 
@@ -225,7 +288,8 @@ fn put(from: &Path, to: &Path) -> Result<PathBuf, Failure> {
 
 /// Adds to the toolchain what [`build`] needs for a target.
 pub(crate) fn complete(target: &Target) -> Outcome {
-    toolchain::complete(&[Part::Source, Part::Library(target.triple)])
+    toolchain::complete(&[Part::Source])?;
+    musl::get(target).map(drop)
 }
 
 #[cfg(test)]
@@ -236,13 +300,26 @@ mod tests {
     fn a_target_that_is_not_there_is_refused_with_those_that_are() {
         assert_eq!(target("aarch64-unknown-linux-musl").unwrap().machine, elf::EM_AARCH64);
         let why = target("z80-unknown-linux-musl").unwrap_err().0;
-        assert!(why.contains("z80") && why.contains("x86_64-unknown-linux-musl"), "{why}");
+        assert!(why.contains("z80"), "{why}");
+        for known in TARGETS {
+            assert!(why.contains(known.triple), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_program_of_more_bytes_than_a_board_has_room_for_is_refused() {
+        let board = target("armv7-unknown-linux-musleabihf").unwrap();
+        require_small(board.most, board).unwrap();
+        let why = require_small(board.most + 1, board).unwrap_err().0;
+        assert!(why.contains("armv7") && why.contains("4718593 bytes, of at most 4718592"), "{why}");
     }
 
     #[test]
     fn each_processor_that_a_board_may_have_can_be_the_hosts() {
         assert_eq!(of_arch("x86_64").unwrap().triple, "x86_64-unknown-linux-musl");
         assert_eq!(of_arch("aarch64").unwrap().triple, "aarch64-unknown-linux-musl");
+        // Boards only.
+        assert!(of_arch("riscv64").is_err() && of_arch("arm").is_err());
         assert!(of_arch("z80").unwrap_err().0.contains("z80 yet, only on x86_64 and aarch64"));
         assert!(host().unwrap().triple.starts_with(std::env::consts::ARCH));
     }

@@ -1,5 +1,5 @@
 //! What nodlet costs, held against its budgets (`budgets.rs`): the bytes of the
-//! binary of every board, the memory of an agent and of a pod, the system calls of a pod's start
+//! binaries for 64-bit ARM and x86-64 boards, the memory of an agent and of a pod, the system calls of a pod's start
 //! and of an exec probe, and the context switches of an idle board. None of them
 //! is a time: they are the same on a busy machine, so that `check` can hold to them.
 //!
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         // From where cargo was called, which is where a relative path is meant from.
         Some(path) => fs::canonicalize(path).map_err(|error| format!("failed to find {path}: {error}"))?,
         None => {
-            for other in cross::TARGETS.iter().filter(|target| target.triple != ours.triple) {
+            for other in boards().filter(|target| target.triple != ours.triple) {
                 budgets.measured(other.triple, fs::metadata(cross::build(other)?)?.len())?;
             }
             cross::build(ours)?
@@ -84,7 +84,13 @@ pub(crate) fn check() -> Outcome {
 /// Refuses, with the way on, where this could not run.
 pub(crate) fn require() -> Outcome {
     setup::require_root()?;
-    cross::TARGETS.iter().try_for_each(cross::complete)
+    boards().try_for_each(cross::complete)
+}
+
+/// The boards whose binary is built here: those that rustup has all for. `cargo xtask sizes --compare`
+/// builds the others as well, which takes packages of Debian and minutes more.
+fn boards() -> impl Iterator<Item = &'static cross::Target> {
+    cross::TARGETS.iter().filter(|target| target.debian.is_none())
 }
 
 /// The agent alone, what pods add once there is one, and all together: our processes, none of

@@ -21,6 +21,8 @@ mod images;
 #[cfg(target_arch = "x86_64")]
 mod layout;
 mod long;
+mod musl;
+mod patched;
 mod schema;
 mod setup;
 mod sizes;

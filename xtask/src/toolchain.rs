@@ -36,7 +36,7 @@ impl Part {
         }
     }
 
-    fn exists(self) -> Result<bool, Failure> {
+    pub(crate) fn exists(self) -> Result<bool, Failure> {
         match self {
             Part::Clippy => succeeds(plain_cargo().args(["clippy", "--version"])),
             Part::Rustfmt => succeeds(plain_cargo().args(["fmt", "--version"])),
