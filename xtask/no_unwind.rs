@@ -29,3 +29,10 @@ extern "C" fn _Unwind_Backtrace() -> i32 {
 extern "C" fn _Unwind_GetIP() -> usize {
     0
 }
+
+/// As `_Unwind_GetIP`, which 32-bit ARM has as a special case of this: it fails.
+#[cfg(target_arch = "arm")]
+#[unsafe(no_mangle)]
+extern "C" fn _Unwind_VRS_Get() -> i32 {
+    2
+}

@@ -42,7 +42,9 @@ pub(crate) fn get(target: &Target) -> Result<Musl, Failure> {
     if !debian::is_here(NAME, package.processor)? {
         match toolchain::complete(&[Part::Library(target.triple)]) {
             Ok(()) => return Ok(Musl::Rustup),
-            Err(Failure(why)) => eprintln!("{why}; Debian's C library takes the place of rustup's"),
+            Err(_) => {
+                eprintln!("rustup cannot install {}; Debian's C library takes its place", target.triple)
+            }
         }
     }
     let files = debian::package(NAME, package.processor).map_err(|Failure(why)| {

@@ -356,7 +356,8 @@ fn every_process_has_a_session_keyring_of_its_own() {
     ];
     // SAFETY: no pointers.
     let own = unsafe { libc::syscall(libc::SYS_keyctl, 0, -3, 0) };
-    let mut all: Vec<libc::c_long> = keyrings.iter().map(|id| id.trim().parse().expect("a keyring")).collect();
+    let mut all: Vec<libc::c_long> =
+        keyrings.iter().map(|id| id.trim().parse().expect("a keyring")).collect();
     assert!(all.iter().all(|id| *id > 0), "{all:?}");
     all.push(own);
     all.sort_unstable();
