@@ -35,7 +35,7 @@ pub(super) fn since(value: &Value) -> String {
 pub(super) fn date(value: &Value) -> String {
     let Some(time) = time(value) else { return "Mon, 01 Jan 0001 00:00:00 +0000".to_owned() };
     // The C library counts in 32 bits on 32-bit ARM.
-    #[allow(clippy::useless_conversion)]
+    #[allow(clippy::useless_conversion, irrefutable_let_patterns)]
     let Ok(seconds) = time.0.div_euclid(1_000_000_000).try_into() else { return time.to_string() };
     // SAFETY: all zeros are a `tm`, of which the C library fills every field.
     let mut tm: libc::tm = unsafe { std::mem::zeroed() };

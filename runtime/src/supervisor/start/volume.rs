@@ -178,7 +178,10 @@ fn copy(mount: &MountConfig, path: &Path) -> Result<Volume, StartError> {
         Propagation::Shared => None,
     };
     if let Some(propagation) = propagation {
-        let attributes = MountAttributes { propagation: propagation as u64, ..Default::default() };
+        // Of 32 bits on 32-bit ARM.
+        #[allow(clippy::unnecessary_cast)]
+        let propagation = propagation as u64;
+        let attributes = MountAttributes { propagation, ..Default::default() };
         sys::set_mount_attributes(copy.as_fd(), &attributes, true).map_err(failed)?;
     }
     Ok(Volume {
