@@ -390,7 +390,7 @@ static TERM_CODE: AtomicI32 = AtomicI32::new(0);
 static TERM_SECONDS: AtomicI64 = AtomicI64::new(0);
 
 extern "C" fn finish_on_term(_: libc::c_int) {
-    let wait = libc::timespec { tv_sec: TERM_SECONDS.load(Ordering::Relaxed), tv_nsec: 0 };
+    let wait = libc::timespec { tv_sec: TERM_SECONDS.load(Ordering::Relaxed) as _, tv_nsec: 0 };
     // SAFETY: write, nanosleep and _exit are async-signal-safe; the buffer is static and `wait` lives here.
     unsafe {
         let said = b"stopping\n";
