@@ -80,7 +80,7 @@ fn icmp(
     message.extend([to.octets(), [203, 0, 113, 5], [0, 1, 0, 1], [0, 8, 0, 0]].concat());
     let sum = checksum(&message);
     message[2..4].copy_from_slice(&sum);
-    let mut ip = [0x40 | header / 4, 0, 0, header + message.len() as u8, 0, 0, 0, 0, 64, 1, 0, 0].to_vec();
+    let mut ip = [0x40 | (header / 4), 0, 0, header + message.len() as u8, 0, 0, 0, 0, 64, 1, 0, 0].to_vec();
     ip.extend([from.octets(), to.octets()].concat());
     ip.extend(options);
     let sum = checksum(&ip);
