@@ -22,9 +22,11 @@ mod failure;
 mod files;
 mod get;
 mod image;
+mod init;
 mod logs;
 mod output;
 mod port_forward;
+mod power;
 mod ring;
 mod session;
 mod tabs;
@@ -60,11 +62,17 @@ const VERBS: &[Verb] = &[
     delete::VERB,
     image::VERB,
     agent::DOWN,
+    power::REBOOT,
+    power::POWEROFF,
     ring::VERB,
     version::VERB,
 ];
 
 fn main() -> ExitCode {
+    // Before anything that process 1 would keep.
+    if init::is_wanted() {
+        init::run();
+    }
     keep_others_out();
     wait_for_children();
     // Not a verb: what the agent executes for each pod, before anything is allocated.

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{Failure, Outcome, built, cargo, image, misused, project, run as run_command, setup, work};
+use crate::{Failure, Outcome, built, cargo, demo_image, misused, project, run as run_command, setup, work};
 
 /// How long a step may take that takes moments.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     setup::require_root()?;
     say("Building nodlet and an image to run (some minutes the first time)");
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
-    let archive = image::build()?;
+    let archive = demo_image::build()?;
 
     let mut show = Show::new()?;
     let outcome = show.play(&archive);

@@ -22,8 +22,8 @@ use serde_json::Value;
 
 use crate::{Failure, Outcome, cross, debian, go, line_of, usage, work};
 
-mod cpio;
-mod kernel;
+pub(crate) mod cpio;
+pub(crate) mod kernel;
 mod systemd;
 
 use self::cpio::Cpio;
@@ -394,7 +394,7 @@ impl Guest<'_> {
         }
         cpio.file(MODULE_LIST, 0o644, list.as_bytes()).map_err(failed)?;
         cpio.file(ORDERS, 0o644, orders.as_bytes()).map_err(failed)?;
-        cpio.end().map_err(failed)
+        cpio.end().map(drop).map_err(failed)
     }
 
     /// Boots it and gives all that it said until it was off.

@@ -1,29 +1,252 @@
-//! The demo image, from the demo program that the tests use: built here, of
-//! nothing that would have to be fetched.
+//! `cargo xtask image PROFILE`: what a board boots, from its profile, with pods and their images in it.
+//!
+//! Three files in `.work/boards/PROFILE`: the kernel, an initramfs that holds everything else, and
+//! the kernel's command line. Everything but nodlet is Debian's for the board's processor. Nobody
+//! needs to be root, and the same sources give the same bytes.
 
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use nodlet_tests::image::Image;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::json;
 
-use crate::{Failure, Outcome, built, cargo, run as run_command, work};
+use crate::debian;
+use crate::guest::cpio::Cpio;
+use crate::guest::kernel::{self, Kernel};
+use crate::profile::{self, Profile};
+use crate::{Failure, Outcome, built, cargo, cross, misused, run as run_command, work};
 
-/// The name the image has; manifests in `examples/` use it.
-pub(crate) const REFERENCE: &str = "localhost/demo:1";
+/// The files of a device image.
+pub(crate) struct DeviceImage {
+    pub(crate) kernel: PathBuf,
+    pub(crate) initramfs: PathBuf,
+    pub(crate) command_line: PathBuf,
+}
 
-pub(crate) fn run(_: &[String]) -> Outcome {
-    let path = build()?;
-    println!("{}", path.display());
+/// What goes into an image besides the profile.
+#[derive(Default)]
+pub(crate) struct Contents {
+    /// Manifests.
+    pub(crate) pods: Vec<PathBuf>,
+    /// Image archives.
+    pub(crate) archives: Vec<PathBuf>,
+    /// Public keys of those who may log in as root.
+    pub(crate) ssh_keys: Vec<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &[String]) -> Outcome {
+    let mut words = arguments.iter();
+    let mut contents = Contents::default();
+    let mut profile = None;
+    while let Some(word) = words.next() {
+        let list = match word.as_str() {
+            "--pod" => &mut contents.pods,
+            "--oci" => &mut contents.archives,
+            "--ssh-key" => &mut contents.ssh_keys,
+            name if !name.starts_with('-') && profile.is_none() => {
+                profile = Some(profile::get(name)?);
+                continue;
+            }
+            _ => return Err(misused("image")),
+        };
+        list.push(words.next().ok_or_else(|| Failure(format!("{word} needs a file")))?.into());
+    }
+    let Some(profile) = profile else {
+        let known = profile::known()?.join(", ");
+        return Err(Failure(format!("{}; profiles are {known}", misused("image").0)));
+    };
+    let image = build(&profile, &contents)?;
+    for file in [&image.kernel, &image.initramfs, &image.command_line] {
+        println!("{}: {} bytes", file.display(), fs::metadata(file)?.len());
+    }
     Ok(())
 }
 
-/// Builds both archives and gives the path of the OCI one.
-pub(crate) fn build() -> Result<PathBuf, Failure> {
-    run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
-    let program = std::fs::read(built("debug", "demo")?)?;
-    let image = Image::demo(REFERENCE, &program);
-    let dir = work("images")?;
-    image.write_docker_archive(&dir.join("demo.docker.tar"))?;
-    let path = dir.join("demo.oci.tar");
-    image.write_oci_archive(&path)?;
-    Ok(path)
+/// Builds the image of a board.
+pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImage, Failure> {
+    let program = cross::build(cross::target(&profile.target)?)?;
+    let kernel = kernel::of(&profile.kernel, &profile.debian)?;
+    let directory = work(&format!("boards/{}", profile.name))?;
+    let baked = bake(profile, contents, &directory)?;
+    let image = DeviceImage {
+        kernel: directory.join("kernel"),
+        initramfs: directory.join("initramfs"),
+        command_line: directory.join("command-line"),
+    };
+    let new = directory.join("initramfs.new");
+    let failed = |error: io::Error| Failure(format!("failed to write {}: {error}", new.display()));
+    // A level at which the emulated board unpacks quickly; gzip's header has no time in it.
+    let compressed =
+        GzEncoder::new(BufWriter::new(File::create(&new).map_err(failed)?), Compression::default());
+    let mut cpio = Cpio::new(compressed);
+    cpio.file("/usr/bin/nodlet", 0o755, &fs::read(program)?).map_err(failed)?;
+    cpio.link("/init", "usr/bin/nodlet").map_err(failed)?;
+    add_system(&mut cpio, profile).map_err(|Failure(why)| Failure(format!("{}: {why}", new.display())))?;
+    add_board(&mut cpio, profile, &kernel)?;
+    add_contents(&mut cpio, contents, &baked)?;
+    cpio.end().map_err(failed)?.finish().and_then(|mut file| file.flush()).map_err(failed)?;
+    fs::rename(&new, &image.initramfs)?;
+    fs::copy(&kernel.image, &image.kernel)?;
+    fs::write(&image.command_line, format!("{}\n", profile.command_line))?;
+    Ok(image)
+}
+
+/// Debian's packages on every board, besides the kernel's: the SSH server with its libraries, what
+/// serves `scp` and `sftp`, and a shell.
+const PACKAGES: &[&str] = &[
+    "busybox-static",
+    "dropbear-bin",
+    "libc6",
+    "libcrypt1",
+    "libgcc-s1",
+    "libgmp10",
+    "libtomcrypt1",
+    "libtommath1",
+    "openssh-sftp-server",
+    "zlib1g",
+];
+
+/// What of those packages is left out: nothing on a board reads it.
+const LEFT_OUT: &[&str] = &["usr/share", "usr/lib/locale", "etc", "usr/sbin/dropbearconvert"];
+
+/// Where busybox stands in for programs. The rest is `busybox NAME`.
+const TOOLS: &[&str] =
+    &["sh", "ls", "cat", "mkdir", "rm", "mv", "cp", "ps", "df", "dmesg", "mount", "ip", "ping", "vi"];
+
+fn add_system<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
+    // As in Debian: what the loader is called lies in /lib.
+    for (link, target) in [("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib")] {
+        cpio.link(link, target)?;
+    }
+    for package in PACKAGES {
+        let files = debian::package(package, &profile.debian)?;
+        add_package(cpio, &files, &files)?;
+    }
+    for tool in TOOLS {
+        cpio.link(&format!("/usr/bin/{tool}"), "busybox")?;
+    }
+    let texts = [
+        ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"),
+        ("/etc/group", "root:x:0:\ntty:x:5:\nnodlet:x:900:\nnogroup:x:65534:\n"),
+        ("/etc/shells", "/bin/sh\n"),
+        ("/etc/hosts", "127.0.0.1 localhost\n"),
+    ];
+    for (path, text) in texts {
+        cpio.file(path, 0o644, text.as_bytes())?;
+    }
+    for directory in ["/root", "/var/lib/nodlet", "/proc", "/sys", "/dev", "/run", "/tmp"] {
+        cpio.directory(directory)?;
+    }
+    Ok(())
+}
+
+fn add_package<W: Write>(cpio: &mut Cpio<W>, root: &Path, directory: &Path) -> Outcome {
+    let mut entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        let name = path.strip_prefix(root)?.to_str().ok_or("a file's name is text")?.to_owned();
+        if LEFT_OUT.contains(&name.as_str()) {
+            continue;
+        }
+        // Of before /usr was merged.
+        let place = match name.split_once('/') {
+            Some((top @ ("bin" | "sbin" | "lib"), rest)) => format!("/usr/{top}/{rest}"),
+            Some(_) | None => format!("/{name}"),
+        };
+        let metadata = fs::symlink_metadata(&path)?;
+        if metadata.is_dir() {
+            add_package(cpio, root, &path)?;
+        } else if metadata.is_symlink() {
+            let target = fs::read_link(&path)?;
+            cpio.link(&place, target.to_str().ok_or("a link is text")?)?;
+        } else {
+            let is_program = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o100 != 0;
+            cpio.file(&place, if is_program { 0o755 } else { 0o644 }, &fs::read(&path)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// What the board's init reads: the profile, and modules with their order.
+fn add_board<W: Write>(cpio: &mut Cpio<W>, profile: &Profile, kernel: &Kernel) -> Outcome {
+    let board = json!({ "name": profile.name, "network": profile.network });
+    cpio.file("/usr/lib/nodlet/board.json", 0o644, &serde_json::to_vec(&board)?)?;
+    let wanted: Vec<&str> = profile.modules.iter().map(String::as_str).collect();
+    let mut list = String::new();
+    for module in kernel.in_order(&wanted)? {
+        cpio.file(&format!("/usr/lib/nodlet/modules/{}.ko", module.name), 0o644, &module.bytes)?;
+        list.push_str(&format!("{}\n", module.name));
+    }
+    Ok(cpio.file("/usr/lib/nodlet/modules/list", 0o644, list.as_bytes())?)
+}
+
+/// Loads the image archives for the board's processor into a store; the directory of it.
+fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<PathBuf, Failure> {
+    run_command(cargo()?.args(["build", "--quiet", "--package", "nodlet"]))?;
+    let root = directory.join("baked");
+    let _ = fs::remove_dir_all(&root);
+    fs::create_dir_all(&root)?;
+    let platform = match profile.debian.as_str() {
+        "armhf" => "linux/arm/v7".to_owned(),
+        processor => format!("linux/{processor}"),
+    };
+    for archive in &contents.archives {
+        run_command(
+            Command::new(built("debug", "nodlet")?)
+                .args(["image", "load", "--platform", &platform, "--root"])
+                .arg(&root)
+                .arg(archive),
+        )?;
+    }
+    Ok(root.join("var/lib/nodlet/images"))
+}
+
+/// Adds all directories and files below `directory` at `place`, as root's.
+fn add_tree<W: Write>(cpio: &mut Cpio<W>, directory: &Path, place: &str) -> Outcome {
+    cpio.directory(place)?;
+    let mut entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let name = entry.file_name();
+        let place = format!("{place}/{}", name.to_str().ok_or("a file's name is text")?);
+        let metadata = entry.metadata()?;
+        if metadata.is_dir() {
+            add_tree(cpio, &entry.path(), &place)?;
+        } else if metadata.is_symlink() {
+            let target = fs::read_link(entry.path())?;
+            cpio.link(&place, target.to_str().ok_or("a link is text")?)?;
+        } else {
+            cpio.file(&place, 0o644, &fs::read(entry.path())?)?;
+        }
+    }
+    Ok(())
+}
+
+fn add_contents<W: Write>(cpio: &mut Cpio<W>, contents: &Contents, baked: &Path) -> Outcome {
+    for pod in &contents.pods {
+        let name = pod.file_name().and_then(|name| name.to_str()).ok_or("a manifest's name is text")?;
+        let text = fs::read(pod).map_err(|error| format!("failed to read {}: {error}", pod.display()))?;
+        cpio.file(&format!("/usr/lib/nodlet/manifests/{name}"), 0o644, &text)?;
+    }
+    if baked.is_dir() {
+        add_tree(cpio, baked, "usr/lib/nodlet/images")?;
+    }
+    let mut keys = String::new();
+    for file in &contents.ssh_keys {
+        let text = fs::read_to_string(file)
+            .map_err(|error| format!("failed to read {}: {error}", file.display()))?;
+        if !text.starts_with("ssh-") && !text.starts_with("ecdsa-") {
+            return Err(Failure(format!(
+                "{} is no public key of SSH: it must begin with its kind, as `ssh-ed25519`",
+                file.display()
+            )));
+        }
+        keys.push_str(text.trim_end());
+        keys.push('\n');
+    }
+    Ok(cpio.file("/etc/nodlet/ssh/authorized_keys", 0o600, keys.as_bytes())?)
 }

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 mod bench;
+mod boards;
 mod budgets;
 mod check;
 mod cross;
 mod debian;
 mod demo;
+mod demo_image;
 mod distribution;
 mod earlier;
 mod elf;
@@ -23,6 +25,7 @@ mod layout;
 mod long;
 mod musl;
 mod patched;
+mod profile;
 mod schema;
 mod setup;
 mod sizes;
@@ -91,7 +94,19 @@ const TASKS: &[Task] = &[
         "what check runs for a short while, for long or in every case there is",
         long::run,
     ),
-    ("image", "", "build the demo image into .work/images, in both archive formats", image::run),
+    ("demo-image", "", "build the demo image into .work/images, in both archive formats", demo_image::run),
+    (
+        "boards",
+        "[PROFILE]...",
+        "boot the emulated boards of board/profiles, with pods, and use them over SSH",
+        boards::run,
+    ),
+    (
+        "image",
+        "PROFILE [--pod FILE]... [--oci FILE]... [--ssh-key FILE]...",
+        "what a board of board/profiles boots, with pods and images in it, into .work/boards/PROFILE",
+        image::run,
+    ),
     ("images", "", "build images of redis, nginx and python3 with buildah, podman and skopeo", images::run),
     ("agnhost", "", "build the servers of Kubernetes' own tests into .work/agnhost", go::agnhost),
     ("kubectl", "", "build the real kubectl from its Go modules into .work/kubectl", go::kubectl),

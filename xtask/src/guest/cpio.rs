@@ -8,36 +8,48 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-pub(super) struct Cpio<W> {
+pub(crate) struct Cpio<W> {
     to: W,
     entries: u32,
     directories: BTreeSet<String>,
 }
 
 impl<W: Write> Cpio<W> {
-    pub(super) fn new(to: W) -> Self {
+    pub(crate) fn new(to: W) -> Self {
         Self { to, entries: 0, directories: BTreeSet::new() }
     }
 
     /// Adds a file, and before it the directories that it lies in.
-    pub(super) fn file(&mut self, path: &str, mode: u32, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn file(&mut self, path: &str, mode: u32, bytes: &[u8]) -> io::Result<()> {
+        let path = self.above(path)?;
+        self.entry(path, libc_mode(Kind::File, mode), ROOT, bytes)
+    }
+
+    /// Adds a symbolic link, and before it the directories that it lies in.
+    pub(crate) fn link(&mut self, path: &str, target: &str) -> io::Result<()> {
+        let path = self.above(path)?;
+        self.entry(path, libc_mode(Kind::Link, 0o777), ROOT, target.as_bytes())
+    }
+
+    /// Adds a directory, if it is not there yet.
+    pub(crate) fn directory(&mut self, path: &str) -> io::Result<()> {
+        self.above(&format!("{path}/")).map(drop)
+    }
+
+    /// Adds the directories that `path` lies in; the path as the archive has it.
+    fn above<'a>(&mut self, path: &'a str) -> io::Result<&'a str> {
         let path = path.trim_start_matches('/');
         for (end, _) in path.match_indices('/') {
             if self.directories.insert(path[..end].to_owned()) {
                 self.entry(&path[..end], libc_mode(Kind::Directory, 0o755), ROOT, &[])?;
             }
         }
-        self.entry(path, libc_mode(Kind::File, mode), ROOT, bytes)
-    }
-
-    /// Adds a symbolic link in a directory that is there.
-    pub(super) fn link(&mut self, path: &str, target: &str) -> io::Result<()> {
-        self.entry(path.trim_start_matches('/'), libc_mode(Kind::Link, 0o777), ROOT, target.as_bytes())
+        Ok(path)
     }
 
     /// Adds all that lies in a directory, with its owners, but for devices and sockets. The
     /// directories in there that `empty` names, by their paths in it, have nothing in them.
-    pub(super) fn tree(&mut self, root: &Path, empty: &[&str]) -> io::Result<()> {
+    pub(crate) fn tree(&mut self, root: &Path, empty: &[&str]) -> io::Result<()> {
         self.below(root, "", empty)
     }
 
@@ -71,9 +83,10 @@ impl<W: Write> Cpio<W> {
     }
 
     /// Ends the archive.
-    pub(super) fn end(mut self) -> io::Result<()> {
+    pub(crate) fn end(mut self) -> io::Result<W> {
         self.entry("TRAILER!!!", 0, ROOT, &[])?;
-        self.to.flush()
+        self.to.flush()?;
+        Ok(self.to)
     }
 
     fn entry(&mut self, name: &str, mode: u32, [user, group]: [u32; 2], bytes: &[u8]) -> io::Result<()> {

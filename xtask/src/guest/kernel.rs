@@ -8,24 +8,29 @@ use std::process::{Command, Stdio};
 use crate::debian::{self, only};
 use crate::{Failure, Outcome};
 
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     /// `6.12.107+deb13-cloud-amd64`.
-    pub(super) release: String,
-    pub(super) image: PathBuf,
+    pub(crate) release: String,
+    pub(crate) image: PathBuf,
     /// The compressed modules by name.
     files: BTreeMap<String, PathBuf>,
 }
 
-pub(super) struct Module {
-    pub(super) name: String,
-    pub(super) needs: Vec<String>,
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct Module {
+    pub(crate) name: String,
+    pub(crate) needs: Vec<String>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// The kernel for a processor, as Debian calls it, fetched if it is not here yet.
-pub(super) fn get(processor: &str) -> Result<Kernel, Failure> {
+pub(crate) fn get(processor: &str) -> Result<Kernel, Failure> {
     // For virtual machines: what QEMU has, and a third of the size.
-    let dir = debian::package(&format!("linux-image-cloud-{processor}"), processor)?;
+    of(&format!("linux-image-cloud-{processor}"), processor)
+}
+
+/// The kernel of a Debian package for a processor, fetched if it is not here yet.
+pub(crate) fn of(package: &str, processor: &str) -> Result<Kernel, Failure> {
+    let dir = debian::package(package, processor)?;
     let image = only(&dir.join("boot"), "vmlinuz-")?;
     let release = image
         .file_name()
@@ -39,7 +44,7 @@ pub(super) fn get(processor: &str) -> Result<Kernel, Failure> {
 
 impl Kernel {
     /// These modules and all that they need; those that the kernel has built in need no file.
-    pub(super) fn modules(&self, wanted: &[&str]) -> Result<Vec<Module>, Failure> {
+    pub(crate) fn modules(&self, wanted: &[&str]) -> Result<Vec<Module>, Failure> {
         let mut open: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
         let mut found: Vec<Module> = Vec::new();
         while let Some(name) = open.pop() {
@@ -53,6 +58,18 @@ impl Kernel {
             found.push(Module { name, needs, bytes });
         }
         Ok(found)
+    }
+
+    /// The same, each after all that it needs.
+    pub(crate) fn in_order(&self, wanted: &[&str]) -> Result<Vec<Module>, Failure> {
+        let mut left = self.modules(wanted)?;
+        let mut ordered: Vec<Module> = Vec::new();
+        while !left.is_empty() {
+            let is_ready = |module: &Module| !left.iter().any(|other| module.needs.contains(&other.name));
+            let ready = left.iter().position(is_ready).ok_or("modules need each other in a circle")?;
+            ordered.push(left.remove(ready));
+        }
+        Ok(ordered)
     }
 }
 

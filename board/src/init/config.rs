@@ -1,0 +1,60 @@
+//! What a device image says of its board: `usr/lib/nodlet/board.json`, which `cargo xtask image`
+//! makes of a profile.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use serde::Deserialize;
+
+/// Where the file lies.
+const FILE: &str = "/usr/lib/nodlet/board.json";
+
+/// The board, as its image was built for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Board {
+    /// The profile.
+    pub(super) name: String,
+    /// Links that are given an address.
+    pub(super) network: Vec<Link>,
+    /// Arguments of `nodlet agent`.
+    pub(super) agent: Vec<String>,
+}
+
+/// A link with a fixed address.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Link {
+    /// As the kernel names it.
+    pub(super) link: String,
+    pub(super) address: Ipv4Addr,
+    /// Bits of the address that are the network's.
+    pub(super) prefix: u8,
+    #[serde(default)]
+    pub(super) gateway: Option<Ipv4Addr>,
+}
+
+/// Reads the file.
+///
+/// # Errors
+/// If it is missing or says something that this version does not know.
+pub(super) fn read() -> io::Result<Board> {
+    let in_file = |error: &dyn std::fmt::Display| io::Error::other(format!("read {FILE}: {error}"));
+    let bytes = std::fs::read(FILE).map_err(|error| in_file(&error))?;
+    serde_json::from_slice(&bytes).map_err(|error| in_file(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_board_is_read_and_an_unknown_key_is_an_error() {
+        let read = |text: &str| serde_json::from_str::<Board>(text);
+        let text = r#"{"name": "a", "network": [{"link": "eth0", "address": "10.0.2.15", "prefix": 24}]}"#;
+        let board = read(text).expect("it is right");
+        assert_eq!((board.name.as_str(), board.network[0].prefix, board.agent.len()), ("a", 24, 0));
+        let error = read(r#"{"nam": "a"}"#).expect_err("there is no such key").to_string();
+        assert!(error.contains("unknown field `nam`, expected one of"), "{error}");
+    }
+}

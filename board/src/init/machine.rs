@@ -1,0 +1,140 @@
+//! Makes a machine of a kernel: mounts, devices, modules, host name, links.
+//!
+//! [`prepare`] is what process 1 does itself; [`set_up`] runs in a child. A step that fails is
+//! reported on the console, and the board boots on: one that can be reached can be mended.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nodlet_runtime::network::netlink::{Netlink, link_index};
+
+use super::config::{self, Link};
+use super::{say, services, take_console};
+
+/// File systems of the kernel: kind, place, options.
+const MOUNTS: &[(&str, &str, &str)] = &[
+    ("proc", "/proc", ""),
+    ("sysfs", "/sys", ""),
+    ("cgroup2", "/sys/fs/cgroup", "nsdelegate,memory_recursiveprot"),
+    ("devtmpfs", "/dev", "mode=0755"),
+    ("devpts", "/dev/pts", "ptmxmode=0666,mode=0620,gid=5"),
+    ("tmpfs", "/dev/shm", "mode=1777"),
+    ("tmpfs", "/run", "mode=0755"),
+    ("tmpfs", "/tmp", "mode=1777"),
+];
+
+/// `NAME.ko` for each module, and `list`: a name a line, in the order of loading.
+const MODULES: &str = "/usr/lib/nodlet/modules";
+
+/// What process 1 must do itself. The step that failed, and why.
+pub(super) fn prepare() -> Result<(), String> {
+    let mut failed = leave_initial_root().err().map(|error| format!("leave the initial root: {error}"));
+    for (kind, place, options) in MOUNTS {
+        let made = fs::create_dir_all(place).and_then(|()| {
+            let flags =
+                MsFlags::MS_NOSUID | if *kind == "devtmpfs" { MsFlags::empty() } else { MsFlags::MS_NODEV };
+            let flags = if *kind == "devpts" { MsFlags::MS_NOSUID } else { flags };
+            Ok(mount(Some(*kind), *place, Some(*kind), flags, Some(*options))?)
+        });
+        match made {
+            // The kernel mounts /dev itself where it was built so.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+            Err(error) => failed = Some(format!("mount {kind} at {place}: {error}")),
+            Ok(()) => {}
+        }
+    }
+    // Without a console nobody can be told.
+    let _ = take_console();
+    let _ = std::env::set_current_dir("/");
+    services::set_environment();
+    failed.map_or(Ok(()), Err)
+}
+
+/// The kernel allows no process to leave its initial root file system, to which an initramfs is
+/// unpacked, and containers do leave theirs: so it is mounted upon itself.
+fn leave_initial_root() -> io::Result<()> {
+    const RAMFS: libc::c_long = 0x8584_58f6;
+    let kind = nix::sys::statfs::statfs("/")?.filesystem_type();
+    if kind != nix::sys::statfs::TMPFS_MAGIC && kind.0 as libc::c_long != RAMFS {
+        return Ok(());
+    }
+    // The kernel makes it writable for everybody.
+    fs::set_permissions("/", fs::Permissions::from_mode(0o755))?;
+    let none = None::<&str>;
+    fs::create_dir_all("/newroot")?;
+    mount(Some("/"), "/newroot", none, MsFlags::MS_BIND, none)?;
+    std::env::set_current_dir("/newroot")?;
+    mount(Some("."), "/", none, MsFlags::MS_MOVE, none)?;
+    nix::unistd::chroot(".")?;
+    std::env::set_current_dir("/")
+}
+
+/// All that can wait, in a child of process 1.
+pub(super) fn set_up() -> u8 {
+    let mut code = 0;
+    let mut note = |what: &str, done: io::Result<()>| {
+        if let Err(error) = done {
+            say(format_args!("failed to {what}: {error}"));
+            code = 1;
+        }
+    };
+    let board = config::read().unwrap_or_else(|error| {
+        note("know this board", Err(error));
+        config::Board::default()
+    });
+    match fs::read_to_string(Path::new(MODULES).join("list")) {
+        Ok(list) => {
+            for name in list.lines() {
+                note(&format!("load the module {name}"), load(name));
+            }
+        }
+        // A kernel that has all built in.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => note("read the list of modules", Err(error)),
+    }
+    note("set the host name", nix::unistd::sethostname(&board.name).map_err(io::Error::from));
+    note("set the loopback link up", up("lo").map(drop));
+    for link in &board.network {
+        note(&format!("configure the link {}", link.link), configure(link));
+    }
+    code
+}
+
+fn load(name: &str) -> io::Result<()> {
+    let file = File::open(Path::new(MODULES).join(format!("{name}.ko")))?;
+    // SAFETY: an open descriptor, a C string that outlives the call, no flags.
+    let loaded = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), 0) };
+    match io::Error::last_os_error() {
+        error if loaded < 0 && error.raw_os_error() != Some(libc::EEXIST) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn up(name: &str) -> io::Result<(Netlink, u32)> {
+    let mut netlink = Netlink::open()?;
+    let index = link_index(name)?;
+    netlink.set_up(index)?;
+    Ok((netlink, index))
+}
+
+fn configure(link: &Link) -> io::Result<()> {
+    let (mut netlink, index) = up(&link.link)?;
+    netlink.add_address(index, link.address, link.prefix)?;
+    link.gateway.map_or(Ok(()), |gateway| netlink.add_default_route(index, gateway))
+}
+
+/// Leaves no file system that is written to.
+pub(super) fn unmount() {
+    nix::unistd::sync();
+    let none = None::<&str>;
+    for place in ["/var", "/"] {
+        if umount2(place, MntFlags::empty()).is_err() {
+            let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_BIND;
+            let _ = mount(none, place, none, flags, none);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The services that process 1 keeps alive, and when each starts again.
+
+use std::ffi::CString;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::unistd::Pid;
+
+use super::{config, say};
+
+/// The program of all roles.
+const NODLET: &str = "/usr/bin/nodlet";
+
+/// Debian's place of the SSH server.
+const DROPBEAR: &str = "/usr/sbin/dropbear";
+
+/// The board's own SSH key, which is made at the first start.
+const HOST_KEY: &str = "/var/lib/nodlet/ssh/host_key";
+
+/// Who may log in: the place of `authorized_keys`.
+const AUTHORIZED: &str = "/etc/nodlet/ssh";
+
+/// The longest delay before a service that fails is started again.
+const LONGEST_DELAY: Duration = Duration::from_secs(60);
+
+/// A service that ran so long has not failed at once: the next delay is the first again.
+const RAN_WELL: Duration = Duration::from_secs(60);
+
+/// A service: its name and what its process does, which is to execute something.
+#[derive(Clone, Copy)]
+pub(super) struct Kind {
+    name: &'static str,
+    job: fn() -> u8,
+}
+
+/// All services.
+pub(super) const SERVICES: [Kind; 2] = [Kind { name: "agent", job: agent }, Kind { name: "ssh", job: ssh }];
+
+/// Exit code of a service that this image does not have: it is not started again.
+const ABSENT: u8 = 113;
+
+/// Where a service is.
+enum State {
+    /// It starts then.
+    Waits {
+        until: Instant,
+    },
+    Runs {
+        pid: Pid,
+        since: Instant,
+    },
+    Absent,
+}
+
+/// A service as process 1 knows it.
+pub(super) struct Service {
+    kind: Kind,
+    state: State,
+    /// How often it ended soon after its start, one time after another.
+    failures: u32,
+}
+
+impl Service {
+    pub(super) fn new(kind: Kind) -> Service {
+        Service { kind, state: State::Waits { until: Instant::now() }, failures: 0 }
+    }
+
+    pub(super) fn job(&self) -> fn() -> u8 {
+        self.kind.job
+    }
+
+    pub(super) fn is(&self, process: Pid) -> bool {
+        matches!(self.state, State::Runs { pid, .. } if pid == process)
+    }
+
+    /// When it is to be started next; `None` while it runs.
+    pub(super) fn next_start(&self) -> Option<Instant> {
+        match self.state {
+            State::Waits { until } => Some(until),
+            State::Runs { .. } | State::Absent => None,
+        }
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.next_start().is_some_and(|next| next <= now)
+    }
+
+    /// `pid` is `None` where no process could be made: it is tried again.
+    pub(super) fn started(&mut self, pid: Option<Pid>, now: Instant) {
+        self.state = match pid {
+            Some(pid) => State::Runs { pid, since: now },
+            None => State::Waits { until: now + self.delay() },
+        };
+    }
+
+    /// Its process ended with `status`, a code or 128 and a signal.
+    pub(super) fn ended(&mut self, status: i32, now: Instant) {
+        let State::Runs { since, .. } = self.state else { return };
+        if status == i32::from(ABSENT) {
+            self.state = State::Absent;
+            return;
+        }
+        if now.saturating_duration_since(since) >= RAN_WELL {
+            self.failures = 0;
+        }
+        let delay = self.delay();
+        self.failures = self.failures.saturating_add(1);
+        say(format_args!("{} ended with {status}; it starts again in {} s", self.kind.name, delay.as_secs()));
+        self.state = State::Waits { until: now + delay };
+    }
+
+    /// None at first, then one second, and twice as long each time.
+    fn delay(&self) -> Duration {
+        match self.failures {
+            0 => Duration::ZERO,
+            failures => Duration::from_secs(1 << (failures - 1).min(10)).min(LONGEST_DELAY),
+        }
+    }
+}
+
+/// Executes the agent.
+fn agent() -> u8 {
+    let arguments = config::read().unwrap_or_default().agent;
+    failed("agent", &Command::new(NODLET).arg("agent").args(arguments).exec())
+}
+
+/// Makes the host key if there is none, and executes the SSH server.
+fn ssh() -> u8 {
+    if !Path::new(DROPBEAR).exists() {
+        return ABSENT;
+    }
+    if !Path::new(HOST_KEY).exists() {
+        let directory = Path::new(HOST_KEY).parent().unwrap_or(Path::new("/"));
+        let new = directory.join("host_key.new");
+        let _ = std::fs::remove_file(&new);
+        let made = std::fs::create_dir_all(directory).and_then(|()| {
+            let status =
+                Command::new("/usr/bin/dropbearkey").args(["-t", "ed25519", "-f"]).arg(&new).output()?;
+            if status.status.success() {
+                std::fs::File::open(&new)?.sync_all()?;
+                std::fs::rename(&new, HOST_KEY)
+            } else {
+                Err(std::io::Error::other(String::from_utf8_lossy(&status.stderr).into_owned()))
+            }
+        });
+        if let Err(error) = made {
+            return failed("dropbearkey", &error);
+        }
+    }
+    // In the foreground, with its log on the console, and with keys alone.
+    let arguments = ["-F", "-E", "-s", "-j", "-k", "-r", HOST_KEY, "-D", AUTHORIZED];
+    failed("dropbear", &Command::new(DROPBEAR).args(arguments).exec())
+}
+
+/// Executes what ends all pods.
+pub(super) fn end_pods() -> u8 {
+    failed("nodlet down", &Command::new(NODLET).arg("down").exec())
+}
+
+fn failed(what: &str, error: &std::io::Error) -> u8 {
+    say(format_args!("failed to start {what}: {error}"));
+    1
+}
+
+/// The environment of the services.
+pub(super) fn set_environment() {
+    for (name, value) in [(c"PATH", c"/usr/sbin:/usr/bin:/sbin:/bin"), (c"HOME", c"/root")] {
+        let (name, value): (CString, CString) = (name.into(), value.into());
+        // SAFETY: process 1 has one thread, and both are C strings.
+        unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_that_fails_starts_again_later_each_time_and_soon_after_it_ran_well() {
+        let begin = Instant::now();
+        let at = |seconds: u64| begin + Duration::from_secs(seconds);
+        let mut service = Service::new(Kind { name: "test", job: || 0 });
+        let mut starts = Vec::new();
+        let mut now = begin;
+        for _ in 0..9 {
+            now = service.next_start().expect("it waits").max(now);
+            assert!(service.is_due(now) && !service.is_due(now - Duration::from_millis(1)) || now == begin);
+            starts.push((now - begin).as_secs());
+            service.started(Some(Pid::from_raw(7)), now);
+            assert!(service.is(Pid::from_raw(7)) && service.next_start().is_none());
+            service.ended(1, now);
+        }
+        assert_eq!(starts, [0, 0, 1, 3, 7, 15, 31, 63, 123]);
+        service.started(Some(Pid::from_raw(8)), at(200));
+        service.ended(137, at(270));
+        assert_eq!(service.next_start(), Some(at(270)));
+    }
+
+    #[test]
+    fn a_service_that_the_image_does_not_have_is_not_started_again() {
+        let mut service = Service::new(Kind { name: "test", job: || 0 });
+        service.started(Some(Pid::from_raw(7)), Instant::now());
+        service.ended(i32::from(ABSENT), Instant::now());
+        assert_eq!(service.next_start(), None);
+    }
+}

@@ -1,0 +1,58 @@
+//! `nodlet reboot` and `nodlet poweroff`: of a board whose init is nodlet.
+
+use std::process::ExitCode;
+
+use lexopt::Parser;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::arguments::{Context, Flag};
+use crate::{Failure, Outcome, Verb};
+
+/// `nodlet reboot`.
+pub(crate) const REBOOT: Verb = Verb {
+    name: "reboot",
+    summary: "End all pods and reboot the board",
+    help: "\
+End all pods, each within its own grace period, and reboot the board. For boards
+whose init is nodlet; elsewhere use the init's own command.
+
+Usage: nodlet reboot
+
+Examples:
+  ssh root@board nodlet reboot
+",
+    run: |context, parser| signal_init(context, parser, Signal::SIGTERM),
+};
+
+/// `nodlet poweroff`.
+pub(crate) const POWEROFF: Verb = Verb {
+    name: "poweroff",
+    summary: "End all pods and turn the board off",
+    help: "\
+End all pods, each within its own grace period, and turn the board off. For boards
+whose init is nodlet; elsewhere use the init's own command.
+
+Usage: nodlet poweroff
+
+Examples:
+  ssh root@board nodlet poweroff
+",
+    run: |context, parser| signal_init(context, parser, Signal::SIGUSR2),
+};
+
+fn signal_init(mut context: Context, mut parser: Parser, signal: Signal) -> Outcome {
+    while let Some(argument) = parser.next()? {
+        context.global(&Flag::from(argument), &mut parser)?;
+    }
+    let name = std::fs::read_to_string("/proc/1/comm").unwrap_or_default();
+    if name.trim() != crate::init::NAME {
+        return Err(Failure::new(format!(
+            "process 1 is {:?} and not nodlet's init: use the command of that init instead",
+            name.trim()
+        )));
+    }
+    kill(Pid::from_raw(1), signal)
+        .map_err(|error| Failure::new(format!("failed to signal process 1: {}", error.desc())))?;
+    Ok(ExitCode::SUCCESS)
+}

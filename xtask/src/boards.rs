@@ -1,0 +1,206 @@
+//! `cargo xtask boards`: boots the emulated boards of `board/profiles` with a pod in their image, and
+//! uses them as their owner would, over SSH.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nodlet_tests::image::Image;
+use nodlet_tests::manifest;
+
+use crate::image::{self, Contents, DeviceImage};
+use crate::profile::{self, Profile, Qemu};
+use crate::{Failure, Outcome, cross, demo_image, line_of, run as run_command, work};
+
+/// An emulated board is some twenty times slower than a real one, and this machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+pub(crate) fn run(arguments: &[String]) -> Outcome {
+    let names = if arguments.is_empty() { profile::known()? } else { arguments.to_vec() };
+    for name in names {
+        let profile = profile::get(&name)?;
+        match &profile.qemu {
+            Some(qemu) => try_out(&profile, qemu)?,
+            None if arguments.is_empty() => {}
+            None => return Err(Failure(format!("no emulator has the board {name}"))),
+        }
+    }
+    Ok(())
+}
+
+/// Boots the board, reads what its pod says, gives it another pod, and turns it off.
+fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
+    let directory = work(&format!("boards/{}/test", profile.name))?;
+    let key = directory.join("key");
+    let _ = fs::remove_file(&key);
+    run_command(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key))?;
+    let archive = directory.join("demo.oci.tar");
+    demo_for(profile)?.write_oci_archive(&archive)?;
+    let pod = directory.join("baked.yaml");
+    fs::write(&pod, manifest::pod("baked", "print baked then sleep"))?;
+    let contents =
+        Contents { pods: vec![pod], archives: vec![archive], ssh_keys: vec![key.with_extension("pub")] };
+    let image = image::build(profile, &contents)?;
+    let mut board = Board::boot(qemu, &image, &directory, &key)?;
+    board.wait_for("the pod of the image to run", |board| {
+        let pods = board.ssh("nodlet get pods", "")?;
+        Ok(pods.status.success() && text(&pods.stdout).contains("Running"))
+    })?;
+    let booted = board.begun.elapsed();
+    board.expect("nodlet logs baked", "", "baked\n")?;
+    board.expect(
+        "nodlet apply -f -",
+        &manifest::pod("pushed", "print pushed then sleep"),
+        "pod/pushed created\n",
+    )?;
+    board.wait_for("the pushed pod to write its log", |board| {
+        Ok(text(&board.ssh("nodlet logs pushed", "")?.stdout) == "pushed\n")
+    })?;
+    board.expect("nodlet exec pushed -- /bin/demo cat /srv/index.html", "", "hello from the image\n")?;
+    let memory = board.ssh("cat /proc/meminfo", "")?;
+    let memory = text(&memory.stdout)
+        .lines()
+        .find(|line| line.starts_with("MemAvailable:"))
+        .unwrap_or_default()
+        .to_owned();
+    // Two pods run: that they end is part of going down.
+    board.ssh("nodlet poweroff", "")?;
+    board.wait_for("the board to go off", |board| Ok(board.emulator.try_wait()?.is_some()))?;
+    eprintln!("{}: pods ran and the board went off; seen running after {booted:.1?}; {memory}", profile.name);
+    Ok(())
+}
+
+/// The demo image for the board's processor.
+fn demo_for(profile: &Profile) -> Result<Image, Failure> {
+    let mut build = cross::cargo_for_triple(&profile.target)?;
+    build.args(["build", "--quiet", "--package", "nodlet-tests", "--bin", "demo", "--message-format=json"]);
+    eprintln!("$ {}", line_of(&build));
+    let output = build.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(Failure(format!("{}: {}", line_of(&build), output.status)));
+    }
+    let program = text(&output.stdout).lines().find_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    });
+    let program = fs::read(program.ok_or("cargo names no demo program")?)?;
+    let architecture = match profile.debian.as_str() {
+        "armhf" => "arm",
+        processor => processor,
+    };
+    Ok(Image::demo(demo_image::REFERENCE, &program).architecture(architecture))
+}
+
+/// A board that runs.
+struct Board {
+    emulator: Child,
+    begun: Instant,
+    console: PathBuf,
+    key: PathBuf,
+    port: u16,
+}
+
+impl Board {
+    fn boot(qemu: &Qemu, image: &DeviceImage, directory: &Path, key: &Path) -> Result<Board, Failure> {
+        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let console = directory.join("console.log");
+        let mut emulator = Command::new(&qemu.program);
+        emulator
+            .args(&qemu.arguments)
+            .args(["-accel", "tcg", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
+            .args(["-m", &qemu.memory_mib.to_string(), "-device", "virtio-rng-pci"])
+            .args(["-nic", &format!("user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{port}-:22")])
+            .args(["-serial", &format!("file:{}", console.display())])
+            .arg("-kernel")
+            .arg(&image.kernel)
+            .arg("-initrd")
+            .arg(&image.initramfs)
+            .arg("-append")
+            .arg(fs::read_to_string(&image.command_line)?.trim())
+            .stdin(Stdio::null());
+        // SAFETY: one system call, which is async-signal-safe. A board must not outlive its test.
+        unsafe {
+            emulator.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?))
+        };
+        let emulator = emulator.spawn().map_err(|error| {
+            format!("failed to run {}: {error}; Debian's package {} has it", qemu.program, qemu.package)
+        })?;
+        Ok(Board { emulator, begun: Instant::now(), console, key: key.to_owned(), port })
+    }
+
+    /// Runs a command line on the board.
+    fn ssh(&self, command: &str, input: &str) -> Result<Output, Failure> {
+        let mut ssh = Command::new("ssh")
+            .args([
+                "-q",
+                "-F",
+                "none",
+                "-o",
+                "StrictHostKeyChecking=no",
+                "-o",
+                "UserKnownHostsFile=/dev/null",
+            ])
+            .args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-p", &self.port.to_string(), "-i"])
+            .arg(&self.key)
+            .args(["root@127.0.0.1", command])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        if let Some(mut stdin) = ssh.stdin.take() {
+            // A board that is not up yet takes none.
+            let _ = std::io::Write::write_all(&mut stdin, input.as_bytes());
+        }
+        Ok(ssh.wait_with_output()?)
+    }
+
+    /// Runs a command line on the board and compares what it writes.
+    fn expect(&self, command: &str, input: &str, expected: &str) -> Outcome {
+        let output = self.ssh(command, input)?;
+        if output.status.success() && text(&output.stdout) == expected {
+            return Ok(());
+        }
+        Err(self.failed(&format!(
+            "`{command}` wrote {:?}, not {expected:?}; {}",
+            text(&output.stdout),
+            text(&output.stderr)
+        )))
+    }
+
+    fn wait_for(
+        &mut self,
+        what: &str,
+        mut condition: impl FnMut(&mut Board) -> Result<bool, Failure>,
+    ) -> Outcome {
+        let end = Instant::now() + PATIENCE;
+        while !condition(self)? {
+            if Instant::now() > end {
+                return Err(self.failed(&format!("no {what} in {PATIENCE:?}")));
+            }
+            if let Some(status) = self.emulator.try_wait()? {
+                return Err(self.failed(&format!("no {what}: the emulator ended, {status}")));
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok(())
+    }
+
+    fn failed(&self, why: &str) -> Failure {
+        let said = fs::read(&self.console).unwrap_or_default();
+        Failure(format!("{why}; the console said:\n{}", text(&said)))
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        let _ = self.emulator.kill();
+        let _ = self.emulator.wait();
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).replace('\r', "")
+}
