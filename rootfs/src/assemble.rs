@@ -18,9 +18,11 @@ mod implied;
 mod kernel;
 mod loop_device;
 mod share;
+mod trial;
 mod user;
 
 pub(crate) use kernel::{open_in_root, open_tree_clone};
+pub use trial::{LayerTrial, TrialError, try_layer, try_overlay};
 pub use user::{ProcessUser, UserError, user};
 
 /// A step towards a root file system that failed.

@@ -35,6 +35,7 @@ use std::time::Duration;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use smol::{Async, Timer};
 
+pub use self::devices::try_filter as try_device_filter;
 use self::hierarchy::{Controller, Hierarchies, Home};
 pub use self::limits::ContainerLimits;
 pub(crate) use self::limits::memory_of;

@@ -5,6 +5,7 @@
 //! would weigh more than all of this file.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
@@ -92,6 +93,11 @@ pub(super) fn filter_v2(directory: &Path) -> Result<(), CgroupError> {
     bpf::attach(target, &program, BPF_CGROUP_DEVICE, BPF_F_ALLOW_MULTI).map_err(failed)?;
     // The cgroup holds the program from here on.
     Ok(())
+}
+
+/// Whether this kernel accepts the program of cgroup v2, which it needs CONFIG_CGROUP_BPF for.
+pub fn try_filter() -> io::Result<()> {
+    bpf::load(BPF_PROG_TYPE_CGROUP_DEVICE, &program()).map(drop)
 }
 
 // From linux/bpf.h.

@@ -1,0 +1,182 @@
+//! Whether this kernel mounts layers, and whether a file system can take a container's changes: tried
+//! on a layer of one directory, and on a small overlay. For `nodlet doctor`; no pod depends on it.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use super::{AssembleError, Backing, Overlay, mount_layer_by, open_directory};
+use crate::content::Content;
+use crate::erofs::{ErofsError, Writer};
+use crate::reference::Digest;
+use crate::tree::{Bounds, Place, ROOT, Tree};
+
+/// Enough for the few names of the layer that is tried.
+const BOUNDS: Bounds = Bounds { entries: 8, directories: 8, name_bytes: 256, steps: 64 };
+/// More than that layer takes.
+const LAYER_BYTES: u64 = 64 * 1024;
+/// What marks the directory of that layer.
+const OPAQUE: &std::ffi::CStr = c"trusted.overlay.opaque";
+
+/// What came of mounting a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerTrial {
+    /// The best way in which the kernel reads it.
+    pub backing: Backing,
+    /// Whether its extended attributes can be read (CONFIG_EROFS_FS_XATTR).
+    pub has_attributes: bool,
+}
+
+/// A trial that could not be carried out, or that showed a lack.
+#[derive(Debug)]
+pub enum TrialError {
+    /// The layer could not be written.
+    Write(io::Error),
+    /// The kernel did not mount it.
+    Mount(AssembleError),
+    /// The kernel has no overlayfs.
+    NoOverlay,
+    /// The kernel refused an overlay with its changes here.
+    Overlay(io::Error),
+    /// A file of a lower layer could not be changed or removed.
+    Change(io::Error),
+    /// A removed file of a lower layer is still listed: the file system does not report the types of
+    /// directory entries.
+    Listed,
+    /// A directory could not replace one of a lower layer: the file system has no extended attributes.
+    Replace(io::Error),
+}
+
+impl fmt::Display for TrialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TrialError::Write(_) => f.write_str("write files there"),
+            TrialError::Mount(error) => error.fmt(f),
+            TrialError::NoOverlay => f.write_str("mount an overlay: this kernel has no overlayfs"),
+            TrialError::Overlay(_) => f.write_str("mount an overlay with its changes there"),
+            TrialError::Change(_) => f.write_str("change and remove files of an image"),
+            TrialError::Listed => f.write_str(
+                "hide removed files: the file system does not report the types of directory entries (d_type)",
+            ),
+            TrialError::Replace(_) => {
+                f.write_str("replace a directory of an image: the file system has no extended attributes")
+            }
+        }
+    }
+}
+
+impl std::error::Error for TrialError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            TrialError::Write(source)
+            | TrialError::Overlay(source)
+            | TrialError::Change(source)
+            | TrialError::Replace(source) => Some(source),
+            TrialError::Mount(error) => error.source(),
+            TrialError::NoOverlay | TrialError::Listed => None,
+        }
+    }
+}
+
+/// Writes a layer into `directory` and mounts it, attached nowhere.
+pub fn try_layer(directory: &Path) -> Result<LayerTrial, TrialError> {
+    let path = directory.join("layer.erofs");
+    write_layer(&path).map_err(TrialError::Write)?;
+    let mut first = None;
+    for backing in Backing::ALL {
+        match mount_layer_by(&path, backing) {
+            Ok(mount) => {
+                let marked = format!("/proc/self/fd/{}/marked\0", mount.as_raw_fd());
+                let mut value = [0_u8; 8];
+                // SAFETY: both names end in NUL, and the kernel writes no more than the buffer's length.
+                let length = unsafe {
+                    libc::getxattr(
+                        marked.as_ptr().cast(),
+                        OPAQUE.as_ptr(),
+                        value.as_mut_ptr().cast(),
+                        value.len(),
+                    )
+                };
+                return Ok(LayerTrial { backing, has_attributes: length == 1 });
+            }
+            // Without EROFS no other way is better.
+            Err(error @ AssembleError::NoKernelSupport { feature: "EROFS", .. }) => {
+                return Err(TrialError::Mount(error));
+            }
+            Err(error) => {
+                // "Block device required": that there are no loop devices says more.
+                let lacks_loop = matches!(error, AssembleError::NoKernelSupport { .. });
+                if lacks_loop || first.is_none() {
+                    first = Some(error);
+                }
+            }
+        }
+    }
+    Err(first.map_or(TrialError::Write(io::ErrorKind::Unsupported.into()), TrialError::Mount))
+}
+
+/// A layer of one directory, `marked`, which hides what lower layers have in it.
+fn write_layer(path: &Path) -> io::Result<()> {
+    let failed = |error: ErofsError| match error {
+        ErofsError::Read(source) => source,
+        ErofsError::Write(error) => io::Error::other(error),
+        ErofsError::Refused(problem) => io::Error::other(problem),
+    };
+    let mut tree = Tree::new(BOUNDS);
+    match tree.place(b"marked/.wh..wh..opq").map_err(io::Error::other)? {
+        Place::Opaque(directory) => tree.directories[directory].opaque = true,
+        Place::In(..) | Place::Root | Place::Whiteout(..) | Place::Ignored => {
+            tree.directories[ROOT].opaque = true;
+        }
+    }
+    tree.settle().map_err(io::Error::other)?;
+    let file = Content::default().create(path).map_err(io::Error::other)?;
+    Writer::new(file, LAYER_BYTES).finish(&tree, &Digest::of(b"nodlet doctor")).map_err(failed)?;
+    Ok(())
+}
+
+/// Mounts an overlay whose changes go to `directory`, and does there what containers do: change, remove
+/// and replace what an image brought. Called in a process with a mount namespace of its own, in which
+/// the overlay stays mounted; `directory` must be empty.
+pub fn try_overlay(directory: &Path) -> Result<(), TrialError> {
+    let [lower, upper, work, target] = ["lower", "upper", "work", "target"].map(|name| directory.join(name));
+    for path in [&lower, &upper, &work, &target] {
+        fs::create_dir(path).map_err(TrialError::Write)?;
+    }
+    fs::write(lower.join("changed"), "image").map_err(TrialError::Write)?;
+    fs::write(lower.join("removed"), "image").map_err(TrialError::Write)?;
+    fs::create_dir(lower.join("replaced")).map_err(TrialError::Write)?;
+    fs::write(lower.join("replaced/inner"), "image").map_err(TrialError::Write)?;
+    let opened =
+        |path: &Path| open_directory(path).map_err(|error| TrialError::Write(io::Error::other(error)));
+    let (lower, upper, work_fd) = (opened(&lower)?, opened(&upper)?, opened(&work)?);
+    let overlay = Overlay {
+        upper: upper.as_fd(),
+        work: work_fd.as_fd(),
+        work_path: &work,
+        target: &target,
+        read_only: false,
+    };
+    overlay.mount(&[lower.as_fd()]).map_err(|errno| match errno {
+        Errno::ENODEV => TrialError::NoOverlay,
+        errno => TrialError::Overlay(errno.into()),
+    })?;
+    fs::write(target.join("changed"), "container").map_err(TrialError::Change)?;
+    fs::remove_file(target.join("removed")).map_err(TrialError::Change)?;
+    let names = fs::read_dir(&target).map_err(TrialError::Change)?;
+    if names.flatten().any(|entry| entry.file_name() == "removed") {
+        return Err(TrialError::Listed);
+    }
+    fs::remove_dir_all(target.join("replaced"))
+        .and_then(|()| fs::create_dir(target.join("replaced")))
+        .map_err(TrialError::Replace)?;
+    match fs::read_dir(target.join("replaced")).map(Iterator::count) {
+        Ok(0) => Ok(()),
+        Ok(_) => Err(TrialError::Replace(Errno::EOPNOTSUPP.into())),
+        Err(error) => Err(TrialError::Replace(error)),
+    }
+}
