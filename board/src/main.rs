@@ -16,6 +16,7 @@ mod containers;
 mod debug;
 mod delete;
 mod describe;
+mod doctor;
 mod events;
 mod exec;
 mod failure;
@@ -65,6 +66,7 @@ const VERBS: &[Verb] = &[
     power::REBOOT,
     power::POWEROFF,
     ring::VERB,
+    doctor::VERB,
     version::VERB,
 ];
 

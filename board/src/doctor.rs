@@ -1,0 +1,212 @@
+//! `nodlet doctor`: what this machine, or a kernel that is not running yet, has of what pods need, what
+//! each lack means, and what to do about it. Needs no agent, and changes nothing that stays.
+//!
+//! Read next: `doctor/features.rs`, the table of what a kernel must have.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use lexopt::{Parser, ValueExt};
+
+use crate::arguments::{Context, Flag};
+use crate::{Failure, Outcome, Verb, output};
+
+mod cgroups;
+mod config;
+mod features;
+mod firewall;
+mod kernel;
+mod machine;
+mod mounts;
+mod network;
+mod probe;
+mod report;
+mod storage;
+
+use self::config::{Config, Version};
+use self::report::Report;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "doctor",
+    summary: "Check what pods need of this machine, or of a kernel's configuration",
+    help: "\
+Check whether this machine has what pods need, and say what to do about what is missing.
+
+Usage: nodlet doctor [--kernel-config FILE] [-o json]
+
+Needs no agent and no root directory. As root, it tries what the kernel can do: in processes with
+namespaces of their own, and in a directory beside the data directory, which it removes again. As
+another user it reports what only root can find out as unknown.
+
+Exit codes: 0 if nothing that pods need is missing, 1 if something is, 2 if nothing could be checked.
+
+Examples:
+  # Before nodlet is installed, or when a pod does not start
+  nodlet doctor
+
+  # A kernel that is not running: of a Buildroot or Yocto build, or fetched from a board
+  nodlet doctor --kernel-config output/build/linux-6.12.34/.config
+  nodlet doctor --kernel-config config.gz
+
+Flags:
+      --kernel-config FILE   judge this configuration of a kernel, compressed with gzip or not, and nothing else
+  -o, --output json          for programs
+      --root DIR             with the data directory of this root
+",
+    run,
+};
+
+/// The exit code if nothing could be checked: 1 says that something is missing.
+const WRONG_USE: u8 = 2;
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Arguments {
+    kernel_config: Option<PathBuf>,
+    json: bool,
+}
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let report = Arguments::parse(&mut context, &mut parser).and_then(|arguments| {
+        let report = match &arguments.kernel_config {
+            Some(path) => of_file(path)?,
+            None => of_machine(&context.root),
+        };
+        Ok((report, arguments.json))
+    });
+    match report {
+        Ok((report, json)) => {
+            if json {
+                println!("{}", output::json(&report.json()));
+            } else {
+                print!("{}", report.text());
+            }
+            Ok(if report.is_sufficient() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Err(failure) if failure.is_help() => Err(failure),
+        Err(failure) => {
+            eprintln!("{failure}");
+            Ok(ExitCode::from(WRONG_USE))
+        }
+    }
+}
+
+impl Arguments {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Arguments, Failure> {
+        let mut arguments = Arguments::default();
+        while let Some(argument) = parser.next()? {
+            if let lexopt::Arg::Value(value) = argument {
+                return Err(context.wrong_use(format!("unexpected argument {value:?}")));
+            }
+            match Flag::from(argument) {
+                Flag::Long(name) if name == "kernel-config" => {
+                    arguments.kernel_config = Some(parser.value()?.into());
+                }
+                flag if flag == Flag::Short('o') || flag == Flag::Long("output".to_owned()) => {
+                    match parser.value()?.string()?.as_str() {
+                        "json" => arguments.json = true,
+                        other => {
+                            return Err(Failure::new(format!("--output must be json, and is {other:?}")));
+                        }
+                    }
+                }
+                other => context.global(&other, parser)?,
+            }
+        }
+        Ok(arguments)
+    }
+}
+
+fn of_file(path: &Path) -> Result<Report, Failure> {
+    let shown = path.display();
+    let config = Config::read(path)
+        .map_err(|error| Failure::new(format!("failed to read the kernel configuration {shown}: {error}")))?;
+    let release =
+        config.release.as_deref().map_or_else(String::new, |release| format!(", of Linux {release}"));
+    Ok(Report {
+        subject: format!("the kernel configuration {shown}{release}"),
+        checks: features::judge_file(&config),
+    })
+}
+
+fn of_machine(root: &Path) -> Report {
+    let machine = Machine::observe(root);
+    let mut checks = kernel::checks(&machine);
+    checks.extend(cgroups::checks(&machine));
+    checks.extend(storage::checks(&machine));
+    checks.extend(network::checks(&machine));
+    checks.extend(machine::checks(&machine));
+    let user = if machine.is_root { "" } else { ", without root" };
+    Report { subject: format!("Linux {} on {}{user}", machine.release, std::env::consts::ARCH), checks }
+}
+
+/// What all checks look at.
+struct Machine {
+    root: PathBuf,
+    is_root: bool,
+    release: String,
+    version: Option<Version>,
+    /// Of the running kernel, and where it was found.
+    config: Option<(PathBuf, Config)>,
+    command_line: String,
+    /// /proc/filesystems
+    filesystems: String,
+    mounts: Vec<mounts::Mount>,
+    /// The directory that holds, or will hold, images and pods, as far as it is there.
+    data: PathBuf,
+    /// On the same file system; only root has one.
+    scratch: Option<probe::Scratch>,
+}
+
+impl Machine {
+    fn observe(root: &Path) -> Machine {
+        // What cannot be read is empty: whoever looks there reports it.
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let release = text("/proc/sys/kernel/osrelease").trim().to_owned();
+        let is_root = nix::unistd::geteuid().is_root();
+        let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
+        let data = storage::nearest(&root.join("var/lib/nodlet"));
+        Machine {
+            is_root,
+            version: Version::parse(&release),
+            config: kernel::config(&release),
+            command_line: text("/proc/cmdline"),
+            filesystems: text("/proc/filesystems"),
+            mounts: mounts::parse(&text("/proc/self/mountinfo")),
+            scratch: if is_root { probe::Scratch::new(&data).ok() } else { None },
+            root,
+            release,
+            data,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Arguments, String> {
+        let mut context = Context::new();
+        (context.help, context.verb) = (VERB.help, VERB.name);
+        let mut parser = Parser::from_args(line.split_whitespace());
+        Arguments::parse(&mut context, &mut parser).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn arguments_are_a_file_and_a_format() {
+        let file = Some(PathBuf::from("f"));
+        for (line, kernel_config, json) in
+            [("", None, false), ("-o json", None, true), ("--kernel-config f --output=json", file, true)]
+        {
+            assert_eq!(parse(line), Ok(Arguments { kernel_config, json }), "{line}");
+        }
+        for (line, expected) in [
+            ("-o yaml", "--output must be json, and is \"yaml\""),
+            ("kernel", "unexpected argument \"kernel\""),
+            ("--kernel-config", "missing argument"),
+            ("--nonsense", "unknown flag: --nonsense"),
+        ] {
+            assert!(parse(line).unwrap_err().contains(expected), "{line}");
+        }
+    }
+}

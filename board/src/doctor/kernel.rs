@@ -1,0 +1,193 @@
+//! The running kernel: each feature is tried where this user may, and looked up otherwise in what the
+//! kernel and its files list.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Machine;
+use super::config::{Config, Setting};
+use super::features::{FEATURES, Feature, judge_version, options};
+use super::probe::{self, Probe, Tried};
+use super::report::{Area, Check, Verdict};
+use super::{cgroups, mounts};
+
+/// Where the configuration of the running kernel may be.
+pub(super) fn config(release: &str) -> Option<(PathBuf, Config)> {
+    let places = [
+        "/proc/config.gz".to_owned(),
+        format!("/boot/config-{release}"),
+        format!("/lib/modules/{release}/config"),
+        format!("/usr/lib/modules/{release}/config"),
+    ];
+    // One that cannot be read is as good as none: this machine's kernel can be tried, too.
+    places
+        .into_iter()
+        .map(PathBuf::from)
+        .find_map(|path| Config::read(&path).ok().map(|config| (path, config)))
+}
+
+/// All checks of the kernel itself.
+pub(super) fn checks(machine: &Machine) -> Vec<Check> {
+    let mut checks = vec![judge_version(machine.version, &machine.release), initial_root(&machine.mounts)];
+    // Clock and watchdog of a running machine are looked at themselves: `machine.rs`.
+    let told = |feature: &&Feature| {
+        feature.probe != Probe::FileAlone || (feature.area == Area::Kernel && machine.config.is_some())
+    };
+    checks.extend(FEATURES.iter().filter(told).map(|feature| examine(feature, machine)));
+    checks
+}
+
+fn examine(feature: &Feature, machine: &Machine) -> Check {
+    match attempt(feature, machine) {
+        Tried::Works(found) => feature.works(found),
+        Tried::Lacks(found) => feature.lacks(found, remedy(feature, machine)),
+        Tried::Unclear(why) => look_up(feature, &why, machine),
+    }
+}
+
+fn attempt(feature: &Feature, machine: &Machine) -> Tried {
+    let scratch = |name: &str| machine.scratch.as_ref().and_then(|scratch| scratch.directory(name));
+    let with_root = |attempt: &dyn Fn() -> Tried| match machine.is_root {
+        true => attempt(),
+        false => Tried::Unclear("only root can try".to_owned()),
+    };
+    match feature.probe {
+        Probe::Namespace(name, flag) => probe::namespace(name, flag, machine.is_root),
+        Probe::SystemCalls => probe::system_calls(),
+        Probe::Overlay => with_root(&probe::overlay),
+        Probe::Erofs => with_root(&|| probe::erofs(scratch("erofs").as_deref())),
+        Probe::LayerMount => with_root(&|| probe::layer_mount(scratch("layer").as_deref())),
+        Probe::Mount(kind) => with_root(&|| probe::mount(kind)),
+        Probe::TmpfsAttributes => with_root(&probe::tmpfs_attributes),
+        Probe::Seccomp => probe::seccomp(),
+        Probe::Keyring => probe::keyring(),
+        Probe::Landlock => probe::landlock(),
+        Probe::CgroupV2 => cgroups::unified(&machine.mounts),
+        Probe::Controller(name) => cgroups::controller(name, &machine.mounts),
+        Probe::CpuLimits => cgroups::cpu_limits(&machine.mounts),
+        Probe::DeviceFilter => match cgroups::v1_mount(&machine.mounts, "devices") {
+            Some(mount) => Tried::Works(format!("cgroup v1 at {}", mount.point.display())),
+            None => with_root(&probe::device_filter),
+        },
+        Probe::Pressure => cgroups::pressure(),
+        Probe::Veth => with_root(&probe::veth),
+        Probe::Bridge => with_root(&probe::bridge),
+        Probe::SenderFilter => with_root(&probe::sender_filter),
+        Probe::FileAlone => Tried::Unclear("only a configuration tells".to_owned()),
+    }
+}
+
+/// What to do about a feature that this kernel was seen to lack.
+fn remedy(feature: &Feature, machine: &Machine) -> String {
+    if let Some(remedy) = cgroups::remedy(feature.probe, machine) {
+        return remedy;
+    }
+    let all = options(feature.ways[feature.ways.len() - 1].options);
+    match &machine.config {
+        Some((path, config)) => match feature.way(config, machine.version) {
+            Some(way) if way.options.iter().any(|option| config.setting(option) == Setting::Module) => {
+                match feature.module {
+                    "" => "Load its module.".to_owned(),
+                    module => format!("Load the module {module} (modprobe {module})."),
+                }
+            }
+            Some(way) => format!(
+                "{} has {}: look for a reason in the kernel's log (dmesg) and on its command line.",
+                path.display(),
+                options(way.options)
+            ),
+            None => feature.enable(config, machine.version),
+        },
+        None if feature.module.is_empty() => format!("Use a kernel with {all}."),
+        None => {
+            let module = feature.module;
+            format!("Load the module {module} (modprobe {module}), or use a kernel with {all}.")
+        }
+    }
+}
+
+/// What is listed of a feature that could not be tried.
+fn look_up(feature: &Feature, why: &str, machine: &Machine) -> Check {
+    if let Some((path, config)) = &machine.config {
+        let judged = feature.judge(config, machine.version);
+        return Check { found: format!("{}, by {} ({why})", judged.found, path.display()), ..judged };
+    }
+    let kind = match feature.probe {
+        Probe::Overlay => "overlay",
+        Probe::Erofs => "erofs",
+        Probe::Mount(kind) => kind,
+        _ => "",
+    };
+    if !kind.is_empty() && is_registered(&machine.filesystems, kind) {
+        return feature.works(format!("in /proc/filesystems ({why})"));
+    }
+    let module = feature.module;
+    if !module.is_empty() {
+        if Path::new("/sys/module").join(module).is_dir() {
+            return feature.works(format!("the module {module} is loaded ({why})"));
+        }
+        let modules = Path::new("/lib/modules").join(&machine.release);
+        for list in ["modules.builtin", "modules.dep"] {
+            let text = fs::read_to_string(modules.join(list)).unwrap_or_default();
+            if lists_module(&text, module) {
+                return feature.works(format!("the module {module} is in {list} ({why})"));
+            }
+        }
+    }
+    feature.unknown(why)
+}
+
+/// Whether /proc/filesystems has this one.
+fn is_registered(text: &str, kind: &str) -> bool {
+    text.lines().any(|line| line.rsplit('\t').next() == Some(kind))
+}
+
+/// Whether a list of modules has this one: `kernel/fs/erofs/erofs.ko.xz: …`.
+fn lists_module(text: &str, module: &str) -> bool {
+    text.lines().any(|line| {
+        let path = line.split(':').next().unwrap_or_default();
+        let name = path.rsplit('/').next().unwrap_or_default();
+        name.split_once(".ko").is_some_and(|(name, _)| name.replace('-', "_") == module)
+    })
+}
+
+/// Whether the machine left the file system that the kernel unpacked its initramfs to.
+fn initial_root(mounts: &[mounts::Mount]) -> Check {
+    const NAME: &str = "root file system";
+    let at_root: Vec<_> = mounts.iter().filter(|mount| mount.point == Path::new("/")).collect();
+    // A root that lies over the initial one is no root that a process can leave, either.
+    if at_root.iter().any(|mount| mount.kind == "rootfs") {
+        return Check::new(Area::Kernel, NAME, Verdict::Missing, "the kernel's initial one (an initramfs)")
+            .because(
+                "No pod starts: no process can leave that file system.",
+                "Let its init mount a tmpfs or a disk and switch_root to it before it starts nodlet.",
+            );
+    }
+    match at_root.last() {
+        Some(mount) => Check::ok(Area::Kernel, NAME, mount.kind.clone()),
+        None => Check::unknown(Area::Kernel, NAME, "/proc/self/mountinfo does not say"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_systems_and_modules_are_found_in_what_the_kernel_lists() {
+        let filesystems = "nodev\ttmpfs\n\text4\nnodev\toverlay\n";
+        assert!(is_registered(filesystems, "overlay") && is_registered(filesystems, "ext4"));
+        assert!(!is_registered(filesystems, "erofs") && !is_registered(filesystems, "over"));
+        let modules = "kernel/fs/erofs/erofs.ko.xz: kernel/lib/lz4.ko\nkernel/net/sched/cls-bpf.ko\n";
+        assert!(lists_module(modules, "erofs") && lists_module(modules, "cls_bpf"));
+        assert!(!lists_module(modules, "lz4") && !lists_module(modules, "veth"));
+    }
+
+    #[test]
+    fn an_initramfs_that_was_not_left_is_missing_a_root() {
+        let judged = |text: &str| initial_root(&mounts::parse(text)).verdict;
+        assert_eq!(judged("1 1 0:2 / / rw - rootfs none rw\n"), Verdict::Missing);
+        assert_eq!(judged("22 1 179:2 / / rw - ext4 /dev/root rw\n"), Verdict::Ok);
+        assert_eq!(judged(""), Verdict::Unknown);
+    }
+}

@@ -1,0 +1,291 @@
+//! The board itself: clock, watchdog, memory, and an agent that runs.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nodlet_runtime::time::Timestamp;
+
+use super::Machine;
+use super::report::{Area, Check, Verdict};
+
+/// 2024-01-01: a clock before that was never set.
+const SET: Duration = Duration::from_secs(1_704_067_200);
+
+/// Memory of an agent without pods, and of all processes of nodlet for each pod (docs/benchmarks.md).
+const AGENT_KIB: u64 = 3 * 1024;
+const POD_KIB: u64 = 250;
+/// Pods that a board should have room for, and what their own programs take at least.
+const PODS_FEW: u64 = 10;
+const PROGRAM_KIB: u64 = 1024;
+
+/// How long an agent may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// All checks of the board.
+pub(super) fn checks(machine: &Machine) -> Vec<Check> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    vec![
+        judge_clock(now),
+        judge_real_time_clock(&names_in(Path::new("/sys/class/rtc"))),
+        watchdog(machine.is_root),
+        judge_memory(&meminfo),
+        judge_swap(
+            &meminfo,
+            machine.mounts.iter().any(|mount| mount.kind == "cgroup" && mount.has("memory")),
+        ),
+        agent(&nodlet_runtime::api::socket_path(&machine.root)),
+    ]
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn judge_clock(now: Duration) -> Check {
+    const NAME: &str = "clock";
+    if now < SET {
+        return Check::new(Area::Machine, NAME, Verdict::Warning, "before 2024: it was never set").because(
+            "Pods run; times shown are wrong until the clock is set, and corrected then.",
+            "Set it, or let an NTP client do so.",
+        );
+    }
+    let nanos = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
+    Check::ok(Area::Machine, NAME, Timestamp(nanos).to_string())
+}
+
+fn judge_real_time_clock(clocks: &[String]) -> Check {
+    const NAME: &str = "real-time clock";
+    if clocks.is_empty() {
+        return Check::new(Area::Machine, NAME, Verdict::Warning, "none").because(
+            "Pods run; after a power cut, times shown are wrong until the network sets the clock.",
+            "Add a battery-backed clock and its driver, if pods need the time without a network.",
+        );
+    }
+    Check::ok(Area::Machine, NAME, clocks.join(", "))
+}
+
+fn watchdog(is_root: bool) -> Check {
+    let class = Path::new("/sys/class/watchdog");
+    let devices: Vec<Watchdog> = names_in(class)
+        .into_iter()
+        .map(|name| {
+            let read = |file: &str| {
+                let text = fs::read_to_string(class.join(&name).join(file));
+                text.map(|text| text.trim().to_owned()).unwrap_or_default()
+            };
+            Watchdog { identity: read("identity"), state: read("state"), name }
+        })
+        .collect();
+    judge_watchdog(&devices, holder().as_deref(), is_root)
+}
+
+/// A device that restarts the board unless it is written to.
+#[derive(Debug, Default)]
+struct Watchdog {
+    name: String,
+    identity: String,
+    /// `active`, `inactive`, or nothing where the kernel says nothing of it (CONFIG_WATCHDOG_SYSFS).
+    state: String,
+}
+
+/// The process that has a watchdog open, of those that this user may look at.
+fn holder() -> Option<String> {
+    for pid in
+        names_in(Path::new("/proc")).into_iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit()))
+    {
+        let process = Path::new("/proc").join(&pid);
+        for entry in fs::read_dir(process.join("fd")).into_iter().flatten().flatten() {
+            let target = fs::read_link(entry.path()).unwrap_or_default();
+            if target.to_string_lossy().starts_with("/dev/watchdog") {
+                let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+                return Some(format!("{} (process {pid})", name.trim()));
+            }
+        }
+    }
+    None
+}
+
+fn judge_watchdog(devices: &[Watchdog], holder: Option<&str>, is_root: bool) -> Check {
+    const NAME: &str = "watchdog";
+    if devices.is_empty() {
+        return Check::new(Area::Machine, NAME, Verdict::Warning, "none").because(
+            "Pods run; a board that hangs is not restarted.",
+            "Load the driver of the board's watchdog, if it has one (CONFIG_WATCHDOG).",
+        );
+    }
+    let names: Vec<String> = devices
+        .iter()
+        .map(|device| match device.identity.as_str() {
+            "" => device.name.clone(),
+            identity => format!("{} ({identity})", device.name),
+        })
+        .collect();
+    let names = names.join(", ");
+    if let Some(holder) = holder {
+        return Check::ok(Area::Machine, NAME, format!("{names}, kept by {holder}"));
+    }
+    if devices.iter().any(|device| device.state == "active") {
+        return Check::ok(Area::Machine, NAME, format!("{names}, active"));
+    }
+    if !is_root && devices.iter().any(|device| device.state.is_empty()) {
+        return Check::unknown(Area::Machine, NAME, format!("{names}; only root can find out who keeps it"));
+    }
+    Check::new(Area::Machine, NAME, Verdict::Warning, format!("{names}, which nobody keeps")).because(
+        "Pods run; a board that hangs is not restarted.",
+        "With systemd set RuntimeWatchdogSec=20s in /etc/systemd/system.conf; otherwise let a watchdog daemon run.",
+    )
+}
+
+/// A value of /proc/meminfo.
+fn kib(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.trim().trim_end_matches("kB").trim().parse().ok()
+}
+
+fn judge_memory(meminfo: &str) -> Check {
+    const NAME: &str = "memory";
+    let (Some(total), Some(available)) = (kib(meminfo, "MemTotal"), kib(meminfo, "MemAvailable")) else {
+        return Check::unknown(Area::Machine, NAME, "/proc/meminfo does not say");
+    };
+    let found = format!("{} MiB, of which {} MiB available", total / 1024, available / 1024);
+    if available < AGENT_KIB + PODS_FEW * (POD_KIB + PROGRAM_KIB) {
+        return Check::new(Area::Machine, NAME, Verdict::Warning, found).because(
+            format!(
+                "The agent takes some {} MiB and nodlet {POD_KIB} KiB for each pod, besides what its containers take: \
+                 there is no room for {PODS_FEW} pods of 1 MiB.",
+                AGENT_KIB / 1024
+            ),
+            "End other programs, or run fewer pods.",
+        );
+    }
+    Check::ok(Area::Machine, NAME, found)
+}
+
+/// nodlet lets no container with a memory limit swap, where the kernel counts swap.
+fn judge_swap(meminfo: &str, is_v1: bool) -> Check {
+    const NAME: &str = "swap";
+    let file = "/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes";
+    judge_swap_of(kib(meminfo, "SwapTotal").unwrap_or(0), !is_v1 || Path::new(file).exists(), NAME)
+}
+
+fn judge_swap_of(total: u64, is_counted: bool, name: &'static str) -> Check {
+    match (total, is_counted) {
+        (0, _) => Check::ok(Area::Machine, name, "none"),
+        (total, true) => Check::ok(Area::Machine, name, format!("{} MiB", total / 1024)),
+        (total, false) => {
+            Check::new(Area::Machine, name, Verdict::Warning, format!("{} MiB, not counted by cgroups", total / 1024))
+                .because(
+                    "Pods run; a container that reaches its memory limit swaps instead of being ended, which wears out a card.",
+                    "Add swapaccount=1 to the kernel's command line, or turn swap off (swapoff -a).",
+                )
+        }
+    }
+}
+
+/// Whether an agent answers.
+fn agent(socket: &Path) -> Check {
+    const NAME: &str = "agent";
+    let shown = socket.display();
+    let silent = |found: String| {
+        Check::new(Area::Machine, NAME, Verdict::Warning, found).because(
+            "Pods run on; nothing that is applied or changed takes effect, and no probe is made.",
+            "Look at the agent's log, and start it again: no container notices.",
+        )
+    };
+    match ask(socket) {
+        Ok(answer) if answer.starts_with("HTTP/1.1 200") => {
+            Check::ok(Area::Machine, NAME, format!("answers on {shown}"))
+        }
+        Ok(answer) => {
+            let line = answer.lines().next().unwrap_or("nothing");
+            silent(format!("answers {line:?} on {shown}"))
+        }
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound => Check::ok(Area::Machine, NAME, "none runs here"),
+            io::ErrorKind::PermissionDenied => Check::unknown(
+                Area::Machine,
+                NAME,
+                format!("only root and the group nodlet may open {shown}"),
+            ),
+            io::ErrorKind::ConnectionRefused => silent(format!("it ended: nobody listens on {shown}")),
+            _ => silent(format!("does not answer on {shown}: {error}")),
+        },
+    }
+}
+
+fn ask(socket: &Path) -> io::Result<String> {
+    let mut stream = UnixStream::connect(PathBuf::from(socket))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /version HTTP/1.1\r\nhost: nodlet\r\nconnection: close\r\n\r\n")?;
+    let mut answer = [0_u8; 64];
+    let length = stream.read(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer[..length]).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_never_set_is_warned_about() {
+        assert_eq!(judge_clock(Duration::from_secs(60)).verdict, Verdict::Warning);
+        assert_eq!(judge_clock(SET - Duration::from_secs(1)).verdict, Verdict::Warning);
+        assert_eq!(judge_clock(SET).found, "2024-01-01T00:00:00Z");
+        assert_eq!(judge_real_time_clock(&[]).verdict, Verdict::Warning);
+        assert_eq!(judge_real_time_clock(&["rtc0".to_owned()]).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn a_watchdog_that_nobody_keeps_is_warned_about() {
+        let device = |state: &str| {
+            vec![Watchdog {
+                name: "watchdog0".to_owned(),
+                identity: "iTCO".to_owned(),
+                state: state.to_owned(),
+            }]
+        };
+        for (devices, holder, is_root, expected) in [
+            (Vec::new(), None, true, Verdict::Warning),
+            (device("inactive"), None, true, Verdict::Warning),
+            (device("inactive"), None, false, Verdict::Warning),
+            (device("active"), None, false, Verdict::Ok),
+            (device(""), None, false, Verdict::Unknown),
+            (device(""), None, true, Verdict::Warning),
+            (device(""), Some("systemd (process 1)"), true, Verdict::Ok),
+        ] {
+            let check = judge_watchdog(&devices, holder, is_root);
+            assert_eq!(check.verdict, expected, "{devices:?} {holder:?} {is_root}");
+        }
+    }
+
+    #[test]
+    fn little_memory_and_swap_that_is_not_counted_are_warned_about() {
+        let text =
+            |available: u64| format!("MemTotal:  100000 kB\nMemFree: 1 kB\nMemAvailable: {available} kB\n");
+        assert_eq!(judge_memory(&text(90_000)).verdict, Verdict::Ok);
+        assert_eq!(judge_memory(&text(9_000)).verdict, Verdict::Warning);
+        assert_eq!(judge_memory("").verdict, Verdict::Unknown);
+        assert_eq!(judge_swap_of(0, false, "swap").verdict, Verdict::Ok);
+        assert_eq!(judge_swap_of(1024, true, "swap").verdict, Verdict::Ok);
+        assert_eq!(judge_swap_of(1024, false, "swap").verdict, Verdict::Warning);
+    }
+
+    #[test]
+    fn a_socket_that_nobody_answers_on_is_warned_about() {
+        let path = std::env::temp_dir().join(format!("nodlet-doctor-test-{}.sock", std::process::id()));
+        assert_eq!(agent(&path).found, "none runs here");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let check = agent(&path);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(check.verdict, Verdict::Warning, "{check:?}");
+    }
+}

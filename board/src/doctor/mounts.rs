@@ -1,0 +1,78 @@
+//! What is mounted where, from /proc/self/mountinfo.
+
+use std::path::{Path, PathBuf};
+
+/// A mounted file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mount {
+    /// `179:2`
+    pub(super) device: String,
+    pub(super) point: PathBuf,
+    pub(super) kind: String,
+    /// Of the mount and of the file system.
+    options: Vec<String>,
+}
+
+impl Mount {
+    /// Whether it is mounted with this option.
+    pub(super) fn has(&self, option: &str) -> bool {
+        self.options.iter().any(|own| own == option)
+    }
+}
+
+/// Reads proc_pid_mountinfo(5); lines that are none are passed over.
+pub(super) fn parse(text: &str) -> Vec<Mount> {
+    text.lines().filter_map(line).collect()
+}
+
+fn line(line: &str) -> Option<Mount> {
+    // id parent major:minor root mount-point options [optional…] - type source super-options
+    let (left, right) = line.split_once(" - ")?;
+    let left: Vec<&str> = left.split(' ').collect();
+    let right: Vec<&str> = right.split(' ').collect();
+    let options = [left.get(5)?, right.get(2)?];
+    Some(Mount {
+        device: (*left.get(2)?).to_owned(),
+        point: unescape(left.get(4)?).into(),
+        kind: (*right.first()?).to_owned(),
+        options: options.iter().flat_map(|options| options.split(',')).map(str::to_owned).collect(),
+    })
+}
+
+/// mountinfo writes space, tab, newline and backslash as three octal digits.
+fn unescape(text: &str) -> String {
+    text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
+/// The mount that a path lies on: of those above it the nearest, and of several there the last.
+pub(super) fn of<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
+    let above = mounts.iter().filter(|mount| path.starts_with(&mount.point));
+    above.max_by_key(|mount| mount.point.components().count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_lies_on_the_nearest_mount() {
+        let mounts = parse(
+            "22 1 179:2 / / rw,relatime shared:1 - ext4 /dev/root rw\n\
+             23 22 179:3 / /var rw,noatime - ext4 /dev/mmcblk0p3 rw,sync\n\
+             24 22 0:20 / /a\\040b rw - tmpfs tmpfs rw\n\
+             25 22 179:4 / /var rw - f2fs /dev/mmcblk0p4 ro\n\
+             garbage\n1 2 - x\n",
+        );
+        for (path, kind, device) in [
+            ("/", "ext4", "179:2"),
+            ("/variable", "ext4", "179:2"),
+            ("/var/lib", "f2fs", "179:4"),
+            ("/a b/c", "tmpfs", "0:20"),
+        ] {
+            let mount = of(&mounts, Path::new(path)).unwrap();
+            assert_eq!((mount.kind.as_str(), mount.device.as_str()), (kind, device), "{path}");
+        }
+        assert!(mounts[1].has("noatime") && mounts[1].has("sync") && !mounts[0].has("sync"));
+        assert_eq!(of(&[], Path::new("/")), None);
+    }
+}

@@ -1,0 +1,119 @@
+//! The network of a running machine: whether the pods' range is free, and what keeps packets from pods.
+
+use std::fs;
+use std::io;
+
+use nodlet_runtime::network::{Network, NetworkError};
+use nodlet_runtime::paths::Paths;
+
+use super::Machine;
+use super::firewall::{self, Chain};
+use super::report::{Area, Check, Verdict};
+
+/// All checks of the network.
+pub(super) fn checks(machine: &Machine) -> Vec<Check> {
+    let sysctl = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim() == "1");
+    let bridged = sysctl("/proc/sys/net/bridge/bridge-nf-call-iptables").unwrap_or(false);
+    let forwards = sysctl("/proc/sys/net/ipv4/ip_forward");
+    vec![addresses(machine), judge_firewall(bridged, firewall::dropping_chains()), judge_forwarding(forwards)]
+}
+
+/// Whether the range of the pods' addresses is used for nothing else.
+fn addresses(machine: &Machine) -> Check {
+    const NAME: &str = "pod addresses";
+    let paths = Paths::new(&machine.root.canonicalize().unwrap_or_else(|_| machine.root.clone()));
+    let network = match Network::new(&paths, None) {
+        Ok(network) => network,
+        Err(error) => {
+            let found = format!("failed to {}", nodlet_runtime::error::chain(&error));
+            return Check::new(Area::Network, NAME, Verdict::Missing, found).because(
+                "The agent does not start.",
+                "Correct the file, or give a range with nodlet agent --pod-cidr.",
+            );
+        }
+    };
+    match network.check_range() {
+        Ok(()) => Check::ok(Area::Network, NAME, "the machine uses their range for nothing else"),
+        Err(error @ NetworkError::Overlap { .. }) => {
+            let found = format!("failed to {}", nodlet_runtime::error::chain(&error));
+            Check::new(Area::Network, NAME, Verdict::Warning, found).because(
+                "No pod starts without hostNetwork, unless the agent is given another range.",
+                "Give one with nodlet agent --pod-cidr, or in etc/nodlet/pod-cidr below the root.",
+            )
+        }
+        Err(error) => {
+            Check::unknown(Area::Network, NAME, format!("failed to {}", nodlet_runtime::error::chain(&error)))
+        }
+    }
+}
+
+/// What a chain that drops what no rule accepts means. `bridged`: whether packets between ports of a
+/// bridge pass it.
+fn judge_firewall(bridged: bool, chains: io::Result<Vec<Chain>>) -> Check {
+    const NAME: &str = "firewall";
+    let chains = match chains {
+        Ok(chains) => chains,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Check::unknown(Area::Network, NAME, "only root can read it");
+        }
+        Err(error) => return Check::unknown(Area::Network, NAME, format!("failed to read it: {error}")),
+    };
+    let names: Vec<String> = chains.iter().map(Chain::to_string).collect();
+    let names = names.join(", ");
+    match (chains.is_empty(), bridged) {
+        (true, _) => Check::ok(Area::Network, NAME, "no chain drops forwarded packets by policy"),
+        (false, true) => Check::new(Area::Network, NAME, Verdict::Warning, format!("dropped by policy: {names}"))
+            .because(
+                "Pods run; they do not reach each other unless a rule accepts it, because br_netfilter passes what \
+                 a bridge forwards to these chains.",
+                "Accept packets from and to the links nl*, or set net.bridge.bridge-nf-call-iptables=0.",
+            ),
+        (false, false) => Check::ok(
+            Area::Network,
+            NAME,
+            format!("{names} drops by policy what goes to other machines; between pods it sees nothing"),
+        ),
+    }
+}
+
+/// Whether the machine forwards what pods send to others. It need not.
+fn judge_forwarding(forwards: Option<bool>) -> Check {
+    const NAME: &str = "forwarding";
+    match forwards {
+        Some(true) => {
+            Check::ok(Area::Network, NAME, "on: pods reach other machines that have a route back to them")
+        }
+        Some(false) => Check::ok(
+            Area::Network,
+            NAME,
+            "off: pods reach each other and the board; others by hostNetwork, or net.ipv4.ip_forward=1 and routes",
+        ),
+        None => {
+            Check::new(Area::Network, NAME, Verdict::Missing, "there is no /proc/sys/net/ipv4/ip_forward")
+                .because("The agent does not start without IPv4.", "Enable CONFIG_INET, or mount /proc.")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_that_drops_matters_where_bridged_packets_pass_it() {
+        let chain = || vec![Chain { table: "ip filter".to_owned(), name: "FORWARD".to_owned() }];
+        let denied = || Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        for (bridged, chains, expected) in [
+            (true, Ok(Vec::new()), Verdict::Ok),
+            (true, Ok(chain()), Verdict::Warning),
+            (false, Ok(chain()), Verdict::Ok),
+            (true, denied(), Verdict::Unknown),
+            (true, Err(io::Error::other("x")), Verdict::Unknown),
+        ] {
+            let check = judge_firewall(bridged, chains);
+            assert_eq!(check.verdict, expected, "{check:?}");
+        }
+        assert_eq!(judge_forwarding(None).verdict, Verdict::Missing);
+        assert_eq!(judge_forwarding(Some(false)).verdict, Verdict::Ok);
+    }
+}

@@ -1,0 +1,428 @@
+//! Tries what a kernel can do, each thing in a child process with namespaces of its own: whatever was
+//! mounted or made there goes with the child. Faces the kernel and judges nothing.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::mount::MsFlags;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork};
+use nodlet_rootfs::assemble::{AssembleError, Backing, LayerTrial, TrialError, try_layer, try_overlay};
+use nodlet_runtime::cgroup::try_device_filter;
+use nodlet_runtime::network::filter;
+use nodlet_runtime::network::netlink::{Netlink, link_index};
+
+/// How a running kernel is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Probe {
+    /// Its name in /proc/self/ns, and the flag that makes one.
+    Namespace(&'static str, libc::c_int),
+    SystemCalls,
+    Overlay,
+    Erofs,
+    LayerMount,
+    /// A file system that is mounted with no more than its name.
+    Mount(&'static str),
+    TmpfsAttributes,
+    Seccomp,
+    Keyring,
+    Landlock,
+    CgroupV2,
+    /// Its name in cgroup v2.
+    Controller(&'static str),
+    CpuLimits,
+    DeviceFilter,
+    Pressure,
+    Veth,
+    Bridge,
+    SenderFilter,
+    /// Only the configuration tells: other checks look at a running machine.
+    FileAlone,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Tried {
+    /// It works, and how.
+    Works(String),
+    /// The kernel has not got it, and how it said so.
+    Lacks(String),
+    /// This user may not try, or something else came between.
+    Unclear(String),
+}
+
+/// Seconds after which a child that tries something is ended.
+const PATIENCE: u32 = 30;
+
+/// Runs `attempt` in a child process. This process must have one thread alone.
+pub(super) fn in_child(attempt: impl FnOnce() -> Tried) -> Tried {
+    let unclear = |what: &str, errno: Errno| Tried::Unclear(format!("{what}: {}", errno.desc()));
+    let (reader, writer) = match nix::unistd::pipe() {
+        Ok((reader, writer)) => (File::from(reader), File::from(writer)),
+        Err(errno) => return unclear("no pipe", errno),
+    };
+    // SAFETY: verbs run in one thread, so the child may do what its parent may.
+    match unsafe { fork() } {
+        Ok(ForkResult::Child) => {
+            drop(reader);
+            nix::unistd::alarm::set(PATIENCE);
+            let (kind, text) = match attempt() {
+                Tried::Works(text) => (b'w', text),
+                Tried::Lacks(text) => (b'l', text),
+                Tried::Unclear(text) => (b'u', text),
+            };
+            let mut writer = writer;
+            let _ = writer.write_all(&[&[kind], text.as_bytes()].concat());
+            // SAFETY: ends the process. What the parent has not written yet is not written twice.
+            unsafe { libc::_exit(0) }
+        }
+        Ok(ForkResult::Parent { child }) => {
+            drop(writer);
+            let (mut reader, mut text) = (reader, String::new());
+            let _ = reader.read_to_string(&mut text);
+            let _ = waitpid(child, None);
+            match text.split_at_checked(1) {
+                Some(("w", text)) => Tried::Works(text.to_owned()),
+                Some(("l", text)) => Tried::Lacks(text.to_owned()),
+                Some((_, text)) => Tried::Unclear(text.to_owned()),
+                None => Tried::Unclear(format!("the trial did not end within {PATIENCE} s, or was killed")),
+            }
+        }
+        Err(errno) => unclear("no child process", errno),
+    }
+}
+
+/// Reads a result: errors of `lack` say that the kernel has not got it.
+fn of(result: io::Result<()>, works: &str, lack: &[i32]) -> Tried {
+    match result {
+        Ok(()) => Tried::Works(works.to_owned()),
+        Err(error) => match error.raw_os_error() {
+            Some(number) if lack.contains(&number) => {
+                Tried::Lacks(format!("the kernel refuses: {}", Errno::from_raw(number).desc()))
+            }
+            Some(libc::EPERM | libc::EACCES) => Tried::Unclear("not permitted".to_owned()),
+            Some(_) | None => Tried::Unclear(format!("failed: {error}")),
+        },
+    }
+}
+
+fn check(result: libc::c_long) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Tries what a process can make of its own. Another user than root is told what the kernel lists.
+pub(super) fn namespace(name: &str, flag: libc::c_int, is_root: bool) -> Tried {
+    if !is_root {
+        return match Path::new("/proc/self/ns").join(name).symlink_metadata() {
+            Ok(_) => Tried::Works("the kernel has them".to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && Path::new("/proc/self/ns").is_dir() => {
+                Tried::Lacks(format!("there is no /proc/self/ns/{name}"))
+            }
+            Err(error) => Tried::Unclear(format!("/proc/self/ns/{name}: {error}")),
+        };
+    }
+    in_child(|| of(new(CloneFlags::from_bits_truncate(flag)), "made one", &[libc::EINVAL]))
+}
+
+fn new(flags: CloneFlags) -> io::Result<()> {
+    unshare(flags).map_err(io::Error::from)
+}
+
+/// Leaves the machine's mounts: what is mounted from here on is seen by nobody else.
+fn leave_mounts() -> io::Result<()> {
+    let none = None::<&str>;
+    new(CloneFlags::CLONE_NEWNS)?;
+    nix::mount::mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    Ok(())
+}
+
+/// Mounts a file system of this kind over a directory that every machine has.
+fn mount_over(kind: &str) -> io::Result<PathBuf> {
+    let places = ["/tmp", "/run", "/mnt", "/dev"].map(Path::new);
+    let place = places.into_iter().find(|place| place.is_dir()).unwrap_or(Path::new("/"));
+    nix::mount::mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>)?;
+    Ok(place.to_owned())
+}
+
+/// Mounts a file system.
+pub(super) fn mount(kind: &str) -> Tried {
+    in_child(|| {
+        // Its own: message queues belong to an IPC namespace.
+        let mounted = leave_mounts().and_then(|()| {
+            let _ = new(CloneFlags::CLONE_NEWIPC);
+            mount_over(kind).map(drop)
+        });
+        of(mounted, "mounted one", &[libc::ENODEV])
+    })
+}
+
+/// Sets an attribute that only root may set, as overlayfs does.
+pub(super) fn tmpfs_attributes() -> Tried {
+    in_child(|| {
+        let set = leave_mounts().and_then(|()| mount_over("tmpfs")).and_then(|place| {
+            let path = std::ffi::CString::new(place.as_os_str().as_encoded_bytes())?;
+            let name = c"trusted.overlay.opaque";
+            // SAFETY: two C strings and one byte, which live through the call.
+            check(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), c"y".as_ptr().cast(), 1, 0) }.into())
+        });
+        of(set, "set one", &[libc::EOPNOTSUPP])
+    })
+}
+
+/// Mounts an overlay on a tmpfs; whether the board's own file system takes one is `storage.rs`'.
+pub(super) fn overlay() -> Tried {
+    in_child(|| match leave_mounts().and_then(|()| mount_over("tmpfs")) {
+        Err(error) => of(Err(error), "", &[]),
+        Ok(place) => match try_overlay(&place) {
+            Err(TrialError::NoOverlay) => Tried::Lacks("the kernel mounts none".to_owned()),
+            Err(error @ (TrialError::Write(_) | TrialError::Overlay(_) | TrialError::Mount(_))) => {
+                Tried::Unclear(told(&error))
+            }
+            Err(TrialError::Change(_) | TrialError::Listed | TrialError::Replace(_)) | Ok(()) => {
+                Tried::Works("mounted one".to_owned())
+            }
+        },
+    })
+}
+
+/// Mounts an overlay with its changes in `directory`, and makes some.
+pub(super) fn overlay_in(directory: &Path) -> Tried {
+    in_child(|| match leave_mounts() {
+        Err(error) => of(Err(error), "", &[]),
+        Ok(()) => match try_overlay(directory) {
+            Ok(()) => Tried::Works("changed, removed and replaced files of an image".to_owned()),
+            // That is the kernel's lack.
+            Err(error @ (TrialError::NoOverlay | TrialError::Write(_) | TrialError::Mount(_))) => {
+                Tried::Unclear(told(&error))
+            }
+            Err(
+                error @ (TrialError::Overlay(_)
+                | TrialError::Change(_)
+                | TrialError::Listed
+                | TrialError::Replace(_)),
+            ) => Tried::Lacks(told(&error)),
+        },
+    })
+}
+
+fn told(error: &TrialError) -> String {
+    format!("failed to {}", nodlet_runtime::error::chain(error))
+}
+
+/// Writes a layer, in `directory` or on a tmpfs, and mounts it.
+fn layer(directory: Option<&Path>) -> Result<Result<LayerTrial, TrialError>, Tried> {
+    let place = leave_mounts().and_then(|()| match directory {
+        Some(directory) => Ok(directory.to_owned()),
+        None => mount_over("tmpfs"),
+    });
+    place.map(|place| try_layer(&place)).map_err(|error| of(Err(error), "", &[]))
+}
+
+/// Mounts a layer, for what EROFS itself can do.
+pub(super) fn erofs(directory: Option<&Path>) -> Tried {
+    in_child(|| match layer(directory) {
+        Err(tried) => tried,
+        Ok(Ok(LayerTrial { has_attributes: true, .. })) => Tried::Works("mounted a layer".to_owned()),
+        Ok(Ok(LayerTrial { has_attributes: false, .. })) => {
+            Tried::Lacks("it has no extended attributes".to_owned())
+        }
+        Ok(Err(TrialError::Mount(AssembleError::NoKernelSupport { feature: "EROFS", .. }))) => {
+            Tried::Lacks("the kernel mounts none".to_owned())
+        }
+        Ok(Err(error)) => Tried::Unclear(told(&error)),
+    })
+}
+
+/// Mounts a layer, for the way in which the kernel reads its file.
+pub(super) fn layer_mount(directory: Option<&Path>) -> Tried {
+    in_child(|| match layer(directory) {
+        Err(tried) => tried,
+        Ok(Ok(LayerTrial { backing, .. })) => Tried::Works(
+            match backing {
+                Backing::DirectFile => "from the file, past the page cache",
+                Backing::DirectLoop => "through a loop device, past the page cache",
+                Backing::File => "from the file",
+                Backing::Loop => "through a loop device",
+            }
+            .to_owned(),
+        ),
+        Ok(Err(error @ TrialError::Mount(AssembleError::NoKernelSupport { feature, .. })))
+            if feature != "EROFS" =>
+        {
+            Tried::Lacks(told(&error))
+        }
+        Ok(Err(error)) => Tried::Unclear(told(&error)),
+    })
+}
+
+/// Loads a filter that lets every system call pass.
+pub(super) fn seccomp() -> Tried {
+    /// BPF_RET | BPF_K
+    const RETURN: u16 = 0x06;
+    in_child(|| {
+        let mut filter = [libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW }];
+        let program = libc::sock_fprog { len: 1, filter: filter.as_mut_ptr() };
+        // SAFETY: takes numbers only.
+        let loaded =
+            check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into()).and_then(|()| {
+                // SAFETY: the program and its one instruction live through the call.
+                check(
+                    unsafe {
+                        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+                    }
+                    .into(),
+                )
+            });
+        of(loaded, "loaded a filter", &[libc::EINVAL, libc::ENOSYS])
+    })
+}
+
+/// Joins a new session keyring.
+pub(super) fn keyring() -> Tried {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
+    in_child(|| {
+        // SAFETY: no name is given.
+        let joined = unsafe {
+            libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>())
+        };
+        of(check(joined), "made one", &[libc::ENOSYS])
+    })
+}
+
+/// Asks Landlock for its version.
+pub(super) fn landlock() -> Tried {
+    const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
+    // SAFETY: with this flag the call takes no attributes.
+    let version = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<libc::c_void>(),
+            0_usize,
+            LANDLOCK_CREATE_RULESET_VERSION,
+        )
+    };
+    of(check(version), &format!("version {version}"), &[libc::ENOSYS, libc::EOPNOTSUPP])
+}
+
+/// Makes one of each thing that agent and supervisors wait by.
+pub(super) fn system_calls() -> Tried {
+    in_child(|| {
+        // SAFETY: these calls take numbers only, but for signalfd's mask, which lives through its call.
+        let made: [(&str, libc::c_int); 7] = unsafe {
+            let mut mask: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut mask);
+            [
+                ("epoll", libc::epoll_create1(0)),
+                ("eventfd", libc::eventfd(0, 0)),
+                ("signalfd", libc::signalfd(-1, &raw const mask, 0)),
+                ("timerfd", libc::timerfd_create(libc::CLOCK_MONOTONIC, 0)),
+                ("inotify", libc::inotify_init1(0)),
+                ("unix sockets", libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0)),
+                ("IPv4 sockets", libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)),
+            ]
+        };
+        let lacking: Vec<&str> = made.iter().filter(|(_, made)| *made < 0).map(|(name, _)| *name).collect();
+        if !lacking.is_empty() {
+            return Tried::Lacks(format!("failed: {}", lacking.join(", ")));
+        }
+        let locked = File::open("/proc/self/exe").and_then(|file| {
+            // SAFETY: an open descriptor and numbers.
+            check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) }.into())
+        });
+        of(locked, "epoll, eventfd, signalfd, timerfd, inotify, sockets, locks", &[libc::ENOSYS])
+    })
+}
+
+/// Loads the program that keeps containers from devices.
+pub(super) fn device_filter() -> Tried {
+    in_child(|| of(try_device_filter(), "loaded a program", &[libc::ENOSYS, libc::EINVAL]))
+}
+
+const BRIDGE: &str = "doctor0";
+const LINK: &str = "doctor1";
+
+/// Two network namespaces: this process's own, and that of the descriptor.
+fn two_networks() -> io::Result<OwnedFd> {
+    new(CloneFlags::CLONE_NEWNET)?;
+    let other = File::open("/proc/self/ns/net")?;
+    new(CloneFlags::CLONE_NEWNET)?;
+    Ok(other.into())
+}
+
+/// Makes a bridge.
+pub(super) fn bridge() -> Tried {
+    in_child(|| {
+        let made = two_networks().and_then(|_| Netlink::open()?.add_bridge(BRIDGE));
+        of(made, "made one", &[libc::EOPNOTSUPP])
+    })
+}
+
+/// Makes a veth pair between two network namespaces.
+pub(super) fn veth() -> Tried {
+    const HARDWARE: [u8; 6] = [0x0a, 0x58, 10, 85, 0, 2];
+    in_child(|| {
+        let made = two_networks().and_then(|other| {
+            let raw: RawFd = other.as_raw_fd();
+            // No bridge: that is another feature.
+            Netlink::open()?.add_veth(LINK, 0, ("eth0", HARDWARE), raw)
+        });
+        of(made, "made a pair between two namespaces", &[libc::EOPNOTSUPP])
+    })
+}
+
+/// Attaches a filter to a link.
+pub(super) fn sender_filter() -> Tried {
+    in_child(|| {
+        let supported = two_networks().and_then(|_| {
+            let mut netlink = Netlink::open()?;
+            let _ = netlink.add_bridge(BRIDGE);
+            // Without bridges, the link that every namespace has.
+            let index = link_index(BRIDGE).or_else(|_| link_index("lo"))?;
+            Ok(filter::is_supported(&mut netlink, index))
+        });
+        match supported {
+            Ok(true) => Tried::Works("attached a program to a link".to_owned()),
+            Ok(false) => Tried::Lacks("the kernel attaches no program to a link".to_owned()),
+            Err(error) => of(Err(error), "", &[]),
+        }
+    })
+}
+
+/// A directory for trials beside what they are about, removed with what is in it when this goes.
+#[derive(Debug)]
+pub(super) struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes one in `directory`.
+    pub(super) fn new(directory: &Path) -> io::Result<Scratch> {
+        use std::os::unix::fs::DirBuilderExt;
+        let path = directory.join(format!(".nodlet-doctor-{}", std::process::id()));
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Scratch(path))
+    }
+
+    /// An empty directory in it.
+    pub(super) fn directory(&self, name: &str) -> Option<PathBuf> {
+        let path = self.0.join(name);
+        fs::create_dir(&path).ok().map(|()| path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("Warning: failed to remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+/// Keeps `FromRawFd` out of the callers: a descriptor that a system call gave.
+pub(super) fn owned(descriptor: libc::c_int) -> io::Result<OwnedFd> {
+    check(descriptor.into())?;
+    // SAFETY: the call succeeded, so the descriptor is open and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}

@@ -1,0 +1,203 @@
+//! What was found, and how it is shown: a line for each check, or JSON.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+/// The result of one check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It works.
+    Ok,
+    /// Pods run; something about them is worse than it could be.
+    Warning,
+    /// Pods need it and it is not there.
+    Missing,
+    /// It could not be determined: by this user, or from this file.
+    Unknown,
+}
+
+impl Verdict {
+    const ALL: [Verdict; 4] = [Verdict::Ok, Verdict::Warning, Verdict::Missing, Verdict::Unknown];
+
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Ok => "ok",
+            Verdict::Warning => "warning",
+            Verdict::Missing => "missing",
+            Verdict::Unknown => "unknown",
+        }
+    }
+}
+
+/// What a check is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Area {
+    Kernel,
+    Cgroups,
+    Storage,
+    Network,
+    Machine,
+}
+
+impl Area {
+    fn word(self) -> &'static str {
+        match self {
+            Area::Kernel => "kernel",
+            Area::Cgroups => "cgroups",
+            Area::Storage => "storage",
+            Area::Network => "network",
+            Area::Machine => "machine",
+        }
+    }
+}
+
+/// One line of the report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Check {
+    pub(super) area: Area,
+    pub(super) name: &'static str,
+    pub(super) verdict: Verdict,
+    /// What was found, without a full stop.
+    pub(super) found: String,
+    /// What that means for pods, as a sentence; empty where all is well.
+    pub(super) meaning: String,
+    /// What to do about it, as a sentence; empty where all is well.
+    pub(super) remedy: String,
+}
+
+impl Check {
+    /// A check that found nothing wrong.
+    pub(super) fn ok(area: Area, name: &'static str, found: impl Into<String>) -> Check {
+        Check::new(area, name, Verdict::Ok, found)
+    }
+
+    /// A check that could not be made.
+    pub(super) fn unknown(area: Area, name: &'static str, found: impl Into<String>) -> Check {
+        Check::new(area, name, Verdict::Unknown, found)
+    }
+
+    /// A check that found something; see [`Check::because`].
+    pub(super) fn new(area: Area, name: &'static str, verdict: Verdict, found: impl Into<String>) -> Check {
+        Check { area, name, verdict, found: found.into(), meaning: String::new(), remedy: String::new() }
+    }
+
+    /// With its meaning for pods and what to do.
+    pub(super) fn because(self, meaning: impl Into<String>, remedy: impl Into<String>) -> Check {
+        Check { meaning: meaning.into(), remedy: remedy.into(), ..self }
+    }
+}
+
+/// All checks, and what they are of.
+pub(super) struct Report {
+    /// For people: `Linux 6.12.1 on x86_64`, or the file.
+    pub(super) subject: String,
+    pub(super) checks: Vec<Check>,
+}
+
+impl Report {
+    /// Whether pods have all that they need, as far as that is known.
+    pub(super) fn is_sufficient(&self) -> bool {
+        self.count(Verdict::Missing) == 0
+    }
+
+    fn count(&self, verdict: Verdict) -> usize {
+        self.checks.iter().filter(|check| check.verdict == verdict).count()
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let verdicts = Verdict::ALL.iter().map(|verdict| verdict.word().len()).max().unwrap_or(0) + 2;
+        let names = self.checks.iter().map(|check| check.name.len()).max().unwrap_or(0) + 2;
+        let mut text = format!("{}\n\n", plain(&self.subject));
+        for check in &self.checks {
+            let (word, name, found) = (check.verdict.word(), check.name, plain(&check.found));
+            let _ = writeln!(text, "{word:<verdicts$}{name:<names$}{found}");
+            let more: Vec<&str> = [&check.meaning, &check.remedy]
+                .into_iter()
+                .map(String::as_str)
+                .filter(|part| !part.is_empty())
+                .collect();
+            if !more.is_empty() {
+                let _ = writeln!(text, "{:verdicts$}{}", "", plain(&more.join(" ")));
+            }
+        }
+        let [missing, warnings, unknown] =
+            [Verdict::Missing, Verdict::Warning, Verdict::Unknown].map(|verdict| self.count(verdict));
+        let _ = write!(
+            text,
+            "\n{}: {missing} missing, {warnings} {}, {unknown} unknown\n",
+            if missing == 0 { "nothing that pods need is missing" } else { "not all that pods need is here" },
+            if warnings == 1 { "warning" } else { "warnings" },
+        );
+        text
+    }
+
+    /// For programs.
+    pub(super) fn json(&self) -> Value {
+        let checks = self.checks.iter().map(|check| {
+            json!({
+                "area": check.area.word(),
+                "name": check.name,
+                "verdict": check.verdict.word(),
+                "found": check.found,
+                "meaning": check.meaning,
+                "remedy": check.remedy,
+            })
+        });
+        json!({
+            "subject": self.subject,
+            "sufficient": self.is_sufficient(),
+            "checks": checks.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// What files and the kernel report may hold anything; one check is one line.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let lack = Check::new(Area::Network, "veth", Verdict::Missing, "CONFIG_VETH is not set")
+            .because("Pods do not start.", "Enable CONFIG_VETH.");
+        let checks = vec![
+            Check::ok(Area::Kernel, "overlayfs", "mounted"),
+            lack,
+            Check::unknown(Area::Storage, "a\u{1b}", "line\nbreak"),
+        ];
+        Report { subject: "Linux".to_owned(), checks }
+    }
+
+    #[test]
+    fn checks_are_aligned_and_what_is_not_ok_has_a_second_line() {
+        assert_eq!(
+            report().text(),
+            "Linux\n\n\
+             ok       overlayfs  mounted\n\
+             missing  veth       CONFIG_VETH is not set\n\
+             \u{20}        Pods do not start. Enable CONFIG_VETH.\n\
+             unknown  a\u{1b}         line?break\n\
+             \nnot all that pods need is here: 1 missing, 0 warnings, 1 unknown\n"
+        );
+    }
+
+    #[test]
+    fn only_what_is_missing_makes_a_report_insufficient() {
+        let mut report = report();
+        assert!(!report.is_sufficient());
+        assert_eq!(report.json()["sufficient"], false);
+        assert_eq!(report.json()["checks"][1]["remedy"], "Enable CONFIG_VETH.");
+        report.checks.retain(|check| check.verdict != Verdict::Missing);
+        assert!(report.is_sufficient());
+        assert!(
+            report
+                .text()
+                .ends_with("\nnothing that pods need is missing: 0 missing, 0 warnings, 1 unknown\n")
+        );
+    }
+}

@@ -1,0 +1,298 @@
+//! The data directory: its file system, its room, the card beneath it, and the images in it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::sys::statvfs::statvfs;
+use nodlet_rootfs::{Store, StoreError};
+
+use super::Machine;
+use super::mounts::{self, Mount};
+use super::probe::{self, Tried};
+use super::report::{Area, Check, Verdict};
+
+/// Less than this is soon full: a small image, or the log of a pod that repeats itself.
+const BYTES_FEW: u64 = 64 * 1024 * 1024;
+/// A pod takes some ten inodes; an image that is loaded, one a layer.
+const INODES_FEW: u64 = 1000;
+
+/// The part of a path that exists.
+pub(super) fn nearest(path: &Path) -> PathBuf {
+    path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
+}
+
+/// All checks of the data directory.
+pub(super) fn checks(machine: &Machine) -> Vec<Check> {
+    let mount =
+        mounts::of(&machine.mounts, &machine.data.canonicalize().unwrap_or_else(|_| machine.data.clone()));
+    let wanted = machine.root.join("var/lib/nodlet");
+    let place = match wanted == machine.data {
+        true => wanted.display().to_string(),
+        false => format!("{}, to be made in {}", wanted.display(), machine.data.display()),
+    };
+    let mut checks = vec![file_system(&place, mount)];
+    checks.push(writable_layers(machine, mount));
+    checks.push(room(&machine.data));
+    checks.extend(mount.map(options));
+    checks.extend(wear(&machine.data));
+    checks.push(images(machine));
+    checks
+}
+
+/// Whether it keeps what is written to it.
+fn file_system(place: &str, mount: Option<&Mount>) -> Check {
+    const NAME: &str = "data directory";
+    let Some(mount) = mount else {
+        return Check::unknown(
+            Area::Storage,
+            NAME,
+            format!("{place}: /proc/self/mountinfo has no mount of it"),
+        );
+    };
+    let found = format!("{place}: {} mounted at {}", mount.kind, mount.point.display());
+    let new = |verdict| Check::new(Area::Storage, NAME, verdict, found.clone());
+    if mount.has("ro") {
+        return new(Verdict::Missing).because(
+            "The agent does not start: the file system is read-only.",
+            "Mount a writable file system at var/lib/nodlet below the root, or give another root with --root.",
+        );
+    }
+    match mount.kind.as_str() {
+        "tmpfs" | "ramfs" => new(Verdict::Warning).because(
+            "Pods run; images, applied pods and volumes are lost when the board starts again, and take memory.",
+            "Mount a file system of the board's card there, or bake images into the device's own image (docs/cli.md).",
+        ),
+        "nfs" | "nfs4" | "cifs" | "9p" => new(Verdict::Warning).because(
+            "Pods need the network to start, and their changes may not fit there.",
+            "Mount a file system of the board's own card there.",
+        ),
+        _ => new(Verdict::Ok),
+    }
+}
+
+/// File systems that overlayfs takes no changes to.
+const UNFIT: [&str; 8] = ["vfat", "msdos", "exfat", "ntfs", "ntfs3", "nfs", "nfs4", "cifs"];
+
+/// Whether containers' changes can lie there.
+fn writable_layers(machine: &Machine, mount: Option<&Mount>) -> Check {
+    const NAME: &str = "writable layers";
+    let lack = |found: String| {
+        Check::new(Area::Storage, NAME, Verdict::Missing, found).because(
+            "No container starts, or its changes to files of its image go wrong.",
+            "Put the data directory on a file system with file types in directories and extended attributes, as ext4, \
+             f2fs, btrfs, ubifs, or xfs with ftype=1; an overlay or a FAT file system cannot hold it.",
+        )
+    };
+    let directory = machine.scratch.as_ref().and_then(|scratch| scratch.directory("overlay"));
+    let why = match directory.map(|directory| probe::overlay_in(&directory)) {
+        Some(Tried::Works(found)) => return Check::ok(Area::Storage, NAME, found),
+        Some(Tried::Lacks(found)) => return lack(found),
+        Some(Tried::Unclear(why)) => why,
+        None if machine.is_root => format!("no directory could be made in {}", machine.data.display()),
+        None => "only root can try".to_owned(),
+    };
+    match mount {
+        Some(mount) if UNFIT.contains(&mount.kind.as_str()) => {
+            lack(format!("{} cannot hold them", mount.kind))
+        }
+        Some(_) | None => Check::unknown(Area::Storage, NAME, why),
+    }
+}
+
+fn room(data: &Path) -> Check {
+    match statvfs(data) {
+        Ok(found) => {
+            // Widths differ between architectures.
+            #[allow(clippy::unnecessary_cast)]
+            let (bytes, inodes, all) = (
+                found.blocks_available() as u64 * found.fragment_size() as u64,
+                found.files_available() as u64,
+                found.files() as u64,
+            );
+            // Some file systems, btrfs among them, count none.
+            judge_room(bytes, (all > 0).then_some(inodes))
+        }
+        Err(errno) => Check::unknown(Area::Storage, "free space", errno.desc()),
+    }
+}
+
+fn judge_room(bytes: u64, inodes: Option<u64>) -> Check {
+    const NAME: &str = "free space";
+    let found = format!(
+        "{} MiB{}",
+        bytes / 1024 / 1024,
+        inodes.map_or_else(String::new, |inodes| format!(", {inodes} inodes"))
+    );
+    if bytes < BYTES_FEW || inodes.is_some_and(|inodes| inodes < INODES_FEW) {
+        return Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
+            "Images cannot be loaded, and pods that write files fail.",
+            "Remove images (nodlet image rm) and other files, or use a larger file system.",
+        );
+    }
+    Check::ok(Area::Storage, NAME, found)
+}
+
+/// What makes a card slow or wears it out.
+fn options(mount: &Mount) -> Check {
+    const NAME: &str = "mount options";
+    let new = |found: &str| Check::new(Area::Storage, NAME, Verdict::Warning, found);
+    if mount.has("sync") || mount.has("dirsync") {
+        return new("sync").because(
+            "Pods run; each small write of a log or a volume is written to the card at once, which is slow and wears it out.",
+            "Mount it without sync; nodlet syncs what must survive a power cut.",
+        );
+    }
+    if mount.has("nobarrier") || mount.has("barrier=0") {
+        return new("nobarrier").because(
+            "Pods run; a power cut can lose or damage what was synced: images, applied pods, volumes.",
+            "Mount it without that option.",
+        );
+    }
+    let reads = ["noatime", "relatime", "ro"].into_iter().find(|option| mount.has(option));
+    match reads {
+        Some(option) => Check::ok(Area::Storage, NAME, option),
+        None => new("strictatime").because(
+            "Pods run; each file that is read is written to, which wears out a card.",
+            "Mount it with noatime.",
+        ),
+    }
+}
+
+/// What an eMMC says of its own age; other disks say nothing that is the same for all.
+fn wear(data: &Path) -> Option<Check> {
+    let device = fs::metadata(data).ok()?.dev();
+    let block = PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device)));
+    // A partition lies in its disk.
+    let disks = [block.join("device"), block.join("../device")];
+    let read = |name: &str| disks.iter().find_map(|disk| fs::read_to_string(disk.join(name)).ok());
+    judge_wear(&read("life_time")?, &read("pre_eol_info").unwrap_or_default())
+}
+
+/// Both are hexadecimal (JEDEC eMMC 5.0): tenths of the life that are used, of two kinds of memory
+/// cells, and how many spare blocks are left.
+fn judge_wear(life_time: &str, spare: &str) -> Option<Check> {
+    const NAME: &str = "eMMC wear";
+    let number = |text: &str| u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok();
+    let tenths = life_time.split_whitespace().filter_map(number).max().filter(|tenths| *tenths > 0)?;
+    let spare = number(spare).unwrap_or(0);
+    let found = match tenths {
+        11.. => "more than its life is used".to_owned(),
+        tenths => format!("{} to {} % of its life is used", (tenths - 1) * 10, tenths * 10),
+    };
+    if tenths >= 9 || spare >= 2 {
+        return Some(Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
+            "Pods run; the eMMC will become read-only or lose data.",
+            "Save what must be kept and replace it; mount with noatime, and let pods write less to volumes and logs.",
+        ));
+    }
+    Some(Check::ok(Area::Storage, NAME, found))
+}
+
+/// Whether what the store names is there.
+fn images(machine: &Machine) -> Check {
+    const NAME: &str = "images";
+    let store = Store::open(&machine.root);
+    let listed = store.and_then(|store| Ok((store.names()?, store.images()?)));
+    match listed {
+        Ok((names, images)) => {
+            let whole: Vec<&String> = images.iter().flat_map(|image| &image.names).collect();
+            let damaged: Vec<&str> =
+                names.iter().filter(|name| !whole.contains(name)).map(String::as_str).collect();
+            if damaged.is_empty() {
+                return Check::ok(Area::Storage, NAME, format!("{} whole", images.len()));
+            }
+            Check::new(Area::Storage, NAME, Verdict::Warning, format!("damaged: {}", damaged.join(", ")))
+                .because(
+                    "Pods of these images wait; files of them are gone or cannot be read.",
+                    "Load them again with nodlet image load.",
+                )
+        }
+        Err(error) if is_denied(&error) => Check::unknown(Area::Storage, NAME, "only root can read them"),
+        Err(error) => {
+            let found = format!("failed to {}", nodlet_runtime::error::chain(&error));
+            Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
+                "No image of the store is found, and pods wait for theirs.",
+                "Load them again with nodlet image load.",
+            )
+        }
+    }
+}
+
+fn is_denied(error: &StoreError) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    source.is_some_and(|source| source.kind() == io::ErrorKind::PermissionDenied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(kind: &str, options: &str) -> Mount {
+        mounts::parse(&format!("1 1 179:2 / /data {options} - {kind} /dev/x {options}")).remove(0)
+    }
+
+    #[test]
+    fn a_data_directory_must_be_writable_and_should_outlive_the_boot() {
+        for (kind, options, expected) in [
+            ("ext4", "rw,relatime", Verdict::Ok),
+            ("ext4", "ro", Verdict::Missing),
+            ("tmpfs", "rw", Verdict::Warning),
+            ("nfs4", "rw", Verdict::Warning),
+        ] {
+            let check = file_system("/data", Some(&mount(kind, options)));
+            assert_eq!(check.verdict, expected, "{check:?}");
+        }
+        assert_eq!(file_system("/data", None).verdict, Verdict::Unknown);
+    }
+
+    #[test]
+    fn options_that_wear_a_card_out_or_lose_data_are_warned_about() {
+        for (given, found, verdict) in [
+            ("rw,noatime", "noatime", Verdict::Ok),
+            ("rw,relatime,discard", "relatime", Verdict::Ok),
+            ("rw,noatime,sync", "sync", Verdict::Warning),
+            ("rw,noatime,nobarrier", "nobarrier", Verdict::Warning),
+            ("rw", "strictatime", Verdict::Warning),
+        ] {
+            let check = options(&mount("ext4", given));
+            assert_eq!((check.found.as_str(), check.verdict), (found, verdict), "{given}");
+        }
+    }
+
+    #[test]
+    fn little_room_is_warned_about() {
+        for (mib, inodes, verdict) in [
+            (1000, Some(50_000), Verdict::Ok),
+            (1000, None, Verdict::Ok),
+            (10, Some(50_000), Verdict::Warning),
+            (1000, Some(10), Verdict::Warning),
+            (1000, Some(0), Verdict::Warning),
+        ] {
+            assert_eq!(judge_room(mib * 1024 * 1024, inodes).verdict, verdict, "{mib} {inodes:?}");
+        }
+    }
+
+    #[test]
+    fn an_emmc_at_the_end_of_its_life_is_warned_about() {
+        for (life, spare, expected) in [
+            ("0x01 0x02\n", "0x01\n", Some((Verdict::Ok, "10 to 20 % of its life is used"))),
+            ("0x03 0x09\n", "0x01\n", Some((Verdict::Warning, "80 to 90 % of its life is used"))),
+            ("0x0b 0x01\n", "0x01\n", Some((Verdict::Warning, "more than its life is used"))),
+            ("0x02 0x02\n", "0x03\n", Some((Verdict::Warning, "10 to 20 % of its life is used"))),
+            ("0x00 0x00\n", "0x00\n", None),
+            ("garbage", "", None),
+        ] {
+            let check = judge_wear(life, spare);
+            let judged = check.as_ref().map(|check| (check.verdict, check.found.as_str()));
+            assert_eq!(judged, expected, "{life:?}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_directory_that_exists_is_looked_at() {
+        assert_eq!(nearest(Path::new("/no/such/directory")), Path::new("/"));
+        assert_eq!(nearest(Path::new("/proc/self/none")), Path::new("/proc/self"));
+    }
+}
