@@ -165,6 +165,7 @@ fn every_verb_has_help_with_an_example() {
         "image",
         "down",
         "ring",
+        "doctor",
         "version",
     ] {
         assert!(all.contains(verb), "{verb} in {all}");
