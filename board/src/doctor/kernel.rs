@@ -82,6 +82,9 @@ fn remedy(feature: &Feature, machine: &Machine) -> String {
     if let Some(remedy) = cgroups::remedy(feature.probe, machine) {
         return remedy;
     }
+    if feature.probe == Probe::Landlock && machine.command_line.contains("lsm=") {
+        return "Add landlock to lsm= on the kernel's command line; the kernel needs CONFIG_SECURITY_LANDLOCK.".to_owned();
+    }
     let all = options(feature.ways[feature.ways.len() - 1].options);
     match &machine.config {
         Some((path, config)) => match feature.way(config, machine.version) {

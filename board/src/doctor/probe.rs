@@ -305,7 +305,12 @@ pub(super) fn landlock() -> Tried {
             LANDLOCK_CREATE_RULESET_VERSION,
         )
     };
-    of(check(version), &format!("version {version}"), &[libc::ENOSYS, libc::EOPNOTSUPP])
+    match check(version) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            Tried::Lacks("turned off when the kernel was started".to_owned())
+        }
+        asked => of(asked, &format!("version {version}"), &[libc::ENOSYS]),
+    }
 }
 
 /// Makes one of each thing that agent and supervisors wait by.

@@ -150,10 +150,13 @@ fn options(mount: &Mount) -> Check {
             "Mount it without that option.",
         );
     }
-    let reads = ["noatime", "relatime", "ro"].into_iter().find(|option| mount.has(option));
-    match reads {
-        Some(option) => Check::ok(Area::Storage, NAME, option),
-        None => new("strictatime").because(
+    let shown: Vec<&str> = ["noatime", "relatime", "lazytime", "discard"]
+        .into_iter()
+        .filter(|option| mount.has(option))
+        .collect();
+    match ["noatime", "relatime", "ro"].iter().any(|option| mount.has(option)) {
+        true => Check::ok(Area::Storage, NAME, shown.join(", ")),
+        false => new("strictatime").because(
             "Pods run; each file that is read is written to, which wears out a card.",
             "Mount it with noatime.",
         ),
@@ -251,7 +254,7 @@ mod tests {
     fn options_that_wear_a_card_out_or_lose_data_are_warned_about() {
         for (given, found, verdict) in [
             ("rw,noatime", "noatime", Verdict::Ok),
-            ("rw,relatime,discard", "relatime", Verdict::Ok),
+            ("rw,relatime,discard", "relatime, discard", Verdict::Ok),
             ("rw,noatime,sync", "sync", Verdict::Warning),
             ("rw,noatime,nobarrier", "nobarrier", Verdict::Warning),
             ("rw", "strictatime", Verdict::Warning),
