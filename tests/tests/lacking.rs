@@ -12,6 +12,7 @@ use std::time::Duration;
 use nodlet_tests::guest::Lacking;
 use nodlet_tests::image::Image;
 use nodlet_tests::{Device, demo_archive, demo_program, manifest, nodlet_program};
+use serde_json::Value;
 
 /// Without this module of the kernel a pod waits, and is told of in these words;
 /// it starts when the module is there.
@@ -106,6 +107,49 @@ fn when_the_memory_controller_is_off_a_pod_runs_only_without_a_memory_limit() {
     device.remove_manifest("limited.yaml");
     device.pod("limited").wait_gone();
     assert!(device.cgroups().iter().all(|path| !path.to_string_lossy().contains(&uid)));
+}
+
+/// The exit code of `nodlet doctor` without an agent, and what it finds of this.
+fn doctor(name: &str) -> (i32, Value) {
+    let device = Device::new();
+    let ran = device.nodlet(["doctor", "-o", "json"]);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {ran:#?}"));
+    let found = report["checks"].as_array().and_then(|all| all.iter().find(|check| check["name"] == name));
+    (ran.code, found.unwrap_or_else(|| panic!("{name} in {report:#}")).clone())
+}
+
+#[test]
+#[ignore = "needs a kernel of its own: cargo xtask guest"]
+fn doctor_names_each_module_that_is_not_loaded() {
+    for (module, name) in [
+        ("erofs", "EROFS"),
+        ("overlay", "overlayfs"),
+        ("loop", "layer mounts"),
+        ("veth", "veth"),
+        ("bridge", "bridge"),
+    ] {
+        let lacking = Lacking::new(module);
+        let (code, check) = doctor(name);
+        assert_eq!((code, &check["verdict"]), (1, &"missing".into()), "{check:#}");
+        let remedy = check["remedy"].as_str().unwrap_or_default();
+        assert!(remedy.contains(&format!("Load the module {module} ")), "{check:#}");
+        lacking.put_back();
+        let (code, check) = doctor(name);
+        assert_eq!((code, &check["verdict"]), (0, &"ok".into()), "{check:#}");
+    }
+}
+
+#[test]
+#[ignore = "needs a kernel of its own: cargo xtask guest"]
+fn doctor_finds_the_memory_controller_and_landlock_off() {
+    let (code, check) = doctor("memory controller");
+    assert_eq!((code, &check["verdict"]), (1, &"missing".into()), "{check:#}");
+    let remedy = check["remedy"].as_str().unwrap_or_default();
+    assert!(remedy.starts_with("Remove cgroup_disable=memory from the kernel's command line"), "{check:#}");
+    let landlock = doctor("Landlock").1;
+    assert_eq!(landlock["verdict"], "warning", "{landlock:#}");
+    assert!(landlock["remedy"].as_str().is_some_and(|remedy| remedy.starts_with("Add landlock to lsm=")));
+    assert_eq!(doctor("device filter").1["verdict"], "ok", "by a program: there is no cgroup v1");
 }
 
 #[test]
@@ -232,6 +276,8 @@ fn return_to_the_initial_root() {
 #[ignore = "needs a kernel of its own: cargo xtask guest"]
 fn on_an_initramfs_that_was_not_left_the_pod_says_what_to_do() {
     return_to_the_initial_root();
+    let (code, check) = doctor("root file system");
+    assert_eq!((code, &check["verdict"]), (1, &"missing".into()), "{check:#}");
     let device = Device::start();
     device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
     let sentence = "nodlet runs on the kernel's initial root file system (an initramfs), which no process can \
