@@ -28,7 +28,8 @@ pub(super) fn config(release: &str) -> Option<(PathBuf, Config)> {
 
 /// All checks of the kernel itself.
 pub(super) fn checks(machine: &Machine) -> Vec<Check> {
-    let mut checks = vec![judge_version(machine.version, &machine.release), initial_root(&machine.mounts)];
+    let mut checks =
+        vec![judge_version(machine.version, &machine.release), initial_root(mounts::root(&machine.mounts))];
     // Clock and watchdog of a running machine are looked at themselves: `machine.rs`.
     let told = |feature: &&Feature| {
         feature.probe != Probe::FileAlone || (feature.area == Area::Kernel && machine.config.is_some())
@@ -155,18 +156,16 @@ fn lists_module(text: &str, module: &str) -> bool {
 }
 
 /// Whether the machine left the file system that the kernel unpacked its initramfs to.
-fn initial_root(mounts: &[mounts::Mount]) -> Check {
+fn initial_root(root: Option<&mounts::Mount>) -> Check {
     const NAME: &str = "root file system";
-    let at_root: Vec<_> = mounts.iter().filter(|mount| mount.point == Path::new("/")).collect();
-    // A root that lies over the initial one is no root that a process can leave, either.
-    if at_root.iter().any(|mount| mount.kind == "rootfs") {
-        return Check::new(Area::Kernel, NAME, Verdict::Missing, "the kernel's initial one (an initramfs)")
-            .because(
-                "No pod starts: no process can leave that file system.",
-                "Let its init mount a tmpfs or a disk and switch_root to it before it starts nodlet.",
-            );
-    }
-    match at_root.last() {
+    match root {
+        Some(mount) if mount.is_initial_root() => {
+            Check::new(Area::Kernel, NAME, Verdict::Missing, "the kernel's initial one (an initramfs)")
+                .because(
+                    "No pod starts: no process can leave that file system.",
+                    "Let its init mount a tmpfs or a disk and switch_root to it before it starts nodlet.",
+                )
+        }
         Some(mount) => Check::ok(Area::Kernel, NAME, mount.kind.clone()),
         None => Check::unknown(Area::Kernel, NAME, "/proc/self/mountinfo does not say"),
     }
@@ -188,8 +187,9 @@ mod tests {
 
     #[test]
     fn an_initramfs_that_was_not_left_is_missing_a_root() {
-        let judged = |text: &str| initial_root(&mounts::parse(text)).verdict;
+        let judged = |text: &str| initial_root(mounts::parse(text).first()).verdict;
         assert_eq!(judged("1 1 0:2 / / rw - rootfs none rw\n"), Verdict::Missing);
+        assert_eq!(judged("9 1 0:2 / / rw - rootfs none rw\n"), Verdict::Ok);
         assert_eq!(judged("22 1 179:2 / / rw - ext4 /dev/root rw\n"), Verdict::Ok);
         assert_eq!(judged(""), Verdict::Unknown);
     }

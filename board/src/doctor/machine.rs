@@ -1,4 +1,4 @@
-//! The board itself: clock, watchdog, memory, and an agent that runs.
+//! The board itself: root's privileges, clock, watchdog, memory, and an agent that runs.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -28,7 +28,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    vec![
+    let mut checks = Vec::new();
+    if machine.is_root {
+        checks.push(judge_privileges(&fs::read_to_string("/proc/self/status").unwrap_or_default()));
+    }
+    checks.extend([
         judge_clock(now),
         judge_real_time_clock(&names_in(Path::new("/sys/class/rtc"))),
         watchdog(machine.is_root),
@@ -38,7 +42,38 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
             machine.mounts.iter().any(|mount| mount.kind == "cgroup" && mount.has("memory")),
         ),
         agent(&nodlet_runtime::api::socket_path(&machine.root)),
-    ]
+    ]);
+    checks
+}
+
+/// Without these no pod starts. Numbers are Linux': `linux/capability.h`.
+const CAPABILITIES: &[(&str, u32)] = &[
+    ("CAP_CHOWN", 0),
+    ("CAP_DAC_OVERRIDE", 1),
+    ("CAP_KILL", 5),
+    ("CAP_SETGID", 6),
+    ("CAP_SETUID", 7),
+    ("CAP_SETPCAP", 8),
+    ("CAP_NET_ADMIN", 12),
+    ("CAP_SYS_ADMIN", 21),
+    ("CAP_MKNOD", 27),
+];
+
+/// Whether root has root's powers, which it has not in most containers. The text is that of
+/// proc_pid_status(5).
+fn judge_privileges(status: &str) -> Check {
+    const NAME: &str = "privileges";
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let Some(effective) = effective.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()) else {
+        return Check::unknown(Area::Machine, NAME, "/proc/self/status does not say");
+    };
+    let lacking: Vec<&str> =
+        CAPABILITIES.iter().filter(|(_, bit)| effective >> bit & 1 == 0).map(|(name, _)| *name).collect();
+    if lacking.is_empty() {
+        return Check::ok(Area::Machine, NAME, "all that nodlet needs");
+    }
+    Check::new(Area::Machine, NAME, Verdict::Missing, format!("without {}", lacking.join(", ")))
+        .because("No pod starts.", "Run nodlet outside of a container, or give it these capabilities.")
 }
 
 fn names_in(directory: &Path) -> Vec<String> {
@@ -234,6 +269,15 @@ fn ask(socket: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn root_without_its_powers_is_reported() {
+        let judged = |digits: &str| judge_privileges(&format!("Name: x\nCapPrm:\t0\nCapEff:\t{digits}\n"));
+        assert_eq!(judged("000001ffffffffff").verdict, Verdict::Ok);
+        let check = judged("000001ffffdfffff");
+        assert_eq!((check.verdict, check.found.as_str()), (Verdict::Missing, "without CAP_SYS_ADMIN"));
+        assert_eq!(judged("garbage").verdict, Verdict::Unknown);
+    }
 
     #[test]
     fn a_clock_that_was_never_set_is_warned_about() {

@@ -1,10 +1,16 @@
 //! What is mounted where, from /proc/self/mountinfo.
 
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
+    /// The kernel's number of the mount.
+    id: u32,
+    /// Of the mount that it lies on; its own if it lies on none.
+    parent: u32,
     /// `179:2`
     pub(super) device: String,
     pub(super) point: PathBuf,
@@ -14,6 +20,12 @@ pub(super) struct Mount {
 }
 
 impl Mount {
+    /// Whether it is what the kernel unpacked its initramfs to, as it mounted that: no process can leave
+    /// it. A bind mount of it can be left.
+    pub(super) fn is_initial_root(&self) -> bool {
+        self.kind == "rootfs" && self.parent == self.id
+    }
+
     /// Whether it is mounted with this option.
     pub(super) fn has(&self, option: &str) -> bool {
         self.options.iter().any(|own| own == option)
@@ -32,6 +44,8 @@ fn line(line: &str) -> Option<Mount> {
     let right: Vec<&str> = right.split(' ').collect();
     let options = [left.get(5)?, right.get(2)?];
     Some(Mount {
+        id: left.first()?.parse().ok()?,
+        parent: left.get(1)?.parse().ok()?,
         device: (*left.get(2)?).to_owned(),
         point: unescape(left.get(4)?).into(),
         kind: (*right.first()?).to_owned(),
@@ -42,6 +56,14 @@ fn line(line: &str) -> Option<Mount> {
 /// mountinfo writes space, tab, newline and backslash as three octal digits.
 fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
+/// The mount that is this process's root. Another one at `/` may lie beneath it or over it.
+pub(super) fn root(mounts: &[Mount]) -> Option<&Mount> {
+    let root = File::open("/").ok()?;
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", root.as_raw_fd())).ok()?;
+    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u32>().ok())?;
+    mounts.iter().find(|mount| mount.id == id)
 }
 
 /// The mount that a path lies on: of those above it the nearest, and of several there the last.
@@ -74,5 +96,12 @@ mod tests {
         }
         assert!(mounts[1].has("noatime") && mounts[1].has("sync") && !mounts[0].has("sync"));
         assert_eq!(of(&[], Path::new("/")), None);
+    }
+
+    #[test]
+    fn the_root_is_one_of_the_mounts() {
+        let mounts = parse(&fs::read_to_string("/proc/self/mountinfo").unwrap());
+        assert_eq!(root(&mounts).map(|mount| mount.point.as_path()), Some(Path::new("/")));
+        assert_eq!(root(&[]), None);
     }
 }

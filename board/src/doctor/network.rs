@@ -54,7 +54,7 @@ fn judge_firewall(bridged: bool, chains: io::Result<Vec<Chain>>) -> Check {
     let chains = match chains {
         Ok(chains) => chains,
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            return Check::unknown(Area::Network, NAME, "only root can read it");
+            return Check::unknown(Area::Network, NAME, "only root with CAP_NET_ADMIN can read it");
         }
         Err(error) => return Check::unknown(Area::Network, NAME, format!("failed to read it: {error}")),
     };
