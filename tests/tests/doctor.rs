@@ -164,6 +164,28 @@ fn a_user_who_may_try_nothing_is_told_so_and_sees_no_lack() {
     }
 }
 
+/// As in most containers.
+#[test]
+fn a_root_without_its_powers_is_told_which_are_missing_and_what_could_not_be_tried() {
+    const CAP_SYS_ADMIN: libc::c_ulong = 21;
+    let mut command = Command::new(nodlet_program());
+    command.args(["doctor", "-o", "json"]);
+    // SAFETY: between fork and exec, a call that takes numbers only.
+    unsafe {
+        command.pre_exec(|| match libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+    let ran = command.output().expect("it can be executed");
+    let found = checks(&String::from_utf8_lossy(&ran.stdout));
+    assert_eq!(ran.status.code(), Some(1), "{found:#?}");
+    let missing: Vec<&Value> = found.iter().filter(|check| check["verdict"] == "missing").collect();
+    assert_eq!(missing.len(), 1, "{missing:#?}");
+    assert_eq!(missing[0]["found"], "without CAP_SYS_ADMIN");
+    assert_eq!(check(&found, "writable layers")["verdict"], "unknown");
+}
+
 /// What README and decisions say that pods need, of a kernel before 6.12.
 const NEEDED: &[&str] = &[
     "NAMESPACES",
