@@ -268,3 +268,15 @@ fn an_image_whose_dev_is_no_directory_is_refused() {
     fs::write(scratch.path().join("dev"), "").unwrap();
     assert!(check_dev(scratch.path()).is_err());
 }
+
+#[test]
+fn a_kernel_that_mounts_layers_passes_the_trials() {
+    in_own_namespace(|scratch| {
+        let [layer, overlay] = ["layer", "overlay"].map(|name| scratch.join(name));
+        fs::create_dir(&layer).unwrap();
+        fs::create_dir(&overlay).unwrap();
+        assert!(try_layer(&layer).unwrap().has_attributes);
+        try_overlay(&overlay).unwrap();
+        assert!(matches!(try_overlay(&overlay), Err(TrialError::Write(_))), "it must be empty");
+    });
+}
