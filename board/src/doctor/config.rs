@@ -1,7 +1,6 @@
 //! A kernel's configuration as its build wrote it: `.config`, `/proc/config.gz`, `/boot/config-*`.
 //! Read here, judged in `features.rs`.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
@@ -41,8 +40,8 @@ pub(super) enum Setting {
 /// The options of a kernel.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Config {
-    /// Without `CONFIG_`. One that is not named is off.
-    options: BTreeMap<String, Setting>,
+    /// Without `CONFIG_`, in the order of the file. One that is not named is off. Few are ever looked up.
+    options: Vec<(String, Setting)>,
     /// From the comment at its beginning.
     pub(super) release: Option<String>,
 }
@@ -122,7 +121,7 @@ impl Config {
                 if let Some(name) =
                     comment.strip_suffix(" is not set").and_then(|name| name.strip_prefix("CONFIG_"))
                 {
-                    config.options.insert(name.to_owned(), Setting::Off);
+                    config.options.push((name.to_owned(), Setting::Off));
                 } else if let Some(title) = comment.strip_suffix(" Kernel Configuration") {
                     // "Linux/arm64 6.12.34 Kernel Configuration"
                     config.release = title.rsplit(' ').next().map(str::to_owned);
@@ -145,7 +144,7 @@ impl Config {
                 "n" => Setting::Off,
                 _ => Setting::BuiltIn,
             };
-            config.options.insert(name.to_owned(), setting);
+            config.options.push((name.to_owned(), setting));
         }
         if config.options.is_empty() {
             return Err(ConfigError::NoOptions);
@@ -155,7 +154,11 @@ impl Config {
 
     /// What an option, without `CONFIG_`, is set to.
     pub(super) fn setting(&self, option: &str) -> Setting {
-        self.options.get(option).copied().unwrap_or(Setting::Off)
+        self.options
+            .iter()
+            .rev()
+            .find(|(name, _)| name == option)
+            .map_or(Setting::Off, |(_, setting)| *setting)
     }
 
     /// Whether it begins as what the kernel's build writes. A defconfig or a fragment leaves out what

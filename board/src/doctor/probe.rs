@@ -59,7 +59,7 @@ pub(super) enum Tried {
 const PATIENCE: u32 = 30;
 
 /// Runs `attempt` in a child process. This process must have one thread alone.
-pub(super) fn in_child(attempt: impl FnOnce() -> Tried) -> Tried {
+fn in_child(attempt: &dyn Fn() -> Tried) -> Tried {
     let unclear = |what: &str, errno: Errno| Tried::Unclear(format!("{what}: {}", errno.desc()));
     let (reader, writer) = match nix::unistd::pipe() {
         Ok((reader, writer)) => (File::from(reader), File::from(writer)),
@@ -125,7 +125,7 @@ pub(super) fn namespace(name: &str, flag: libc::c_int, is_root: bool) -> Tried {
             Err(error) => Tried::Unclear(format!("/proc/self/ns/{name}: {error}")),
         };
     }
-    in_child(|| of(new(CloneFlags::from_bits_truncate(flag)), "made one", &[libc::EINVAL]))
+    in_child(&|| of(new(CloneFlags::from_bits_truncate(flag)), "made one", &[libc::EINVAL]))
 }
 
 fn new(flags: CloneFlags) -> io::Result<()> {
@@ -150,7 +150,7 @@ fn mount_over(kind: &str) -> io::Result<PathBuf> {
 
 /// Mounts a file system.
 pub(super) fn mount(kind: &str) -> Tried {
-    in_child(|| {
+    in_child(&|| {
         // Its own: message queues belong to an IPC namespace.
         let mounted = leave_mounts().and_then(|()| {
             let _ = new(CloneFlags::CLONE_NEWIPC);
@@ -162,7 +162,7 @@ pub(super) fn mount(kind: &str) -> Tried {
 
 /// Sets an attribute that only root may set, as overlayfs does.
 pub(super) fn tmpfs_attributes() -> Tried {
-    in_child(|| {
+    in_child(&|| {
         let set = leave_mounts().and_then(|()| mount_over("tmpfs")).and_then(|place| {
             let path = std::ffi::CString::new(place.as_os_str().as_encoded_bytes())?;
             let name = c"trusted.overlay.opaque";
@@ -175,7 +175,7 @@ pub(super) fn tmpfs_attributes() -> Tried {
 
 /// Mounts an overlay on a tmpfs; whether the board's own file system takes one is `storage.rs`'.
 pub(super) fn overlay() -> Tried {
-    in_child(|| match leave_mounts().and_then(|()| mount_over("tmpfs")) {
+    in_child(&|| match leave_mounts().and_then(|()| mount_over("tmpfs")) {
         Err(error) => of(Err(error), "", &[]),
         Ok(place) => match try_overlay(&place) {
             Err(TrialError::NoOverlay) => Tried::Lacks("the kernel mounts none".to_owned()),
@@ -191,7 +191,7 @@ pub(super) fn overlay() -> Tried {
 
 /// Mounts an overlay with its changes in `directory`, and makes some.
 pub(super) fn overlay_in(directory: &Path) -> Tried {
-    in_child(|| match leave_mounts() {
+    in_child(&|| match leave_mounts() {
         Err(error) => of(Err(error), "", &[]),
         Ok(()) => match try_overlay(directory) {
             Ok(()) => Tried::Works("changed, removed and replaced files of an image".to_owned()),
@@ -224,7 +224,7 @@ fn layer(directory: Option<&Path>) -> Result<Result<LayerTrial, TrialError>, Tri
 
 /// Mounts a layer, for what EROFS itself can do.
 pub(super) fn erofs(directory: Option<&Path>) -> Tried {
-    in_child(|| match layer(directory) {
+    in_child(&|| match layer(directory) {
         Err(tried) => tried,
         Ok(Ok(LayerTrial { has_attributes: true, .. })) => Tried::Works("mounted a layer".to_owned()),
         Ok(Ok(LayerTrial { has_attributes: false, .. })) => {
@@ -239,7 +239,7 @@ pub(super) fn erofs(directory: Option<&Path>) -> Tried {
 
 /// Mounts a layer, for the way in which the kernel reads its file.
 pub(super) fn layer_mount(directory: Option<&Path>) -> Tried {
-    in_child(|| match layer(directory) {
+    in_child(&|| match layer(directory) {
         Err(tried) => tried,
         Ok(Ok(LayerTrial { backing, .. })) => Tried::Works(
             match backing {
@@ -263,20 +263,18 @@ pub(super) fn layer_mount(directory: Option<&Path>) -> Tried {
 pub(super) fn seccomp() -> Tried {
     /// BPF_RET | BPF_K
     const RETURN: u16 = 0x06;
-    in_child(|| {
+    const NONE: libc::c_ulong = 0;
+    in_child(&|| {
         let mut filter = [libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW }];
         let program = libc::sock_fprog { len: 1, filter: filter.as_mut_ptr() };
+        let yes: libc::c_ulong = 1;
+        let mode = libc::c_ulong::from(libc::SECCOMP_MODE_FILTER);
         // SAFETY: takes numbers only.
-        let loaded =
-            check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into()).and_then(|()| {
-                // SAFETY: the program and its one instruction live through the call.
-                check(
-                    unsafe {
-                        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
-                    }
-                    .into(),
-                )
-            });
+        let allowed = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, yes, NONE, NONE, NONE) };
+        let loaded = check(allowed.into()).and_then(|()| {
+            // SAFETY: the program and its one instruction live through the call.
+            check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) }.into())
+        });
         of(loaded, "loaded a filter", &[libc::EINVAL, libc::ENOSYS])
     })
 }
@@ -284,7 +282,7 @@ pub(super) fn seccomp() -> Tried {
 /// Joins a new session keyring.
 pub(super) fn keyring() -> Tried {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
-    in_child(|| {
+    in_child(&|| {
         // SAFETY: no name is given.
         let joined = unsafe {
             libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>())
@@ -315,7 +313,7 @@ pub(super) fn landlock() -> Tried {
 
 /// Makes one of each thing that agent and supervisors wait by.
 pub(super) fn system_calls() -> Tried {
-    in_child(|| {
+    in_child(&|| {
         // SAFETY: these calls take numbers only, but for signalfd's mask, which lives through its call.
         let made: [(&str, libc::c_int); 7] = unsafe {
             let mut mask: libc::sigset_t = std::mem::zeroed();
@@ -344,7 +342,7 @@ pub(super) fn system_calls() -> Tried {
 
 /// Loads the program that keeps containers from devices.
 pub(super) fn device_filter() -> Tried {
-    in_child(|| of(try_device_filter(), "loaded a program", &[libc::ENOSYS, libc::EINVAL]))
+    in_child(&|| of(try_device_filter(), "loaded a program", &[libc::ENOSYS, libc::EINVAL]))
 }
 
 const BRIDGE: &str = "doctor0";
@@ -360,7 +358,7 @@ fn two_networks() -> io::Result<OwnedFd> {
 
 /// Makes a bridge.
 pub(super) fn bridge() -> Tried {
-    in_child(|| {
+    in_child(&|| {
         let made = two_networks().and_then(|_| Netlink::open()?.add_bridge(BRIDGE));
         of(made, "made one", &[libc::EOPNOTSUPP])
     })
@@ -369,7 +367,7 @@ pub(super) fn bridge() -> Tried {
 /// Makes a veth pair between two network namespaces.
 pub(super) fn veth() -> Tried {
     const HARDWARE: [u8; 6] = [0x0a, 0x58, 10, 85, 0, 2];
-    in_child(|| {
+    in_child(&|| {
         let made = two_networks().and_then(|other| {
             let raw: RawFd = other.as_raw_fd();
             // No bridge: that is another feature.
@@ -381,7 +379,7 @@ pub(super) fn veth() -> Tried {
 
 /// Attaches a filter to a link.
 pub(super) fn sender_filter() -> Tried {
-    in_child(|| {
+    in_child(&|| {
         let supported = two_networks().and_then(|_| {
             let mut netlink = Netlink::open()?;
             let _ = netlink.add_bridge(BRIDGE);
