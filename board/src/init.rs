@@ -196,6 +196,7 @@ impl Init {
     /// Ends the pods, then all processes, and turns the board off.
     fn go_down(&mut self, mode: RebootMode) -> ! {
         say(format_args!("ending the pods"));
+        self.services.iter_mut().for_each(Service::leave);
         self.set_up = start(services::end_pods);
         self.wait_for(PODS_END_WITHIN, |init| init.set_up.is_none());
         // Everybody but process 1.

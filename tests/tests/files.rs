@@ -287,7 +287,9 @@ fn nothing_is_writable_by_everybody_whatever_umask_the_agent_is_started_with() {
             continue;
         }
         // The termination message is for whoever the container runs as, in a directory that is root's alone.
-        if found.mode() & 0o022 != 0 && !path.starts_with(device.path("/var/lib/nodlet/pods")) {
+        // The API's socket is for its group, too.
+        let others = if path.ends_with("api.sock") { 0o002 } else { 0o022 };
+        if found.mode() & others != 0 && !path.starts_with(device.path("/var/lib/nodlet/pods")) {
             open.push(path.clone());
         }
         if found.is_dir() {
@@ -375,4 +377,92 @@ fn find(directory: &Path, name: &str) -> Option<PathBuf> {
     entries.find_map(|path| {
         if path.file_name().is_some_and(|found| found == name) { Some(path) } else { find(&path, name) }
     })
+}
+
+/// A file's pod has the uid of what the file says: put back while what it left is being removed, it
+/// begins with nothing of before, and nothing of it is removed.
+#[test]
+fn a_pod_that_is_put_back_while_another_is_swept_keeps_what_it_has() {
+    let mut device = Device::start();
+    let pod = |name: &str, uid: &str| {
+        let app = manifest::container(
+            "app",
+            "write /work/file up then print up then sleep",
+            "volumeMounts: [{name: work, mountPath: /work}]",
+        );
+        manifest::pod_of(name, &[app], "volumes: [{name: work, emptyDir: {}}]").replacen(
+            &format!("  name: {name}"),
+            &format!("  name: {name}\n  uid: {uid}"),
+            1,
+        )
+    };
+    // The first that is swept has much to be removed.
+    let (first, second) = (
+        pod("first", "00000000-0000-4000-8000-000000000001"),
+        pod("second", "f0000000-0000-4000-8000-000000000002"),
+    );
+    for (file, text, files) in [("first.yaml", &first, 60_000), ("second.yaml", &second, 3)] {
+        device.write_manifest(file, text);
+        let pod = device.pod(file.trim_end_matches(".yaml"));
+        pod.wait_log("app", "up");
+        let work =
+            find(&device.path(&format!("/var/lib/nodlet/pods/{}", pod.uid())), "work").expect("its volume");
+        for number in 0..files {
+            fs::write(work.join(format!("left-{number}")), "").expect("written");
+        }
+    }
+    let directory = device.path("/var/lib/nodlet/pods");
+    device.cut_power();
+    device.remove_manifest("first.yaml");
+    device.remove_manifest("second.yaml");
+    device.start_agent();
+    device.write_manifest("second.yaml", &second);
+    device.pod("second").wait_log("app", "up");
+    let names = || -> Vec<String> {
+        let entries = fs::read_dir(&directory).expect("it is there").flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    let own = device.pod("second").uid();
+    device.wait_for("the end of the sweep", || names() == [own.clone()]);
+    let work = find(&directory.join(&own), "work").expect("its volume");
+    assert_eq!(fs::read_to_string(work.join("file")).expect("it was written"), "up\n");
+    assert!(!work.join("left-0").exists(), "it began with what was left before");
+    device.pod("second").wait_ready();
+}
+
+#[test]
+fn layers_of_runs_that_an_agent_left_when_it_died_go_with_the_next_run() {
+    let mut device = Device::start();
+    let steps = "print up then until /work/go then exit 1";
+    let app = manifest::container("app", steps, "volumeMounts: [{name: work, mountPath: /work}]");
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod_of("web", &[app], "volumes: [{name: work, emptyDir: {}}]"),
+    );
+    let web = device.pod("web");
+    web.wait_log("app", "up");
+    let directory = device.path(&format!("/var/lib/nodlet/pods/{}", web.uid()));
+    let work = find(&directory, "work").expect("its volume");
+    let runs = directory.join("containers/app");
+    let names = || -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(&runs)
+            .expect("it is there")
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    };
+    let next = |device: &Device, number: u32| {
+        fs::write(work.join("go"), "").expect("written");
+        device.wait_for("the next run", || names().contains(&number.to_string()));
+        let _ = fs::remove_file(work.join("go"));
+    };
+    next(&device, 1);
+    device.wait_for("the layer of the first run to go", || !names().contains(&"0".to_owned()));
+    device.kill_agent();
+    fs::create_dir_all(runs.join("0/upper/left")).expect("made");
+    device.start_agent();
+    next(&device, 2);
+    device.wait_for("all earlier layers to go", || names() == ["2"]);
 }

@@ -471,6 +471,43 @@ fn a_change_that_makes_another_pod_waits_for_its_image_while_the_old_one_runs() 
 }
 
 #[test]
+fn a_change_that_waits_is_taken_back_by_applying_what_runs() {
+    let device = Device::start();
+    let runs = manifest::pod("web", "print first then sleep");
+    apply(&device, &runs);
+    device.pod("web").wait_ready();
+    let (uid, app) = (device.pod("web").uid(), device.pod("web").born("app"));
+    apply(&device, &another("localhost/demo:2"));
+    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    assert_eq!(apply(&device, &runs), "pod/web configured\n");
+    device.wait_for("nothing to be waited for", || pending(&device).is_null());
+    let web = device.pod("web");
+    assert_eq!((web.uid(), web.born("app"), web.is_ready()), (uid, app, true));
+}
+
+#[test]
+fn whoever_deletes_a_pod_that_ends_for_another_deletes_both() {
+    let device = Device::start();
+    let version = |word: &str| {
+        manifest::pod_with(
+            "web",
+            &format!("on-term 0 3 then print {word} then sleep"),
+            "terminationGracePeriodSeconds: 20",
+        )
+    };
+    apply(&device, &version("first"));
+    device.pod("web").wait_log("app", "first");
+    apply(&device, &version("second"));
+    device.wait_for("its end to begin", || {
+        device.pod("web").object().is_some_and(|web| web["metadata"]["deletionTimestamp"].is_string())
+    });
+    device.nodlet(["delete", "pod", "web"]).ok();
+    device.wait_for("the end of both", || device.pod("web").object().is_none());
+    let applied = device.path("/var/lib/nodlet/manifests/default_web.json");
+    assert!(!applied.exists(), "the replacement is still wanted");
+}
+
+#[test]
 fn applied_changes_that_make_another_pod_wait_for_their_image_too_and_say_so() {
     let device = Device::start();
     apply(&device, &manifest::pod("web", "print first then sleep"));

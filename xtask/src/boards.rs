@@ -31,6 +31,18 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
+/// The emulated board with this machine's processor, as a step of the check.
+pub(crate) fn check() -> Outcome {
+    let host = cross::host()?.triple;
+    for name in profile::known()? {
+        let profile = profile::get(&name)?;
+        if let (true, Some(qemu)) = (profile.target == host, &profile.qemu) {
+            return try_out(&profile, qemu);
+        }
+    }
+    Err(Failure(format!("no profile in board/profiles is for {host} and QEMU")))
+}
+
 /// Boots the board, reads what its pod says, gives it another pod, and turns it off.
 fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     let directory = work(&format!("boards/{}/test", profile.name))?;
@@ -60,16 +72,16 @@ fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         Ok(text(&board.ssh("nodlet logs pushed", "")?.stdout) == "pushed\n")
     })?;
     board.expect("nodlet exec pushed -- /bin/demo cat /srv/index.html", "", "hello from the image\n")?;
-    let memory = board.ssh("cat /proc/meminfo", "")?;
-    let memory = text(&memory.stdout)
-        .lines()
-        .find(|line| line.starts_with("MemAvailable:"))
-        .unwrap_or_default()
-        .to_owned();
+    let available = board.kib("/proc/meminfo", "MemAvailable:")?;
+    let init = board.kib("/proc/1/smaps_rollup", "Pss:")?;
     // Two pods run: that they end is part of going down.
     board.ssh("nodlet poweroff", "")?;
     board.wait_for("the board to go off", |board| Ok(board.emulator.try_wait()?.is_some()))?;
-    eprintln!("{}: pods ran and the board went off; seen running after {booted:.1?}; {memory}", profile.name);
+    eprintln!(
+        "{}: pods ran and the board went off; the first was seen running after {booted:.1?}; of {} MiB, \
+         {available} KiB were available; process 1 took {init} KiB",
+        profile.name, qemu.memory_mib
+    );
     Ok(())
 }
 
@@ -155,6 +167,15 @@ impl Board {
             let _ = std::io::Write::write_all(&mut stdin, input.as_bytes());
         }
         Ok(ssh.wait_with_output()?)
+    }
+
+    /// The number of a line of a file of the board, in KiB.
+    fn kib(&self, file: &str, line: &str) -> Result<u64, Failure> {
+        let output = text(&self.ssh(&format!("cat {file}"), "")?.stdout);
+        let found = output.lines().find_map(|found| found.strip_prefix(line)?.split_whitespace().next());
+        found
+            .and_then(|number| number.parse().ok())
+            .ok_or_else(|| self.failed(&format!("{file} has no line {line}: {output:?}")))
     }
 
     /// Runs a command line on the board and compares what it writes.

@@ -4,7 +4,9 @@
 //! first gets what the tests need and this machine lacks.
 
 use crate::toolchain::{self, Part};
-use crate::{Failure, Outcome, cargo, gates, go, guest, images, project, run as run_command, setup, usage};
+use crate::{
+    Failure, Outcome, boards, cargo, gates, go, guest, images, project, run as run_command, setup, usage,
+};
 
 /// A step: its name, what it looks at, and the function.
 type Step = (&'static str, &'static str, fn() -> Outcome);
@@ -16,6 +18,7 @@ const STEPS: &[Step] = &[
     ("containers", "the tests with real containers", containers),
     ("gates", "what the binary for boards costs, against its budgets", gates::check),
     ("guest", "the tests that need a kernel of their own, in QEMU", guest::check),
+    ("boards", "an emulated board with this machine's processor, over SSH", boards::check),
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {

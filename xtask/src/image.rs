@@ -58,6 +58,10 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         let known = profile::known()?.join(", ");
         return Err(Failure(format!("{}; profiles are {known}", misused("image").0)));
     };
+    // Asked first: nobody should learn it after minutes.
+    for file in contents.pods.iter().chain(&contents.archives).chain(&contents.ssh_keys) {
+        File::open(file).map_err(|error| format!("failed to open {}: {error}", file.display()))?;
+    }
     let image = build(&profile, &contents)?;
     for file in [&image.kernel, &image.initramfs, &image.command_line] {
         println!("{}: {} bytes", file.display(), fs::metadata(file)?.len());
@@ -121,6 +125,9 @@ fn add_system<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
     for (link, target) in [("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib")] {
         cpio.link(link, target)?;
     }
+    if profile.debian == "amd64" {
+        cpio.link("lib64", "usr/lib64")?;
+    }
     for package in PACKAGES {
         let files = debian::package(package, &profile.debian)?;
         add_package(cpio, &files, &files)?;
@@ -154,7 +161,7 @@ fn add_package<W: Write>(cpio: &mut Cpio<W>, root: &Path, directory: &Path) -> O
         }
         // Of before /usr was merged.
         let place = match name.split_once('/') {
-            Some((top @ ("bin" | "sbin" | "lib"), rest)) => format!("/usr/{top}/{rest}"),
+            Some((top @ ("bin" | "sbin" | "lib" | "lib64"), rest)) => format!("/usr/{top}/{rest}"),
             Some(_) | None => format!("/{name}"),
         };
         let metadata = fs::symlink_metadata(&path)?;

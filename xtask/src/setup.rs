@@ -24,6 +24,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("debootstrap", "debootstrap"),
     ("ip", "iproute2"),
     ("openssl", "openssl"),
+    ("ssh", "openssh-client"),
 ];
 
 pub(crate) fn run(_: &[String]) -> Outcome {

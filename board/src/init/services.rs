@@ -95,6 +95,11 @@ impl Service {
         };
     }
 
+    /// The board goes down: it is not started again.
+    pub(super) fn leave(&mut self) {
+        self.state = State::Absent;
+    }
+
     /// Its process ended with `status`, a code or 128 and a signal.
     pub(super) fn ended(&mut self, status: i32, now: Instant) {
         let State::Runs { since, .. } = self.state else { return };

@@ -11,13 +11,15 @@ use std::time::Duration;
 use crate::cgroup::PodCgroup;
 use crate::paths::Paths;
 use crate::sources::Wanted;
+use crate::storage::Storage;
 use crate::{log_files, volume};
 
 use super::{EngineError, Shell};
 
 /// Removes what pods of earlier boots left on disk that no source wants any more.
 pub(super) fn sweep(shell: &Rc<Shell>, wanted: &BTreeSet<String>) {
-    let (paths, records) = (shell.paths.clone(), shell.records.clone());
+    let (paths, fault, images) = (shell.paths.clone(), shell.fault.clone(), shell.images.clone());
+    let records = shell.records.clone();
     let wanted = wanted.clone();
     let swept = shell.storage.run(move || {
         // Half-written files of an agent that died: nobody reads names like these.
@@ -31,8 +33,20 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &BTreeSet<String>) {
             }
         }
         let mut uids: BTreeSet<String> = records.uids().into_iter().collect();
-        uids.extend(names(&paths.pods()));
-        uids.retain(|uid| !wanted.contains(uid));
+        uids.extend(names(&paths.pods()).into_iter().filter(|name| !name.starts_with(DOOMED)));
+        for uid in uids.difference(&wanted) {
+            let removed = set_aside(&paths, uid)
+                .and_then(|()| crate::store::remove(&records.ephemeral_path_of(uid), &*fault))
+                .and_then(|()| {
+                    let kept = records.kept_path_of(uid);
+                    if kept.exists() { crate::store::remove(&kept, &*fault) } else { Ok(()) }
+                })
+                .and_then(|()| crate::store::remove(&records.path_of(uid), &*fault))
+                .and_then(|()| images.release(uid).map_err(io::Error::other));
+            if let Err(error) = removed {
+                log::error!("failed to remove what pod {uid} left: {error}");
+            }
+        }
         // What was left behind of a status, whole or half-written, by an agent that died.
         for name in names(&paths.statuses()) {
             let is_known = name.strip_suffix(".json").is_some_and(|uid| wanted.contains(uid));
@@ -46,38 +60,41 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &BTreeSet<String>) {
             }
         }
         remove_logs(&paths, |uid| wanted.contains(uid));
-        uids
+        let doomed = names(&paths.pods()).into_iter().filter(|name| name.starts_with(DOOMED));
+        doomed.map(|name| paths.pods().join(name)).collect::<Vec<PathBuf>>()
     });
     let shell = shell.clone();
     shell.clone().spawn(async move {
-        for uid in swept.await {
-            sweep_pod(&shell, uid).await;
+        for directory in swept.await {
+            if let Err(error) = shell.remove_tree(directory.clone()).await {
+                log::error!("failed to remove {}: {error}", directory.display());
+            }
         }
     });
 }
 
-/// Removes what a pod left: last what would let it be found again.
-async fn sweep_pod(shell: &Shell, uid: String) {
-    let (records, fault, images) = (shell.records.clone(), shell.fault.clone(), shell.images.clone());
-    let label = uid.clone();
-    let removed = match shell.remove_tree(shell.paths.pod(&uid)).await {
-        Ok(()) => {
-            let rest = move || {
-                crate::store::remove(&records.ephemeral_path_of(&uid), &*fault)?;
-                let kept = records.kept_path_of(&uid);
-                if kept.exists() {
-                    crate::store::remove(&kept, &*fault)?;
-                }
-                crate::store::remove(&records.path_of(&uid), &*fault)?;
-                images.release(&uid).map_err(io::Error::other)
-            };
-            shell.storage.run(rest).await
-        }
-        failed => failed,
-    };
-    if let Err(error) = removed {
-        log::error!("failed to remove what pod {label} left: {error}");
+/// Begins the names of directories of pods that are gone, beside those of pods. Their removal takes
+/// as long as their containers decided; a pod with the same uid can begin meanwhile.
+const DOOMED: &str = ".doomed-";
+
+/// Gives the directory of a pod a name by which no pod finds it.
+fn set_aside(paths: &Paths, uid: &str) -> io::Result<()> {
+    let directory = paths.pod(uid);
+    let aside = |number: u32| paths.pods().join(format!("{DOOMED}{uid}-{number}"));
+    let free = (0..).map(aside).find(|path| fs::symlink_metadata(path).is_err());
+    match free.map_or(Ok(()), |free| fs::rename(&directory, free)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // Before the record goes: without it, what is left must not look like a pod's.
+        Ok(()) => fs::File::open(paths.pods())?.sync_all(),
+        Err(error) => Err(error),
     }
+}
+
+/// Removes a directory of a pod with all that its containers left there, in parts: others have their
+/// turns between them. May be interrupted and begun again.
+pub(super) fn remove_tree(storage: &Storage, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
+    let mut removal = volume::Removal::new(path);
+    storage.run_in_parts(move || removal.part())
 }
 
 /// Removes the logs of all pods but those that `keep` names by uid.
@@ -137,11 +154,9 @@ impl Shell {
         }
     }
 
-    /// Removes a directory of a pod with all that its containers left there. May be interrupted and
-    /// begun again.
+    /// [`remove_tree`] on the storage thread of the agent.
     pub(super) fn remove_tree(&self, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
-        let mut removal = volume::Removal::new(path);
-        self.storage.run_in_parts(move || removal.part())
+        remove_tree(&self.storage, path)
     }
 
     pub(super) async fn empty(&self, uid: &str, cgroups: &[PodCgroup]) {
@@ -173,7 +188,7 @@ impl Shell {
         self.network.borrow_mut().remove().map_err(EngineError::Network)?;
         self.cgroups.remove_all().map_err(EngineError::Cgroups)?;
         let paths = self.paths.clone();
-        // Where the sweep works, too: what it has begun is done before this begins.
+        // What the sweep has not removed yet goes with everything else.
         self.storage
             .run(move || {
                 remove_logs(&paths, |_| false);

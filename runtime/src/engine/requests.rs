@@ -166,6 +166,13 @@ impl Engine {
             }
             (Some(old), false) => {
                 let old = old.clone();
+                // What is changed back to what runs is that again, and nothing waits any more.
+                if let Some(runs) = self.told.get(&name).filter(|runs| runs.pod.uid != old.pod.uid) {
+                    let updated = self.as_update_of(&runs.clone(), manifest.clone())?;
+                    if updated.pod.uid == runs.pod.uid {
+                        return Ok((updated, Applied::Configured));
+                    }
+                }
                 // Whoever applies another image to a pod that is over wants it to run.
                 let is_over = self.node.index_of(&old.pod.uid).and_then(|index| self.node.pod(index));
                 let is_over = is_over.is_some_and(PodState::is_over);
@@ -311,6 +318,10 @@ impl Engine {
                         Ok(()) => {
                             engine.read_sources();
                             engine.set_deleting(uid, false);
+                            if engine.shell.uid(index).is_some_and(|ends| ends != *uid) {
+                                // The replacement, which has not begun.
+                                engine.observe(Observation::Unwanted { uid: uid.clone(), grace: None });
+                            }
                             engine.stop(index, &name, grace)
                         }
                         Err(error) => {
@@ -352,7 +363,11 @@ impl Engine {
         let wanted = self.shell.wanted(index).ok_or_else(|| Status::not_found("pods", name))?;
         preconditions.check("Pod", name, &self.current(index, namespace, name)?)?;
         let told = self.told.get(&(Rc::from(namespace), Rc::from(name)));
-        let told = told.filter(|told| told.pod.uid == wanted.pod.uid).cloned();
+        // An applied replacement that waits for the end of the pod is deleted with it, unless the
+        // client means the one that ends.
+        let replaces =
+            |told: &Wanted| told.source == self.applied_path(namespace, name) && preconditions.uid.is_none();
+        let told = told.filter(|told| told.pod.uid == wanted.pod.uid || replaces(told)).cloned();
         match &told {
             Some(told) if told.source != self.applied_path(namespace, name) => {
                 let file = told.source.display();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
 use nodlet_rootfs::{Digest, Image, Reference, assemble};
@@ -23,7 +23,7 @@ use crate::supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 use crate::time::{Anchor, Instant, Moment};
 
 use super::sandbox::Sandbox;
-use super::{Shell, ephemeral, log_name};
+use super::{Shell, ephemeral, leave, log_name};
 
 /// What the shell holds of a run.
 pub(super) struct Run {
@@ -526,16 +526,20 @@ impl Shell {
         let (paths, number) = (self.paths.clone(), attempt.number);
         let (namespace, pod) = (wanted.pod.namespace.to_string(), wanted.pod.name.to_string());
         let uid = wanted.pod.uid.0.to_string();
-        let layer = self.remove_tree(container_config::run_directory(&paths, &uid, &name, number));
+        let runs = container_config::run_directory(&paths, &uid, &name, number);
+        let earlier = self.storage.run(move || earlier_runs(&runs, number));
         let logs = self
             .storage
             .run(move || log_files::remove_earlier_runs(&paths, (&namespace, &pod, &uid), &name, number));
         let label = log_name(&wanted, attempt);
+        let storage = self.storage.clone();
         self.spawn(async move {
-            for removed in [logs.await, layer.await] {
-                if let Err(error) = removed {
-                    log::error!("failed to remove what {label} left: {error}");
-                }
+            let mut removed = vec![logs.await];
+            for directory in earlier.await {
+                removed.push(leave::remove_tree(&storage, directory).await);
+            }
+            for error in removed.into_iter().filter_map(Result::err) {
+                log::error!("failed to remove what {label} left: {error}");
             }
         });
     }
@@ -557,4 +561,12 @@ impl Shell {
             let _ = news.send(super::News::Seen(pod, seen)).await;
         });
     }
+}
+
+/// The directories of the run with `number`, whose own is `directory`, and of runs before it: an agent
+/// that died may have left some.
+fn earlier_runs(directory: &Path, number: u32) -> Vec<PathBuf> {
+    let Some(runs) = directory.parent() else { return Vec::new() };
+    let is_earlier = |name: &String| name.parse::<u32>().is_ok_and(|found| found <= number);
+    leave::names(runs).into_iter().filter(is_earlier).map(|name| runs.join(name)).collect()
 }

@@ -482,11 +482,11 @@ fn escapes(user: u32, words: &[&str]) -> String {
     command.args(["--exact", CHILD, "escape"]).args(words).current_dir(&staging);
     // As a shell passes on what it was given.
     let secret = File::open("/etc/passwd").unwrap();
-    nix::fcntl::fcntl(
-        std::os::fd::AsRawFd::as_raw_fd(&secret),
-        nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()),
-    )
-    .unwrap();
+    // With a number that nothing the process opens itself is given.
+    let secret = std::os::fd::AsRawFd::as_raw_fd(&secret);
+    let secret = nix::fcntl::fcntl(secret, nix::fcntl::FcntlArg::F_DUPFD(700)).unwrap();
+    // SAFETY: the call returned a new descriptor that nobody else owns.
+    let secret = unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(secret) };
     command.arg(format!("inherited={}", std::os::fd::AsRawFd::as_raw_fd(&secret)));
     if words.contains(&"directory") {
         command.arg(format!("input={}", input.display()));
