@@ -13,12 +13,15 @@ use nodlet_tests::manifest;
 
 use crate::image::{self, Contents, DeviceImage};
 use crate::profile::{self, Profile, Qemu};
-use crate::{Failure, Outcome, cross, demo_image, line_of, run as run_command, work};
+use crate::{Failure, Outcome, cross, demo_image, line_of, misused, run as run_command, work};
 
 /// An emulated board is some twenty times slower than a real one, and this machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
+    if arguments.iter().any(|argument| argument.starts_with('-')) {
+        return Err(misused("boards"));
+    }
     let names = if arguments.is_empty() { profile::known()? } else { arguments.to_vec() };
     for name in names {
         let profile = profile::get(&name)?;
