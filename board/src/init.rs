@@ -14,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::reboot::{RebootMode, reboot, set_cad_enabled};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
 mod config;
@@ -102,6 +102,24 @@ fn start(job: fn() -> u8) -> Option<Pid> {
     }
 }
 
+/// Takes the exit status of one child that has ended: its code, or 128 and the signal. Not through
+/// nix, which returns no child for a real-time signal: that service would never be started again.
+fn reap_one() -> Option<(Pid, i32)> {
+    let mut status = 0;
+    // SAFETY: the kernel writes one int.
+    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+    (pid > 0).then(|| (Pid::from_raw(pid), exit_code(status)))
+}
+
+fn exit_code(status: i32) -> i32 {
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) }
+}
+
+/// Whether no child is left, alive or dead.
+fn has_no_child() -> bool {
+    waitpid(None, Some(WaitPidFlag::WNOHANG)) == Err(nix::Error::ECHILD)
+}
+
 /// All that process 1 knows.
 struct Init {
     signals: SignalFd,
@@ -126,14 +144,7 @@ impl Init {
 
     /// Takes the exit status of every child that has ended.
     fn reap(&mut self) {
-        loop {
-            let (pid, status) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, code)) => (pid, code),
-                Ok(WaitStatus::Signaled(pid, signal, _)) => (pid, 128 + signal as i32),
-                // ECHILD, or a signal that nix does not know: `waitpid` has reaped that child.
-                Ok(WaitStatus::StillAlive) | Err(nix::Error::ECHILD) => return,
-                Ok(_) | Err(_) => continue,
-            };
+        while let Some((pid, status)) = reap_one() {
             if self.set_up == Some(pid) {
                 self.set_up = None;
             }
@@ -204,7 +215,7 @@ impl Init {
             [(Signal::SIGTERM, PROCESSES_END_WITHIN), (Signal::SIGKILL, PROCESSES_END_WITHIN)]
         {
             let _ = kill(Pid::from_raw(-1), signal);
-            self.wait_for(within, |_| waitpid(None, Some(WaitPidFlag::WNOHANG)) == Err(nix::Error::ECHILD));
+            self.wait_for(within, |_| has_no_child());
         }
         machine::unmount();
         say(format_args!("{}", if mode == RebootMode::RB_AUTOBOOT { "rebooting" } else { "powering off" }));
@@ -219,4 +230,20 @@ fn take_console() -> io::Result<()> {
         nix::unistd::dup2(console.as_raw_fd(), stream)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::exit_code;
+
+    #[test]
+    fn every_way_to_end_has_an_exit_code() {
+        for code in 0..256 {
+            assert_eq!(exit_code(code << 8), code);
+        }
+        // Real-time signals, too.
+        for signal in 1..65 {
+            assert_eq!(exit_code(signal), 128 + signal);
+        }
+    }
 }
