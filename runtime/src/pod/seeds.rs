@@ -276,7 +276,13 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
                 let grace = chance.percent(50).then(|| secs(chance.below(40)));
                 sim.unwant(&uids[which], grace);
             }
-            4 if known == Some(true) && chance.percent(50) => sim.force_away(&uids[which]),
+            4 if known == Some(true) && chance.percent(50) => {
+                sim.force_away(&uids[which]);
+                // The next agent has to know that it is gone, while it still ends.
+                if interruptions && chance.percent(40) {
+                    sim.restart_agent();
+                }
+            }
             4 if known == Some(false) => sim.unwant(&uids[which], Some(secs(chance.below(5)))),
             5 if known.is_some() => {
                 sim.lose_sandbox(&uids[which]);

@@ -74,9 +74,10 @@ impl Sim {
     /// The core is about to hear that a hook is over.
     pub(super) fn hook_was_told(&mut self, index: PodIndex, attempt: Attempt, kind: HookKind, failed: bool) {
         let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index)) else { return };
-        world.order.hooked(attempt, kind, failed);
+        // The news may be late: the next run of the container is not judged by it.
         if let Some(process) = world.alive.get_mut(&attempt) {
             process.hooks.open.retain(|open| *open != kind);
+            world.order.hooked(attempt, kind, failed);
         }
     }
 
