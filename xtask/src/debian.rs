@@ -82,12 +82,12 @@ fn fetch(wanted: &str, processor: &str, dir: &Path) -> Outcome {
 }
 
 /// apt with a directory of its own.
-struct Apt {
+pub(crate) struct Apt {
     dir: PathBuf,
 }
 
 impl Apt {
-    fn new(dir: &Path, processor: &str) -> Result<Apt, Failure> {
+    pub(crate) fn new(dir: &Path, processor: &str) -> Result<Apt, Failure> {
         let _ = fs::remove_dir_all(dir);
         fs::create_dir_all(dir.join("lists/partial"))?;
         let sources = format!(
@@ -110,7 +110,12 @@ impl Apt {
         Ok(Apt { dir: dir.to_owned() })
     }
 
-    fn command(&self, program: &str) -> Command {
+    /// Where it puts what it fetches.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.arg("-qq").arg("--config-file").arg(self.dir.join("apt.conf"));
         command

@@ -26,6 +26,7 @@ mod long;
 mod musl;
 mod patched;
 mod profile;
+mod programs;
 mod schema;
 mod setup;
 mod sizes;

@@ -1,0 +1,151 @@
+//! Programs of Debian that a task runs and this machine may lack, such as QEMU and SSH: unpacked with
+//! all that they need into `.work/programs`, without root's rights and without installing anything.
+//!
+//! A program that is unpacked runs with the loader and the C library of its own packages.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::debian::{Apt, only};
+use crate::{Failure, Outcome, run as run_command, work};
+
+/// Makes `program` one that can be run by its name: where the machine has none, `package` is unpacked,
+/// and `PATH` of this process is extended.
+pub(crate) fn provide(program: &str, package: &str) -> Outcome {
+    if on_path(program) {
+        return Ok(());
+    }
+    let bin = work("programs/bin")?;
+    if !bin.join(program).exists() {
+        let root = work("programs")?.join(package);
+        if !root.is_dir() {
+            eprintln!("{program} is not installed: unpacking Debian's {package} into {}", root.display());
+            unpack(package, &root)?;
+        }
+        write_wrapper(&bin.join(program), &root, program)?;
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path = env::join_paths([bin].into_iter().chain(env::split_paths(&path)))?;
+    // SAFETY: tasks have one thread until they start others, and this is called before that.
+    unsafe { env::set_var("PATH", path) };
+    Ok(())
+}
+
+fn on_path(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// Debian's name of this machine's processor, and where its libraries and its loader lie.
+fn host() -> Result<(&'static str, &'static str, &'static str), Failure> {
+    match env::consts::ARCH {
+        "x86_64" => Ok(("amd64", "usr/lib/x86_64-linux-gnu", "ld-linux-x86-64.so.2")),
+        "aarch64" => Ok(("arm64", "usr/lib/aarch64-linux-gnu", "ld-linux-aarch64.so.1")),
+        other => Err(Failure(format!("programs are unpacked on x86_64 and aarch64 only, not on {other}"))),
+    }
+}
+
+/// Fetches a package with all that it depends on, and unpacks it to `root`.
+fn unpack(package: &str, root: &Path) -> Outcome {
+    let (processor, _, _) = host()?;
+    let apt = Apt::new(&work("programs")?.join("apt"), processor)?;
+    run_command(apt.command("apt-get").arg("update"))?;
+    run_command(apt.command("apt-get").args([
+        "--option",
+        "Debug::NoLocking=1",
+        "--yes",
+        "--download-only",
+        "--no-install-recommends",
+        "install",
+        package,
+    ]))?;
+    // Aside and then in place: what is there is whole.
+    let aside = root.with_extension("new");
+    let _ = fs::remove_dir_all(&aside);
+    fs::create_dir_all(&aside)?;
+    let archives = apt.dir().join("archives");
+    // Fails by name if apt has put them elsewhere.
+    only(&archives, package)?;
+    for entry in fs::read_dir(archives)? {
+        let archive = entry?.path();
+        if archive.extension().is_some_and(|extension| extension == "deb") {
+            run_quietly(Command::new("dpkg-deb").arg("--extract").arg(&archive).arg(&aside))?;
+        }
+    }
+    fs::rename(&aside, root)?;
+    Ok(fs::remove_dir_all(apt.dir())?)
+}
+
+/// There is one for each of a hundred packages: not shown.
+fn run_quietly(command: &mut Command) -> Outcome {
+    let output = command.output().map_err(|error| format!("failed to run dpkg-deb: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(Failure(format!("dpkg-deb: {}", String::from_utf8_lossy(&output.stderr)))),
+    }
+}
+
+fn write_wrapper(wrapper: &Path, root: &Path, program: &str) -> Outcome {
+    let found = ["usr/bin", "usr/sbin"].map(|directory| root.join(directory).join(program));
+    let file = found
+        .iter()
+        .find(|file| file.is_file())
+        .ok_or_else(|| Failure(format!("{} has no program {program}", root.display())))?;
+    let (_, libraries, loader) = host()?;
+    let libraries = root.join(libraries);
+    // QEMU looks for its files beside its program, which is the loader here.
+    let data = root.join("usr/share/qemu");
+    let options = if data.is_dir() { format!(" -L {}", quoted(&data)) } else { String::new() };
+    let text = format!(
+        "#!/bin/sh\nexec {} --library-path {} {}{options} \"$@\"\n",
+        quoted(&libraries.join(loader)),
+        quoted(&libraries),
+        quoted(file)
+    );
+    let aside = wrapper.with_extension("new");
+    fs::write(&aside, text)?;
+    fs::set_permissions(&aside, fs::Permissions::from_mode(0o755))?;
+    Ok(fs::rename(&aside, wrapper)?)
+}
+
+/// As one word of a shell.
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_machine_has_is_used_as_it_is() {
+        assert!(on_path("sh") && !on_path("no-such-program"));
+        let before = env::var_os("PATH");
+        provide("sh", "no-such-package").expect("there is a shell");
+        assert_eq!(env::var_os("PATH"), before);
+    }
+
+    #[test]
+    fn a_wrapper_runs_the_program_with_libraries_of_its_own() {
+        let root = work("test-programs/it's a root").expect("a directory");
+        let (_, libraries, loader) = host().expect("a machine that nodlet is built on");
+        fs::create_dir_all(root.join(libraries)).expect("a directory");
+        fs::create_dir_all(root.join("usr/bin")).expect("a directory");
+        // A loader that says what it was asked for.
+        let loader = root.join(libraries).join(loader);
+        fs::write(&loader, "#!/bin/sh\necho \"$1|$3|$4\"\n").expect("written");
+        fs::set_permissions(&loader, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        fs::write(root.join("usr/bin/tool"), "").expect("written");
+        let wrapper = root.join("tool");
+        write_wrapper(&wrapper, &root, "tool").expect("it can be written");
+        let output = Command::new(&wrapper).arg("an argument").output().expect("it runs");
+        let expected = format!("--library-path|{}|an argument\n", root.join("usr/bin/tool").display());
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+        let Err(Failure(why)) = write_wrapper(&wrapper, &root, "other") else { panic!("there is none") };
+        assert!(why.contains("has no program other"), "{why}");
+        fs::remove_dir_all(root.parent().expect("it has one")).expect("it is ours");
+    }
+}
