@@ -56,8 +56,14 @@ fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     demo_for(profile)?.write_oci_archive(&archive)?;
     let pod = directory.join("baked.yaml");
     fs::write(&pod, manifest::pod("baked", "print baked then sleep"))?;
-    let contents =
-        Contents { pods: vec![pod], archives: vec![archive], ssh_keys: vec![key.with_extension("pub")] };
+    let config = directory.join("nodlet.conf");
+    fs::write(&config, "# Made for this test.\nname = gate-17\nlabel = site=hall-3\n")?;
+    let contents = Contents {
+        pods: vec![pod],
+        archives: vec![archive],
+        ssh_keys: vec![key.with_extension("pub")],
+        config: Some(config),
+    };
     let image = image::build(profile, &contents)?;
     let mut board = Board::boot(qemu, &image, &directory, &key)?;
     board.wait_for("the pod of the image to run", |board| {
@@ -66,6 +72,8 @@ fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     })?;
     let booted = board.begun.elapsed();
     board.expect("nodlet logs baked", "", "baked\n")?;
+    board.expect("cat /proc/sys/kernel/hostname", "", "gate-17\n")?;
+    board.expect("nodlet get nodes -l site=hall-3 -o name", "", "node/gate-17\n")?;
     board.expect(
         "nodlet apply -f -",
         &manifest::pod("pushed", "print pushed then sleep"),

@@ -9,7 +9,12 @@ use std::process::Command;
 use crate::{Failure, Outcome, run as run_command, work};
 
 /// With Linux 6.12, which mounts EROFS from a file.
-const SUITE: &str = "trixie";
+const CODENAME: &str = "trixie";
+
+/// The names of that suite in Debian's archive, as tried one after the other. A mirror that is being
+/// synchronised may have a signed list under one name that does not match its packages, and one that
+/// does under the other.
+const SUITES: &[&str] = &[CODENAME, "stable"];
 
 /// The files of a package for a processor, as Debian calls both, fetched if they are not here yet.
 pub(crate) fn package(name: &str, processor: &str) -> Result<PathBuf, Failure> {
@@ -64,8 +69,7 @@ fn archive_among(targets: &str) -> Option<&str> {
 }
 
 fn fetch(wanted: &str, processor: &str, dir: &Path) -> Outcome {
-    let apt = Apt::new(&work("kernel")?.join("apt"), processor)?;
-    run_command(apt.command("apt-get").arg("update"))?;
+    let apt = Apt::updated(&work("kernel")?.join("apt"), processor)?;
     let needs = apt.command("apt-cache").args(["depends", wanted]).output()?;
     let needs = String::from_utf8_lossy(&needs.stdout).into_owned();
     // A kernel's package without a release is empty and needs the one of the newest.
@@ -87,11 +91,37 @@ pub(crate) struct Apt {
 }
 
 impl Apt {
-    pub(crate) fn new(dir: &Path, processor: &str) -> Result<Apt, Failure> {
+    /// With the lists of packages for a processor, of the first suite whose lists apt can verify.
+    pub(crate) fn updated(dir: &Path, processor: &str) -> Result<Apt, Failure> {
+        let mut failures = Vec::new();
+        for suite in SUITES {
+            let apt = Apt::new(dir, processor, suite)?;
+            match run_command(apt.command("apt-get").arg("update")).and_then(|()| apt.require_codename()) {
+                Ok(()) => return Ok(apt),
+                Err(Failure(why)) => failures.push(format!("suite {suite}: {why}")),
+            }
+        }
+        Err(Failure(failures.join("; ")))
+    }
+
+    /// Rejects another release of Debian: `stable` is the name of the next one later.
+    fn require_codename(&self) -> Outcome {
+        let lists = self.dir.join("lists");
+        for entry in fs::read_dir(&lists)? {
+            let file = entry?.path();
+            if file.to_string_lossy().ends_with("Release") {
+                let release = fs::read_to_string(&file)?;
+                return require_codename(&release);
+            }
+        }
+        Err(Failure(format!("{} has no release file", lists.display())))
+    }
+
+    fn new(dir: &Path, processor: &str, suite: &str) -> Result<Apt, Failure> {
         let _ = fs::remove_dir_all(dir);
         fs::create_dir_all(dir.join("lists/partial"))?;
         let sources = format!(
-            "Types: deb\nURIs: {}\nSuites: {SUITE}\nComponents: main\n\
+            "Types: deb\nURIs: {}\nSuites: {suite}\nComponents: main\n\
              Architectures: {processor}\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n",
             mirror()?
         );
@@ -122,9 +152,25 @@ impl Apt {
     }
 }
 
+fn require_codename(release: &str) -> Outcome {
+    let codename = release.lines().find_map(|line| line.strip_prefix("Codename: "));
+    match codename.map(str::trim) {
+        Some(CODENAME) => Ok(()),
+        other => Err(Failure(format!("its codename is {}, not {CODENAME}", other.unwrap_or("missing")))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_release_of_debian_under_the_same_name_is_rejected() {
+        require_codename("Suite: stable\nCodename: trixie\n").unwrap();
+        let why = require_codename("Suite: stable\nCodename: forky\n").unwrap_err().0;
+        assert!(why.contains("codename is forky, not trixie"), "{why}");
+        assert!(require_codename("Suite: stable\n").unwrap_err().0.contains("missing"));
+    }
 
     #[test]
     fn debians_archive_is_found_among_other_sources() {

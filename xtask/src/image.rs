@@ -35,6 +35,8 @@ pub(crate) struct Contents {
     pub(crate) archives: Vec<PathBuf>,
     /// Public keys of those who may log in as root.
     pub(crate) ssh_keys: Vec<PathBuf>,
+    /// The identity of one board: `/boot/nodlet.conf`.
+    pub(crate) config: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
@@ -43,6 +45,10 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let mut profile = None;
     while let Some(word) = words.next() {
         let list = match word.as_str() {
+            "--config" => {
+                contents.config = Some(words.next().ok_or("--config needs a file")?.into());
+                continue;
+            }
             "--pod" => &mut contents.pods,
             "--oci" => &mut contents.archives,
             "--ssh-key" => &mut contents.ssh_keys,
@@ -59,7 +65,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         return Err(Failure(format!("{}; profiles are {known}", misused("image").0)));
     };
     // Asked first: nobody should learn it after minutes.
-    for file in contents.pods.iter().chain(&contents.archives).chain(&contents.ssh_keys) {
+    let files = contents.pods.iter().chain(&contents.archives).chain(&contents.ssh_keys);
+    for file in files.chain(&contents.config) {
         File::open(file).map_err(|error| format!("failed to open {}: {error}", file.display()))?;
     }
     let image = build(&profile, &contents)?;
@@ -241,6 +248,10 @@ fn add_contents<W: Write>(cpio: &mut Cpio<W>, contents: &Contents, baked: &Path)
     }
     if baked.is_dir() {
         add_tree(cpio, baked, "usr/lib/nodlet/images")?;
+    }
+    if let Some(file) = &contents.config {
+        let text = fs::read(file).map_err(|error| format!("failed to read {}: {error}", file.display()))?;
+        cpio.file("/boot/nodlet.conf", 0o600, &text)?;
     }
     let mut keys = String::new();
     for file in &contents.ssh_keys {

@@ -104,7 +104,7 @@ const TASKS: &[Task] = &[
     ),
     (
         "image",
-        "PROFILE [--pod FILE]... [--oci FILE]... [--ssh-key FILE]...",
+        "PROFILE [--pod FILE]... [--oci FILE]... [--ssh-key FILE]... [--config FILE]",
         "what a board of board/profiles boots, with pods and images in it, into .work/boards/PROFILE",
         image::run,
     ),

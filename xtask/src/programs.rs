@@ -51,8 +51,7 @@ fn host() -> Result<(&'static str, &'static str, &'static str), Failure> {
 /// Fetches a package with all that it depends on, and unpacks it to `root`.
 fn unpack(package: &str, root: &Path) -> Outcome {
     let (processor, _, _) = host()?;
-    let apt = Apt::new(&work("programs")?.join("apt"), processor)?;
-    run_command(apt.command("apt-get").arg("update"))?;
+    let apt = Apt::updated(&work("programs")?.join("apt"), processor)?;
     run_command(apt.command("apt-get").args([
         "--option",
         "Debug::NoLocking=1",

@@ -22,7 +22,7 @@ pub(super) struct Board {
 }
 
 /// A link with a fixed address.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Link {
     /// As the kernel names it.

@@ -13,7 +13,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nodlet_runtime::network::netlink::{Netlink, link_index};
 
 use super::config::{self, Link};
-use super::{say, services, take_console};
+use super::{identity, say, services, take_console};
 
 /// File systems of the kernel: kind, place, options.
 const MOUNTS: &[(&str, &str, &str)] = &[
@@ -82,7 +82,7 @@ pub(super) fn set_up() -> u8 {
             code = 1;
         }
     };
-    let board = config::read().unwrap_or_else(|error| {
+    let mut board = config::read().unwrap_or_else(|error| {
         note("know this board", Err(error));
         config::Board::default()
     });
@@ -96,6 +96,7 @@ pub(super) fn set_up() -> u8 {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => note("read the list of modules", Err(error)),
     }
+    note("keep the identity of this board", identity::apply(&mut board));
     note("set the host name", nix::unistd::sethostname(&board.name).map_err(io::Error::from));
     note("set the loopback link up", up("lo").map(drop));
     for link in &board.network {

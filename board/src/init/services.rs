@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 
-use super::{config, say};
+use super::{config, identity, say};
 
 /// The program of all roles.
 const NODLET: &str = "/usr/bin/nodlet";
@@ -18,9 +18,6 @@ const DROPBEAR: &str = "/usr/sbin/dropbear";
 
 /// The board's own SSH key, which is made at the first start.
 const HOST_KEY: &str = "/var/lib/nodlet/ssh/host_key";
-
-/// Who may log in: the place of `authorized_keys`.
-const AUTHORIZED: &str = "/etc/nodlet/ssh";
 
 /// The longest delay before a service that fails is started again.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
@@ -128,7 +125,9 @@ impl Service {
 /// Executes the agent.
 fn agent() -> u8 {
     let arguments = config::read().unwrap_or_default().agent;
-    failed("agent", &Command::new(NODLET).arg("agent").args(arguments).exec())
+    let mut agent = Command::new(NODLET);
+    agent.arg("agent").args(arguments).args(identity::agent_arguments());
+    failed("agent", &agent.exec())
 }
 
 /// Makes the host key if there is none, and executes the SSH server.
@@ -155,7 +154,7 @@ fn ssh() -> u8 {
         }
     }
     // In the foreground, with its log on the console, and with keys alone.
-    let arguments = ["-F", "-E", "-s", "-j", "-k", "-r", HOST_KEY, "-D", AUTHORIZED];
+    let arguments = ["-F", "-E", "-s", "-j", "-k", "-r", HOST_KEY, "-D", identity::AUTHORIZED];
     failed("dropbear", &Command::new(DROPBEAR).args(arguments).exec())
 }
 

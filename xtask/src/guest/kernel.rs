@@ -31,12 +31,13 @@ pub(crate) fn get(processor: &str) -> Result<Kernel, Failure> {
 /// The kernel of a Debian package for a processor, fetched if it is not here yet.
 pub(crate) fn of(package: &str, processor: &str) -> Result<Kernel, Failure> {
     let dir = debian::package(package, processor)?;
-    let image = only(&dir.join("boot"), "vmlinuz-")?;
+    // Debian's kernel for RISC-V is not compressed, and its name says so.
+    let image = only(&dir.join("boot"), "vmlinuz-").or_else(|_| only(&dir.join("boot"), "vmlinux-"))?;
     let release = image
         .file_name()
-        .and_then(|name| name.to_str()?.strip_prefix("vmlinuz-"))
-        .ok_or("a kernel's name is text")?
-        .to_owned();
+        .and_then(|name| name.to_str()?.split_once('-'))
+        .map(|(_, release)| release.to_owned())
+        .ok_or("a kernel's name is text")?;
     let mut files = BTreeMap::new();
     find_modules(&dir.join("usr/lib/modules").join(&release), &mut files)?;
     Ok(Kernel { release, image, files })

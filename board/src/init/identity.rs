@@ -1,0 +1,368 @@
+//! The identity of this board among boards with the same image: name, labels, SSH keys, network.
+//!
+//! Whoever makes the board puts the fragment `/boot/nodlet.conf` on its boot partition. A valid
+//! fragment is copied to the data partition, so that it stays in force without the boot partition. An
+//! invalid one is rejected as a whole, with the line, and the copy stays in force. A board without a
+//! fragment is named after its serial number or the address of its network card. See `docs/boards.md`.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::Ipv4Addr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use nodlet_runtime::manifest::{check_label, is_node_name};
+
+use super::config::{Board, Link};
+use super::say;
+
+/// What the manufacturer wrote.
+const FRAGMENT: &str = "/boot/nodlet.conf";
+
+/// The last valid fragment, on the data partition.
+const KEPT: &str = "/var/lib/nodlet/identity";
+
+/// The fragment in force, in RAM, for the services.
+const IN_FORCE: &str = "/run/identity";
+
+/// The keys of the image and of the identity, for the SSH server: a directory in RAM.
+pub(super) const AUTHORIZED: &str = "/run/ssh";
+
+/// The keys of the image.
+const AUTHORIZED_BY_IMAGE: &str = "/etc/nodlet/ssh/authorized_keys";
+
+/// A fragment is a few lines. More bytes are some other file.
+const MOST_BYTES: usize = 16 << 10;
+
+/// The longest host name of Linux.
+const LONGEST_NAME: usize = 63;
+
+/// What a fragment may say.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Identity {
+    name: Option<String>,
+    /// `KEY=VALUE`.
+    labels: Vec<String>,
+    ssh_keys: Vec<String>,
+    network: Vec<Link>,
+}
+
+/// Determines the identity, makes it the board's, and keeps it. The name of the board is always set;
+/// the result is what failed.
+pub(super) fn apply(board: &mut Board) -> io::Result<()> {
+    let (text, rejected) = choose(read(FRAGMENT), || read(KEPT));
+    if let Some(why) = &rejected {
+        say(format_args!("{FRAGMENT} is rejected: {why}; nothing of it is applied"));
+    }
+    let identity = text.as_deref().and_then(|text| parse(text).ok()).unwrap_or_default();
+    board.name = identity.name.unwrap_or_else(|| default_name(&board.name, Path::new("/")));
+    // A link that the identity configures is no longer the image's.
+    board.network.retain(|link| !identity.network.iter().any(|other| other.link == link.link));
+    board.network.extend(identity.network);
+    let mut keys = fs::read_to_string(AUTHORIZED_BY_IMAGE).unwrap_or_default();
+    for key in &identity.ssh_keys {
+        keys.push_str(key);
+        keys.push('\n');
+    }
+    fs::create_dir_all(AUTHORIZED)?;
+    replace(&Path::new(AUTHORIZED).join("authorized_keys"), &keys)?;
+    let Some(text) = text else { return Ok(()) };
+    replace(Path::new(IN_FORCE), &text)?;
+    // Written only if it differs: the same fragment wears no flash.
+    if read(KEPT).ok().flatten().as_deref() != Some(&text) {
+        replace(Path::new(KEPT), &text)?;
+    }
+    Ok(())
+}
+
+/// The arguments that the identity adds to those of `nodlet agent`.
+pub(super) fn agent_arguments() -> Vec<String> {
+    let identity = read(IN_FORCE).ok().flatten().and_then(|text| parse(&text).ok()).unwrap_or_default();
+    if identity.labels.is_empty() {
+        return Vec::new();
+    }
+    vec!["--node-labels".to_owned(), identity.labels.join(",")]
+}
+
+/// The text in force: the fragment if it is valid, else the one that was kept. And why the fragment is
+/// rejected, if it is.
+fn choose(
+    fragment: io::Result<Option<String>>,
+    kept: impl FnOnce() -> io::Result<Option<String>>,
+) -> (Option<String>, Option<String>) {
+    let rejected = match fragment {
+        Ok(Some(text)) => match parse(&text) {
+            Ok(_) => return (Some(text), None),
+            Err(why) => Some(why),
+        },
+        Ok(None) => None,
+        Err(error) => Some(error.to_string()),
+    };
+    // A copy that is damaged is worth nothing.
+    (kept().ok().flatten().filter(|text| parse(text).is_ok()), rejected)
+}
+
+/// The text of a file; `None` if there is no such file.
+fn read(file: &str) -> io::Result<Option<String>> {
+    let file = match File::open(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > MOST_BYTES {
+        return Err(io::Error::other("it has more than 16 KiB"));
+    }
+    String::from_utf8(bytes).map(Some).map_err(|_| io::Error::other("it is no text in UTF-8"))
+}
+
+/// Writes a file that is whole after a power cut: the old or the new one.
+fn replace(file: &Path, text: &str) -> io::Result<()> {
+    let new = file.with_extension("new");
+    if let Some(directory) = file.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let _ = fs::remove_file(&new);
+    let mut out = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    out.write_all(text.as_bytes())?;
+    out.sync_all()?;
+    fs::rename(&new, file)?;
+    file.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+}
+
+/// Reads `KEY = VALUE` lines. Empty lines and those that begin with `#` are skipped.
+fn parse(text: &str) -> Result<Identity, String> {
+    let mut identity = Identity::default();
+    // As an editor of Windows leaves the file: with a mark at its begin and CR before each LF.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if !line.is_empty() && !line.starts_with('#') {
+            identity.add(line).map_err(|why| format!("line {}: {why}", number + 1))?;
+        }
+    }
+    Ok(identity)
+}
+
+impl Identity {
+    fn add(&mut self, line: &str) -> Result<(), String> {
+        let (key, value) = line.split_once('=').ok_or("it must be KEY = VALUE")?;
+        let (key, value) = (key.trim(), value.trim());
+        if value.chars().any(char::is_control) {
+            return Err(format!("{key} has a control character"));
+        }
+        match key {
+            "name" if self.name.is_some() => Err("name is given twice".to_owned()),
+            "name" if value.len() > LONGEST_NAME || !is_node_name(value) => Err(format!(
+                "name {value:?} must be lower case letters, digits, '-' and '.', {LONGEST_NAME} at most"
+            )),
+            "name" => {
+                self.name = Some(value.to_owned());
+                Ok(())
+            }
+            "label" => {
+                let (label, of) = value.split_once('=').ok_or("it must be label = KEY=VALUE")?;
+                check_label(label, of).map_err(|why| format!("label {value:?} must be of {why}"))?;
+                self.labels.push(value.to_owned());
+                Ok(())
+            }
+            "ssh-key" => {
+                let mut words = value.split_whitespace();
+                let kind =
+                    words.next().is_some_and(|kind| kind.starts_with("ssh-") || kind.starts_with("ecdsa-"));
+                if !kind || !words.next().is_some_and(|key| key.starts_with("AAAA")) {
+                    return Err("ssh-key must be a public key, as ssh-ed25519 AAAA...".to_owned());
+                }
+                self.ssh_keys.push(value.to_owned());
+                Ok(())
+            }
+            "network" => {
+                let link = link(value).ok_or_else(|| {
+                    format!(
+                        "network {value:?} must be LINK ADDRESS/PREFIX or LINK ADDRESS/PREFIX via GATEWAY"
+                    )
+                })?;
+                if self.network.iter().any(|other| other.link == link.link) {
+                    return Err(format!("network of {} is given twice", link.link));
+                }
+                self.network.push(link);
+                Ok(())
+            }
+            "join-token" => Err("join-token: this version of nodlet joins no cluster".to_owned()),
+            _ => Err(format!("unknown key {key:?}; known are name, label, ssh-key and network")),
+        }
+    }
+}
+
+/// `LINK ADDRESS/PREFIX [via GATEWAY]`.
+fn link(value: &str) -> Option<Link> {
+    let words: Vec<&str> = value.split_whitespace().collect();
+    let (name, address, gateway) = match words.as_slice() {
+        [name, address] => (*name, *address, None),
+        [name, address, "via", gateway] => (*name, *address, Some(gateway.parse::<Ipv4Addr>().ok()?)),
+        _ => return None,
+    };
+    let (address, prefix) = address.split_once('/')?;
+    let prefix = prefix.parse().ok().filter(|prefix| *prefix <= 32)?;
+    // As long as the kernel allows.
+    let is_link = name.len() < 16 && !name.contains('/');
+    is_link.then_some(Link { link: name.to_owned(), address: address.parse().ok()?, prefix, gateway })
+}
+
+/// `PROFILE-SERIAL`, with the serial number of the board or else the address of its first network card;
+/// the profile alone if the board has neither.
+fn default_name(profile: &str, root: &Path) -> String {
+    let unique = ["proc/device-tree/serial-number", "sys/class/dmi/id/product_serial"]
+        .iter()
+        .find_map(|file| serial(&fs::read(root.join(file)).ok()?))
+        .or_else(|| hardware_address(&root.join("sys/class/net")));
+    let Some(unique) = unique else { return profile.to_owned() };
+    let name = format!("{profile}-{unique}");
+    if name.len() <= LONGEST_NAME && is_node_name(&name) { name } else { profile.to_owned() }
+}
+
+/// A serial number as part of a name; `None` for what stands there if nobody gave the board one.
+fn serial(bytes: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(bytes).to_ascii_lowercase();
+    let text = text.trim_matches(|of: char| of.is_whitespace() || of == '\0');
+    let is_none =
+        ["none", "not specified", "default string", "to be filled by o.e.m.", "system serial number"];
+    // All zeroes are none, too.
+    if is_none.contains(&text) || !text.bytes().any(|byte| byte.is_ascii_alphanumeric() && byte != b'0') {
+        return None;
+    }
+    let name: String = text.chars().map(|of| if of.is_ascii_alphanumeric() { of } else { '-' }).collect();
+    Some(name.trim_matches('-').to_owned())
+}
+
+/// The address of the first network card that has one of its own: a random one is another at each boot.
+fn hardware_address(links: &Path) -> Option<String> {
+    let mut names: Vec<_> = fs::read_dir(links).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    names.sort();
+    names.iter().find_map(|link| {
+        let is_own = fs::read_to_string(link.join("addr_assign_type")).ok()?.trim() == "0";
+        let is_card = link.join("device").exists();
+        let address: String = fs::read_to_string(link.join("address")).ok()?.trim().split(':').collect();
+        (is_own && is_card && address.bytes().any(|byte| byte != b'0')).then_some(address)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(name: &str) -> std::path::PathBuf {
+        let directory = std::env::temp_dir().join(format!("nodlet-identity-{name}-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        directory
+    }
+
+    #[test]
+    fn a_fragment_is_read() {
+        let text = "\u{feff}# Board 17\r\n\r\nname = gate-17\r\nlabel = site=hall-3\r\nlabel=line = 2\n\
+                    ssh-key = ssh-ed25519 AAAAC3Nz me@desk\nnetwork = eth0 192.168.1.17/24 via 192.168.1.1\n\
+                    network = eth1 10.0.0.1/8\n";
+        // The second label has spaces that labels may not have.
+        assert!(parse(text).unwrap_err().starts_with("line 5: label \"line = 2\" must be of labels"));
+        let identity = parse(&text.replace("line = 2", "line=2")).unwrap();
+        assert_eq!(identity.name.as_deref(), Some("gate-17"));
+        assert_eq!(identity.labels, ["site=hall-3", "line=2"]);
+        assert_eq!(identity.ssh_keys, ["ssh-ed25519 AAAAC3Nz me@desk"]);
+        let [first, second] = identity.network.as_slice() else { panic!("{identity:?}") };
+        assert_eq!(
+            (first.link.as_str(), first.prefix, first.gateway),
+            ("eth0", 24, Some([192, 168, 1, 1].into()))
+        );
+        assert_eq!((second.address, second.gateway), (Ipv4Addr::new(10, 0, 0, 1), None));
+    }
+
+    #[test]
+    fn nonsense_is_rejected_with_its_line_and_what_would_be_right() {
+        for (line, words) in [
+            ("nmae = a", "unknown key \"nmae\"; known are name, label, ssh-key and network"),
+            ("name a", "must be KEY = VALUE"),
+            ("name = Board_1", "name \"Board_1\" must be lower case letters"),
+            ("name =", "name \"\" must be"),
+            ("name = a\u{1b}[2J", "control character"),
+            ("label = site", "label = KEY=VALUE"),
+            ("label = a=b,c=d", "must be of labels"),
+            ("ssh-key = 7", "must be a public key"),
+            ("ssh-key = ssh-ed25519", "must be a public key"),
+            ("network = eth0", "must be LINK ADDRESS/PREFIX"),
+            ("network = eth0 10.0.0.1/33", "must be LINK ADDRESS/PREFIX"),
+            ("network = eth0 10.0.0.1/24 via nowhere", "must be LINK ADDRESS/PREFIX"),
+            ("network = eth0123456789abcdef 10.0.0.1/24", "must be LINK ADDRESS/PREFIX"),
+            ("join-token = abc", "joins no cluster"),
+            ("name = a\nname = b", "line 3: name is given twice"),
+            ("network = e 1.2.3.4/8\nnetwork = e 1.2.3.5/8", "line 3: network of e is given twice"),
+        ] {
+            let why = parse(&format!("# A board\n{line}\n")).unwrap_err();
+            assert!(why.starts_with("line ") && why.contains(words), "{line}: {why}");
+        }
+        let too_long = format!("name = {}", "a".repeat(LONGEST_NAME + 1));
+        assert!(parse(&too_long).unwrap_err().contains("63 at most"));
+    }
+
+    #[test]
+    fn an_invalid_fragment_changes_nothing() {
+        let text = |text: &str| Ok(Some(text.to_owned()));
+        let kept = || text("name = old");
+        assert_eq!(choose(text("name = new"), kept), (Some("name = new".into()), None));
+        assert_eq!(choose(Ok(None), kept), (Some("name = old".into()), None));
+        let (in_force, rejected) = choose(text("name = new\nx = 1"), kept);
+        assert_eq!(in_force.as_deref(), Some("name = old"));
+        assert!(rejected.unwrap().starts_with("line 2: unknown key \"x\""));
+        let (in_force, rejected) = choose(Err(io::Error::other("it is no text in UTF-8")), kept);
+        assert_eq!(
+            (in_force.as_deref(), rejected.as_deref()),
+            (Some("name = old"), Some("it is no text in UTF-8"))
+        );
+        // A damaged copy is not applied either.
+        assert_eq!(choose(Ok(None), || text("\0\0")), (None, None));
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_what_is_no_text_is_rejected() {
+        let directory = directory("replace");
+        let file = directory.join("deep/identity");
+        for text in ["name = a\n", "name = b\n"] {
+            replace(&file, text).unwrap();
+            assert_eq!(read(file.to_str().unwrap()).unwrap().as_deref(), Some(text));
+        }
+        fs::write(&file, [0xff; 4]).unwrap();
+        assert!(read(file.to_str().unwrap()).unwrap_err().to_string().contains("UTF-8"));
+        fs::write(&file, vec![b'#'; MOST_BYTES + 1]).unwrap();
+        assert!(read(file.to_str().unwrap()).unwrap_err().to_string().contains("16 KiB"));
+        assert_eq!(read("/nonexistent/file").unwrap(), None);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_board_without_a_name_is_named_after_its_serial_number_or_its_network_card() {
+        let directory = directory("name");
+        let root = directory.as_path();
+        assert_eq!(default_name("pi", root), "pi");
+        let card = |name: &str, address: &str, assigned: &str| {
+            let link = root.join("sys/class/net").join(name);
+            fs::create_dir_all(link.join("device")).unwrap();
+            fs::write(link.join("address"), format!("{address}\n")).unwrap();
+            fs::write(link.join("addr_assign_type"), format!("{assigned}\n")).unwrap();
+        };
+        card("eth0", "52:54:00:12:34:99", "1");
+        card("eth1", "52:54:00:12:34:56", "0");
+        card("eth2", "52:54:00:12:34:57", "0");
+        assert_eq!(default_name("pi", root), "pi-525400123456");
+        fs::create_dir_all(root.join("sys/class/dmi/id")).unwrap();
+        let dmi = root.join("sys/class/dmi/id/product_serial");
+        fs::write(&dmi, "Not Specified\n").unwrap();
+        assert_eq!(default_name("pi", root), "pi-525400123456");
+        fs::write(&dmi, "/A1 B2/\n").unwrap();
+        assert_eq!(default_name("pi", root), "pi-a1-b2");
+        fs::create_dir_all(root.join("proc/device-tree")).unwrap();
+        fs::write(root.join("proc/device-tree/serial-number"), b"0000000000000000\0").unwrap();
+        assert_eq!(default_name("pi", root), "pi-a1-b2");
+        fs::write(root.join("proc/device-tree/serial-number"), b"10000000ABCDEF01\0").unwrap();
+        assert_eq!(default_name("pi", root), "pi-10000000abcdef01");
+        fs::remove_dir_all(directory).unwrap();
+    }
+}
