@@ -11,6 +11,7 @@ use lexopt::{Parser, ValueExt};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_runtime::cgroup::PodPidsLimit;
+use nodlet_runtime::container_config::LogLimits;
 use nodlet_runtime::engine::{Config, Engine, EngineError};
 use nodlet_runtime::error::chain;
 use nodlet_runtime::manifest::{check_label, is_node_name};
@@ -63,6 +64,11 @@ Examples:
   nodlet agent --root /tmp/node1 --pod-cidr 10.86.1.0/24
 
 Flags:
+      --container-log-max-files N
+                         files of each container's log, the current one included: 5 by
+                         default, 2 at least
+      --container-log-max-size SIZE
+                         how large such a file may become, 10Mi by default
       --kube-reserved, --system-reserved cpu=250m,memory=64Mi,ephemeral-storage=1Gi
                          what pods cannot have: both are taken from what the machine has
       --node-labels KEY=VALUE,...
@@ -137,6 +143,7 @@ struct Options {
     node_labels: BTreeMap<String, String>,
     taints: Vec<Taint>,
     reserved: Amounts,
+    logs: LogLimits,
     stop_after: Option<u64>,
     quiet: bool,
     shutdown: shutdown::Flags,
@@ -191,6 +198,20 @@ impl Options {
                     let value = parser.value()?.string()?;
                     let more = reserved(&value).map_err(|why| refused(&name, &value, &why))?;
                     options.reserved = options.reserved.plus(&more);
+                }
+                Flag::Long(name) if name == "container-log-max-files" => {
+                    let files = number(&mut parser, "--container-log-max-files")?;
+                    let files = u32::try_from(files).ok().filter(|files| *files >= 2);
+                    options.logs.max_files = files.ok_or_else(|| {
+                        Failure::new("invalid value for --container-log-max-files: must be 2 or more")
+                    })?;
+                }
+                Flag::Long(name) if name == "container-log-max-size" => {
+                    let value = parser.value()?.string()?;
+                    let size = Quantity::parse(&value).ok().and_then(|size| u64::try_from(size.value()).ok());
+                    options.logs.max_size = size.filter(|size| *size > 0).ok_or_else(|| {
+                        refused("container-log-max-size", &value, "a quantity of bytes, as 10Mi")
+                    })?;
                 }
                 Flag::Long(name) if name == "stop-after" => {
                     options.stop_after = Some(number(&mut parser, "--stop-after")?);
@@ -345,6 +366,7 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         node_labels: options.node_labels,
         taints: options.taints,
         reserved: options.reserved,
+        logs: options.logs,
         stop_after: options.stop_after,
         down,
         shutdown_groups: options.shutdown.groups()?,

@@ -30,11 +30,21 @@ use environment::{Room, Variables};
 /// Bytes of a pod's /dev/shm, as container runtimes have it.
 const SHM_SIZE: u64 = 64 << 20;
 
-/// `containerLogMaxSize`.
-const LOG_MAX_SIZE: u64 = 10 << 20;
+/// How much of a container's log is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct LogLimits {
+    /// Bytes of a file before the next one is begun. The kubelet's `--container-log-max-size`.
+    pub max_size: u64,
+    /// Files, the current one included. The kubelet's `--container-log-max-files`.
+    pub max_files: u32,
+}
 
-/// `containerLogMaxFiles`.
-const LOG_MAX_FILES: u32 = 5;
+impl Default for LogLimits {
+    /// The kubelet's.
+    fn default() -> LogLimits {
+        LogLimits { max_size: 10 << 20, max_files: 5 }
+    }
+}
 
 /// Longest name of a link in /var/log/containers without its `.log`.
 const LINK_NAME: usize = 251;
@@ -57,6 +67,8 @@ pub struct Facts<'a> {
     pub volumes: &'a Volumes,
     /// Names of the image's layers, lowest first.
     pub layers: Vec<String>,
+    /// How much of the log is kept.
+    pub logs: LogLimits,
 }
 
 fn config_error(message: impl Into<String>) -> StartFailure {
@@ -126,7 +138,7 @@ pub fn container_config(
         tty: container.tty,
         // Elsewhere it sees the target's processes anyway.
         target: container.target.clone().filter(|_| !pod.spec.host_pid && !pod.spec.share_process_namespace),
-        log: log_config(pod, container, attempt.number, &id, paths),
+        log: log_config(pod, container, attempt.number, &id, paths, facts.logs),
         termination_message: termination_message(pod, container, attempt.number, paths),
         id,
     })
@@ -244,13 +256,20 @@ fn mounts(
     Ok(mounts)
 }
 
-fn log_config(pod: &Pod, container: &Container, number: u32, id: &str, paths: &Paths) -> LogConfig {
+fn log_config(
+    pod: &Pod,
+    container: &Container,
+    number: u32,
+    id: &str,
+    paths: &Paths,
+    limits: LogLimits,
+) -> LogConfig {
     let directory = paths.pod_logs(&pod.namespace, &pod.name, &pod.uid.0).join(&container.name);
     LogConfig {
         path: directory.join(format!("{number}.log")),
         link: paths.log_links().join(link_name(&pod.namespace, &pod.name, &container.name, id)),
-        max_size: LOG_MAX_SIZE,
-        max_files: LOG_MAX_FILES,
+        max_size: limits.max_size,
+        max_files: limits.max_files,
     }
 }
 

@@ -52,6 +52,7 @@ use smol::{Async, LocalExecutor};
 
 use crate::api::{self, Request};
 use crate::cgroup::{Cgroups, PodPidsLimit};
+use crate::container_config::LogLimits;
 use crate::network::Network;
 use crate::node::{
     Action, Amounts, Attempt, Change, Node, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup,
@@ -97,6 +98,8 @@ pub struct Config {
     pub node_labels: BTreeMap<String, String>,
     /// Its taints. The kubelet's `--register-with-taints`.
     pub taints: Vec<Taint>,
+    /// How much of each container's log is kept.
+    pub logs: LogLimits,
     /// What is not for pods: the kubelet's `--kube-reserved` and `--system-reserved` together.
     pub reserved: Amounts,
     /// For tests: die, as by SIGKILL, when this many actions have been begun.

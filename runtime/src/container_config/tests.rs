@@ -38,6 +38,7 @@ fn config_of(container: &str, spec: &str, image: &ImageConfig) -> Result<Contain
         cgroup: CgroupPaths::default(),
         volumes: &volumes,
         layers: Vec::new(),
+        logs: LogLimits { max_size: 4096, max_files: 2 },
     };
     let attempt = Attempt { container: ContainerIndex(0), number: 3 };
     container_config(&pod(container, spec), attempt, image, &Paths::new(Path::new("/r")), &facts)
@@ -310,6 +311,7 @@ fn of_a_pods_own_files_only_hosts_is_writable_in_a_read_only_root() {
 fn a_run_has_its_own_id_log_and_layer() {
     let config = made("", "");
     assert_eq!(config.id.len(), 64);
+    assert_eq!((config.log.max_size, config.log.max_files), (4096, 2));
     let path = config.log.path.display().to_string();
     assert!(path.starts_with("/r/var/log/pods/default_p_") && path.ends_with("/c/3.log"), "{path}");
     assert!(config.log.link.display().to_string().ends_with(&format!("/p_default_c-{}.log", config.id)));

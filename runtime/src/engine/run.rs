@@ -143,6 +143,7 @@ async fn try_start(
         cgroup: leaf.paths(),
         volumes: &sandbox.volumes,
         layers: image.layers.iter().map(Digest::to_string).collect(),
+        logs: shell.config.logs,
     };
     let made = container_config::container_config(&wanted.pod, attempt, &image.config, &shell.paths, &facts);
     let config = match made {
