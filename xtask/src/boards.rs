@@ -63,9 +63,10 @@ fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         archives: vec![archive],
         ssh_keys: vec![key.with_extension("pub")],
         config: Some(config),
+        firmware: None,
     };
     let image = image::build(profile, &contents)?;
-    let mut board = Board::boot(qemu, &image, &directory, &key)?;
+    let mut board = Board::boot(profile, qemu, &image, &directory, &key)?;
     board.wait_for("the pod of the image to run", |board| {
         let pods = board.ssh("nodlet get pods", "")?;
         Ok(pods.status.success() && text(&pods.stdout).contains("Running"))
@@ -91,7 +92,7 @@ fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     eprintln!(
         "{}: pods ran and the board went off; the first was seen running after {booted:.1?}; of {} MiB, \
          {available} KiB were available; process 1 took {init} KiB",
-        profile.name, qemu.memory_mib
+        profile.name, profile.memory_mib
     );
     Ok(())
 }
@@ -127,14 +128,20 @@ struct Board {
 }
 
 impl Board {
-    fn boot(qemu: &Qemu, image: &DeviceImage, directory: &Path, key: &Path) -> Result<Board, Failure> {
+    fn boot(
+        profile: &Profile,
+        qemu: &Qemu,
+        image: &DeviceImage,
+        directory: &Path,
+        key: &Path,
+    ) -> Result<Board, Failure> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let console = directory.join("console.log");
         let mut emulator = Command::new(&qemu.program);
         emulator
             .args(&qemu.arguments)
             .args(["-accel", "tcg", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
-            .args(["-m", &qemu.memory_mib.to_string(), "-device", "virtio-rng-pci"])
+            .args(["-m", &profile.memory_mib.to_string(), "-device", "virtio-rng-pci"])
             .args(["-nic", &format!("user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{port}-:22")])
             .args(["-serial", &format!("file:{}", console.display())])
             .arg("-kernel")

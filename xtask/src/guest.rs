@@ -37,8 +37,12 @@ struct Processor {
     package: &'static str,
     machine: &'static [&'static str],
     console: &'static str,
-    /// As Debian calls it, and Go.
+    /// As Debian calls it.
     debian: &'static str,
+    /// As Go calls it.
+    go: &'static str,
+    /// Debian's package of the kernel: where there is one for virtual machines, that.
+    kernel: &'static str,
 }
 
 const PROCESSORS: &[Processor] = &[
@@ -50,6 +54,8 @@ const PROCESSORS: &[Processor] = &[
         machine: &["-machine", "q35", "-cpu", "Nehalem,-cx16,+rdrand"],
         console: "ttyS0",
         debian: "amd64",
+        go: "amd64",
+        kernel: "linux-image-cloud-amd64",
     },
     Processor {
         triple: "aarch64-unknown-linux-musl",
@@ -58,6 +64,29 @@ const PROCESSORS: &[Processor] = &[
         machine: &["-machine", "virt", "-cpu", "cortex-a53"],
         console: "ttyAMA0",
         debian: "arm64",
+        go: "arm64",
+        kernel: "linux-image-cloud-arm64",
+    },
+    Processor {
+        triple: "riscv64gc-unknown-linux-musl",
+        qemu: "qemu-system-riscv64",
+        package: "qemu-system-misc",
+        machine: &["-machine", "virt", "-cpu", "rv64", "-bios", "default"],
+        console: "ttyS0",
+        debian: "riscv64",
+        go: "riscv64",
+        kernel: "linux-image-riscv64",
+    },
+    Processor {
+        triple: "armv7-unknown-linux-musleabihf",
+        qemu: "qemu-system-arm",
+        package: "qemu-system-arm",
+        // Debian's kernel has no LPAE: it reaches nothing above 4 GiB.
+        machine: &["-machine", "virt,highmem=off", "-cpu", "cortex-a15"],
+        console: "ttyAMA0",
+        debian: "armhf",
+        go: "arm",
+        kernel: "linux-image-armmp",
     },
 ];
 
@@ -263,15 +292,15 @@ fn processor(triple: &str) -> Result<&'static Processor, Failure> {
 }
 
 fn boot_all(processor: &Processor, guests: &[&Guest<'_>]) -> Outcome {
-    let kernel = kernel::get(processor.debian)?;
+    let kernel = kernel::of(processor.kernel, processor.debian)?;
     let tools = debian::package("busybox-static", processor.debian)?;
     let mut programs = build(processor, guests)?;
     programs.insert("busybox".to_owned(), tools.join("usr/bin/busybox"));
     if guests.iter().any(|guest| guest.runs_any_of(WITH_KUBECTL)) {
-        programs.insert("kubectl".to_owned(), go::KUBECTL.build(Some(processor.debian))?);
+        programs.insert("kubectl".to_owned(), go::KUBECTL.build(Some(processor.go))?);
     }
     if guests.iter().any(|guest| guest.runs_any_of(WITH_AGNHOST)) {
-        programs.insert("agnhost".to_owned(), go::AGNHOST.build(Some(processor.debian))?);
+        programs.insert("agnhost".to_owned(), go::AGNHOST.build(Some(processor.go))?);
     }
     let dir = work(&format!("guest/{}", processor.debian))?;
     let mut passed = 0;

@@ -13,10 +13,11 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 
+use crate::boot_files;
 use crate::debian;
 use crate::guest::cpio::Cpio;
 use crate::guest::kernel::{self, Kernel};
-use crate::profile::{self, Profile};
+use crate::profile::{self, Profile, Program};
 use crate::{Failure, Outcome, built, cargo, cross, misused, run as run_command, work};
 
 /// The files of a device image.
@@ -37,6 +38,8 @@ pub(crate) struct Contents {
     pub(crate) ssh_keys: Vec<PathBuf>,
     /// The identity of one board: `/boot/nodlet.conf`.
     pub(crate) config: Option<PathBuf>,
+    /// Directory with the firmware that the profile names.
+    pub(crate) firmware: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
@@ -45,6 +48,10 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let mut profile = None;
     while let Some(word) = words.next() {
         let list = match word.as_str() {
+            "--firmware" => {
+                contents.firmware = Some(words.next().ok_or("--firmware needs a directory")?.into());
+                continue;
+            }
             "--config" => {
                 contents.config = Some(words.next().ok_or("--config needs a file")?.into());
                 continue;
@@ -78,8 +85,15 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 
 /// Builds the image of a board.
 pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImage, Failure> {
-    let program = cross::build(cross::target(&profile.target)?)?;
+    // What may be missing is looked for before what takes minutes.
     let kernel = kernel::of(&profile.kernel, &profile.debian)?;
+    let wanted: Vec<&str> = profile.modules.iter().map(String::as_str).collect();
+    if let Some(name) = kernel.missing(&wanted) {
+        let (profile, package) = (&profile.name, &profile.kernel);
+        return Err(Failure(format!("board/profiles/{profile}.toml: modules: {package} has no {name}")));
+    }
+    let boot_files = boot_files::of(profile, &kernel, contents.firmware.as_deref())?;
+    let program = cross::build(cross::target(&profile.target)?)?;
     let directory = work(&format!("boards/{}", profile.name))?;
     let baked = bake(profile, contents, &directory)?;
     let image = DeviceImage {
@@ -92,23 +106,65 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
     // A level at which the emulated board unpacks quickly; gzip's header has no time in it.
     let compressed =
         GzEncoder::new(BufWriter::new(File::create(&new).map_err(failed)?), Compression::default());
-    let mut cpio = Cpio::new(compressed);
+    let mut cpio = Cpio::new(Counted { to: compressed, bytes: 0 });
     cpio.file("/usr/bin/nodlet", 0o755, &fs::read(program)?).map_err(failed)?;
     cpio.link("/init", "usr/bin/nodlet").map_err(failed)?;
     add_system(&mut cpio, profile).map_err(|Failure(why)| Failure(format!("{}: {why}", new.display())))?;
     add_board(&mut cpio, profile, &kernel)?;
     add_contents(&mut cpio, contents, &baked)?;
-    cpio.end().map_err(failed)?.finish().and_then(|mut file| file.flush()).map_err(failed)?;
+    let Counted { to: compressed, bytes: unpacked } = cpio.end().map_err(failed)?;
+    compressed.finish().and_then(|mut file| file.flush()).map_err(failed)?;
+    require_fit(profile, unpacked, fs::metadata(&new)?.len(), fs::metadata(&kernel.image)?.len())?;
     fs::rename(&new, &image.initramfs)?;
     fs::copy(&kernel.image, &image.kernel)?;
     fs::write(&image.command_line, format!("{}\n", profile.command_line))?;
+    for (path, bytes) in boot_files {
+        let file = directory.join("boot").join(path);
+        fs::create_dir_all(file.parent().ok_or("it lies in a directory")?)?;
+        fs::write(&file, bytes).map_err(|error| format!("failed to write {}: {error}", file.display()))?;
+    }
     Ok(image)
 }
 
-/// Debian's packages on every board, besides the kernel's: the SSH server with its libraries, what
-/// serves `scp` and `sftp`, and a shell.
-const PACKAGES: &[&str] = &[
-    "busybox-static",
+/// Rejects an initramfs that the board cannot unpack: kernel, archive and files are in RAM at once.
+fn require_fit(profile: &Profile, unpacked: u64, compressed: u64, kernel: u64) -> Outcome {
+    let [needed, memory] = [unpacked + compressed + kernel, u64::from(profile.memory_mib) << 20];
+    if needed <= memory {
+        return Ok(());
+    }
+    Err(Failure(format!(
+        "the image does not fit into the {} MiB of {}: kernel, initramfs and its files have {} MiB; bake in \
+         less, or use a disk",
+        profile.memory_mib,
+        profile.name,
+        needed.div_ceil(1 << 20)
+    )))
+}
+
+/// Counts what is written.
+struct Counted<W> {
+    to: W,
+    bytes: u64,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.to.write(bytes)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// Debian's packages on every board, besides the kernel's: a shell.
+const PACKAGES: &[&str] = &["busybox-static"];
+
+/// Those of boards with the service `ssh`: the SSH server with its libraries, and what serves `scp`
+/// and `sftp`.
+const SSH_PACKAGES: &[&str] = &[
     "dropbear-bin",
     "libc6",
     "libcrypt1",
@@ -135,7 +191,8 @@ fn add_system<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
     if profile.debian == "amd64" {
         cpio.link("lib64", "usr/lib64")?;
     }
-    for package in PACKAGES {
+    let ssh = if profile.services.contains(&Program::Ssh) { SSH_PACKAGES } else { &[] };
+    for package in PACKAGES.iter().chain(ssh) {
         let files = debian::package(package, &profile.debian)?;
         add_package(cpio, &files, &files)?;
     }
@@ -187,7 +244,12 @@ fn add_package<W: Write>(cpio: &mut Cpio<W>, root: &Path, directory: &Path) -> O
 
 /// What the board's init reads: the profile, and modules with their order.
 fn add_board<W: Write>(cpio: &mut Cpio<W>, profile: &Profile, kernel: &Kernel) -> Outcome {
-    let board = json!({ "name": profile.name, "network": profile.network });
+    let board = json!({
+        "name": profile.name,
+        "network": profile.network,
+        "agent": profile.agent_arguments(),
+        "logs_in_ram_mib": profile.logs.ram_mib.unwrap_or_default(),
+    });
     cpio.file("/usr/lib/nodlet/board.json", 0o644, &serde_json::to_vec(&board)?)?;
     let wanted: Vec<&str> = profile.modules.iter().map(String::as_str).collect();
     let mut list = String::new();
@@ -267,4 +329,18 @@ fn add_contents<W: Write>(cpio: &mut Cpio<W>, contents: &Contents, baked: &Path)
         keys.push('\n');
     }
     Ok(cpio.file("/etc/nodlet/ssh/authorized_keys", 0o600, keys.as_bytes())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_that_does_not_fit_into_the_boards_memory_is_rejected() {
+        let profile = profile::get("qemu-arm64").unwrap();
+        let memory = u64::from(profile.memory_mib) << 20;
+        require_fit(&profile, memory / 2, memory / 4, memory / 4).unwrap();
+        let why = require_fit(&profile, memory / 2, memory / 4, memory / 4 + 1).unwrap_err().0;
+        assert!(why.contains("into the 128 MiB of qemu-arm64") && why.contains("have 129 MiB"), "{why}");
+    }
 }

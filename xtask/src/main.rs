@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 
 mod bench;
 mod boards;
+mod boot_files;
 mod budgets;
 mod check;
 mod cross;
@@ -104,7 +105,7 @@ const TASKS: &[Task] = &[
     ),
     (
         "image",
-        "PROFILE [--pod FILE]... [--oci FILE]... [--ssh-key FILE]... [--config FILE]",
+        "PROFILE [--pod FILE]... [--oci FILE]... [--ssh-key FILE]... [--config FILE] [--firmware DIR]",
         "what a board of board/profiles boots, with pods and images in it, into .work/boards/PROFILE",
         image::run,
     ),

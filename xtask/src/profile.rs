@@ -1,5 +1,6 @@
 //! Profiles of boards: `board/profiles/NAME.toml`, a file a board.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::Ipv4Addr;
 
@@ -24,12 +25,55 @@ pub(crate) struct Profile {
     pub(crate) command_line: String,
     /// Kernel modules that are loaded at boot. What they need comes with them.
     pub(crate) modules: Vec<String>,
+    /// What the board has, in MiB. Everything of an `initramfs` lies in it.
+    pub(crate) memory_mib: u32,
+    /// What process 1 keeps alive besides the agent.
+    pub(crate) services: Vec<Program>,
+    /// Limits of the logs of containers, and where they lie.
+    #[serde(default)]
+    pub(crate) logs: Logs,
+    /// Further arguments of `nodlet agent`.
+    #[serde(default)]
+    pub(crate) agent: Vec<String>,
+    /// The device tree among those of the kernel's package; for boards whose boot loader has none.
+    #[serde(default)]
+    pub(crate) device_tree: Option<String>,
+    /// Names of the files that the board's own boot loader needs, which the user gives.
+    #[serde(default)]
+    pub(crate) firmware: Vec<String>,
+    /// Texts for the board's own boot loader, by their path on the boot partition. `@COMMAND-LINE@`
+    /// stands for the kernel's command line.
+    #[serde(default)]
+    pub(crate) boot_files: BTreeMap<String, String>,
     /// Links with a fixed address.
     #[serde(default)]
     pub(crate) network: Vec<Link>,
     /// How QEMU emulates the board; real hardware has none.
     #[serde(default)]
     pub(crate) qemu: Option<Qemu>,
+}
+
+/// A service besides the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Program {
+    /// dropbear.
+    Ssh,
+}
+
+/// How much of a container's log is kept, and where.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Logs {
+    /// Of one file, as Kubernetes spells amounts.
+    #[serde(default)]
+    pub(crate) max_size: Option<String>,
+    /// Of one container.
+    #[serde(default)]
+    pub(crate) max_files: Option<u32>,
+    /// MiB of RAM for the logs of all containers; without it they lie on the data partition.
+    #[serde(default)]
+    pub(crate) ram_mib: Option<u32>,
 }
 
 /// A link with a fixed address, for the profile and for `board.json`.
@@ -52,7 +96,6 @@ pub(crate) struct Qemu {
     /// Debian's package of the program.
     pub(crate) package: String,
     pub(crate) arguments: Vec<String>,
-    pub(crate) memory_mib: u32,
 }
 
 /// Reads the profile of a board.
@@ -84,6 +127,27 @@ pub(crate) fn known() -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
+/// Less memory boots no board that was tried.
+const LEAST_MEMORY_MIB: u32 = 64;
+
+/// Whether nodlet reads it as an amount of bytes.
+fn is_size(text: &str) -> bool {
+    ["Ki", "Mi", "Gi"].iter().any(|unit| {
+        text.strip_suffix(unit).and_then(|number| number.parse::<u16>().ok()).is_some_and(|number| number > 0)
+    })
+}
+
+impl Profile {
+    /// The arguments of `nodlet agent` on this board.
+    pub(crate) fn agent_arguments(&self) -> Vec<String> {
+        let files = self.logs.max_files.map(|files| files.to_string());
+        let limits =
+            [("--container-log-max-size", &self.logs.max_size), ("--container-log-max-files", &files)];
+        let limits = limits.into_iter().filter_map(|(flag, value)| Some([flag.to_owned(), value.clone()?]));
+        limits.flatten().chain(self.agent.iter().cloned()).collect()
+    }
+}
+
 fn parse(name: &str, text: &str) -> Result<Profile, Failure> {
     let mut profile: Profile =
         toml::from_str(text).map_err(|error| format!("board/profiles/{name}.toml: {error}"))?;
@@ -92,6 +156,23 @@ fn parse(name: &str, text: &str) -> Result<Profile, Failure> {
             "board/profiles/{name}.toml: network: prefix {} of {} is more than 32",
             link.prefix, link.link
         )));
+    }
+    let wrong = |what: &str| Err(Failure(format!("board/profiles/{name}.toml: {what}")));
+    if profile.memory_mib < LEAST_MEMORY_MIB {
+        return wrong(&format!("memory-mib: {} is less than {LEAST_MEMORY_MIB}", profile.memory_mib));
+    }
+    let logs = &profile.logs;
+    if let Some(size) = logs.max_size.as_deref().filter(|size| !is_size(size)) {
+        return wrong(&format!("logs: max-size {size:?} must be a number of Ki, Mi or Gi, as \"1Mi\""));
+    }
+    if logs.max_files.is_some_and(|files| files < 2) {
+        return wrong("logs: max-files must be 2 or more");
+    }
+    if logs.ram_mib.is_some_and(|ram| ram == 0 || ram > profile.memory_mib / 2) {
+        return wrong("logs: ram-mib must be from 1 to half of memory-mib");
+    }
+    if let Some(file) = profile.firmware.iter().find(|file| file.contains('/') || file.starts_with('.')) {
+        return wrong(&format!("firmware: {file:?} must be the name of a file"));
     }
     name.clone_into(&mut profile.name);
     Ok(profile)
@@ -119,6 +200,15 @@ mod tests {
         for (from, to, words) in [
             ("debian =", "debain =", "unknown field `debain`, expected one of `target`, `debian`"),
             ("memory-mib = 128", "memory-mib = \"much\"", "memory-mib"),
+            ("memory-mib = 128", "memory-mib = 6", "memory-mib: 6 is less than 64"),
+            ("services = [\"ssh\"]", "services = [\"telnet\"]", "unknown variant `telnet`, expected `ssh`"),
+            (
+                "max-size = \"1Mi\"",
+                "max-size = \"1 MB\"",
+                "max-size \"1 MB\" must be a number of Ki, Mi or Gi",
+            ),
+            ("max-files = 2", "max-files = 1", "max-files must be 2 or more"),
+            ("ram-mib = 8", "ram-mib = 65", "ram-mib must be from 1 to half of memory-mib"),
             ("prefix = 24", "prefix = 33", "prefix 33 of eth0 is more than 32"),
             ("10.0.2.15", "10.0.2", "invalid IPv4 address"),
             ("command-line =", "# command-line =", "missing field `command-line`"),

@@ -19,6 +19,8 @@ pub(super) struct Board {
     pub(super) network: Vec<Link>,
     /// Arguments of `nodlet agent`.
     pub(super) agent: Vec<String>,
+    /// MiB of RAM for logs; none if they lie on the data partition.
+    pub(super) logs_in_ram_mib: u32,
 }
 
 /// A link with a fixed address.

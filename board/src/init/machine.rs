@@ -96,6 +96,9 @@ pub(super) fn set_up() -> u8 {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => note("read the list of modules", Err(error)),
     }
+    if board.logs_in_ram_mib > 0 {
+        note("mount the logs in RAM", keep_logs_in_ram(board.logs_in_ram_mib));
+    }
     note("keep the identity of this board", identity::apply(&mut board));
     note("set the host name", nix::unistd::sethostname(&board.name).map_err(io::Error::from));
     note("set the loopback link up", up("lo").map(drop));
@@ -103,6 +106,19 @@ pub(super) fn set_up() -> u8 {
         note(&format!("configure the link {}", link.link), configure(link));
     }
     code
+}
+
+/// The logs of the containers, and links to them: writing them wears no flash.
+fn keep_logs_in_ram(mib: u32) -> io::Result<()> {
+    fs::create_dir_all("/var/log")?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    Ok(mount(
+        Some("tmpfs"),
+        "/var/log",
+        Some("tmpfs"),
+        flags,
+        Some(format!("mode=0755,size={mib}m").as_str()),
+    )?)
 }
 
 fn load(name: &str) -> io::Result<()> {

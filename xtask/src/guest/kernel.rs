@@ -1,6 +1,6 @@
 //! The guests' kernel: Debian's, with its modules. `debian.rs` gets it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,20 +12,18 @@ pub(crate) struct Kernel {
     /// `6.12.107+deb13-cloud-amd64`.
     pub(crate) release: String,
     pub(crate) image: PathBuf,
+    /// Where its device trees lie, one directory a manufacturer. Some processors have none.
+    pub(crate) device_trees: PathBuf,
     /// The compressed modules by name.
     files: BTreeMap<String, PathBuf>,
+    /// Names of the modules that are part of the image.
+    built_in: BTreeSet<String>,
 }
 
 pub(crate) struct Module {
     pub(crate) name: String,
     pub(crate) needs: Vec<String>,
     pub(crate) bytes: Vec<u8>,
-}
-
-/// The kernel for a processor, as Debian calls it, fetched if it is not here yet.
-pub(crate) fn get(processor: &str) -> Result<Kernel, Failure> {
-    // For virtual machines: what QEMU has, and a third of the size.
-    of(&format!("linux-image-cloud-{processor}"), processor)
 }
 
 /// The kernel of a Debian package for a processor, fetched if it is not here yet.
@@ -40,10 +38,35 @@ pub(crate) fn of(package: &str, processor: &str) -> Result<Kernel, Failure> {
         .ok_or("a kernel's name is text")?;
     let mut files = BTreeMap::new();
     find_modules(&dir.join("usr/lib/modules").join(&release), &mut files)?;
-    Ok(Kernel { release, image, files })
+    let device_trees = dir.join("usr/lib").join(format!("linux-image-{release}"));
+    let list = dir.join("usr/lib/modules").join(&release).join("modules.builtin");
+    let list =
+        fs::read_to_string(&list).map_err(|error| format!("failed to read {}: {error}", list.display()))?;
+    let built_in = list.lines().filter_map(|line| {
+        // Files say '-' where the kernel says '_'.
+        Some(line.rsplit('/').next()?.strip_suffix(".ko")?.replace('-', "_"))
+    });
+    Ok(Kernel { release, image, device_trees, files, built_in: built_in.collect() })
 }
 
 impl Kernel {
+    /// For tests: without modules.
+    #[cfg(test)]
+    pub(crate) fn of_files(release: &str, device_trees: &Path) -> Kernel {
+        Kernel {
+            release: release.to_owned(),
+            image: PathBuf::new(),
+            device_trees: device_trees.to_owned(),
+            files: BTreeMap::new(),
+            built_in: BTreeSet::new(),
+        }
+    }
+
+    /// The first of these modules that the kernel has neither as a file nor built in.
+    pub(crate) fn missing<'a>(&self, wanted: &[&'a str]) -> Option<&'a str> {
+        wanted.iter().copied().find(|name| !self.files.contains_key(*name) && !self.built_in.contains(*name))
+    }
+
     /// These modules and all that they need; those that the kernel has built in need no file.
     pub(crate) fn modules(&self, wanted: &[&str]) -> Result<Vec<Module>, Failure> {
         let mut open: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
@@ -54,11 +77,23 @@ impl Kernel {
                 continue;
             }
             let bytes = decompress(file)?;
-            let needs = needs(&bytes);
+            let mut needs = needs(&bytes);
+            needs.extend(self.asked_for(&bytes));
             open.extend(needs.iter().cloned());
             found.push(Module { name, needs, bytes });
         }
         Ok(found)
+    }
+
+    /// The modules that one asks for while it is loaded, among those that this kernel has as files.
+    /// They have another name there: as `crc32c`, any that knows this checksum is good.
+    fn asked_for(&self, module: &[u8]) -> Vec<String> {
+        let names = softdeps(module);
+        let files = names.iter().filter_map(|name| {
+            let general = format!("{name}_generic");
+            [name, &general].into_iter().find(|name| self.files.contains_key(*name)).cloned()
+        });
+        files.collect()
     }
 
     /// The same, each after all that it needs.
@@ -107,13 +142,27 @@ fn decompress(file: &Path) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// The modules that one needs: `depends=a,b` in its `.modinfo`, a list of strings that end in NUL.
+/// The modules that one needs: `depends=a,b` in its `.modinfo`.
 fn needs(module: &[u8]) -> Vec<String> {
-    const KEY: &[u8] = b"\0depends=";
-    let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
-    let value = module[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
-    let names = String::from_utf8_lossy(value);
-    names.split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
+    names(information(module, b"\0depends="), ',')
+}
+
+/// What one asks for before it can be loaded: `softdep=pre: a b post: c` in its `.modinfo`.
+fn softdeps(module: &[u8]) -> Vec<String> {
+    let text = information(module, b"\0softdep=");
+    let before = text.split("post:").next().and_then(|text| text.trim().strip_prefix("pre:"));
+    names(before.unwrap_or_default().to_owned(), ' ')
+}
+
+/// The value of a key in `.modinfo`, a list of strings that end in NUL.
+fn information(module: &[u8], key: &[u8]) -> String {
+    let Some(at) = module.windows(key.len()).position(|window| window == key) else { return String::new() };
+    let value = module[at + key.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(value).into_owned()
+}
+
+fn names(text: String, separator: char) -> Vec<String> {
+    text.split(separator).filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
 }
 
 #[cfg(test)]
@@ -126,5 +175,8 @@ mod tests {
         assert_eq!(needs(bytes), ["stp", "llc"]);
         assert_eq!(needs(b"\0depends=\0name=veth\0"), Vec::<String>::new());
         assert_eq!(needs(b"no module at all"), Vec::<String>::new());
+        let bytes = b"\x7fELF\0softdep=pre: crc32c a-b post: c\0depends=\0name=libcrc32c\0";
+        assert_eq!(softdeps(bytes), ["crc32c", "a_b"]);
+        assert_eq!(softdeps(b"\0softdep=post: c\0"), Vec::<String>::new());
     }
 }
