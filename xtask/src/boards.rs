@@ -58,7 +58,7 @@ fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     fs::write(&pod, manifest::pod("baked", "print baked then sleep"))?;
     let config = directory.join("nodlet.conf");
     fs::write(&config, "# Made for this test.\nname = gate-17\nlabel = site=hall-3\n")?;
-    let contents = Contents {
+    let mut contents = Contents {
         pods: vec![pod],
         archives: vec![archive],
         ssh_keys: vec![key.with_extension("pub")],
@@ -66,7 +66,7 @@ fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         firmware: None,
     };
     let image = image::build(profile, &contents)?;
-    let mut board = Board::boot(profile, qemu, &image, &directory, &key)?;
+    let mut board = Board::boot(qemu, profile.memory_mib, &image, &directory, &key)?;
     board.wait_for("the pod of the image to run", |board| {
         let pods = board.ssh("nodlet get pods", "")?;
         Ok(pods.status.success() && text(&pods.stdout).contains("Running"))
@@ -92,6 +92,35 @@ fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     eprintln!(
         "{}: pods ran and the board went off; the first was seen running after {booted:.1?}; of {} MiB, \
          {available} KiB were available; process 1 took {init} KiB",
+        profile.name, profile.memory_mib
+    );
+    let Some(memory_mib) = qemu.ten_pods_mib else { return Ok(()) };
+    let small = Profile { memory_mib, ..profile::get(&profile.name)? };
+    contents.config = None;
+    contents.pods.clear();
+    for number in 0..10 {
+        let pod = directory.join(format!("small-{number}.yaml"));
+        fs::write(&pod, manifest::pod(&format!("small-{number}"), "print small then sleep"))?;
+        contents.pods.push(pod);
+    }
+    let image = image::build(&small, &contents)?;
+    run_ten_pods(&small, Board::boot(qemu, memory_mib, &image, &directory, &key)?)
+}
+
+/// Ten pods of the image run on a board with little memory; it is called after its network card.
+fn run_ten_pods(profile: &Profile, mut board: Board) -> Outcome {
+    board.wait_for("ten running pods", |board| {
+        let pods = text(&board.ssh("nodlet get pods --no-headers", "")?.stdout);
+        Ok(pods.lines().filter(|line| line.contains("1/1") && line.contains("Running")).count() == 10)
+    })?;
+    let booted = board.begun.elapsed();
+    board.expect("cat /proc/sys/kernel/hostname", "", &format!("{}-525400123456\n", profile.name))?;
+    let available = board.kib("/proc/meminfo", "MemAvailable:")?;
+    board.ssh("nodlet poweroff", "")?;
+    board.wait_for("the board to go off", |board| Ok(board.emulator.try_wait()?.is_some()))?;
+    eprintln!(
+        "{}: with {} MiB, ten pods of the image were seen running after {booted:.1?}, and {available} KiB \
+         were available",
         profile.name, profile.memory_mib
     );
     Ok(())
@@ -129,8 +158,8 @@ struct Board {
 
 impl Board {
     fn boot(
-        profile: &Profile,
         qemu: &Qemu,
+        memory_mib: u32,
         image: &DeviceImage,
         directory: &Path,
         key: &Path,
@@ -141,7 +170,7 @@ impl Board {
         emulator
             .args(&qemu.arguments)
             .args(["-accel", "tcg", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
-            .args(["-m", &profile.memory_mib.to_string(), "-device", "virtio-rng-pci"])
+            .args(["-m", &memory_mib.to_string(), "-device", "virtio-rng-pci"])
             .args(["-nic", &format!("user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{port}-:22")])
             .args(["-serial", &format!("file:{}", console.display())])
             .arg("-kernel")

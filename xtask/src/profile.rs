@@ -96,6 +96,9 @@ pub(crate) struct Qemu {
     /// Debian's package of the program.
     pub(crate) package: String,
     pub(crate) arguments: Vec<String>,
+    /// With so little memory, in MiB, ten pods are tried out, too.
+    #[serde(default)]
+    pub(crate) ten_pods_mib: Option<u32>,
 }
 
 /// Reads the profile of a board.
