@@ -20,6 +20,7 @@ use nix::unistd::{ForkResult, Pid, fork};
 mod config;
 mod identity;
 mod machine;
+mod network;
 mod services;
 
 use services::{SERVICES, Service};

@@ -2,9 +2,10 @@
 //! makes of a profile.
 
 use std::io;
-use std::net::Ipv4Addr;
 
 use serde::Deserialize;
+
+use super::network::config::Link;
 
 /// Where the file lies.
 const FILE: &str = "/usr/lib/nodlet/board.json";
@@ -15,25 +16,16 @@ const FILE: &str = "/usr/lib/nodlet/board.json";
 pub(super) struct Board {
     /// The profile.
     pub(super) name: String,
-    /// Links that are given an address.
+    /// Links that are set up and given an address.
     pub(super) network: Vec<Link>,
+    /// Time servers, addresses or names; without a list those that DHCP names.
+    pub(super) ntp: Option<Vec<String>>,
+    /// The time of the sources of this image, in seconds since 1970: before it no clock can be right.
+    pub(super) built: u64,
     /// Arguments of `nodlet agent`.
     pub(super) agent: Vec<String>,
     /// MiB of RAM for logs; none if they lie on the data partition.
     pub(super) logs_in_ram_mib: u32,
-}
-
-/// A link with a fixed address.
-#[derive(Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Link {
-    /// As the kernel names it.
-    pub(super) link: String,
-    pub(super) address: Ipv4Addr,
-    /// Bits of the address that are the network's.
-    pub(super) prefix: u8,
-    #[serde(default)]
-    pub(super) gateway: Option<Ipv4Addr>,
 }
 
 /// Reads the file.
@@ -55,7 +47,7 @@ mod tests {
         let read = |text: &str| serde_json::from_str::<Board>(text);
         let text = r#"{"name": "a", "network": [{"link": "eth0", "address": "10.0.2.15", "prefix": 24}]}"#;
         let board = read(text).expect("it is right");
-        assert_eq!((board.name.as_str(), board.network[0].prefix, board.agent.len()), ("a", 24, 0));
+        assert_eq!((board.name.as_str(), board.network[0].prefix, board.agent.len()), ("a", Some(24), 0));
         let error = read(r#"{"nam": "a"}"#).expect_err("there is no such key").to_string();
         assert!(error.contains("unknown field `nam`, expected one of"), "{error}");
     }

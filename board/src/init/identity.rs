@@ -7,13 +7,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nodlet_runtime::manifest::{check_label, is_node_name};
 
-use super::config::{Board, Link};
+use super::config::Board;
+use super::network::config::Link;
 use super::say;
 
 /// What the manufacturer wrote.
@@ -56,9 +56,6 @@ pub(super) fn apply(board: &mut Board) -> io::Result<()> {
     }
     let identity = text.as_deref().and_then(|text| parse(text).ok()).unwrap_or_default();
     board.name = identity.name.unwrap_or_else(|| default_name(&board.name, Path::new("/")));
-    // A link that the identity configures is no longer the image's.
-    board.network.retain(|link| !identity.network.iter().any(|other| other.link == link.link));
-    board.network.extend(identity.network);
     let mut keys = fs::read_to_string(AUTHORIZED_BY_IMAGE).unwrap_or_default();
     for key in &identity.ssh_keys {
         keys.push_str(key);
@@ -82,6 +79,13 @@ pub(super) fn agent_arguments() -> Vec<String> {
         return Vec::new();
     }
     vec!["--node-labels".to_owned(), identity.labels.join(",")]
+}
+
+/// The links of the board as its image and its identity configure them. The first entry that means a
+/// link counts, and those of the identity are first.
+pub(super) fn links(of_image: Vec<Link>) -> Vec<Link> {
+    let identity = read(IN_FORCE).ok().flatten().and_then(|text| parse(&text).ok()).unwrap_or_default();
+    identity.network.into_iter().chain(of_image).collect()
 }
 
 /// The text in force: the fragment if it is valid, else the one that was kept. And why the fragment is
@@ -179,7 +183,8 @@ impl Identity {
             "network" => {
                 let link = link(value).ok_or_else(|| {
                     format!(
-                        "network {value:?} must be LINK ADDRESS/PREFIX or LINK ADDRESS/PREFIX via GATEWAY"
+                        "network {value:?} must be LINK dhcp, LINK ADDRESS/PREFIX or LINK ADDRESS/PREFIX \
+                         via GATEWAY"
                     )
                 })?;
                 if self.network.iter().any(|other| other.link == link.link) {
@@ -194,19 +199,26 @@ impl Identity {
     }
 }
 
-/// `LINK ADDRESS/PREFIX [via GATEWAY]`.
+/// `LINK dhcp` or `LINK ADDRESS/PREFIX [via GATEWAY]`.
 fn link(value: &str) -> Option<Link> {
     let words: Vec<&str> = value.split_whitespace().collect();
-    let (name, address, gateway) = match words.as_slice() {
-        [name, address] => (*name, *address, None),
-        [name, address, "via", gateway] => (*name, *address, Some(gateway.parse::<Ipv4Addr>().ok()?)),
+    let (name, link) = match words.as_slice() {
+        [name, "dhcp"] => (*name, Link { dhcp: true, ..Link::default() }),
+        [name, address] => (*name, fixed(address)?),
+        [name, address, "via", gateway] => {
+            (*name, Link { gateway: Some(gateway.parse().ok()?), ..fixed(address)? })
+        }
         _ => return None,
     };
-    let (address, prefix) = address.split_once('/')?;
-    let prefix = prefix.parse().ok().filter(|prefix| *prefix <= 32)?;
     // As long as the kernel allows.
     let is_link = name.len() < 16 && !name.contains('/');
-    is_link.then_some(Link { link: name.to_owned(), address: address.parse().ok()?, prefix, gateway })
+    is_link.then_some(Link { link: name.to_owned(), ..link })
+}
+
+fn fixed(address: &str) -> Option<Link> {
+    let (address, prefix) = address.split_once('/')?;
+    let prefix = prefix.parse().ok().filter(|prefix| *prefix <= 32)?;
+    Some(Link { address: Some(address.parse().ok()?), prefix: Some(prefix), ..Link::default() })
 }
 
 /// `PROFILE-SERIAL`, with the serial number of the board or else the address of its first network card;
@@ -271,9 +283,11 @@ mod tests {
         let [first, second] = identity.network.as_slice() else { panic!("{identity:?}") };
         assert_eq!(
             (first.link.as_str(), first.prefix, first.gateway),
-            ("eth0", 24, Some([192, 168, 1, 1].into()))
+            ("eth0", Some(24), Some([192, 168, 1, 1].into()))
         );
-        assert_eq!((second.address, second.gateway), (Ipv4Addr::new(10, 0, 0, 1), None));
+        assert_eq!((second.address, second.gateway), (Some([10, 0, 0, 1].into()), None));
+        let dhcp = parse("network = eth* dhcp\n").unwrap();
+        assert!(dhcp.network[0].dhcp && dhcp.network[0].link == "eth*");
     }
 
     #[test]
@@ -288,10 +302,10 @@ mod tests {
             ("label = a=b,c=d", "must be of labels"),
             ("ssh-key = 7", "must be a public key"),
             ("ssh-key = ssh-ed25519", "must be a public key"),
-            ("network = eth0", "must be LINK ADDRESS/PREFIX"),
-            ("network = eth0 10.0.0.1/33", "must be LINK ADDRESS/PREFIX"),
-            ("network = eth0 10.0.0.1/24 via nowhere", "must be LINK ADDRESS/PREFIX"),
-            ("network = eth0123456789abcdef 10.0.0.1/24", "must be LINK ADDRESS/PREFIX"),
+            ("network = eth0", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
+            ("network = eth0 10.0.0.1/33", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
+            ("network = eth0 10.0.0.1/24 via nowhere", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
+            ("network = eth0123456789abcdef 10.0.0.1/24", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("join-token = abc", "joins no cluster"),
             ("name = a\nname = b", "line 3: name is given twice"),
             ("network = e 1.2.3.4/8\nnetwork = e 1.2.3.5/8", "line 3: network of e is given twice"),

@@ -1,4 +1,4 @@
-//! Makes a machine of a kernel: mounts, devices, modules, host name, links.
+//! Makes a machine of a kernel: mounts, devices, modules, host name, clock. Links are `network`'s.
 //!
 //! [`prepare`] is what process 1 does itself; [`set_up`] runs in a child. A step that fails is
 //! reported on the console, and the board boots on: one that can be reached can be mended.
@@ -12,8 +12,8 @@ use std::path::Path;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nodlet_runtime::network::netlink::{Netlink, link_index};
 
-use super::config::{self, Link};
-use super::{identity, say, services, take_console};
+use super::network::clock;
+use super::{config, identity, say, services, take_console};
 
 /// File systems of the kernel: kind, place, options.
 const MOUNTS: &[(&str, &str, &str)] = &[
@@ -101,10 +101,8 @@ pub(super) fn set_up() -> u8 {
     }
     note("keep the identity of this board", identity::apply(&mut board));
     note("set the host name", nix::unistd::sethostname(&board.name).map_err(io::Error::from));
-    note("set the loopback link up", up("lo").map(drop));
-    for link in &board.network {
-        note(&format!("configure the link {}", link.link), configure(link));
-    }
+    note("set the loopback link up", up("lo"));
+    clock::begin(board.built);
     code
 }
 
@@ -131,17 +129,8 @@ fn load(name: &str) -> io::Result<()> {
     }
 }
 
-fn up(name: &str) -> io::Result<(Netlink, u32)> {
-    let mut netlink = Netlink::open()?;
-    let index = link_index(name)?;
-    netlink.set_up(index)?;
-    Ok((netlink, index))
-}
-
-fn configure(link: &Link) -> io::Result<()> {
-    let (mut netlink, index) = up(&link.link)?;
-    netlink.add_address(index, link.address, link.prefix)?;
-    link.gateway.map_or(Ok(()), |gateway| netlink.add_default_route(index, gateway))
+fn up(name: &str) -> io::Result<()> {
+    Netlink::open()?.set_up(link_index(name)?)
 }
 
 /// Leaves no file system that is written to.

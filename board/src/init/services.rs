@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 
-use super::{config, identity, say};
+use super::{config, identity, network, say};
 
 /// The program of all roles.
 const NODLET: &str = "/usr/bin/nodlet";
@@ -25,7 +25,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(60);
 /// A service that ran so long has not failed at once: the next delay is the first again.
 const RAN_WELL: Duration = Duration::from_secs(60);
 
-/// A service: its name and what its process does, which is to execute something.
+/// A service: its name and what its process does.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
     name: &'static str,
@@ -33,10 +33,14 @@ pub(super) struct Kind {
 }
 
 /// All services.
-pub(super) const SERVICES: [Kind; 2] = [Kind { name: "agent", job: agent }, Kind { name: "ssh", job: ssh }];
+pub(super) const SERVICES: [Kind; 3] = [
+    Kind { name: "agent", job: agent },
+    Kind { name: "network", job: network::run },
+    Kind { name: "ssh", job: ssh },
+];
 
 /// Exit code of a service that this image does not have: it is not started again.
-const ABSENT: u8 = 113;
+pub(super) const ABSENT: u8 = 113;
 
 /// Where a service is.
 enum State {
@@ -160,6 +164,7 @@ fn ssh() -> u8 {
 
 /// Executes what ends all pods.
 pub(super) fn end_pods() -> u8 {
+    network::clock::stamp();
     failed("nodlet down", &Command::new(NODLET).arg("down").exec())
 }
 

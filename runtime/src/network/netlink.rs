@@ -51,6 +51,8 @@ const ETH_P_ALL: u16 = 3;
 
 const AF_BRIDGE: u8 = 7;
 
+mod addresses;
+
 /// A socket to the kernel's routing tables.
 pub struct Netlink {
     socket: Socket,
@@ -270,15 +272,22 @@ impl Netlink {
         attributes: &[u8],
     ) -> io::Result<()> {
         let create = if kind == RTM_DELQDISC { 0 } else { NLM_F_CREATE | NLM_F_EXCL };
+        let mut body: Vec<u8> =
+            [0, index, handle, parent, info].into_iter().flat_map(u32::to_ne_bytes).collect();
+        body.extend(attributes);
+        self.change_with(kind, create, &body)
+    }
+
+    /// Sends a request whose header and attributes are `body`, and waits for its acknowledgement.
+    fn change_with(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
-        let length = u32::try_from(16 + 20 + attributes.len()).unwrap_or(u32::MAX);
+        let length = u32::try_from(16 + body.len()).unwrap_or(u32::MAX);
         let mut bytes = length.to_ne_bytes().to_vec();
         bytes.extend(kind.to_ne_bytes());
-        bytes.extend((NLM_F_REQUEST | NLM_F_ACK | create).to_ne_bytes());
-        for word in [self.sequence, 0, 0, index, handle, parent, info] {
-            bytes.extend(word.to_ne_bytes());
-        }
-        bytes.extend(attributes);
+        bytes.extend((NLM_F_REQUEST | NLM_F_ACK | flags).to_ne_bytes());
+        bytes.extend(self.sequence.to_ne_bytes());
+        bytes.extend(0u32.to_ne_bytes());
+        bytes.extend(body);
         self.socket.send(&bytes, 0)?;
         self.receive(|_| ())
     }
@@ -381,7 +390,7 @@ mod tests {
     use super::*;
 
     /// In a thread with a network namespace of its own, which ends with it.
-    fn in_new_namespace(test: impl FnOnce() + Send + 'static) {
+    pub(super) fn in_new_namespace(test: impl FnOnce() + Send + 'static) {
         let thread = std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("these tests need root");
             test();

@@ -1,0 +1,313 @@
+//! The service `network`: a child of process 1 that configures the links of the profile and sets the
+//! clock. Nobody waits for it.
+//!
+//! One loop waits for the kernel (links and their carriers), for DHCP servers and for a time server.
+//! Whenever a link appears, hours after the boot too, it is set up and given its address; IPv6 is left
+//! to the kernel. The decisions are in `dhcp` and `sntp`, which know no socket. If the service ends,
+//! process 1 starts it again, and the kernel keeps addresses until their leases are over. Read next:
+//! `ports.rs`.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::time::{ClockId, clock_gettime};
+use nodlet_runtime::network::netlink::Netlink;
+
+use super::config::{self as board_config, Board};
+use super::{identity, say, services};
+
+pub(super) mod clock;
+pub(super) mod config;
+mod dhcp;
+mod lookup;
+mod ports;
+mod random;
+mod report;
+mod sntp;
+mod sockets;
+mod wire;
+
+use dhcp::Time;
+use lookup::Lookup;
+use ports::Port;
+use random::Random;
+use report::{ClockStatus, Report};
+
+/// Links that are configured at once: a pattern must not make a board with a hundred of them ask a
+/// hundred times.
+const MOST_PORTS: usize = 16;
+
+/// Runs the service, in a child of process 1. Its exit code.
+pub(super) fn run() -> u8 {
+    // SAFETY: a C string that outlives the call; then descriptors are closed that nobody here has:
+    // process 1's own.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"nodlet:network".as_ptr());
+        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
+    }
+    // What is wrong with it was reported during the set-up.
+    let mut board = board_config::read().unwrap_or_default();
+    board.network = identity::links(board.network);
+    if board.network.is_empty() && board.ntp.is_none() {
+        return services::ABSENT;
+    }
+    match Service::new(&board) {
+        Ok(mut service) => service.run(),
+        Err(error) => {
+            say(format_args!("failed to open a socket to the kernel: {error}"));
+            1
+        }
+    }
+}
+
+/// The time since boot, suspended or not: no lease lasts longer because the board slept.
+fn now() -> Time {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
+}
+
+/// A request for the time that is under way.
+enum Request {
+    /// The server's name is looked up.
+    Lookup { lookup: Lookup, server: String },
+    /// The server was asked.
+    Asked { socket: UdpSocket, sent: sntp::Sent, server: String },
+}
+
+impl Request {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        match self {
+            Request::Lookup { lookup, .. } => lookup.descriptor(),
+            Request::Asked { socket, .. } => socket.as_fd(),
+        }
+    }
+}
+
+struct Service<'a> {
+    board: &'a Board,
+    host_name: String,
+    netlink: Netlink,
+    links_changed: OwnedFd,
+    ports: Vec<Port>,
+    sntp: sntp::Client,
+    request: Option<Request>,
+    clock: ClockStatus,
+    report: Report,
+}
+
+impl Service<'_> {
+    fn new(board: &Board) -> std::io::Result<Service<'_>> {
+        for link in &board.network {
+            if let Some(why) = link.wrong() {
+                say(format_args!("network: {} {why}", link.link));
+            }
+        }
+        let host_name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+        Ok(Service {
+            board,
+            host_name: host_name.unwrap_or_default(),
+            netlink: Netlink::open()?,
+            links_changed: sockets::links_changed()?,
+            ports: Vec::new(),
+            sntp: sntp::Client::new(Random::seed()),
+            request: None,
+            clock: ClockStatus::default(),
+            report: Report::default(),
+        })
+    }
+
+    fn run(&mut self) -> ! {
+        self.look_at_links();
+        loop {
+            self.tick();
+            self.publish();
+            self.wait();
+        }
+    }
+
+    /// Brings the ports up to date with the kernel's links.
+    fn look_at_links(&mut self) {
+        let now = now();
+        let found = ports::present(&self.board.network);
+        self.ports.retain(|port| {
+            let stays = found.iter().any(|found| found.index == port.index && found.name == port.name);
+            if !stays {
+                say(format_args!("{}: gone", port.name));
+            }
+            stays
+        });
+        for found in found {
+            let link = &self.board.network[found.entry];
+            let known = self.ports.iter_mut().find(|port| port.index == found.index);
+            if let Some(port) = known {
+                port.carrier(now, found.carrier);
+            } else if self.ports.len() < MOST_PORTS && link.wrong().is_none() {
+                let mut port = Port::new(&found, link, &self.host_name);
+                port.set_up(link, &mut self.netlink, now);
+                port.carrier(now, found.carrier);
+                self.ports.push(port);
+            }
+        }
+        self.ports.sort_by_key(|port| (port.entry, port.index));
+    }
+
+    /// Does all that is due.
+    fn tick(&mut self) {
+        let now = now();
+        let mut has_new_address = false;
+        for port in &mut self.ports {
+            has_new_address |= port.tick(now, &self.board.network[port.entry], &mut self.netlink);
+        }
+        let servers = match &self.board.ntp {
+            Some(servers) => servers.clone(),
+            None => self
+                .ports
+                .iter()
+                .filter_map(Port::lease)
+                .flat_map(|lease| &lease.ntp)
+                .map(Ipv4Addr::to_string)
+                .collect(),
+        };
+        self.sntp.set_servers(now, servers);
+        if has_new_address {
+            self.sntp.network_is_up(now);
+        }
+        // Over, or given up.
+        let server = self.sntp.poll(now).map(str::to_owned);
+        if !self.sntp.waits() {
+            self.request = None;
+        }
+        if let Some(server) = server {
+            self.ask(server);
+        }
+    }
+
+    /// Asks a time server, or looks its name up first.
+    fn ask(&mut self, server: String) {
+        let address = server.parse::<SocketAddr>().ok();
+        let address = address.or_else(|| Some(SocketAddr::new(server.parse().ok()?, sntp::PORT)));
+        let asked = match address {
+            Some(address) => ask(address, server),
+            None => Lookup::begin(&server).map(|lookup| Request::Lookup { lookup, server }),
+        };
+        self.proceed(asked);
+    }
+
+    fn proceed(&mut self, asked: std::io::Result<Request>) {
+        match asked {
+            Ok(request) => self.request = Some(request),
+            Err(error) => self.ask_later(format!("failed to ask a time server: {error}")),
+        }
+    }
+
+    fn ask_later(&mut self, why: String) {
+        self.request = None;
+        self.sntp.failed(now());
+        if self.clock.failure.as_ref() != Some(&why) {
+            say(format_args!("{why}"));
+            self.clock.failure = Some(why);
+        }
+    }
+
+    /// Goes on with the request for the time, whose descriptor is readable.
+    fn answered(&mut self) {
+        match self.request.take() {
+            Some(Request::Lookup { lookup, server }) => match lookup.end() {
+                Some(address) => self.proceed(ask(SocketAddr::new(address, sntp::PORT), server)),
+                None => self.ask_later(format!("the time server {server} has no address")),
+            },
+            Some(Request::Asked { socket, sent, server }) => {
+                let mut bytes = [0; 128];
+                let received = socket.recv(&mut bytes);
+                let arrived = clock::now();
+                let answer = received
+                    .map_err(|error| error.to_string())
+                    .and_then(|length| sntp::read(&bytes[..length], sent, arrived, self.board.built));
+                match answer {
+                    Ok(answer) => self.correct(server, &answer),
+                    Err(why) => self.ask_later(format!("the time server {server} is of no use: {why}")),
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn correct(&mut self, server: String, answer: &sntp::Answer) {
+        let now = now();
+        let correction = self.sntp.answered(now, answer);
+        match clock::correct(correction) {
+            Ok(()) => {
+                if let sntp::Correction::Step(_) = correction {
+                    say(format_args!("the clock was set by {server}"));
+                }
+                self.clock = ClockStatus {
+                    set_by: Some((server, answer.stratum, answer.offset)),
+                    answered: Some(now),
+                    failure: None,
+                };
+            }
+            Err(error) => self.clock.failure = Some(format!("failed to set the clock: {error}")),
+        }
+    }
+
+    /// Tells others what has changed.
+    fn publish(&mut self) {
+        let links: Vec<_> = self.ports.iter().map(report::of_port).collect();
+        let status = serde_json::json!({ "links": links, "clock": self.clock.value() });
+        let usable = || self.ports.iter().filter(|port| port.carrier && port.wanted().is_some());
+        let servers = usable().flat_map(|port| {
+            let leased = port.lease().into_iter().flat_map(|lease| &lease.dns);
+            self.board.network[port.entry].dns.iter().chain(leased).copied()
+        });
+        let domains = usable().filter_map(|port| port.lease()?.domain.as_deref());
+        let resolv_conf = report::resolv_conf(servers, domains);
+        self.report.write(&status, resolv_conf);
+    }
+
+    /// Waits until something happens or is due, and takes in what happened.
+    fn wait(&mut self) {
+        let due = self.ports.iter().filter_map(Port::wake_at).chain(self.sntp.wake_at()).min();
+        let timeout = due.map_or(PollTimeout::NONE, |due| {
+            // Rounded up: woken too early, it would look again at once.
+            let left = due.saturating_sub(now()).as_millis() + 1;
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        });
+        let mut descriptors = vec![PollFd::new(self.links_changed.as_fd(), PollFlags::POLLIN)];
+        let sockets = self.ports.iter().filter_map(|port| port.socket.as_ref());
+        descriptors.extend(sockets.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
+        let ports = descriptors.len();
+        if let Some(request) = &self.request {
+            descriptors.push(PollFd::new(request.descriptor(), PollFlags::POLLIN));
+        }
+        if poll(&mut descriptors, timeout).is_err() {
+            return;
+        }
+        let happened = |descriptor: &PollFd| descriptor.any().unwrap_or(true);
+        let links = happened(&descriptors[0]);
+        let messages = descriptors[1..ports].iter().any(happened);
+        let answer = descriptors[ports..].iter().any(happened);
+        if links {
+            sockets::discard(&self.links_changed);
+            self.look_at_links();
+        }
+        if messages {
+            let now = now();
+            self.ports.iter_mut().for_each(|port| port.receive(now));
+        }
+        if answer {
+            self.answered();
+        }
+    }
+}
+
+fn ask(address: SocketAddr, server: String) -> std::io::Result<Request> {
+    let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.set_nonblocking(true)?;
+    // From nobody else is anything received then.
+    socket.connect(address)?;
+    let (bytes, sent) = sntp::request(clock::now()).ok_or_else(|| std::io::Error::other("no request"))?;
+    socket.send(&bytes)?;
+    Ok(Request::Asked { socket, sent, server })
+}

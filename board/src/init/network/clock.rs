@@ -1,0 +1,133 @@
+//! The board's wall clock. Nothing of nodlet waits for it: it is for display, logs and certificates.
+//!
+//! A board without a battery boots in 1970. [`begin`] sets its clock to the latest time that is
+//! certainly over: that of the image, or of what was last written to the data partition. For that
+//! nothing is written while the board runs: a directory in which the agent replaces a record has the
+//! time of that write already. Only at shutdown [`stamp`] writes the time, once.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, clock_gettime, clock_settime};
+
+use super::sntp::{Correction, WallTime};
+use crate::init::say;
+
+/// Its time of modification is the time of the last shutdown.
+const STAMP: &str = "/var/lib/nodlet/clock";
+
+/// Its time of modification is that of the agent's last write.
+const RECORDS: &str = "/var/lib/nodlet/records";
+
+/// Sets a clock forward that is behind what is certainly over: `built`, in seconds, and the stamp.
+pub(in crate::init) fn begin(built: u64) {
+    let floor = floor(Duration::from_secs(built), &[Path::new(STAMP), Path::new(RECORDS)]);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    if now >= floor {
+        return;
+    }
+    match clock_settime(ClockId::CLOCK_REALTIME, TimeSpec::from_duration(floor)) {
+        Ok(()) => say(format_args!("the clock was behind; it begins at {} s since 1970", floor.as_secs())),
+        Err(error) => say(format_args!("failed to set the clock: {error}")),
+    }
+}
+
+/// The latest of these times, each of which is over.
+fn floor(built: Duration, files: &[&Path]) -> Duration {
+    let modified = |path: &&Path| {
+        let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).ok()?;
+        modified.duration_since(SystemTime::UNIX_EPOCH).ok()
+    };
+    files.iter().filter_map(modified).fold(built, Duration::max)
+}
+
+/// Writes down the time of this shutdown.
+pub(in crate::init) fn stamp() {
+    stamp_at(Path::new(STAMP));
+}
+
+fn stamp_at(file: &Path) {
+    // Without a data partition there is nothing that outlives the shutdown.
+    if file.parent().is_some_and(Path::is_dir) {
+        let stamped = File::create(file).and_then(|stamp| stamp.set_modified(SystemTime::now()));
+        if let Err(error) = stamped {
+            say(format_args!("failed to write the time of the shutdown: {error}"));
+        }
+    }
+}
+
+/// The time of the clock.
+pub(super) fn now() -> WallTime {
+    let now = clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from).unwrap_or_default();
+    WallTime { seconds: now.as_secs(), micros: now.subsec_micros() }
+}
+
+/// Corrects the clock, and tells the kernel that it is right: a battery-backed clock follows then.
+pub(super) fn correct(correction: Correction) -> io::Result<()> {
+    // SAFETY: all zero is a value of this structure of numbers.
+    let mut change: libc::timex = unsafe { std::mem::zeroed() };
+    match correction {
+        Correction::Step(micros) => {
+            let now = clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from)?;
+            let by = Duration::from_micros(micros.unsigned_abs());
+            let then = if micros < 0 { now.saturating_sub(by) } else { now + by };
+            clock_settime(ClockId::CLOCK_REALTIME, TimeSpec::from_duration(then))?;
+        }
+        Correction::Slew(micros) => {
+            change.modes = libc::ADJ_OFFSET_SINGLESHOT;
+            change.offset = micros as _;
+            adjust(&mut change)?;
+        }
+    }
+    // SAFETY: as above.
+    let mut right: libc::timex = unsafe { std::mem::zeroed() };
+    // Microseconds, which the kernel lets grow until the next answer.
+    right.modes = libc::ADJ_STATUS | libc::ADJ_MAXERROR | libc::ADJ_ESTERROR;
+    right.maxerror = 500_000;
+    right.esterror = 100_000;
+    adjust(&mut right)
+}
+
+fn adjust(change: &mut libc::timex) -> io::Result<()> {
+    // SAFETY: a structure of the kernel's, which it reads and fills in.
+    if unsafe { libc::adjtimex(change) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_begins_after_the_image_the_last_record_and_the_last_shutdown() {
+        let directory = std::env::temp_dir().join(format!("nodlet-clock-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        let (stamp, records) = (directory.join("clock"), directory.join("records"));
+        let at = |seconds: u64| Duration::from_secs(seconds);
+        assert_eq!(floor(at(1_700_000_000), &[&stamp, &records]), at(1_700_000_000));
+        // Nothing outlives the shutdown: nothing is written.
+        stamp_at(&stamp);
+        assert!(!directory.exists());
+        fs::create_dir_all(&records).unwrap();
+        let set = |path: &Path, seconds: u64| {
+            File::open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH + at(seconds)).unwrap();
+        };
+        set(&records, 1_800_000_000);
+        assert_eq!(floor(at(1_700_000_000), &[&stamp, &records]), at(1_800_000_000));
+        assert_eq!(floor(at(1_900_000_000), &[&stamp, &records]), at(1_900_000_000));
+        let before = SystemTime::now();
+        stamp_at(&stamp);
+        let stamped = fs::metadata(&stamp).unwrap().modified().unwrap();
+        assert!(stamped + at(1) > before, "{stamped:?}");
+        set(&stamp, 1_850_000_000);
+        assert_eq!(floor(at(1_700_000_000), &[&stamp, &records]), at(1_850_000_000));
+        // A record that is replaced is what sets the directory's time.
+        fs::write(records.join("new"), "").unwrap();
+        fs::rename(records.join("new"), records.join("record")).unwrap();
+        let replaced = fs::metadata(&records).unwrap().modified().unwrap();
+        assert!(replaced + at(1) > before);
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -1,0 +1,84 @@
+//! What `board.json` says of the network.
+
+use std::net::Ipv4Addr;
+
+use serde::Deserialize;
+
+/// A link, or all links that a pattern matches.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(in crate::init) struct Link {
+    /// As the kernel names it, or the beginning of such a name and `*`.
+    pub(in crate::init) link: String,
+    /// The address comes from a DHCP server.
+    pub(in crate::init) dhcp: bool,
+    /// A fixed address.
+    pub(in crate::init) address: Option<Ipv4Addr>,
+    /// Bits of the fixed address that are the network's.
+    pub(in crate::init) prefix: Option<u8>,
+    pub(in crate::init) gateway: Option<Ipv4Addr>,
+    /// Name servers besides those that DHCP names.
+    pub(in crate::init) dns: Vec<Ipv4Addr>,
+    /// Whether IPv6 routers configure the link; without it, as the kernel does by default.
+    pub(in crate::init) accept_ra: Option<bool>,
+}
+
+impl Link {
+    /// Whether the kernel's link `name` is meant. A pattern means hardware alone: no bridge, and no
+    /// pod's link.
+    pub(super) fn means(&self, name: &str, is_hardware: impl FnOnce() -> bool) -> bool {
+        match self.link.strip_suffix('*') {
+            Some(begin) => name.starts_with(begin) && is_hardware(),
+            None => self.link == name,
+        }
+    }
+
+    /// The fixed address with its prefix.
+    pub(super) fn fixed(&self) -> Option<(Ipv4Addr, u8)> {
+        self.address.zip(self.prefix)
+    }
+
+    /// Why the link cannot be configured as it is written, in the words of its keys.
+    pub(super) fn wrong(&self) -> Option<&'static str> {
+        match (self.dhcp, self.address, self.prefix) {
+            (true, Some(_), _) => Some("has both `dhcp = true` and `address`"),
+            (false, Some(_), None) => Some("has `address` without `prefix`"),
+            (_, _, Some(33..)) => Some("has a `prefix` of more than 32"),
+            (false, None, _) if self.accept_ra.is_none() => Some("has neither `address` nor `dhcp = true`"),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_means_hardware_and_a_name_means_itself() {
+        let link = |name: &str| Link { link: name.to_owned(), ..Link::default() };
+        assert!(link("eth0").means("eth0", || false) && !link("eth0").means("eth01", || true));
+        assert!(link("eth*").means("eth12", || true) && !link("eth*").means("eth12", || false));
+        assert!(!link("eth*").means("end0", || true));
+    }
+
+    #[test]
+    fn a_link_that_cannot_be_configured_says_why() {
+        for (text, why) in [
+            (r#"{"link": "a", "dhcp": true}"#, None),
+            (r#"{"link": "a", "address": "10.0.0.1", "prefix": 24, "gateway": "10.0.0.2"}"#, None),
+            (r#"{"link": "a", "accept-ra": true}"#, None),
+            (r#"{"link": "a"}"#, Some("has neither `address` nor `dhcp = true`")),
+            (r#"{"link": "a", "address": "10.0.0.1"}"#, Some("has `address` without `prefix`")),
+            (r#"{"link": "a", "address": "10.0.0.1", "prefix": 33}"#, Some("has a `prefix` of more than 32")),
+            (
+                r#"{"link": "a", "dhcp": true, "address": "10.0.0.1", "prefix": 24}"#,
+                Some("has both `dhcp = true` and `address`"),
+            ),
+        ] {
+            let link: Link = serde_json::from_str(text).expect("its keys are known");
+            assert_eq!(link.wrong(), why, "{text}");
+        }
+        assert!(serde_json::from_str::<Link>(r#"{"link": "a", "dhpc": true}"#).is_err());
+    }
+}

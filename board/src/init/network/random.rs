@@ -1,0 +1,30 @@
+//! Numbers that differ from board to board: transaction numbers, and delays that keep a thousand
+//! boards which are switched on together from asking together. No secrets are made of them.
+
+/// `xorshift64*`.
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Random {
+        // Zero would stay zero.
+        Random(seed | 1 << 63)
+    }
+
+    /// A seed from the kernel. Not waited for where it has none yet, shortly after power-on.
+    pub(super) fn seed() -> u64 {
+        let mut bytes = [0; 8];
+        // SAFETY: the kernel writes at most the eight bytes.
+        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), libc::GRND_NONBLOCK) };
+        if got == 8 {
+            return u64::from_ne_bytes(bytes);
+        }
+        super::now().as_nanos() as u64
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+}

@@ -1,0 +1,353 @@
+//! An SNTP client (RFC 4330) as a state machine that knows no clock and no socket. What a message says
+//! is sntpc's to judge; this module decides whom to ask, when, and what to do with the answer.
+//!
+//! Until a server has answered it is asked with a back-off from 4 s to 1024 s, the next server each
+//! time; afterwards the same one each 1024 s. One request is under way at a time.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use sntpc::{NtpContext, NtpTimestampGenerator, NtpUdpSocket, SendRequestResult};
+
+use super::dhcp::Time;
+use super::random::Random;
+
+/// The delay between two requests to a server that answers.
+pub(super) const POLL: Duration = Duration::from_secs(1024);
+
+/// How long an answer is waited for; also the first delay of the back-off.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// An answer that took longer says too little of the time.
+const LONGEST_ROUND_TRIP: Duration = Duration::from_secs(2);
+
+/// From here on the clock is stepped and not slewed. The kernel slews half a millisecond a second.
+const STEP: Duration = Duration::from_millis(400);
+
+/// The port of NTP.
+pub(super) const PORT: u16 = 123;
+
+/// What to do with the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Correction {
+    /// Add so many microseconds at once.
+    Step(i64),
+    /// Let it run faster or slower until so many microseconds are made up for.
+    Slew(i64),
+}
+
+/// The client of the board.
+pub(super) struct Client {
+    random: Random,
+    servers: Vec<String>,
+    /// The server that is asked.
+    current: usize,
+    /// Requests without an answer of use, one after another.
+    failures: u32,
+    /// When a request is due, or given up.
+    next: Option<Time>,
+    /// Whether one is under way.
+    waits: bool,
+}
+
+impl Client {
+    pub(super) fn new(seed: u64) -> Client {
+        Client {
+            random: Random::new(seed),
+            servers: Vec::new(),
+            current: 0,
+            failures: 0,
+            next: None,
+            waits: false,
+        }
+    }
+
+    /// The servers to ask, addresses or names. The same ones as before change nothing.
+    pub(super) fn set_servers(&mut self, now: Time, servers: Vec<String>) {
+        if self.servers == servers {
+            return;
+        }
+        *self = Client { servers, ..Client::new(self.random.next()) };
+        self.next = (!self.servers.is_empty()).then_some(now);
+    }
+
+    /// The network came up: where no server has answered yet, one is asked now.
+    pub(super) fn network_is_up(&mut self, now: Time) {
+        if self.failures > 0 && !self.waits {
+            self.failures = 1;
+            self.next = Some(now);
+        }
+    }
+
+    /// Whether a request is under way.
+    pub(super) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    pub(super) fn wake_at(&self) -> Option<Time> {
+        self.next
+    }
+
+    /// The server that is to be asked now, if one is.
+    pub(super) fn poll(&mut self, now: Time) -> Option<&str> {
+        if self.next.is_none_or(|next| next > now) {
+            return None;
+        }
+        if self.waits {
+            self.failed(now);
+            return None;
+        }
+        self.waits = true;
+        self.next = Some(now + PATIENCE);
+        self.servers.get(self.current).map(String::as_str)
+    }
+
+    /// The request was not answered, or not with a time: the next server is asked after a delay.
+    pub(super) fn failed(&mut self, now: Time) {
+        self.waits = false;
+        self.failures = self.failures.saturating_add(1);
+        self.current = (self.current + 1) % self.servers.len().max(1);
+        let delay = (PATIENCE * (1 << (self.failures - 1).min(8))).min(POLL);
+        self.next = Some(now + delay + self.jitter(delay));
+    }
+
+    /// The server answered: what follows for the clock.
+    pub(super) fn answered(&mut self, now: Time, answer: &Answer) -> Correction {
+        self.waits = false;
+        self.failures = 0;
+        self.next = Some(now + POLL + self.jitter(POLL));
+        if answer.offset.unsigned_abs() >= STEP.as_micros() as u64 {
+            Correction::Step(answer.offset)
+        } else {
+            Correction::Slew(answer.offset)
+        }
+    }
+
+    /// Up to a sixteenth, so that boards that are switched on together do not ask together.
+    fn jitter(&mut self, delay: Duration) -> Duration {
+        Duration::from_millis(self.random.next() % (delay.as_millis() as u64 / 16 + 1))
+    }
+}
+
+/// A time of the wall clock: seconds and microseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct WallTime {
+    pub(super) seconds: u64,
+    pub(super) micros: u32,
+}
+
+/// A request that was sent.
+pub(super) struct Sent(SendRequestResult);
+
+/// What an answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// Of the server's clock from this board's, in microseconds.
+    pub(super) offset: i64,
+    pub(super) stratum: u8,
+}
+
+/// The bytes of a request.
+pub(super) fn request(now: WallTime) -> Option<([u8; 48], Sent)> {
+    let buffer = Buffer(std::cell::Cell::new([0; 48]), 48);
+    let sent = at_once(sntpc::sntp_send_request(NOBODY, &buffer, NtpContext { timestamp_gen: now }))?.ok()?;
+    Some((buffer.0.get(), Sent(sent)))
+}
+
+/// Reads an answer that came in at `now`. One that gives a time before `earliest`, in seconds, is wrong.
+///
+/// # Errors
+/// Why it is of no use.
+pub(super) fn read(bytes: &[u8], sent: Sent, now: WallTime, earliest: u64) -> Result<Answer, String> {
+    let mut copy = [0; 48];
+    let length = bytes.len().min(copy.len());
+    copy[..length].copy_from_slice(&bytes[..length]);
+    let buffer = Buffer(std::cell::Cell::new(copy), length);
+    let context = NtpContext { timestamp_gen: now };
+    let result = at_once(sntpc::sntp_process_response(NOBODY, &buffer, context, sent.0))
+        .ok_or_else(|| "no answer".to_owned())?
+        .map_err(|error| format!("{error:?}"))?;
+    if result.roundtrip > LONGEST_ROUND_TRIP.as_micros() as u64 {
+        return Err(format!("an answer after {} ms", result.roundtrip / 1000));
+    }
+    if result.seconds < earliest {
+        return Err("a time before that of this image".to_owned());
+    }
+    Ok(Answer { offset: result.offset, stratum: result.stratum })
+}
+
+/// Whom a datagram is from is the socket's business, which is connected to the server.
+const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), PORT);
+
+/// A datagram that sntpc writes or reads.
+struct Buffer(std::cell::Cell<[u8; 48]>, usize);
+
+impl NtpUdpSocket for Buffer {
+    async fn send_to(&self, bytes: &[u8], _: SocketAddr) -> sntpc::Result<usize> {
+        self.0.set(bytes.try_into().map_err(|_| sntpc::Error::IncorrectPayload)?);
+        Ok(bytes.len())
+    }
+
+    async fn recv_from(&self, bytes: &mut [u8]) -> sntpc::Result<(usize, SocketAddr)> {
+        bytes.copy_from_slice(&self.0.get());
+        Ok((self.1, NOBODY))
+    }
+}
+
+impl NtpTimestampGenerator for WallTime {
+    fn init(&mut self) {}
+
+    fn timestamp_sec(&self) -> u64 {
+        self.seconds
+    }
+
+    fn timestamp_subsec_micros(&self) -> u32 {
+        self.micros
+    }
+}
+
+/// The result of a future that waits for nothing.
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Some(result),
+        Poll::Pending => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: WallTime = WallTime { seconds: 1_800_000_000, micros: 250_000 };
+    const EARLIEST: u64 = 1_700_000_000;
+
+    /// A right answer to a request, of a server whose clock is `offset` seconds ahead.
+    fn answer(request: &[u8; 48], offset: i64) -> [u8; 48] {
+        let mut bytes = [0; 48];
+        bytes[..4].copy_from_slice(&[0x24, 2, 6, 0xec]);
+        bytes[24..32].copy_from_slice(&request[40..48]);
+        let seconds = (NOW.seconds as i64 + offset + 2_208_988_800) as u32;
+        for place in [32, 40] {
+            bytes[place..place + 4].copy_from_slice(&seconds.to_be_bytes());
+            bytes[place + 4..place + 8].copy_from_slice(&0x4000_0000u32.to_be_bytes());
+        }
+        bytes
+    }
+
+    fn read_changed(change: impl FnOnce(&mut [u8; 48])) -> Result<Answer, String> {
+        let (bytes, sent) = request(NOW).unwrap();
+        let mut bytes = answer(&bytes, 3600);
+        change(&mut bytes);
+        read(&bytes, sent, NOW, EARLIEST)
+    }
+
+    #[test]
+    fn an_answer_says_how_far_off_the_clock_is() {
+        let right = read_changed(|_| {}).unwrap();
+        assert!(right.offset.abs_diff(3_600_000_000) < 10, "{right:?}");
+        assert_eq!(right.stratum, 2);
+        // A board of 1970 and its server of 2027: both ends of what NTP's seconds can tell apart.
+        let begin = WallTime { seconds: 5, micros: 0 };
+        let (bytes, sent) = request(begin).unwrap();
+        let far = read(&answer(&bytes, 0), sent, begin, EARLIEST).unwrap();
+        assert!(far.offset.abs_diff((1_800_000_000 - 5) * 1_000_000 + 250_000) < 10, "{far:?}");
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_right_is_rejected() {
+        for (what, changed) in [
+            ("IncorrectOriginTimestamp", read_changed(|bytes| bytes[24] ^= 1)),
+            ("IncorrectMode", read_changed(|bytes| bytes[0] = 0x23)),
+            ("UnsynchronizedClock", read_changed(|bytes| bytes[0] |= 0xc0)),
+            ("KissOfDeath", read_changed(|bytes| bytes[1] = 0)),
+            ("IncorrectStratumHeaders", read_changed(|bytes| bytes[1] = 16)),
+            ("ExcessiveRootDistance", read_changed(|bytes| bytes[8] = 1)),
+            ("InvalidTimestamp", read_changed(|bytes| bytes[40..].fill(0))),
+            ("before that of this image", {
+                let (bytes, sent) = request(NOW).unwrap();
+                read(&answer(&bytes, -200_000_000), sent, NOW, EARLIEST)
+            }),
+            ("an answer after 3000 ms", {
+                let (bytes, sent) = request(NOW).unwrap();
+                let later = WallTime { seconds: NOW.seconds + 3, ..NOW };
+                read(&answer(&bytes, 0), sent, later, EARLIEST)
+            }),
+        ] {
+            let Err(why) = changed else { panic!("{what} is accepted") };
+            assert!(why.contains(what), "{why}, not {what}");
+        }
+        for length in 0..48 {
+            let (bytes, sent) = request(NOW).unwrap();
+            assert!(read(&answer(&bytes, 0)[..length], sent, NOW, EARLIEST).is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn a_small_offset_is_slewed_and_a_large_one_stepped() {
+        let mut client = Client::new(1);
+        client.set_servers(Time::ZERO, vec!["a".to_owned()]);
+        for (offset, expected) in [
+            (399_999, Correction::Slew(399_999)),
+            (-399_999, Correction::Slew(-399_999)),
+            (400_000, Correction::Step(400_000)),
+            (i64::MIN, Correction::Step(i64::MIN)),
+        ] {
+            assert_eq!(client.answered(Time::ZERO, &Answer { offset, stratum: 1 }), expected);
+        }
+    }
+
+    /// When whom a client asks within two hours, if `answers` says who answers.
+    fn requests(servers: &[&str], answers: fn(&str) -> bool) -> Vec<(u64, String)> {
+        let mut client = Client::new(1);
+        client.set_servers(Time::ZERO, servers.iter().map(|server| (*server).to_owned()).collect());
+        let mut found = Vec::new();
+        while let Some(now) = client.wake_at().filter(|now| *now < Duration::from_secs(7200)) {
+            let Some(server) = client.poll(now).map(str::to_owned) else { continue };
+            if answers(&server) {
+                client.answered(now, &Answer { offset: 0, stratum: 1 });
+            }
+            found.push((now.as_secs(), server));
+        }
+        found
+    }
+
+    #[test]
+    fn a_server_that_answers_is_asked_each_seventeen_minutes() {
+        let found = requests(&["a", "b"], |_| true);
+        assert!(found.iter().all(|(_, server)| server == "a"), "{found:?}");
+        assert_eq!(found.len(), 7, "{found:?}");
+    }
+
+    #[test]
+    fn a_silent_server_makes_room_for_the_next_and_silence_for_patience() {
+        let found = requests(&["a", "b"], |server| server == "b");
+        assert_eq!(found[..2].iter().map(|(_, server)| server.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(found[1].0 < 10 && found[2..].iter().all(|(_, server)| server == "b"), "{found:?}");
+        let found = requests(&["a"], |_| false);
+        assert!((10..20).contains(&found.len()), "{found:?}");
+    }
+
+    #[test]
+    fn a_network_that_comes_up_is_used_at_once() {
+        let mut client = Client::new(1);
+        assert_eq!(client.wake_at(), None);
+        client.set_servers(Time::ZERO, vec!["a".to_owned()]);
+        let mut now = Time::ZERO;
+        while now < Duration::from_secs(3600) {
+            client.poll(now);
+            now = client.wake_at().unwrap();
+        }
+        client.failed(now);
+        assert!(client.wake_at().unwrap() > now + Duration::from_secs(1000));
+        client.network_is_up(now);
+        assert_eq!(client.poll(now), Some("a"));
+        client.answered(now, &Answer { offset: 0, stratum: 1 });
+        client.network_is_up(now);
+        assert!(client.wake_at().unwrap() >= now + POLL);
+        client.set_servers(now, Vec::new());
+        assert_eq!(client.wake_at(), None);
+    }
+}
