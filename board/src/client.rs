@@ -26,11 +26,15 @@ impl Client {
     pub(crate) fn connect(&self) -> Result<UnixStream, Failure> {
         let path = nodlet_runtime::api::socket_path(&self.root);
         UnixStream::connect(&path).map_err(|error| {
-            let root = self.root.display();
+            let root = self.root.display().to_string();
             match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                    let option =
-                        if root.to_string() == "/" { String::new() } else { format!(" --root {root}") };
+                    if root == "/"
+                        && let Some(why) = crate::init::crash::is_safe()
+                    {
+                        return Failure::disconnected(why);
+                    }
+                    let option = if root == "/" { String::new() } else { format!(" --root {root}") };
                     Failure::disconnected(format!(
                         "nodlet agent is not running under {root}: start it with `nodlet{option} agent` \
                          (nothing answers on {})",

@@ -4,11 +4,12 @@
 //! ([`machine`]), keeps the services alive ([`services`]), reaps orphans, and turns the board off.
 //! If process 1 ends, the kernel panics. It therefore allocates no memory after its start, calls
 //! nothing that can wait for a disk or the network, and leaves everything else to children.
-//! An idle board does not wake it.
+//! On an idle board nothing wakes it but the [`watchdog`], if the board has one.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::reboot::{RebootMode, reboot, set_cad_enabled};
@@ -16,14 +17,20 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
+use nodlet_runtime::time::Instant;
 
 mod config;
+pub(crate) mod crash;
+mod findings;
 mod identity;
 mod machine;
 mod network;
 mod services;
+mod watchdog;
 
+use findings::Findings;
 use services::{SERVICES, Service};
+use watchdog::Watchdog;
 
 /// How long pods may take to end before the board goes down. The agent ends each within its own
 /// grace period; a board that is to go off must not wait longer for a pod that hangs.
@@ -31,6 +38,16 @@ const PODS_END_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long other processes may take to end after SIGTERM.
 const PROCESSES_END_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long the set-up of the machine may take, repairs of a file system included. Then services
+/// start without what is missing: a board that can be reached can be mended.
+const SET_UP_WITHIN: Duration = Duration::from_secs(900);
+
+/// How long a child may take to write down a crash loop, on a disk that may be broken.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
+
+/// How long file systems may take to be written and unmounted when the board goes down.
+const UNMOUNTED_WITHIN: Duration = Duration::from_secs(120);
 
 /// Whether this process is to be the board's init: the kernel executes `/init`, or a boot loader
 /// names `init=/usr/bin/nodlet init`.
@@ -58,14 +75,49 @@ pub(crate) fn run() -> ! {
             halt(RebootMode::RB_AUTOBOOT)
         }
     };
-    init.set_up = start(machine::set_up);
+    findings::share();
+    init.set_up = start(set_up);
+    init.set_up_until = now() + SET_UP_WITHIN;
     loop {
         init.reap();
+        init.finish_set_up();
+        init.look_at_agent();
         init.start_services();
         if let Some(mode) = init.wait() {
             init.go_down(mode);
         }
     }
+}
+
+/// Sets up the machine, in a child, and tells process 1 what it needs to know.
+fn set_up() -> u8 {
+    let board = config::read().unwrap_or_default();
+    let mut found = Findings::NONE;
+    if let Some(watchdog) = &board.watchdog {
+        let path = watchdog.device.as_bytes();
+        // Zeros follow; a path that is too long names no device.
+        if path.len() < found.watchdog.len() {
+            found.watchdog[..path.len()].copy_from_slice(path);
+        }
+        found.timeout = watchdog.timeout;
+    }
+    if let Some(limits) = &board.crash_loop {
+        found.crash_loop_after = limits.after;
+    }
+    // For the case that this child does not come to its end.
+    findings::tell(found);
+    let code = machine::set_up();
+    (found.crash_loops, found.is_kept, found.is_safe) = crash::look(board.crash_loop.as_ref());
+    findings::tell(found);
+    code
+}
+
+/// The time since the boot. Cannot fail, nor panic.
+fn now() -> Instant {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Instant(0) + Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Writes a line to the console. A console that is gone changes nothing.
@@ -77,9 +129,8 @@ fn say(text: std::fmt::Arguments<'_>) {
     let _ = nix::unistd::write(io::stderr().as_fd(), line.as_bytes());
 }
 
-/// Ends the machine at once.
+/// Ends the machine at once. Whoever has file systems mounted has them written before.
 fn halt(mode: RebootMode) -> ! {
-    nix::unistd::sync();
     loop {
         let Err(error) = reboot(mode);
         say(format_args!("the kernel does not go down: {error}"));
@@ -127,7 +178,14 @@ struct Init {
     signals: SignalFd,
     /// The child that sets up the machine, until it ends. No service starts before.
     set_up: Option<Pid>,
+    set_up_until: Instant,
+    /// Its findings were read.
+    is_set_up: bool,
+    /// A child that does one thing besides.
+    helper: Option<Pid>,
     services: [Service; SERVICES.len()],
+    watchdog: Option<Watchdog>,
+    found: Findings,
 }
 
 impl Init {
@@ -141,26 +199,72 @@ impl Init {
         // A kernel without it reboots at once on Ctrl-Alt-Del; that is no reason not to boot.
         let _ = set_cad_enabled(false);
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Init { signals, set_up: None, services: SERVICES.map(Service::new) })
+        let now = now();
+        Ok(Init {
+            signals,
+            set_up: None,
+            set_up_until: now,
+            is_set_up: false,
+            helper: None,
+            services: SERVICES.map(|kind| Service::new(kind, now)),
+            watchdog: None,
+            found: Findings::NONE,
+        })
     }
 
     /// Takes the exit status of every child that has ended.
     fn reap(&mut self) {
         while let Some((pid, status)) = reap_one() {
-            if self.set_up == Some(pid) {
-                self.set_up = None;
+            for child in [&mut self.set_up, &mut self.helper] {
+                if *child == Some(pid) {
+                    *child = None;
+                }
             }
             if let Some(service) = self.services.iter_mut().find(|service| service.is(pid)) {
-                service.ended(status, Instant::now());
+                service.ended(status, now());
+            }
+        }
+    }
+
+    /// When the machine is set up: takes what was found, and arms the watchdog before any service starts.
+    fn finish_set_up(&mut self) {
+        if self.is_set_up {
+            return;
+        }
+        let now = now();
+        if self.set_up.is_some() {
+            if now < self.set_up_until {
+                return;
+            }
+            say(format_args!("the set-up has not ended; services start without what is missing"));
+            self.set_up = None;
+        }
+        self.is_set_up = true;
+        self.found = findings::take();
+        if self.found.is_safe {
+            self.services.iter_mut().filter(|service| service.is_agent()).for_each(Service::leave);
+        }
+        let Ok(path) = CStr::from_bytes_until_nul(&self.found.watchdog) else { return };
+        if path.is_empty() {
+            return;
+        }
+        match Watchdog::open(path, self.found.timeout, now) {
+            Ok(watchdog) => {
+                let seconds = watchdog.timeout().as_secs();
+                say(format_args!("the watchdog resets this board if it hangs for {seconds} s"));
+                self.watchdog = Some(watchdog);
+            }
+            Err(error) => {
+                say(format_args!("failed to arm the watchdog: {error}; a board that hangs is not reset"));
             }
         }
     }
 
     fn start_services(&mut self) {
-        if self.set_up.is_some() {
+        if !self.is_set_up {
             return;
         }
-        let now = Instant::now();
+        let now = now();
         for service in &mut self.services {
             if service.is_due(now) {
                 service.started(start(service.job()), now);
@@ -168,11 +272,60 @@ impl Init {
         }
     }
 
-    /// Waits for a signal or for the next start of a service. The way to go down, if it was asked for.
+    /// The agent's process that runs: since when.
+    fn agent_runs_since(&self) -> Option<Instant> {
+        self.services.iter().find(|service| service.is_agent())?.runs_since()
+    }
+
+    /// Feeds the watchdog if the agent makes progress, and keeps the count of crash loops.
+    fn look_at_agent(&mut self) {
+        let (now, since) = (now(), self.agent_runs_since());
+        let crash_loops = self.found.crash_loops;
+        if self.watchdog.as_mut().is_some_and(|watchdog| watchdog.look(now, since)) {
+            say(format_args!("the agent hangs; the watchdog resets this board unless it goes on"));
+            // What ends so again and again is a crash loop, too.
+            if self.found.is_kept && self.helper.is_none() {
+                self.helper = start(crash::count);
+            }
+        }
+        if crash_loops > 0 && since.is_some_and(|since| now.since(since) >= crash::HEALTHY) {
+            self.found.crash_loops = 0;
+            self.helper = start(crash::forget);
+        }
+    }
+
+    /// Whether the agent has kept failing for so long that the board is to reboot.
+    fn is_crash_loop(&self) -> bool {
+        let agent = self.services.iter().find(|service| service.is_agent());
+        let Some((count, lasting)) = agent.and_then(Service::failing) else { return false };
+        let Findings { crash_loops, is_kept, crash_loop_after, .. } = self.found;
+        let failures = crash::Failures { count, lasting, crash_loops, is_kept };
+        let after = Duration::from_secs(crash_loop_after.into());
+        crash::judge(failures, after) == crash::Verdict::Reboot
+    }
+
+    /// When there is something to do next without a signal.
+    fn next(&self) -> Option<Instant> {
+        if !self.is_set_up {
+            return Some(self.set_up_until);
+        }
+        let services = self.services.iter().filter_map(Service::next_start);
+        let healthy = self.agent_runs_since().filter(|_| self.found.crash_loops > 0);
+        let healthy = healthy.map(|since| since + crash::HEALTHY);
+        services.chain(healthy).chain(self.watchdog.as_ref().map(Watchdog::next_look)).min()
+    }
+
+    /// Waits for a signal or for what is to be done next. The way to go down, if that is wanted.
     fn wait(&mut self) -> Option<RebootMode> {
-        let next = self.services.iter().filter_map(Service::next_start).min();
-        let next = next.filter(|_| self.set_up.is_none());
-        self.wait_until(next);
+        if self.is_crash_loop() {
+            say(format_args!("the agent keeps failing: rebooting"));
+            if self.found.is_kept {
+                self.helper = start(crash::count);
+                self.wait_for(WRITTEN_WITHIN, |init| init.helper.is_none());
+            }
+            return Some(RebootMode::RB_AUTOBOOT);
+        }
+        self.wait_until(self.next());
         let mut mode = None;
         while let Ok(Some(signal)) = self.signals.read_signal() {
             match Signal::try_from(signal.ssi_signo as i32) {
@@ -187,31 +340,38 @@ impl Init {
     /// Waits for a signal, until `end` at most.
     fn wait_until(&self, end: Option<Instant>) {
         let timeout = end.map_or(PollTimeout::NONE, |end| {
-            let left = end.saturating_duration_since(Instant::now()).as_millis() + 1;
+            let left = end.since(now()).as_millis().saturating_add(1);
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
         });
         let _ = poll(&mut [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)], timeout);
     }
 
-    /// Waits until `is_done`, for `within` at most.
+    /// Waits until `is_done`, for `within` at most, and feeds the watchdog meanwhile.
     fn wait_for(&mut self, within: Duration, is_done: impl Fn(&Init) -> bool) {
-        let end = Instant::now() + within;
+        let end = now() + within;
         loop {
             self.reap();
-            if is_done(self) || Instant::now() >= end {
+            let now = now();
+            if is_done(self) || now >= end {
                 return;
             }
-            self.wait_until(Some(end));
+            // Whatever the agent does: `within` is the limit here.
+            let look = self.watchdog.as_mut().map(|watchdog| {
+                watchdog.look(now, None);
+                watchdog.next_look()
+            });
+            self.wait_until(look.into_iter().chain([end]).min());
             while let Ok(Some(_)) = self.signals.read_signal() {}
         }
     }
 
-    /// Ends the pods, then all processes, and turns the board off.
+    /// Ends the pods, then all processes, and turns the board off. The watchdog stays armed, and
+    /// resets a board that hangs on its way down.
     fn go_down(&mut self, mode: RebootMode) -> ! {
         say(format_args!("ending the pods"));
         self.services.iter_mut().for_each(Service::leave);
-        self.set_up = start(services::end_pods);
-        self.wait_for(PODS_END_WITHIN, |init| init.set_up.is_none());
+        self.helper = start(services::end_pods);
+        self.wait_for(PODS_END_WITHIN, |init| init.helper.is_none());
         // Everybody but process 1.
         for (signal, within) in
             [(Signal::SIGTERM, PROCESSES_END_WITHIN), (Signal::SIGKILL, PROCESSES_END_WITHIN)]
@@ -219,10 +379,28 @@ impl Init {
             let _ = kill(Pid::from_raw(-1), signal);
             self.wait_for(within, |_| has_no_child());
         }
-        machine::unmount();
+        self.helper = start(unmount);
+        self.wait_for(UNMOUNTED_WITHIN, |init| init.helper.is_none());
         say(format_args!("{}", if mode == RebootMode::RB_AUTOBOOT { "rebooting" } else { "powering off" }));
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.feed();
+        }
+        // Not while something may still hang: then the board is reset instead.
+        if mode == RebootMode::RB_POWER_OFF
+            && self.helper.is_none()
+            && let Some(watchdog) = self.watchdog.take()
+        {
+            watchdog.disarm();
+        }
         halt(mode)
     }
+}
+
+/// Writes and unmounts all file systems, in a child: that can wait for a disk.
+fn unmount() -> u8 {
+    machine::unmount();
+    nix::unistd::sync();
+    0
 }
 
 /// Gives the calling process the console as its three streams.

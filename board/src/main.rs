@@ -29,6 +29,7 @@ mod output;
 mod port_forward;
 mod power;
 mod ring;
+mod safe_mode;
 mod session;
 mod tabs;
 mod version;
@@ -65,6 +66,7 @@ const VERBS: &[Verb] = &[
     agent::DOWN,
     power::REBOOT,
     power::POWEROFF,
+    safe_mode::VERB,
     ring::VERB,
     doctor::VERB,
     version::VERB,

@@ -52,7 +52,16 @@ fn signal_init(mut context: Context, mut parser: Parser, signal: Signal) -> Outc
             name.trim()
         )));
     }
+    signal_process_1(signal)
+}
+
+fn signal_process_1(signal: Signal) -> Outcome {
     kill(Pid::from_raw(1), signal)
         .map_err(|error| Failure::new(format!("failed to signal process 1: {}", error.desc())))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends all pods and reboots a board whose init is nodlet.
+pub(crate) fn reboot() -> Outcome {
+    signal_process_1(Signal::SIGTERM)
 }

@@ -60,6 +60,7 @@ use crate::node::{
 };
 use crate::objects::Objects;
 use crate::paths::Paths;
+use crate::progress::Progress;
 use crate::service::Service;
 use crate::sources::{DefinitionsByName, LOOK_AGAIN, Refusal, Sources, Wanted, WantedByName};
 use crate::spec::{Taint, Uid};
@@ -356,6 +357,7 @@ impl Engine {
                 self.shell.spawn(shutdown::follow(self.shell.clone()));
             }
             let service = self.report_to_service();
+            self.report_progress();
             self.turn().await;
             if let Some(service) = service {
                 service.ends();
@@ -402,6 +404,28 @@ impl Engine {
             });
         }
         Some(service)
+    }
+
+    /// Shows process 1 of a board, if that started this agent, that the loop turns.
+    fn report_progress(&self) {
+        let progress = match Progress::of_this_process() {
+            Ok(Some(progress)) if !self.shell.config.down => progress,
+            Ok(_) => return,
+            Err(error) => return log::error!("failed to show process 1 that the loop turns: {error}"),
+        };
+        progress.store(Instant::now());
+        let (progress, news) = (Rc::new(progress), self.shell.news.clone());
+        self.shell.spawn(async move {
+            loop {
+                smol::Timer::after(progress.until_next(Instant::now())).await;
+                let progress = progress.clone();
+                // Stored by the loop itself: a timer goes off in a loop that hangs, too.
+                let turns = News::Then(Box::new(move |_| progress.store(Instant::now())));
+                if news.send(turns).await.is_err() {
+                    return;
+                }
+            }
+        });
     }
 
     async fn turn(&mut self) {

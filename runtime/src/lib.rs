@@ -20,7 +20,7 @@
 //! 8. [`status`] is derived from what the core knows; the engine puts it into
 //!    [`objects`], from which the [`api`] shows it. What the core was told and asked for
 //!    last is in [`told`], and [`replay`] tells it again.
-//!    The [`service`] manager is told that the loop turns, and [`logind`] holds up a shutdown until
+//!    The [`service`] manager is told that the loop turns, or by [`progress`] process 1 of a board, and [`logind`] holds up a shutdown until
 //!    the pods have ended.
 //! 9. What must survive a power cut is written by [`store`], on the one thread of
 //!    [`storage`]; [`paths`] says where everything lies.
@@ -41,6 +41,7 @@ pub mod paths;
 pub mod pod;
 pub mod pod_files;
 pub mod prober;
+pub mod progress;
 mod random;
 pub mod replay;
 pub mod schema;

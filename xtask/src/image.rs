@@ -249,6 +249,8 @@ fn add_board<W: Write>(cpio: &mut Cpio<W>, profile: &Profile, kernel: &Kernel) -
         "network": profile.network,
         "agent": profile.agent_arguments(),
         "logs_in_ram_mib": profile.logs.ram_mib.unwrap_or_default(),
+        "watchdog": profile.watchdog,
+        "crash_loop": profile.crash_loop,
     });
     cpio.file("/usr/lib/nodlet/board.json", 0o644, &serde_json::to_vec(&board)?)?;
     let wanted: Vec<&str> = profile.modules.iter().map(String::as_str).collect();

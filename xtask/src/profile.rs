@@ -48,6 +48,12 @@ pub(crate) struct Profile {
     /// Links with a fixed address.
     #[serde(default)]
     pub(crate) network: Vec<Link>,
+    /// The watchdog that process 1 feeds; without one a board that hangs is not reset.
+    #[serde(default)]
+    pub(crate) watchdog: Option<Watchdog>,
+    /// What an agent that keeps failing leads to, if not to what `nodlet init` does by itself.
+    #[serde(default)]
+    pub(crate) crash_loop: Option<CrashLoop>,
     /// How QEMU emulates the board; real hardware has none.
     #[serde(default)]
     pub(crate) qemu: Option<Qemu>,
@@ -86,6 +92,26 @@ pub(crate) struct Link {
     prefix: u8,
     #[serde(default)]
     gateway: Option<Ipv4Addr>,
+}
+
+/// A hardware watchdog, for the profile and for `board.json`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Watchdog {
+    pub(crate) device: String,
+    /// Seconds after which the board is reset unless process 1 feeds the watchdog.
+    pub(crate) timeout: u32,
+}
+
+/// Limits of crash loops, for the profile and for `board.json`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CrashLoop {
+    /// Seconds for which the first crash loop lasts until the board reboots; each later one lasts
+    /// twice as long as the one before, an hour at most.
+    pub(crate) after: u32,
+    /// How many crash loops in a row end with a reboot before the board is in safe mode.
+    pub(crate) reboots: u32,
 }
 
 /// An emulated board.
@@ -177,8 +203,36 @@ fn parse(name: &str, text: &str) -> Result<Profile, Failure> {
     if let Some(file) = profile.firmware.iter().find(|file| file.contains('/') || file.starts_with('.')) {
         return wrong(&format!("firmware: {file:?} must be the name of a file"));
     }
+    require_watchdog(name, &profile)?;
     name.clone_into(&mut profile.name);
     Ok(profile)
+}
+
+/// Bytes of a device's path that process 1 has room for.
+const DEVICE_BYTES: usize = 63;
+
+/// Seconds of a watchdog that a slow board can keep, and that a person can wait for.
+const TIMEOUTS: std::ops::RangeInclusive<u32> = 5..=3600;
+
+fn require_watchdog(name: &str, profile: &Profile) -> Result<(), Failure> {
+    let wrong = |why: String| Err(Failure(format!("board/profiles/{name}.toml: {why}")));
+    if let Some(Watchdog { device, timeout }) = &profile.watchdog {
+        if !device.starts_with("/dev/") || device.len() > DEVICE_BYTES {
+            return wrong(format!(
+                "watchdog: device {device:?} must begin with /dev/ and have {DEVICE_BYTES} bytes at most"
+            ));
+        }
+        if !TIMEOUTS.contains(timeout) {
+            let (least, most) = (TIMEOUTS.start(), TIMEOUTS.end());
+            return wrong(format!("watchdog: timeout {timeout} must be from {least} to {most} seconds"));
+        }
+    }
+    match &profile.crash_loop {
+        Some(CrashLoop { after: 0, .. } | CrashLoop { reboots: 0, .. }) => {
+            wrong("crash-loop: after and reboots must be 1 at least".into())
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -215,6 +269,10 @@ mod tests {
             ("prefix = 24", "prefix = 33", "prefix 33 of eth0 is more than 32"),
             ("10.0.2.15", "10.0.2", "invalid IPv4 address"),
             ("command-line =", "# command-line =", "missing field `command-line`"),
+            ("timeout = 60", "timeout = 4", "timeout 4 must be from 5 to 3600 seconds"),
+            ("timeout = 60", "time = 60", "unknown field `time`, expected `device` or `timeout`"),
+            ("/dev/watchdog", "watchdog", "device \"watchdog\" must begin with /dev/"),
+            ("[qemu]", "[crash-loop]\nafter = 0\nreboots = 1\n[qemu]", "must be 1 at least"),
         ] {
             let Err(Failure(why)) = parse("a", &right.replacen(from, to, 1)) else { panic!("{to} is taken") };
             assert!(why.contains(words) && why.contains("board/profiles/a.toml"), "{why}");

@@ -26,6 +26,29 @@ pub(super) struct Board {
     pub(super) agent: Vec<String>,
     /// MiB of RAM for logs; none if they lie on the data partition.
     pub(super) logs_in_ram_mib: u32,
+    /// The watchdog that process 1 feeds.
+    pub(super) watchdog: Option<Watchdog>,
+    /// What an agent that keeps failing leads to.
+    pub(super) crash_loop: Option<CrashLoop>,
+}
+
+/// A hardware watchdog.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Watchdog {
+    pub(super) device: String,
+    /// Seconds after which the board is reset unless process 1 feeds the watchdog.
+    pub(super) timeout: u32,
+}
+
+/// Limits of crash loops.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CrashLoop {
+    /// Seconds for which the first one lasts until the board reboots.
+    pub(super) after: u32,
+    /// How many end with a reboot before safe mode.
+    pub(super) reboots: u32,
 }
 
 /// Reads the file.

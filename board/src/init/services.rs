@@ -4,11 +4,12 @@ use std::ffi::CString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::unistd::Pid;
+use nodlet_runtime::time::Instant;
 
-use super::{config, identity, network, say};
+use super::{config, crash, identity, network, say, watchdog};
 
 /// The program of all roles.
 const NODLET: &str = "/usr/bin/nodlet";
@@ -32,9 +33,12 @@ pub(super) struct Kind {
     job: fn() -> u8,
 }
 
+/// The name of the service that runs the pods.
+const AGENT: &str = "agent";
+
 /// All services.
 pub(super) const SERVICES: [Kind; 3] = [
-    Kind { name: "agent", job: agent },
+    Kind { name: AGENT, job: agent },
     Kind { name: "network", job: network::run },
     Kind { name: "ssh", job: ssh },
 ];
@@ -61,11 +65,34 @@ pub(super) struct Service {
     state: State,
     /// How often it ended soon after its start, one time after another.
     failures: u32,
+    /// When the first and the latest of those were.
+    failing: Option<(Instant, Instant)>,
 }
 
 impl Service {
-    pub(super) fn new(kind: Kind) -> Service {
-        Service { kind, state: State::Waits { until: Instant::now() }, failures: 0 }
+    pub(super) fn new(kind: Kind, now: Instant) -> Service {
+        Service { kind, state: State::Waits { until: now }, failures: 0, failing: None }
+    }
+
+    /// Whether this is the agent, of which more is watched than whether it runs.
+    pub(super) fn is_agent(&self) -> bool {
+        self.kind.name == AGENT
+    }
+
+    /// When the process that runs started; `None` while none runs.
+    pub(super) fn runs_since(&self) -> Option<Instant> {
+        match self.state {
+            State::Runs { since, .. } => Some(since),
+            State::Waits { .. } | State::Absent => None,
+        }
+    }
+
+    /// How often it failed in a row, and for how long, if it failed and was not started since.
+    pub(super) fn failing(&self) -> Option<(u32, Duration)> {
+        match (&self.state, self.failing) {
+            (State::Waits { .. }, Some((first, latest))) => Some((self.failures, latest.since(first))),
+            (State::Waits { .. } | State::Runs { .. } | State::Absent, _) => None,
+        }
     }
 
     pub(super) fn job(&self) -> fn() -> u8 {
@@ -108,11 +135,13 @@ impl Service {
             self.state = State::Absent;
             return;
         }
-        if now.saturating_duration_since(since) >= RAN_WELL {
+        if now.since(since) >= RAN_WELL {
             self.failures = 0;
+            self.failing = None;
         }
         let delay = self.delay();
         self.failures = self.failures.saturating_add(1);
+        self.failing = Some((self.failing.map_or(now, |(first, _)| first), now));
         say(format_args!("{} ended with {status}; it starts again in {} s", self.kind.name, delay.as_secs()));
         self.state = State::Waits { until: now + delay };
     }
@@ -130,7 +159,7 @@ impl Service {
 fn agent() -> u8 {
     let arguments = config::read().unwrap_or_default().agent;
     let mut agent = Command::new(NODLET);
-    agent.arg("agent").args(arguments).args(identity::agent_arguments());
+    agent.arg("agent").args(arguments).args(identity::agent_arguments()).envs(watchdog::variable());
     failed("agent", &agent.exec())
 }
 
@@ -158,8 +187,12 @@ fn ssh() -> u8 {
         }
     }
     // In the foreground, with its log on the console, and with keys alone.
-    let arguments = ["-F", "-E", "-s", "-j", "-k", "-r", HOST_KEY, "-D", identity::AUTHORIZED];
-    failed("dropbear", &Command::new(DROPBEAR).args(arguments).exec())
+    let mut server = Command::new(DROPBEAR);
+    server.args(["-F", "-E", "-s", "-j", "-k", "-r", HOST_KEY, "-D", identity::AUTHORIZED]);
+    if let Some(banner) = crash::banner() {
+        server.arg("-b").arg(banner);
+    }
+    failed("dropbear", &server.exec())
 }
 
 /// Executes what ends all pods.
@@ -186,32 +219,40 @@ pub(super) fn set_environment() {
 mod tests {
     use super::*;
 
+    impl Kind {
+        /// A service that is never executed.
+        pub(in super::super) const TEST: Kind = Kind { name: "test", job: || 0 };
+    }
+
     #[test]
     fn a_service_that_fails_starts_again_later_each_time_and_soon_after_it_ran_well() {
-        let begin = Instant::now();
+        let begin = Instant(1_000_000_000_000);
         let at = |seconds: u64| begin + Duration::from_secs(seconds);
-        let mut service = Service::new(Kind { name: "test", job: || 0 });
+        let mut service = Service::new(Kind::TEST, begin);
         let mut starts = Vec::new();
         let mut now = begin;
         for _ in 0..9 {
             now = service.next_start().expect("it waits").max(now);
-            assert!(service.is_due(now) && !service.is_due(now - Duration::from_millis(1)) || now == begin);
+            assert!(service.is_due(now) && !service.is_due(Instant(now.0 - 1)));
             starts.push((now - begin).as_secs());
             service.started(Some(Pid::from_raw(7)), now);
             assert!(service.is(Pid::from_raw(7)) && service.next_start().is_none());
             service.ended(1, now);
         }
         assert_eq!(starts, [0, 0, 1, 3, 7, 15, 31, 63, 123]);
+        assert_eq!(service.failing(), Some((9, Duration::from_secs(123))));
         service.started(Some(Pid::from_raw(8)), at(200));
         service.ended(137, at(270));
         assert_eq!(service.next_start(), Some(at(270)));
+        assert_eq!(service.failing(), Some((1, Duration::ZERO)));
     }
 
     #[test]
     fn a_service_that_the_image_does_not_have_is_not_started_again() {
-        let mut service = Service::new(Kind { name: "test", job: || 0 });
-        service.started(Some(Pid::from_raw(7)), Instant::now());
-        service.ended(i32::from(ABSENT), Instant::now());
+        let now = Instant(7);
+        let mut service = Service::new(Kind::TEST, now);
+        service.started(Some(Pid::from_raw(7)), now);
+        service.ended(i32::from(ABSENT), now);
         assert_eq!(service.next_start(), None);
     }
 }

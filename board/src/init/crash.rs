@@ -1,0 +1,255 @@
+//! Crash loops: an agent that fails again and again leads to a reboot, later each time, and after
+//! some of them to safe mode: network and SSH, no agent.
+//!
+//! The number of crash loops in a row lies in [`FILE`]. It is written when a crash loop ends, and
+//! removed after an agent ran for [`HEALTHY`]; a board whose agent runs never writes it. Children of
+//! process 1 read and write it. [`judge`] is the decision.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use super::{config, say};
+
+/// The number of crash loops in a row.
+pub(super) const FILE: &str = "/var/lib/nodlet/init/crash-loops";
+
+/// Exists in safe mode: a line for people, with the reason and the way out.
+const SAFE_MODE: &str = "/run/nodlet-init/safe-mode";
+
+/// The way out of safe mode, for people.
+const LEAVE: &str = "`nodlet safe-mode --leave` reboots into normal mode";
+
+/// The kernel argument for one boot in safe mode.
+pub(crate) const ARGUMENT: &str = "nodlet.safe";
+
+/// For how many seconds the first crash loop lasts, if the profile does not say.
+pub(super) const DEFAULT_AFTER: u32 = 60;
+
+/// How many crash loops are ended by a reboot before safe mode, if the profile does not say.
+pub(super) const DEFAULT_REBOOTS: u32 = 3;
+
+/// Fewer failures than this are no crash loop, however much time they took.
+const FAILURES: u32 = 4;
+
+/// The longest crash loop.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// An agent that ran so long ends the count.
+pub(super) const HEALTHY: Duration = Duration::from_secs(600);
+
+/// What to do about an agent that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Start it again, with the delay that all services have.
+    Restart,
+    /// Count a crash loop, and reboot.
+    Reboot,
+}
+
+/// What is known of the agent's failures.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failures {
+    /// In a row: it did not run well between them.
+    pub(super) count: u32,
+    /// The time since the first of them.
+    pub(super) lasting: Duration,
+    /// Crash loops in a row that earlier boots ended with.
+    pub(super) crash_loops: u32,
+    /// The count of crash loops outlasts a reboot.
+    pub(super) is_kept: bool,
+}
+
+/// Decides about an agent that failed. `after`: how long the first crash loop lasts; each later one
+/// lasts twice as long as the one before. A board that cannot count, for all of it lies in RAM, has
+/// the longest ones only: it must not reboot every minute for ever.
+pub(super) fn judge(failures: Failures, after: Duration) -> Verdict {
+    let factor = 1u32.checked_shl(failures.crash_loops).unwrap_or(u32::MAX);
+    let lasts = if failures.is_kept { after.saturating_mul(factor).min(LONGEST) } else { LONGEST };
+    match failures.count >= FAILURES && failures.lasting >= lasts {
+        true => Verdict::Reboot,
+        false => Verdict::Restart,
+    }
+}
+
+/// Why the board is in safe mode and the way out, for people; `None` if it is not in safe mode.
+pub(crate) fn is_safe() -> Option<String> {
+    fs::read_to_string(SAFE_MODE).ok().map(|text| text.trim_end().to_owned())
+}
+
+/// What the SSH server is to show before a login.
+pub(super) fn banner() -> Option<&'static str> {
+    Path::new(SAFE_MODE).exists().then_some(SAFE_MODE)
+}
+
+/// Whether the board boots into safe mode, and why.
+fn safe_mode(crash_loops: u32, reboots: u32, command_line: &str) -> Option<String> {
+    if has_argument(command_line) {
+        return Some(format!("the kernel argument {ARGUMENT} asks for it"));
+    }
+    let times =
+        if crash_loops == 1 { "one boot".to_owned() } else { format!("{crash_loops} boots in a row") };
+    (crash_loops >= reboots).then(|| format!("the agent kept failing in {times}"))
+}
+
+fn has_argument(command_line: &str) -> bool {
+    command_line.split_ascii_whitespace().any(|word| word == ARGUMENT)
+}
+
+/// Whether the kernel's command line asks for safe mode.
+pub(crate) fn is_argued() -> bool {
+    has_argument(&fs::read_to_string("/proc/cmdline").unwrap_or_default())
+}
+
+/// In the child that sets up the machine: reads the count, and decides on safe mode. Returns the
+/// number of crash loops, whether it outlasts a reboot, and whether the board is in safe mode.
+pub(super) fn look(limits: Option<&config::CrashLoop>) -> (u32, bool, bool) {
+    let count = read();
+    let reboots = limits.map_or(DEFAULT_REBOOTS, |limits| limits.reboots);
+    let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
+    let why = safe_mode(count, reboots, &command_line);
+    if let Some(why) = &why {
+        let text = format!("this board is in safe mode, without agent and pods, since {why}; {LEAVE}");
+        let directory = Path::new(SAFE_MODE).parent().unwrap_or(Path::new("/"));
+        let written = fs::create_dir_all(directory).and_then(|()| fs::write(SAFE_MODE, format!("{text}\n")));
+        if let Err(error) = written {
+            say(format_args!("failed to write {SAFE_MODE}: {error}"));
+        }
+        say(format_args!("{text}"));
+    }
+    (count, is_kept(), why.is_some())
+}
+
+/// The count. A file that holds no number counts as none: the board is to try.
+fn read() -> u32 {
+    match fs::read_to_string(FILE) {
+        Ok(text) => text.trim().parse().unwrap_or_else(|_| {
+            say(format_args!("{FILE} holds no number; it is ignored"));
+            0
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => {
+            say(format_args!("failed to read {FILE}: {error}"));
+            0
+        }
+    }
+}
+
+/// Whether what is written to /var/lib/nodlet is there after a reboot.
+fn is_kept() -> bool {
+    use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+    use nix::sys::statvfs::{FsFlags, statvfs};
+    const RAMFS: libc::c_long = 0x8584_58f6;
+    const PLACE: &str = "/var/lib/nodlet";
+    let in_ram = statfs(PLACE).is_ok_and(|found| {
+        found.filesystem_type() == TMPFS_MAGIC || found.filesystem_type().0 as libc::c_long == RAMFS
+    });
+    !in_ram && statvfs(PLACE).is_ok_and(|found| !found.flags().contains(FsFlags::ST_RDONLY))
+}
+
+/// In a child of process 1: counts one more crash loop.
+pub(super) fn count() -> u8 {
+    report("count this crash loop", write(read().saturating_add(1)))
+}
+
+/// In a child of process 1: ends the count.
+pub(super) fn forget() -> u8 {
+    report("forget the crash loops", remove())
+}
+
+fn report(what: &str, done: io::Result<()>) -> u8 {
+    match done {
+        Ok(()) => 0,
+        Err(error) => {
+            say(format_args!("failed to {what}: {error}"));
+            1
+        }
+    }
+}
+
+fn write(count: u32) -> io::Result<()> {
+    let file = Path::new(FILE);
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    let new = directory.join("crash-loops.new");
+    fs::create_dir_all(directory)?;
+    fs::write(&new, format!("{count}\n"))?;
+    File::open(&new)?.sync_all()?;
+    fs::rename(&new, file)?;
+    File::open(directory)?.sync_all()
+}
+
+/// Ends the count: the next boot is none of safe mode.
+pub(crate) fn remove() -> io::Result<()> {
+    match fs::remove_file(FILE) {
+        Ok(()) => File::open(Path::new(FILE).parent().unwrap_or(Path::new("/")))?.sync_all(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::services::{Kind, Service};
+    use super::*;
+    use nix::unistd::Pid;
+    use nodlet_runtime::time::Instant;
+
+    /// When a board reboots whose agent fails each time after `runs` seconds; `None` within a day.
+    fn reboots_after(runs: u64, crash_loops: u32, is_kept: bool) -> Option<u64> {
+        let at = |seconds: u64| Instant(0) + Duration::from_secs(seconds);
+        let mut agent = Service::new(Kind::TEST, at(0));
+        let mut now = 0;
+        while now < 24 * 3600 {
+            now = agent.next_start().map_or(now, |next| now.max(next.0 / 1_000_000_000));
+            agent.started(Some(Pid::from_raw(7)), at(now));
+            now += runs;
+            agent.ended(1, at(now));
+            let (count, lasting) = agent.failing()?;
+            let failures = Failures { count, lasting, crash_loops, is_kept };
+            if judge(failures, Duration::from_secs(60)) == Verdict::Reboot {
+                return Some(now);
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_board_whose_agent_keeps_failing_reboots_later_each_time() {
+        let times: Vec<_> = (0..9).map(|crash_loops| reboots_after(0, crash_loops, true)).collect();
+        let minute = |minutes: u64| 60 * minutes;
+        assert_eq!(times[0], Some(63));
+        for (time, least) in times.iter().zip([1, 2, 4, 8, 16, 32, 60, 60, 60]) {
+            let time = time.expect("it reboots");
+            assert!((minute(least)..=minute(least) + 63).contains(&time), "{times:?}");
+        }
+    }
+
+    #[test]
+    fn a_board_that_cannot_count_reboots_hourly_at_most() {
+        assert!(reboots_after(0, 0, false).is_some_and(|time| (3600..3700).contains(&time)));
+    }
+
+    #[test]
+    fn an_agent_that_runs_well_in_between_reboots_no_board() {
+        assert_eq!(reboots_after(61, 0, true), None);
+        // One that fails each half minute does.
+        assert!(reboots_after(30, 0, true).is_some_and(|time| time < 200));
+    }
+
+    #[test]
+    fn a_few_failures_are_no_crash_loop_however_long_they_take() {
+        let failures = |count| Failures { count, lasting: LONGEST * 2, crash_loops: 0, is_kept: true };
+        assert_eq!(judge(failures(FAILURES - 1), Duration::ZERO), Verdict::Restart);
+        assert_eq!(judge(failures(FAILURES), Duration::ZERO), Verdict::Reboot);
+    }
+
+    #[test]
+    fn safe_mode_is_for_crash_loops_and_for_the_kernel_argument() {
+        let argument = "console=ttyS0 nodlet.safe panic=10";
+        assert_eq!(safe_mode(2, 3, "console=ttyS0 nodlet.safety"), None);
+        assert_eq!(safe_mode(3, 3, "").as_deref(), Some("the agent kept failing in 3 boots in a row"));
+        assert_eq!(safe_mode(1, 1, "").as_deref(), Some("the agent kept failing in one boot"));
+        assert_eq!(safe_mode(0, 3, argument).as_deref(), Some("the kernel argument nodlet.safe asks for it"));
+    }
+}

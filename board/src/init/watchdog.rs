@@ -1,0 +1,199 @@
+//! The hardware watchdog: the board is reset unless process 1 feeds it.
+//!
+//! Process 1 feeds it only while the agent's loop makes progress, which it sees in a page that both
+//! map ([`nodlet_runtime::progress`]), or while no agent runs and process 1 sees to that. So a hung
+//! agent resets the board as a hung process 1 does. Of two halves of the watchdog's timeout each
+//! begins with one wake-up of process 1, and one of the agent. [`judge`] is the decision.
+
+use std::ffi::CStr;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use nodlet_runtime::progress::{Progress, VARIABLE, until_next};
+use nodlet_runtime::time::Instant;
+
+use super::say;
+
+/// How long an agent may take from its start until its loop turns for the first time, if the
+/// watchdog's timeout is not longer: it looks at every pod before.
+const STARTS_WITHIN: Duration = Duration::from_secs(120);
+
+/// Descriptor of the page in process 1, for the environment of the agent; -1 without a watchdog.
+static PAGE: AtomicI32 = AtomicI32::new(-1);
+
+nix::ioctl_readwrite!(set_timeout, b'W', 6, libc::c_int);
+nix::ioctl_read!(get_timeout, b'W', 7, libc::c_int);
+
+/// The environment variable by which the agent finds the page. For a child of process 1.
+pub(super) fn variable() -> Option<(&'static str, String)> {
+    let page = PAGE.load(Ordering::Relaxed);
+    (page >= 0).then(|| (VARIABLE, format!("/proc/1/fd/{page}")))
+}
+
+/// What a look at the agent found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The loop made progress, or no agent runs: feed the watchdog.
+    Turns,
+    /// No progress: do not feed it.
+    Hangs,
+}
+
+/// Whether to feed a watchdog that resets the board `timeout` after it was last fed. `started` is
+/// when the running agent started, `None` while none runs; `latest` is the latest progress.
+///
+/// An agent stores progress each half of `timeout`. One that was late by a quarter of it is not
+/// waited for: the watchdog was fed half of `timeout` ago at least, and has that again.
+fn judge(now: Instant, started: Option<Instant>, latest: Option<Instant>, timeout: Duration) -> Verdict {
+    let Some(started) = started else { return Verdict::Turns };
+    let (since, within) = match latest {
+        Some(latest) if latest >= started => (latest, timeout / 4 * 3),
+        Some(_) | None => (started, timeout.max(STARTS_WITHIN)),
+    };
+    if now.since(since) < within { Verdict::Turns } else { Verdict::Hangs }
+}
+
+/// The watchdog, armed.
+pub(super) struct Watchdog {
+    device: File,
+    timeout: Duration,
+    progress: Progress,
+    next: Instant,
+    /// The console has a line of the present hang.
+    reported: bool,
+}
+
+impl Watchdog {
+    /// Opens the device, which arms it, and sets its timeout. The kernel's driver may choose another
+    /// timeout: what it chose holds.
+    pub(super) fn open(path: &CStr, seconds: u32, now: Instant) -> io::Result<Watchdog> {
+        let path = Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()));
+        let device = OpenOptions::new().write(true).custom_flags(libc::O_CLOEXEC).open(path)?;
+        let mut wanted = libc::c_int::try_from(seconds).unwrap_or(libc::c_int::MAX);
+        let mut timeout = wanted;
+        // SAFETY: an open descriptor; the kernel reads and writes one int.
+        let set = unsafe { set_timeout(device.as_raw_fd(), &raw mut wanted) };
+        // SAFETY: an open descriptor; the kernel writes one int.
+        let got = unsafe { get_timeout(device.as_raw_fd(), &raw mut timeout) };
+        if let (Err(error), _) | (_, Err(error)) = (set, got) {
+            say(format_args!("failed to set the watchdog's timeout: {error}; it has its driver's"));
+        }
+        let timeout = Duration::from_secs(u64::try_from(timeout).unwrap_or(1).max(1));
+        let progress = Progress::create(timeout / 2)?;
+        PAGE.store(progress.descriptor(), Ordering::Relaxed);
+        Ok(Watchdog { device, timeout, progress, next: now, reported: false })
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// When to look at the agent next.
+    pub(super) fn next_look(&self) -> Instant {
+        self.next
+    }
+
+    /// Feeds the watchdog if that is due and the agent makes progress. `started` is when the running
+    /// agent started. `true` when the agent is first found to hang.
+    pub(super) fn look(&mut self, now: Instant, started: Option<Instant>) -> bool {
+        if now < self.next {
+            return false;
+        }
+        match judge(now, started, self.progress.latest(), self.timeout) {
+            Verdict::Turns => {
+                self.feed();
+                self.next = now + until_next(now, self.timeout / 2);
+                self.reported = false;
+                false
+            }
+            Verdict::Hangs => {
+                // It may go on yet: then it is to be fed before the timeout is over.
+                self.next = now + (self.timeout / 16).max(Duration::from_millis(500));
+                !std::mem::replace(&mut self.reported, true)
+            }
+        }
+    }
+
+    pub(super) fn feed(&mut self) {
+        // A device that fails resets the board, which is the best there is.
+        let _ = self.device.write(b"\0");
+    }
+
+    /// Disarms the watchdog, unless the kernel was told that nobody may (`nowayout`): a board that
+    /// is off but cannot cut its own power must not be reset.
+    pub(super) fn disarm(mut self) {
+        // The kernel disarms what is closed after this letter.
+        let _ = self.device.write(b"V");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    fn at(seconds: u64) -> Instant {
+        Instant(0) + Duration::from_secs(seconds)
+    }
+
+    /// When a board is reset whose agent starts at 10 s, turns at each of `turns`, and then hangs.
+    fn reset_after(turns: &[u64]) -> u64 {
+        let (mut next, mut fed) = (0, 0);
+        for now in 0.. {
+            if now == fed + TIMEOUT.as_secs() {
+                return now;
+            }
+            if now < next {
+                continue;
+            }
+            let latest = turns.iter().rev().find(|&&turn| turn <= now).map(|&turn| at(turn));
+            match judge(at(now), (now >= 10).then(|| at(10)), latest, TIMEOUT) {
+                Verdict::Turns => (fed, next) = (now, now + until_next(at(now), TIMEOUT / 2).as_secs()),
+                Verdict::Hangs => next = now + TIMEOUT.as_secs() / 16,
+            }
+        }
+        unreachable!("time has no end")
+    }
+
+    #[test]
+    fn an_agent_that_hangs_resets_the_board_within_one_and_a_half_timeouts() {
+        for hang in [30, 60, 90, 3000] {
+            let turns: Vec<u64> = (20..=hang).filter(|now| now % 30 == 0 || *now == 20).collect();
+            let reset = reset_after(&turns);
+            assert!((hang + 60..=hang + 90).contains(&reset), "hung after {hang}, reset at {reset}");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_turns_late_keeps_the_board_up() {
+        // Twice it skips a turn; both times it turns again before the timeout is over.
+        let turns = [20, 30, 60, 119, 150, 180, 210, 268, 270];
+        assert!(reset_after(&turns) > 270 + 60);
+    }
+
+    #[test]
+    fn an_agent_that_never_turns_resets_the_board_after_its_time_to_start() {
+        let reset = reset_after(&[]);
+        assert!((130..=10 + 120 + 60).contains(&reset), "{reset}");
+    }
+
+    #[test]
+    fn progress_of_an_earlier_agent_is_none_of_this_one() {
+        let judge = |now, started, latest| judge(at(now), Some(at(started)), Some(at(latest)), TIMEOUT);
+        assert_eq!(judge(1000, 990, 500), Verdict::Turns);
+        assert_eq!(judge(1120, 990, 500), Verdict::Hangs);
+        assert_eq!(judge(1120, 990, 1100), Verdict::Turns);
+    }
+
+    #[test]
+    fn a_board_without_a_running_agent_is_not_reset() {
+        assert_eq!(judge(at(9000), None, Some(at(5)), TIMEOUT), Verdict::Turns);
+    }
+}

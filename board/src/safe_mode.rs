@@ -1,0 +1,61 @@
+//! `nodlet safe-mode`: whether a board runs without agent and pods, why, and the way out.
+
+use std::process::ExitCode;
+
+use lexopt::Parser;
+
+use crate::arguments::{Context, Flag};
+use crate::init::crash;
+use crate::{Failure, Outcome, Verb, power};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "safe-mode",
+    summary: "Show whether the board is in safe mode, or leave it",
+    help: "\
+Show whether the board is in safe mode, and why. In safe mode network and SSH are
+up, and neither agent nor pods run. A board whose init is nodlet enters it when the
+agent kept failing in several boots in a row, and for one boot with the kernel
+argument nodlet.safe. It stays in safe mode over reboots until somebody leaves it.
+
+Usage: nodlet safe-mode [flags]
+
+Examples:
+  ssh root@board nodlet safe-mode
+
+  # After the cause was removed
+  ssh root@board nodlet safe-mode --leave
+
+Flags:
+      --leave   forget the failures, and reboot into normal mode
+",
+    run,
+};
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let mut leave = false;
+    while let Some(argument) = parser.next()? {
+        if let lexopt::Arg::Value(value) = argument {
+            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
+        }
+        match Flag::from(argument) {
+            Flag::Long(name) if name == "leave" => leave = true,
+            flag => context.global(&flag, &mut parser)?,
+        }
+    }
+    let Some(why) = crash::is_safe() else {
+        println!("this board is not in safe mode");
+        return Ok(ExitCode::SUCCESS);
+    };
+    if !leave {
+        println!("{why}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    crash::remove().map_err(|error| Failure::new(format!("failed to forget the failures: {error}")))?;
+    if crash::is_argued() {
+        return Err(Failure::new(format!(
+            "the failures are forgotten, but the kernel argument {0} stays: boot without {0}",
+            crash::ARGUMENT
+        )));
+    }
+    power::reboot()
+}
