@@ -24,6 +24,7 @@ pub(crate) mod crash;
 mod findings;
 mod identity;
 mod machine;
+mod memory;
 mod network;
 mod services;
 mod watchdog;
@@ -41,7 +42,7 @@ const PROCESSES_END_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long the set-up of the machine may take, repairs of a file system included. Then services
 /// start without what is missing: a board that can be reached can be mended.
-const SET_UP_WITHIN: Duration = Duration::from_secs(900);
+const SET_UP_WITHIN: Duration = Duration::from_secs(1200);
 
 /// How long a child may take to write down a crash loop, on a disk that may be broken.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
@@ -78,11 +79,16 @@ pub(crate) fn run() -> ! {
     findings::share();
     init.set_up = start(set_up);
     init.set_up_until = now() + SET_UP_WITHIN;
+    let mut has_released = false;
     loop {
         init.reap();
         init.finish_set_up();
         init.look_at_agent();
         init.start_services();
+        if init.is_set_up && !has_released {
+            memory::release_code();
+            has_released = true;
+        }
         if let Some(mode) = init.wait() {
             init.go_down(mode);
         }
@@ -414,7 +420,86 @@ fn take_console() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::exit_code;
+    use std::alloc::{GlobalAlloc, Layout, System};
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// The system's allocator, which counts for each thread.
+    struct Counting;
+
+    thread_local! {
+        static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    #[global_allocator]
+    static ALLOCATOR: Counting = Counting;
+
+    // SAFETY: all is left to the system's allocator.
+    unsafe impl GlobalAlloc for Counting {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            ALLOCATIONS.with(|count| count.set(count.get() + 1));
+            // SAFETY: as the caller promised.
+            unsafe { System.alloc(layout) }
+        }
+
+        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+            // SAFETY: as the caller promised.
+            unsafe { System.dealloc(pointer, layout) }
+        }
+    }
+
+    /// Process 1 without children, with a watchdog that resets nothing.
+    fn init() -> Init {
+        let mask = SigSet::empty();
+        let mut found = Findings::NONE;
+        found.watchdog[..9].copy_from_slice(b"/dev/null");
+        found.timeout = 1;
+        findings::share();
+        findings::tell(found);
+        Init {
+            signals: SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+                .expect("the kernel has descriptors"),
+            set_up: None,
+            set_up_until: now(),
+            is_set_up: false,
+            helper: None,
+            services: SERVICES.map(|kind| Service::new(kind, now())),
+            watchdog: None,
+            found: Findings::NONE,
+        }
+    }
+
+    #[test]
+    fn process_1_allocates_nothing_while_services_start_fail_and_hang() {
+        let mut init = init();
+        let before = ALLOCATIONS.with(Cell::get);
+        init.finish_set_up();
+        assert!(init.watchdog.is_some(), "it is armed");
+        let mut loops = 0;
+        for round in 0..40 {
+            let now = now() + Duration::from_secs(100 * round);
+            for service in &mut init.services {
+                service.started(Some(Pid::from_raw(1)), now);
+                service.ended(139, now + Duration::from_secs(1));
+            }
+            loops += u32::from(init.is_crash_loop());
+            init.look_at_agent();
+            // Until the watchdog's next look, at most.
+            init.wait_until(init.next().map(|next| next.min(super::now() + Duration::from_millis(1))));
+        }
+        for service in &mut init.services {
+            service.started(Some(Pid::from_raw(1)), Instant(0));
+        }
+        // It has hung since the boot.
+        while !init.watchdog.as_mut().is_some_and(|watchdog| watchdog.look(now(), Some(Instant(1)))) {
+            init.wait_until(init.next());
+        }
+        assert_eq!(ALLOCATIONS.with(Cell::get), before, "process 1 has allocated memory");
+        assert!(loops > 0, "an agent that failed 40 times is a crash loop");
+        let _: Box<u8> = std::hint::black_box(Box::new(1));
+        assert_eq!(ALLOCATIONS.with(Cell::get), before + 1, "allocations are counted");
+    }
 
     #[test]
     fn every_way_to_end_has_an_exit_code() {

@@ -15,6 +15,8 @@ use crate::image::{self, Contents, DeviceImage};
 use crate::profile::{self, Profile, Qemu};
 use crate::{Failure, Outcome, cross, demo_image, line_of, misused, run as run_command, work};
 
+mod watchdog;
+
 /// An emulated board is some twenty times slower than a real one, and this machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -26,7 +28,10 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     for name in names {
         let profile = profile::get(&name)?;
         match &profile.qemu {
-            Some(qemu) => try_out(&profile, qemu)?,
+            Some(qemu) => {
+                try_out(&profile, qemu)?;
+                watchdog::try_out(&profile, qemu)?;
+            }
             None if arguments.is_empty() => {}
             None => return Err(Failure(format!("no emulator has the board {name}"))),
         }
@@ -40,7 +45,8 @@ pub(crate) fn check() -> Outcome {
     for name in profile::known()? {
         let profile = profile::get(&name)?;
         if let (true, Some(qemu)) = (profile.target == host, &profile.qemu) {
-            return try_out(&profile, qemu);
+            try_out(&profile, qemu)?;
+            return watchdog::try_out(&profile, qemu);
         }
     }
     Err(Failure(format!("no profile in board/profiles is for {host} and QEMU")))
@@ -168,8 +174,8 @@ impl Board {
         let console = directory.join("console.log");
         let mut emulator = Command::new(&qemu.program);
         emulator
-            .args(&qemu.arguments)
             .args(["-accel", "tcg", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
+            .args(&qemu.arguments)
             .args(["-m", &memory_mib.to_string(), "-device", "virtio-rng-pci"])
             .args(["-nic", &format!("user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{port}-:22")])
             .args(["-serial", &format!("file:{}", console.display())])

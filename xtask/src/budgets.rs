@@ -114,6 +114,19 @@ impl Budgets {
         )))
     }
 
+    /// Refuses what is over its budget, where no task writes the figure: measured elsewhere than by
+    /// [`crate::gates`] and [`crate::sizes`].
+    pub(crate) fn require(&mut self, name: &str, measured: u64) -> Outcome {
+        self.measured(name, measured)?;
+        match self.of(name)?.judge(measured) {
+            Verdict::Exceeded => Err(Failure(format!(
+                "{name} is {measured}: make it less; or, if it is meant to cost more, change the figure in {FILE} \
+                 and say in the commit what it buys"
+            ))),
+            Verdict::Kept | Verdict::Below => Ok(()),
+        }
+    }
+
     /// Puts what was measured into the file, and nothing else.
     pub(crate) fn write(&self) -> Outcome {
         Ok(fs::write(file(), self.rewritten()?)?)
@@ -198,6 +211,9 @@ mod tests {
             assert!(why.contains(part), "{why}");
         }
         assert!(!why.contains("one is"), "{why}");
+        budgets.require("one", 105).unwrap();
+        let why = budgets.require("one", 106).unwrap_err().0;
+        assert!(why.starts_with("one is 106: make it less"), "{why}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Failure, project};
 
 /// What there is to know of a board.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Profile {
     /// The name of the file.
@@ -83,7 +83,7 @@ pub(crate) struct Logs {
 }
 
 /// A link with a fixed address, for the profile and for `board.json`.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Link {
     /// As the kernel names it.
@@ -95,7 +95,7 @@ pub(crate) struct Link {
 }
 
 /// A hardware watchdog, for the profile and for `board.json`.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Watchdog {
     pub(crate) device: String,
@@ -104,7 +104,7 @@ pub(crate) struct Watchdog {
 }
 
 /// Limits of crash loops, for the profile and for `board.json`.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CrashLoop {
     /// Seconds for which the first crash loop lasts until the board reboots; each later one lasts
@@ -115,7 +115,7 @@ pub(crate) struct CrashLoop {
 }
 
 /// An emulated board.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Qemu {
     pub(crate) program: String,

@@ -1,0 +1,177 @@
+//! A board whose agent fails or hangs: crash loops end in safe mode, and the watchdog resets a board
+//! whose agent or process 1 hangs.
+//!
+//! What a crash loop counts has to outlast a reboot: so the board's system is copied to an ext4 disk at
+//! its first boot, by a shell script that runs before `nodlet init`.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::{Board, text};
+use crate::budgets::Budgets;
+use crate::guest::cpio::Cpio;
+use crate::image::{self, Contents, DeviceImage};
+use crate::profile::{CrashLoop, Profile, Qemu};
+use crate::{Failure, Outcome, run as run_command, work};
+
+/// Seconds of the watchdog: the least that an emulated board on a busy machine keeps.
+const TIMEOUT: u32 = 30;
+
+/// How long the wake-ups of an idle board are counted.
+const IDLE: Duration = Duration::from_secs(120);
+
+/// Mounts the disk, puts the system there if that is empty, with a file where the agent needs a
+/// directory, and executes the board's init.
+const SCRIPT: &str = "#!/usr/bin/busybox sh
+busybox mount -t devtmpfs dev /dev
+for name in $(busybox cat /usr/lib/nodlet/modules/list); do
+    busybox insmod /usr/lib/nodlet/modules/$name.ko
+done
+busybox mkdir /disk
+busybox mount -t ext4 /dev/vda /disk || exec busybox sh
+if ! [ -e /disk/ready ]; then
+    busybox cp -a /usr /etc /root /bin /sbin /lib /disk
+    [ -e /lib64 ] && busybox cp -a /lib64 /disk
+    busybox mkdir -p /disk/proc /disk/sys /disk/dev /disk/run /disk/tmp /disk/var/lib/nodlet
+    echo broken >/disk/var/lib/nodlet/images
+    busybox touch /disk/ready
+fi
+exec busybox switch_root /disk /usr/bin/nodlet init
+";
+
+/// Boots the board with a broken agent, mends it, and hangs the agent and process 1.
+pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
+    let directory = work(&format!("boards/{}/watchdog", profile.name))?;
+    let key = directory.join("key");
+    let _ = fs::remove_file(&key);
+    run_command(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key))?;
+    let mut profile = profile.clone();
+    let watchdog = profile.watchdog.as_mut().ok_or("an emulated board has a watchdog")?;
+    watchdog.timeout = TIMEOUT;
+    profile.crash_loop = Some(CrashLoop { after: 5, reboots: 2 });
+    profile.modules.extend(["ext4".to_owned(), "crc32c_generic".to_owned()]);
+    let contents = Contents { ssh_keys: vec![key.with_extension("pub")], ..Contents::default() };
+    let image = with_script(image::build(&profile, &contents)?, &directory)?;
+    let disk = directory.join("disk");
+    let _ = fs::remove_file(&disk);
+    File::create(&disk)?.set_len(192 << 20)?;
+    run_command(Command::new("mke2fs").args(["-q", "-t", "ext4"]).arg(&disk))?;
+    let mut qemu = qemu.clone();
+    qemu.arguments.extend(["-drive".to_owned(), format!("if=virtio,format=raw,file={}", disk.display())]);
+    // It reboots by itself, which is what is tested.
+    qemu.arguments.extend(["-action", "reboot=reset"].map(str::to_owned));
+    let mut board = Board::boot(&qemu, &image, &directory, &key)?;
+
+    board.wait_for("safe mode after two crash loops", |board| {
+        let said = board.ssh("nodlet safe-mode", "")?;
+        Ok(text(&said.stdout).contains("since the agent kept failing in 2 boots in a row"))
+    })?;
+    let safe = board.begun.elapsed();
+    let refused = board.ssh("nodlet get pods", "")?;
+    if refused.status.success() || !text(&refused.stderr).contains("this board is in safe mode") {
+        return Err(board.failed(&format!("in safe mode `get pods` said {:?}", text(&refused.stderr))));
+    }
+    board.expect("cat /var/lib/nodlet/init/crash-loops", "", "2\n")?;
+    board.expect("rm /var/lib/nodlet/images && nodlet safe-mode --leave", "", "")?;
+    board.wait_for("an agent after safe mode was left", |board| {
+        Ok(board.ssh("nodlet get pods", "")?.status.success())
+    })?;
+    board.expect("nodlet safe-mode", "", "this board is not in safe mode\n")?;
+    let idle = wake_ups(&board)?;
+    let mut budgets = Budgets::read()?;
+    budgets.require("init-pss", board.kib("/proc/1/smaps_rollup", "Pss:")?)?;
+    let anonymous = board.kib("/proc/1/smaps_rollup", "Anonymous:")?;
+    // Many orphans, and services that end: process 1 reaps and starts them with the memory it has.
+    board.expect(
+        "i=0; while [ $i -lt 200 ]; do (busybox true &) ; i=$((i+1)); done; kill -KILL $(cat /run/nodlet/agent.lock)",
+        "",
+        "",
+    )?;
+    board.wait_for("an agent after it was killed", |board| {
+        Ok(board.ssh("nodlet get pods", "")?.status.success())
+    })?;
+    let later = board.kib("/proc/1/smaps_rollup", "Anonymous:")?;
+    budgets.require("init-anon", later)?;
+    if later > anonymous {
+        return Err(board.failed(&format!("process 1 grew from {anonymous} to {later} KiB")));
+    }
+
+    let agent = "kill -STOP $(cat /run/nodlet/agent.lock)";
+    let of_agent = reset_by(&mut board, "a hung agent", agent)?;
+    // The hang was counted before the reset.
+    board.expect("cat /var/lib/nodlet/init/crash-loops", "", "1\n")?;
+    let freeze = "cd /sys/fs/cgroup && mkdir hung && echo 1 >hung/cgroup.procs && echo 1 >hung/cgroup.freeze";
+    let of_init = reset_by(&mut board, "a hung process 1", freeze)?;
+
+    board.ssh("nodlet poweroff", "")?;
+    board.wait_for("the board to go off", |board| Ok(board.emulator.try_wait()?.is_some()))?;
+    eprintln!(
+        "{}: safe mode after two crash loops, {safe:.0?} after the first boot began; with a watchdog of \
+         {TIMEOUT} s a hung agent's board answered again after {of_agent:.0?}, that of a hung process 1 after \
+         {of_init:.0?}; in {IDLE:?} process 1 woke up {} times, the idle agent {} times",
+        profile.name, idle.0, idle.1
+    );
+    Ok(())
+}
+
+/// Hangs something, and waits for another boot. How long that took.
+fn reset_by(board: &mut Board, what: &str, command: &str) -> Result<Duration, Failure> {
+    const BOOT: &str = "cat /proc/sys/kernel/random/boot_id";
+    let before = text(&board.ssh(BOOT, "")?.stdout);
+    let hung = std::time::Instant::now();
+    let done = board.ssh(command, "")?;
+    if !done.status.success() || before.is_empty() {
+        return Err(board.failed(&format!("{what} cannot be made: {}", text(&done.stderr))));
+    }
+    board.wait_for(&format!("reset of the board by {what}"), |board| {
+        let now = board.ssh(BOOT, "")?;
+        Ok(now.status.success() && text(&now.stdout) != before)
+    })?;
+    let took = hung.elapsed();
+    board.wait_for("an agent after the reset", |board| {
+        Ok(board.ssh("nodlet get pods", "")?.status.success())
+    })?;
+    Ok(took)
+}
+
+/// How often process 1 and the agent's threads woke up while the board was idle. More than the
+/// watchdog's period requires is an error.
+fn wake_ups(board: &Board) -> Result<(u64, u64), Failure> {
+    let count = "for process in 1 $(cat /run/nodlet/agent.lock); do cat /proc/$process/task/*/status | \
+                 busybox awk '/ctxt/ {sum += $2} END {print sum}'; done";
+    let seconds = IDLE.as_secs();
+    let said = board.ssh(&format!("{count}; busybox sleep {seconds}; {count}"), "")?;
+    let numbers: Vec<u64> = text(&said.stdout).lines().filter_map(|line| line.parse().ok()).collect();
+    let [init, agent, init_later, agent_later] = numbers[..] else {
+        return Err(board.failed(&format!("no counts of context switches: {:?}", text(&said.stdout))));
+    };
+    let (init, agent) = (init_later.saturating_sub(init), agent_later.saturating_sub(agent));
+    // The kernel may push a thread aside now and then.
+    let most = seconds * 2 / u64::from(TIMEOUT) + 8;
+    if init > most || agent > most {
+        return Err(board.failed(&format!(
+            "in {seconds} idle seconds process 1 woke up {init} times and the agent {agent} times, not {most} at most"
+        )));
+    }
+    Ok((init, agent))
+}
+
+/// The image with the script before the board's init.
+fn with_script(image: DeviceImage, directory: &Path) -> Result<DeviceImage, Failure> {
+    let initramfs: PathBuf = directory.join("initramfs");
+    let command_line = directory.join("command-line");
+    fs::copy(&image.initramfs, &initramfs)?;
+    let file = File::options().append(true).open(&initramfs)?;
+    let mut cpio = Cpio::new(GzEncoder::new(file, Compression::default()));
+    cpio.file("/first-init", 0o755, SCRIPT.as_bytes())?;
+    cpio.end()?.finish()?.flush()?;
+    let old = fs::read_to_string(&image.command_line)?;
+    fs::write(&command_line, format!("{} rdinit=/first-init\n", old.trim()))?;
+    Ok(DeviceImage { initramfs, command_line, ..image })
+}
