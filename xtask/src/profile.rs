@@ -68,7 +68,7 @@ pub(crate) enum Program {
 }
 
 /// How much of a container's log is kept, and where.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Logs {
     /// Of one file, as Kubernetes spells amounts.

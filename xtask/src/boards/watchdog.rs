@@ -66,7 +66,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     qemu.arguments.extend(["-drive".to_owned(), format!("if=virtio,format=raw,file={}", disk.display())]);
     // It reboots by itself, which is what is tested.
     qemu.arguments.extend(["-action", "reboot=reset"].map(str::to_owned));
-    let mut board = Board::boot(&qemu, &image, &directory, &key)?;
+    let mut board = Board::boot(&qemu, profile.memory_mib, &image, &directory, &key)?;
 
     board.wait_for("safe mode after two crash loops", |board| {
         let said = board.ssh("nodlet safe-mode", "")?;
