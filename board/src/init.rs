@@ -27,6 +27,7 @@ mod machine;
 mod memory;
 mod network;
 mod services;
+pub(crate) mod storage;
 mod watchdog;
 
 use findings::Findings;
@@ -66,6 +67,7 @@ pub(crate) const NAME: &str = "nodlet:init";
 pub(crate) fn run() -> ! {
     // SAFETY: a C string that outlives the call.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"nodlet:init".as_ptr()) };
+    storage::first_stage::run();
     if let Err(step) = machine::prepare() {
         say(format_args!("failed to {step}; the board goes on without it"));
     }

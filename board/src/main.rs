@@ -19,6 +19,7 @@ mod describe;
 mod doctor;
 mod events;
 mod exec;
+mod factory_reset;
 mod failure;
 mod files;
 mod get;
@@ -67,6 +68,7 @@ const VERBS: &[Verb] = &[
     power::REBOOT,
     power::POWEROFF,
     safe_mode::VERB,
+    factory_reset::VERB,
     ring::VERB,
     doctor::VERB,
     version::VERB,

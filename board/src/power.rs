@@ -22,7 +22,7 @@ Usage: nodlet reboot
 Examples:
   ssh root@board nodlet reboot
 ",
-    run: |context, parser| signal_init(context, parser, Signal::SIGTERM),
+    run: |context, parser| go_down(context, parser, Signal::SIGTERM),
 };
 
 /// `nodlet poweroff`.
@@ -38,24 +38,31 @@ Usage: nodlet poweroff
 Examples:
   ssh root@board nodlet poweroff
 ",
-    run: |context, parser| signal_init(context, parser, Signal::SIGUSR2),
+    run: |context, parser| go_down(context, parser, Signal::SIGUSR2),
 };
 
-fn signal_init(mut context: Context, mut parser: Parser, signal: Signal) -> Outcome {
+fn go_down(mut context: Context, mut parser: Parser, signal: Signal) -> Outcome {
     while let Some(argument) = parser.next()? {
         context.global(&Flag::from(argument), &mut parser)?;
     }
-    let name = std::fs::read_to_string("/proc/1/comm").unwrap_or_default();
-    if name.trim() != crate::init::NAME {
-        return Err(Failure::new(format!(
-            "process 1 is {:?} and not nodlet's init: use the command of that init instead",
-            name.trim()
-        )));
-    }
-    signal_process_1(signal)
+    require_our_init()?;
+    signal_init(signal)
 }
 
-fn signal_process_1(signal: Signal) -> Outcome {
+/// Refuses where another program is process 1.
+pub(crate) fn require_our_init() -> Result<(), Failure> {
+    let name = std::fs::read_to_string("/proc/1/comm").unwrap_or_default();
+    if name.trim() == crate::init::NAME {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "process 1 is {:?} and not nodlet's init: use the command of that init instead",
+        name.trim()
+    )))
+}
+
+/// Asks process 1 to go down.
+pub(crate) fn signal_init(signal: Signal) -> Outcome {
     kill(Pid::from_raw(1), signal)
         .map_err(|error| Failure::new(format!("failed to signal process 1: {}", error.desc())))?;
     Ok(ExitCode::SUCCESS)
@@ -63,5 +70,5 @@ fn signal_process_1(signal: Signal) -> Outcome {
 
 /// Ends all pods and reboots a board whose init is nodlet.
 pub(crate) fn reboot() -> Outcome {
-    signal_process_1(Signal::SIGTERM)
+    signal_init(Signal::SIGTERM)
 }

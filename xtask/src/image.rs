@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::boot_files;
 use crate::debian;
+use crate::disk;
 use crate::guest::cpio::Cpio;
 use crate::guest::kernel::{self, Kernel};
 use crate::profile::{self, Profile, Program};
@@ -25,6 +26,8 @@ pub(crate) struct DeviceImage {
     pub(crate) kernel: PathBuf,
     pub(crate) initramfs: PathBuf,
     pub(crate) command_line: PathBuf,
+    /// The flashable form, of a board with `[storage]`.
+    pub(crate) disk: Option<PathBuf>,
 }
 
 /// What goes into an image besides the profile.
@@ -77,7 +80,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         File::open(file).map_err(|error| format!("failed to open {}: {error}", file.display()))?;
     }
     let image = build(&profile, &contents)?;
-    for file in [&image.kernel, &image.initramfs, &image.command_line] {
+    for file in [&image.kernel, &image.initramfs, &image.command_line].into_iter().chain(&image.disk) {
         println!("{}: {} bytes", file.display(), fs::metadata(file)?.len());
     }
     Ok(())
@@ -96,10 +99,11 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
     let program = cross::build(cross::target(&profile.target)?)?;
     let directory = work(&format!("boards/{}", profile.name))?;
     let baked = bake(profile, contents, &directory)?;
-    let image = DeviceImage {
+    let mut image = DeviceImage {
         kernel: directory.join("kernel"),
         initramfs: directory.join("initramfs"),
         command_line: directory.join("command-line"),
+        disk: None,
     };
     let new = directory.join("initramfs.new");
     let failed = |error: io::Error| Failure(format!("failed to write {}: {error}", new.display()));
@@ -107,7 +111,7 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
     let compressed =
         GzEncoder::new(BufWriter::new(File::create(&new).map_err(failed)?), Compression::default());
     let mut cpio = Cpio::new(Counted { to: compressed, bytes: 0 });
-    cpio.file("/usr/bin/nodlet", 0o755, &fs::read(program)?).map_err(failed)?;
+    cpio.file("/usr/bin/nodlet", 0o755, &fs::read(&program)?).map_err(failed)?;
     cpio.link("/init", "usr/bin/nodlet").map_err(failed)?;
     add_system(&mut cpio, profile).map_err(|Failure(why)| Failure(format!("{}: {why}", new.display())))?;
     add_board(&mut cpio, profile, &kernel)?;
@@ -122,6 +126,10 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
         let file = directory.join("boot").join(path);
         fs::create_dir_all(file.parent().ok_or("it lies in a directory")?)?;
         fs::write(&file, bytes).map_err(|error| format!("failed to write {}: {error}", file.display()))?;
+    }
+    if let Some(storage) = &profile.storage {
+        let parts = disk::Parts { kernel: &kernel, initramfs: &image.initramfs, nodlet: &program };
+        image.disk = Some(disk::build(profile, storage, &parts, &directory)?);
     }
     Ok(image)
 }
@@ -251,9 +259,11 @@ fn add_board<W: Write>(cpio: &mut Cpio<W>, profile: &Profile, kernel: &Kernel) -
         "logs_in_ram_mib": profile.logs.ram_mib.unwrap_or_default(),
         "watchdog": profile.watchdog,
         "crash_loop": profile.crash_loop,
+        "storage": profile.storage.as_ref().map(disk::Storage::board),
     });
     cpio.file("/usr/lib/nodlet/board.json", 0o644, &serde_json::to_vec(&board)?)?;
-    let wanted: Vec<&str> = profile.modules.iter().map(String::as_str).collect();
+    let mut wanted: Vec<&str> = profile.modules.iter().map(String::as_str).collect();
+    wanted.extend(profile.storage.iter().flat_map(disk::modules));
     let mut list = String::new();
     for module in kernel.in_order(&wanted)? {
         cpio.file(&format!("/usr/lib/nodlet/modules/{}.ko", module.name), 0o644, &module.bytes)?;

@@ -13,6 +13,7 @@ mod cross;
 mod debian;
 mod demo;
 mod demo_image;
+mod disk;
 mod distribution;
 mod earlier;
 mod elf;

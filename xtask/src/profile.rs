@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::disk::Storage;
 use crate::{Failure, project};
 
 /// What there is to know of a board.
@@ -54,6 +55,9 @@ pub(crate) struct Profile {
     /// What an agent that keeps failing leads to, if not to what `nodlet init` does by itself.
     #[serde(default)]
     pub(crate) crash_loop: Option<CrashLoop>,
+    /// The medium that the board boots from; without it there is no disk image.
+    #[serde(default)]
+    pub(crate) storage: Option<Storage>,
     /// How QEMU emulates the board; real hardware has none.
     #[serde(default)]
     pub(crate) qemu: Option<Qemu>,
@@ -204,6 +208,9 @@ fn parse(name: &str, text: &str) -> Result<Profile, Failure> {
         return wrong(&format!("firmware: {file:?} must be the name of a file"));
     }
     require_watchdog(name, &profile)?;
+    if let Some(Err(Failure(why))) = profile.storage.as_ref().map(Storage::check) {
+        return Err(Failure(format!("board/profiles/{name}.toml: {why}")));
+    }
     name.clone_into(&mut profile.name);
     Ok(profile)
 }

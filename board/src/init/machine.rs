@@ -13,7 +13,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nodlet_runtime::network::netlink::{Netlink, link_index};
 
 use super::network::clock;
-use super::{config, identity, say, services, take_console};
+use super::{config, identity, say, services, storage, take_console};
 
 /// File systems of the kernel: kind, place, options.
 const MOUNTS: &[(&str, &str, &str)] = &[
@@ -57,9 +57,7 @@ pub(super) fn prepare() -> Result<(), String> {
 /// The kernel allows no process to leave its initial root file system, to which an initramfs is
 /// unpacked, and containers do leave theirs: so it is mounted upon itself.
 fn leave_initial_root() -> io::Result<()> {
-    const RAMFS: libc::c_long = 0x8584_58f6;
-    let kind = nix::sys::statfs::statfs("/")?.filesystem_type();
-    if kind != nix::sys::statfs::TMPFS_MAGIC && kind.0 as libc::c_long != RAMFS {
+    if !is_initial_root() {
         return Ok(());
     }
     // The kernel makes it writable for everybody.
@@ -71,6 +69,13 @@ fn leave_initial_root() -> io::Result<()> {
     mount(Some("."), "/", none, MsFlags::MS_MOVE, none)?;
     nix::unistd::chroot(".")?;
     std::env::set_current_dir("/")
+}
+
+/// Whether the root lies in RAM: an initramfs.
+pub(super) fn is_initial_root() -> bool {
+    const RAMFS: libc::c_long = 0x8584_58f6;
+    let kind = nix::sys::statfs::statfs("/").map(|stat| stat.filesystem_type());
+    kind.is_ok_and(|kind| kind == nix::sys::statfs::TMPFS_MAGIC || kind.0 as libc::c_long == RAMFS)
 }
 
 /// All that can wait, in a child of process 1.
@@ -86,6 +91,21 @@ pub(super) fn set_up() -> u8 {
         note("know this board", Err(error));
         config::Board::default()
     });
+    load_modules(&mut note);
+    // All that follows may read and write /boot, /etc and /var.
+    storage::set_up(board.storage.take());
+    if board.logs_in_ram_mib > 0 {
+        note("mount the logs in RAM", keep_logs_in_ram(board.logs_in_ram_mib));
+    }
+    note("keep the identity of this board", identity::apply(&mut board));
+    note("set the host name", nix::unistd::sethostname(&board.name).map_err(io::Error::from));
+    note("set the loopback link up", up("lo"));
+    clock::begin(board.built);
+    code
+}
+
+/// Loads the modules of this root or initramfs; what becomes of each goes to `note`.
+pub(super) fn load_modules(note: &mut dyn FnMut(&str, io::Result<()>)) {
     match fs::read_to_string(Path::new(MODULES).join("list")) {
         Ok(list) => {
             for name in list.lines() {
@@ -96,14 +116,6 @@ pub(super) fn set_up() -> u8 {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => note("read the list of modules", Err(error)),
     }
-    if board.logs_in_ram_mib > 0 {
-        note("mount the logs in RAM", keep_logs_in_ram(board.logs_in_ram_mib));
-    }
-    note("keep the identity of this board", identity::apply(&mut board));
-    note("set the host name", nix::unistd::sethostname(&board.name).map_err(io::Error::from));
-    note("set the loopback link up", up("lo"));
-    clock::begin(board.built);
-    code
 }
 
 /// The logs of the containers, and links to them: writing them wears no flash.
@@ -137,7 +149,7 @@ fn up(name: &str) -> io::Result<()> {
 pub(super) fn unmount() {
     nix::unistd::sync();
     let none = None::<&str>;
-    for place in ["/var", "/"] {
+    for place in ["/var/log", "/var", "/boot", "/"] {
         if umount2(place, MntFlags::empty()).is_err() {
             let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_BIND;
             let _ = mount(none, place, none, flags, none);

@@ -1,0 +1,37 @@
+//! `nodlet factory-reset`: of a board that boots from a disk image and whose init is nodlet.
+
+use lexopt::Parser;
+use nix::sys::signal::Signal;
+
+use crate::arguments::{Context, Flag};
+use crate::init::storage::{self, RESET_MARKER};
+use crate::{Failure, Outcome, Verb, power};
+
+pub(crate) const VERB: Verb = Verb {
+    name: "factory-reset",
+    summary: "Forget all that was applied to the board and reboot it",
+    help: "\
+Make the data partition of the board anew at its next boot, and reboot the board: what was applied to
+it, loaded and logged is gone. Its name and whatever else lies on the boot partition stay, as do the
+pods and images of its device image. A file `factory-reset` on the boot partition does the same.
+
+For boards that boot from a disk image and whose init is nodlet.
+
+Usage: nodlet factory-reset
+
+Examples:
+  ssh root@board nodlet factory-reset
+",
+    run,
+};
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    while let Some(argument) = parser.next()? {
+        context.global(&Flag::from(argument), &mut parser)?;
+    }
+    power::require_our_init()?;
+    storage::leave_marker().map_err(|error| {
+        Failure::new(format!("failed to leave {RESET_MARKER} for the next boot: {error}; nothing was reset"))
+    })?;
+    power::signal_init(Signal::SIGTERM)
+}

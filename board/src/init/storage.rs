@@ -1,0 +1,432 @@
+//! The medium that the board boots from, and its data partition.
+//!
+//! `cargo xtask image` makes a disk of a boot partition and a read-only root. At the first boot the
+//! rest of the medium becomes the data partition, which is checked and repaired before each mount.
+//! Nothing that is wrong with it keeps the board from booting: `/var` lies in RAM then, and console
+//! and status file give the reason. All of it takes place in a child with a deadline.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::mount::{MsFlags, mount};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{exit_code, say, start};
+
+pub(super) mod first_stage;
+mod gpt;
+
+use gpt::{Guid, Partition, SECTOR, Table};
+
+/// Where the boot partition is mounted, read-only.
+pub(crate) const BOOT: &str = "/boot";
+
+/// The file on the boot partition that asks for a factory reset.
+pub(crate) const RESET_MARKER: &str = "/boot/factory-reset";
+
+/// What became of the data partition at this boot, for programs: a JSON object.
+pub(crate) const STATUS: &str = "/run/nodlet/storage.json";
+
+const DATA: &str = "/var";
+
+/// A check of a large card that was damaged takes minutes.
+const WITHIN: Duration = Duration::from_secs(15 * 60);
+
+/// Less is no use for a file system with a journal.
+const DATA_SECTORS_MIN: u64 = 8 * 2048;
+
+/// What logs may take of the RAM if the profile does not limit them.
+const LOGS_MIB: u64 = 8;
+
+/// `storage` of the board's file.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Options {
+    /// Logs lie in RAM.
+    logs_in_ram: bool,
+    logs_mib: Option<u64>,
+}
+
+/// Why the data partition is not used: a word for programs, and a text.
+struct Problem(&'static str, String);
+
+type Result<T> = std::result::Result<T, Problem>;
+
+/// Mounts the partitions, in the child of process 1 that sets up the machine. Does nothing on a board
+/// whose system lies in an initramfs.
+pub(super) fn set_up(options: Option<Options>) {
+    if root_id().is_none() {
+        return;
+    }
+    if let Err(error) = make_etc_writable() {
+        say(format_args!("failed to make /etc writable: {error}"));
+    }
+    let outcome = start(prepare).and_then(|child| finish(child, WITHIN));
+    if outcome != Some(0) {
+        if outcome.is_none() {
+            let why = format!("the data partition was not ready within {} s", WITHIN.as_secs());
+            tell(true, "TimedOut", &why);
+        }
+        if let Err(error) = mount_ram(DATA, "mode=0755") {
+            say(format_args!("failed to mount {DATA} in RAM: {error}"));
+        }
+    }
+    for directory in ["/var/lib/nodlet", "/var/log"] {
+        if let Err(error) = fs::create_dir_all(directory) {
+            say(format_args!("failed to create {directory}: {error}"));
+        }
+    }
+    let options = options.unwrap_or_default();
+    if options.logs_in_ram {
+        let size = format!("mode=0755,size={}m", options.logs_mib.unwrap_or(LOGS_MIB));
+        if let Err(error) = mount_ram("/var/log", &size) {
+            say(format_args!("failed to mount /var/log in RAM: {error}"));
+        }
+    }
+}
+
+/// Mounts boot and data partition; 0 if `/var` is on the medium.
+fn prepare() -> u8 {
+    match prepare_data() {
+        Ok((reason, text)) => {
+            tell(false, reason, &text);
+            0
+        }
+        Err(Problem(reason, text)) => {
+            tell(true, reason, &text);
+            1
+        }
+    }
+}
+
+/// Writes the status file, and what is of interest to the console.
+fn tell(in_ram: bool, reason: &str, text: &str) {
+    if in_ram {
+        say(format_args!("{text}; what is applied is lost at the next boot ({reason})"));
+    } else if reason != "Ready" {
+        say(format_args!("{text} ({reason})"));
+    }
+    let status = json!({ "inRAM": in_ram, "reason": reason, "message": text }).to_string();
+    let written = fs::create_dir_all("/run/nodlet").and_then(|()| fs::write(STATUS, status));
+    if let Err(error) = written {
+        say(format_args!("failed to write {STATUS}: {error}"));
+    }
+}
+
+/// Mounts the partitions. What there is to know of the data partition: a word and a text.
+fn prepare_data() -> Result<(&'static str, String)> {
+    let disk = root_id().and_then(Disk::with);
+    let disk = disk.ok_or_else(|| Problem("NoMedium", "no disk has the partition of the root".to_owned()))?;
+    let boot = disk.table.of_kind(gpt::BOOT).map(|boot| disk.device(boot.number));
+    let boot = boot.ok_or(io::ErrorKind::NotFound.into()).and_then(|device| mount_boot(&device));
+    if let Err(error) = boot {
+        say(format_args!("failed to mount the boot partition: {error}"));
+    }
+    if fs::read_to_string(format!("/sys/class/block/{}/ro", disk.name)).is_ok_and(|ro| ro.trim() == "1") {
+        return Err(Problem("ReadOnly", format!("the medium {} is read-only", disk.name)));
+    }
+    data_of(disk)
+}
+
+fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
+    let failed = |what: &str, error: io::Error| Problem("Failed", format!("failed to {what}: {error}"));
+    let rest = disk.table.rest(disk.sectors);
+    let old = disk.table.of_kind(gpt::DATA);
+    let mut done = ("Ready", "the data partition is mounted".to_owned());
+    let reset = Path::new(RESET_MARKER).exists() && may_reset();
+    let Some(partition) = old.or(rest).filter(|partition| partition.sectors >= DATA_SECTORS_MIN) else {
+        let most = rest.map_or(0, |rest| rest.sectors) * SECTOR >> 20;
+        let text = format!("{} has {most} MiB left for the data partition, which needs 8", disk.name);
+        return Err(Problem("NoSpace", text));
+    };
+    if partition.first + partition.sectors > disk.sectors {
+        let text = format!("the data partition ends beyond the end of {}", disk.name);
+        return Err(Problem("Damaged", text));
+    }
+    let device = disk.device(partition.number);
+    if old.is_none() {
+        disk.announce(BLKPG_ADD, partition).map_err(|error| failed("add the data partition", error))?;
+    }
+    if old.is_none() || reset {
+        make_file_system(&device)?;
+        done = match reset {
+            true => ("Reset", "the board was reset: the data partition is new".to_owned()),
+            false => ("Created", format!("{} is the new data partition", device)),
+        };
+    } else if let Some(text) = check(&device)? {
+        done = ("Repaired", text);
+    }
+    // The table names a data partition only once it has a file system; until then all begins anew.
+    let grown = rest.filter(|rest| rest.first == partition.first && rest.sectors > partition.sectors);
+    if old.is_none() || grown.is_some() {
+        let extent = grown.unwrap_or(partition);
+        disk.write_data(extent).map_err(|error| failed("write the partition table", error))?;
+        if let (Some(_), Some(grown)) = (old, grown) {
+            disk.announce(BLKPG_RESIZE, grown).map_err(|error| failed("grow the data partition", error))?;
+        }
+    }
+    let none = None::<&str>;
+    mount(Some(device.as_str()), DATA, Some("ext4"), MsFlags::MS_NOATIME, none)
+        .map_err(|error| Problem("Damaged", format!("the data partition cannot be mounted: {error}")))?;
+    if let Err(error) = grow_file_system(&device) {
+        say(format_args!("failed to grow the file system of {device}: {error}"));
+    }
+    if reset && let Err(error) = remove_marker() {
+        say(format_args!("failed to remove {RESET_MARKER}: {error}; the next boot resets the board again"));
+    }
+    Ok(done)
+}
+
+/// A reset whose marker cannot be removed would take place at each boot.
+fn may_reset() -> bool {
+    let writable = remount_boot(true).and_then(|()| remount_boot(false));
+    if let Err(error) = &writable {
+        say(format_args!("no factory reset: the boot partition cannot be written: {error}"));
+    }
+    writable.is_ok()
+}
+
+fn remove_marker() -> io::Result<()> {
+    // Whatever is to be removed for must be on the medium first.
+    nix::unistd::sync();
+    remount_boot(true)?;
+    let removed = fs::remove_file(RESET_MARKER).and_then(|()| sync_boot());
+    remount_boot(false)?;
+    removed
+}
+
+/// Leaves the marker for the next boot; for `nodlet factory-reset`.
+pub(crate) fn leave_marker() -> io::Result<()> {
+    remount_boot(true)?;
+    let made = File::create(RESET_MARKER).and_then(|file| file.sync_all()).and_then(|()| sync_boot());
+    remount_boot(false)?;
+    made
+}
+
+fn sync_boot() -> io::Result<()> {
+    let boot = File::open(BOOT)?;
+    // SAFETY: an open descriptor.
+    match unsafe { libc::syncfs(boot.as_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+const BOOT_FLAGS: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV).union(MsFlags::MS_NOEXEC);
+
+fn mount_boot(device: &str) -> io::Result<()> {
+    Ok(mount(Some(device), BOOT, Some("vfat"), BOOT_FLAGS | MsFlags::MS_RDONLY, Some("umask=0077"))?)
+}
+
+fn remount_boot(writable: bool) -> io::Result<()> {
+    let mode = if writable { MsFlags::MS_SYNCHRONOUS } else { MsFlags::MS_RDONLY };
+    let none = None::<&str>;
+    Ok(mount(none, BOOT, none, BOOT_FLAGS | MsFlags::MS_REMOUNT | mode, none)?)
+}
+
+fn mount_ram(place: &str, options: &str) -> io::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    Ok(mount(Some("tmpfs"), place, Some("tmpfs"), flags, Some(options))?)
+}
+
+/// Changes of `/etc` lie in RAM, over that of the read-only root.
+fn make_etc_writable() -> io::Result<()> {
+    for directory in ["/run/etc/upper", "/run/etc/work"] {
+        fs::create_dir_all(directory)?;
+    }
+    let options = "lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work";
+    Ok(mount(Some("overlay"), "/etc", Some("overlay"), MsFlags::empty(), Some(options))?)
+}
+
+fn make_file_system(device: &str) -> Result<()> {
+    let arguments = ["-q", "-F", "-t", "ext4", "-m", "0", "-e", "remount-ro", "-L", "data", device];
+    let (code, output) = run("mke2fs", &arguments);
+    let made = code == 0 && File::open(device).and_then(|device| device.sync_all()).is_ok();
+    match made {
+        true => Ok(()),
+        false => Err(Problem("Failed", format!("mke2fs {device} ended with {code}: {output}"))),
+    }
+}
+
+/// Checks the file system; the text of what was repaired.
+fn check(device: &str) -> Result<Option<String>> {
+    let (mut code, mut output) = run("e2fsck", &["-p", device]);
+    // Bits; 1 and 2 are repairs that were made. What is not safe without a question is made all the same:
+    // nobody is here to answer, and the rest of the data is worth more.
+    if code & !3 != 0 {
+        (code, output) = run("e2fsck", &["-y", device]);
+    }
+    match code {
+        0 => Ok(None),
+        1..=3 => Ok(Some(format!("the data partition was repaired: {output}"))),
+        _ => {
+            let why = "`nodlet factory-reset` makes a new one";
+            let text = format!("the data partition is damaged beyond repair ({why}): {output}");
+            Err(Problem("Damaged", text))
+        }
+    }
+}
+
+/// Runs a program; its exit code and the last line of what it wrote.
+fn run(program: &str, arguments: &[&str]) -> (i32, String) {
+    match Command::new(program).args(arguments).output() {
+        Ok(output) => {
+            let text = [output.stdout, output.stderr].concat();
+            let text = String::from_utf8_lossy(&text);
+            let line = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+            (output.status.code().unwrap_or(128), line.to_owned())
+        }
+        Err(error) => (128, error.to_string()),
+    }
+}
+
+/// Where ext4 has its superblock, and in it the number of blocks, in two halves, and their size.
+const SUPERBLOCK: u64 = 1024;
+
+/// Grows the mounted file system to the end of its partition. The kernel does it in its journal.
+fn grow_file_system(device: &str) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    // _IOW('f', 16, __u64)
+    const EXT4_IOC_RESIZE_FS: u64 = 0x4008_6610;
+    let name = device.trim_start_matches("/dev/");
+    let sectors = sectors_of(name).unwrap_or(0);
+    let mut block = [0; 0x154];
+    File::open(device)?.read_exact_at(&mut block, SUPERBLOCK)?;
+    let number = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    let size = 1024u64 << number(0x18).min(6);
+    let has = u64::from(number(0x150)) << 32 | u64::from(number(4));
+    let could = sectors * SECTOR / size;
+    if has >= could {
+        return Ok(());
+    }
+    let root = File::open(DATA)?;
+    // SAFETY: an open descriptor, and the kernel reads one number.
+    match unsafe { libc::ioctl(root.as_raw_fd(), EXT4_IOC_RESIZE_FS as _, &raw const could) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The identifier of the partition that is to be the root: `root=PARTUUID=…` of the kernel's command line.
+fn root_id() -> Option<Guid> {
+    let line = fs::read_to_string("/proc/cmdline").ok()?;
+    line.split_whitespace().filter_map(|word| Guid::parse(word.strip_prefix("root=PARTUUID=")?)).next_back()
+}
+
+/// Sectors of a disk or partition.
+fn sectors_of(name: &str) -> Option<u64> {
+    fs::read_to_string(format!("/sys/class/block/{name}/size")).ok()?.trim().parse().ok()
+}
+
+/// A disk with a partition table.
+struct Disk {
+    /// As the kernel calls it: `mmcblk0`.
+    name: String,
+    sectors: u64,
+    table: Table,
+}
+
+impl Disk {
+    /// All disks that have a medium.
+    fn names() -> Vec<String> {
+        let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| sectors_of(name).is_some_and(|sectors| sectors > 0))
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// The disk with this partition.
+    fn with(id: Guid) -> Option<Disk> {
+        Disk::names().into_iter().find_map(|name| {
+            let sectors = sectors_of(&name)?;
+            let table = Table::read(&File::open(format!("/dev/{name}")).ok()?, sectors)?;
+            table.with_id(id)?;
+            Some(Disk { name, sectors, table })
+        })
+    }
+
+    /// The device of a partition.
+    fn device(&self, number: usize) -> String {
+        let between = if self.name.ends_with(|last: char| last.is_ascii_digit()) { "p" } else { "" };
+        format!("/dev/{}{between}{number}", self.name)
+    }
+
+    fn write_data(&mut self, data: Partition) -> io::Result<()> {
+        let disk = File::options().read(true).write(true).open(format!("/dev/{}", self.name))?;
+        let mut id = [0; 16];
+        io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut id)?;
+        self.table.write_data(&disk, self.sectors, data, Guid(id))
+    }
+
+    /// Makes the kernel know a partition, whose disk is in use.
+    fn announce(&self, operation: libc::c_int, partition: Partition) -> io::Result<()> {
+        const BLKPG: u64 = 0x1269;
+        let disk = File::open(format!("/dev/{}", self.name))?;
+        let data = BlkpgPartition {
+            start: (partition.first * SECTOR) as i64,
+            length: (partition.sectors * SECTOR) as i64,
+            number: partition.number as libc::c_int,
+            names: [0; 128],
+        };
+        let length = size_of::<BlkpgPartition>() as libc::c_int;
+        let argument = BlkpgArgument { operation, flags: 0, length, data: &raw const data };
+        // SAFETY: an open descriptor, and structures as in linux/blkpg.h that outlive the call.
+        match unsafe { libc::ioctl(disk.as_raw_fd(), BLKPG as _, &raw const argument) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+const BLKPG_ADD: libc::c_int = 1;
+const BLKPG_RESIZE: libc::c_int = 3;
+
+#[repr(C)]
+struct BlkpgArgument {
+    operation: libc::c_int,
+    flags: libc::c_int,
+    length: libc::c_int,
+    data: *const BlkpgPartition,
+}
+
+#[repr(C)]
+struct BlkpgPartition {
+    start: i64,
+    length: i64,
+    number: libc::c_int,
+    names: [u8; 128],
+}
+
+/// Waits for a child of this process; its exit code. `None` if it had to be killed, with all its
+/// children, because it took longer.
+fn finish(child: Pid, within: Duration) -> Option<i32> {
+    // SAFETY: takes two numbers; the descriptor it returns is nobody else's.
+    let ended = unsafe {
+        let descriptor = libc::syscall(libc::SYS_pidfd_open, child.as_raw(), 0);
+        (descriptor >= 0).then(|| OwnedFd::from_raw_fd(descriptor as i32))
+    };
+    if let Some(ended) = ended {
+        use std::os::fd::AsFd;
+        let timeout = PollTimeout::try_from(within).unwrap_or(PollTimeout::MAX);
+        if poll(&mut [PollFd::new(ended.as_fd(), PollFlags::POLLIN)], timeout) == Ok(0) {
+            // It leads a session of its own.
+            let _ = kill(Pid::from_raw(-child.as_raw()), Signal::SIGKILL);
+            return None;
+        }
+    }
+    let mut status = 0;
+    // SAFETY: the kernel writes one int.
+    let waited = unsafe { libc::waitpid(child.as_raw(), &raw mut status, 0) };
+    (waited == child.as_raw()).then(|| exit_code(status))
+}

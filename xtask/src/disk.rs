@@ -1,0 +1,336 @@
+//! The flashable form of a device image: `disk`, a GPT disk for a card, an eMMC or a virtual disk.
+//!
+//! ```text
+//! 1 boot   FAT: boot loader, kernel, first initramfs, and what a user puts there
+//! 2 root   EROFS, read-only: everything else
+//! 3 data   not in the image: `nodlet init` makes it of the rest of the medium at the first boot
+//! ```
+//!
+//! The root's tree is that of the initramfs form, read back from its archive, with the programs that
+//! make and check file systems. All identifiers are made of the content, and nothing has a time:
+//! the same sources give the same bytes, and root's rights are not needed.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Cursor, Write};
+use std::path::{Path, PathBuf};
+
+use fatfs::{FormatVolumeOptions, FsOptions};
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use gpt::partition::Partition;
+use gpt::partition_types;
+use sha2::{Digest, Sha256};
+
+use crate::debian;
+use crate::guest::cpio::Cpio;
+use crate::guest::kernel::Kernel;
+use crate::profile::Profile;
+use crate::{Failure, Outcome};
+
+mod newc;
+mod storage;
+
+pub(crate) use storage::{Loader, Storage};
+
+/// Partitions begin at multiples of this.
+const MIB: u64 = 1024 * 1024;
+const SECTOR: u64 = 512;
+
+/// What mounts root and everything before it: in the first initramfs, besides the profile's.
+const ROOT_MODULES: &[&str] = &["crc32c_generic", "erofs"];
+
+/// What the other partitions and `/etc` are mounted with.
+const MODULES: &[&str] =
+    &["crc32c_generic", "erofs", "ext4", "nls_cp437", "nls_ascii", "nls_utf8", "vfat", "overlay"];
+
+/// Debian's packages of the programs that make and check the data partition, and of their files
+/// what is needed.
+const PACKAGES: &[&str] = &["e2fsprogs", "libblkid1", "libcom-err2", "libext2fs2t64", "libuuid1"];
+const PROGRAMS: &[&str] = &["mke2fs", "e2fsck"];
+
+/// What the disk is made of, besides the profile.
+pub(crate) struct Parts<'a> {
+    pub(crate) kernel: &'a Kernel,
+    /// The initramfs form: an archive compressed by gzip.
+    pub(crate) initramfs: &'a Path,
+    /// The built program.
+    pub(crate) nodlet: &'a Path,
+}
+
+/// Modules that are loaded at boot because of the partitions.
+pub(crate) fn modules(storage: &Storage) -> impl Iterator<Item = &str> {
+    storage.modules.iter().map(String::as_str).chain(MODULES.iter().copied())
+}
+
+/// Writes `disk` into `directory`.
+pub(crate) fn build(
+    profile: &Profile,
+    storage: &Storage,
+    parts: &Parts<'_>,
+    directory: &Path,
+) -> Result<PathBuf, Failure> {
+    let root = directory.join("root.erofs");
+    let digest = write_root(profile, parts, &root)?;
+    let root_id = identifier(&[b"root", &digest]);
+    let command_line = format!("{} gpt root=PARTUUID={root_id}", profile.command_line);
+    let initramfs = first_initramfs(storage, parts)?;
+    let mut boot_files = boot_files(profile, storage, parts, initramfs, &command_line)?;
+    let volume_id = u32::from_le_bytes(digest[..4].try_into().expect("a digest is longer"));
+    let boot = fat(storage, volume_id, &mut boot_files)?;
+    let sizes = Sizes { boot: boot.len() as u64, root: fs::metadata(&root)?.len().next_multiple_of(MIB) };
+    sizes.check(profile, storage)?;
+
+    let new = directory.join("disk.new");
+    let disk = directory.join("disk");
+    let mut file = File::options().read(true).write(true).create(true).truncate(true).open(&new)?;
+    file.set_len(sizes.image())?;
+    let boot_id = identifier(&[b"boot", &Sha256::digest(&boot)]);
+    let disk_id = identifier(&[profile.name.as_bytes(), root_id.as_bytes(), boot_id.as_bytes()]);
+    write_table(&mut file, &sizes, disk_id, boot_id, root_id)?;
+    io::Seek::seek(&mut file, io::SeekFrom::Start(MIB))?;
+    file.write_all(&boot)?;
+    io::Seek::seek(&mut file, io::SeekFrom::Start(MIB + sizes.boot))?;
+    io::copy(&mut File::open(&root)?, &mut file)?;
+    file.sync_all()?;
+    fs::rename(&new, &disk)?;
+    fs::remove_file(&root)?;
+    Ok(disk)
+}
+
+/// Bytes of the partitions that are in the image.
+struct Sizes {
+    boot: u64,
+    root: u64,
+}
+
+impl Sizes {
+    /// All partitions and, after them, a second table.
+    fn image(&self) -> u64 {
+        MIB + self.boot + self.root + MIB
+    }
+
+    fn check(&self, profile: &Profile, storage: &Storage) -> Outcome {
+        let medium = storage.medium_mib * MIB;
+        let data = storage.data_mib * MIB;
+        if self.image() + data <= medium {
+            return Ok(());
+        }
+        Err(Failure(format!(
+            "the image of {} does not fit: boot {} MiB, root {} MiB and data {} MiB at least need a medium of {} \
+             MiB, and storage.medium-mib of its profile is {}",
+            profile.name,
+            self.boot / MIB,
+            self.root / MIB,
+            storage.data_mib,
+            (self.image() + data).div_ceil(MIB),
+            storage.medium_mib
+        )))
+    }
+}
+
+/// A GUID that is made of what it identifies.
+fn identifier(of: &[&[u8]]) -> uuid::Uuid {
+    let mut digest = Sha256::new();
+    for part in of {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part);
+    }
+    let bytes: [u8; 16] = digest.finalize()[..16].try_into().expect("a digest is longer");
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
+}
+
+fn write_table(
+    file: &mut File,
+    sizes: &Sizes,
+    disk_id: uuid::Uuid,
+    boot_id: uuid::Uuid,
+    root_id: uuid::Uuid,
+) -> Outcome {
+    let mbr = gpt::mbr::ProtectiveMBR::with_lb_size(u32::MAX);
+    mbr.overwrite_lba0(file)?;
+    let mut disk = gpt::GptConfig::new().writable(true).create_from_device(file, Some(disk_id))?;
+    let partition = |name: &str, part_type_guid, part_guid, first: u64, bytes: u64| Partition {
+        part_type_guid,
+        part_guid,
+        first_lba: first / SECTOR,
+        last_lba: (first + bytes) / SECTOR - 1,
+        flags: 0,
+        name: name.to_owned(),
+    };
+    let boot = partition("boot", partition_types::EFI, boot_id, MIB, sizes.boot);
+    let root = partition("root", partition_types::LINUX_FS, root_id, MIB + sizes.boot, sizes.root);
+    disk.update_partitions(BTreeMap::from([(1, boot), (2, root)]))?;
+    disk.write()?;
+    Ok(())
+}
+
+/// Writes the root file system; the digest of its content.
+fn write_root(profile: &Profile, parts: &Parts<'_>, to: &Path) -> Result<[u8; 32], Failure> {
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut tree = newc::read(GzDecoder::new(BufReader::new(File::open(parts.initramfs)?)))?;
+    for package in PACKAGES {
+        add_programs(&mut tree, &debian::package(package, &profile.debian)?)?;
+    }
+    // Where the board mounts something: nothing can be made here later.
+    for directory in ["", "boot", "dev", "proc", "run", "sys", "tmp", "var"] {
+        tree.entry(directory.to_owned()).or_insert(newc::Entry { mode: 0o040_755, bytes: Vec::new() });
+    }
+    // Parents come first in the order of their names.
+    for (path, entry) in &tree {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(entry.mode & 0o7777);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        let path = format!("./{path}");
+        match entry.mode & 0o170_000 {
+            0o040_000 => {
+                header.set_entry_type(tar::EntryType::Directory);
+                header.set_size(0);
+                archive.append_data(&mut header, path, io::empty())?;
+            }
+            0o120_000 => {
+                header.set_entry_type(tar::EntryType::Symlink);
+                header.set_size(0);
+                archive.append_link(&mut header, path, std::str::from_utf8(&entry.bytes)?)?;
+            }
+            _ => {
+                header.set_size(entry.bytes.len() as u64);
+                archive.append_data(&mut header, path, &*entry.bytes)?;
+            }
+        }
+    }
+    let archive = archive.into_inner()?;
+    let _ = fs::remove_file(to);
+    nodlet_rootfs::write_erofs_image(&mut &*archive, to)
+        .map_err(|error| format!("failed to write {}: {error}", to.display()))?;
+    Ok(Sha256::digest(&archive).into())
+}
+
+/// Adds the programs and the libraries of an unpacked package.
+fn add_programs(tree: &mut newc::Tree, package: &Path) -> Outcome {
+    let mut open = vec![package.to_owned()];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(&directory)? {
+            let path = entry?.path();
+            let metadata = fs::symlink_metadata(&path)?;
+            let name = path.file_name().and_then(|name| name.to_str()).ok_or("a file's name is text")?;
+            let place = path.strip_prefix(package)?.to_str().ok_or("a file's name is text")?;
+            // Of before /usr was merged.
+            let place = match place.split_once('/') {
+                Some((top @ ("sbin" | "lib"), rest)) => format!("usr/{top}/{rest}"),
+                _ => place.to_owned(),
+            };
+            let is_wanted = PROGRAMS.contains(&name) || name.contains(".so.");
+            if metadata.is_dir() {
+                open.push(path);
+            } else if is_wanted && metadata.is_symlink() {
+                let target = fs::read_link(&path)?.into_os_string().into_encoded_bytes();
+                tree.insert(place, newc::Entry { mode: 0o120_777, bytes: target });
+            } else if is_wanted {
+                tree.insert(place, newc::Entry { mode: 0o100_755, bytes: fs::read(&path)? });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the boot loader gives the kernel: nodlet, which mounts root, and the modules for that.
+fn first_initramfs(storage: &Storage, parts: &Parts<'_>) -> Result<Vec<u8>, Failure> {
+    let mut cpio = Cpio::new(GzEncoder::new(Vec::new(), Compression::default()));
+    cpio.file("/init", 0o755, &fs::read(parts.nodlet)?)?;
+    for directory in ["/dev", "/proc", "/sys", "/newroot"] {
+        cpio.directory(directory)?;
+    }
+    let wanted: Vec<&str> =
+        storage.modules.iter().map(String::as_str).chain(ROOT_MODULES.iter().copied()).collect();
+    let mut list = String::new();
+    for module in parts.kernel.in_order(&wanted)? {
+        cpio.file(&format!("/usr/lib/nodlet/modules/{}.ko", module.name), 0o644, &module.bytes)?;
+        list.push_str(&format!("{}\n", module.name));
+    }
+    cpio.file("/usr/lib/nodlet/modules/list", 0o644, list.as_bytes())?;
+    Ok(cpio.end()?.finish()?)
+}
+
+/// The files of the boot partition by their paths.
+type BootFiles = BTreeMap<String, Vec<u8>>;
+
+fn boot_files(
+    profile: &Profile,
+    storage: &Storage,
+    parts: &Parts<'_>,
+    initramfs: Vec<u8>,
+    command_line: &str,
+) -> Result<BootFiles, Failure> {
+    let mut files = BootFiles::new();
+    files.insert("kernel".to_owned(), fs::read(&parts.kernel.image)?);
+    files.insert("initramfs".to_owned(), initramfs);
+    match storage.loader {
+        Loader::Uefi => {
+            let (package, name) = match profile.debian.as_str() {
+                "amd64" => ("systemd-boot-efi", "x64"),
+                "arm64" => ("systemd-boot-efi", "aa64"),
+                "riscv64" => ("systemd-boot-efi", "riscv64"),
+                "armhf" => ("systemd-boot-efi", "arm"),
+                other => {
+                    return Err(Failure(format!(
+                        "board/profiles/{}.toml: storage.loader: there is no boot loader for UEFI and {other}",
+                        profile.name
+                    )));
+                }
+            };
+            let loader = debian::package(package, &profile.debian)?
+                .join(format!("usr/lib/systemd/boot/efi/systemd-boot{name}.efi"));
+            files.insert(format!("EFI/BOOT/BOOT{}.EFI", name.to_uppercase()), fs::read(loader)?);
+            files.insert("loader/loader.conf".to_owned(), b"timeout 0\neditor no\n".to_vec());
+            let entry = format!("title nodlet\nlinux /kernel\ninitrd /initramfs\noptions {command_line}\n");
+            files.insert("loader/entries/nodlet.conf".to_owned(), entry.into_bytes());
+        }
+        Loader::Extlinux => {
+            let text = format!(
+                "default nodlet\ntimeout 1\nlabel nodlet\n  kernel /kernel\n  initrd /initramfs\n  append {command_line}\n"
+            );
+            files.insert("extlinux/extlinux.conf".to_owned(), text.into_bytes());
+        }
+        Loader::RaspberryPi => {
+            files.insert("config.txt".to_owned(), RASPBERRY_PI.as_bytes().to_vec());
+            files.insert("cmdline.txt".to_owned(), format!("{command_line}\n").into_bytes());
+        }
+    }
+    Ok(files)
+}
+
+/// What the firmware of a Raspberry Pi reads.
+const RASPBERRY_PI: &str = "arm_64bit=1\nenable_uart=1\nkernel=kernel\ninitramfs initramfs followkernel\n";
+
+/// A FAT file system with these files.
+fn fat(storage: &Storage, volume_id: u32, files: &mut BootFiles) -> Result<Vec<u8>, Failure> {
+    let bytes = storage.boot_mib * MIB;
+    let needed: u64 = files.values().map(|file| file.len() as u64).sum();
+    // Tables and the last cluster of each file are a small part.
+    if needed + needed / 16 + MIB > bytes {
+        return Err(Failure(format!(
+            "the boot partition does not fit: its files are {} bytes, and storage.boot-mib is {}; make it {} at least",
+            needed,
+            storage.boot_mib,
+            (needed + needed / 16 + MIB).div_ceil(MIB)
+        )));
+    }
+    let mut volume = Cursor::new(vec![0; usize::try_from(bytes)?]);
+    let options = FormatVolumeOptions::new().volume_id(volume_id).volume_label(*b"NODLET     ");
+    fatfs::format_volume(&mut volume, options)?;
+    {
+        let fat = fatfs::FileSystem::new(&mut volume, FsOptions::new())?;
+        let root = fat.root_dir();
+        for (path, bytes) in files {
+            for (end, _) in path.match_indices('/') {
+                root.create_dir(&path[..end])?;
+            }
+            root.create_file(path)?.write_all(bytes)?;
+        }
+    }
+    Ok(volume.into_inner())
+}

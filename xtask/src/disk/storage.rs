@@ -1,0 +1,78 @@
+//! `[storage]` of a profile: the medium that a board boots from.
+
+use serde::Deserialize;
+
+use crate::{Failure, Outcome};
+
+/// The medium, and how the board boots from it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Storage {
+    pub(crate) loader: Loader,
+    /// The smallest medium that the image is meant for.
+    pub(crate) medium_mib: u64,
+    /// The size of the boot partition.
+    #[serde(default = "boot_mib")]
+    pub(crate) boot_mib: u64,
+    /// What must remain for data on that medium.
+    #[serde(default = "data_mib")]
+    pub(crate) data_mib: u64,
+    /// Drivers of the medium, where the kernel does not have them built in.
+    #[serde(default)]
+    pub(crate) modules: Vec<String>,
+    /// Whether logs lie in RAM: their last lines are gone after a power cut, and the medium wears less.
+    #[serde(default)]
+    pub(crate) logs_in_ram: bool,
+    /// What logs may take of the RAM.
+    #[serde(default)]
+    pub(crate) logs_mib: Option<u64>,
+}
+
+/// What reads the boot partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Loader {
+    /// UEFI, of which systemd-boot is started.
+    Uefi,
+    /// U-Boot, which reads `extlinux/extlinux.conf`.
+    Extlinux,
+    /// The firmware of a Raspberry Pi, which reads `config.txt`.
+    RaspberryPi,
+}
+
+fn boot_mib() -> u64 {
+    64
+}
+
+fn data_mib() -> u64 {
+    32
+}
+
+impl Storage {
+    /// What the board's init reads of it.
+    pub(crate) fn board(&self) -> serde_json::Value {
+        serde_json::json!({ "logs_in_ram": self.logs_in_ram, "logs_mib": self.logs_mib })
+    }
+
+    /// Whether the sizes make sense; the text names the key.
+    pub(crate) fn check(&self) -> Outcome {
+        let wrong = |key: &str, what: &str| Err(Failure(format!("storage.{key} {what}")));
+        match self {
+            // Smaller ones are FAT12, which not every firmware reads.
+            Storage { boot_mib: ..16 | 2049.., .. } => {
+                wrong("boot-mib", &format!("must be 16 to 2048, and is {}", self.boot_mib))
+            }
+            Storage { data_mib: ..8 | 1_000_001.., .. } => {
+                wrong("data-mib", &format!("must be 8 to 1000000, and is {}", self.data_mib))
+            }
+            Storage { medium_mib: 100_000_001.., .. } => {
+                wrong("medium-mib", &format!("must be 100000000 at most, and is {}", self.medium_mib))
+            }
+            Storage { logs_mib: Some(0), .. } => wrong("logs-mib", "must be 1 at least, and is 0"),
+            Storage { logs_mib: Some(_), logs_in_ram: false, .. } => {
+                wrong("logs-mib", "limits logs in RAM: set logs-in-ram = true, or leave it out")
+            }
+            Storage { .. } => Ok(()),
+        }
+    }
+}
