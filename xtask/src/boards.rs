@@ -1,6 +1,7 @@
 //! `cargo xtask boards`: boots the emulated boards of `board/profiles` with a pod in their image, and
 //! uses them as their owner would, over SSH.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -15,6 +16,7 @@ use crate::image::{self, Contents, DeviceImage};
 use crate::profile::{self, Profile, Qemu};
 use crate::{Failure, Outcome, cross, demo_image, line_of, misused, run as run_command, work};
 
+mod disk;
 mod watchdog;
 
 /// An emulated board is some twenty times slower than a real one, and this machine may be busy.
@@ -28,10 +30,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     for name in names {
         let profile = profile::get(&name)?;
         match &profile.qemu {
-            Some(qemu) => {
-                try_out(&profile, qemu)?;
-                watchdog::try_out(&profile, qemu)?;
-            }
+            Some(qemu) => try_out(&profile, qemu)?,
             None if arguments.is_empty() => {}
             None => return Err(Failure(format!("no emulator has the board {name}"))),
         }
@@ -45,14 +44,13 @@ pub(crate) fn check() -> Outcome {
     for name in profile::known()? {
         let profile = profile::get(&name)?;
         if let (true, Some(qemu)) = (profile.target == host, &profile.qemu) {
-            try_out(&profile, qemu)?;
-            return watchdog::try_out(&profile, qemu);
+            return try_out(&profile, qemu);
         }
     }
     Err(Failure(format!("no profile in board/profiles is for {host} and QEMU")))
 }
 
-/// Boots the board, reads what its pod says, gives it another pod, and turns it off.
+/// All that is tried out on an emulated board.
 fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     let directory = work(&format!("boards/{}/test", profile.name))?;
     let key = directory.join("key");
@@ -72,13 +70,40 @@ fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         firmware: None,
     };
     let image = image::build(profile, &contents)?;
-    let mut board = Board::boot(qemu, profile.memory_mib, &image, &directory, &key)?;
+    use_over_ssh(profile, Board::boot(qemu, profile.memory_mib, &image, &directory, &key)?)?;
+    if let (Some(disk), Some(firmware)) = (&image.disk, &qemu.firmware) {
+        let first = fs::read(disk)?;
+        image::build(profile, &contents)?;
+        if fs::read(disk)? != first {
+            return Err(Failure(format!("{}: two images of the same contents differ", profile.name)));
+        }
+        disk::try_out(profile, qemu, firmware, disk, &directory, &key)?;
+    }
+    if let Some(memory_mib) = qemu.ten_pods_mib {
+        let small = Profile { memory_mib, ..profile.clone() };
+        contents.config = None;
+        contents.pods.clear();
+        for number in 0..10 {
+            let pod = directory.join(format!("small-{number}.yaml"));
+            fs::write(&pod, manifest::pod(&format!("small-{number}"), "print small then sleep"))?;
+            contents.pods.push(pod);
+        }
+        let image = image::build(&small, &contents)?;
+        run_ten_pods(&small, Board::boot(qemu, memory_mib, &image, &directory, &key)?)?;
+    }
+    watchdog::try_out(profile, qemu)
+}
+
+/// Reads what the pod of the image writes, gives the board another pod, and turns it off.
+fn use_over_ssh(profile: &Profile, mut board: Board) -> Outcome {
     board.wait_for("the pod of the image to run", |board| {
         let pods = board.ssh("nodlet get pods", "")?;
         Ok(pods.status.success() && text(&pods.stdout).contains("Running"))
     })?;
     let booted = board.begun.elapsed();
-    board.expect("nodlet logs baked", "", "baked\n")?;
+    board.wait_for("the log of the pod of the image", |board| {
+        Ok(text(&board.ssh("nodlet logs baked", "")?.stdout) == "baked\n")
+    })?;
     board.expect("cat /proc/sys/kernel/hostname", "", "gate-17\n")?;
     board.expect("nodlet get nodes -l site=hall-3 -o name", "", "node/gate-17\n")?;
     board.expect(
@@ -100,17 +125,7 @@ fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
          {available} KiB were available; process 1 took {init} KiB",
         profile.name, profile.memory_mib
     );
-    let Some(memory_mib) = qemu.ten_pods_mib else { return Ok(()) };
-    let small = Profile { memory_mib, ..profile::get(&profile.name)? };
-    contents.config = None;
-    contents.pods.clear();
-    for number in 0..10 {
-        let pod = directory.join(format!("small-{number}.yaml"));
-        fs::write(&pod, manifest::pod(&format!("small-{number}"), "print small then sleep"))?;
-        contents.pods.push(pod);
-    }
-    let image = image::build(&small, &contents)?;
-    run_ten_pods(&small, Board::boot(qemu, memory_mib, &image, &directory, &key)?)
+    Ok(())
 }
 
 /// Ten pods of the image run on a board with little memory; it is called after its network card.
@@ -170,6 +185,25 @@ impl Board {
         directory: &Path,
         key: &Path,
     ) -> Result<Board, Failure> {
+        let medium: [&OsStr; 6] = [
+            "-kernel".as_ref(),
+            image.kernel.as_ref(),
+            "-initrd".as_ref(),
+            image.initramfs.as_ref(),
+            "-append".as_ref(),
+            &OsString::from(fs::read_to_string(&image.command_line)?.trim()),
+        ];
+        Board::boot_from(qemu, memory_mib, &medium, directory, key)
+    }
+
+    /// Boots what these arguments of the emulator name.
+    fn boot_from(
+        qemu: &Qemu,
+        memory_mib: u32,
+        medium: &[&OsStr],
+        directory: &Path,
+        key: &Path,
+    ) -> Result<Board, Failure> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let console = directory.join("console.log");
         let mut emulator = Command::new(&qemu.program);
@@ -179,12 +213,7 @@ impl Board {
             .args(["-m", &memory_mib.to_string(), "-device", "virtio-rng-pci"])
             .args(["-nic", &format!("user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{port}-:22")])
             .args(["-serial", &format!("file:{}", console.display())])
-            .arg("-kernel")
-            .arg(&image.kernel)
-            .arg("-initrd")
-            .arg(&image.initramfs)
-            .arg("-append")
-            .arg(fs::read_to_string(&image.command_line)?.trim())
+            .args(medium)
             .stdin(Stdio::null());
         // SAFETY: one system call, which is async-signal-safe. A board must not outlive its test.
         unsafe {

@@ -50,6 +50,23 @@ const MODULES: &[&str] =
 const PACKAGES: &[&str] = &["e2fsprogs", "libblkid1", "libcom-err2", "libext2fs2t64", "libuuid1"];
 const PROGRAMS: &[&str] = &["mke2fs", "e2fsck"];
 
+/// Where the board mounts something or watches for files: nothing can be made in a read-only root.
+const DIRECTORIES: &[&str] = &[
+    "",
+    "boot",
+    "dev",
+    "proc",
+    "run",
+    "sys",
+    "tmp",
+    "usr/lib/nodlet/images",
+    "usr/lib/nodlet/manifests",
+    "var",
+];
+
+/// A board without a clock writes times of 1970 after later ones: no damage.
+const E2FSCK: &str = "[options]\nbroken_system_clock = true\n";
+
 /// What the disk is made of, besides the profile.
 pub(crate) struct Parts<'a> {
     pub(crate) kernel: &'a Kernel,
@@ -173,10 +190,10 @@ fn write_root(profile: &Profile, parts: &Parts<'_>, to: &Path) -> Result<[u8; 32
     for package in PACKAGES {
         add_programs(&mut tree, &debian::package(package, &profile.debian)?)?;
     }
-    // Where the board mounts something: nothing can be made here later.
-    for directory in ["", "boot", "dev", "proc", "run", "sys", "tmp", "var"] {
-        tree.entry(directory.to_owned()).or_insert(newc::Entry { mode: 0o040_755, bytes: Vec::new() });
+    for directory in DIRECTORIES {
+        tree.entry((*directory).to_owned()).or_insert(newc::Entry { mode: 0o040_755, bytes: Vec::new() });
     }
+    tree.insert("etc/e2fsck.conf".to_owned(), newc::Entry { mode: 0o100_644, bytes: E2FSCK.into() });
     // Parents come first in the order of their names.
     for (path, entry) in &tree {
         let mut header = tar::Header::new_gnu();
@@ -333,4 +350,78 @@ fn fat(storage: &Storage, volume_id: u32, files: &mut BootFiles) -> Result<Vec<u
         }
     }
     Ok(volume.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn storage(boot_mib: u64, medium_mib: u64) -> Storage {
+        let text = format!("loader = \"uefi\"\nmedium-mib = {medium_mib}\nboot-mib = {boot_mib}");
+        toml::from_str(&text).expect("it is right")
+    }
+
+    fn files(bytes: usize) -> BootFiles {
+        BootFiles::from([
+            ("EFI/BOOT/BOOTX64.EFI".to_owned(), b"loader".to_vec()),
+            ("kernel".to_owned(), vec![7; bytes]),
+        ])
+    }
+
+    #[test]
+    fn a_boot_partition_has_its_files_and_the_same_bytes_each_time() {
+        let volume = || fat(&storage(16, 64), 7, &mut files(3 << 20)).expect("it fits");
+        let bytes = volume();
+        assert_eq!(bytes.len(), 16 << 20);
+        assert!(bytes == volume(), "two volumes differ");
+        let volume = fatfs::FileSystem::new(Cursor::new(bytes), FsOptions::new()).expect("it is a volume");
+        let mut text = String::new();
+        let mut file = volume.root_dir().open_file("EFI/BOOT/BOOTX64.EFI").expect("it is there");
+        file.read_to_string(&mut text).expect("it can be read");
+        assert_eq!(text, "loader");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_its_sizes() {
+        let Err(Failure(why)) = fat(&storage(16, 64), 7, &mut files(16 << 20)) else { panic!("it fits") };
+        assert!(why.contains("storage.boot-mib is 16; make it 18 at least"), "{why}");
+        let profile = crate::profile::get("qemu-x86_64").expect("it is right");
+        let sizes = Sizes { boot: 16 << 20, root: 40 << 20 };
+        sizes.check(&profile, &storage(16, 90)).expect("it fits: 58 and 32 for data");
+        let Err(Failure(why)) = sizes.check(&profile, &storage(16, 89)) else { panic!("it fits") };
+        assert!(
+            why.contains("boot 16 MiB, root 40 MiB and data 32 MiB at least need a medium of 90 MiB")
+                && why.contains("medium-mib of its profile is 89"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn the_table_has_partitions_with_identifiers_of_their_content() {
+        let path = std::env::temp_dir().join(format!("nodlet-disk-{}", std::process::id()));
+        let write = || {
+            let mut file =
+                File::options().read(true).write(true).create_new(true).open(&path).expect("a scratch file");
+            let sizes = Sizes { boot: 16 * MIB, root: 2 * MIB };
+            file.set_len(sizes.image()).expect("a hole");
+            let id = |name: &str| identifier(&[name.as_bytes()]);
+            write_table(&mut file, &sizes, id("disk"), id("boot"), id("root")).expect("it can be written");
+            let bytes = fs::read(&path).expect("it is there");
+            fs::remove_file(&path).expect("it is ours");
+            bytes
+        };
+        let bytes = write();
+        assert!(bytes == write(), "two tables differ");
+        let disk = gpt::GptConfig::new().open_from_device(Cursor::new(bytes)).expect("it is a disk");
+        let found: Vec<(u32, &str, u64, u64)> = disk
+            .partitions()
+            .iter()
+            .map(|(number, part)| (*number, part.name.as_str(), part.first_lba, part.last_lba))
+            .collect();
+        assert_eq!(found, [(1, "boot", 2048, 34815), (2, "root", 34816, 38911)]);
+        assert_eq!(disk.partitions()[&2].part_guid, identifier(&[b"root"]));
+        assert_ne!(identifier(&[b"ab", b"c"]), identifier(&[b"a", b"bc"]));
+    }
 }

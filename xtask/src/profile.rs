@@ -129,6 +129,26 @@ pub(crate) struct Qemu {
     /// With so little memory, in MiB, ten pods are tried out, too.
     #[serde(default)]
     pub(crate) ten_pods_mib: Option<u32>,
+    /// What the emulated board boots a disk with; without it the disk is not tried out.
+    #[serde(default)]
+    pub(crate) firmware: Option<Firmware>,
+}
+
+/// The firmware of an emulated board.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Firmware {
+    /// Debian's package.
+    pub(crate) package: String,
+    /// The file in it.
+    pub(crate) file: String,
+    /// The option of QEMU that takes the file.
+    #[serde(default = "bios")]
+    pub(crate) option: String,
+}
+
+fn bios() -> String {
+    "-bios".to_owned()
 }
 
 /// Reads the profile of a board.
@@ -280,6 +300,11 @@ mod tests {
             ("timeout = 60", "time = 60", "unknown field `time`, expected `device` or `timeout`"),
             ("/dev/watchdog", "watchdog", "device \"watchdog\" must begin with /dev/"),
             ("[qemu]", "[crash-loop]\nafter = 0\nreboots = 1\n[qemu]", "must be 1 at least"),
+            ("loader = \"uefi\"", "loader = \"lilo\"", "unknown variant `lilo`, expected one of `uefi`"),
+            ("medium-mib =", "medium =", "unknown field `medium`, expected one of `loader`, `medium-mib`"),
+            ("medium-mib =", "boot-mib = 8\nmedium-mib =", "storage.boot-mib must be 16 to 2048, and is 8"),
+            ("medium-mib =", "data-mib = 1\nmedium-mib =", "storage.data-mib must be 8 to 1000000, and is 1"),
+            ("medium-mib =", "logs-mib = 4\nmedium-mib =", "storage.logs-mib limits logs in RAM"),
         ] {
             let Err(Failure(why)) = parse("a", &right.replacen(from, to, 1)) else { panic!("{to} is taken") };
             assert!(why.contains(words) && why.contains("board/profiles/a.toml"), "{why}");

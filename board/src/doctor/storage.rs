@@ -12,6 +12,7 @@ use super::Machine;
 use super::mounts::{self, Mount};
 use super::probe::{self, Tried};
 use super::report::{Area, Check, Verdict};
+use crate::init;
 
 /// Less than this is soon full: a small image, or the log of a pod that repeats itself.
 const BYTES_FEW: u64 = 64 * 1024 * 1024;
@@ -33,6 +34,7 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
         false => format!("{}, to be made in {}", wanted.display(), machine.data.display()),
     };
     let mut checks = vec![file_system(&place, mount)];
+    checks.extend(data_partition(&machine.root));
     checks.push(writable_layers(machine, mount));
     checks.push(room(&machine.data));
     checks.extend(mount.map(options));
@@ -132,6 +134,24 @@ fn judge_room(bytes: u64, inodes: Option<u64>) -> Check {
         );
     }
     Check::ok(Area::Storage, NAME, found)
+}
+
+/// What became of the data partition when the board booted; `None` where nodlet is not its init.
+fn data_partition(root: &Path) -> Option<Check> {
+    let status = fs::read(root.join(init::storage::STATUS.trim_start_matches('/'))).ok()?;
+    Some(judge_data_partition(&serde_json::from_slice(&status).ok()?))
+}
+
+fn judge_data_partition(status: &serde_json::Value) -> Check {
+    const NAME: &str = "data partition";
+    let found = status["message"].as_str().unwrap_or_default();
+    match status["inRAM"].as_bool() {
+        Some(true) => Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
+            "Pods run from RAM; what is applied or loaded is lost at the next boot.",
+            "Replace the medium; where only its data are damaged, nodlet factory-reset makes the partition anew.",
+        ),
+        _ => Check::ok(Area::Storage, NAME, found),
+    }
 }
 
 /// What makes a card slow or wears it out.
@@ -234,6 +254,19 @@ mod tests {
 
     fn mount(kind: &str, options: &str) -> Mount {
         mounts::parse(&format!("1 1 179:2 / /data {options} - {kind} /dev/x {options}")).remove(0)
+    }
+
+    #[test]
+    fn a_data_partition_that_is_not_used_is_a_warning_with_its_reason() {
+        let judged = |in_ram: bool| {
+            let status =
+                serde_json::json!({ "inRAM": in_ram, "reason": "Damaged", "message": "it is damaged" });
+            judge_data_partition(&status)
+        };
+        assert_eq!(judged(false).verdict, Verdict::Ok);
+        let check = judged(true);
+        assert_eq!((check.verdict, check.found.as_str()), (Verdict::Warning, "it is damaged"));
+        assert!(check.remedy.contains("nodlet factory-reset"), "{}", check.remedy);
     }
 
     #[test]

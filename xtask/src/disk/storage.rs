@@ -5,7 +5,7 @@ use serde::Deserialize;
 use crate::{Failure, Outcome};
 
 /// The medium, and how the board boots from it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Storage {
     pub(crate) loader: Loader,

@@ -1,0 +1,166 @@
+//! The emulated board boots from its disk, as a user flashes it: power cuts, a factory reset, and a data
+//! partition that is damaged or absent.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use nodlet_tests::manifest;
+use serde_json::Value;
+
+use super::{Board, text};
+use crate::profile::{Firmware, Profile, Qemu};
+use crate::{Failure, Outcome, debian};
+
+const MIB: u64 = 1024 * 1024;
+
+/// Firmware and boot loader need it; less is enough for what they boot.
+const MEMORY_MIB: u32 = 256;
+
+/// A medium and what boots from it.
+struct Tried<'a> {
+    qemu: &'a Qemu,
+    memory_mib: u32,
+    firmware: [OsString; 2],
+    medium: PathBuf,
+    directory: &'a Path,
+    key: &'a Path,
+}
+
+/// Boots the disk, and boots it again after everything that may happen to its medium.
+pub(super) fn try_out(
+    profile: &Profile,
+    qemu: &Qemu,
+    firmware: &Firmware,
+    disk: &Path,
+    directory: &Path,
+    key: &Path,
+) -> Outcome {
+    let storage = profile.storage.as_ref().ok_or("a board with a disk has [storage]")?;
+    let file = debian::package(&firmware.package, &profile.debian)?.join(&firmware.file);
+    let medium = directory.join("medium");
+    let tried = Tried {
+        qemu,
+        memory_mib: profile.memory_mib.max(MEMORY_MIB),
+        firmware: [OsString::from(&firmware.option), file.into()],
+        medium: medium.clone(),
+        directory,
+        key,
+    };
+    fs::copy(disk, &medium)?;
+    resize(&medium, storage.medium_mib * MIB)?;
+
+    let board = tried.boot("Created", false)?;
+    let booted = board.begun.elapsed();
+    push(board)?;
+
+    let mut board = tried.boot("Ready", false)?;
+    wait_for_pushed(&mut board)?;
+    // The emulator ends instead of booting again.
+    board.ssh("nodlet factory-reset", "")?;
+    board.wait_for("the board to reboot", |board| Ok(board.emulator.try_wait()?.is_some()))?;
+    drop(board);
+
+    let board = tried.boot("Reset", false)?;
+    let pods = text(&board.ssh("nodlet get pods", "")?.stdout);
+    if pods.contains("pushed") {
+        return Err(board.failed(&format!("the factory reset left a pod that was applied: {pods:?}")));
+    }
+    board.expect("ls /boot/factory-reset 2>/dev/null; true", "", "")?;
+    push(board)?;
+
+    // Copied to a larger medium, and its first superblock is lost.
+    resize(&medium, storage.medium_mib * 2 * MIB)?;
+    let data = data_of(&medium)?;
+    overwrite(&medium, data, 4096)?;
+    let mut board = tried.boot("Repaired", false)?;
+    wait_for_pushed(&mut board)?;
+    let free = text(&board.ssh("df -k /var | tail -n 1", "")?.stdout);
+    let kib = free.split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+    if kib < storage.medium_mib * 1024 {
+        return Err(board.failed(&format!("the data partition did not grow with its medium: {free:?}")));
+    }
+    drop(board);
+
+    overwrite(&medium, data, storage.medium_mib * 2 * MIB - data - MIB)?;
+    drop(tried.boot("Damaged", true)?);
+    drop(tried.boot_read_only()?);
+    // As large as the image.
+    fs::copy(disk, &medium)?;
+    drop(tried.boot("NoSpace", true)?);
+    fs::remove_file(&medium)?;
+    eprintln!(
+        "{}: from its disk, the first pod was seen running after {booted:.1?}, and after 2 power cuts, a factory \
+         reset, 3 kinds of damage and a read-only medium",
+        profile.name
+    );
+    Ok(())
+}
+
+/// Applies a pod, waits until it runs, and cuts the power.
+fn push(mut board: Board) -> Outcome {
+    board.expect(
+        "nodlet apply -f -",
+        &manifest::pod("pushed", "print pushed then sleep"),
+        "pod/pushed created\n",
+    )?;
+    wait_for_pushed(&mut board)
+}
+
+fn wait_for_pushed(board: &mut Board) -> Outcome {
+    board.wait_for("the applied pod to write its log", |board| {
+        Ok(text(&board.ssh("nodlet logs pushed", "")?.stdout) == "pushed\n")
+    })
+}
+
+impl Tried<'_> {
+    fn boot(&self, reason: &str, in_ram: bool) -> Result<Board, Failure> {
+        self.boot_with("", reason, in_ram)
+    }
+
+    fn boot_read_only(&self) -> Result<Board, Failure> {
+        self.boot_with(",readonly=on", "ReadOnly", true)
+    }
+
+    /// Boots until the pod of the image runs, and compares what became of the data partition.
+    fn boot_with(&self, option: &str, reason: &str, in_ram: bool) -> Result<Board, Failure> {
+        let mut drive = OsString::from("if=virtio,format=raw,cache=writethrough,file=");
+        drive.push(&self.medium);
+        drive.push(option);
+        let [name, file] = &self.firmware;
+        let medium: [&OsStr; 4] = [name, file, "-drive".as_ref(), &drive];
+        let mut board = Board::boot_from(self.qemu, self.memory_mib, &medium, self.directory, self.key)?;
+        board.wait_for("the pod of the image to run", |board| {
+            let pods = board.ssh("nodlet get pods baked", "")?;
+            Ok(pods.status.success() && text(&pods.stdout).contains("Running"))
+        })?;
+        let status = text(&board.ssh("cat /run/nodlet/storage.json", "")?.stdout);
+        let found: Value = serde_json::from_str(&status)
+            .map_err(|error| board.failed(&format!("the status of the storage is {status:?}: {error}")))?;
+        if found["reason"] != reason || found["inRAM"] != in_ram {
+            return Err(board.failed(&format!("the status of the storage is {status}, not {reason}")));
+        }
+        eprintln!("  {reason}: {}", found["message"].as_str().unwrap_or_default());
+        Ok(board)
+    }
+}
+
+fn resize(medium: &Path, bytes: u64) -> io::Result<()> {
+    File::options().write(true).open(medium)?.set_len(bytes)
+}
+
+/// Where the data partition begins.
+fn data_of(medium: &Path) -> Result<u64, Failure> {
+    let disk = gpt::GptConfig::new().only_valid_headers(true).open(medium)?;
+    let data = disk.partitions().values().find(|partition| partition.name == "data");
+    Ok(data.ok_or("the medium has no data partition")?.first_lba * 512)
+}
+
+/// Overwrites a part of the medium with what is no file system.
+fn overwrite(medium: &Path, begin: u64, bytes: u64) -> io::Result<()> {
+    let medium = File::options().write(true).open(medium)?;
+    let block = [0xa5; 4096];
+    (begin..begin + bytes).step_by(4096).try_for_each(|at| medium.write_all_at(&block, at))
+}
