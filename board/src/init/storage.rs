@@ -15,6 +15,7 @@ use std::time::Duration;
 use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
 use serde::Deserialize;
 use serde_json::json;
@@ -42,6 +43,9 @@ const WITHIN: Duration = Duration::from_secs(15 * 60);
 
 /// Less is no use for a file system with a journal.
 const DATA_SECTORS_MIN: u64 = 8 * 2048;
+
+/// With less, pods cannot be applied.
+const FREE_MIN: u64 = 1024 * 1024;
 
 /// What logs may take of the RAM if the profile does not limit them.
 const LOGS_MIB: u64 = 8;
@@ -179,6 +183,11 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
     if let Err(error) = grow_file_system(&device) {
         say(format_args!("failed to grow the file system of {device}: {error}"));
     }
+    let free =
+        statvfs(DATA).map_or(u64::MAX, |stat| stat.blocks_available() as u64 * stat.fragment_size() as u64);
+    if free < FREE_MIN {
+        done = ("Full", format!("the data partition is full: {} KiB are free", free / 1024));
+    }
     if reset && let Err(error) = remove_marker() {
         say(format_args!("failed to remove {RESET_MARKER}: {error}; the next boot resets the board again"));
     }
@@ -279,7 +288,7 @@ fn check(device: &str) -> Result<Option<String>> {
 fn run(program: &str, arguments: &[&str]) -> (i32, String) {
     match Command::new(program).args(arguments).output() {
         Ok(output) => {
-            let text = [output.stdout, output.stderr].concat();
+            let text = [output.stderr, output.stdout].concat();
             let text = String::from_utf8_lossy(&text);
             let line = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
             (output.status.code().unwrap_or(128), line.to_owned())

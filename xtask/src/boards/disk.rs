@@ -72,8 +72,8 @@ pub(super) fn try_out(
     push(board)?;
 
     // Copied to a larger medium, and its first superblock is lost.
-    resize(&medium, storage.medium_mib * 2 * MIB)?;
     let data = data_of(&medium)?;
+    resize(&medium, storage.medium_mib * 2 * MIB)?;
     overwrite(&medium, data, 4096)?;
     let mut board = tried.boot("Repaired", false)?;
     wait_for_pushed(&mut board)?;
@@ -151,7 +151,7 @@ fn resize(medium: &Path, bytes: u64) -> io::Result<()> {
     File::options().write(true).open(medium)?.set_len(bytes)
 }
 
-/// Where the data partition begins.
+/// Where the data partition begins, by another reader of both tables than the board's.
 fn data_of(medium: &Path) -> Result<u64, Failure> {
     let disk = gpt::GptConfig::new().only_valid_headers(true).open(medium)?;
     let data = disk.partitions().values().find(|partition| partition.name == "data");
