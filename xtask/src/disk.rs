@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_with_its_sizes() {
         let Err(Failure(why)) = fat(&storage(16, 64), 7, &mut files(16 << 20)) else { panic!("it fits") };
-        assert!(why.contains("storage.boot-mib is 16; make it 18 at least"), "{why}");
+        assert!(why.contains("storage.boot-mib is 16; make it 19 at least"), "{why}");
         let profile = crate::profile::get("qemu-x86_64").expect("it is right");
         let sizes = Sizes { boot: 16 << 20, root: 40 << 20 };
         sizes.check(&profile, &storage(16, 90)).expect("it fits: 58 and 32 for data");
