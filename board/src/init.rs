@@ -81,16 +81,11 @@ pub(crate) fn run() -> ! {
     findings::share();
     init.set_up = start(set_up);
     init.set_up_until = now() + SET_UP_WITHIN;
-    let mut has_released = false;
     loop {
         init.reap();
         init.finish_set_up();
         init.look_at_agent();
         init.start_services();
-        if init.is_set_up && !has_released {
-            memory::release_code();
-            has_released = true;
-        }
         if let Some(mode) = init.wait() {
             init.go_down(mode);
         }
@@ -333,6 +328,7 @@ impl Init {
             }
             return Some(RebootMode::RB_AUTOBOOT);
         }
+        memory::release_code();
         self.wait_until(self.next());
         let mut mode = None;
         while let Ok(Some(signal)) = self.signals.read_signal() {

@@ -81,6 +81,36 @@ fn the_service_manager_hears_that_the_agent_is_ready_that_it_lives_and_that_it_e
 }
 
 #[test]
+fn process_1_of_a_board_sees_in_a_page_that_the_loop_turns() {
+    let mut device = Device::new();
+    let page = device.path("progress");
+    let mut bytes = [0; 4096];
+    bytes[8..12].copy_from_slice(&100u32.to_ne_bytes());
+    fs::write(&page, bytes).expect("the root can be written to");
+    device.agent_variable("NODLET_PROGRESS", &page);
+    device.launch_agent();
+    let latest = || {
+        let bytes = fs::read(&page).expect("it is a file");
+        u64::from_ne_bytes(bytes[..8].try_into().expect("eight bytes"))
+    };
+    let turns = |device: &Device| {
+        let before = latest();
+        device.wait_for("progress of the loop", || latest() > before);
+    };
+    (0..3).for_each(|_| turns(&device));
+    let agent = Pid::from_raw(device.agent_pid().cast_signed());
+    kill(agent, Signal::SIGSTOP).expect("a child can be signalled");
+    // What was on its way, and then nothing for many times the interval.
+    let stopped = |before: u64| {
+        thread::sleep(Duration::from_secs(2));
+        latest() == before
+    };
+    assert!((0..5).any(|_| stopped(latest())), "an agent that does not turn stores progress");
+    kill(agent, Signal::SIGCONT).expect("a child can be signalled");
+    turns(&device);
+}
+
+#[test]
 fn a_watchdog_that_is_for_another_process_is_not_fed() {
     let mut device = Device::new();
     let address = device.path("notify");

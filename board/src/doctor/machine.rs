@@ -175,7 +175,8 @@ fn judge_watchdog(devices: &[Watchdog], holder: Option<&str>, is_root: bool) -> 
     }
     Check::new(Area::Machine, NAME, Verdict::Warning, format!("{names}, which nobody keeps")).because(
         "Pods run; a board that hangs is not restarted.",
-        "With systemd set RuntimeWatchdogSec=20s in /etc/systemd/system.conf; otherwise let a watchdog daemon run.",
+        "With systemd set RuntimeWatchdogSec=20s in /etc/systemd/system.conf; with nodlet's init set [watchdog] in \
+         the board's profile; otherwise let a watchdog daemon run.",
     )
 }
 

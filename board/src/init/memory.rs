@@ -1,11 +1,11 @@
-//! What process 1 keeps in memory: little. Its data is some pages; the rest is code of nodlet's binary
-//! that ran while the board started, and will not run again for long.
+//! What process 1 keeps in memory while it waits: its data, which is some pages, and the code of the
+//! wait. The rest of nodlet's binary it executes for a moment, twice a minute.
 
 use std::ptr::null_mut;
 
-/// Unmaps the pages of the binary that are only read and executed: those that process 1 needs again
-/// are mapped again when it does, with no disk involved as long as other processes execute them. The
-/// kernel counts what remains as this process's memory, and may drop the others.
+/// Unmaps the pages of the binary that are only read and executed. Those that process 1 needs at its
+/// next wake-up are mapped again then, which takes microseconds and no disk as long as they are in
+/// memory; until then the kernel may reuse those that no other process maps.
 pub(super) fn release_code() {
     // SAFETY: numbers that the kernel gave this process at its start.
     let (table, count) =
