@@ -211,7 +211,9 @@ impl Board {
             .args(["-accel", "tcg", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
             .args(&qemu.arguments)
             .args(["-m", &memory_mib.to_string(), "-device", "virtio-rng-pci"])
-            .args(["-nic", &format!("user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{port}-:22")])
+            // Not `-nic`: not every machine makes a card of that.
+            .args(["-netdev", &format!("user,id=net0,hostfwd=tcp:127.0.0.1:{port}-:22")])
+            .args(["-device", "virtio-net-pci,netdev=net0,mac=52:54:00:12:34:56"])
             .args(["-serial", &format!("file:{}", console.display())])
             .args(medium)
             .stdin(Stdio::null());
