@@ -384,7 +384,7 @@ fn host_name() -> Result<String, Failure> {
 const AGENT_END: Duration = Duration::from_secs(10);
 
 /// Ends the agent that holds this root, if there is one, and waits until it has.
-fn end_agent(paths: &Paths) -> Result<(), Failure> {
+pub(crate) fn end_agent(paths: &Paths) -> Result<(), Failure> {
     let Some(pid) = holder(&paths.agent_lock()) else { return Ok(()) };
     let failed = |what: &str, why: &dyn std::fmt::Display| {
         Failure::new(format!("failed to {what} the agent (pid {pid}): {why}"))
@@ -398,6 +398,12 @@ fn end_agent(paths: &Paths) -> Result<(), Failure> {
         Ok(_) => Ok(()),
         Err(errno) => Err(failed("wait for", &errno)),
     }
+}
+
+/// The file that the agent of this root executes, if there is one.
+pub(crate) fn executable(paths: &Paths) -> Option<std::path::PathBuf> {
+    let pid = holder(&paths.agent_lock())?;
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
 /// The process that holds the lock, as it wrote it there.

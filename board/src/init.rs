@@ -63,6 +63,14 @@ pub(crate) fn is_wanted() -> bool {
 /// What process 1 calls itself, so that `nodlet reboot` knows it.
 pub(crate) const NAME: &str = "nodlet:init";
 
+/// Which updates of nodlet this board accepts.
+///
+/// # Errors
+/// The file that describes the board cannot be read.
+pub(crate) fn update_rules() -> io::Result<crate::system::Rules> {
+    config::read().map(|board| board.update)
+}
+
 /// Runs the board. Never returns: process 1 must not end.
 pub(crate) fn run() -> ! {
     // SAFETY: a C string that outlives the call.

@@ -32,6 +32,7 @@ mod power;
 mod ring;
 mod safe_mode;
 mod session;
+mod system;
 mod tabs;
 mod version;
 
@@ -69,6 +70,8 @@ const VERBS: &[Verb] = &[
     power::POWEROFF,
     safe_mode::VERB,
     factory_reset::VERB,
+    system::VERB,
+    system::HEALTHCHECK,
     ring::VERB,
     doctor::VERB,
     version::VERB,

@@ -17,6 +17,7 @@ use crate::profile::{self, Profile, Qemu};
 use crate::{Failure, Outcome, cross, demo_image, line_of, misused, run as run_command, work};
 
 mod disk;
+mod update;
 mod watchdog;
 
 /// An emulated board is some twenty times slower than a real one, and this machine may be busy.
@@ -91,6 +92,7 @@ fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         let image = image::build(&small, &contents)?;
         run_ten_pods(&small, Board::boot(qemu, memory_mib, &image, &directory, &key)?)?;
     }
+    update::try_out(&profile.name)?;
     watchdog::try_out(profile, qemu)
 }
 
@@ -228,7 +230,7 @@ impl Board {
     }
 
     /// Runs a command line on the board.
-    fn ssh(&self, command: &str, input: &str) -> Result<Output, Failure> {
+    fn ssh(&self, command: &str, input: impl AsRef<[u8]>) -> Result<Output, Failure> {
         let mut ssh = Command::new("ssh")
             .args([
                 "-q",
@@ -248,7 +250,7 @@ impl Board {
             .spawn()?;
         if let Some(mut stdin) = ssh.stdin.take() {
             // A board that is not up yet takes none.
-            let _ = std::io::Write::write_all(&mut stdin, input.as_bytes());
+            let _ = std::io::Write::write_all(&mut stdin, input.as_ref());
         }
         Ok(ssh.wait_with_output()?)
     }

@@ -262,6 +262,7 @@ fn add_board<W: Write>(cpio: &mut Cpio<W>, profile: &Profile, kernel: &Kernel) -
         "watchdog": profile.watchdog,
         "crash_loop": profile.crash_loop,
         "storage": profile.storage.as_ref().map(disk::Storage::board),
+        "update": profile.update,
     });
     cpio.file("/usr/lib/nodlet/board.json", 0o644, &serde_json::to_vec(&board)?)?;
     let mut wanted: Vec<&str> = profile.modules.iter().map(String::as_str).collect();

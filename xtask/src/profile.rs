@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::disk::Storage;
 use crate::{Failure, project};
 
+mod update;
+
+pub(crate) use update::Update;
+
 /// What there is to know of a board.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -58,6 +62,9 @@ pub(crate) struct Profile {
     /// The medium that the board boots from; without it there is no disk image.
     #[serde(default)]
     pub(crate) storage: Option<Storage>,
+    /// Which updates of nodlet are accepted.
+    #[serde(default)]
+    pub(crate) update: Update,
     /// How QEMU emulates the board; real hardware has none.
     #[serde(default)]
     pub(crate) qemu: Option<Qemu>,
@@ -231,6 +238,7 @@ fn parse(name: &str, text: &str) -> Result<Profile, Failure> {
     if let Some(Err(Failure(why))) = profile.storage.as_ref().map(Storage::check) {
         return Err(Failure(format!("board/profiles/{name}.toml: {why}")));
     }
+    profile.update.check().map_err(|why| format!("board/profiles/{name}.toml: update: {why}"))?;
     name.clone_into(&mut profile.name);
     Ok(profile)
 }

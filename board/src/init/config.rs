@@ -33,6 +33,8 @@ pub(super) struct Board {
     pub(super) watchdog: Option<Watchdog>,
     /// What an agent that keeps failing leads to.
     pub(super) crash_loop: Option<CrashLoop>,
+    /// Which updates of nodlet are accepted.
+    pub(super) update: crate::system::Rules,
 }
 
 /// A hardware watchdog.

@@ -11,7 +11,7 @@ use nodlet_runtime::time::Instant;
 
 use super::{config, crash, identity, network, say, watchdog};
 
-/// The program of all roles.
+/// The program of all roles, but for an agent that was updated.
 const NODLET: &str = "/usr/bin/nodlet";
 
 /// Debian's place of the SSH server.
@@ -157,9 +157,10 @@ impl Service {
 
 /// Executes the agent.
 fn agent() -> u8 {
-    let arguments = config::read().unwrap_or_default().agent;
-    let mut agent = Command::new(NODLET);
-    agent.arg("agent").args(arguments).args(identity::agent_arguments()).envs(watchdog::variable());
+    let board = config::read().unwrap_or_default();
+    let program = crate::system::agent_program(Path::new("/"), Path::new(NODLET), &board.update);
+    let mut agent = Command::new(program);
+    agent.arg("agent").args(board.agent).args(identity::agent_arguments()).envs(watchdog::variable());
     failed("agent", &agent.exec())
 }
 

@@ -1,0 +1,390 @@
+//! `nodlet system` and `nodlet healthcheck`: nodlet's update of itself, on boards whose init it is.
+//!
+//! The image's own nodlet is the fallback. An update lies on the data partition ([`store`]); it is
+//! received and verified ([`receive`]), tried out ([`trial`]), and kept or given up: [`state`] is the
+//! machine behind it. Process 1 and the command line stay the image's. Read next: `state.rs`.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use lexopt::{Parser, ValueExt};
+use nodlet_runtime::paths::Paths;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::arguments::{Context, Flag, switch};
+use crate::{Failure, Outcome, Verb, agent, init, logs, output};
+
+mod health;
+mod receive;
+mod state;
+mod store;
+mod trial;
+
+use health::Pods;
+use state::{Choice, Program, STARTS};
+use store::Store;
+pub(crate) use trial::agent_program;
+
+/// Of this program.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The image's own nodlet.
+const IMAGE: &str = "/usr/bin/nodlet";
+
+/// Which updates a board accepts: `update` of its profile.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Rules {
+    /// Public keys of minisign.
+    pub(crate) keys: Vec<String>,
+    /// Whether an update needs no signature.
+    pub(crate) allow_unsigned: bool,
+    /// For how many seconds an update must be healthy to be kept.
+    pub(crate) healthy_after: u64,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Rules { keys: Vec::new(), allow_unsigned: false, healthy_after: 60 }
+    }
+}
+
+/// `nodlet system`.
+pub(crate) const VERB: Verb = Verb {
+    name: "system",
+    summary: "Show or update the nodlet that runs this board",
+    help: "\
+Show or update the nodlet that runs this board. The image's own nodlet stays as the
+fallback; an update lies on the data partition. It is tried out first: if its agent
+ends, hangs, or pods that were ready do not become ready again, the nodlet before
+returns by itself. No container restarts, and neither does the board.
+
+Usage: nodlet system [status|install FILE|rollback] [flags]
+
+Examples:
+  # What runs, and what became of the last update
+  nodlet system
+
+  # Install an update: FILE.minisig beside it has the signature
+  nodlet system install nodlet-0.2.0
+
+  # The same over SSH; the signature precedes the program
+  cat nodlet-0.2.0.minisig nodlet-0.2.0 | ssh root@board nodlet system install - --wait
+
+  # Back to the nodlet before
+  nodlet system rollback
+
+Flags:
+      --allow-downgrade   install: accept an older version than the one that runs
+  -o, --output json       status: as JSON
+      --root DIR          of the agent of this root
+      --signature FILE    install: the signature, FILE.minisig by default
+      --wait              install: wait for the end of the trial; exit code 1 if the
+                          update is given up
+",
+    run,
+};
+
+/// `nodlet healthcheck`.
+pub(crate) const HEALTHCHECK: Verb = Verb {
+    name: "healthcheck",
+    summary: "Exit with code 0 if the agent is healthy",
+    help: "\
+Exit with code 0 if the agent is healthy: it answers, and its loop turns. Otherwise say
+what is wrong and exit with code 1. For the hooks of RAUC, SWUpdate and Mender.
+
+Usage: nodlet healthcheck [flags]
+
+Examples:
+  # Now
+  nodlet healthcheck
+
+  # Within two minutes, with all pods ready
+  nodlet healthcheck --pods --wait 2m
+
+Flags:
+      --pods            also require that every pod is ready or has succeeded
+      --root DIR        of the agent of this root
+      --wait DURATION   try again for so long, like 30s or 2m
+",
+    run: healthcheck,
+};
+
+fn healthcheck(mut context: Context, mut parser: Parser) -> Outcome {
+    let (mut pods, mut within) = (Pods::Any, Duration::ZERO);
+    while let Some(argument) = parser.next()? {
+        if let lexopt::Arg::Value(value) = argument {
+            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
+        }
+        match Flag::from(argument) {
+            Flag::Long(name) if name == "pods" => {
+                pods = if switch(&mut parser)? { Pods::All } else { Pods::Any };
+            }
+            Flag::Long(name) if name == "wait" => {
+                let text = parser.value()?.string()?;
+                within = logs::go_duration("--wait", &text)?.unwrap_or_default();
+            }
+            other => context.global(&other, &mut parser)?,
+        }
+    }
+    let end = Instant::now() + within;
+    loop {
+        match health::check(&context.root, &pods) {
+            Ok(()) => return Ok(ExitCode::SUCCESS),
+            Err(failure) if Instant::now() >= end => return Err(failure),
+            // The agent may not even have a socket to wait for.
+            Err(_) => std::thread::sleep(Duration::from_millis(500)),
+        }
+    }
+}
+
+/// What `nodlet system` was asked for.
+#[derive(Default)]
+struct Options {
+    words: Vec<String>,
+    allow_downgrade: bool,
+    json: bool,
+    signature: Option<PathBuf>,
+    wait: bool,
+}
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let mut options = Options::default();
+    while let Some(argument) = parser.next()? {
+        if let lexopt::Arg::Value(value) = argument {
+            options.words.push(value.string()?);
+            continue;
+        }
+        match Flag::from(argument) {
+            Flag::Long(name) if name == "allow-downgrade" => options.allow_downgrade = switch(&mut parser)?,
+            Flag::Long(name) if name == "signature" => options.signature = Some(parser.value()?.into()),
+            Flag::Long(name) if name == "wait" => options.wait = switch(&mut parser)?,
+            Flag::Short('o') => options.json = is_json(&mut parser)?,
+            Flag::Long(name) if name == "output" => options.json = is_json(&mut parser)?,
+            other => context.global(&other, &mut parser)?,
+        }
+    }
+    let store = Store::new(&context.root);
+    let words: Vec<&str> = options.words.iter().map(String::as_str).collect();
+    match words[..] {
+        [] | ["status"] => status(&context, &store, options.json),
+        ["install", file] => {
+            require_our_init()?;
+            let version = install(&context, &store, file, &options)?;
+            if options.wait { wait(&store, &version) } else { Ok(ExitCode::SUCCESS) }
+        }
+        ["rollback"] => {
+            require_our_init()?;
+            roll_back(&context, &store)
+        }
+        ["install"] => Err(context.wrong_use("install what? say the FILE, or - for the standard input")),
+        _ => Err(context.wrong_use(format!("unexpected argument {:?}", words[words.len() - 1]))),
+    }
+}
+
+fn is_json(parser: &mut Parser) -> Result<bool, Failure> {
+    match parser.value()?.string()?.as_str() {
+        "json" => Ok(true),
+        _ => Err(Failure::new("--output must be 'json'")),
+    }
+}
+
+/// Elsewhere nodlet is a package's.
+fn require_our_init() -> Result<(), Failure> {
+    let name = std::fs::read_to_string("/proc/1/comm").unwrap_or_default();
+    if name.trim() == init::NAME {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "process 1 is {:?} and not nodlet's init: here nodlet is updated by what installed it, as with apt, \
+         and restarted with `systemctl restart nodlet` or the like",
+        name.trim()
+    )))
+}
+
+fn install(context: &Context, store: &Store, file: &str, options: &Options) -> Result<String, Failure> {
+    let rejected = |why: String| Failure::new(format!("the update is rejected: {why}"));
+    let rules = init::update_rules().map_err(failed("read the board's rules of updates"))?;
+    store.create().map_err(failed("make the directory of updates"))?;
+    let lock = store.lock(Duration::ZERO).map_err(failed("lock the updates"))?;
+    let Some(lock) = lock else {
+        return Err(Failure::new("another update is being installed or is on trial: see `nodlet system`"));
+    };
+    let mut state = store.read().map_err(failed("read the record of updates"))?;
+    if let Some(trial) = &state.trial {
+        return Err(Failure::new(format!(
+            "nodlet {} is on trial: wait for its end, or run `nodlet system rollback`",
+            trial.program.version
+        )));
+    }
+    // The agent is restarted: without one, there is nothing to compare an update with.
+    let ready = health::ready(&context.root)?;
+
+    let input: Box<dyn Read> = match file {
+        "-" => Box::new(std::io::stdin().lock()),
+        path => Box::new(
+            File::open(path).map_err(|error| Failure::new(format!("failed to open {path}: {error}")))?,
+        ),
+    };
+    let mut stream = BufReader::new(input);
+    let leading = receive::leading_signature(&mut stream).map_err(|error| rejected(error.to_string()))?;
+    let beside = (file != "-").then(|| PathBuf::from(format!("{file}.minisig"))).filter(|path| path.exists());
+    let signature = match options.signature.clone().or(beside) {
+        Some(path) => Some(read_signature(&path)?),
+        None => leading,
+    };
+    let signed = receive::signed(&rules, signature.as_deref()).map_err(rejected)?;
+    let mut own = [0; 64];
+    File::open("/proc/self/exe")
+        .and_then(|mut own_file| own_file.read_exact(&mut own))
+        .map_err(failed("read this program"))?;
+    let mut new = store.new_program().map_err(failed("make a file for the update"))?;
+    let received = receive::program(&mut stream, signed.as_ref(), &own, &mut new);
+    let image = store::digest_of(Path::new(IMAGE)).map_err(failed("read the image's nodlet"))?;
+    let received = received.and_then(|received| {
+        let running = state.kept.as_ref().map_or(VERSION, |kept| &kept.version);
+        if state.kept.as_ref().map_or(&image, |kept| &kept.digest) == &received.digest {
+            Err(format!("nodlet {}, with the same content, runs already", received.version))
+        } else if receive::is_older(&received.version, running) && !options.allow_downgrade {
+            Err(format!(
+                "it is nodlet {}, older than {running} which runs: say --allow-downgrade if that is meant",
+                received.version
+            ))
+        } else {
+            Ok(received)
+        }
+    });
+    let received = match received {
+        Ok(received) => received,
+        Err(why) => {
+            store.clean(&state);
+            return Err(rejected(why));
+        }
+    };
+    store.add_program(&new, &received.digest).map_err(failed("put the update in its place"))?;
+    // An open file could not be executed.
+    drop(new);
+    let version = received.version.clone();
+    state.install(image, Program { digest: received.digest, version: received.version }, ready);
+    store.write(&state).map_err(failed("save the record of updates"))?;
+    store.clean(&state);
+    drop(lock);
+    println!("nodlet {version} is installed and on trial for {} s", rules.healthy_after);
+    // Process 1 starts the next one.
+    agent::end_agent(&Paths::new(&context.root))?;
+    Ok(version)
+}
+
+/// Says which operation failed.
+fn failed(what: &'static str) -> impl Fn(std::io::Error) -> Failure {
+    move |error| Failure::new(format!("failed to {what}: {error}"))
+}
+
+fn read_signature(path: &Path) -> Result<String, Failure> {
+    let failed = |error: std::io::Error| Failure::new(format!("failed to read {}: {error}", path.display()));
+    let mut text = String::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(receive::SIGNATURE_BYTES as u64).read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+/// Waits until nothing is on trial any more.
+fn wait(store: &Store, version: &str) -> Outcome {
+    loop {
+        let state = store.read()?;
+        if state.trial.is_none() {
+            let returned = state.last.and_then(|last| last.returned);
+            return match returned {
+                None => {
+                    println!("nodlet {version} is kept");
+                    Ok(ExitCode::SUCCESS)
+                }
+                Some(why) => Err(Failure::new(format!(
+                    "nodlet {version} was given up, and the nodlet before runs again: {why}"
+                ))),
+            };
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+fn roll_back(context: &Context, store: &Store) -> Outcome {
+    // One that watches a trial ends with its agent, and lets go of the lock.
+    let mut state = store.read()?;
+    if state.kept.is_none() && state.trial.is_none() {
+        return Err(Failure::new("the image's own nodlet runs: there is none before it"));
+    }
+    let why = "somebody asked for it";
+    match &state.trial {
+        Some(_) => state.go_back(why),
+        None => state.give_up(why),
+    }
+    store.write(&state)?;
+    store.clean(&state);
+    println!("nodlet {} runs next", version_of(&state.settled()));
+    agent::end_agent(&Paths::new(&context.root))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn version_of(choice: &Choice) -> &str {
+    match choice {
+        Choice::Image => VERSION,
+        Choice::Kept(program) | Choice::Trial(program) => &program.version,
+    }
+}
+
+fn status(context: &Context, store: &Store, as_json: bool) -> Outcome {
+    let state = store.read()?;
+    let running = agent::executable(&Paths::new(&context.root));
+    // What runs is what the agent executes, whatever the record says.
+    let (mut version, mut from) = ("unknown", "none");
+    if let Some(path) = &running {
+        let programs = state.trial.iter().map(|trial| &trial.program).chain(&state.kept);
+        let mut of = programs.filter(|program| store.program(&program.digest) == *path);
+        (version, from) = match of.next() {
+            Some(program) if state.kept.as_ref() == Some(program) => (program.version.as_str(), "kept"),
+            Some(program) => (program.version.as_str(), "trial"),
+            None => (VERSION, "image"),
+        };
+    }
+    if as_json {
+        let status = json!({
+            "image": VERSION,
+            "running": running.is_some().then(|| json!({"version": version, "from": from})),
+            "kept": state.kept.as_ref().map(|kept| &kept.version),
+            "trial": state.trial.as_ref().map(|trial| json!({
+                "version": trial.program.version, "starts": trial.starts, "ofStarts": STARTS})),
+            "last": state.last.as_ref().map(|last| json!({
+                "version": last.version, "outcome": if last.returned.is_none() { "kept" } else { "returned" },
+                "reason": last.returned})),
+        });
+        println!("{}", output::json(&status));
+        return Ok(ExitCode::SUCCESS);
+    }
+    match from {
+        "none" => println!("Running:      no agent"),
+        "kept" => println!("Running:      nodlet {version}, an update"),
+        "trial" => println!("Running:      nodlet {version}, an update on trial"),
+        _ => println!("Running:      nodlet {version}, of the image"),
+    }
+    println!("Image:        nodlet {VERSION}");
+    if let Some(trial) = &state.trial {
+        println!("On trial:     nodlet {}, start {} of {STARTS}", trial.program.version, trial.starts);
+    }
+    if let Some(last) = &state.last {
+        match &last.returned {
+            None => println!("Last update:  nodlet {}, kept", last.version),
+            Some(why) => println!("Last update:  nodlet {}, given up: {why}", last.version),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes to the console. One that is gone changes nothing.
+fn note(text: std::fmt::Arguments<'_>) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("nodlet system: {text}\n").as_bytes());
+}

@@ -1,0 +1,436 @@
+//! Reads an update: a signature and a program, and rejects what this board must not run.
+//!
+//! The program passes through in pieces: a board has no memory for all of it. What follows from its
+//! first bytes is rejected at once, and nothing is installed before the last byte was verified.
+
+use std::io::{self, Read};
+
+use minisign_verify::{Error as SignatureError, PublicKey, Signature, StreamVerifier};
+
+use super::store::Written;
+use super::{Rules, VERSION};
+
+/// The largest program that is accepted: a board has limited room, and nodlet is a third of that.
+const MOST_BYTES: u64 = 16 * 1024 * 1024;
+
+/// The largest signature file.
+pub(super) const SIGNATURE_BYTES: usize = 4 * 1024;
+
+/// A signature file begins so.
+pub(super) const COMMENT: &[u8] = b"untrusted comment:";
+
+/// Each nodlet contains this text and its version behind it, ended by a newline. It occurs once in
+/// the program: what searches for it takes it from here.
+#[used]
+static MARK: [u8; MARK_BYTES] = mark();
+
+const MARK_BEGIN: &[u8] = b"\nthis program is nodlet v";
+const MARK_BYTES: usize = MARK_BEGIN.len() + VERSION.len() + 1;
+
+/// The longest version that is read.
+const VERSION_BYTES: usize = 64;
+
+const fn mark() -> [u8; MARK_BYTES] {
+    let mut mark = [b'\n'; MARK_BYTES];
+    let mut at = 0;
+    while at < MARK_BEGIN.len() {
+        mark[at] = MARK_BEGIN[at];
+        at += 1;
+    }
+    while at < MARK_BYTES - 1 {
+        mark[at] = VERSION.as_bytes()[at - MARK_BEGIN.len()];
+        at += 1;
+    }
+    mark
+}
+
+/// The text that every nodlet contains.
+fn mark_begin() -> &'static [u8] {
+    // Not the constant, which would be in the program a second time.
+    &std::hint::black_box(&MARK)[..MARK_BEGIN.len()]
+}
+
+/// Bytes of an ELF header.
+const HEADER_BYTES: usize = 64;
+
+/// What was received.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Received {
+    pub(super) version: String,
+    pub(super) digest: String,
+}
+
+/// Reads the signature that may precede a program in the same stream.
+///
+/// # Errors
+/// It does not end within [`SIGNATURE_BYTES`], or the stream fails.
+pub(super) fn leading_signature(stream: &mut impl io::BufRead) -> io::Result<Option<String>> {
+    if !stream.fill_buf()?.starts_with(COMMENT) {
+        return Ok(None);
+    }
+    let mut text = Vec::new();
+    let mut limited = stream.take(SIGNATURE_BYTES as u64);
+    for _ in 0..4 {
+        io::BufRead::read_until(&mut limited, b'\n', &mut text)?;
+    }
+    if !text.ends_with(b"\n") {
+        return Err(io::Error::other("the signature before the program does not end after four lines"));
+    }
+    String::from_utf8(text).map(Some).map_err(io::Error::other)
+}
+
+/// A signature, and the key of the profile that it was made with.
+pub(super) struct Signed {
+    signature: Signature,
+    key: PublicKey,
+}
+
+/// Whether an update may be read: `None` where the profile accepts it without a signature.
+///
+/// # Errors
+/// Why this signature, or the lack of one, is not accepted.
+pub(super) fn signed(rules: &Rules, text: Option<&str>) -> Result<Option<Signed>, String> {
+    let Some(text) = text else {
+        if rules.allow_unsigned {
+            return Ok(None);
+        }
+        return Err(match rules.keys.is_empty() {
+            true => "this board accepts no updates: its profile has neither update.keys nor \
+                     update.allow-unsigned"
+                .into(),
+            false => "it is not signed: sign it with `minisign -Sm FILE`, which writes FILE.minisig, with \
+                      a key that the board's profile names in update.keys"
+                .into(),
+        });
+    };
+    let signature =
+        Signature::decode(text).map_err(|_| "the signature is not one of minisign's".to_owned())?;
+    for key in &rules.keys {
+        let key = PublicKey::from_base64(key)
+            .map_err(|_| format!("the board's profile has {key:?} in update.keys, which is no key"))?;
+        match key.verify_stream(&signature).map(drop) {
+            Ok(()) => return Ok(Some(Signed { signature, key })),
+            Err(SignatureError::UnsupportedLegacyMode) => {
+                return Err("the signature is of minisign's legacy kind: make it with minisign 0.10 or \
+                            newer, without -l"
+                    .into());
+            }
+            Err(_) => {}
+        }
+    }
+    Err("it is signed with a key that the board's profile does not name in update.keys".into())
+}
+
+/// Copies a program from `stream` to `file`. `own` are the first bytes of this program.
+///
+/// # Errors
+/// Why this board cannot run it.
+pub(super) fn program(
+    stream: &mut impl Read,
+    signed: Option<&Signed>,
+    own: &[u8],
+    file: &mut std::fs::File,
+) -> Result<Received, String> {
+    let mut written = Written::new(file);
+    let mut verifier: Option<StreamVerifier<'_>> = match signed {
+        Some(Signed { signature, key }) => {
+            Some(key.verify_stream(signature).map_err(|error| error.to_string())?)
+        }
+        None => None,
+    };
+    let mut scan = Scan::default();
+    let mut length = 0_u64;
+    let mut end_of_headers = None;
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let read = fill(stream, &mut buffer).map_err(|error| format!("it cannot be read: {error}"))?;
+        let piece = &buffer[..read];
+        if length == 0 {
+            check_header(piece, own)?;
+            end_of_headers = Some(sections_end(piece).ok_or("it is cut off")?);
+        }
+        length += read as u64;
+        if length > MOST_BYTES {
+            return Err(format!("it is too large: more than {MOST_BYTES} bytes"));
+        }
+        scan.search(piece);
+        if let Some(verifier) = &mut verifier {
+            verifier.update(piece);
+        }
+        written.write(piece).map_err(|error| format!("it cannot be written: {error}"))?;
+        if read < buffer.len() {
+            break;
+        }
+    }
+    if end_of_headers.is_none_or(|end| length < end) {
+        return Err(format!("it is cut off: it has {length} bytes, and its headers speak of more"));
+    }
+    if let Some(mut verifier) = verifier {
+        verifier.finalize().map_err(|_| "the signature is of other content".to_owned())?;
+    }
+    let version = scan.version().ok_or("it is no nodlet, or one without updates")?;
+    Ok(Received { version, digest: written.digest() })
+}
+
+/// Fills the buffer, unless the stream ends.
+fn fill(stream: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match stream.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// Compares what says for which processor a program is with this program's own.
+fn check_header(bytes: &[u8], own: &[u8]) -> Result<(), String> {
+    if bytes.is_empty() {
+        return Err("it is empty".into());
+    }
+    if !bytes.starts_with(b"\x7fELF") {
+        return Err("it is no program: it does not begin as an ELF file".into());
+    }
+    let (Some(header), Some(own)) = (bytes.get(..HEADER_BYTES), own.get(..HEADER_BYTES)) else {
+        return Err("it is cut off".into());
+    };
+    let machine = |header: &[u8]| u16::from_le_bytes([header[18], header[19]]);
+    // Width and byte order, then the processor.
+    if header[4..6] != own[4..6] || machine(header) != machine(own) {
+        let name = |header: &[u8]| match machine(header) {
+            40 => "armv7".to_owned(),
+            62 => "x86-64".to_owned(),
+            183 => "aarch64".to_owned(),
+            243 => "riscv64".to_owned(),
+            other => format!("ELF machine {other}"),
+        };
+        return Err(format!("it is for {}, and this board is {}", name(header), name(own)));
+    }
+    Ok(())
+}
+
+/// Where the section headers end, with which the linker ends a program.
+fn sections_end(header: &[u8]) -> Option<u64> {
+    let number = |at: usize, bytes: usize| {
+        let field = header.get(at..at + bytes)?;
+        Some(field.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte)))
+    };
+    let (start, size, count) = match header.get(4)? {
+        1 => (number(32, 4)?, number(46, 2)?, number(48, 2)?),
+        _ => (number(40, 8)?, number(58, 2)?, number(60, 2)?),
+    };
+    start.checked_add(size * count)
+}
+
+/// Searches a program in pieces for its version.
+#[derive(Default)]
+struct Scan {
+    /// The end of the piece before, or what follows the mark once it is found.
+    rest: Vec<u8>,
+    found: bool,
+}
+
+impl Scan {
+    fn search(&mut self, piece: &[u8]) {
+        if self.found {
+            let room = VERSION_BYTES.saturating_sub(self.rest.len()).min(piece.len());
+            self.rest.extend_from_slice(&piece[..room]);
+            return;
+        }
+        let mark = mark_begin();
+        self.rest.extend_from_slice(piece);
+        if let Some(at) = find(&self.rest, mark) {
+            self.found = true;
+            self.rest.drain(..at + mark.len());
+            self.rest.truncate(VERSION_BYTES);
+        } else {
+            let kept = self.rest.len().min(mark.len() - 1);
+            self.rest.drain(..self.rest.len() - kept);
+        }
+    }
+
+    /// What stands behind the mark.
+    fn version(&self) -> Option<String> {
+        let end = self.rest.iter().position(|&byte| byte == b'\n').filter(|_| self.found)?;
+        let version = std::str::from_utf8(&self.rest[..end]).ok()?;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+');
+        (!version.is_empty() && version.chars().all(is_plain)).then(|| version.to_owned())
+    }
+}
+
+fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
+    // Most places differ in the first byte already.
+    text.windows(wanted.len()).position(|place| place[0] == wanted[0] && place == wanted)
+}
+
+/// Whether one version is older than another: by the numbers before a `-` or `+`.
+pub(super) fn is_older(version: &str, than: &str) -> bool {
+    let numbers = |version: &str| -> Vec<u64> {
+        let plain = version.split(['-', '+']).next().unwrap_or_default();
+        plain.split('.').map(|number| number.parse().unwrap_or(0)).collect()
+    };
+    numbers(version) < numbers(than)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufReader, Cursor, Seek, SeekFrom};
+
+    use super::*;
+
+    fn rules(keys: &[&str]) -> Rules {
+        Rules { keys: keys.iter().map(|&key| key.to_owned()).collect(), ..Rules::default() }
+    }
+
+    /// Of minisign-verify's documentation.
+    const KEY: &str = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
+    const OTHER_KEY: &str = "RWSmKgqR0+t5rJ6ZyJzkWS5p0VmBT5TX2tMMnYVxmJWSYkSmnYVxmJWS";
+    const SIGNATURE: &str = "untrusted comment: signature from minisign secret key\n\
+        RUQf6LRCGA9i559r3g7V1qNyJDApGip8MfqcadIgT9CuhV3EMhHoN1mGTkUidF/z7SrlQgXdy8ofjb7bNJJylDOocrCo8KLzZwo=\n\
+        trusted comment: timestamp:1633700835\tfile:test\tprehashed\n\
+        wLMDjy9FLAuxZ3q4NlEvkgtyhrr0gtTu6KC4KBJdITbbOeAi1zBIYo0v4iTgt8jJpIidRJnp94ABQkJAgAooBQ==\n";
+    const LEGACY: &str = "untrusted comment: signature from minisign secret key\n\
+        RWQf6LRCGA9i559r3g7V1qNyJDApGip8MfqcadIgT9CuhV3EMhHoN1mGTkUidF/z7SrlQgXdy8ofjb7bNJJylDOocrCo8KLzZwo=\n\
+        trusted comment: timestamp:1633700835\tfile:test\tprehashed\n\
+        wLMDjy9FLAuxZ3q4NlEvkgtyhrr0gtTu6KC4KBJdITbbOeAi1zBIYo0v4iTgt8jJpIidRJnp94ABQkJAgAooBQ==\n";
+
+    fn own() -> Vec<u8> {
+        std::fs::read("/proc/self/exe").expect("it runs")
+    }
+
+    fn receive(bytes: &[u8]) -> Result<Received, String> {
+        let file = nix::sys::memfd::memfd_create(c"update", nix::sys::memfd::MemFdCreateFlag::empty());
+        let mut file = std::fs::File::from(file.expect("there is memory"));
+        let received = program(&mut Cursor::new(bytes), None, &own(), &mut file)?;
+        let mut copied = Vec::new();
+        file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut copied)).expect("it is ours");
+        assert_eq!(copied, bytes);
+        Ok(received)
+    }
+
+    /// The header of this program, of so many bytes, with a mark somewhere, and with section headers
+    /// that end where it ends.
+    fn made(length: usize, version: &str, at: usize) -> Vec<u8> {
+        let mut bytes = own()[..HEADER_BYTES].to_vec();
+        let start = (length - 64).to_le_bytes();
+        if bytes[4] == 1 {
+            bytes[32..36].copy_from_slice(&start[..4]);
+            bytes[46..50].copy_from_slice(&[64, 0, 1, 0]);
+        } else {
+            bytes[40..48].copy_from_slice(&start);
+            bytes[58..62].copy_from_slice(&[64, 0, 1, 0]);
+        }
+        bytes.resize(length, 0);
+        let mark = [mark_begin(), version.as_bytes(), b"\n"].concat();
+        bytes[at..at + mark.len()].copy_from_slice(&mark);
+        bytes
+    }
+
+    #[test]
+    fn this_program_contains_its_version_once() {
+        let own = own();
+        let begin = find(&own, mark_begin()).expect("it is there");
+        let rest = &own[begin + MARK_BEGIN.len()..];
+        assert!(rest.starts_with(format!("{VERSION}\n").as_bytes()));
+        assert_eq!(find(rest, mark_begin()), None);
+    }
+
+    #[test]
+    fn a_program_is_copied_and_its_version_found_wherever_it_stands() {
+        let piece = 64 * 1024;
+        for at in [100, piece - 60, piece - 30, piece - 20, piece - 5, piece, 2 * piece - 25, 2 * piece + 7] {
+            for length in [2 * piece + 100, 3 * piece, 3 * piece + 1] {
+                let received = receive(&made(length, "1.2.3-rc.1", at)).expect("it is right");
+                assert_eq!(received.version, "1.2.3-rc.1", "at {at} of {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_this_board_cannot_run_is_rejected_with_the_reason() {
+        let check = |bytes: &[u8], words: &str| {
+            let why = receive(bytes).expect_err(words);
+            assert!(why.contains(words), "{why}");
+        };
+        check(b"", "it is empty");
+        check(b"#!/bin/sh\n", "it is no program");
+        let own = made(200_000, "1.0.0", 500);
+        check(&own[..40], "it is cut off");
+        check(&own[..own.len() - 1], "it is cut off: it has");
+        check(&own[..own.len() / 2], "it is cut off: it has");
+        let mut other = own.clone();
+        other[18] = if own[18] == 183 { 62 } else { 183 };
+        check(&other, "it is for ");
+        let mut narrow = own.clone();
+        narrow[4] = 3 - narrow[4];
+        check(&narrow, "and this board is ");
+        let right = made(1000, "1.0.0", 500);
+        let mut none = right.clone();
+        none[501] = b'T';
+        check(&none, "it is no nodlet");
+        check(&made(1000, "1.0 0", 500), "it is no nodlet");
+        check(&made(1000, "", 500), "it is no nodlet");
+        check(&made(usize::try_from(MOST_BYTES).expect("it fits") + 1, "1.0.0", 500), "it is too large");
+    }
+
+    #[test]
+    fn a_signature_is_of_a_known_key_and_of_the_modern_kind() {
+        let check = |rules: &Rules, text: Option<&str>, words: &str| {
+            let why = signed(rules, text).err().expect(words);
+            assert!(why.contains(words), "{why}");
+        };
+        check(&rules(&[]), None, "accepts no updates");
+        check(&rules(&[KEY]), None, "it is not signed");
+        check(&rules(&[KEY]), Some("nonsense"), "not one of minisign's");
+        check(&rules(&[KEY]), Some(&SIGNATURE[..200]), "not one of minisign's");
+        check(&rules(&[]), Some(SIGNATURE), "does not name in update.keys");
+        check(&rules(&[OTHER_KEY]), Some(SIGNATURE), "does not name in update.keys");
+        check(&rules(&["nonsense"]), Some(SIGNATURE), "which is no key");
+        check(&rules(&[KEY]), Some(LEGACY), "legacy");
+        assert!(signed(&rules(&[OTHER_KEY, KEY]), Some(SIGNATURE)).is_ok_and(|signed| signed.is_some()));
+        let open = Rules { allow_unsigned: true, ..rules(&[]) };
+        assert!(signed(&open, None).is_ok_and(|signed| signed.is_none()));
+        // A wrong signature is wrong there, too.
+        check(&open, Some(SIGNATURE), "does not name in update.keys");
+    }
+
+    #[test]
+    fn a_signature_of_something_else_is_rejected() {
+        let signed = signed(&rules(&[KEY]), Some(SIGNATURE)).expect("it is right");
+        let file = nix::sys::memfd::memfd_create(c"update", nix::sys::memfd::MemFdCreateFlag::empty());
+        let mut file = std::fs::File::from(file.expect("there is memory"));
+        let why = program(&mut Cursor::new(made(1000, "1.0.0", 500)), signed.as_ref(), &own(), &mut file);
+        assert_eq!(why, Err("the signature is of other content".into()));
+    }
+
+    #[test]
+    fn a_signature_may_precede_the_program() {
+        let bytes = [SIGNATURE.as_bytes(), b"\x7fELF..."].concat();
+        let mut stream = BufReader::new(Cursor::new(bytes));
+        let read = leading_signature(&mut stream).expect("it is complete");
+        assert_eq!(read.as_deref(), Some(SIGNATURE));
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).expect("it is in memory");
+        assert_eq!(rest, b"\x7fELF...");
+        let none = leading_signature(&mut BufReader::new(Cursor::new(b"\x7fELF...")));
+        assert_eq!(none.expect("there is none"), None);
+        let endless = vec![b'x'; 100_000];
+        let endless = [COMMENT, &endless].concat();
+        assert!(leading_signature(&mut BufReader::new(Cursor::new(endless))).is_err());
+    }
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        for (version, than, older) in [
+            ("0.1.0", "0.1.0", false),
+            ("0.1.0", "0.2.0", true),
+            ("0.10.0", "0.9.9", false),
+            ("1.0.0-rc.1", "1.0.0", false),
+        ] {
+            assert_eq!(is_older(version, than), older, "{version} {than}");
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! The start of the agent, from the image or from an update, and the trial of an update.
+//!
+//! [`agent_program`] runs in the process that becomes the agent, a child of process 1 with the
+//! image's own code. Where an update is on trial, it leaves a process behind that watches the agent:
+//! it keeps the update, or ends a hung agent after it has put down why. An agent that ends by itself
+//! is started again by process 1, which counts; so do reboots and power cuts.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::wait::WaitStatus;
+use nix::unistd::{ForkResult, fork};
+
+use super::health::{self, Pods};
+use super::state::{Choice, State};
+use super::store::{self, Lock, Store};
+use super::{Rules, note};
+
+/// How long the start of an agent waits for whoever has the lock: the end of an earlier trial.
+const LOCK: Duration = Duration::from_secs(5);
+
+/// Between two checks of an agent on trial.
+const BETWEEN: Duration = Duration::from_secs(2);
+
+/// The program of the agent, `image` or an update. A start of an update on trial is counted, and its
+/// trial begins.
+pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf {
+    let store = Store::new(root);
+    // Most boards have never been updated.
+    if !store.directory().is_dir() {
+        return image.to_owned();
+    }
+    let lock = match store.lock(LOCK) {
+        Ok(lock) => lock,
+        Err(error) => {
+            note(format_args!("failed to lock the updates: {error}"));
+            None
+        }
+    };
+    let (choice, ready) = choose(&store, image, lock.is_some());
+    match choice {
+        Choice::Image => image.to_owned(),
+        Choice::Kept(program) => {
+            if !starts_too_often(root) {
+                return store.program(&program.digest);
+            }
+            let why = format!("its agent was started {STARTS_OF_KEPT} times within two minutes");
+            note(format_args!("nodlet {} is given up: {why}", program.version));
+            if let Err(error) = change(&store, |state| state.give_up(&why)) {
+                note(format_args!("failed to save the record of updates: {error}"));
+            }
+            image.to_owned()
+        }
+        Choice::Trial(program) => {
+            note(format_args!("trying nodlet {} out for {} s", program.version, rules.healthy_after));
+            // Without its watch the trial would never end.
+            match lock.map(|lock| watch_this_process(root, &store, rules, &ready, lock)) {
+                Some(Ok(())) => store.program(&program.digest),
+                Some(Err(error)) => {
+                    note(format_args!("failed to watch the update on trial: {error}"));
+                    settled(&store, image)
+                }
+                None => settled(&store, image),
+            }
+        }
+    }
+}
+
+/// That many starts of a kept update within [`STARTS_WITHIN`] are too many: it may have worked when
+/// it was tried out, and not work after a boot.
+const STARTS_OF_KEPT: usize = 6;
+const STARTS_WITHIN: u64 = 120;
+
+/// Counts a start of a kept update, in RAM, and says whether there were too many of late.
+fn starts_too_often(root: &Path) -> bool {
+    let path = root.join("run/nodlet-starts");
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+    let now = now.map_or(0, |now| now.tv_sec().unsigned_abs());
+    let (text, too_often) = count_start(&text, now);
+    // Without memory for a few bytes, nothing runs.
+    let _ = std::fs::write(&path, text);
+    too_often
+}
+
+/// The seconds of the latest starts, a line each, with one more; and whether these are too many.
+fn count_start(text: &str, now: u64) -> (String, bool) {
+    let mut starts: Vec<u64> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    starts.push(now);
+    starts.drain(..starts.len().saturating_sub(STARTS_OF_KEPT));
+    let too_often = starts.len() == STARTS_OF_KEPT && now.saturating_sub(starts[0]) <= STARTS_WITHIN;
+    (starts.iter().map(|start| format!("{start}\n")).collect(), too_often)
+}
+
+/// The next program by the state, which is saved first, and the pods that were ready before.
+fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Vec<String>) {
+    let mut state = match store.read() {
+        Ok(state) => state,
+        Err(error) => {
+            note(format_args!("the record of updates is damaged, the image's nodlet runs: {error}"));
+            return (Choice::Image, Vec::new());
+        }
+    };
+    if state.kept.is_none() && state.trial.is_none() {
+        return (Choice::Image, Vec::new());
+    }
+    let digest = match store::digest_of(image) {
+        Ok(digest) => digest,
+        Err(error) => {
+            note(format_args!("failed to read {}: {error}", image.display()));
+            return (Choice::Image, Vec::new());
+        }
+    };
+    loop {
+        let saved = state.clone();
+        let choice = if may_try { state.begin(&digest) } else { state.settled() };
+        if state != saved {
+            report(&saved, &state);
+            if let Err(error) = store.write(&state) {
+                note(format_args!("failed to save the record of updates: {error}"));
+                // A start that was not counted could be the first for ever.
+                if matches!(choice, Choice::Trial(_)) {
+                    return (saved.settled(), Vec::new());
+                }
+            }
+        }
+        let (Choice::Kept(program) | Choice::Trial(program)) = &choice else {
+            return (choice, Vec::new());
+        };
+        match store.verify(&program.digest) {
+            Ok(()) => {
+                let ready = state.trial.map(|trial| trial.ready).unwrap_or_default();
+                return (choice, ready);
+            }
+            Err(why) => {
+                let saved = state.clone();
+                state.reject(&choice, &why);
+                report(&saved, &state);
+                if let Err(error) = store.write(&state) {
+                    note(format_args!("failed to save the record of updates: {error}"));
+                }
+            }
+        }
+    }
+}
+
+/// What runs where no trial can.
+fn settled(store: &Store, image: &Path) -> PathBuf {
+    match choose(store, image, false).0 {
+        Choice::Kept(program) => store.program(&program.digest),
+        Choice::Image | Choice::Trial(_) => image.to_owned(),
+    }
+}
+
+/// Writes to the console that an update does not run any more.
+fn report(before: &State, after: &State) {
+    if before.last != after.last
+        && let Some(last) = &after.last
+        && let Some(why) = &last.returned
+    {
+        note(format_args!("nodlet {} is given up: {why}", last.version));
+    }
+}
+
+/// Forks the process that watches this one. It is no child of this process, which executes the agent.
+fn watch_this_process(
+    root: &Path,
+    store: &Store,
+    rules: &Rules,
+    ready: &[String],
+    lock: Lock,
+) -> io::Result<()> {
+    // SAFETY: two integers; the result is a new descriptor or -1.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, std::process::id(), 0) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just returned it, and nobody else owns it.
+    let agent = unsafe { OwnedFd::from_raw_fd(descriptor as i32) };
+    // SAFETY: this process, a child of process 1, has one thread.
+    match unsafe { fork() }? {
+        ForkResult::Parent { child } => {
+            if nix::sys::wait::waitpid(child, None)? != WaitStatus::Exited(child, 0) {
+                return Err(io::Error::other("no process could be made"));
+            }
+            // To drop it would end the lock of the other process as well; this copy is closed on exec.
+            std::mem::forget(lock);
+            Ok(())
+        }
+        ForkResult::Child => {
+            // SAFETY: as above.
+            let code = match unsafe { fork() } {
+                Ok(ForkResult::Child) => None,
+                Ok(ForkResult::Parent { .. }) => Some(0),
+                Err(_) => Some(1),
+            };
+            if let Some(code) = code {
+                // SAFETY: ends the process in between, without running anything of this one's.
+                unsafe { libc::_exit(code) };
+            }
+            let _ = nix::unistd::setsid();
+            // SAFETY: a C string that outlives the call.
+            unsafe { libc::prctl(libc::PR_SET_NAME, c"nodlet:trial".as_ptr()) };
+            watch(root, store, rules, ready, &agent);
+            drop(lock);
+            std::process::exit(0)
+        }
+    }
+}
+
+/// Watches the agent until the trial is decided, or the agent has ended.
+fn watch(root: &Path, store: &Store, rules: &Rules, ready: &[String], agent: &OwnedFd) {
+    let mut watch = Watch::new(Instant::now(), Duration::from_secs(rules.healthy_after));
+    loop {
+        if has_ended(agent, BETWEEN) {
+            return;
+        }
+        let health = health::check(root, &Pods::These(ready)).map_err(|failure| failure.to_string());
+        // That it ended is no reason to give up at once: the board may be going down.
+        if has_ended(agent, Duration::ZERO) {
+            return;
+        }
+        match watch.observe(Instant::now(), health) {
+            Verdict::Wait => {}
+            Verdict::Keep => {
+                let kept = change(store, State::keep);
+                match kept {
+                    Ok(state) => {
+                        let version = state.kept.as_ref().map_or("", |kept| &kept.version);
+                        note(format_args!("nodlet {version} was healthy for long enough, and is kept"));
+                        store.clean(&state);
+                    }
+                    Err(error) => note(format_args!("failed to keep the update: {error}")),
+                }
+                return;
+            }
+            Verdict::GoBack(why) => {
+                note(format_args!("the update is given up: {why}"));
+                if let Err(error) = change(store, |state| state.go_back(&why)) {
+                    note(format_args!("failed to save the record of updates: {error}"));
+                }
+                // SAFETY: an open pidfd, a signal, no information, no flags.
+                unsafe {
+                    libc::syscall(libc::SYS_pidfd_send_signal, agent.as_raw_fd(), libc::SIGKILL, 0, 0);
+                }
+                return;
+            }
+        }
+    }
+}
+
+fn change(store: &Store, change: impl FnOnce(&mut State)) -> io::Result<State> {
+    let mut state = store.read()?;
+    change(&mut state);
+    store.write(&state)?;
+    Ok(state)
+}
+
+/// Waits until the process has ended, for `within` at most.
+fn has_ended(process: &OwnedFd, within: Duration) -> bool {
+    let timeout = PollTimeout::try_from(within).unwrap_or(PollTimeout::MAX);
+    poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], timeout) == Ok(1)
+}
+
+/// The least time that an agent may be without health before it counts as hung.
+const HUNG: Duration = Duration::from_secs(45);
+
+/// What the checks of an agent on trial amount to.
+struct Watch {
+    begun: Instant,
+    healthy_after: Duration,
+    /// Since when each check was good.
+    good_since: Option<Instant>,
+    last_good: Instant,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Wait,
+    Keep,
+    GoBack(String),
+}
+
+impl Watch {
+    fn new(now: Instant, healthy_after: Duration) -> Watch {
+        Watch { begun: now, healthy_after, good_since: None, last_good: now }
+    }
+
+    fn observe(&mut self, now: Instant, health: Result<(), String>) -> Verdict {
+        match health {
+            Ok(()) => {
+                let since = *self.good_since.get_or_insert(now);
+                self.last_good = now;
+                if now - since >= self.healthy_after {
+                    return Verdict::Keep;
+                }
+            }
+            Err(why) => {
+                self.good_since = None;
+                if now - self.last_good >= HUNG.max(self.healthy_after) {
+                    return Verdict::GoBack(why.trim_start_matches("error: ").to_owned());
+                }
+            }
+        }
+        // One that is healthy now and then is not healthy.
+        if self.good_since.is_none() && now - self.begun >= (HUNG + self.healthy_after) * 4 {
+            return Verdict::GoBack("it was never healthy for long enough".into());
+        }
+        Verdict::Wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_that_was_kept_is_given_up_if_its_agent_ends_again_and_again() {
+        let run = |starts: &[u64]| {
+            let mut text = String::new();
+            starts
+                .iter()
+                .map(|&now| {
+                    let (next, too_often) = count_start(&text, now);
+                    text = next;
+                    too_often
+                })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(run(&[5, 5, 6, 8, 12, 20]), [false, false, false, false, false, true]);
+        assert!(run(&[5, 105, 205, 305, 405, 505, 605, 705]).iter().all(|too_often| !too_often));
+        assert_eq!(count_start("nonsense\n", 7), ("7\n".into(), false));
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// When the verdict falls, by a check a second, and what it is.
+    fn judge(healthy_after: u32, health: impl Fn(u32) -> bool) -> (u32, Verdict) {
+        let begun = Instant::now();
+        let mut watch = Watch::new(begun, SECOND * healthy_after);
+        let judged = (1..10_000).find_map(|second| {
+            let health = if health(second) { Ok(()) } else { Err("error: it hangs".to_owned()) };
+            let verdict = watch.observe(begun + SECOND * second, health);
+            (verdict != Verdict::Wait).then_some((second, verdict))
+        });
+        judged.expect("each trial ends")
+    }
+
+    #[test]
+    fn a_healthy_agent_is_kept_and_one_that_hangs_is_not() {
+        let hangs = || Verdict::GoBack("it hangs".into());
+        assert_eq!(judge(60, |_| true), (61, Verdict::Keep));
+        assert_eq!(judge(60, |second| second > 20), (81, Verdict::Keep));
+        assert_eq!(judge(10, |_| false), (45, hangs()));
+        assert_eq!(judge(60, |_| false), (60, hangs()));
+        // It hangs after a while.
+        assert_eq!(judge(60, |second| second < 40), (99, hangs()));
+        // It recovers.
+        assert_eq!(judge(60, |second| !(30..60).contains(&second)), (120, Verdict::Keep));
+        // It never stays healthy.
+        let flaps = judge(60, |second| second % 30 < 20);
+        assert!(flaps.0 >= 420 && flaps.1 == Verdict::GoBack("it was never healthy for long enough".into()));
+    }
+}

@@ -1,0 +1,308 @@
+//! Updates of nodlet on an emulated board: one that works, some that do not, and some that the board
+//! must reject. A pod counts all the while, and no container notices any of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use nodlet_tests::manifest;
+use serde_json::Value;
+
+use super::{Board, demo_for, text};
+use crate::image::{self, Contents};
+use crate::profile::{self, Update};
+use crate::{Failure, Outcome, cross, debian, elf, run as run_command, work};
+
+/// Of this workspace, and so of the nodlet in the image.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Every nodlet contains this text before its version.
+const MARK: &str = "\nthis program is nodlet v";
+
+pub(super) fn try_out(name: &str) -> Outcome {
+    let mut profile = profile::get(name)?;
+    let Some(qemu) = profile.qemu.take() else { return Ok(()) };
+    let directory = work(&format!("boards/{name}/update"))?;
+    let (owner, stranger) = (Signer::new(&directory, "owner")?, Signer::new(&directory, "stranger")?);
+    profile.update =
+        Update { keys: vec![owner.public_key.clone()], allow_unsigned: false, healthy_after: "10s".into() };
+    let key = directory.join("key");
+    let _ = fs::remove_file(&key);
+    run_command(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key))?;
+    let archive = directory.join("demo.oci.tar");
+    demo_for(&profile)?.write_oci_archive(&archive)?;
+    let pod = directory.join("counter.yaml");
+    fs::write(&pod, manifest::pod("counter", "print tick 0.2"))?;
+    let contents = Contents {
+        pods: vec![pod],
+        archives: vec![archive],
+        ssh_keys: vec![key.with_extension("pub")],
+        ..Contents::default()
+    };
+    let image = image::build(&profile, &contents)?;
+    let nodlet = Program::read(&cross::build(cross::target(&profile.target)?)?)?;
+
+    let mut board = Board::boot(&qemu, profile.memory_mib, &image, &directory, &key)?;
+    board.wait_for("the counter", |board| Ok(board.ssh("nodlet logs counter", "")?.stdout.len() > 10))?;
+    board.expect("nodlet healthcheck --pods --wait 2m", "", "")?;
+    let before = life(&board)?;
+    let newer = nodlet.with_version(1)?;
+    reject(&board, &nodlet, &newer, &owner, &stranger)?;
+
+    let begun = Instant::now();
+    install(&board, &owner.sign(&newer)?, 0, &format!("nodlet {} is kept", newer.version))?;
+    let lasted = begun.elapsed();
+    runs(&board, &newer.version, "kept")?;
+    no_container_noticed(&board, &before)?;
+
+    let broken = nodlet.with_version(2)?;
+    let (crashes, hangs) =
+        (broken.begins_with(Instruction::Illegal)?, broken.begins_with(Instruction::Loop)?);
+    for (program, why) in [(crashes, "3 times during the trial"), (hangs, "agent")] {
+        install(&board, &owner.sign(&program)?, 1, why)?;
+        board.wait_for("the nodlet before", |board| Ok(runs(board, &newer.version, "kept").is_ok()))?;
+        board.expect("nodlet healthcheck --pods --wait 2m", "", "")?;
+        no_container_noticed(&board, &before)?;
+    }
+
+    board.expect("nodlet system rollback", "", &format!("nodlet {VERSION} runs next\n"))?;
+    board.wait_for("the nodlet of the image", |board| Ok(runs(board, VERSION, "image").is_ok()))?;
+
+    // What the flash has damaged is not executed.
+    install(&board, &owner.sign(&newer)?, 0, "is kept")?;
+    let damage = "cd /var/lib/nodlet/system && for f in [0-9a-f]*; do cp $f new && echo x >> new && mv new $f; done; \
+                  busybox kill -9 $(cat /run/nodlet/agent.lock)";
+    board.ssh(damage, "")?;
+    board.wait_for("the nodlet of the image", |board| Ok(runs(board, VERSION, "image").is_ok()))?;
+    let status = text(&board.ssh("nodlet system", "")?.stdout);
+    if !status.contains("given up: its file is damaged") {
+        return Err(board.failed(&format!("`nodlet system` does not mention the damage: {status}")));
+    }
+    board.expect("nodlet healthcheck --pods --wait 2m", "", "")?;
+    no_container_noticed(&board, &before)?;
+    eprintln!(
+        "{name}: an update was tried out and kept after {lasted:.1?}, two broken ones returned, six were rejected, \
+         and no container noticed"
+    );
+    Ok(())
+}
+
+/// Updates that the board must reject, of which nothing may remain.
+fn reject(board: &Board, nodlet: &Program, newer: &Program, owner: &Signer, stranger: &Signer) -> Outcome {
+    let other = nodlet.with_version(3)?;
+    let mut of_other = owner.sign(&other)?;
+    of_other.truncate(of_other.len() - other.bytes.len());
+    of_other.extend_from_slice(&newer.bytes);
+    let mut cut = owner.sign(newer)?;
+    cut.truncate(cut.len() - 1000);
+    for (update, why) in [
+        (newer.bytes.clone(), "it is not signed"),
+        (stranger.sign(newer)?, "a key that the board's profile does not name"),
+        (of_other, "the signature is of other content"),
+        (cut, "it is cut off"),
+        (owner.sign(&newer.for_another_processor())?, "and this board is"),
+        (
+            owner.sign(&nodlet.with_version_text(&VERSION.replace(|c: char| c.is_ascii_digit(), "0"))?)?,
+            "older than",
+        ),
+    ] {
+        install(board, &update, 1, why)?;
+        runs(board, VERSION, "image")?;
+        board.expect("ls /var/lib/nodlet/system", "", "")?;
+    }
+    Ok(())
+}
+
+fn install(board: &Board, update: &[u8], code: i32, words: &str) -> Outcome {
+    let output = board.ssh("nodlet system install - --wait", update)?;
+    let said = text(&output.stdout) + &text(&output.stderr);
+    if output.status.code() == Some(code) && said.contains(words) {
+        return Ok(());
+    }
+    Err(board.failed(&format!("the update ended with {}, not {code} and {words:?}: {said}", output.status)))
+}
+
+/// Requires that the agent is of this version, and from there.
+fn runs(board: &Board, version: &str, from: &str) -> Outcome {
+    let status = text(&board.ssh("nodlet system -o json", "")?.stdout);
+    let json: Value = serde_json::from_str(&status).unwrap_or_default();
+    if json["running"]["version"] == version && json["running"]["from"] == from && json["trial"].is_null() {
+        return Ok(());
+    }
+    Err(board.failed(&format!("nodlet {version} of {from} does not run: {status}")))
+}
+
+/// What changes if a container restarts: process, container ID, restarts and start time.
+fn life(board: &Board) -> Result<String, Failure> {
+    let process = text(&board.ssh("busybox pidof demo", "")?.stdout);
+    let pod = text(&board.ssh("nodlet get pod counter -o json", "")?.stdout);
+    let pod: Value = serde_json::from_str(&pod).map_err(|_| board.failed("the counter's pod is no JSON"))?;
+    let status = &pod["status"]["containerStatuses"][0];
+    Ok(format!(
+        "process {} {} {} {}",
+        process.trim(),
+        status["containerID"],
+        status["restartCount"],
+        status["state"]["running"]["startedAt"]
+    ))
+}
+
+/// Requires that the counter goes on, has no gap, and never started again.
+fn no_container_noticed(board: &Board, before: &str) -> Outcome {
+    let now = life(board)?;
+    if now != before {
+        return Err(board.failed(&format!("the counter was {before} and is {now}")));
+    }
+    let log = || -> Result<String, Failure> { Ok(text(&board.ssh("nodlet logs counter", "")?.stdout)) };
+    let first = log()?;
+    for (number, line) in first.lines().enumerate() {
+        if line != format!("tick {number}") {
+            return Err(board.failed(&format!("line {number} of the counter is {line:?}")));
+        }
+    }
+    let begun = Instant::now();
+    while log()?.len() <= first.len() {
+        if begun.elapsed() > super::PATIENCE {
+            return Err(board.failed("the counter does not go on"));
+        }
+    }
+    Ok(())
+}
+
+/// A nodlet.
+struct Program {
+    bytes: Vec<u8>,
+    version: String,
+}
+
+/// What a program begins with that does not work.
+#[derive(Clone, Copy)]
+enum Instruction {
+    Illegal,
+    Loop,
+}
+
+impl Program {
+    fn read(path: &Path) -> Result<Program, Failure> {
+        Ok(Program { bytes: fs::read(path)?, version: VERSION.into() })
+    }
+
+    /// The same with another version: its last digit is this one.
+    fn with_version(&self, digit: u8) -> Result<Program, Failure> {
+        let all_but_last = &VERSION[..VERSION.len() - 1];
+        self.with_version_text(&format!("{all_but_last}{digit}"))
+    }
+
+    fn with_version_text(&self, version: &str) -> Result<Program, Failure> {
+        let known = format!("{MARK}{VERSION}\n");
+        let mut places =
+            self.bytes.windows(known.len()).enumerate().filter(|(_, at)| *at == known.as_bytes());
+        let (Some((place, _)), None) = (places.next(), places.next()) else {
+            return Err("the program has not exactly one mark with its version".into());
+        };
+        let mut bytes = self.bytes.clone();
+        let new = format!("{MARK}{version}\n");
+        bytes[place..place + known.len()].copy_from_slice(new.as_bytes());
+        Ok(Program { bytes, version: version.to_owned() })
+    }
+
+    fn for_another_processor(&self) -> Program {
+        let mut bytes = self.bytes.clone();
+        let other = if u64::from(bytes[18]) == elf::EM_X86_64 { elf::EM_AARCH64 } else { elf::EM_X86_64 };
+        bytes[18] = other as u8;
+        Program { bytes, version: self.version.clone() }
+    }
+
+    /// The same with this as its first instruction.
+    fn begins_with(&self, instruction: Instruction) -> Result<Program, Failure> {
+        let code: [&[u8]; 2] = match elf::read(&self.bytes)?.machine {
+            elf::EM_X86_64 => [&[0x0f, 0x0b], &[0xeb, 0xfe]],
+            elf::EM_AARCH64 => [&[0, 0, 0, 0], &[0, 0, 0, 0x14]],
+            elf::EM_RISCV => [&[0, 0, 0, 0], &[0x6f, 0, 0, 0]],
+            elf::EM_ARM if self.entry()?.1 => [&[0xff, 0xde], &[0xfe, 0xe7]],
+            elf::EM_ARM => [&[0xf0, 0, 0xf0, 0xe7], &[0xfe, 0xff, 0xff, 0xea]],
+            other => return Err(Failure(format!("nobody knows instructions of ELF machine {other}"))),
+        };
+        let code = match instruction {
+            Instruction::Illegal => code[0],
+            Instruction::Loop => code[1],
+        };
+        let mut bytes = self.bytes.clone();
+        let place = self.entry()?.0;
+        bytes[place..place + code.len()].copy_from_slice(code);
+        Ok(Program { bytes, version: self.version.clone() })
+    }
+
+    /// Where in the file the first instruction is, and whether its address is odd, as of Thumb's.
+    fn entry(&self) -> Result<(usize, bool), Failure> {
+        const PT_LOAD: u64 = 1;
+        let number = |at: usize, length: usize| {
+            self.bytes[at..at + length].iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
+        };
+        let wide = self.bytes[4] == 2;
+        let word = if wide { 8 } else { 4 };
+        let entry = number(24, word);
+        let (start, size, count) = if wide {
+            (number(32, 8), number(54, 2), number(56, 2))
+        } else {
+            (number(28, 4), number(42, 2), number(44, 2))
+        };
+        for index in 0..count {
+            let header = usize::try_from(start + index * size)?;
+            // Kind, then offset and address, which in 64 bits follow flags.
+            let fields = header + word;
+            let (offset, address) = (number(fields, word), number(fields + word, word));
+            let length = number(header + if wide { 32 } else { 16 }, word);
+            let address_of = entry & !u64::from(!wide);
+            if number(header, 4) == PT_LOAD && (address..address + length).contains(&address_of) {
+                return Ok((usize::try_from(address_of - address + offset)?, entry % 2 == 1));
+            }
+        }
+        Err("no segment has the program's first instruction".into())
+    }
+}
+
+/// A pair of keys, and Debian's minisign, which signs with it.
+struct Signer {
+    secret_key: PathBuf,
+    public_key: String,
+}
+
+impl Signer {
+    fn new(directory: &Path, name: &str) -> Result<Signer, Failure> {
+        let (public, secret) = (directory.join(format!("{name}.pub")), directory.join(format!("{name}.key")));
+        run_command(minisign()?.args(["-G", "-f", "-W", "-p"]).arg(&public).arg("-s").arg(&secret))?;
+        let text = fs::read_to_string(&public)?;
+        let key = text.lines().nth(1).ok_or("minisign writes a key to the second line")?;
+        Ok(Signer { secret_key: secret, public_key: key.to_owned() })
+    }
+
+    /// A program as `nodlet system install -` reads it: its signature, and then itself.
+    fn sign(&self, program: &Program) -> Result<Vec<u8>, Failure> {
+        let file = self.secret_key.with_extension("program");
+        fs::write(&file, &program.bytes)?;
+        run_command(minisign()?.arg("-S").arg("-s").arg(&self.secret_key).arg("-m").arg(&file))?;
+        let mut update = fs::read(self.secret_key.with_extension("program.minisig"))?;
+        update.extend_from_slice(&program.bytes);
+        Ok(update)
+    }
+}
+
+/// Debian's program with Debian's C library, whatever this machine has.
+fn minisign() -> Result<Command, Failure> {
+    let (processor, libraries) = match cross::host()?.triple.split_once('-') {
+        Some(("x86_64", _)) => ("amd64", "usr/lib/x86_64-linux-gnu"),
+        _ => ("arm64", "usr/lib/aarch64-linux-gnu"),
+    };
+    let libc = debian::package("libc6", processor)?.join(libraries);
+    let sodium = debian::package("libsodium23", processor)?.join(libraries);
+    let mut command = Command::new(debian::only(&libc, "ld-linux")?);
+    command
+        .arg("--library-path")
+        .arg(format!("{}:{}", libc.display(), sodium.display()))
+        .arg(debian::package("minisign", processor)?.join("usr/bin/minisign"))
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null());
+    Ok(command)
+}
