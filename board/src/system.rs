@@ -25,7 +25,7 @@ mod store;
 mod trial;
 
 use health::Pods;
-use state::{Choice, Program, STARTS};
+use state::{Choice, Program, STARTS, State};
 use store::Store;
 pub(crate) use trial::agent_program;
 
@@ -214,7 +214,7 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
     let Some(lock) = lock else {
         return Err(Failure::new("another update is being installed or is on trial: see `nodlet system`"));
     };
-    let mut state = store.read().map_err(failed("read the record of updates"))?;
+    let mut state = read(store);
     if let Some(trial) = &state.trial {
         return Err(Failure::new(format!(
             "nodlet {} is on trial: wait for its end, or run `nodlet system rollback`",
@@ -279,6 +279,15 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
     Ok(version)
 }
 
+/// The record of updates. From a damaged one no update is started, and the next installation
+/// replaces it.
+fn read(store: &Store) -> State {
+    store.read().unwrap_or_else(|error| {
+        eprintln!("warning: the record of updates is damaged, the image's nodlet runs: {error}");
+        State::default()
+    })
+}
+
 /// Says which operation failed.
 fn failed(what: &'static str) -> impl Fn(std::io::Error) -> Failure {
     move |error| Failure::new(format!("failed to {what}: {error}"))
@@ -314,7 +323,7 @@ fn wait(store: &Store, version: &str) -> Outcome {
 
 fn roll_back(context: &Context, store: &Store) -> Outcome {
     // One that watches a trial ends with its agent, and lets go of the lock.
-    let mut state = store.read()?;
+    let mut state = read(store);
     if state.kept.is_none() && state.trial.is_none() {
         return Err(Failure::new("the image's own nodlet runs: there is none before it"));
     }
@@ -338,7 +347,7 @@ fn version_of(choice: &Choice) -> &str {
 }
 
 fn status(context: &Context, store: &Store, as_json: bool) -> Outcome {
-    let state = store.read()?;
+    let state = read(store);
     let running = agent::executable(&Paths::new(&context.root));
     // What runs is what the agent executes, whatever the record says.
     let (mut version, mut from) = ("unknown", "none");

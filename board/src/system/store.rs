@@ -86,23 +86,32 @@ impl Store {
     /// Writes the state. On an error the one before is still there.
     pub(super) fn write(&self, state: &State) -> io::Result<()> {
         let new = self.directory.join(STATE).with_extension(NEW);
+        step()?;
         let mut file = File::create(&new)?;
-        serde_json::to_writer(&mut file, state)?;
+        step()?;
+        file.write_all(&serde_json::to_vec(state)?)?;
+        step()?;
         file.sync_all()?;
+        step()?;
         fs::rename(&new, self.directory.join(STATE))?;
+        step()?;
         sync_directory(&self.directory)
     }
 
     /// An empty file for a program.
     pub(super) fn new_program(&self) -> io::Result<File> {
         let new = self.directory.join(NEW);
+        step()?;
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o700).open(new)
     }
 
     /// Puts what was written to [`Store::new_program`] in its place.
     pub(super) fn add_program(&self, file: &File, digest: &str) -> io::Result<()> {
+        step()?;
         file.sync_all()?;
+        step()?;
         fs::rename(self.directory.join(NEW), self.program(digest))?;
+        step()?;
         sync_directory(&self.directory)
     }
 
@@ -116,7 +125,7 @@ impl Store {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for entry in entries.flatten() {
             let name = entry.file_name();
-            if name.to_str().is_none_or(|name| name != STATE && !state.needs(name)) {
+            if name.to_str().is_none_or(|name| name != STATE && !state.needs(name)) && step().is_ok() {
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -128,6 +137,40 @@ impl Store {
             Ok(found) if found == digest => Ok(()),
             Ok(_) => Err("its file is damaged".into()),
             Err(error) => Err(format!("its file cannot be read: {error}")),
+        }
+    }
+}
+
+/// Called before each change of the flash, so that tests can cut the power there.
+#[cfg(not(test))]
+fn step() -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+use power::step;
+
+/// Power that lasts for so many changes of the flash.
+#[cfg(test)]
+pub(super) mod power {
+    use std::cell::Cell;
+    use std::io;
+
+    thread_local!(static LEFT: Cell<Option<u32>> = const { Cell::new(None) });
+
+    /// `None` is power for ever.
+    pub(in super::super) fn lasts(steps: Option<u32>) {
+        LEFT.set(steps);
+    }
+
+    pub(super) fn step() -> io::Result<()> {
+        match LEFT.get() {
+            None => Ok(()),
+            Some(0) => Err(io::Error::other("the power is cut")),
+            Some(left) => {
+                LEFT.set(Some(left - 1));
+                Ok(())
+            }
         }
     }
 }
@@ -167,6 +210,7 @@ impl<'a> Written<'a> {
 
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.hash.update(bytes);
+        step()?;
         self.file.write_all(bytes)
     }
 

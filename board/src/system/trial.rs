@@ -315,7 +315,142 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use super::super::state::{Program, STARTS};
     use super::*;
+
+    /// A data partition with the image's nodlet beside it.
+    struct Board {
+        directory: PathBuf,
+        store: Store,
+    }
+
+    impl Board {
+        fn new(name: &str) -> Board {
+            let directory = std::env::temp_dir().join(format!("nodlet-trial-{}-{name}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&directory);
+            std::fs::create_dir_all(&directory).expect("a scratch directory");
+            std::fs::write(directory.join("image"), "image").expect("it can be written");
+            let store = Store::new(&directory);
+            store.create().expect("a directory can be made");
+            Board { directory, store }
+        }
+
+        fn image(&self) -> PathBuf {
+            self.directory.join("image")
+        }
+
+        /// As `nodlet system install` does it.
+        fn install(&self, content: &str) -> io::Result<()> {
+            let mut state = self.store.read()?;
+            let mut file = self.store.new_program()?;
+            let mut written = store::Written::new(&mut file);
+            written.write(content.as_bytes())?;
+            let digest = written.digest();
+            self.store.add_program(&file, &digest)?;
+            let program = Program { digest, version: content.into() };
+            state.install(store::digest_of(&self.image())?, program, Vec::new());
+            self.store.write(&state)?;
+            self.store.clean(&state);
+            Ok(())
+        }
+
+        /// The content of the program that the agent is started from.
+        fn start(&self) -> (Choice, String) {
+            let choice = choose(&self.store, &self.image(), true).0;
+            let path = match &choice {
+                Choice::Image => self.image(),
+                Choice::Kept(program) | Choice::Trial(program) => self.store.program(&program.digest),
+            };
+            (choice, std::fs::read_to_string(path).expect("it is there"))
+        }
+    }
+
+    #[test]
+    fn a_power_cut_at_any_write_leaves_the_old_nodlet_or_the_new_one() {
+        let mut seen = std::collections::BTreeSet::new();
+        for cut in 0..40 {
+            let board = Board::new("cut");
+            board.install("a").expect("there is power");
+            board.start();
+            change(&board.store, State::keep).expect("there is power");
+            // All of an update, until the power is cut somewhere.
+            store::power::lasts(Some(cut));
+            let installed = board.install("b");
+            let mut kept = false;
+            if installed.is_ok() {
+                let (choice, _) = board.start();
+                kept = matches!(choice, Choice::Trial(_)) && change(&board.store, State::keep).is_ok();
+                if let Ok(state) = board.store.read() {
+                    board.store.clean(&state);
+                }
+            }
+            // The next boots.
+            store::power::lasts(None);
+            let contents: Vec<String> = (0..=STARTS).map(|_| board.start().1).collect();
+            if kept {
+                assert!(contents.iter().all(|content| content == "b"), "cut at {cut}: {contents:?}");
+            }
+            assert!(
+                contents.iter().all(|content| content == "a" || content == "b"),
+                "cut at {cut}: {contents:?}"
+            );
+            // A trial that nobody watched ends with the nodlet before, and then that stays.
+            let last = contents.last().cloned().expect("it was started");
+            assert_eq!(board.start().1, last, "cut at {cut}");
+            if installed.is_err() && contents[0] == "a" {
+                assert!(contents.iter().all(|content| content == "a"), "cut at {cut}: {contents:?}");
+            }
+            // And another update still works.
+            let mut state = board.store.read().expect("it is whole");
+            state.go_back("enough");
+            board.store.write(&state).expect("there is power");
+            board.install("c").expect("there is power");
+            assert_eq!(board.start().1, "c", "cut at {cut}");
+            change(&board.store, State::keep).expect("there is power");
+            let state = board.store.read().expect("it is whole");
+            board.store.clean(&state);
+            let files = std::fs::read_dir(board.store.directory()).expect("it is there").count();
+            assert_eq!(files, 2, "cut at {cut}: the state and one program");
+            seen.insert(contents.join(""));
+            let _ = std::fs::remove_dir_all(&board.directory);
+        }
+        // The cuts reached from before the first write until after the last.
+        let seen: Vec<&str> = seen.iter().map(String::as_str).collect();
+        assert_eq!(seen, ["aaaa", "bbaa", "bbba", "bbbb"]);
+    }
+
+    #[test]
+    fn a_damaged_or_missing_file_is_never_executed() {
+        let board = Board::new("damaged");
+        assert_eq!(board.start(), (Choice::Image, "image".into()));
+        board.install("a").expect("it can be written");
+        let (Choice::Trial(a), _) = board.start() else { panic!("it is on trial") };
+        change(&board.store, State::keep).expect("it can be written");
+        board.install("b").expect("it can be written");
+        let (Choice::Trial(b), _) = board.start() else { panic!("it is on trial") };
+        std::fs::write(board.store.program(&b.digest), "x").expect("it can be written");
+        assert_eq!(board.start(), (Choice::Kept(a.clone()), "a".into()));
+        std::fs::remove_file(board.store.program(&a.digest)).expect("it can be removed");
+        assert_eq!(board.start(), (Choice::Image, "image".into()));
+        let last = board.store.read().expect("it is whole").last.and_then(|last| last.returned);
+        assert!(last.expect("it says why").contains("its file cannot be read"));
+        // A record that is damaged is as none.
+        board.install("c").expect("it can be written");
+        std::fs::write(board.store.directory().join("state.json"), "{").expect("it can be written");
+        assert_eq!(board.start(), (Choice::Image, "image".into()));
+        let _ = std::fs::remove_dir_all(&board.directory);
+    }
+
+    #[test]
+    fn a_trial_whose_start_cannot_be_counted_does_not_begin() {
+        let board = Board::new("full");
+        board.install("a").expect("there is power");
+        store::power::lasts(Some(0));
+        assert_eq!(board.start(), (Choice::Image, "image".into()));
+        store::power::lasts(None);
+        assert_eq!(board.start().1, "a");
+        let _ = std::fs::remove_dir_all(&board.directory);
+    }
 
     #[test]
     fn an_update_that_was_kept_is_given_up_if_its_agent_ends_again_and_again() {
