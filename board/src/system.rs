@@ -168,19 +168,16 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
             other => context.global(&other, &mut parser)?,
         }
     }
+    require_our_init()?;
     let store = Store::new(&context.root);
     let words: Vec<&str> = options.words.iter().map(String::as_str).collect();
     match words[..] {
         [] | ["status"] => status(&context, &store, options.json),
         ["install", file] => {
-            require_our_init()?;
             let version = install(&context, &store, file, &options)?;
             if options.wait { wait(&store, &version) } else { Ok(ExitCode::SUCCESS) }
         }
-        ["rollback"] => {
-            require_our_init()?;
-            roll_back(&context, &store)
-        }
+        ["rollback"] => roll_back(&context, &store),
         ["install"] => Err(context.wrong_use("install what? say the FILE, or - for the standard input")),
         _ => Err(context.wrong_use(format!("unexpected argument {:?}", words[words.len() - 1]))),
     }
@@ -221,8 +218,15 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
             trial.program.version
         )));
     }
-    // The agent is restarted: without one, there is nothing to compare an update with.
-    let ready = health::ready(&context.root)?;
+    let ready = match health::ready(&context.root) {
+        Ok(ready) => ready,
+        // An update may be what it needs.
+        Err(failure) if failure.is_disconnected() => {
+            eprintln!("warning: the update is not compared with what runs now, for no agent does");
+            Vec::new()
+        }
+        Err(failure) => return Err(failure),
+    };
 
     let input: Box<dyn Read> = match file {
         "-" => Box::new(std::io::stdin().lock()),
@@ -243,7 +247,7 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
         .and_then(|mut own_file| own_file.read_exact(&mut own))
         .map_err(failed("read this program"))?;
     let mut new = store.new_program().map_err(failed("make a file for the update"))?;
-    let received = receive::program(&mut stream, signed.as_ref(), &own, &mut new);
+    let received = receive::program(&mut stream, signed.as_ref(), &own, &mut new, receive::MOST_BYTES);
     let image = store::digest_of(Path::new(IMAGE)).map_err(failed("read the image's nodlet"))?;
     let received = received.and_then(|received| {
         let running = state.kept.as_ref().map_or(VERSION, |kept| &kept.version);
@@ -303,6 +307,7 @@ fn read_signature(path: &Path) -> Result<String, Failure> {
 
 /// Waits until nothing is on trial any more.
 fn wait(store: &Store, version: &str) -> Outcome {
+    let end = Instant::now() + trial::longest(&init::update_rules()?);
     loop {
         let state = store.read()?;
         if state.trial.is_none() {
@@ -316,6 +321,9 @@ fn wait(store: &Store, version: &str) -> Outcome {
                     "nodlet {version} was given up, and the nodlet before runs again: {why}"
                 ))),
             };
+        }
+        if Instant::now() >= end {
+            return Err(Failure::new(format!("nodlet {version} is still on trial: see `nodlet system`")));
         }
         std::thread::sleep(Duration::from_millis(500));
     }

@@ -11,7 +11,7 @@ use super::store::Written;
 use super::{Rules, VERSION};
 
 /// The largest program that is accepted: a board has limited room, and nodlet is a third of that.
-const MOST_BYTES: u64 = 16 * 1024 * 1024;
+pub(super) const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The largest signature file.
 pub(super) const SIGNATURE_BYTES: usize = 4 * 1024;
@@ -121,7 +121,8 @@ pub(super) fn signed(rules: &Rules, text: Option<&str>) -> Result<Option<Signed>
     Err("it is signed with a key that the board's profile does not name in update.keys".into())
 }
 
-/// Copies a program from `stream` to `file`. `own` are the first bytes of this program.
+/// Copies a program of at most `most` bytes from `stream` to `file`. `own` are the first bytes of this
+/// program.
 ///
 /// # Errors
 /// Why this board cannot run it.
@@ -130,6 +131,7 @@ pub(super) fn program(
     signed: Option<&Signed>,
     own: &[u8],
     file: &mut std::fs::File,
+    most: u64,
 ) -> Result<Received, String> {
     let mut written = Written::new(file);
     let mut verifier: Option<StreamVerifier<'_>> = match signed {
@@ -150,8 +152,8 @@ pub(super) fn program(
             end_of_headers = Some(sections_end(piece).ok_or("it is cut off")?);
         }
         length += read as u64;
-        if length > MOST_BYTES {
-            return Err(format!("it is too large: more than {MOST_BYTES} bytes"));
+        if length > most {
+            return Err(format!("it is too large: more than {most} bytes"));
         }
         scan.search(piece);
         if let Some(verifier) = &mut verifier {
@@ -281,6 +283,9 @@ mod tests {
 
     use super::*;
 
+    /// Less than boards accept, for tests are not optimised.
+    const MOST: u64 = 300_000;
+
     fn rules(keys: &[&str]) -> Rules {
         Rules { keys: keys.iter().map(|&key| key.to_owned()).collect(), ..Rules::default() }
     }
@@ -304,7 +309,7 @@ mod tests {
     fn receive(bytes: &[u8]) -> Result<Received, String> {
         let file = nix::sys::memfd::memfd_create(c"update", nix::sys::memfd::MemFdCreateFlag::empty());
         let mut file = std::fs::File::from(file.expect("there is memory"));
-        let received = program(&mut Cursor::new(bytes), None, &own(), &mut file)?;
+        let received = program(&mut Cursor::new(bytes), None, &own(), &mut file, MOST)?;
         let mut copied = Vec::new();
         file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut copied)).expect("it is ours");
         assert_eq!(copied, bytes);
@@ -373,7 +378,7 @@ mod tests {
         check(&none, "it is no nodlet");
         check(&made(1000, "1.0 0", 500), "it is no nodlet");
         check(&made(1000, "", 500), "it is no nodlet");
-        check(&made(usize::try_from(MOST_BYTES).expect("it fits") + 1, "1.0.0", 500), "it is too large");
+        check(&made(usize::try_from(MOST).expect("it fits") + 1, "1.0.0", 500), "it is too large");
     }
 
     #[test]
@@ -402,7 +407,8 @@ mod tests {
         let signed = signed(&rules(&[KEY]), Some(SIGNATURE)).expect("it is right");
         let file = nix::sys::memfd::memfd_create(c"update", nix::sys::memfd::MemFdCreateFlag::empty());
         let mut file = std::fs::File::from(file.expect("there is memory"));
-        let why = program(&mut Cursor::new(made(1000, "1.0.0", 500)), signed.as_ref(), &own(), &mut file);
+        let why =
+            program(&mut Cursor::new(made(1000, "1.0.0", 500)), signed.as_ref(), &own(), &mut file, MOST);
         assert_eq!(why, Err("the signature is of other content".into()));
     }
 

@@ -15,12 +15,13 @@ use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, fork};
 
 use super::health::{self, Pods};
-use super::state::{Choice, State};
+use super::state::{Choice, STARTS, State};
 use super::store::{self, Lock, Store};
 use super::{Rules, note};
 
-/// How long the start of an agent waits for whoever has the lock: the end of an earlier trial.
-const LOCK: Duration = Duration::from_secs(5);
+/// How long the start of an agent waits for the process that watched the one before: longer than that
+/// may wait for an answer.
+const LOCK: Duration = Duration::from_secs(15);
 
 /// Between two checks of an agent on trial.
 const BETWEEN: Duration = Duration::from_secs(2);
@@ -33,8 +34,15 @@ pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf
     if !store.directory().is_dir() {
         return image.to_owned();
     }
-    let lock = match store.lock(LOCK) {
-        Ok(lock) => lock,
+    // Whoever installs an update has the lock for as long as that takes.
+    let state = store.read();
+    let is_trial = state.as_ref().is_ok_and(|state| state.trial.is_some());
+    if let (false, Ok(state), Ok(Some(_lock))) = (is_trial, state, store.lock(Duration::ZERO)) {
+        // What an installation left that was cut off.
+        store.clean(&state);
+    }
+    let lock = match is_trial.then(|| store.lock(LOCK)).transpose() {
+        Ok(lock) => lock.flatten(),
         Err(error) => {
             note(format_args!("failed to lock the updates: {error}"));
             None
@@ -116,7 +124,7 @@ fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Vec<String>) {
     };
     loop {
         let saved = state.clone();
-        let choice = if may_try { state.begin(&digest) } else { state.settled() };
+        let choice = if may_try || state.trial.is_none() { state.begin(&digest) } else { state.settled() };
         if state != saved {
             report(&saved, &state);
             if let Err(error) = store.write(&state) {
@@ -268,6 +276,11 @@ fn has_ended(process: &OwnedFd, within: Duration) -> bool {
 /// The least time that an agent may be without health before it counts as hung.
 const HUNG: Duration = Duration::from_secs(45);
 
+/// How long all starts of a trial may take, without reboots.
+pub(super) fn longest(rules: &Rules) -> Duration {
+    (HUNG + Duration::from_secs(rules.healthy_after)) * 5 * STARTS
+}
+
 /// What the checks of an agent on trial amount to.
 struct Watch {
     begun: Instant,
@@ -315,7 +328,7 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use super::super::state::{Program, STARTS};
+    use super::super::state::Program;
     use super::*;
 
     /// A data partition with the image's nodlet beside it.
