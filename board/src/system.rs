@@ -19,6 +19,8 @@ use crate::arguments::{Context, Flag, switch};
 use crate::{Failure, Outcome, Verb, agent, init, logs, output};
 
 mod health;
+#[cfg(test)]
+mod power;
 mod receive;
 mod state;
 mod store;

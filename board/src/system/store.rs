@@ -148,32 +148,7 @@ fn step() -> io::Result<()> {
 }
 
 #[cfg(test)]
-use power::step;
-
-/// Power that lasts for so many changes of the flash.
-#[cfg(test)]
-pub(super) mod power {
-    use std::cell::Cell;
-    use std::io;
-
-    thread_local!(static LEFT: Cell<Option<u32>> = const { Cell::new(None) });
-
-    /// `None` is power for ever.
-    pub(in super::super) fn lasts(steps: Option<u32>) {
-        LEFT.set(steps);
-    }
-
-    pub(super) fn step() -> io::Result<()> {
-        match LEFT.get() {
-            None => Ok(()),
-            Some(0) => Err(io::Error::other("the power is cut")),
-            Some(left) => {
-                LEFT.set(Some(left - 1));
-                Ok(())
-            }
-        }
-    }
-}
+use super::power::step;
 
 /// A rename lasts once the directory is written.
 fn sync_directory(directory: &Path) -> io::Result<()> {

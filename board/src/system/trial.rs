@@ -314,7 +314,8 @@ impl Watch {
             Err(why) => {
                 self.good_since = None;
                 if now - self.last_good >= HUNG.max(self.healthy_after) {
-                    return Verdict::GoBack(why.trim_start_matches("error: ").to_owned());
+                    let why = why.trim_start_matches("error: ");
+                    return Verdict::GoBack(format!("its agent was not healthy: {why}"));
                 }
             }
         }
@@ -328,6 +329,7 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use super::super::power;
     use super::super::state::Program;
     use super::*;
 
@@ -387,7 +389,7 @@ mod tests {
             board.start();
             change(&board.store, State::keep).expect("there is power");
             // All of an update, until the power is cut somewhere.
-            store::power::lasts(Some(cut));
+            power::lasts(Some(cut));
             let installed = board.install("b");
             let mut kept = false;
             if installed.is_ok() {
@@ -398,7 +400,7 @@ mod tests {
                 }
             }
             // The next boots.
-            store::power::lasts(None);
+            power::lasts(None);
             let contents: Vec<String> = (0..=STARTS).map(|_| board.start().1).collect();
             if kept {
                 assert!(contents.iter().all(|content| content == "b"), "cut at {cut}: {contents:?}");
@@ -458,9 +460,9 @@ mod tests {
     fn a_trial_whose_start_cannot_be_counted_does_not_begin() {
         let board = Board::new("full");
         board.install("a").expect("there is power");
-        store::power::lasts(Some(0));
+        power::lasts(Some(0));
         assert_eq!(board.start(), (Choice::Image, "image".into()));
-        store::power::lasts(None);
+        power::lasts(None);
         assert_eq!(board.start().1, "a");
         let _ = std::fs::remove_dir_all(&board.directory);
     }
@@ -499,7 +501,7 @@ mod tests {
 
     #[test]
     fn a_healthy_agent_is_kept_and_one_that_hangs_is_not() {
-        let hangs = || Verdict::GoBack("it hangs".into());
+        let hangs = || Verdict::GoBack("its agent was not healthy: it hangs".into());
         assert_eq!(judge(60, |_| true), (61, Verdict::Keep));
         assert_eq!(judge(60, |second| second > 20), (81, Verdict::Keep));
         assert_eq!(judge(10, |_| false), (45, hangs()));

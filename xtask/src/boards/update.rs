@@ -59,7 +59,7 @@ pub(super) fn try_out(name: &str) -> Outcome {
     let broken = nodlet.with_version(2)?;
     let (crashes, hangs) =
         (broken.begins_with(Instruction::Illegal)?, broken.begins_with(Instruction::Loop)?);
-    for (program, why) in [(crashes, "3 times during the trial"), (hangs, "agent")] {
+    for (program, why) in [(crashes, "3 times during the trial"), (hangs, "its agent was not healthy")] {
         install(&board, &owner.sign(&program)?, 1, why)?;
         board.wait_for("the nodlet before", |board| Ok(runs(board, &newer.version, "kept").is_ok()))?;
         board.expect("nodlet healthcheck --pods --wait 2m", "", "")?;
