@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use nodlet_tests::guest::{END, MODULE_LIST, MODULES, ORDERS, SAYS};
 use serde_json::Value;
 
-use crate::{Failure, Outcome, cross, debian, go, line_of, usage, work};
+use crate::{Failure, Outcome, cross, deb, debian, go, line_of, usage, work};
 
 pub(crate) mod cpio;
 pub(crate) mod kernel;
@@ -118,6 +118,12 @@ const WITH_KUBECTL: &[&str] = &["init", "debug", "update", "admission", "documen
 
 /// Suites with pods of Kubernetes' own test program.
 const WITH_AGNHOST: &[&str] = &["documents"];
+
+/// Suites that install the Debian package themselves, and upgrade it to one with a later version.
+const WITH_PACKAGES: &[&str] = &["package"];
+
+/// Those packages: their files in `/packages` of the guest, and their versions.
+const PACKAGES: &[(&str, &str)] = &[("nodlet-1.deb", "1.0-1"), ("nodlet-2.deb", "1.0-2")];
 
 const GUESTS: &[Guest<'_>] = &[
     Guest {
@@ -221,6 +227,15 @@ const GUESTS: &[Guest<'_>] = &[
         systemd: true,
     },
     Guest {
+        name: "package",
+        what: "a Debian with systemd on which the package is installed, upgraded, removed and purged",
+        kernel: "systemd.show_status=0",
+        runs: &["package --ignored --test-threads=1"],
+        modules: NEEDED,
+        only_by_hand: true,
+        systemd: true,
+    },
+    Guest {
         name: "poweroff",
         what: "a machine with systemd that is turned off while pods run",
         kernel: "systemd.show_status=0",
@@ -301,6 +316,11 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>]) -> Outcome {
     }
     if guests.iter().any(|guest| guest.runs_any_of(WITH_AGNHOST)) {
         programs.insert("agnhost".to_owned(), go::AGNHOST.build(Some(processor.go))?);
+    }
+    if guests.iter().any(|guest| guest.runs_any_of(WITH_PACKAGES)) {
+        for (name, version) in PACKAGES {
+            programs.insert((*name).to_owned(), deb::build(cross::target(processor.triple)?, version)?);
+        }
     }
     let dir = work(&format!("guest/{}", processor.debian))?;
     let mut passed = 0;
@@ -391,7 +411,15 @@ impl Guest<'_> {
         }
         let mut cpio = Cpio::new(BufWriter::new(File::create(path).map_err(failed)?));
         if let Some((system, console)) = system {
-            systemd::install(&mut cpio, system, console, &fs::read(program("nodlet")?)?).map_err(failed)?;
+            systemd::install(&mut cpio, system, console).map_err(failed)?;
+            if self.runs_any_of(WITH_PACKAGES) {
+                for (name, _) in PACKAGES {
+                    let package = fs::read(program(name)?)?;
+                    cpio.file(&format!("/packages/{name}"), 0o644, &package).map_err(failed)?;
+                }
+            } else {
+                systemd::install_nodlet(&mut cpio, &fs::read(program("nodlet")?)?).map_err(failed)?;
+            }
         } else {
             cpio.file("/bin/busybox", 0o755, &fs::read(program("busybox")?)?).map_err(failed)?;
         }

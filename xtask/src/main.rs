@@ -10,6 +10,7 @@ mod boot_files;
 mod budgets;
 mod check;
 mod cross;
+mod deb;
 mod debian;
 mod demo;
 mod demo_image;
@@ -20,6 +21,7 @@ mod elf;
 mod gates;
 mod go;
 mod guest;
+mod help;
 mod image;
 mod images;
 #[cfg(target_arch = "x86_64")]
@@ -52,6 +54,12 @@ const TASKS: &[Task] = &[
         "[--tests] [TARGET]...",
         "static binaries for boards, into target/cross; --tests: what tests them there",
         cross::run,
+    ),
+    (
+        "deb",
+        "[--version VERSION] [TARGET]...",
+        "packages for Debian with the binaries for boards, into target/packages",
+        deb::run,
     ),
     (
         "distribution",

@@ -65,18 +65,18 @@ pub(super) fn get(processor: &str) -> Result<PathBuf, Failure> {
     Ok(dir)
 }
 
-/// Adds the system and nodlet to what a guest boots.
-pub(super) fn install<W: Write>(
-    cpio: &mut Cpio<W>,
-    system: &Path,
-    console: &str,
-    nodlet: &[u8],
-) -> io::Result<()> {
-    cpio.tree(system, EMPTY)?;
+/// Adds nodlet, which is in the system without its package, to what a guest boots.
+pub(super) fn install_nodlet<W: Write>(cpio: &mut Cpio<W>, nodlet: &[u8]) -> io::Result<()> {
     cpio.file("/usr/bin/nodlet", 0o755, nodlet)?;
     for (name, path) in OURS {
         cpio.file(path, 0o644, &fs::read(project().join("board/systemd").join(name))?)?;
     }
+    Ok(())
+}
+
+/// Adds the system to what a guest boots.
+pub(super) fn install<W: Write>(cpio: &mut Cpio<W>, system: &Path, console: &str) -> io::Result<()> {
+    cpio.tree(system, EMPTY)?;
     cpio.file("/etc/hostname", 0o644, b"guest\n")?;
     // Without one systemd takes this for the first boot of all, and asks.
     cpio.file("/etc/machine-id", 0o444, b"6e6f646c65740000000000000000f00d\n")?;

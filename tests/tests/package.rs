@@ -1,0 +1,219 @@
+//! The Debian package on a Debian with systemd: what `docs/packages.md` says of it. dpkg installs,
+//! upgrades, removes and purges it while pods run.
+//!
+//! `cargo xtask guest package` builds two packages and runs these, in a machine of their own.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nodlet_tests::{demo_archive, manifest};
+use serde_json::Value;
+
+const FIRST: &str = "/packages/nodlet-1.deb";
+const SECOND: &str = "/packages/nodlet-2.deb";
+
+const MANIFESTS: &str = "/etc/nodlet/manifests";
+
+/// How long something may take that is a matter of moments.
+const DEADLINE: Duration = Duration::from_secs(180);
+
+/// Runs a command to its end; what it said. Words are split at spaces.
+#[track_caller]
+fn run(line: &str) -> String {
+    let (ok, said) = try_run(line);
+    assert!(ok, "{line} failed:\n{said}\n{}", journal());
+    said
+}
+
+fn try_run(line: &str) -> (bool, String) {
+    let words: Vec<&str> = line.split(' ').collect();
+    let output = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| panic!("{line}: {error}"));
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    (output.status.success(), text.concat())
+}
+
+/// What was written last, for who reads of a failure.
+fn journal() -> String {
+    try_run("journalctl --no-pager --lines=60 --output=short-monotonic").1
+}
+
+#[track_caller]
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + DEADLINE;
+    while !is_so() {
+        assert!(Instant::now() < until, "waited in vain for {what}\n{}", journal());
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// The package, installed; purged in the end.
+struct Installed;
+
+impl Installed {
+    #[track_caller]
+    fn new() -> Installed {
+        run(&format!("dpkg --install {FIRST}"));
+        Installed
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            println!("{}", journal());
+        }
+        try_run("dpkg --purge nodlet");
+    }
+}
+
+/// A property of the service, as systemd has it now.
+fn property(name: &str) -> String {
+    run(&format!("systemctl show --property={name} --value nodlet.service")).trim().to_owned()
+}
+
+/// Puts a manifest with this name into place, and waits until its pod is ready.
+fn start_pod(name: &str, steps: &str) {
+    fs::write(format!("{MANIFESTS}/{name}.yaml"), manifest::pod(name, steps)).expect("it can be written to");
+    wait_for_pod(name);
+}
+
+fn wait_for_pod(name: &str) {
+    wait_for(&format!("{name} to be ready"), || {
+        let conditions = status(name)["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+    });
+}
+
+fn status(pod: &str) -> Value {
+    let (_, text) = try_run(&format!("nodlet get pod {pod} -o json"));
+    let object: Value = serde_json::from_str(&text).unwrap_or_default();
+    object["status"].clone()
+}
+
+/// How many lines a pod has written.
+fn count(pod: &str) -> usize {
+    run(&format!("nodlet logs {pod}")).lines().filter(|line| *line == "tick").count()
+}
+
+/// Processes whose command line has these words, but for this one.
+fn processes(words: &str) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").expect("it is mounted").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let is_it = |pid: &i32| {
+        let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).replace('\0', " ").contains(words)
+    };
+    pids.filter(is_it).collect()
+}
+
+fn version() -> String {
+    run("dpkg-query --show --showformat=${Version} nodlet")
+}
+
+#[test]
+#[ignore = "needs a Debian of its own: cargo xtask guest package"]
+fn once_installed_the_service_runs_and_members_of_the_group_use_it() {
+    let _package = Installed::new();
+    assert_eq!(version(), "1.0-1");
+    assert_eq!(property("SubState"), "running");
+    assert_eq!(property("UnitFileState"), "enabled");
+    assert_eq!(run("dpkg --verify nodlet"), "");
+    assert_eq!(run("systemd-analyze verify --man=no /usr/lib/systemd/system/nodlet.service"), "");
+
+    let socket = fs::metadata("/run/nodlet/api.sock").expect("the service is up");
+    assert_eq!(socket.permissions().mode() & 0o777, 0o660);
+    let group = run("getent group nodlet");
+    assert_eq!(group.split(':').nth(2), Some(socket.gid().to_string().as_str()), "{group}");
+    run("useradd member --groups nodlet");
+    run("useradd stranger");
+    let (member, stranger) =
+        ("runuser -u member -- nodlet get pods", "runuser -u stranger -- nodlet get pods");
+    assert!(run(member).contains("No resources found"));
+    let (ok, said) = try_run(stranger);
+    assert!(!ok && said.contains("denied"), "{said}");
+
+    // The documentation that it comes with is there and is that of this program.
+    for verb in ["", "-get", "-agent", "-port-forward"] {
+        assert!(Path::new(&format!("/usr/share/man/man1/nodlet{verb}.1.gz")).is_file(), "{verb}");
+    }
+    let complete = "source /usr/share/bash-completion/completions/nodlet\n\
+                    COMP_WORDS=(nodlet get nod); COMP_CWORD=2; _nodlet; echo ${COMPREPLY[@]}";
+    let said = Command::new("bash").args(["-c", complete]).output().expect("a Debian has bash");
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "nodes\n", "{}", String::from_utf8_lossy(&said.stderr));
+}
+
+#[test]
+#[ignore = "needs a Debian of its own: cargo xtask guest package"]
+fn a_counter_counts_on_while_the_service_is_restarted_and_the_package_upgraded() {
+    let _package = Installed::new();
+    run(&format!("nodlet image load {}", demo_archive().display()));
+    start_pod("counter", "print tick 1");
+    let counter = processes("/bin/demo print tick");
+    assert_eq!(counter.len(), 1, "{counter:?}");
+    let (mut before, mut agent) = (count("counter"), property("MainPID"));
+    let mut counts_on = |what: &str| {
+        wait_for(&format!("the pod to be ready after {what}"), || status("counter")["phase"] == "Running");
+        wait_for(&format!("another line after {what}"), || count("counter") > before);
+        assert_eq!(processes("/bin/demo print tick"), counter, "{what}");
+        assert_eq!(status("counter")["containerStatuses"][0]["restartCount"], 0, "{what}");
+        before = count("counter");
+        assert_ne!(std::mem::replace(&mut agent, property("MainPID")), property("MainPID"), "{what}");
+    };
+    run("systemctl restart nodlet");
+    counts_on("a restart");
+
+    run(&format!("dpkg --install {SECOND}"));
+    assert_eq!(version(), "1.0-2");
+    assert_eq!(property("SubState"), "running");
+    counts_on("an upgrade");
+    let executed = fs::read_link(format!("/proc/{}/exe", property("MainPID"))).expect("the agent runs");
+    assert_eq!(executed, Path::new("/usr/bin/nodlet"), "it executes the new file");
+
+    // And back; then one that somebody has stopped and disabled stays so, and its pods run on.
+    run(&format!("dpkg --install {FIRST}"));
+    counts_on("a downgrade");
+    run("systemctl disable --now nodlet");
+    run(&format!("dpkg --install {SECOND}"));
+    assert_eq!((property("ActiveState"), property("UnitFileState")), ("inactive".into(), "disabled".into()));
+    assert_eq!(processes("/bin/demo print tick"), counter);
+}
+
+#[test]
+#[ignore = "needs a Debian of its own: cargo xtask guest package"]
+fn remove_ends_pods_and_keeps_data_which_purge_removes() {
+    let _package = Installed::new();
+    run(&format!("nodlet image load {}", demo_archive().display()));
+    start_pod("web", "sleep 4711");
+    fs::write("/tmp/applied.yaml", manifest::pod("applied", "sleep 4712")).expect("/tmp can be written to");
+    run("nodlet apply -f /tmp/applied.yaml");
+    wait_for_pod("applied");
+
+    run("dpkg --remove nodlet");
+    assert_eq!(processes("demo sleep"), [0; 0]);
+    assert_eq!(processes("nodlet supervisor"), [0; 0]);
+    assert!(!Path::new("/usr/bin/nodlet").exists());
+    assert!(Path::new(MANIFESTS).join("web.yaml").is_file(), "what the administrator wrote stays");
+    assert!(Path::new("/var/lib/nodlet/images").is_dir());
+    let links = fs::read_dir("/sys/class/net").expect("it is mounted").flatten();
+    let ours = links.filter(|link| link.file_name().to_string_lossy().starts_with("nl"));
+    assert_eq!(ours.count(), 0, "a link of a pod is left");
+
+    // Installed again it goes on with what is there.
+    run(&format!("dpkg --install {SECOND}"));
+    wait_for_pod("web");
+    wait_for_pod("applied");
+
+    run("dpkg --purge nodlet");
+    assert_eq!(processes("demo sleep"), [0; 0]);
+    for path in ["/etc/nodlet", "/var/lib/nodlet", "/var/log/pods", "/var/log/containers", "/run/nodlet"] {
+        assert!(!Path::new(path).exists(), "{path} is left");
+    }
+    assert!(run("getent group nodlet").starts_with("nodlet:"), "files may belong to it");
+    assert!(!try_run("systemctl cat nodlet.service").0);
+    assert_eq!(try_run("systemctl is-enabled nodlet.service").1.trim(), "not-found");
+}
