@@ -1,0 +1,74 @@
+SUMMARY = "Kubernetes Pods on boards too small for Kubernetes"
+DESCRIPTION = "One program is kubelet, container runtime, pod supervisor and command line. It needs no network, no registry and no clock."
+LICENSE = "Apache-2.0"
+LIC_FILES_CHKSUM = "file://LICENSE;md5=3b83ef96387f14655fc854ddc3c6bd57"
+PV = "0.1.0"
+
+# Crates with the checksums of Cargo.lock, which cargo verifies again. Those without a source are
+# nodlet's own and lie in the checkout.
+python () {
+    import re
+
+    lock = os.path.join(d.getVar('NODLET_SOURCE'), 'Cargo.lock')
+    bb.parse.mark_dependency(d, lock)
+    with open(lock) as file:
+        packages = file.read().split('[[package]]')[1:]
+    for package in packages:
+        field = dict(re.findall(r'^(\w+) = "(.*)"$', package, re.MULTILINE))
+        if 'source' not in field:
+            continue
+        crate = '%s-%s' % (field['name'], field['version'])
+        d.appendVar('SRC_URI', ' crate://crates.io/%s/%s' % (field['name'], field['version']))
+        d.setVarFlag('SRC_URI', crate + '.sha256sum', field['checksum'])
+}
+
+SRC_URI = ""
+
+inherit cargo systemd update-rc.d useradd externalsrc
+
+EXTERNALSRC = "${NODLET_SOURCE}"
+EXTERNALSRC_BUILD = "${WORKDIR}/build"
+# Nothing is written into the checkout.
+EXTERNALSRC_SYMLINKS = ""
+
+# --frozen is --locked and --offline.
+CARGO_BUILD_FLAGS += "--package nodlet"
+
+# libcontainer as it is published does not compile for 32-bit processors with musl. The crate in
+# the vendored directory is patched, and its checksums of single files are dropped.
+do_configure:append:class-target () {
+	crate=${CARGO_VENDORING_DIRECTORY}/libcontainer-0.7.0
+	if [ "${SITEINFO_BITS}" = 32 ] && [ "${TCLIBC}" = musl ] && [ ! -e $crate/.nodlet-patched ]; then
+		patch -d $crate -p1 < ${S}/xtask/patches/libcontainer-0.7.0.patch
+		sed -i 's/"files": *{[^}]*}/"files":{}/' $crate/.cargo-checksum.json
+		touch $crate/.nodlet-patched
+	fi
+}
+
+do_install () {
+	install -D -m 0755 ${B}/target/${CARGO_TARGET_SUBDIR}/nodlet ${D}${bindir}/nodlet
+}
+
+do_install:append:class-target () {
+	install -d ${D}${sysconfdir}/nodlet/manifests
+	if ${@bb.utils.contains('DISTRO_FEATURES', 'systemd', 'true', 'false', d)}; then
+		install -D -m 0644 ${S}/board/systemd/nodlet.service ${D}${systemd_system_unitdir}/nodlet.service
+		install -D -m 0644 ${S}/board/systemd/05-nodlet.network ${D}${nonarch_libdir}/systemd/network/05-nodlet.network
+		install -D -m 0644 ${S}/board/systemd/80-nodlet-networkmanager.conf ${D}${nonarch_libdir}/NetworkManager/conf.d/80-nodlet.conf
+	else
+		install -D -m 0755 ${S}/board/packages/sysvinit/nodlet ${D}${INIT_D_DIR}/nodlet
+	fi
+}
+
+SYSTEMD_SERVICE:${PN} = "nodlet.service"
+INITSCRIPT_NAME = "nodlet"
+INITSCRIPT_PARAMS = "defaults 90 10"
+
+# Its members may use the API.
+USERADD_PACKAGES = "${PN}"
+GROUPADD_PARAM:${PN} = "--system nodlet"
+
+FILES:${PN} += "${systemd_system_unitdir} ${nonarch_libdir}/systemd ${nonarch_libdir}/NetworkManager ${sysconfdir}/nodlet"
+
+# What nodlet-image.bbclass loads images with.
+BBCLASSEXTEND = "native"
