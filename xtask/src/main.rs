@@ -31,6 +31,7 @@ mod musl;
 mod patched;
 mod profile;
 mod programs;
+mod recipes;
 mod schema;
 mod setup;
 mod sizes;
@@ -60,6 +61,12 @@ const TASKS: &[Task] = &[
         "[--version VERSION] [TARGET]...",
         "packages for Debian with the binaries for boards, into target/packages",
         deb::run,
+    ),
+    (
+        "recipes",
+        "[yocto] [buildroot]",
+        "what the Yocto layer and the Buildroot tree do, without either of them",
+        recipes::run,
     ),
     (
         "distribution",

@@ -1,0 +1,177 @@
+//! `cargo xtask recipes`: what the Yocto layer and the Buildroot tree in `board/packages` do, as far
+//! as it can be done without OpenEmbedded-Core and without Buildroot, which no package registry has.
+//!
+//! The layer is parsed by BitBake itself, whose fetcher checks and unpacks the crates; the tree is
+//! read by GNU make, with `xtask/recipes/buildroot.mk` in the place of Buildroot. Both then build
+//! nodlet from their crates alone with an empty `CARGO_HOME`, for this machine, and bake an image
+//! for arm64. Optimisation is off: it is not what is tried.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nodlet_tests::image::Image;
+
+use crate::{Failure, Outcome, plain_cargo, project, run as run_command, usage, work};
+
+/// The package of Python that has BitBake's modules.
+const BITBAKE: &str = "bitbake-setup==2.19.0";
+
+pub(crate) fn run(arguments: &[String]) -> Outcome {
+    let all = ["yocto".to_owned(), "buildroot".to_owned()];
+    let wanted = if arguments.is_empty() { &all } else { arguments };
+    if let Some(other) = wanted.iter().find(|word| !all.contains(word)) {
+        return Err(Failure(format!(
+            "there are recipes for yocto and buildroot, none for {other:?}; {}",
+            usage("recipes")
+        )));
+    }
+    for word in wanted {
+        match word.as_str() {
+            "yocto" => yocto()?,
+            _ => buildroot()?,
+        }
+    }
+    Ok(())
+}
+
+/// A new directory below `.work/recipes`, with an image for arm64 and a manifest to bake in.
+fn scratch(name: &str) -> Result<PathBuf, Failure> {
+    let directory = work("recipes")?.join(name);
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory)?;
+    let image = Image::new("localhost/app:1").architecture("arm64").directory("bin", 0o755).file(
+        "bin/app",
+        0o755,
+        b"not for this machine",
+    );
+    image.write_oci_archive(&directory.join("image.tar"))?;
+    fs::copy(project().join("examples/web.yaml"), directory.join("pod.yaml"))?;
+    Ok(directory)
+}
+
+/// Sets what builds quickly, whoever calls cargo.
+fn quickly(command: &mut Command) -> &mut Command {
+    for ours in
+        ["CARGO_BUILD_TARGET", "RUSTC_BOOTSTRAP", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR"]
+    {
+        command.env_remove(ours);
+    }
+    command.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
+    command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+}
+
+fn yocto() -> Outcome {
+    let directory = scratch("yocto")?;
+    let bitbake = work("bitbake")?;
+    if !bitbake.join("bb").is_dir() {
+        run_command(
+            Command::new("python3")
+                .args(["-m", "pip", "download", "--quiet", "--no-deps", "--dest"])
+                .arg(&bitbake)
+                .arg(BITBAKE),
+        )?;
+        let wheel = crate::debian::only(&bitbake, "bitbake_setup")?;
+        run_command(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(&bitbake))?;
+    }
+    // BitBake takes the .crate files from here and checks them itself.
+    run_command(plain_cargo().args(["fetch", "--locked"]))?;
+    let layer = project().join("board/packages/yocto/meta-nodlet");
+    let script = project().join("xtask/recipes/bitbake.py");
+    run_command(
+        Command::new("python3").arg(script).arg(&bitbake).arg(layer).arg(&directory).arg(crate_files()?),
+    )?;
+
+    let sh = |name: &str| -> Outcome {
+        let mut shell = Command::new("sh");
+        shell.arg("-e").arg(directory.join(format!("{name}.sh")));
+        let path = std::env::var("PATH").unwrap_or_default();
+        shell.env("PATH", format!("{}:{path}", directory.join("image/usr/bin").display()));
+        run_command(&mut shell)
+    };
+    // As cargo_common.bbclass writes it. nodlet's own .cargo/config.toml does not apply: the build
+    // runs beside the source.
+    let home = directory.join("cargo_home");
+    fs::write(
+        home.join("config.toml"),
+        format!(
+            "[source.bitbake]\ndirectory = {:?}\n[source.crates-io]\nreplace-with = \"bitbake\"\n\
+             [build]\ntarget-dir = {:?}\n",
+            home.join("bitbake"),
+            directory.join("build/target")
+        ),
+    )?;
+    fs::create_dir_all(directory.join("build"))?;
+    // The shell function that the recipe adds to calls one of the class.
+    let configure =
+        fs::read_to_string(directory.join("do_configure.sh"))?.replace("cargo_do_configure\n", "\n");
+    fs::write(directory.join("do_configure.sh"), configure)?;
+    sh("do_configure")?;
+    let mut cargo = plain_cargo();
+    cargo.current_dir(directory.join("build")).args([
+        "build",
+        "--frozen",
+        "--release",
+        "--package",
+        "nodlet",
+    ]);
+    cargo.arg(format!("--manifest-path={}", project().join("Cargo.toml").display()));
+    run_command(quickly(&mut cargo).env("CARGO_HOME", &home))?;
+    sh("do_install")?;
+    fs::create_dir_all(directory.join("rootfs"))?;
+    sh("nodlet_bake")?;
+    expect(
+        &directory,
+        &[
+            "image/usr/bin/nodlet",
+            "image/usr/lib/systemd/system/nodlet.service",
+            "image/etc/nodlet/manifests",
+        ],
+    )?;
+    expect(&directory.join("rootfs"), BAKED)
+}
+
+/// Where cargo keeps what it has fetched.
+fn crate_files() -> Result<PathBuf, Failure> {
+    let home = match std::env::var_os("CARGO_HOME") {
+        Some(home) => PathBuf::from(home),
+        None => Path::new(&std::env::var_os("HOME").ok_or("HOME is not set")?).join(".cargo"),
+    };
+    crate::debian::only(&home.join("registry/cache"), "")
+}
+
+fn buildroot() -> Outcome {
+    let directory = scratch("buildroot")?;
+    let quoted = |name: &str| format!("\"{}\"", directory.join(name).display());
+    let make = |targets: &[&str]| -> Outcome {
+        let mut make = Command::new("make");
+        make.arg("--no-print-directory").arg("-f").arg(project().join("xtask/recipes/buildroot.mk"));
+        make.arg(format!("O={}", directory.display()));
+        make.arg(format!(
+            "BR2_EXTERNAL_NODLET_PATH={}",
+            project().join("board/packages/buildroot").display()
+        ));
+        make.arg(format!("RUSTC_TARGET_NAME={}-unknown-linux-gnu", std::env::consts::ARCH));
+        make.args(["BR2_aarch64=y", "INIT=SYSV"]);
+        make.arg(format!("BR2_PACKAGE_NODLET_IMAGES={}", quoted("image.tar")));
+        make.arg(format!("BR2_PACKAGE_NODLET_MANIFESTS={}", quoted("pod.yaml")));
+        run_command(quickly(&mut make).args(targets))
+    };
+    make(&["show"])?;
+    make(&["nodlet-download"])?;
+    make(&["nodlet-build", "nodlet-install"])?;
+    make(&["host-nodlet-build", "host-nodlet-install"])?;
+    make(&["target-finalize"])?;
+    let target = directory.join("target");
+    expect(&target, &["usr/bin/nodlet", "etc/init.d/S80nodlet", "etc/nodlet/manifests"])?;
+    expect(&target, BAKED)
+}
+
+const BAKED: &[&str] = &["usr/lib/nodlet/images/index.json", "usr/lib/nodlet/manifests/pod.yaml"];
+
+fn expect(root: &Path, paths: &[&str]) -> Outcome {
+    match paths.iter().find(|path| !root.join(path).exists()) {
+        None => Ok(()),
+        Some(path) => Err(Failure(format!("{} was not installed", root.join(path).display()))),
+    }
+}
