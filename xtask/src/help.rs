@@ -158,22 +158,23 @@ fn flags(lines: &[&str]) -> Result<Vec<Flag>, Failure> {
             continue;
         }
         let (mut head, text) = line.split_once("  ").unwrap_or((line, ""));
-        let mut flag = Flag { text: text.trim().to_owned(), ..Flag::default() };
-        while head.starts_with('-') {
+        let mut flag = Flag::default();
+        loop {
             let (name, rest) = head.split_once(' ').unwrap_or((head, ""));
-            let (name, another) = name.strip_suffix(',').map_or((name, false), |name| (name, true));
-            // `--wait=false` is a switch which is on without it.
-            flag.names.push(name.split('=').next().unwrap_or(name).to_owned());
             head = rest;
-            if !another {
-                flag.value = rest.to_owned();
+            // `--wait=false` is a switch which is on without it.
+            let is_last = !name.ends_with(',');
+            let name = name.trim_end_matches(',');
+            flag.names.push(name.split('=').next().unwrap_or(name).to_owned());
+            if is_last || !head.starts_with('-') {
                 break;
             }
         }
-        // `--root DIR where` would be a flag with two values.
-        if flag.value.contains(' ') {
-            return Err(Failure(format!("{line:?}: two spaces separate a flag from its text")));
-        }
+        // One that is too long for the column has a single space before its text.
+        let (value, more) = head.split_once(' ').unwrap_or((head, ""));
+        flag.value = value.to_owned();
+        flag.text = if more.is_empty() { text.trim().to_owned() } else { format!("{more} {text}") };
+        flag.text.truncate(flag.text.trim_end().len());
         flags.push(flag);
     }
     Ok(flags)
@@ -364,7 +365,8 @@ mod tests {
         assert_eq!(flag(2), ("--wait".into(), "", "do not wait"));
         assert_eq!(flag(3), ("--two --names".into(), "A=B", "on the next lines: [1]"));
         assert_eq!((flags[0].long(), flags[3].long()), (Some("filename"), Some("two")));
-        assert!(super::flags(&["  --root DIR one space"]).is_err());
+        let long = super::flags(&["      --field-selector FIELDS only with  these fields"]).unwrap();
+        assert_eq!((long[0].value.as_str(), long[0].text.as_str()), ("FIELDS", "only with these fields"));
         assert!(super::flags(&["  a text of nothing"]).is_err());
     }
 
