@@ -166,14 +166,14 @@ pub(crate) fn zsh(help: &Help) -> String {
         let arguments = match argument(verb) {
             Argument::Types(words) => {
                 format!(
-                    " \\\n        '1:type:({})' \\\n        '*:name:_nodlet_names $line[1]'",
+                    " \\\n        '1:type:({})' \\\n        '*:name: _nodlet_names $line[1]'",
                     words.join(" ")
                 )
             }
             Argument::WordThenFiles(words) => {
                 format!(" \\\n        '1:command:({})' \\\n        '*:file:_files'", words.join(" "))
             }
-            Argument::Pod => " \\\n        '1:pod:_nodlet_names pods'".to_owned(),
+            Argument::Pod => " \\\n        '1:pod: _nodlet_names pods'".to_owned(),
             Argument::None => String::new(),
         };
         text.push_str(&arguments);
@@ -182,14 +182,15 @@ pub(crate) fn zsh(help: &Help) -> String {
     text + ZSH_TAIL
 }
 
+/// A space before the name of a function: it is called with its own arguments alone.
 const ZSH_HEAD: &str = r#"#compdef nodlet
 # zsh completion of nodlet, made from the help texts of its verbs.
 
 # Names of objects of a type, from the agent.
 _nodlet_names() {
     local -a names scope
-    (( ${+opt_args[--namespace]} )) && scope=(-n ${opt_args[--namespace]})
-    (( ${+opt_args[-n]} )) && scope=(-n ${opt_args[-n]})
+    [[ -n ${opt_args[--namespace]} ]] && scope=(-n ${opt_args[--namespace]})
+    [[ -n ${opt_args[-n]} ]] && scope=(-n ${opt_args[-n]})
     names=(${${(f)"$(_call_program names nodlet get $1 $scope -o name 2>/dev/null)"}##*/})
     compadd -a names
 }
@@ -220,7 +221,7 @@ fn zsh_flag(flag: &Flag) -> String {
     let action = match flag.values() {
         _ if flag.value.is_empty() => String::new(),
         Values::Files => ":file:_files".to_owned(),
-        Values::Namespaces => ":namespace:_nodlet_names namespaces".to_owned(),
+        Values::Namespaces => ":namespace: _nodlet_names namespaces".to_owned(),
         Values::OneOf(words) => format!(":value:({})", words.join(" ")),
         Values::Unknown => ":value: ".to_owned(),
     };
@@ -253,7 +254,11 @@ pub(crate) fn fish(help: &Help) -> String {
                 words.join(" ")
             )),
             Argument::WordThenFiles(words) => {
-                text.push_str(&format!("complete -c nodlet {condition} -F -a '{}'\n", words.join(" ")))
+                let words = words.join(" ");
+                let seen = format!("'__nodlet_verb {}; and __fish_seen_subcommand_from {words}'", verb.name);
+                let not_seen = seen.replace("; and ", "; and not ");
+                text.push_str(&format!("complete -c nodlet -n {not_seen} -a '{words}'\n"));
+                text.push_str(&format!("complete -c nodlet -n {seen} -F\n"));
             }
             Argument::Pod => {
                 text.push_str(&format!("complete -c nodlet {condition} -a '(__nodlet_names pods)'\n"))
@@ -307,7 +312,8 @@ function __nodlet_names
     set -l words (commandline -opc)
     set -l scope
     for index in (seq 2 (count $words))
-        contains -- $words[$index] -n --namespace --root
+        test $index -lt (count $words)
+        and contains -- $words[$index] -n --namespace --root
         and set -a scope $words[$index] $words[(math $index + 1)]
     end
     nodlet get $argv[1] $scope -o name 2>/dev/null | string replace -r '.*/' ''
@@ -402,7 +408,7 @@ mod tests {
         assert!(text.contains("\n        'get:Show pods'\n"), "{text}");
         assert!(
             text.contains(
-                "'(-n --namespace)'{-n,--namespace}'[of this one]:namespace:_nodlet_names namespaces'"
+                "'(-n --namespace)'{-n,--namespace}'[of this one]:namespace: _nodlet_names namespaces'"
             ),
             "{text}"
         );
