@@ -31,7 +31,10 @@ fn run(line: &str) -> String {
 
 fn try_run(line: &str) -> (bool, String) {
     let words: Vec<&str> = line.split(' ').collect();
-    let output = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output();
+    let mut command = Command::new(words[0]);
+    // As an administrator has it: dpkg needs programs of sbin.
+    command.args(&words[1..]).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
+    let output = command.output();
     let output = output.unwrap_or_else(|error| panic!("{line}: {error}"));
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     (output.status.success(), text.concat())
