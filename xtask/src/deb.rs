@@ -339,7 +339,8 @@ impl Files {
             field.copy_from_slice(name.as_bytes());
             header.set_username("root")?;
             header.set_groupname("root")?;
-            (header.set_uid(0), header.set_gid(0));
+            header.set_uid(0);
+            header.set_gid(0);
             header.set_mode(*mode);
             header.set_mtime(time.seconds);
             let kind = if bytes.is_some() { tar::EntryType::Regular } else { tar::EntryType::Directory };
