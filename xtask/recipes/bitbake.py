@@ -45,7 +45,7 @@ VARIABLES = {
     'D': '${WORKDIR}/image', 'IMAGE_ROOTFS': '${WORKDIR}/rootfs', 'PN': 'nodlet', 'BPN': 'nodlet',
     'bindir': '/usr/bin', 'sysconfdir': '/etc', 'nonarch_libdir': '/usr/lib',
     'systemd_system_unitdir': '/usr/lib/systemd/system', 'INIT_D_DIR': '/etc/init.d',
-    'CARGO_TARGET_SUBDIR': 'release', 'CARGO_VENDORING_DIRECTORY': '${WORKDIR}/cargo_home/bitbake',
+    'CARGO_TARGET_SUBDIR': os.uname().machine + '-unknown-linux-gnu/release', 'CARGO_VENDORING_DIRECTORY': '${WORKDIR}/cargo_home/bitbake',
     'SITEINFO_BITS': '64', 'TCLIBC': 'glibc', 'PATH': os.environ['PATH'], 'BB_NO_NETWORK': '1',
 }
 

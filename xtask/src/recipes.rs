@@ -116,7 +116,8 @@ fn yocto() -> Outcome {
         "nodlet",
     ]);
     cargo.arg(format!("--manifest-path={}", project().join("Cargo.toml").display()));
-    run_command(quickly(&mut cargo).env("CARGO_HOME", &home))?;
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    run_command(quickly(&mut cargo).env("CARGO_HOME", &home).env("CARGO_BUILD_TARGET", target))?;
     sh("do_install")?;
     fs::create_dir_all(directory.join("rootfs"))?;
     sh("nodlet_bake")?;
