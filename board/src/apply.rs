@@ -45,7 +45,7 @@ Flags:
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let apply = Apply::parse(&mut context, &mut parser)?;
     let (objects, failures) = files::read(&apply.files, apply.validation)?;
-    let client = Client::new(&context.root);
+    let client = Client::new(&context)?;
     let mut code = ExitCode::SUCCESS;
     for failure in failures {
         eprintln!("{failure}");

@@ -9,6 +9,9 @@ use crate::Failure;
 /// Where a verb acts.
 pub(crate) struct Context {
     pub(crate) root: PathBuf,
+    root_given: bool,
+    /// `--board`: over there, by ssh.
+    pub(crate) board: Option<String>,
     /// `-n`, `default` if it was not given.
     pub(crate) namespace: String,
     namespace_given: bool,
@@ -21,6 +24,8 @@ impl Context {
         let root = std::env::var_os("NODLET_ROOT").filter(|root| !root.is_empty());
         Context {
             root: root.map_or_else(|| "/".into(), PathBuf::from),
+            root_given: false,
+            board: std::env::var("NODLET_BOARD").ok().filter(|board| !board.is_empty()),
             namespace: "default".into(),
             namespace_given: false,
             verb: "",
@@ -31,7 +36,11 @@ impl Context {
     /// An option that every verb has; another one is refused by its name.
     pub(crate) fn global(&mut self, flag: &Flag, parser: &mut Parser) -> Result<(), Failure> {
         match flag {
-            Flag::Long(name) if name == "root" => self.root = parser.value()?.into(),
+            Flag::Long(name) if name == "root" => {
+                self.root = parser.value()?.into();
+                self.root_given = true;
+            }
+            Flag::Long(name) if name == "board" => self.board = Some(parser.value()?.string()?),
             Flag::Short('h') => return Err(Failure::help()),
             Flag::Long(name) if name == "help" => return Err(Failure::help()),
             Flag::Short(_) | Flag::Long(_) => {
@@ -43,6 +52,11 @@ impl Context {
             }
         }
         Ok(())
+    }
+
+    /// `--root`, which is the board's where one is named: `NODLET_ROOT` is this machine's.
+    pub(crate) fn root_given(&self) -> Option<&std::path::Path> {
+        self.root_given.then_some(&*self.root)
     }
 
     /// As [`Context::global`], with `-n NAMESPACE`.

@@ -61,7 +61,7 @@ pub(crate) struct Attach {
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let attach = Attach::parse(&mut context, &mut parser)?;
-    let client = Client::new(&context.root);
+    let client = Client::new(&context)?;
     to(&context, &client, &attach)
 }
 

@@ -8,22 +8,42 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
+use crate::arguments::Context;
+use crate::remote::Remote;
 use crate::{Failure, Outcome};
 
 /// Bytes of a response's head that are read.
 const HEAD_BYTES: u64 = 64 * 1024;
 
-/// The agent of one root.
+/// The agent of one root, here or on a board.
 pub(crate) struct Client {
     root: PathBuf,
+    remote: Option<Remote>,
 }
 
 impl Client {
-    pub(crate) fn new(root: &std::path::Path) -> Self {
-        Client { root: root.into() }
+    pub(crate) fn new(context: &Context) -> Result<Self, Failure> {
+        let remote = context.board.as_deref().map(|board| Remote::new(board, context.root_given()));
+        Ok(Client { remote: remote.transpose()?, ..Client::local(&context.root) })
+    }
+
+    /// On this machine, whatever was said of a board.
+    pub(crate) fn local(root: &std::path::Path) -> Self {
+        Client { root: root.into(), remote: None }
+    }
+
+    /// What it means that nothing came back on a connection.
+    pub(crate) fn lost(&self, error: &io::Error) -> Failure {
+        match &self.remote {
+            Some(remote) => remote.lost(error),
+            None => Failure::disconnected(format!("the connection to the agent was lost: {error}")),
+        }
     }
 
     pub(crate) fn connect(&self) -> Result<UnixStream, Failure> {
+        if let Some(remote) = &self.remote {
+            return remote.connect();
+        }
         let path = nodlet_runtime::api::socket_path(&self.root);
         UnixStream::connect(&path).map_err(|error| {
             let root = self.root.display().to_string();
@@ -96,9 +116,7 @@ impl Client {
         let response = Response::read(stream);
         match (response, sent) {
             (Ok(response), _) => Ok(response),
-            (Err(error), Ok(())) | (Err(_), Err(error)) => {
-                Err(Failure::disconnected(format!("the connection to the agent was lost: {error}")))
-            }
+            (Err(error), Ok(())) | (Err(_), Err(error)) => Err(self.lost(&error)),
         }
     }
 

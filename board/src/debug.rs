@@ -65,7 +65,7 @@ struct Debug {
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let debug = Debug::parse(&mut context, &mut parser)?;
-    let client = Client::new(&context.root);
+    let client = Client::new(&context)?;
     if let Some(target) = &debug.target {
         println!("Targeting container {target:?}.");
     }

@@ -97,7 +97,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     if delete.grace == Some(0) {
         eprintln!("{WARNING}");
     }
-    let client = Client::new(&context.root);
+    let client = Client::new(&context)?;
     let named = delete.named(&context, &client)?;
     let (mut going, mut code) = (Vec::new(), ExitCode::SUCCESS);
     for named in &named {

@@ -64,7 +64,7 @@ struct Describe {
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let describe = Describe::parse(&mut context, &mut parser)?;
-    let client = Client::new(&context.root);
+    let client = Client::new(&context)?;
     let mut out = std::io::stdout().lock();
     let Found { objects, missing, by_prefix } = describe.find(&context, &client)?;
     let all = objects.len() + missing.len();

@@ -64,7 +64,7 @@ struct Events {
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let events = Events::parse(&mut context, &mut parser)?;
-    let client = Client::new(&context.root);
+    let client = Client::new(&context)?;
     let mut out = std::io::stdout().lock();
     let collection = match events.all_namespaces {
         true => "/api/v1/events".to_owned(),

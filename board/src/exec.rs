@@ -50,7 +50,7 @@ struct Exec {
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let mut exec = Exec::parse(&mut context, &mut parser)?;
-    let client = Client::new(&context.root);
+    let client = Client::new(&context)?;
     if exec.container.is_none() {
         exec.container = containers::default(&context, &client, &exec.pod)?;
     }

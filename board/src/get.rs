@@ -88,7 +88,7 @@ struct Get {
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let get = Get::parse(&mut context, &mut parser)?;
-    let client = Client::new(&context.root);
+    let client = Client::new(&context)?;
     let mut out = std::io::stdout().lock();
     match get.format {
         Format::Table | Format::Wide => get.tables(&context, &client, &mut out),

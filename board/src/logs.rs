@@ -40,7 +40,7 @@ Flags:
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let logs = Logs::parse(&mut context, &mut parser)?;
-    let client = Client::new(&context.root);
+    let client = Client::new(&context)?;
     let container = match &logs.container {
         Some(container) => Some(container.clone()),
         None => containers::default(&context, &client, &logs.pod)?,

@@ -29,6 +29,7 @@ mod logs;
 mod output;
 mod port_forward;
 mod power;
+mod remote;
 mod ring;
 mod safe_mode;
 mod session;
@@ -75,6 +76,7 @@ const VERBS: &[Verb] = &[
     ring::VERB,
     doctor::VERB,
     version::VERB,
+    remote::VERB,
 ];
 
 fn main() -> ExitCode {
@@ -116,6 +118,9 @@ fn run() -> Outcome {
                 context.help = verb.help;
                 if verb.name != agent::VERB.name {
                     die_with_a_broken_pipe();
+                }
+                if let Some(outcome) = remote::take_over(verb.name, &context, &mut parser) {
+                    return outcome;
                 }
                 return match (verb.run)(context, parser) {
                     Err(failure) if failure.is_help() => {
@@ -175,12 +180,15 @@ fn help(mut parser: lexopt::Parser) -> Outcome {
         println!("{}", verb.help.trim_end());
         return Ok(ExitCode::SUCCESS);
     }
-    println!("nodlet runs Kubernetes Pods on small boards.\n\nUsage: nodlet [--root DIR] VERB\n\nVerbs:");
+    println!(
+        "nodlet runs Kubernetes Pods on small boards.\n\nUsage: nodlet [--board [USER@]BOARD[:PORT]] [--root DIR] VERB\n\nVerbs:"
+    );
     for verb in VERBS.iter().filter(|verb| !verb.summary.is_empty()) {
         println!("  {:<12} {}", verb.name, verb.summary);
     }
     println!(
-        "\nOptions:\n  --root DIR   where all of nodlet's files are, instead of / (or $NODLET_ROOT)\n\n\
+        "\nOptions:\n  --board [USER@]BOARD[:PORT]   on this board, over ssh (or $NODLET_BOARD)\n  \
+         --root DIR                    where all of nodlet's files are, instead of / (or $NODLET_ROOT)\n\n\
          `nodlet VERB --help` says more of a verb. kubectl works too: the agent speaks Kubernetes' API."
     );
     Ok(ExitCode::SUCCESS)

@@ -62,7 +62,7 @@ struct PortForward {
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let asked = PortForward::parse(&mut context, &mut parser)?;
-    let client = Client::new(&context.root);
+    let client = Client::new(&context)?;
     let path = format!("/api/v1/namespaces/{}/pods/{}", encode(&context.namespace), encode(&asked.pod));
     let object = client.json("GET", &path, None)?;
     let phase = object["status"]["phase"].as_str().unwrap_or("Unknown");

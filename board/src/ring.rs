@@ -51,7 +51,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
             "unable to match a printer suitable for the output format {format:?}, allowed formats are: json"
         )));
     }
-    let client = Client::new(&context.root);
+    let client = Client::new(&context)?;
     let nodes = client.json("GET", "/api/v1/nodes", None)?;
     let node = nodes["items"][0]["metadata"]["name"].as_str().unwrap_or_default();
     let target = format!("/api/v1/nodes/{}/proxy/debug/ring?follow={follow}&output={format}", encode(node));

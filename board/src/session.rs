@@ -63,8 +63,9 @@ pub(crate) fn connect(
              sec-websocket-version: 13\r\nsec-websocket-key: {KEY}\r\nsec-websocket-protocol: {}\r\n\r\n",
         target, protocol
     );
-    stream.write_all(request.as_bytes()).map_err(Failure::disconnected)?;
-    let mut response = Response::read(stream).map_err(Failure::disconnected)?;
+    let lost = |error| client.lost(&error);
+    stream.write_all(request.as_bytes()).map_err(lost)?;
+    let mut response = Response::read(stream).map_err(lost)?;
     if response.code != 101 {
         let mut text = String::new();
         let _ = response.body.read_to_string(&mut text);

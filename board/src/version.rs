@@ -49,7 +49,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     // Without an agent there is still this program, whose version may be why somebody asks.
     let server = match client_only {
         true => None,
-        false => match Client::new(&context.root).json("GET", "/version", None) {
+        false => match Client::new(&context)?.json("GET", "/version", None) {
             Ok(server) => Some(server),
             Err(failure) if failure.is_disconnected() => {
                 eprintln!("{}", failure.to_string().replacen("error: ", "", 1));
