@@ -102,30 +102,54 @@ impl Apply {
     /// Sends one, and says what it did.
     fn object(&self, context: &Context, client: &Client, object: &Object) -> Result<String, Failure> {
         let namespace = context.namespace_of(&object.value)?;
-        let (collection, kind) = object.collection(&namespace);
-        let how = match self.validation {
-            Validation::Strict => "Strict",
-            Validation::Warn => "Warn",
-            Validation::Ignore => "Ignore",
-        };
-        let dry_run = if self.dry_run { "&dryRun=All" } else { "" };
-        let query = format!("fieldManager=nodlet-apply&fieldValidation={how}{dry_run}");
-        let (method, target) = match object.name() {
-            Some(name) => ("PUT", format!("{collection}/{}?force=true&{query}", encode(name))),
-            None => ("POST", format!("{collection}?{query}")),
-        };
-        let response = client.request(method, &target, "application/json", Some(&object.value))?;
-        let did = response.header("nodlet-applied").unwrap_or("created").to_owned();
-        response.print_warnings();
-        let object = response.json()?;
-        let name = object["metadata"]["name"].as_str().unwrap_or("");
+        let applied = send(client, object, &namespace, self.validation, self.dry_run)?;
+        for warning in &applied.warnings {
+            eprintln!("Warning: {warning}");
+        }
         let note = if self.dry_run { " (server dry run)" } else { "" };
-        Ok(format!("{kind}/{name} {did}{note}"))
+        Ok(format!("{}{note}", applied.did))
     }
 }
 
+/// What an agent made of an object.
+pub(crate) struct Applied {
+    /// `pod/web configured`
+    pub(crate) did: String,
+    pub(crate) warnings: Vec<String>,
+    /// As it is now.
+    pub(crate) object: serde_json::Value,
+}
+
+/// Has the agent apply an object.
+pub(crate) fn send(
+    client: &Client,
+    object: &Object,
+    namespace: &str,
+    validation: Validation,
+    dry_run: bool,
+) -> Result<Applied, Failure> {
+    let (collection, kind) = object.collection(namespace);
+    let how = match validation {
+        Validation::Strict => "Strict",
+        Validation::Warn => "Warn",
+        Validation::Ignore => "Ignore",
+    };
+    let dry_run = if dry_run { "&dryRun=All" } else { "" };
+    let query = format!("fieldManager=nodlet-apply&fieldValidation={how}{dry_run}");
+    let (method, target) = match object.name() {
+        Some(name) => ("PUT", format!("{collection}/{}?force=true&{query}", encode(name))),
+        None => ("POST", format!("{collection}?{query}")),
+    };
+    let response = client.request(method, &target, "application/json", Some(&object.value))?;
+    let did = response.header("nodlet-applied").unwrap_or("created").to_owned();
+    let warnings = response.warnings();
+    let object = response.json()?;
+    let name = object["metadata"]["name"].as_str().unwrap_or("");
+    Ok(Applied { did: format!("{kind}/{name} {did}"), warnings, object })
+}
+
 /// kubectl's `--dry-run=server`; there is nobody but the server to ask.
-fn dry_run(parser: &mut Parser) -> Result<bool, Failure> {
+pub(crate) fn dry_run(parser: &mut Parser) -> Result<bool, Failure> {
     match parser.optional_value() {
         None => Ok(true),
         Some(value) => match value.to_string_lossy().as_ref() {
@@ -138,7 +162,7 @@ fn dry_run(parser: &mut Parser) -> Result<bool, Failure> {
     }
 }
 
-fn validation(parser: &mut Parser) -> Result<Validation, Failure> {
+pub(crate) fn validation(parser: &mut Parser) -> Result<Validation, Failure> {
     match parser.value()?.string()?.as_str() {
         "strict" | "true" => Ok(Validation::Strict),
         "warn" => Ok(Validation::Warn),

@@ -265,11 +265,9 @@ impl Response {
         self.headers.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// What the agent wants its user to know, as kubectl prints it.
-    pub(crate) fn print_warnings(&self) {
-        for warning in self.all("warning") {
-            eprintln!("Warning: {}", unquote(warning));
-        }
+    /// What the agent wants its user to know.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.all("warning").map(unquote).collect()
     }
 
     pub(crate) fn json(mut self) -> Result<Value, Failure> {

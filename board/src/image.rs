@@ -90,16 +90,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 }
 
 fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> Outcome {
-    // What is loaded has the same modes whoever loads it, as it has the same bytes.
-    umask(Mode::S_IWGRP | Mode::S_IWOTH);
-    // A cgroup would count a store in memory as memory of the process, and end it for that.
-    let cgroup = if store.is_in_memory() { None } else { memory_cgroup(root) };
-    options.unpacker = Some(Unpacker {
-        program: "/proc/self/exe".into(),
-        arguments: vec![UNPACK.into()],
-        memory: UNPACK_MEMORY,
-        cgroups: cgroup.iter().map(UnpackerCgroup::procs).collect(),
-    });
+    let cgroup = confine(root, store, &mut options);
     let mut progress = Shown { terminal: std::io::stderr().is_terminal(), hundredth: 0 };
     let loaded = if source == "-" {
         if std::io::stdin().is_terminal() {
@@ -128,6 +119,21 @@ fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> O
     Ok(ExitCode::SUCCESS)
 }
 
+/// Has the archives of a load read by a process that can do nothing else; the cgroup is to be kept until then.
+pub(crate) fn confine(root: &Path, store: &Store, options: &mut LoadOptions) -> Option<UnpackerCgroup> {
+    // What is loaded has the same modes whoever loads it, as it has the same bytes.
+    umask(Mode::S_IWGRP | Mode::S_IWOTH);
+    // A cgroup would count a store in memory as memory of the process, and end it for that.
+    let cgroup = if store.is_in_memory() { None } else { memory_cgroup(root) };
+    options.unpacker = Some(Unpacker {
+        program: "/proc/self/exe".into(),
+        arguments: vec![UNPACK.into()],
+        memory: UNPACK_MEMORY,
+        cgroups: cgroup.iter().map(UnpackerCgroup::procs).collect(),
+    });
+    cgroup
+}
+
 /// Only root has cgroups to give; for others a limit of the process alone must do.
 fn memory_cgroup(root: &Path) -> Option<UnpackerCgroup> {
     if !nix::unistd::geteuid().is_root() {
@@ -145,7 +151,7 @@ fn memory_cgroup(root: &Path) -> Option<UnpackerCgroup> {
 }
 
 /// One for each name; an image without one is told by its ID.
-fn lines(loaded: &Loaded) -> String {
+pub(crate) fn lines(loaded: &Loaded) -> String {
     let did = if loaded.new { "loaded" } else { "unchanged" };
     if loaded.names.is_empty() {
         return format!("image/{} {did}", loaded.image.id);
@@ -236,7 +242,7 @@ fn remove(store: &Store, names: &[&str]) -> Outcome {
 }
 
 /// `12.3 MB`, as image tools write it.
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     let mut amount = bytes as f64;
     for unit in ["B", "kB", "MB"] {
         if amount < 999.5 {

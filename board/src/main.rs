@@ -29,6 +29,7 @@ mod logs;
 mod output;
 mod port_forward;
 mod power;
+mod push;
 mod remote;
 mod ring;
 mod safe_mode;
@@ -66,6 +67,7 @@ const VERBS: &[Verb] = &[
     port_forward::VERB,
     delete::VERB,
     image::VERB,
+    push::VERB,
     agent::DOWN,
     power::REBOOT,
     power::POWEROFF,
@@ -93,6 +95,10 @@ fn main() -> ExitCode {
     // Nor is this: what `image load` executes to read the archive.
     if std::env::args_os().nth(1).is_some_and(|verb| verb == image::UNPACK) {
         return nodlet_rootfs::unpack_as_told();
+    }
+    // Nor this: what the agent executes for each push, with the connection as its input.
+    if std::env::args_os().nth(1).is_some_and(|verb| verb == push::RECEIVE) {
+        return push::receive(std::env::args_os().nth(2).unwrap_or_default().as_ref());
     }
     match run() {
         Ok(code) => code,

@@ -31,6 +31,7 @@ mod erofs_image;
 mod layer;
 mod load;
 mod members;
+pub mod parcel;
 mod platform;
 mod reference;
 mod signal;

@@ -257,7 +257,17 @@ impl Store {
         options: &LoadOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<Loaded>, LoadError> {
-        self.load_input(Input::File(file), options, progress)
+        self.load_inputs(vec![Input::File(file)], options, progress)
+    }
+
+    /// Loads the images of all these archives, or none.
+    pub fn load_files(
+        &self,
+        files: Vec<File>,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<Loaded>, LoadError> {
+        self.load_inputs(files.into_iter().map(Input::File).collect(), options, progress)
     }
 
     #[cfg(test)]
@@ -267,17 +277,19 @@ impl Store {
         options: &LoadOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<Loaded>, LoadError> {
-        self.load_input(Input::Stream(input), options, progress)
+        self.load_inputs(vec![Input::Stream(input)], options, progress)
     }
 
-    fn load_input(
+    fn load_inputs(
         &self,
-        input: Input<'_>,
+        inputs: Vec<Input<'_>>,
         options: &LoadOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<Loaded>, LoadError> {
         let mut loading = Loading::begin(self, options)?;
-        let result = loading.unpack(input, progress).and_then(|unpacked| loading.commit(unpacked));
+        let mut all = Unpacked::default();
+        let unpacked = inputs.into_iter().try_for_each(|input| loading.unpack(input, &mut all, progress));
+        let result = unpacked.and_then(|()| loading.commit(all));
         loading.end(result)
     }
 }
@@ -321,15 +333,28 @@ impl<'a> Loading<'a> {
         result
     }
 
-    /// Has the archive read, here or in a process of its own.
-    fn unpack(&self, input: Input<'_>, progress: &mut dyn FnMut(Progress)) -> Result<Unpacked, LoadError> {
+    /// Has the archive read, here or in a process of its own, and adds what came of it.
+    fn unpack(
+        &self,
+        input: Input<'_>,
+        all: &mut Unpacked,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(), LoadError> {
+        let mut present = self.store.layers()?;
+        present.extend(all.staged.keys());
         let request = Request {
             wanted: Wanted {
                 platform: self.options.platform.clone().unwrap_or_else(Platform::of_this_machine),
                 asked: self.options.platform.is_some(),
             },
             known: self.known.clone(),
-            present: self.store.layers()?,
+            present,
+            first: all
+                .staged
+                .values()
+                .filter_map(|name| unpack::layer_number(name))
+                .max()
+                .map_or(0, |n| n + 1),
         };
         let staging = self.store.writable.staging();
         let unpacked = match (&self.options.unpacker, input) {
@@ -343,7 +368,11 @@ impl<'a> Loading<'a> {
             error => error,
         })?;
         check(&unpacked, &request, &staging)?;
-        Ok(unpacked)
+        all.images.extend(unpacked.images);
+        all.proven.extend(unpacked.proven);
+        all.staged.extend(unpacked.staged);
+        all.bytes_written += unpacked.bytes_written;
+        Ok(())
     }
 
     /// Puts what is wanted in its place, and makes it exist with one rename.
@@ -449,7 +478,9 @@ fn check(unpacked: &Unpacked, request: &Request, staging: &Path) -> Result<(), L
     let mut names = BTreeSet::new();
     for (layer, name) in &unpacked.staged {
         let is_file = || fs::symlink_metadata(staging.join(name)).is_ok_and(|metadata| metadata.is_file());
-        if !unpack::is_layer_name(name) || !is_file() || !names.insert(name) {
+        // Those before `first` are another archive's.
+        let its_own = unpack::layer_number(name).is_some_and(|number| number >= request.first);
+        if !its_own || !is_file() || !names.insert(name) {
             return Err(wrong(format!("that a layer is in {name:?}")));
         }
         // What other images are made of is not its to replace.

@@ -41,6 +41,7 @@ mod log;
 pub mod patch;
 mod place;
 mod portforward;
+pub mod push;
 mod read;
 mod request;
 mod ring;
@@ -257,6 +258,7 @@ async fn answer(
     let target = match target {
         Target::Objects(target) => target,
         Target::Ring { node } if method == Method::GET => return ring::show(api, &node, &query),
+        Target::Push if method == Method::GET => return push::push(api, request, afterwards),
         fixed if method == Method::GET || method == Method::HEAD => return discovery::show(&fixed),
         _ => return Err(not_allowed(&method)),
     };

@@ -50,6 +50,11 @@ impl Paths {
         self.below("var/lib/nodlet/manifests")
     }
 
+    /// What is being pushed, until all of it is there.
+    pub fn push(&self) -> PathBuf {
+        self.below("var/lib/nodlet/push")
+    }
+
     /// The range of the pods' addresses, if the root has one of its own.
     pub fn pod_cidr(&self) -> PathBuf {
         self.below("etc/nodlet/pod-cidr")

@@ -40,10 +40,12 @@ pub(super) struct Request {
     pub(super) known: HashMap<Digest, Digest>,
     /// Layers of the store.
     pub(super) present: BTreeSet<Digest>,
+    /// The number of the first file to write; lower ones are taken.
+    pub(super) first: usize,
 }
 
 /// What came of it.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Unpacked {
     pub(super) images: Vec<Planned>,
     /// Blobs that were read whole, and the layers that they are.
@@ -79,7 +81,7 @@ pub(super) fn unpack(
         warnings: 0,
         proven: HashMap::new(),
         staged: BTreeMap::new(),
-        files: 0,
+        files: request.first,
         bytes_written: 0,
     };
     let images = match input {
@@ -314,10 +316,10 @@ impl Unpacking<'_> {
     }
 }
 
-/// Whether this is a name that [`unpack`] gives its files.
-pub(super) fn is_layer_name(name: &str) -> bool {
-    name.strip_suffix(LAYER_SUFFIX)
-        .is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+/// The number in a name that [`unpack`] gives its files; none for any other name.
+pub(super) fn layer_number(name: &str) -> Option<usize> {
+    let number = name.strip_suffix(LAYER_SUFFIX)?;
+    number.bytes().all(|byte| byte.is_ascii_digit()).then(|| number.parse().ok()).flatten()
 }
 
 const LAYER_SUFFIX: &str = ".erofs";

@@ -149,6 +149,8 @@ pub(super) enum Target {
     Ring {
         node: String,
     },
+    /// `/nodlet/push`, which Kubernetes has nothing like.
+    Push,
     Objects(Objects),
 }
 
@@ -166,6 +168,7 @@ pub(super) fn stays(target: &Target) -> bool {
         | Target::Resources(_)
         | Target::OpenApi
         | Target::OpenApiOf(_)
+        | Target::Push
         | Target::Ring { .. } => false,
     }
 }
@@ -194,6 +197,7 @@ pub(super) fn parse(path: &str) -> Result<Target, Status> {
         ["openapi", "v3"] => Target::OpenApi,
         ["openapi", "v3", "api", "v1"] => Target::OpenApiOf("v1"),
         ["openapi", "v3", "apis", group, number] => Target::OpenApiOf(version(group, Some(number))?),
+        ["nodlet", "push"] => Target::Push,
         ["apis", group] => Target::Group(version(group, None)?),
         ["api", "v1"] => Target::Resources("v1"),
         ["apis", group, number] => Target::Resources(version(group, Some(number))?),

@@ -1,0 +1,125 @@
+//! What a push and a board say to each other: messages, which are JSON, and pieces of layers.
+//!
+//! Each is a frame: a byte that says which, four bytes with its length, the most significant first,
+//! and so many bytes. `docs/push.md` has the messages.
+
+use std::io::{self, Read, Write};
+
+use serde_json::Value;
+
+/// The version of what is said in frames.
+pub(crate) const VERSION: u64 = 1;
+
+/// Documents and manifests of a push, and what is left to a board's memory.
+pub(crate) const MESSAGE_MAX: usize = 4 * 1024 * 1024;
+
+/// Of a layer.
+pub(crate) const PIECE_MAX: usize = 64 * 1024;
+
+const MESSAGE: u8 = b'm';
+const PIECE: u8 = b'p';
+
+/// Something that was said.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Frame {
+    Message(Value),
+    Piece(Vec<u8>),
+}
+
+/// Two ends of a connection.
+pub(crate) struct Wire<R, W> {
+    pub(crate) from: R,
+    pub(crate) to: W,
+}
+
+impl<R: Read, W: Write> Wire<R, W> {
+    pub(crate) fn say(&mut self, message: &Value) -> io::Result<()> {
+        let bytes = message.to_string().into_bytes();
+        match bytes.len() > MESSAGE_MAX {
+            true => Err(invalid("a message is longer than any that is taken")),
+            false => self.frame(MESSAGE, &bytes),
+        }
+    }
+
+    pub(crate) fn piece(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.frame(PIECE, bytes)
+    }
+
+    fn frame(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()> {
+        let length = u32::try_from(bytes.len()).map_err(|_| invalid("a frame is too long"))?;
+        let mut frame = Vec::with_capacity(5 + bytes.len());
+        frame.push(kind);
+        frame.extend(length.to_be_bytes());
+        frame.extend(bytes);
+        self.to.write_all(&frame)?;
+        self.to.flush()
+    }
+
+    pub(crate) fn hear(&mut self) -> io::Result<Frame> {
+        let mut head = [0; 5];
+        self.from.read_exact(&mut head)?;
+        let [kind, length @ ..] = head;
+        let length = u32::from_be_bytes(length) as usize;
+        let most = match kind {
+            MESSAGE => MESSAGE_MAX,
+            PIECE => PIECE_MAX,
+            _ => return Err(invalid("this is no push: a frame begins with another byte than m or p")),
+        };
+        if length > most {
+            return Err(invalid("a frame is longer than any that is taken"));
+        }
+        // As it comes: a length alone costs no memory.
+        let mut bytes = Vec::new();
+        (&mut self.from).take(length as u64).read_to_end(&mut bytes)?;
+        if bytes.len() < length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(match kind {
+            PIECE => Frame::Piece(bytes),
+            _ => Frame::Message(serde_json::from_slice(&bytes)?),
+        })
+    }
+
+    /// A message, where no piece can come.
+    pub(crate) fn message(&mut self) -> io::Result<Value> {
+        match self.hear()? {
+            Frame::Message(message) => Ok(message),
+            Frame::Piece(_) => Err(invalid("a piece of a layer came where a message was due")),
+        }
+    }
+}
+
+pub(crate) fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn hear(bytes: &[u8]) -> io::Result<Frame> {
+        Wire { from: bytes, to: io::sink() }.hear()
+    }
+
+    #[test]
+    fn what_is_said_is_heard_and_nothing_else() {
+        let mut said = Wire { from: io::empty(), to: Vec::new() };
+        said.say(&json!({"a": 1})).expect("memory");
+        said.piece(b"xyz").expect("memory");
+        let mut heard = Wire { from: &said.to[..], to: io::sink() };
+        assert_eq!(heard.hear().expect("whole"), Frame::Message(json!({"a": 1})));
+        assert_eq!(heard.hear().expect("whole"), Frame::Piece(b"xyz".to_vec()));
+        for end in 0..said.to.len() - 8 {
+            let error = hear(&said.to[..end.min(11)]).expect_err("cut off");
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{end}");
+        }
+        for wrong in
+            [&b"x\0\0\0\0"[..], b"p\xff\xff\xff\xff", b"m\x01\0\0\0", b"m\0\0\0\x02{]", b"GET / HTTP"]
+        {
+            assert_eq!(hear(wrong).expect_err("refused").kind(), io::ErrorKind::InvalidData, "{wrong:?}");
+        }
+        assert!(Wire { from: &b"p\0\0\0\0"[..], to: io::sink() }.message().is_err());
+    }
+}

@@ -1,0 +1,478 @@
+//! The board's side of a push: a process of root's that the agent starts for each, on its client's
+//! connection.
+//!
+//! ```text
+//! Hello      what the board is          ->
+//!                                       <-  Offer: documents of archives, manifests
+//!   the agent judges the manifests
+//! Send       the layers that it lacks   ->
+//!                                       <-  sizes
+//!   is there room?
+//! Go                                    ->
+//!                                       <-  pieces of layers, each into a file of the spool
+//!                                       <-  Commit
+//!   one load of all archives, one rename; then the manifests
+//! Done       what was done              ->
+//! ```
+//!
+//! Before Commit nothing but the spool changes, wherever it is cut. A layer that came in part is
+//! taken up there by the next push, if that sends it too; any other is removed then.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{Flock, FlockArg};
+use nodlet_rootfs::parcel::{self, DocumentTexts, Part, WantedImage};
+use nodlet_rootfs::{Digest, LoadOptions, Platform, Store};
+use nodlet_runtime::manifest::Validation;
+use nodlet_runtime::paths::Paths;
+use serde_json::{Value, json};
+
+use super::frames::{Frame, VERSION, Wire, invalid};
+use crate::Failure;
+use crate::client::Client;
+use crate::files::Object;
+use crate::{apply, image};
+
+/// A sender that says nothing for so long is gone, and with it what it holds up.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// An agent that is restarted is back long before.
+const AGENT_BACK: Duration = Duration::from_secs(30);
+
+/// The part of the free space that no push may take.
+const RESERVED: u64 = 16;
+
+const PART: &str = ".part";
+
+/// The process that the agent executes: its standard input is the connection.
+pub(crate) fn run(root: &Path) -> ExitCode {
+    // The agent's own is not for what can be done again.
+    let _ = fs::write("/proc/self/oom_score_adj", "0");
+    let begun = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).and_then(|stream| {
+        stream.set_read_timeout(Some(SILENCE))?;
+        stream.set_write_timeout(Some(SILENCE))?;
+        Ok(Wire { from: stream.try_clone()?, to: stream })
+    });
+    let Ok(wire) = begun else { return ExitCode::FAILURE };
+    match (Receiver { root: root.to_owned(), wire, confined: true }).serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+struct Receiver {
+    root: PathBuf,
+    wire: Wire<UnixStream, UnixStream>,
+    /// Whether archives are read by a process of their own.
+    confined: bool,
+}
+
+/// What a push brings.
+struct Offer {
+    archives: Vec<Archive>,
+    manifests: Vec<Manifest>,
+    validation: Validation,
+    dry_run: bool,
+}
+
+struct Archive {
+    documents: DocumentTexts,
+    images: Vec<WantedImage>,
+}
+
+struct Manifest {
+    namespace: String,
+    object: Object,
+}
+
+/// A layer that is to be sent.
+struct Missing {
+    archive: usize,
+    part: Part,
+    /// Bytes of it that are here.
+    from: u64,
+}
+
+/// Why a push ends.
+enum End {
+    /// The sender is gone, or talks nonsense.
+    Wire(io::Error),
+    /// It is told.
+    Refused(String),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> End {
+        End::Wire(error)
+    }
+}
+
+impl From<Failure> for End {
+    fn from(failure: Failure) -> End {
+        let text = failure.to_string();
+        End::Refused(text.strip_prefix("error: ").map(str::to_owned).unwrap_or(text))
+    }
+}
+
+/// Of an operation on the spool.
+fn refused(what: &str) -> impl Fn(io::Error) -> End + '_ {
+    move |error| {
+        End::Refused(match error.raw_os_error() {
+            Some(libc::ENOSPC) => {
+                format!("the board's disk is full: failed to {what}; remove images with nodlet image rm")
+            }
+            _ => format!("failed to {what} on the board: {error}"),
+        })
+    }
+}
+
+impl Receiver {
+    fn serve(mut self) -> Result<(), io::Error> {
+        let ended = self.receive();
+        match ended {
+            Ok(()) => Ok(()),
+            Err(End::Refused(why)) => self.tell(&why),
+            Err(End::Wire(error)) => {
+                let _ = self.tell(&format!("the board could not go on: {error}"));
+                Err(error)
+            }
+        }
+    }
+
+    /// Says why it ends, to a sender that may still be sending.
+    fn tell(&mut self, why: &str) -> io::Result<()> {
+        self.wire.say(&json!({"error": why}))?;
+        self.wire.to.shutdown(std::net::Shutdown::Write)?;
+        io::copy(&mut self.wire.from, &mut io::sink()).map(drop)
+    }
+
+    fn receive(&mut self) -> Result<(), End> {
+        let spool = Spool::open(&Paths::new(&self.root).push())?;
+        let platform = Platform::of_this_machine();
+        self.wire.say(&json!({"versions": [VERSION], "platform": platform.to_string()}))?;
+        let offer = Offer::of(&self.wire.message()?, &platform)?;
+        let client = Client::local(&self.root);
+        let foreseen = offer.judge(&client)?;
+        let store = Store::open(&self.root).map_err(|error| Failure::chain(&error))?;
+        let missing = spool.missing(&offer, &store)?;
+        if offer.dry_run {
+            self.wire.say(&json!({"done": offer.summary(&missing, foreseen, &BTreeSet::new())}))?;
+            return Ok(());
+        }
+        let list: Vec<Value> = missing
+            .iter()
+            .map(|missing| json!({"archive": missing.archive, "member": missing.part.member, "from": missing.from}))
+            .collect();
+        self.wire.say(&json!({"send": list}))?;
+        let sizes = self.wire.message()?;
+        let sizes: Vec<u64> =
+            sizes["sizes"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+        if sizes.len() != missing.len() {
+            return Err(invalid("sizes of other layers came than were asked for").into());
+        }
+        spool.room_for(
+            missing.iter().zip(&sizes).map(|(missing, size)| size.saturating_sub(missing.from)).sum(),
+        )?;
+        self.wire.say(&json!({"go": true}))?;
+        for (missing, size) in missing.iter().zip(&sizes) {
+            self.layer(&spool, missing, *size)?;
+        }
+        if self.wire.message()?["commit"] != true {
+            return Err(invalid("the push was not to be carried out").into());
+        }
+        let done = self.commit(&spool, &store, &offer, &missing, &client)?;
+        self.wire.say(&json!({"done": done}))?;
+        Ok(())
+    }
+
+    /// Receives what is left of a layer.
+    fn layer(&mut self, spool: &Spool, missing: &Missing, size: u64) -> Result<(), End> {
+        let path = spool.part(&missing.part);
+        let failed = refused("keep a layer");
+        let mut file = File::options().create(true).append(true).open(&path).map_err(&failed)?;
+        let mut have = missing.from;
+        if have > size {
+            // Of another archive's layer, which was longer.
+            file.set_len(0).map_err(&failed)?;
+            have = 0;
+        }
+        while have < size {
+            match self.wire.hear()? {
+                Frame::Piece(bytes) if !bytes.is_empty() && bytes.len() as u64 <= size - have => {
+                    file.write_all(&bytes).map_err(&failed)?;
+                    have += bytes.len() as u64;
+                }
+                Frame::Piece(_) => return Err(invalid("a piece goes beyond its layer").into()),
+                Frame::Message(_) => return Err(invalid("a message came where a layer was due").into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes it all be.
+    fn commit(
+        &self,
+        spool: &Spool,
+        store: &Store,
+        offer: &Offer,
+        missing: &[Missing],
+        client: &Client,
+    ) -> Result<Value, End> {
+        let mut lines = Vec::new();
+        let mut new = BTreeSet::new();
+        if !offer.archives.is_empty() {
+            let directories = spool.lay_out(offer, missing)?;
+            let mut options = LoadOptions::default();
+            let cgroup = match self.confined {
+                true => image::confine(&self.root, store, &mut options),
+                false => None,
+            };
+            let loaded = store.load_files(directories, &options, &mut |_| {});
+            drop(cgroup);
+            spool.clear()?;
+            for (number, loaded) in loaded.map_err(|error| Failure::chain(&error))?.iter().enumerate() {
+                if loaded.new {
+                    new.insert(number);
+                }
+            }
+        }
+        let mut done = offer.summary(missing, Vec::new(), &new);
+        let (mut warnings, mut failed, mut pods) = (Vec::new(), Vec::new(), Vec::new());
+        for manifest in &offer.manifests {
+            match manifest.apply(client, offer.validation) {
+                Ok(applied) => {
+                    warnings.extend(applied.warnings);
+                    lines.push(applied.did);
+                    let metadata = &applied.object["metadata"];
+                    if manifest.object.is_pod() {
+                        pods.push(json!({"namespace": metadata["namespace"], "name": metadata["name"], "uid": metadata["uid"]}));
+                    }
+                }
+                Err(failure) => failed.push(format!("{}: {failure}", manifest.object.place)),
+            }
+        }
+        done["manifests"] = json!(lines);
+        done["warnings"] = json!(warnings);
+        done["failed"] = json!(failed);
+        done["pods"] = json!(pods);
+        Ok(done)
+    }
+}
+
+impl Manifest {
+    /// Applies it, by the next agent if this one is just being replaced.
+    fn apply(&self, client: &Client, validation: Validation) -> Result<apply::Applied, Failure> {
+        let end = Instant::now() + AGENT_BACK;
+        loop {
+            match apply::send(client, &self.object, &self.namespace, validation, false) {
+                Err(failure) if failure.is_disconnected() && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(200));
+                }
+                result => return result,
+            }
+        }
+    }
+}
+
+impl Offer {
+    fn of(message: &Value, platform: &Platform) -> Result<Offer, End> {
+        let list = |name: &str| message[name].as_array().ok_or_else(|| invalid("an offer lacks a list"));
+        let mut archives = Vec::new();
+        for archive in list("archives")? {
+            let documents = archive.as_object().ok_or_else(|| invalid("an archive without documents"))?;
+            let mut texts = DocumentTexts::new();
+            for (name, text) in documents {
+                let name =
+                    parcel::member_path(name).ok_or_else(|| invalid("a document's name leads elsewhere"))?;
+                let text = text.as_str().ok_or_else(|| invalid("a document that is no text"))?;
+                texts.insert(name, text.as_bytes().to_vec());
+            }
+            let images = parcel::wanted(&texts, platform).map_err(|error| Failure::chain(&error))?;
+            archives.push(Archive { documents: texts, images });
+        }
+        let mut manifests = Vec::new();
+        for manifest in list("manifests")? {
+            let text = |name: &str| {
+                manifest[name]
+                    .as_str()
+                    .map(str::to_owned)
+                    .ok_or_else(|| invalid("a manifest without a place"))
+            };
+            let object =
+                Object { value: manifest["object"].clone(), place: text("place")?, warnings: Vec::new() };
+            manifests.push(Manifest { namespace: text("namespace")?, object });
+        }
+        let validation = match message["validation"].as_str() {
+            Some("warn") => Validation::Warn,
+            Some("ignore") => Validation::Ignore,
+            _ => Validation::Strict,
+        };
+        Ok(Offer { archives, manifests, validation, dry_run: message["dryRun"] == true })
+    }
+
+    /// Has the agent judge all manifests. What it would do with them, or what is wrong with any.
+    fn judge(&self, client: &Client) -> Result<Vec<String>, End> {
+        let (mut would, mut wrong) = (Vec::new(), Vec::new());
+        for Manifest { namespace, object } in &self.manifests {
+            match apply::send(client, object, namespace, self.validation, true) {
+                Ok(applied) => would.push(applied.did),
+                Err(failure) if failure.is_disconnected() => return Err(failure.into()),
+                Err(failure) => wrong.push(format!("{}: {failure}", object.place)),
+            }
+        }
+        match wrong.is_empty() {
+            true => Ok(would),
+            false => Err(End::Refused(wrong.join("\n"))),
+        }
+    }
+
+    /// What there is to say of the images, `new` by their numbers, and of the manifests.
+    fn summary(&self, missing: &[Missing], manifests: Vec<String>, new: &BTreeSet<usize>) -> Value {
+        let mut images = Vec::new();
+        let all = self
+            .archives
+            .iter()
+            .enumerate()
+            .flat_map(|(number, archive)| archive.images.iter().map(move |image| (number, image)));
+        for (number, (archive, image)) in all.enumerate() {
+            let its = |missing: &&Missing| missing.archive == archive && image.layers.contains(&missing.part);
+            let members: Vec<&str> =
+                missing.iter().filter(its).map(|missing| missing.part.member.as_str()).collect();
+            images.push(json!({
+                "names": image.names, "layers": image.layers.len(), "archive": archive, "sent": members,
+                "new": new.contains(&number),
+            }));
+        }
+        json!({"images": images, "manifests": manifests})
+    }
+}
+
+/// Where parts of layers lie until all are there. One push at a time has it.
+struct Spool {
+    directory: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Spool {
+    fn open(directory: &Path) -> Result<Spool, End> {
+        let failed = refused("make a place for what is pushed");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(&failed)?;
+        let lock = Flock::lock(File::open(directory).map_err(&failed)?, FlockArg::LockExclusiveNonblock);
+        let lock = lock.map_err(|_| {
+            End::Refused("another push to this board is under way: push again when it is done".to_owned())
+        })?;
+        Ok(Spool { directory: directory.to_owned(), _lock: lock })
+    }
+
+    fn part(&self, part: &Part) -> PathBuf {
+        self.directory.join(name_of(part))
+    }
+
+    fn tree(&self) -> PathBuf {
+        self.directory.join("archives")
+    }
+
+    /// The layers that the store lacks, each once. Forgets parts of all others.
+    fn missing(&self, offer: &Offer, store: &Store) -> Result<Vec<Missing>, End> {
+        let mut missing: Vec<Missing> = Vec::new();
+        let mut seen: BTreeSet<Digest> = BTreeSet::new();
+        for (archive, images) in offer.archives.iter().map(|archive| &archive.images).enumerate() {
+            for part in images.iter().flat_map(|image| &image.layers) {
+                if store.layer_path(&part.diff_id).is_some() || !seen.insert(part.diff_id) {
+                    continue;
+                }
+                let from = fs::metadata(self.part(part)).map_or(0, |metadata| metadata.len());
+                missing.push(Missing { archive, part: part.clone(), from });
+            }
+        }
+        if !offer.dry_run {
+            let keep: BTreeSet<String> = missing.iter().map(|missing| name_of(&missing.part)).collect();
+            self.clear()?;
+            self.forget(|name| !keep.contains(name))?;
+        }
+        Ok(missing)
+    }
+
+    fn forget(&self, which: impl Fn(&str) -> bool) -> Result<(), End> {
+        let failed = refused("forget an earlier push");
+        for entry in fs::read_dir(&self.directory).map_err(&failed)? {
+            let entry = entry.map_err(&failed)?;
+            if entry.file_name().to_str().is_none_or(&which) {
+                fs::remove_file(entry.path()).map_err(&failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether so many bytes may come.
+    fn room_for(&self, bytes: u64) -> Result<(), End> {
+        let stat = nix::sys::statvfs::statvfs(&self.directory)
+            .map_err(|errno| refused("measure the free space")(errno.into()))?;
+        let free = (stat.blocks_available() as u64).saturating_mul(stat.fragment_size() as u64);
+        let free = free - free / RESERVED;
+        match bytes > free {
+            true => Err(End::Refused(format!(
+                "the board's disk has no room: the layers have {}, and {} are free; remove images with nodlet image rm",
+                image::size(bytes),
+                image::size(free)
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    /// Puts the archives together from documents and layers, each a directory.
+    fn lay_out(&self, offer: &Offer, missing: &[Missing]) -> Result<Vec<File>, End> {
+        let failed = refused("put an archive together");
+        let mut directories = Vec::new();
+        for (number, archive) in offer.archives.iter().enumerate() {
+            let directory = self.tree().join(number.to_string());
+            let place = |member: &str| -> Result<PathBuf, End> {
+                let path = directory.join(
+                    parcel::member_path(member).ok_or_else(|| invalid("a layer's name leads elsewhere"))?,
+                );
+                if let Some(parent) = path.parent() {
+                    fs::create_dir_all(parent).map_err(&failed)?;
+                }
+                Ok(path)
+            };
+            fs::create_dir_all(&directory).map_err(&failed)?;
+            for (name, bytes) in &archive.documents {
+                fs::write(place(name)?, bytes).map_err(&failed)?;
+            }
+            for missing in missing.iter().filter(|missing| missing.archive == number) {
+                fs::rename(self.part(&missing.part), place(&missing.part.member)?).map_err(&failed)?;
+            }
+            directories.push(File::open(&directory).map_err(&failed)?);
+        }
+        Ok(directories)
+    }
+
+    /// Removes archives that were put together.
+    fn clear(&self) -> Result<(), End> {
+        match fs::remove_dir_all(self.tree()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(refused("forget an earlier push")(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A layer's file, under what is sent if the archive says, and else under what is in it.
+fn name_of(part: &Part) -> String {
+    match &part.blob {
+        Some(blob) => format!("{}{PART}", blob.hex()),
+        None => format!("{}-unpacked{PART}", part.diff_id.hex()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

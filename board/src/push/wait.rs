@@ -1,0 +1,113 @@
+//! `--wait`: until the pods of a push are ready.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::Failure;
+use crate::client::{Client, Watched, encode};
+
+/// Whether all became ready. Says of each that did not how far it came.
+pub(super) fn until_ready(client: &Client, pods: &[Value], patience: Duration) -> Result<bool, Failure> {
+    let end = Instant::now() + patience;
+    let mut all = true;
+    for pod in pods {
+        let text = |field: &str| pod[field].as_str().unwrap_or_default();
+        let mut last = None;
+        let ended = loop {
+            let left = end.saturating_duration_since(Instant::now()).as_secs();
+            let target = format!(
+                "/api/v1/namespaces/{}/pods?watch=true&fieldSelector=metadata.name%3D{}&timeoutSeconds={left}",
+                encode(text("namespace")),
+                encode(text("name")),
+            );
+            let mut ended = None;
+            let watched = client.watch(&target, "application/json", |event, object| {
+                // One that is being replaced has the same name.
+                if object["metadata"]["uid"] == pod["uid"] {
+                    last = Some(object.clone());
+                    ended = match event {
+                        "DELETED" => Some(false),
+                        _ => outcome(object),
+                    };
+                }
+                Ok(if ended.is_some() { Watched::Enough } else { Watched::More })
+            });
+            match watched {
+                // The agent may be on its way to a newer one.
+                Err(failure) if failure.is_disconnected() && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(500));
+                }
+                Err(failure) if !failure.is_expired() => return Err(failure),
+                _ if ended.is_some() => break ended,
+                _ if Instant::now() + Duration::from_secs(1) > end => break None,
+                _ => {}
+            }
+        };
+        let place = format!("pod/{}", text("name"));
+        match ended {
+            Some(true) => println!("{place} ready"),
+            Some(false) => eprintln!("error: {place} failed{}", why(last.as_ref())),
+            None => {
+                eprintln!("error: {place} is not ready after {}s{}", patience.as_secs(), why(last.as_ref()))
+            }
+        }
+        all &= ended == Some(true);
+    }
+    Ok(all)
+}
+
+/// Whether a pod is what was wanted of it, or never will be.
+fn outcome(pod: &Value) -> Option<bool> {
+    match pod["status"]["phase"].as_str() {
+        Some("Succeeded") => return Some(true),
+        Some("Failed") => return Some(false),
+        _ => {}
+    }
+    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
+    ready.any(|condition| condition["status"] == "True").then_some(true)
+}
+
+/// `: app: ErrImageNeverPull: …`, for the first container that says something.
+fn why(pod: Option<&Value>) -> String {
+    let Some(status) = pod.map(|pod| &pod["status"]) else {
+        return String::new();
+    };
+    let lists = ["initContainerStatuses", "containerStatuses"];
+    let mut containers = lists.iter().filter_map(|list| status[*list].as_array()).flatten();
+    let waits = containers.find_map(|container| {
+        let waiting = &container["state"]["waiting"];
+        let reason = waiting["reason"].as_str()?;
+        let message = waiting["message"].as_str().unwrap_or_default();
+        Some(format!(": {}: {reason} {message}", container["name"].as_str().unwrap_or_default()))
+    });
+    waits.unwrap_or_else(|| match (status["reason"].as_str(), status["message"].as_str()) {
+        (None, None) => String::new(),
+        (reason, message) => format!(": {} {}", reason.unwrap_or_default(), message.unwrap_or_default()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_is_ready_or_over_or_neither() {
+        let pod = |status: Value| json!({"status": status});
+        for (status, expected) in [
+            (json!({"phase": "Pending"}), None),
+            (json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}), None),
+            (json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}), Some(true)),
+            (json!({"phase": "Succeeded"}), Some(true)),
+            (json!({"phase": "Failed"}), Some(false)),
+        ] {
+            assert_eq!(outcome(&pod(status.clone())), expected, "{status}");
+        }
+        let waiting =
+            json!({"state": {"waiting": {"reason": "ErrImageNeverPull", "message": "x"}}, "name": "app"});
+        assert_eq!(why(Some(&pod(json!({"containerStatuses": [waiting]})))), ": app: ErrImageNeverPull x");
+    }
+}

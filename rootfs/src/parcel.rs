@@ -1,0 +1,145 @@
+//! An archive taken apart, to be sent to another machine: the small documents that say which image
+//! is meant, and its layers one by one, of which that machine may have some.
+//!
+//! Both sides find the layers in the documents ([`wanted`]); whoever receives needs to believe
+//! nothing else, for what it puts together is an archive again, and [`Store::load_files`] judges it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::Path;
+
+use crate::archive::source::{Directory, Seekable, TarFile, cleaned};
+use crate::archive::{ArchiveError, Documents, Planned, Wanted, plan};
+use crate::compression::{Format, peek};
+use crate::platform::Platform;
+use crate::reference::Digest;
+#[cfg(doc)]
+use crate::store::Store;
+
+/// Documents by their names in an archive.
+pub type DocumentTexts = BTreeMap<String, Vec<u8>>;
+
+/// A layer of an image that is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What it is, unpacked.
+    pub diff_id: Digest,
+    /// What it is as it lies in the archive, if the archive says.
+    pub blob: Option<Digest>,
+    /// Its name in the archive.
+    pub member: String,
+}
+
+/// An archive that is to be sent.
+pub struct Parcel {
+    archive: Box<dyn Seekable>,
+}
+
+impl Parcel {
+    /// Opens an archive, or an OCI image layout that is a directory.
+    pub fn open(path: &Path) -> Result<Parcel, ArchiveError> {
+        let mut file = File::open(path).map_err(ArchiveError::Read)?;
+        if file.metadata().map_err(ArchiveError::Read)?.is_dir() {
+            return Ok(Parcel { archive: Box::new(Directory::new(file.into())) });
+        }
+        let peeked = peek(&mut file).map_err(ArchiveError::Read)?;
+        if let Some(problem) = peeked.format.refusal() {
+            return Err(ArchiveError::Foreign { problem });
+        }
+        let file = match peeked.format {
+            Format::Tar | Format::Other | Format::Foreign(_) => {
+                drop(peeked);
+                file
+            }
+            // What is compressed as a whole has no place to seek to.
+            Format::Gzip | Format::Zstd => unnamed(&mut peeked.decompressed()).map_err(ArchiveError::Read)?,
+        };
+        Ok(Parcel { archive: Box::new(TarFile::open(file)?) })
+    }
+
+    /// The documents that lead to the images for this platform.
+    pub fn documents(&mut self, platform: &Platform) -> Result<DocumentTexts, ArchiveError> {
+        let mut seen = Seen { documents: &mut *self.archive, seen: BTreeMap::new() };
+        plan(&mut seen, &of(platform))?;
+        Ok(seen.seen)
+    }
+
+    /// A layer's stream and length; none if the archive lacks it.
+    pub fn layer(&mut self, member: &str) -> Result<Option<(Box<dyn Read + '_>, u64)>, ArchiveError> {
+        self.archive.open(member)
+    }
+}
+
+/// An image for the platform that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedImage {
+    /// Its names, or its ID if it has none.
+    pub names: Vec<String>,
+    /// Its layers, lowest first.
+    pub layers: Vec<Part>,
+}
+
+/// The images for this platform to which these documents lead.
+pub fn wanted(documents: &DocumentTexts, platform: &Platform) -> Result<Vec<WantedImage>, ArchiveError> {
+    let planned = plan(&mut Texts(documents), &of(platform))?;
+    let image = |image: Planned| WantedImage {
+        names: match image.names.as_slice() {
+            [] => vec![image.id.to_string()],
+            names => names.iter().map(ToString::to_string).collect(),
+        },
+        layers: image
+            .layers
+            .into_iter()
+            .map(|layer| Part { diff_id: layer.diff_id, blob: layer.blob, member: layer.member })
+            .collect(),
+    };
+    Ok(planned.into_iter().map(image).collect())
+}
+
+/// The one spelling of a member's name, which leads nowhere but below the archive.
+pub fn member_path(name: &str) -> Option<String> {
+    cleaned(name.as_bytes()).filter(|name| !name.is_empty())
+}
+
+fn of(platform: &Platform) -> Wanted {
+    Wanted { platform: platform.clone(), asked: false }
+}
+
+/// A file that is gone when it is closed.
+fn unnamed(stream: &mut dyn Read) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(libc::O_TMPFILE)
+        .open(std::env::temp_dir())?;
+    io::copy(stream, &mut file)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// Keeps what is read.
+struct Seen<'a> {
+    documents: &'a mut dyn Seekable,
+    seen: DocumentTexts,
+}
+
+impl Documents for Seen<'_> {
+    fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
+        let found = self.documents.document(member)?;
+        if let (Some(bytes), Some(name)) = (&found, member_path(member)) {
+            self.seen.insert(name, bytes.clone());
+        }
+        Ok(found)
+    }
+}
+
+struct Texts<'a>(&'a DocumentTexts);
+
+impl Documents for Texts<'_> {
+    fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
+        Ok(member_path(member).and_then(|name| self.0.get(&name).cloned()))
+    }
+}

@@ -1,0 +1,77 @@
+//! `/nodlet/push`: hands a client that pushes images and manifests to a process of its own.
+//!
+//! The socket decides who may push, as it does who may do anything else, so that a member of its
+//! group can; the store is root's, so that the process is. It costs the agent a fork: from then on
+//! client and process speak to each other, and neither waits for the agent's loop.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
+use smol::Async;
+use smol_hyper::rt::FuturesIo;
+
+use super::body::Body;
+use super::{Afterwards, Api, Status};
+
+/// The first argument of the process that receives; the second is the root.
+pub const RECEIVE: &str = "receive";
+
+/// What the connection is upgraded to. The process that receives says which versions it speaks.
+pub const PROTOCOL: &str = "nodlet-push";
+
+pub(super) fn push(
+    api: &Rc<Api>,
+    request: hyper::Request<Incoming>,
+    afterwards: &Afterwards,
+) -> Result<Response<Body>, Status> {
+    let wanted = request.headers().get(header::UPGRADE).and_then(|wanted| wanted.to_str().ok());
+    if wanted != Some(PROTOCOL) {
+        return Err(Status::bad_request("Upgrade request required: nodlet-push"));
+    }
+    let (upgrade, root) = (hyper::upgrade::on(request), api.root.clone());
+    *afterwards.borrow_mut() = Some(Box::pin(async move {
+        let Ok(connection) = upgrade.await else { return };
+        let Ok(parts) = connection.downcast::<FuturesIo<Async<UnixStream>>>() else { return };
+        // The process speaks first: what was sent before it is no push.
+        if parts.read_buf.is_empty()
+            && let Err(error) = parts.io.into_inner().into_inner().and_then(|client| receive(&root, client))
+        {
+            ::log::warn!("api: failed to start the process that receives a push: {error}");
+        }
+    }));
+    let mut response = Response::new(Body::Whole(None));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(PROTOCOL));
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    Ok(response)
+}
+
+/// Executes this same binary, which outlives the agent.
+fn receive(root: &Path, client: UnixStream) -> io::Result<()> {
+    client.set_nonblocking(false)?;
+    let client = OwnedFd::from(client);
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("nodlet").arg(RECEIVE).arg(root);
+    command.env_clear().current_dir("/").stdin(Stdio::from(client)).stdout(Stdio::null());
+    // SAFETY: between fork and exec only system calls are made.
+    unsafe {
+        command.pre_exec(|| {
+            libc::setsid();
+            // The first child is reaped below; the process that receives is the second.
+            match libc::fork() {
+                -1 => Err(io::Error::last_os_error()),
+                0 => Ok(()),
+                _ => libc::_exit(0),
+            }
+        });
+    }
+    command.spawn()?.wait().map(drop)
+}
