@@ -132,6 +132,8 @@ impl Remote {
         let mut words = program.split_whitespace();
         let mut ssh = Command::new(words.next().unwrap_or("ssh"));
         ssh.args(words).args(["-T", "-o", "ServerAliveInterval=15"]);
+        // Over there it would name a board once more, where ssh passes it on.
+        ssh.env_remove("NODLET_BOARD");
         if let Some(sockets) = sockets() {
             let path = sockets.join("%C");
             ssh.args(["-o", "ControlMaster=auto", "-o", KEPT, "-o"]);

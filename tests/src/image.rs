@@ -85,6 +85,13 @@ impl Image {
             .config("Env", json!(["PATH=/bin", "IMAGE=demo"]))
     }
 
+    /// The same image under another name.
+    #[must_use]
+    pub fn named(mut self, reference: &str) -> Self {
+        self.reference = reference.into();
+        self
+    }
+
     /// Adds a regular file to the last layer. A name that leads out of the root is
     /// written as it is; it may have 100 bytes.
     #[must_use]

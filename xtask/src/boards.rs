@@ -17,6 +17,7 @@ use crate::profile::{self, Profile, Qemu};
 use crate::{Failure, Outcome, cross, demo_image, line_of, misused, run as run_command, work};
 
 mod disk;
+mod push;
 mod update;
 mod watchdog;
 
@@ -117,6 +118,7 @@ fn use_over_ssh(profile: &Profile, mut board: Board) -> Outcome {
         Ok(text(&board.ssh("nodlet logs pushed", "")?.stdout) == "pushed\n")
     })?;
     board.expect("nodlet exec pushed -- /bin/demo cat /srv/index.html", "", "hello from the image\n")?;
+    push::try_out(board.port, &key, demo_for(profile)?, &directory)?;
     let available = board.kib("/proc/meminfo", "MemAvailable:")?;
     let init = board.kib("/proc/1/smaps_rollup", "Pss:")?;
     // Two pods run: that they end is part of going down.
@@ -153,6 +155,16 @@ fn run_ten_pods(profile: &Profile, mut board: Board) -> Outcome {
 fn demo_for(profile: &Profile) -> Result<Image, Failure> {
     let mut build = cross::cargo_for_triple(&profile.target)?;
     build.args(["build", "--quiet", "--package", "nodlet-tests", "--bin", "demo", "--message-format=json"]);
+    let program = fs::read(executable(build)?)?;
+    let architecture = match profile.debian.as_str() {
+        "armhf" => "arm",
+        processor => processor,
+    };
+    Ok(Image::demo(demo_image::REFERENCE, &program).architecture(architecture))
+}
+
+/// The one program that a build by cargo makes and names in JSON.
+fn executable(mut build: Command) -> Result<PathBuf, Failure> {
     eprintln!("$ {}", line_of(&build));
     let output = build.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
@@ -162,12 +174,7 @@ fn demo_for(profile: &Profile) -> Result<Image, Failure> {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         message["executable"].as_str().map(PathBuf::from)
     });
-    let program = fs::read(program.ok_or("cargo names no demo program")?)?;
-    let architecture = match profile.debian.as_str() {
-        "armhf" => "arm",
-        processor => processor,
-    };
-    Ok(Image::demo(demo_image::REFERENCE, &program).architecture(architecture))
+    Ok(program.ok_or("cargo names no program that it built")?)
 }
 
 /// A board that runs.

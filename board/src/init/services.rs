@@ -187,9 +187,10 @@ fn ssh() -> u8 {
             return failed("dropbearkey", &error);
         }
     }
-    // In the foreground, with its log on the console, and with keys alone.
+    // In the foreground, with its log on the console, and with keys alone. Connections are forwarded to
+    // the board (`ssh -L`), as kubectl wants it, and none from it.
     let mut server = Command::new(DROPBEAR);
-    server.args(["-F", "-E", "-s", "-j", "-k", "-r", HOST_KEY, "-D", identity::AUTHORIZED]);
+    server.args(["-F", "-E", "-s", "-k", "-r", HOST_KEY, "-D", identity::AUTHORIZED]);
     if let Some(banner) = crash::banner() {
         server.arg("-b").arg(banner);
     }

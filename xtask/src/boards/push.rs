@@ -1,0 +1,156 @@
+//! A board is fed over SSH, with OpenSSH on this side and the board's own server on the other:
+//! `nodlet push` and `nodlet --board`, `scp` into a manifest directory, kubectl through `ssh -L`.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Instant;
+
+use nodlet_tests::image::Image;
+use nodlet_tests::manifest;
+
+use super::{PATIENCE, executable, text};
+use crate::{Failure, Outcome, go};
+
+/// The name of the image that is pushed: the demo with one more layer.
+const PUSHED: &str = "localhost/over-ssh:1";
+
+/// A user at a machine from which the board is reached.
+struct User {
+    directory: PathBuf,
+    nodlet: PathBuf,
+    board: String,
+}
+
+/// Feeds a board on which the pod `baked` runs, of the image `demo`.
+pub(super) fn try_out(port: u16, key: &Path, demo: Image, directory: &Path) -> Outcome {
+    let config = directory.join("ssh_config");
+    fs::write(
+        &config,
+        format!(
+            "Host *\n  IdentityFile {}\n  IdentitiesOnly yes\n  BatchMode yes\n  LogLevel ERROR\n  \
+             StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n",
+            key.display()
+        ),
+    )?;
+    let mut build = Command::new("cargo");
+    build.args(["build", "--quiet", "--package", "nodlet", "--message-format=json"]);
+    let user = User {
+        directory: directory.to_owned(),
+        nodlet: executable(build)?,
+        board: format!("root@127.0.0.1:{port}"),
+    };
+    user.expect(&["exec", "baked", "--", "/bin/demo", "exit", "7"], 7, "")?;
+    user.push(demo)?;
+    user.copy(port)?;
+    user.kubectl(port)
+}
+
+impl User {
+    /// A verb on the board.
+    fn nodlet(&self, words: &[&str]) -> Result<Output, Failure> {
+        let ssh = format!("ssh -F {}", self.directory.join("ssh_config").display());
+        let mut command = Command::new(&self.nodlet);
+        command.args(["--board", &self.board]).args(words).env("NODLET_SSH", ssh).stdin(Stdio::null());
+        Ok(command.output()?)
+    }
+
+    /// The same, whose code and output are known.
+    fn expect(&self, words: &[&str], code: i32, expected: &str) -> Outcome {
+        let output = self.nodlet(words)?;
+        if output.status.code() == Some(code) && text(&output.stdout) == expected {
+            return Ok(());
+        }
+        Err(Failure(format!(
+            "`nodlet --board … {}` ended with {} and wrote {:?}, not {expected:?}; {}",
+            words.join(" "),
+            output.status,
+            text(&output.stdout),
+            text(&output.stderr)
+        )))
+    }
+
+    /// A pod with its image, of which the board has the first layer.
+    fn push(&self, demo: Image) -> Outcome {
+        let file = |name: &str| self.directory.join(name).display().to_string();
+        let (archive, pod, notes) = (file("pushed.tar"), file("over-ssh.yaml"), file("notes.txt"));
+        let image = demo.named(PUSHED).layer().file("srv/pushed", 0o644, b"pushed over ssh\n");
+        image.write_oci_archive(Path::new(&archive))?;
+        let text = manifest::pod("over-ssh", "print hello then sleep");
+        fs::write(&pod, text.replace("localhost/demo:1", PUSHED))?;
+        fs::write(&notes, "no manifest\n")?;
+        let refused = self.nodlet(&["push", &archive, &pod, &notes])?;
+        if refused.status.success() {
+            return Err(Failure("a text that is no manifest was pushed".to_owned()));
+        }
+        let begun = Instant::now();
+        let output = self.nodlet(&["push", &archive, &pod, "--wait=5m"])?;
+        let took = begun.elapsed();
+        let said = super::text(&output.stdout);
+        let begins = format!("image/{PUSHED} loaded, 1 of 2 layers sent, ");
+        if !output.status.success() || !said.starts_with(&begins) || !said.ends_with("pod/over-ssh ready\n") {
+            return Err(Failure(format!("push: {}: {said}{}", output.status, super::text(&output.stderr))));
+        }
+        eprintln!("a pod with a layer of its image was pushed and ready after {took:.1?}");
+        self.expect(&["logs", "over-ssh"], 0, "hello\n")?;
+        let cat = ["exec", "over-ssh", "--", "/bin/demo", "cat", "/srv/pushed"];
+        self.expect(&cat, 0, "pushed over ssh\n")?;
+        self.expect(
+            &["push", &archive, &pod],
+            0,
+            &format!("image/{PUSHED} unchanged, 0 of 2 layers sent, 0 B\npod/over-ssh unchanged\n"),
+        )
+    }
+
+    /// `scp` into a manifest directory.
+    fn copy(&self, port: u16) -> Outcome {
+        let pod = self.directory.join("copied.yaml");
+        fs::write(&pod, manifest::pod("copied", "print copied then sleep"))?;
+        let mut scp = Command::new("scp");
+        scp.arg("-q").arg("-F").arg(self.directory.join("ssh_config")).args(["-P", &port.to_string()]);
+        crate::run(scp.arg(pod).arg("root@127.0.0.1:/run/nodlet/manifests/"))?;
+        self.until("the copied pod to run", || {
+            Ok(text(&self.nodlet(&["logs", "copied"])?.stdout) == "copied\n")
+        })
+    }
+
+    /// kubectl through a forwarded socket.
+    fn kubectl(&self, port: u16) -> Outcome {
+        let kubectl = go::KUBECTL.build(None)?;
+        let here = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?;
+        let mut ssh = Command::new("ssh");
+        ssh.arg("-F").arg(self.directory.join("ssh_config")).args(["-N", "-p", &port.to_string(), "-L"]);
+        ssh.arg(format!("{here}:/run/nodlet/api.sock")).arg("root@127.0.0.1").stdin(Stdio::null());
+        let _forward = Forward(ssh.spawn()?);
+        self.until("the port to be forwarded", || Ok(TcpStream::connect(here).is_ok()))?;
+        let mut get = Command::new(kubectl);
+        get.args(["--server", &format!("http://{here}"), "get", "pods", "-o", "name"]);
+        let output = get.env("KUBECONFIG", "/dev/null").env("HOME", &self.directory).output()?;
+        match text(&output.stdout).contains("pod/over-ssh\n") {
+            true => Ok(()),
+            false => Err(Failure(format!("kubectl through ssh -L: {output:?}"))),
+        }
+    }
+
+    fn until(&self, what: &str, condition: impl Fn() -> Result<bool, Failure>) -> Outcome {
+        let end = Instant::now() + PATIENCE;
+        while !condition()? {
+            if Instant::now() > end {
+                return Err(Failure(format!("no {what} in {PATIENCE:?}")));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+        Ok(())
+    }
+}
+
+/// Ends with the test.
+struct Forward(Child);
+
+impl Drop for Forward {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
