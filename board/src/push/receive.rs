@@ -62,7 +62,7 @@ pub(crate) fn run(root: &Path) -> ExitCode {
         Ok(Wire { from: stream.try_clone()?, to: stream })
     });
     let Ok(wire) = begun else { return ExitCode::FAILURE };
-    match (Receiver { root: root.to_owned(), wire, confined: true }).serve() {
+    match (Receiver { root: root.to_owned(), wire }).serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
@@ -71,8 +71,6 @@ pub(crate) fn run(root: &Path) -> ExitCode {
 struct Receiver {
     root: PathBuf,
     wire: Wire<UnixStream, UnixStream>,
-    /// Whether archives are read by a process of their own.
-    confined: bool,
 }
 
 /// What a push brings.
@@ -231,10 +229,7 @@ impl Receiver {
         if !offer.archives.is_empty() {
             let directories = spool.lay_out(offer, missing)?;
             let mut options = LoadOptions::default();
-            let cgroup = match self.confined {
-                true => image::confine(&self.root, store, &mut options),
-                false => None,
-            };
+            let cgroup = image::confine(&self.root, store, &mut options);
             let loaded = store.load_files(directories, &options, &mut |_| {});
             drop(cgroup);
             spool.clear()?;
@@ -416,7 +411,7 @@ impl Spool {
     fn room_for(&self, bytes: u64) -> Result<(), End> {
         let stat = nix::sys::statvfs::statvfs(&self.directory)
             .map_err(|errno| refused("measure the free space")(errno.into()))?;
-        let free = (stat.blocks_available() as u64).saturating_mul(stat.fragment_size() as u64);
+        let free = stat.blocks_available().saturating_mul(stat.fragment_size() as u64);
         let free = free - free / RESERVED;
         match bytes > free {
             true => Err(End::Refused(format!(
