@@ -75,6 +75,11 @@ fn path(path: &Path) -> &str {
     path.to_str().expect("a path of the tests")
 }
 
+/// What lets so many bytes pass, each as it comes.
+fn cutter(bytes: u64) -> String {
+    format!("dd iflag=count_bytes bs=4096 count={bytes} status=none")
+}
+
 /// What a push may change: images, and pods that were applied.
 fn state(device: &Device) -> (String, Vec<String>) {
     (device.nodlet(["image", "ls"]).ok(), device.pods())
@@ -207,7 +212,7 @@ fn a_push_that_is_cut_at_any_byte_changes_nothing_and_the_next_goes_on() {
     cuts.extend((0..10).map(|step| offer + 50_000 * step + 17 * step));
     for cut in cuts {
         forget();
-        let line = Line::new(&device, "cut", &format!("head -c {cut}"));
+        let line = Line::new(&device, "cut", &cutter(cut));
         line.refused(&device, &["push", BOARD, path(&archive), path(&pod)]);
         assert_eq!(state(&device), before, "cut at {cut}");
     }
@@ -227,7 +232,7 @@ fn a_push_that_is_cut_at_any_byte_changes_nothing_and_the_next_goes_on() {
     device.nodlet(["image", "rm", "localhost/cut:1"]).ok();
     for short in [1, 10, 18, 19, 40] {
         forget();
-        let line = Line::new(&device, "cut", &format!("head -c {}", length - short));
+        let line = Line::new(&device, "cut", &cutter(length - short));
         line.refused(&device, &["push", BOARD, path(&archive), path(&pod)]);
         assert_eq!(state(&device), before, "{short} bytes before the end");
     }
@@ -246,7 +251,7 @@ fn of_two_pushes_at_once_one_is_told_to_wait_its_turn() {
     let slow = Line::new(
         &device,
         "slow",
-        &format!("(head -c 2000; until test -e {}; do sleep 0.1; done; cat)", gate.display()),
+        &format!("({}; until test -e {}; do sleep 0.1; done; cat)", cutter(150), gate.display()),
     );
     let ssh = slow.directory.join("ssh");
     let mut command = device.command(&["push", BOARD, path(&archive)]);
