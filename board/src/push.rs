@@ -14,7 +14,7 @@ use std::time::Duration;
 use lexopt::Parser;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nodlet_rootfs::Platform;
-use nodlet_rootfs::parcel::{DocumentTexts, Parcel};
+use nodlet_rootfs::parcel::{DocumentTexts, Layer, Parcel};
 use nodlet_runtime::api::push::PROTOCOL;
 pub(crate) use nodlet_runtime::api::push::RECEIVE;
 use nodlet_runtime::manifest::Validation;
@@ -482,7 +482,7 @@ impl Progress {
     }
 }
 
-fn layer_of<'a>(archive: &'a mut Archive, member: &str) -> Result<(Box<dyn Read + 'a>, u64), Failure> {
+fn layer_of<'a>(archive: &'a mut Archive, member: &str) -> Result<Layer<'a>, Failure> {
     let file = archive.path.display().to_string();
     let found = archive.parcel.layer(member).map_err(|error| Failure::chain(&error).of(&file))?;
     found.ok_or_else(|| Failure::new(format!("{file}: its layer {member} is not in it")))

@@ -20,6 +20,9 @@ use crate::store::Store;
 /// Documents by their names in an archive.
 pub type DocumentTexts = BTreeMap<String, Vec<u8>>;
 
+/// A layer's stream as it lies in the archive, and its length.
+pub type Layer<'a> = (Box<dyn Read + 'a>, u64);
+
 /// A layer of an image that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -66,7 +69,7 @@ impl Parcel {
     }
 
     /// A layer's stream and length; none if the archive lacks it.
-    pub fn layer(&mut self, member: &str) -> Result<Option<(Box<dyn Read + '_>, u64)>, ArchiveError> {
+    pub fn layer(&mut self, member: &str) -> Result<Option<Layer<'_>>, ArchiveError> {
         self.archive.open(member)
     }
 }
