@@ -72,7 +72,7 @@ fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         firmware: None,
     };
     let image = image::build(profile, &contents)?;
-    use_over_ssh(profile, Board::boot(qemu, profile.memory_mib, &image, &directory, &key)?)?;
+    use_over_ssh(profile, Board::boot(qemu, profile.memory_mib, &image, &directory, &key)?, &directory)?;
     if let (Some(disk), Some(firmware)) = (&image.disk, &qemu.firmware) {
         let first = fs::read(disk)?;
         image::build(profile, &contents)?;
@@ -98,7 +98,7 @@ fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
 }
 
 /// Reads what the pod of the image writes, gives the board another pod, and turns it off.
-fn use_over_ssh(profile: &Profile, mut board: Board) -> Outcome {
+fn use_over_ssh(profile: &Profile, mut board: Board, directory: &Path) -> Outcome {
     board.wait_for("the pod of the image to run", |board| {
         let pods = board.ssh("nodlet get pods", "")?;
         Ok(pods.status.success() && text(&pods.stdout).contains("Running"))
@@ -118,7 +118,7 @@ fn use_over_ssh(profile: &Profile, mut board: Board) -> Outcome {
         Ok(text(&board.ssh("nodlet logs pushed", "")?.stdout) == "pushed\n")
     })?;
     board.expect("nodlet exec pushed -- /bin/demo cat /srv/index.html", "", "hello from the image\n")?;
-    push::try_out(board.port, &key, demo_for(profile)?, &directory)?;
+    push::try_out(board.port, &board.key, demo_for(profile)?, directory)?;
     let available = board.kib("/proc/meminfo", "MemAvailable:")?;
     let init = board.kib("/proc/1/smaps_rollup", "Pss:")?;
     // Two pods run: that they end is part of going down.
