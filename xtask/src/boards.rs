@@ -14,9 +14,12 @@ use nodlet_tests::manifest;
 
 use crate::image::{self, Contents, DeviceImage};
 use crate::profile::{self, Profile, Qemu};
-use crate::{Failure, Outcome, cross, demo_image, line_of, misused, run as run_command, work};
+use crate::{
+    Failure, Outcome, check, cross, demo_image, line_of, misused, programs, run as run_command, work,
+};
 
 mod disk;
+mod network;
 mod push;
 mod update;
 mod watchdog;
@@ -24,77 +27,141 @@ mod watchdog;
 /// An emulated board is some twenty times slower than a real one, and this machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// A step: its name, and what it does with an emulated board.
+type Step = (&'static str, fn(&Profile, &Qemu) -> Outcome);
+
+/// What is tried out on each emulated board.
+const STEPS: &[Step] = &[
+    ("ssh", try_ssh),
+    ("disk", try_disk),
+    ("ten-pods", try_ten_pods),
+    ("network", network::try_out),
+    ("update", update::try_out),
+    ("watchdog", watchdog::try_out),
+];
+
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    if arguments.iter().any(|argument| argument.starts_with('-')) {
-        return Err(misused("boards"));
+    let mut names = Vec::new();
+    let mut steps = Vec::new();
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--only" => steps.push(step(words.next().ok_or_else(|| misused("boards"))?)?),
+            option if option.starts_with('-') => return Err(misused("boards")),
+            name => names.push(name.to_owned()),
+        }
     }
-    let names = if arguments.is_empty() { profile::known()? } else { arguments.to_vec() };
-    for name in names {
+    if steps.is_empty() {
+        steps.extend_from_slice(STEPS);
+    }
+    let of_all = names.is_empty();
+    for name in if of_all { profile::known()? } else { names } {
         let profile = profile::get(&name)?;
         match &profile.qemu {
-            Some(qemu) => try_out(&profile, qemu)?,
-            None if arguments.is_empty() => {}
+            Some(qemu) => try_out(&profile, qemu, &steps)?,
+            None if of_all => {}
             None => return Err(Failure(format!("no emulator has the board {name}"))),
         }
     }
     Ok(())
 }
 
-/// The emulated board with this machine's processor, as a step of the check.
+fn step(name: &str) -> Result<Step, Failure> {
+    STEPS.iter().find(|(step, _)| *step == name).copied().ok_or_else(|| {
+        let known: Vec<&str> = STEPS.iter().map(|(step, _)| *step).collect();
+        Failure(format!("there is no step {name:?}; there are {}", known.join(", ")))
+    })
+}
+
+/// The emulated board with this machine's processor, as a step of the check: used over SSH, and one
+/// other step, which the commit chooses.
 pub(crate) fn check() -> Outcome {
     let host = cross::host()?.triple;
     for name in profile::known()? {
         let profile = profile::get(&name)?;
         if let (true, Some(qemu)) = (profile.target == host, &profile.qemu) {
-            return try_out(&profile, qemu);
+            let (first, others) = STEPS.split_first().ok_or("there are steps")?;
+            let other = others[check::chosen(others.len())];
+            return try_out(&profile, qemu, &[*first, other]);
         }
     }
     Err(Failure(format!("no profile in board/profiles is for {host} and QEMU")))
 }
 
-/// All that is tried out on an emulated board.
-fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
-    let directory = work(&format!("boards/{}/test", profile.name))?;
+fn try_out(profile: &Profile, qemu: &Qemu, steps: &[Step]) -> Outcome {
+    programs::provide(&qemu.program, &qemu.package)?;
+    for program in ["ssh", "ssh-keygen", "scp"] {
+        programs::provide(program, "openssh-client")?;
+    }
+    for (name, step) in steps {
+        let begun = Instant::now();
+        eprintln!("{}: {name}", profile.name);
+        step(profile, qemu)?;
+        eprintln!("{}: {name} took {:.0?}", profile.name, begun.elapsed());
+    }
+    Ok(())
+}
+
+/// A directory for a step, a key of somebody who may log in, and contents with the demo image.
+fn prepare(profile: &Profile, step: &str) -> Result<(PathBuf, PathBuf, Contents), Failure> {
+    let directory = work(&format!("boards/{}/{step}", profile.name))?;
     let key = directory.join("key");
     let _ = fs::remove_file(&key);
     run_command(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key))?;
     let archive = directory.join("demo.oci.tar");
     demo_for(profile)?.write_oci_archive(&archive)?;
-    let pod = directory.join("baked.yaml");
-    fs::write(&pod, manifest::pod("baked", "print baked then sleep"))?;
-    let config = directory.join("nodlet.conf");
-    fs::write(&config, "# Made for this test.\nname = gate-17\nlabel = site=hall-3\n")?;
-    let mut contents = Contents {
-        pods: vec![pod],
+    let contents = Contents {
         archives: vec![archive],
         ssh_keys: vec![key.with_extension("pub")],
-        config: Some(config),
-        firmware: None,
+        ..Contents::default()
     };
+    Ok((directory, key, contents))
+}
+
+/// A pod that says `baked` and goes on.
+fn baked(directory: &Path) -> Result<PathBuf, Failure> {
+    let pod = directory.join("baked.yaml");
+    fs::write(&pod, manifest::pod("baked", "print baked then sleep"))?;
+    Ok(pod)
+}
+
+fn try_ssh(profile: &Profile, qemu: &Qemu) -> Outcome {
+    let (directory, key, mut contents) = prepare(profile, "ssh")?;
+    contents.pods.push(baked(&directory)?);
+    let config = directory.join("nodlet.conf");
+    fs::write(&config, "# Made for this test.\nname = gate-17\nlabel = site=hall-3\n")?;
+    contents.config = Some(config);
     let image = image::build(profile, &contents)?;
-    use_over_ssh(profile, Board::boot(qemu, profile.memory_mib, &image, &directory, &key)?, &directory)?;
-    if let (Some(disk), Some(firmware)) = (&image.disk, &qemu.firmware) {
-        let first = fs::read(disk)?;
-        image::build(profile, &contents)?;
-        if fs::read(disk)? != first {
-            return Err(Failure(format!("{}: two images of the same contents differ", profile.name)));
-        }
-        disk::try_out(profile, qemu, firmware, disk, &directory, &key)?;
+    use_over_ssh(profile, Board::boot(qemu, profile.memory_mib, &image, &directory, &key)?, &directory)
+}
+
+fn try_disk(profile: &Profile, qemu: &Qemu) -> Outcome {
+    let (directory, key, mut contents) = prepare(profile, "disk")?;
+    contents.pods.push(baked(&directory)?);
+    let image = image::build(profile, &contents)?;
+    let (Some(disk), Some(firmware)) = (&image.disk, &qemu.firmware) else {
+        eprintln!("{}: its profile names no disk and firmware: no disk is booted", profile.name);
+        return Ok(());
+    };
+    let first = fs::read(disk)?;
+    image::build(profile, &contents)?;
+    if fs::read(disk)? != first {
+        return Err(Failure(format!("{}: two images of the same contents differ", profile.name)));
     }
-    if let Some(memory_mib) = qemu.ten_pods_mib {
-        let small = Profile { memory_mib, ..profile.clone() };
-        contents.config = None;
-        contents.pods.clear();
-        for number in 0..10 {
-            let pod = directory.join(format!("small-{number}.yaml"));
-            fs::write(&pod, manifest::pod(&format!("small-{number}"), "print small then sleep"))?;
-            contents.pods.push(pod);
-        }
-        let image = image::build(&small, &contents)?;
-        run_ten_pods(&small, Board::boot(qemu, memory_mib, &image, &directory, &key)?)?;
+    disk::try_out(profile, qemu, firmware, disk, &directory, &key)
+}
+
+fn try_ten_pods(profile: &Profile, qemu: &Qemu) -> Outcome {
+    let Some(memory_mib) = qemu.ten_pods_mib else { return Ok(()) };
+    let (directory, key, mut contents) = prepare(profile, "ten-pods")?;
+    let small = Profile { memory_mib, ..profile.clone() };
+    for number in 0..10 {
+        let pod = directory.join(format!("small-{number}.yaml"));
+        fs::write(&pod, manifest::pod(&format!("small-{number}"), "print small then sleep"))?;
+        contents.pods.push(pod);
     }
-    update::try_out(&profile.name)?;
-    watchdog::try_out(profile, qemu)
+    let image = image::build(&small, &contents)?;
+    run_ten_pods(&small, Board::boot(qemu, memory_mib, &image, &directory, &key)?)
 }
 
 /// Reads what the pod of the image writes, gives the board another pod, and turns it off.
@@ -177,6 +244,9 @@ fn executable(mut build: Command) -> Result<PathBuf, Failure> {
     Ok(program.ok_or("cargo names no program that it built")?)
 }
 
+/// The network link of a board, as the emulator names it.
+const LINK: &str = "net0";
+
 /// A board that runs.
 struct Board {
     emulator: Child,
@@ -194,15 +264,30 @@ impl Board {
         directory: &Path,
         key: &Path,
     ) -> Result<Board, Failure> {
-        let medium: [&OsStr; 6] = [
+        Board::boot_with(qemu, memory_mib, image, directory, key, Some(LINK), &[])
+    }
+
+    /// With a network link of this name in the emulator, if any, and more arguments of it.
+    fn boot_with(
+        qemu: &Qemu,
+        memory_mib: u32,
+        image: &DeviceImage,
+        directory: &Path,
+        key: &Path,
+        link: Option<&str>,
+        arguments: &[String],
+    ) -> Result<Board, Failure> {
+        let command_line = OsString::from(fs::read_to_string(&image.command_line)?.trim());
+        let mut medium: Vec<&OsStr> = vec![
             "-kernel".as_ref(),
             image.kernel.as_ref(),
             "-initrd".as_ref(),
             image.initramfs.as_ref(),
             "-append".as_ref(),
-            &OsString::from(fs::read_to_string(&image.command_line)?.trim()),
+            &command_line,
         ];
-        Board::boot_from(qemu, memory_mib, &medium, directory, key)
+        medium.extend(arguments.iter().map(OsStr::new));
+        Board::boot_from(qemu, memory_mib, &medium, directory, key, link)
     }
 
     /// Boots what these arguments of the emulator name.
@@ -212,6 +297,7 @@ impl Board {
         medium: &[&OsStr],
         directory: &Path,
         key: &Path,
+        link: Option<&str>,
     ) -> Result<Board, Failure> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let console = directory.join("console.log");
@@ -220,12 +306,16 @@ impl Board {
             .args(["-accel", "tcg", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
             .args(&qemu.arguments)
             .args(["-m", &memory_mib.to_string(), "-device", "virtio-rng-pci"])
-            // Not `-nic`: not every machine makes a card of that.
-            .args(["-netdev", &format!("user,id=net0,hostfwd=tcp:127.0.0.1:{port}-:22")])
-            .args(["-device", "virtio-net-pci,netdev=net0,mac=52:54:00:12:34:56"])
             .args(["-serial", &format!("file:{}", console.display())])
             .args(medium)
             .stdin(Stdio::null());
+        // Not `-nic`: not every machine makes a card of that.
+        match link {
+            Some(link) => emulator
+                .args(["-netdev", &format!("user,id={link},hostfwd=tcp:127.0.0.1:{port}-:22")])
+                .args(["-device", &format!("virtio-net-pci,netdev={link},mac=52:54:00:12:34:56")]),
+            None => emulator.args(["-nic", "none"]),
+        };
         // SAFETY: one system call, which is async-signal-safe. A board must not outlive its test.
         unsafe {
             emulator.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?))

@@ -74,6 +74,13 @@ fn seed() -> String {
     chosen.unwrap_or_else(|| seed_of(&commit().unwrap_or_default()).to_string())
 }
 
+/// Which of `of` cases is tried where time allows one: another one with most commits.
+pub(crate) fn chosen(of: usize) -> usize {
+    let commit = commit().unwrap_or_default();
+    let number = commit.get(..8).and_then(|digits| usize::from_str_radix(digits, 16).ok());
+    number.unwrap_or(0) % of
+}
+
 /// 1 where there is no commit.
 fn seed_of(commit: &str) -> u64 {
     // More apart than there are inputs of one test, in the form in which `check` tries them.

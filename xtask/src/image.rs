@@ -21,6 +21,8 @@ use crate::guest::kernel::{self, Kernel};
 use crate::profile::{self, Profile, Program};
 use crate::{Failure, Outcome, built, cargo, cross, misused, run as run_command, work};
 
+mod source_date;
+
 /// The files of a device image.
 pub(crate) struct DeviceImage {
     pub(crate) kernel: PathBuf,
@@ -218,6 +220,8 @@ fn add_system<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
     for (path, text) in texts {
         cpio.file(path, 0o644, text.as_bytes())?;
     }
+    // The board's network service writes it.
+    cpio.link("/etc/resolv.conf", "../run/nodlet/resolv.conf")?;
     for directory in ["/root", "/var/lib/nodlet", "/proc", "/sys", "/dev", "/run", "/tmp"] {
         cpio.directory(directory)?;
     }
@@ -263,6 +267,8 @@ fn add_board<W: Write>(cpio: &mut Cpio<W>, profile: &Profile, kernel: &Kernel) -
         "crash_loop": profile.crash_loop,
         "storage": profile.storage.as_ref().map(disk::Storage::board),
         "update": profile.update,
+        "ntp": profile.ntp,
+        "built": source_date::seconds(),
     });
     cpio.file("/usr/lib/nodlet/board.json", 0o644, &serde_json::to_vec(&board)?)?;
     let mut wanted: Vec<&str> = profile.modules.iter().map(String::as_str).collect();

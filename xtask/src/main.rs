@@ -115,8 +115,8 @@ const TASKS: &[Task] = &[
     ("demo-image", "", "build the demo image into .work/images, in both archive formats", demo_image::run),
     (
         "boards",
-        "[PROFILE]...",
-        "boot the emulated boards of board/profiles, with pods, and use them over SSH",
+        "[--only ssh|disk|ten-pods|network|update|watchdog]... [PROFILE]...",
+        "boot the emulated boards of board/profiles, use them over SSH, and break them",
         boards::run,
     ),
     (

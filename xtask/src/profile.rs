@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::disk::Storage;
 use crate::{Failure, project};
 
+mod network;
 mod update;
 
+pub(crate) use network::Link;
 pub(crate) use update::Update;
 
 /// What there is to know of a board.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Profile {
     /// The name of the file.
@@ -50,9 +51,12 @@ pub(crate) struct Profile {
     /// stands for the kernel's command line.
     #[serde(default)]
     pub(crate) boot_files: BTreeMap<String, String>,
-    /// Links with a fixed address.
+    /// Links that are set up and given an address.
     #[serde(default)]
     pub(crate) network: Vec<Link>,
+    /// Time servers, addresses or names; without a list those that DHCP names.
+    #[serde(default)]
+    pub(crate) ntp: Option<Vec<String>>,
     /// The watchdog that process 1 feeds; without one a board that hangs is not reset.
     #[serde(default)]
     pub(crate) watchdog: Option<Watchdog>,
@@ -91,18 +95,6 @@ pub(crate) struct Logs {
     /// MiB of RAM for the logs of all containers; without it they lie on the data partition.
     #[serde(default)]
     pub(crate) ram_mib: Option<u32>,
-}
-
-/// A link with a fixed address, for the profile and for `board.json`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Link {
-    /// As the kernel names it.
-    link: String,
-    address: Ipv4Addr,
-    prefix: u8,
-    #[serde(default)]
-    gateway: Option<Ipv4Addr>,
 }
 
 /// A hardware watchdog, for the profile and for `board.json`.
@@ -211,12 +203,8 @@ impl Profile {
 fn parse(name: &str, text: &str) -> Result<Profile, Failure> {
     let mut profile: Profile =
         toml::from_str(text).map_err(|error| format!("board/profiles/{name}.toml: {error}"))?;
-    if let Some(link) = profile.network.iter().find(|link| link.prefix > 32) {
-        return Err(Failure(format!(
-            "board/profiles/{name}.toml: network: prefix {} of {} is more than 32",
-            link.prefix, link.link
-        )));
-    }
+    network::check(&profile.network, profile.ntp.as_deref())
+        .map_err(|wrong| format!("board/profiles/{name}.toml: {wrong}"))?;
     let wrong = |what: &str| Err(Failure(format!("board/profiles/{name}.toml: {what}")));
     if profile.memory_mib < LEAST_MEMORY_MIB {
         return wrong(&format!("memory-mib: {} is less than {LEAST_MEMORY_MIB}", profile.memory_mib));
@@ -301,8 +289,9 @@ mod tests {
             ),
             ("max-files = 2", "max-files = 1", "max-files must be 2 or more"),
             ("ram-mib = 8", "ram-mib = 65", "ram-mib must be from 1 to half of memory-mib"),
-            ("prefix = 24", "prefix = 33", "prefix 33 of eth0 is more than 32"),
-            ("10.0.2.15", "10.0.2", "invalid IPv4 address"),
+            ("dhcp = true", "dhpc = true", "unknown field `dhpc`, expected one of `link`, `dhcp`"),
+            ("dhcp = true", "address = \"10.0.2.15\"\nprefix = 33", "prefix 33 of eth0 is more than 32"),
+            ("dhcp = true", "address = \"10.0.2\"\nprefix = 24", "invalid IPv4 address"),
             ("command-line =", "# command-line =", "missing field `command-line`"),
             ("timeout = 60", "timeout = 4", "timeout 4 must be from 5 to 3600 seconds"),
             ("timeout = 60", "time = 60", "unknown field `time`, expected `device` or `timeout`"),

@@ -66,7 +66,7 @@ fn list(root: &Path) -> Result<Vec<Value>, Failure> {
 
 /// One request, without waiting for long: an agent that hangs still has its socket.
 fn ask(root: &Path, method: &str, target: &str) -> Result<Response, Failure> {
-    let mut stream = Client::new(root).connect()?;
+    let mut stream = Client::local(root).connect()?;
     let lost = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::WouldBlock => {
             Failure::disconnected(format!("the agent does not answer within {} s", ANSWER.as_secs()))

@@ -131,7 +131,14 @@ impl Tried<'_> {
         drive.push(option);
         let [name, file] = &self.firmware;
         let medium: [&OsStr; 4] = [name, file, "-drive".as_ref(), &drive];
-        let mut board = Board::boot_from(self.qemu, self.memory_mib, &medium, self.directory, self.key)?;
+        let mut board = Board::boot_from(
+            self.qemu,
+            self.memory_mib,
+            &medium,
+            self.directory,
+            self.key,
+            Some(super::LINK),
+        )?;
         board.wait_for("the pod of the image to run", |board| {
             let pods = board.ssh("nodlet get pods baked", "")?;
             Ok(pods.status.success() && text(&pods.stdout).contains("Running"))

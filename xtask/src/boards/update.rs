@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{Board, demo_for, text};
 use crate::image::{self, Contents};
-use crate::profile::{self, Update};
+use crate::profile::{Profile, Qemu, Update};
 use crate::{Failure, Outcome, cross, debian, elf, run as run_command, work};
 
 /// Of this workspace, and so of the nodlet in the image.
@@ -20,10 +20,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Every nodlet contains this text before its version.
 const MARK: &str = "\nthis program is nodlet v";
 
-pub(super) fn try_out(name: &str) -> Outcome {
-    let mut profile = profile::get(name)?;
-    let Some(qemu) = profile.qemu.take() else { return Ok(()) };
-    let directory = work(&format!("boards/{name}/update"))?;
+pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
+    let mut profile = profile.clone();
+    let directory = work(&format!("boards/{}/update", profile.name))?;
     let (owner, stranger) = (Signer::new(&directory, "owner")?, Signer::new(&directory, "stranger")?);
     profile.update =
         Update { keys: vec![owner.public_key.clone()], allow_unsigned: false, healthy_after: "10s".into() };
@@ -43,7 +42,7 @@ pub(super) fn try_out(name: &str) -> Outcome {
     let image = image::build(&profile, &contents)?;
     let nodlet = Program::read(&cross::build(cross::target(&profile.target)?)?)?;
 
-    let mut board = Board::boot(&qemu, profile.memory_mib, &image, &directory, &key)?;
+    let mut board = Board::boot(qemu, profile.memory_mib, &image, &directory, &key)?;
     board.wait_for("the counter", |board| Ok(board.ssh("nodlet logs counter", "")?.stdout.len() > 10))?;
     board.expect("nodlet healthcheck --pods --wait 2m", "", "")?;
     let before = life(&board)?;
@@ -82,8 +81,9 @@ pub(super) fn try_out(name: &str) -> Outcome {
     board.expect("nodlet healthcheck --pods --wait 2m", "", "")?;
     no_container_noticed(&board, &before)?;
     eprintln!(
-        "{name}: an update was tried out and kept after {lasted:.1?}, two broken ones returned, six were rejected, \
-         and no container noticed"
+        "{}: an update was tried out and kept after {lasted:.1?}, two broken ones returned, six were rejected, \
+         and no container noticed",
+        profile.name
     );
     Ok(())
 }

@@ -1,0 +1,242 @@
+//! The network and the clock of an emulated board: pods run without either. Then the cable is plugged
+//! in, out and in again, a time server begins to answer, and a board without any link boots.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::UdpSocket;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use nodlet_tests::manifest;
+
+use super::{Board, PATIENCE, demo_for, text};
+use crate::image::{self, Contents};
+use crate::profile::{Profile, Qemu};
+use crate::{Failure, Outcome, run as run_command, work};
+
+/// How far the time of the test's server is ahead of this machine's: nobody takes one for the other.
+const AHEAD: Duration = Duration::from_secs(400 * 86_400);
+
+/// What a pod says on the console when it runs, and nothing else does.
+const STARTED: &str = "started default/baked/app#";
+
+/// Has no network and no clock at first, and then gets both.
+pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
+    let directory = work(&format!("boards/{}/network", profile.name))?;
+    let key = directory.join("key");
+    let _ = fs::remove_file(&key);
+    run_command(
+        std::process::Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key),
+    )?;
+    let archive = directory.join("demo.oci.tar");
+    demo_for(profile)?.write_oci_archive(&archive)?;
+    let pod = directory.join("baked.yaml");
+    // Its probe is due in an hour: a clock that is set forward by years makes it due no earlier.
+    let probe =
+        "readinessProbe:\n  exec:\n    command: [/bin/demo, exit, \"0\"]\n  initialDelaySeconds: 3600\n";
+    let container = manifest::container("app", "print baked then sleep", probe);
+    fs::write(&pod, manifest::pod_of("baked", &[container], ""))?;
+    let contents = Contents {
+        pods: vec![pod],
+        archives: vec![archive],
+        ssh_keys: vec![key.with_extension("pub")],
+        ..Contents::default()
+    };
+    let time = TimeServer::begin()?;
+    let profile = Profile { ntp: Some(vec![format!("10.0.2.2:{}", time.port)]), ..profile.clone() };
+    let image = image::build(&profile, &contents)?;
+
+    let monitor = directory.join("monitor");
+    let _ = fs::remove_file(&monitor);
+    let arguments = [
+        "-rtc".to_owned(),
+        "base=1970-01-01".to_owned(),
+        // Not before the cable is out.
+        "-S".to_owned(),
+        "-monitor".to_owned(),
+        format!("unix:{},server=on,wait=off", monitor.display()),
+    ];
+    let mut board =
+        Board::boot_with(qemu, profile.memory_mib, &image, &directory, &key, Some(super::LINK), &arguments)?;
+    let mut monitor = Monitor::connect(&monitor)?;
+    monitor.write("set_link net0 off\ncont")?;
+    let begun = Instant::now();
+    board.wait_for("pod that runs without network and clock", |board| {
+        Ok(board.console()?.contains(STARTED))
+    })?;
+    let without = begun.elapsed();
+    let console = board.console()?;
+    if console.contains("carrier on") {
+        return Err(board.failed("the cable is not out"));
+    }
+
+    // DHCP that comes late.
+    monitor.write("set_link net0 on")?;
+    board.wait_for("address from the DHCP server", |board| {
+        Ok(board.console()?.contains("eth0: 10.0.2.15/24"))
+    })?;
+    board.wait_for("answer over SSH", |board| Ok(board.ssh("true", "")?.status.success()))?;
+    board.expect("cat /etc/resolv.conf | busybox tail -n 1", "", "nameserver 10.0.2.3\n")?;
+    let status = board.json("cat /run/nodlet/network.json")?;
+    if status["links"][0]["dhcp"]["state"] != "bound" || status["clock"]["synchronised"] != false {
+        return Err(board.failed(&format!("/run/nodlet/network.json says {status}")));
+    }
+
+    // No clock, then one.
+    board.check_pod(SystemTime::now(), "before the clock is set")?;
+    time.answers.store(true, Ordering::Relaxed);
+    board.wait_for("clock that is set", |board| {
+        Ok(board.json("cat /run/nodlet/network.json")?["clock"]["synchronised"] == true)
+    })?;
+    board.check_pod(SystemTime::now() + AHEAD, "after the clock was set")?;
+
+    // The cable is out and in again.
+    let changes = board.console()?.matches("carrier ").count();
+    monitor.write("set_link net0 off")?;
+    board.wait_for("loss of the carrier", |board| {
+        Ok(board.console()?.matches("carrier ").count() > changes)
+    })?;
+    monitor.write("set_link net0 on")?;
+    board.wait_for("answer over SSH after the cable was out", |board| {
+        Ok(board.ssh("true", "")?.status.success())
+    })?;
+    let agent = board.console()?.matches("ended with").count();
+    if agent > 0 {
+        return Err(board.failed("a service ended"));
+    }
+    let network = board.kib("/proc/$(busybox pidof nodlet:network)/smaps_rollup", "Pss:")?;
+    board.ssh("nodlet poweroff", "")?;
+    board.wait_for("the board to go off", |board| Ok(board.emulator.try_wait()?.is_some()))?;
+
+    let mut board = Board::boot_with(qemu, profile.memory_mib, &image, &directory, &key, None, &[])?;
+    board
+        .wait_for("pod that runs on a board without links", |board| Ok(board.console()?.contains(STARTED)))?;
+    eprintln!(
+        "{}: pods ran without network and clock, the first after {without:.1?}; address and clock came later, and \
+         the cable was out; the service takes {network} KiB",
+        profile.name
+    );
+    Ok(())
+}
+
+impl Board {
+    fn console(&self) -> Result<String, Failure> {
+        Ok(text(&fs::read(&self.console)?))
+    }
+
+    fn json(&self, command: &str) -> Result<serde_json::Value, Failure> {
+        let output = self.ssh(command, "")?;
+        serde_json::from_slice(&output.stdout).map_err(|error| {
+            self.failed(&format!("`{command}` wrote no JSON: {error}; {}", text(&output.stderr)))
+        })
+    }
+
+    /// The pod of the image began some minutes before `now` by the board's clock, has never started
+    /// again, and no probe was due.
+    fn check_pod(&self, now: SystemTime, when: &str) -> Outcome {
+        let pod = self.json("nodlet get pod baked -o json")?;
+        let seconds =
+            |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let status = &pod["status"]["containerStatuses"][0];
+        let board = text(&self.ssh("busybox date -u +%s", "")?.stdout);
+        let board: u64 = board.trim().parse().map_err(|_| self.failed("the board's date is no number"))?;
+        let started = pod["status"]["startTime"].as_str().unwrap_or_default();
+        let began = run_output(std::process::Command::new("date").args(["-u", "+%s", "-d", started]))?;
+        let began: u64 = began
+            .trim()
+            .parse()
+            .map_err(|_| self.failed(&format!("{when} the pod has the start time {started:?}")))?;
+        let table = text(&self.ssh("nodlet get pods", "")?.stdout);
+        let age = table
+            .lines()
+            .nth(1)
+            .and_then(|line| line.split_whitespace().last())
+            .unwrap_or_default()
+            .to_owned();
+        let is_set = now > SystemTime::now() + AHEAD / 2;
+        let patience = PATIENCE.as_secs() * 4;
+        let is_right = status["restartCount"] == 0
+            && status["ready"] == false
+            && began <= board
+            && board - began < patience
+            && age.ends_with(['s', 'm'])
+            && !age.contains(['h', 'd'])
+            && (board.abs_diff(seconds(now)) < patience) == is_set;
+        if is_right {
+            return Ok(());
+        }
+        Err(self.failed(&format!(
+            "{when} the board's clock is at {board}, this machine's at {}; the pod began at {began} and is {age} old: {}",
+            seconds(now),
+            pod["status"]
+        )))
+    }
+}
+
+fn run_output(command: &mut std::process::Command) -> Result<String, Failure> {
+    Ok(text(&command.output()?.stdout))
+}
+
+/// QEMU's monitor.
+struct Monitor(UnixStream);
+
+impl Monitor {
+    fn connect(path: &Path) -> Result<Monitor, Failure> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match UnixStream::connect(path) {
+                Ok(stream) => return Ok(Monitor(stream)),
+                Err(error) if Instant::now() > end => {
+                    return Err(Failure(format!("failed to reach QEMU's monitor: {error}")));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+
+    fn write(&mut self, commands: &str) -> Outcome {
+        Ok(self.0.write_all(format!("{commands}\n").as_bytes())?)
+    }
+}
+
+/// A time server that is silent until it is to answer.
+struct TimeServer {
+    port: u16,
+    answers: Arc<AtomicBool>,
+}
+
+impl TimeServer {
+    fn begin() -> Result<TimeServer, Failure> {
+        // QEMU's user network has this machine's loopback address at 10.0.2.2.
+        let socket = UdpSocket::bind(("127.0.0.1", 0))?;
+        let server = TimeServer { port: socket.local_addr()?.port(), answers: Arc::default() };
+        let answers = server.answers.clone();
+        std::thread::spawn(move || {
+            let mut request = [0; 48];
+            while let Ok((length, from)) = socket.recv_from(&mut request) {
+                if length == 48 && answers.load(Ordering::Relaxed) {
+                    let _ = socket.send_to(&answer(&request), from);
+                }
+            }
+        });
+        Ok(server)
+    }
+}
+
+/// The answer of a server with a clock of its own.
+fn answer(request: &[u8; 48]) -> [u8; 48] {
+    let now = (SystemTime::now() + AHEAD).duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let seconds = (now.as_secs() + 2_208_988_800) as u32;
+    let fraction = ((u64::from(now.subsec_nanos()) << 32) / 1_000_000_000) as u32;
+    let mut bytes = [0; 48];
+    bytes[..4].copy_from_slice(&[0x24, 1, 6, 0xec]);
+    bytes[24..32].copy_from_slice(&request[40..]);
+    for place in [32, 40] {
+        bytes[place..place + 4].copy_from_slice(&seconds.to_be_bytes());
+        bytes[place + 4..place + 8].copy_from_slice(&fraction.to_be_bytes());
+    }
+    bytes
+}
