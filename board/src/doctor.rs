@@ -17,6 +17,7 @@ mod config;
 mod features;
 mod firewall;
 mod kernel;
+mod links;
 mod machine;
 mod mounts;
 mod network;

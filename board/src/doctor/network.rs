@@ -10,12 +10,18 @@ use super::Machine;
 use super::firewall::{self, Chain};
 use super::report::{Area, Check, Verdict};
 
-/// All checks of the network.
+/// All checks of the network, those of [`super::links`] included.
 pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     let sysctl = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim() == "1");
     let bridged = sysctl("/proc/sys/net/bridge/bridge-nf-call-iptables").unwrap_or(false);
     let forwards = sysctl("/proc/sys/net/ipv4/ip_forward");
-    vec![addresses(machine), judge_firewall(bridged, firewall::dropping_chains()), judge_forwarding(forwards)]
+    let mut checks = vec![
+        addresses(machine),
+        judge_firewall(bridged, firewall::dropping_chains()),
+        judge_forwarding(forwards),
+    ];
+    checks.extend(super::links::checks());
+    checks
 }
 
 /// Whether the range of the pods' addresses is used for nothing else.

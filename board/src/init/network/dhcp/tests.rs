@@ -366,13 +366,16 @@ fn whatever_a_hostile_server_sends_the_client_neither_spins_nor_keeps_a_lease_th
         let mut messages = 0;
         while now < secs(4000) {
             match random.next() % 8 {
-                0 => client.carrier(now, random.next() % 4 > 0),
+                0 => client.carrier(now, !random.next().is_multiple_of(4)),
                 1 | 2 => now += Duration::from_millis(random.next() % 4000),
                 3 => now = now.max(client.wake_at().unwrap_or(now)) + Duration::from_millis(1),
                 _ => {
                     let lease = (random.next() as u32 % 100).to_be_bytes();
-                    let address =
-                        if random.next() % 4 > 0 { ADDRESS } else { Ipv4Addr::from(random.next() as u32) };
+                    let address = if !random.next().is_multiple_of(4) {
+                        ADDRESS
+                    } else {
+                        Ipv4Addr::from(random.next() as u32)
+                    };
                     let kind = [2, 5, 6][random.next() as usize % 3];
                     client.receive(now, &answer(kind, client.transaction, address, &[(51, &lease)]));
                 }

@@ -1,0 +1,71 @@
+//! The links that `nodlet init` configures on a board, as its network service reports them.
+
+use serde_json::Value;
+
+use super::report::{Area, Check, Verdict};
+
+/// What the service writes.
+const STATUS: &str = "/run/nodlet/network.json";
+
+/// A check for each link; none on a machine with another init.
+pub(super) fn checks() -> Vec<Check> {
+    let status = std::fs::read(STATUS).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+    let links = status.as_ref().and_then(|status| status["links"].as_array());
+    links.into_iter().flatten().map(judge).collect()
+}
+
+fn judge(link: &Value) -> Check {
+    const NAME: &str = "link";
+    let name = link["link"].as_str().unwrap_or_default();
+    let is_out = link["carrier"] == false;
+    let lack = match (link["failure"].as_str(), link["address"].as_str()) {
+        (Some(failure), _) => failure,
+        (None, Some(address)) if !is_out => {
+            let how = if link["dhcp"].is_object() { "by DHCP" } else { "as the profile says" };
+            return Check::ok(Area::Network, NAME, format!("{name}: {address} {how}"));
+        }
+        (None, _) if is_out => "no carrier",
+        (None, _) => "no DHCP server has answered yet",
+    };
+    Check::new(Area::Network, NAME, Verdict::Warning, format!("{name}: {lack}")).because(
+        "Pods run; nobody reaches the board by this link.",
+        "Look at the cable and at the DHCP server; the board goes on by itself.",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_link_without_cable_server_or_success_is_a_warning() {
+        for (link, verdict, found) in [
+            (
+                json!({"link": "a", "carrier": true, "address": "10.0.0.2/24", "dhcp": {}}),
+                Verdict::Ok,
+                "a: 10.0.0.2/24 by DHCP",
+            ),
+            (
+                json!({"link": "a", "carrier": true, "address": "10.0.0.2/24"}),
+                Verdict::Ok,
+                "a: 10.0.0.2/24 as the profile says",
+            ),
+            (
+                json!({"link": "a", "carrier": false, "address": "10.0.0.2/24"}),
+                Verdict::Warning,
+                "a: no carrier",
+            ),
+            (
+                json!({"link": "a", "carrier": true, "dhcp": {}}),
+                Verdict::Warning,
+                "a: no DHCP server has answered yet",
+            ),
+            (json!({"link": "a", "carrier": true, "failure": "failed"}), Verdict::Warning, "a: failed"),
+        ] {
+            let check = judge(&link);
+            assert_eq!((check.verdict, check.found.as_str()), (verdict, found));
+        }
+    }
+}
