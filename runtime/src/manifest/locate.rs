@@ -1,13 +1,19 @@
 //! Finds the line of a field in the text that it was read from, for messages. The
 //! text was read before; what is not found is simply not told.
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput};
+use std::cell::Cell;
+use std::rc::Rc;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+
+use super::yaml::Text;
 
 /// The line, from 1, of the field at `path` in the `document`-th object of a text,
 /// from 0; that of the nearest field around it, if it is not there.
 pub(super) fn line(text: &str, document: usize, path: &str) -> Option<usize> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut search = Search { parser: Parser::new_from_str(text) };
+    let marks = Rc::new(Cell::new(0));
+    let mut search = Search { parser: Parser::new(Text::new(text, &marks)), marks };
     let mut objects = 0;
     loop {
         match search.next()? {
@@ -29,12 +35,16 @@ pub(super) fn line(text: &str, document: usize, path: &str) -> Option<usize> {
     }
 }
 
+/// Parses the text exactly as the reader does, by the same code.
 struct Search<'text> {
-    parser: Parser<'text, StrInput<'text>>,
+    parser: Parser<'text, Text<'text>>,
+    /// What [`Text`] has counted since the last event.
+    marks: Rc<Cell<usize>>,
 }
 
 impl<'text> Search<'text> {
     fn next(&mut self) -> Option<(Event<'text>, Span)> {
+        self.marks.set(0);
         self.parser.next_event()?.ok()
     }
 
@@ -153,5 +163,7 @@ spec:
         assert_eq!(line(TEXT, 2, "kind"), None);
         assert_eq!(line("{\"a\":\n {\"b\": [1,\n 2]}}", 0, "a.b[1]"), Some(3));
         assert_eq!(line("a: [", 0, "a[3]"), None);
+        // A tab behind a colon, which the reader allows.
+        assert_eq!(line("a:\t1\nb:\n  c:\t2\n", 0, "b.c"), Some(3));
     }
 }

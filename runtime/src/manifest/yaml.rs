@@ -17,7 +17,8 @@ use serde_json::{Map, Value};
 
 use super::VALUES;
 use super::field::{First, cut};
-use input::{MARKS, Text};
+use input::MARKS;
+pub(super) use input::Text;
 
 /// How deep objects and lists may lie in each other. The deepest Pod has 12.
 const DEPTH: usize = 64;

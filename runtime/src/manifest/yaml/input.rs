@@ -19,14 +19,14 @@ use saphyr_parser::{Input, StrInput};
 pub(super) const MARKS: usize = 50_000;
 
 /// What the parser reads.
-pub(super) struct Text<'text> {
+pub(in crate::manifest) struct Text<'text> {
     input: StrInput<'text>,
     marks: Rc<Cell<usize>>,
 }
 
 impl<'text> Text<'text> {
     /// `marks` counts them; the reader sets it to 0 with each event.
-    pub(super) fn new(text: &'text str, marks: &Rc<Cell<usize>>) -> Self {
+    pub(in crate::manifest) fn new(text: &'text str, marks: &Rc<Cell<usize>>) -> Self {
         Text { input: StrInput::new(text), marks: Rc::clone(marks) }
     }
 
