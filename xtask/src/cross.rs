@@ -29,9 +29,12 @@ pub(crate) struct Target {
     most: u64,
     /// Where the C library comes from if rustup has none.
     pub(crate) debian: Option<Package>,
-    /// Crates that do not compile for it as they are published.
+    /// Crates that are changed for it: they do not compile as they are published, or are too large.
     patched: &'static [Patched],
 }
+
+/// Without the fields that no container of nodlet has.
+const OCI_SPEC: Patched = Patched { name: "oci-spec", version: "0.10.0" };
 
 pub(crate) const TARGETS: &[Target] = &[
     Target {
@@ -40,7 +43,7 @@ pub(crate) const TARGETS: &[Target] = &[
         machine: elf::EM_X86_64,
         most: 4_718_592,
         debian: None,
-        patched: &[],
+        patched: &[OCI_SPEC],
     },
     Target {
         triple: "aarch64-unknown-linux-musl",
@@ -48,7 +51,7 @@ pub(crate) const TARGETS: &[Target] = &[
         machine: elf::EM_AARCH64,
         most: 4_194_304,
         debian: None,
-        patched: &[],
+        patched: &[OCI_SPEC],
     },
     Target {
         triple: "riscv64gc-unknown-linux-musl",
@@ -56,7 +59,7 @@ pub(crate) const TARGETS: &[Target] = &[
         machine: elf::EM_RISCV,
         most: 4_718_592,
         debian: Some(Package { processor: "riscv64", libraries: "usr/lib/riscv64-linux-musl" }),
-        patched: &[],
+        patched: &[OCI_SPEC],
     },
     Target {
         triple: "armv7-unknown-linux-musleabihf",
@@ -64,7 +67,7 @@ pub(crate) const TARGETS: &[Target] = &[
         machine: elf::EM_ARM,
         most: 4_718_592,
         debian: Some(Package { processor: "armhf", libraries: "usr/lib/arm-linux-musleabihf" }),
-        patched: &[Patched { name: "libcontainer", version: "0.7.0" }],
+        patched: &[OCI_SPEC, Patched { name: "libcontainer", version: "0.7.0" }],
     },
 ];
 
@@ -142,15 +145,22 @@ fn of_arch(arch: &str) -> Result<&'static Target, Failure> {
 pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
     toolchain::complete(&[Part::Source])?;
     let musl = musl::get(target)?;
+    let mut linked = vec![format!("-Clink-arg=-T{}", layout()?.display())];
+    linked.push(format!("-Clink-arg=-Map={}", map_of(target)?.display()));
+    // Functions of the same instructions are one. Rust promises none an address of its own.
+    linked.push("-Clink-arg=--icf=all".to_owned());
+    if musl == Musl::Rustup {
+        // Found before rustup's libunwind.a.
+        linked.push(format!("-Lnative={}", musl::no_unwind(target)?.display()));
+    }
     // All options before the command: cargo forgets these where the same option follows the command.
     run_command(
         plain_cargo_for(target)?
             .arg(with_flags(target, &musl.flags()))
             .arg(with_flags(target, &shipped()?))
             .args(["-Zbuild-std=std,panic_abort", "-Zbuild-std-features=optimize_for_size"])
-            .args(["rustc", "--release", "--locked", "--package", "nodlet"])
-            .args(["--".to_owned(), format!("-Clink-arg=-T{}", layout()?.display())])
-            .arg(format!("-Clink-arg=-Map={}", map_of(target)?.display()))
+            .args(["rustc", "--release", "--locked", "--package", "nodlet", "--"])
+            .args(linked)
             // A pinned stable compiler does what only these two options are unstable for.
             .env("RUSTC_BOOTSTRAP", "1"),
     )?;

@@ -79,7 +79,7 @@ impl Musl {
 
 /// Compiles the stand-in for `libunwind.a`, and gives its directory. It is one object: the
 /// linker takes that for an archive as well.
-fn no_unwind(target: &Target) -> Result<PathBuf, Failure> {
+pub(crate) fn no_unwind(target: &Target) -> Result<PathBuf, Failure> {
     let dir = work(&format!("no_unwind/{}", target.triple))?;
     let mut rustc = Command::new("rustc");
     rustc.args(["--edition=2024", "--target", target.triple, "--emit=obj", "-Copt-level=z", "-Cpanic=abort"]);

@@ -1,4 +1,5 @@
-//! Crates that do not compile for a target as they are published. `xtask/patches/NAME-VERSION.patch`
+//! Crates that do not compile for a target as they are published, or bring more than a board has
+//! room for. `xtask/patches/NAME-VERSION.patch`
 //! is what is changed; it is applied to a copy of the crate in `.work/patched`, which takes the
 //! crate's place in builds for that target alone. `Cargo.lock` stays as it is: those builds
 //! have a copy of it, in which the crate has no source, and are as `--locked` as the others.
