@@ -35,6 +35,10 @@ const GROUPS: [(&str, &str); 3] = [
     (".text.supervisor", "What a supervisor runs and an agent does not."),
 ];
 
+/// What LLVM makes of instructions that several functions repeat. Its numbers are others with each
+/// change and on each processor, and all groups call these: they lie together, behind the agent's.
+const OUTLINED: &str = ".text.OUTLINED_FUNCTION_*";
+
 /// The instruction that stops a process of x86-64: `int3`.
 const BREAKPOINT: u8 = 0xcc;
 
@@ -62,7 +66,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         let _ = writeln!(text, "/* {what} */\nSECTIONS {{ {section} : {{");
         others.retain(|address, _| !addresses.contains(address));
         let mut before: Vec<String> = Vec::new();
-        for name in addresses.iter().map(|address| functions[address].name.as_str()) {
+        let names = addresses.iter().map(|address| functions[address].name.as_str());
+        for name in names.filter(|name| !fits(OUTLINED, name)) {
             if !before.iter().any(|pattern| fits(pattern, name)) {
                 let pattern = shortened(&pattern(name), &others);
                 let _ = match pattern.starts_with(".text") {
@@ -71,6 +76,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                 };
                 before.push(pattern);
             }
+        }
+        if group == 0 {
+            let _ = writeln!(text, "*({OUTLINED})");
         }
         let _ = writeln!(text, "}} }} INSERT AFTER {after};");
         after = section;
