@@ -14,7 +14,7 @@ use nodlet_runtime::cgroup::PodPidsLimit;
 use nodlet_runtime::container_config::LogLimits;
 use nodlet_runtime::engine::{Config, Engine, EngineError};
 use nodlet_runtime::error::chain;
-use nodlet_runtime::manifest::{check_label, is_node_name};
+use nodlet_runtime::manifest::{check_label, is_node_name, node_name_of};
 use nodlet_runtime::node::{Amounts, MAX_PODS};
 use nodlet_runtime::paths::Paths;
 use nodlet_runtime::spec::{Quantity, Taint};
@@ -377,7 +377,10 @@ fn host_name() -> Result<String, Failure> {
     let name = nix::unistd::gethostname().map_err(|errno| {
         Failure::new(format!("failed to read the host's name: {errno}; say --node-name NAME"))
     })?;
-    Ok(name.to_string_lossy().to_lowercase())
+    let name = name.to_string_lossy();
+    node_name_of(&name).ok_or_else(|| {
+        Failure::new(format!("the host's name {name:?} cannot be the name of a Node; say --node-name NAME"))
+    })
 }
 
 /// How long an agent may take to end: it has nothing to wait for.

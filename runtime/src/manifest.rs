@@ -81,6 +81,17 @@ pub fn is_node_name(name: &str) -> bool {
     rules::dns_subdomain(name).is_empty()
 }
 
+/// The name of the Node on a machine with this host name: in lower case, and with `-` for characters that
+/// host names of Linux may have and names of Nodes may not, such as `_`. `None` if nothing is left.
+pub fn node_name_of(host_name: &str) -> Option<String> {
+    let allowed =
+        |of: char| if of.is_ascii_alphanumeric() || of == '.' { of.to_ascii_lowercase() } else { '-' };
+    let name: String = host_name.trim().chars().map(allowed).collect();
+    let labels: Vec<&str> = name.split('.').map(|label| label.trim_matches('-')).collect();
+    let labels: Vec<&str> = labels.into_iter().filter(|label| !label.is_empty()).collect();
+    Some(labels.join(".")).filter(|name| is_node_name(name))
+}
+
 /// Whether a label may be so; `Err` says what is wrong with it.
 pub fn check_label(key: &str, value: &str) -> Result<(), String> {
     let wrong = |what: &str, errors: Vec<String>| {

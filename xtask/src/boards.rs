@@ -136,7 +136,7 @@ fn try_ssh(profile: &Profile, qemu: &Qemu) -> Outcome {
 }
 
 fn try_disk(profile: &Profile, qemu: &Qemu) -> Outcome {
-    let (directory, key, mut contents) = prepare(profile, "disk")?;
+    let (directory, key, mut contents) = prepare(profile, "disk-test")?;
     contents.pods.push(baked(&directory)?);
     let image = image::build(profile, &contents)?;
     let (Some(disk), Some(firmware)) = (&image.disk, &qemu.firmware) else {
@@ -206,7 +206,11 @@ fn run_ten_pods(profile: &Profile, mut board: Board) -> Outcome {
         Ok(pods.lines().filter(|line| line.contains("1/1") && line.contains("Running")).count() == 10)
     })?;
     let booted = board.begun.elapsed();
-    board.expect("cat /proc/sys/kernel/hostname", "", &format!("{}-525400123456\n", profile.name))?;
+    board.expect(
+        "cat /proc/sys/kernel/hostname",
+        "",
+        &format!("{}-525400123456\n", profile.name.replace('_', "-")),
+    )?;
     let available = board.kib("/proc/meminfo", "MemAvailable:")?;
     board.ssh("nodlet poweroff", "")?;
     board.wait_for("the board to go off", |board| Ok(board.emulator.try_wait()?.is_some()))?;

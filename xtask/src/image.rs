@@ -23,6 +23,8 @@ use crate::{Failure, Outcome, built, cargo, cross, misused, run as run_command, 
 
 mod source_date;
 
+pub(crate) use source_date::seconds as source_date;
+
 /// The files of a device image.
 pub(crate) struct DeviceImage {
     pub(crate) kernel: PathBuf,
@@ -268,7 +270,7 @@ fn add_board<W: Write>(cpio: &mut Cpio<W>, profile: &Profile, kernel: &Kernel) -
         "storage": profile.storage.as_ref().map(disk::Storage::board),
         "update": profile.update,
         "ntp": profile.ntp,
-        "built": source_date::seconds(),
+        "built": source_date(),
     });
     cpio.file("/usr/lib/nodlet/board.json", 0o644, &serde_json::to_vec(&board)?)?;
     let mut wanted: Vec<&str> = profile.modules.iter().map(String::as_str).collect();

@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use nodlet_runtime::manifest::{check_label, is_node_name};
+use nodlet_runtime::manifest::{check_label, is_node_name, node_name_of};
 
 use super::config::Board;
 use super::network::config::Link;
@@ -228,9 +228,11 @@ fn default_name(profile: &str, root: &Path) -> String {
         .iter()
         .find_map(|file| serial(&fs::read(root.join(file)).ok()?))
         .or_else(|| hardware_address(&root.join("sys/class/net")));
-    let Some(unique) = unique else { return profile.to_owned() };
+    // A profile may be called `qemu-x86_64`.
+    let profile = node_name_of(profile).unwrap_or_else(|| "nodlet".to_owned());
+    let Some(unique) = unique else { return profile };
     let name = format!("{profile}-{unique}");
-    if name.len() <= LONGEST_NAME && is_node_name(&name) { name } else { profile.to_owned() }
+    if name.len() <= LONGEST_NAME && is_node_name(&name) { name } else { profile }
 }
 
 /// A serial number as part of a name; `None` for what stands there if nobody gave the board one.
@@ -377,6 +379,7 @@ mod tests {
         assert_eq!(default_name("pi", root), "pi-a1-b2");
         fs::write(root.join("proc/device-tree/serial-number"), b"10000000ABCDEF01\0").unwrap();
         assert_eq!(default_name("pi", root), "pi-10000000abcdef01");
+        assert_eq!(default_name("Pi_4", root), "pi-4-10000000abcdef01");
         fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -147,7 +147,7 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
     let mut done = ("Ready", "the data partition is mounted".to_owned());
     let reset = Path::new(RESET_MARKER).exists() && may_reset();
     let Some(partition) = old.or(rest).filter(|partition| partition.sectors >= DATA_SECTORS_MIN) else {
-        let most = rest.map_or(0, |rest| rest.sectors) * SECTOR >> 20;
+        let most = (rest.map_or(0, |rest| rest.sectors) * SECTOR) >> 20;
         let text = format!("{} has {most} MiB left for the data partition, which needs 8", disk.name);
         return Err(Problem("NoSpace", text));
     };
@@ -183,8 +183,11 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
     if let Err(error) = grow_file_system(&device) {
         say(format_args!("failed to grow the file system of {device}: {error}"));
     }
-    let free =
-        statvfs(DATA).map_or(u64::MAX, |stat| stat.blocks_available() as u64 * stat.fragment_size() as u64);
+    // Its types are others on other machines.
+    #[allow(clippy::unnecessary_cast)]
+    let free = statvfs(DATA).map_or(u64::MAX, |stat| {
+        (stat.blocks_available() as u64).saturating_mul(stat.fragment_size() as u64)
+    });
     if free < FREE_MIN {
         done = ("Full", format!("the data partition is full: {} KiB are free", free / 1024));
     }

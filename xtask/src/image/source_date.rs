@@ -7,7 +7,7 @@ use crate::project;
 
 /// Seconds since 1970: of `SOURCE_DATE_EPOCH`, as packagers set it, otherwise of the last commit; zero
 /// where the sources lie in no repository.
-pub(super) fn seconds() -> u64 {
+pub(crate) fn seconds() -> u64 {
     let number = |text: String| text.trim().parse().ok();
     let given = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(number);
     let committed = || {
