@@ -18,6 +18,7 @@ use crate::{
     Failure, Outcome, check, cross, demo_image, line_of, misused, programs, run as run_command, work,
 };
 
+pub(crate) mod demo;
 mod disk;
 mod network;
 mod push;

@@ -10,7 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{Failure, Outcome, built, cargo, demo_image, misused, project, run as run_command, setup, work};
+use crate::{
+    Failure, Outcome, boards, built, cargo, demo_image, misused, project, run as run_command, setup, work,
+};
 
 /// How long a step may take that takes moments.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -19,11 +21,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const POD_CIDR: &str = "10.214.0.0/24";
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let keep = match arguments {
-        [] => false,
-        [one] if one == "--keep" => true,
-        _ => return Err(misused("demo")),
-    };
+    let (mut keep, mut board) = (false, None);
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--keep" if !keep => keep = true,
+            "--board" if board.is_none() => board = Some(words.next().ok_or_else(|| misused("demo"))?),
+            _ => return Err(misused("demo")),
+        }
+    }
+    if let Some(profile) = board {
+        return boards::demo::run(profile, keep);
+    }
     setup::require_root()?;
     say("Building nodlet and an image to run (some minutes the first time)");
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;

@@ -74,6 +74,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) initramfs: &'a Path,
     /// The built program.
     pub(crate) nodlet: &'a Path,
+    /// The identity of the board, if the image has one.
+    pub(crate) config: Option<&'a Path>,
 }
 
 /// Modules that are loaded at boot because of the partitions.
@@ -285,6 +287,9 @@ fn boot_files(
     let mut files = BootFiles::new();
     files.insert("kernel".to_owned(), fs::read(&parts.kernel.image)?);
     files.insert("initramfs".to_owned(), initramfs);
+    if let Some(config) = parts.config {
+        files.insert("nodlet.conf".to_owned(), fs::read(config)?);
+    }
     match storage.loader {
         Loader::Uefi => {
             let (package, name) = match profile.debian.as_str() {

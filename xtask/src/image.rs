@@ -132,7 +132,8 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
         fs::write(&file, bytes).map_err(|error| format!("failed to write {}: {error}", file.display()))?;
     }
     if let Some(storage) = &profile.storage {
-        let parts = disk::Parts { kernel: &kernel, initramfs: &image.initramfs, nodlet: &program };
+        let config = contents.config.as_deref();
+        let parts = disk::Parts { kernel: &kernel, initramfs: &image.initramfs, nodlet: &program, config };
         image.disk = Some(disk::build(profile, storage, &parts, &directory)?);
     }
     Ok(image)
@@ -267,7 +268,6 @@ fn add_board<W: Write>(cpio: &mut Cpio<W>, profile: &Profile, kernel: &Kernel) -
         "logs_in_ram_mib": profile.logs.ram_mib.unwrap_or_default(),
         "watchdog": profile.watchdog,
         "crash_loop": profile.crash_loop,
-        "storage": profile.storage.as_ref().map(disk::Storage::board),
         "update": profile.update,
         "ntp": profile.ntp,
         "built": source_date(),

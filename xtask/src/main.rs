@@ -42,7 +42,12 @@ type Task = (&'static str, &'static str, &'static str, fn(&[String]) -> Outcome)
 
 /// `cargo xtask` alone prints this.
 const TASKS: &[Task] = &[
-    ("demo", "[--keep]", "show what nodlet does, on this machine; --keep leaves it running", demo::run),
+    (
+        "demo",
+        "[--keep] [--board PROFILE]",
+        "show what nodlet does, on this machine or on an emulated board; --keep leaves it running",
+        demo::run,
+    ),
     ("setup", "", "install what the tests need and this machine lacks (Debian, root)", setup::run),
     (
         "check",

@@ -301,7 +301,6 @@ mod tests {
             ("medium-mib =", "medium =", "unknown field `medium`, expected one of `loader`, `medium-mib`"),
             ("medium-mib =", "boot-mib = 8\nmedium-mib =", "storage.boot-mib must be 16 to 2048, and is 8"),
             ("medium-mib =", "data-mib = 1\nmedium-mib =", "storage.data-mib must be 8 to 1000000, and is 1"),
-            ("medium-mib =", "logs-mib = 4\nmedium-mib =", "storage.logs-mib limits logs in RAM"),
         ] {
             let Err(Failure(why)) = parse("a", &right.replacen(from, to, 1)) else { panic!("{to} is taken") };
             assert!(why.contains(words) && why.contains("board/profiles/a.toml"), "{why}");

@@ -6,7 +6,6 @@ use std::io;
 use serde::Deserialize;
 
 use super::network::config::Link;
-use super::storage::Options;
 
 /// Where the file lies.
 const FILE: &str = "/usr/lib/nodlet/board.json";
@@ -23,8 +22,6 @@ pub(super) struct Board {
     pub(super) ntp: Option<Vec<String>>,
     /// The time of the sources of this image, in seconds since 1970: before it no clock can be right.
     pub(super) built: u64,
-    /// The medium that the board boots from.
-    pub(super) storage: Option<Options>,
     /// Arguments of `nodlet agent`.
     pub(super) agent: Vec<String>,
     /// MiB of RAM for logs; none if they lie on the data partition.

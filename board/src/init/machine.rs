@@ -93,7 +93,7 @@ pub(super) fn set_up() -> u8 {
     });
     load_modules(&mut note);
     // All that follows may read and write /boot, /etc and /var.
-    storage::set_up(board.storage.take());
+    storage::set_up();
     if board.logs_in_ram_mib > 0 {
         note("mount the logs in RAM", keep_logs_in_ram(board.logs_in_ram_mib));
     }

@@ -17,7 +17,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
-use serde::Deserialize;
 use serde_json::json;
 
 use super::{exit_code, say, start};
@@ -47,18 +46,6 @@ const DATA_SECTORS_MIN: u64 = 8 * 2048;
 /// With less, pods cannot be applied.
 const FREE_MIN: u64 = 1024 * 1024;
 
-/// What logs may take of the RAM if the profile does not limit them.
-const LOGS_MIB: u64 = 8;
-
-/// `storage` of the board's file.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Options {
-    /// Logs lie in RAM.
-    logs_in_ram: bool,
-    logs_mib: Option<u64>,
-}
-
 /// Why the data partition is not used: a word for programs, and a text.
 struct Problem(&'static str, String);
 
@@ -66,7 +53,7 @@ type Result<T> = std::result::Result<T, Problem>;
 
 /// Mounts the partitions, in the child of process 1 that sets up the machine. Does nothing on a board
 /// whose system lies in an initramfs.
-pub(super) fn set_up(options: Option<Options>) {
+pub(super) fn set_up() {
     if root_id().is_none() {
         return;
     }
@@ -86,13 +73,6 @@ pub(super) fn set_up(options: Option<Options>) {
     for directory in ["/var/lib/nodlet", "/var/log"] {
         if let Err(error) = fs::create_dir_all(directory) {
             say(format_args!("failed to create {directory}: {error}"));
-        }
-    }
-    let options = options.unwrap_or_default();
-    if options.logs_in_ram {
-        let size = format!("mode=0755,size={}m", options.logs_mib.unwrap_or(LOGS_MIB));
-        if let Err(error) = mount_ram("/var/log", &size) {
-            say(format_args!("failed to mount /var/log in RAM: {error}"));
         }
     }
 }

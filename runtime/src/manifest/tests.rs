@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Manifest, ManifestCause, ManifestError, Validation, admit, parse, to_yaml, written};
+use super::{
+    Manifest, ManifestCause, ManifestError, Validation, admit, node_name_of, parse, to_yaml, written,
+};
 use crate::spec::container::{EnvSource, PullPolicy};
 use crate::spec::pod::DnsPolicy;
 use crate::spec::probe::PortOrName;

@@ -34,7 +34,7 @@ pub(super) fn try_out(port: u16, key: &Path, demo: Image, directory: &Path) -> O
             key.display()
         ),
     )?;
-    let mut build = Command::new("cargo");
+    let mut build = crate::cargo()?;
     build.args(["build", "--quiet", "--package", "nodlet", "--message-format=json"]);
     let user = User {
         directory: directory.to_owned(),

@@ -20,12 +20,6 @@ pub(crate) struct Storage {
     /// Drivers of the medium, where the kernel does not have them built in.
     #[serde(default)]
     pub(crate) modules: Vec<String>,
-    /// Whether logs lie in RAM: their last lines are gone after a power cut, and the medium wears less.
-    #[serde(default)]
-    pub(crate) logs_in_ram: bool,
-    /// What logs may take of the RAM.
-    #[serde(default)]
-    pub(crate) logs_mib: Option<u64>,
 }
 
 /// What reads the boot partition.
@@ -49,11 +43,6 @@ fn data_mib() -> u64 {
 }
 
 impl Storage {
-    /// What the board's init reads of it.
-    pub(crate) fn board(&self) -> serde_json::Value {
-        serde_json::json!({ "logs_in_ram": self.logs_in_ram, "logs_mib": self.logs_mib })
-    }
-
     /// Whether the sizes make sense; the text names the key.
     pub(crate) fn check(&self) -> Outcome {
         let wrong = |key: &str, what: &str| Err(Failure(format!("storage.{key} {what}")));
@@ -67,10 +56,6 @@ impl Storage {
             }
             Storage { medium_mib: 100_000_001.., .. } => {
                 wrong("medium-mib", &format!("must be 100000000 at most, and is {}", self.medium_mib))
-            }
-            Storage { logs_mib: Some(0), .. } => wrong("logs-mib", "must be 1 at least, and is 0"),
-            Storage { logs_mib: Some(_), logs_in_ram: false, .. } => {
-                wrong("logs-mib", "limits logs in RAM: set logs-in-ram = true, or leave it out")
             }
             Storage { .. } => Ok(()),
         }

@@ -1,0 +1,201 @@
+//! `cargo xtask demo --board PROFILE`: an emulated board boots from its disk, a pod is pushed to it over
+//! SSH, its plug is pulled, and the pod runs again. Needs neither root's rights nor installed programs.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nodlet_tests::manifest;
+
+use super::{Board, LINK, demo_for, prepare, text};
+use crate::profile::{self, Profile, Qemu};
+use crate::{Failure, Outcome, built, cargo, debian, image, programs, run as run_command};
+
+/// What UEFI and boot loader need; the pods need less.
+const LEAST_MEMORY_MIB: u32 = 256;
+
+/// The demo; `keep` leaves the board running.
+pub(crate) fn run(name: &str, keep: bool) -> Outcome {
+    let profile = profile::get(name)?;
+    let (Some(qemu), Some(storage)) = (&profile.qemu, &profile.storage) else {
+        return Err(Failure(format!("no emulator boots a disk of the board {name}")));
+    };
+    let Some(firmware) = &qemu.firmware else {
+        return Err(Failure(format!("board/profiles/{name}.toml: qemu: no firmware boots a disk")));
+    };
+    programs::provide(&qemu.program, &qemu.package)?;
+    programs::provide("ssh", "openssh-client")?;
+    programs::provide("ssh-keygen", "openssh-client")?;
+    say(
+        "Building nodlet for the board and for this machine, and the board's disk (some minutes the first time)",
+    );
+    run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
+    let (directory, key, mut contents) = prepare(&profile, "demo")?;
+    // Nothing is on the board yet: what runs on it comes over SSH.
+    let archive = contents.archives.pop().ok_or("there is a demo image")?;
+    let image = image::build(&profile, &contents)?;
+    let disk = image.disk.ok_or("a profile with [storage] has a disk")?;
+    let medium = directory.join("medium");
+    fs::copy(disk, &medium)?;
+    File::options().write(true).open(&medium)?.set_len(storage.medium_mib << 20)?;
+    let pod = directory.join("hello.yaml");
+    fs::write(&pod, manifest::pod("hello", "print hello then sleep"))?;
+    demo_for(&profile)?.write_oci_archive(&archive)?;
+    let firmware = [
+        OsString::from(&firmware.option),
+        debian::package(&firmware.package, &profile.debian)?.join(&firmware.file).into(),
+    ];
+    let show =
+        Show { profile: &profile, qemu, firmware, medium, directory, key, nodlet: built("debug", "nodlet")? };
+
+    say("The board boots from its disk");
+    let mut board = show.boot()?;
+    say("A pod with its image is pushed to it over SSH");
+    show.nodlet(
+        &board,
+        &["push", &archive.display().to_string(), &pod.display().to_string(), "--wait=5m"],
+        true,
+    )?;
+    show.nodlet(&board, &["get", "pods"], false)?;
+    show.nodlet(&board, &["logs", "hello"], false)?;
+    say("Its plug is pulled (kill -9 of the emulator), and put in again");
+    drop(board);
+    board = show.boot()?;
+    board.wait_for("the pod to run again", |board| {
+        Ok(text(&board.ssh("nodlet get pods --no-headers", "")?.stdout).contains("1/1"))
+    })?;
+    show.nodlet(&board, &["get", "pods"], false)?;
+    if keep {
+        say("It goes on running until this is ended with Ctrl-C. In another terminal:");
+        println!("export NODLET_SSH='{}'", show.ssh_command());
+        println!("export NODLET_BOARD=root@127.0.0.1:{}", board.port);
+        println!("alias nodlet={}", show.nodlet.display());
+        println!("nodlet get pods -w");
+        println!("nodlet exec -it hello -- demo tty   # a terminal in a container");
+        println!("$NODLET_SSH -p {} root@127.0.0.1     # a shell on the board", board.port);
+        board.emulator.wait()?;
+        return Ok(());
+    }
+    say("The board is turned off");
+    println!("$ ssh root@board nodlet poweroff");
+    board.ssh("nodlet poweroff", "")?;
+    board.wait_for("the board to go off", |board| Ok(board.emulator.try_wait()?.is_some()))
+}
+
+struct Show<'a> {
+    profile: &'a Profile,
+    qemu: &'a Qemu,
+    firmware: [OsString; 2],
+    medium: PathBuf,
+    directory: PathBuf,
+    key: PathBuf,
+    nodlet: PathBuf,
+}
+
+impl Show<'_> {
+    /// Boots the board, shows its console until it answers over SSH, and returns it.
+    fn boot(&self) -> Result<Board, Failure> {
+        let mut drive = OsString::from("if=virtio,format=raw,cache=writethrough,file=");
+        drive.push(&self.medium);
+        let medium: [&OsStr; 4] = [&self.firmware[0], &self.firmware[1], "-drive".as_ref(), &drive];
+        let memory_mib = self.profile.memory_mib.max(LEAST_MEMORY_MIB);
+        let console = self.directory.join("console.log");
+        fs::write(&console, "")?;
+        let mut board =
+            Board::boot_from(self.qemu, memory_mib, &medium, &self.directory, &self.key, Some(LINK))?;
+        let is_up = Arc::new(AtomicBool::new(false));
+        let follower = {
+            let is_up = is_up.clone();
+            thread::spawn(move || follow(&console, &is_up))
+        };
+        let up = board.wait_for("answer of the board over SSH", |board| {
+            Ok(board.ssh("nodlet get pods", "")?.status.success())
+        });
+        is_up.store(true, Ordering::Relaxed);
+        // It has nothing to report.
+        let _ = follower.join();
+        up?;
+        println!("The board answers {:.1?} after it was turned on.", board.begun.elapsed());
+        Ok(board)
+    }
+
+    fn ssh_command(&self) -> String {
+        format!(
+            "ssh -q -F none -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -i {}",
+            self.key.display()
+        )
+    }
+
+    /// Runs a verb on the board as the reader would.
+    fn nodlet(&self, board: &Board, words: &[&str], is_push: bool) -> Outcome {
+        println!("$ nodlet --board root@board {}", words.join(" "));
+        let mut command = Command::new(&self.nodlet);
+        let target = format!("root@127.0.0.1:{}", board.port);
+        match (is_push, words.split_first()) {
+            (true, Some((verb, files))) => command.arg(verb).arg(target).args(files),
+            _ => command.args(["--board", &target]).args(words),
+        };
+        let status = command.env("NODLET_SSH", self.ssh_command()).status()?;
+        if status.success() { Ok(()) } else { Err(Failure(format!("nodlet {}: {status}", words.join(" ")))) }
+    }
+}
+
+/// Prints the lines of a console as they come, until `is_up`.
+fn follow(console: &Path, is_up: &AtomicBool) {
+    let Ok(file) = File::open(console) else { return };
+    let mut lines = BufReader::new(file);
+    let mut line = Vec::new();
+    while !is_up.load(Ordering::Relaxed) {
+        match lines.read_until(b'\n', &mut line) {
+            // A line that is not complete yet is printed once it is.
+            Ok(_) if line.ends_with(b"\n") => {
+                println!("  | {}", printable(&line));
+                line.clear();
+            }
+            Ok(_) => thread::sleep(Duration::from_millis(50)),
+            Err(_) => return,
+        }
+    }
+}
+
+/// Without what a terminal would act on: firmware moves the cursor and clears the screen.
+fn printable(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    let mut shown = String::new();
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            // To the end of a sequence of ECMA-48.
+            '\u{1b}' => drop(letters.by_ref().find(|end| end.is_ascii_alphabetic())),
+            _ if letter.is_control() => {}
+            _ => shown.push(letter),
+        }
+    }
+    shown
+}
+
+fn say(what: &str) {
+    if std::io::stdout().is_terminal() {
+        println!("\n\u{1b}[1m{what}\u{1b}[0m");
+    } else {
+        println!("\n{what}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn a_console_cannot_move_the_cursor_of_the_terminal() {
+        assert_eq!(printable(b"\x1b[2J\x1b[01;01HBdsDxe: loading\r\n"), "BdsDxe: loading");
+        assert_eq!(printable(b"plain\n"), "plain");
+        assert_eq!(printable(b"cut \x1b["), "cut ");
+    }
+}
