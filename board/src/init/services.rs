@@ -26,6 +26,9 @@ const LONGEST_DELAY: Duration = Duration::from_secs(60);
 /// A service that ran so long has not failed at once: the next delay is the first again.
 const RAN_WELL: Duration = Duration::from_secs(60);
 
+/// A service that ends with success so soon after its start is started again so much later.
+const ENDED_AT_ONCE: Duration = Duration::from_secs(1);
+
 /// A service: its name and what its process does.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
@@ -139,6 +142,13 @@ impl Service {
             self.failures = 0;
             self.failing = None;
         }
+        if status == 0 {
+            // Somebody ended it, as an update does: that is no failure.
+            let delay = if now.since(since) < ENDED_AT_ONCE { ENDED_AT_ONCE } else { Duration::ZERO };
+            say(format_args!("{} ended; it starts again in {} s", self.kind.name, delay.as_secs()));
+            self.state = State::Waits { until: now + delay };
+            return;
+        }
         let delay = self.delay();
         self.failures = self.failures.saturating_add(1);
         self.failing = Some((self.failing.map_or(now, |(first, _)| first), now));
@@ -246,6 +256,16 @@ mod tests {
         service.started(Some(Pid::from_raw(8)), at(200));
         service.ended(137, at(270));
         assert_eq!(service.next_start(), Some(at(270)));
+        // Whoever ends it, as an update does, need not wait, and does not make it a failure.
+        service.started(Some(Pid::from_raw(9)), at(270));
+        service.ended(0, at(275));
+        assert_eq!(service.next_start(), Some(at(275)));
+        service.started(Some(Pid::from_raw(10)), at(275));
+        service.ended(0, at(275));
+        assert_eq!(service.next_start(), Some(at(276)));
+        service.started(Some(Pid::from_raw(11)), at(276));
+        service.ended(1, at(277));
+        assert_eq!(service.next_start(), Some(at(278)), "one failure before");
         assert_eq!(service.failing(), Some((1, Duration::ZERO)));
     }
 

@@ -156,9 +156,10 @@ fn wake_ups(board: &Board) -> Result<(u64, u64), Failure> {
         return Err(board.failed(&format!("no counts of context switches: {:?}", text(&said.stdout))));
     };
     let (init, agent) = (init_later.saturating_sub(init), agent_later.saturating_sub(agent));
-    // Of the agent two threads turn: the one that waits for timers, and the loop.
+    // A turn of the agent's loop is some eight context switches of its threads: the one that waits for
+    // timers hands over to the loop, and the loop arms timers anew.
     let turns = seconds * 2 / u64::from(TIMEOUT);
-    let (most, most_agent) = (turns + 8, 3 * turns + 8);
+    let (most, most_agent) = (turns + 8, 8 * turns + 16);
     if init > most || agent > most_agent {
         return Err(board.failed(&format!(
             "in {seconds} idle seconds process 1 woke up {init} times and the agent {agent} times, not {most} and \
