@@ -256,17 +256,23 @@ mod tests {
         service.started(Some(Pid::from_raw(8)), at(200));
         service.ended(137, at(270));
         assert_eq!(service.next_start(), Some(at(270)));
-        // Whoever ends it, as an update does, need not wait, and does not make it a failure.
-        service.started(Some(Pid::from_raw(9)), at(270));
-        service.ended(0, at(275));
-        assert_eq!(service.next_start(), Some(at(275)));
-        service.started(Some(Pid::from_raw(10)), at(275));
-        service.ended(0, at(275));
-        assert_eq!(service.next_start(), Some(at(276)));
-        service.started(Some(Pid::from_raw(11)), at(276));
-        service.ended(1, at(277));
-        assert_eq!(service.next_start(), Some(at(278)), "one failure before");
         assert_eq!(service.failing(), Some((1, Duration::ZERO)));
+    }
+
+    #[test]
+    fn a_service_that_ends_with_success_has_not_failed() {
+        let begin = Instant(0);
+        let at = |seconds: u64| begin + Duration::from_secs(seconds);
+        let mut service = Service::new(Kind::TEST, begin);
+        service.started(Some(Pid::from_raw(9)), at(0));
+        service.ended(0, at(5));
+        assert_eq!(service.next_start(), Some(at(5)));
+        service.started(Some(Pid::from_raw(10)), at(5));
+        service.ended(0, at(5));
+        assert_eq!(service.next_start(), Some(at(6)));
+        service.started(Some(Pid::from_raw(11)), at(6));
+        service.ended(1, at(7));
+        assert_eq!(service.next_start(), Some(at(7)), "its first failure");
     }
 
     #[test]
