@@ -20,17 +20,20 @@ pub(crate) use nodlet_runtime::api::push::RECEIVE;
 use nodlet_runtime::manifest::Validation;
 use serde_json::{Value, json};
 
-use crate::arguments::{Context, Flag};
+use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, Response, explain};
 use crate::files::{self, Object};
+use crate::remote::Remote;
 use crate::{Failure, Outcome, Verb, apply, image, logs};
 
 mod frames;
 mod receive;
+pub(crate) mod system;
 mod wait;
 
 use frames::{MESSAGE_MAX, PIECE_MAX, VERSION, Wire};
 pub(crate) use receive::run as receive;
+use system::Update;
 
 pub(crate) const VERB: Verb = Verb {
     name: "push",
@@ -41,10 +44,15 @@ manifests applied, or nothing has changed. Layers that the board has are not sen
 a push that was cut off goes on where it stopped when it is repeated.
 
 Usage: nodlet push [USER@]BOARD[:PORT] FILE|DIR... [flags]
+       nodlet push [USER@]BOARD[:PORT] --system FILE [--signature FILE] [--allow-downgrade]
 
 A FILE is a manifest or an image archive, as `nodlet image load` takes it; a DIR is an
 OCI image layout, or has manifests (.yaml, .yml, .json) and archives (.tar, .tar.gz,
 .tgz, .tar.zst). Of an archive for several platforms the board's is sent.
+
+With --system, FILE is a newer nodlet for a board whose init is nodlet. The board tries it
+out, and either keeps it or returns to the one before; the push waits for that, and its
+exit code is 0 if the update was kept.
 
 Examples:
   # A pod and its image; succeeds when the pod is ready
@@ -53,12 +61,18 @@ Examples:
   # Everything in a directory: what would be done
   nodlet push root@board site/ --dry-run
 
+  # A newer nodlet, with its signature in nodlet-0.2.0.minisig
+  nodlet push root@board --system nodlet-0.2.0
+
 Flags:
       --wait[=DURATION]       until all pods are ready, two minutes at most or so long
       --dry-run               check it all, send no layer, change nothing
   -n, --namespace NAME        for manifests that name none, instead of default
       --validate HOW          what becomes of unknown fields: strict (refused), warn or ignore
       --board BOARD           instead of the first argument (or $NODLET_BOARD)
+      --system FILE           a newer nodlet, instead of images and manifests
+      --signature FILE        of --system: its signature, FILE.minisig by default
+      --allow-downgrade       with --system: one that is older than what runs, too
       --root DIR              of the agent of this root, over there
 ",
     run,
@@ -73,6 +87,8 @@ struct Push {
     wait: Option<Duration>,
     dry_run: bool,
     validation: Validation,
+    /// A newer nodlet, instead of all this.
+    update: Option<Update>,
 }
 
 /// An archive that is to be pushed.
@@ -85,6 +101,9 @@ struct Archive {
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let push = Push::parse(&mut context, &mut parser)?;
+    if let (Some(update), Some(board)) = (&push.update, &context.board) {
+        return update.send(&Remote::new(board, context.root_given())?);
+    }
     let (objects, mut archives) = push.open()?;
     for object in &objects {
         for warning in &object.warnings {
@@ -115,33 +134,76 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 impl Push {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Push, Failure> {
         let mut push = Push::default();
+        let mut update = Update::default();
+        // The last flag that only images and manifests have, and the last that only an update has.
+        let (mut of_files, mut of_update) = (None, None);
         while let Some(argument) = parser.next()? {
             if let lexopt::Arg::Value(value) = argument {
                 push.paths.push(value.into());
                 continue;
             }
             match Flag::from(argument) {
-                Flag::Long(name) => match name.as_str() {
-                    "wait" => {
-                        let given = parser.optional_value().map(|value| value.to_string_lossy().into_owned());
-                        push.wait = match given {
-                            Some(text) => logs::go_duration("--wait", &text)?,
-                            None => Some(WAIT),
-                        };
+                Flag::Long(name) => {
+                    match name.as_str() {
+                        "wait" => {
+                            let given =
+                                parser.optional_value().map(|value| value.to_string_lossy().into_owned());
+                            push.wait = match given {
+                                Some(text) => logs::go_duration("--wait", &text)?,
+                                None => Some(WAIT),
+                            };
+                        }
+                        "dry-run" => push.dry_run = apply::dry_run(parser)?,
+                        "validate" => push.validation = apply::validation(parser)?,
+                        "system" => update.program = parser.value()?.into(),
+                        "signature" => update.signature = Some(parser.value()?.into()),
+                        "allow-downgrade" => {
+                            update.options.clear();
+                            if switch(parser)? {
+                                update.options.push("--allow-downgrade".into());
+                            }
+                        }
+                        _ => context.namespaced(&Flag::Long(name.clone()), parser)?,
                     }
-                    "dry-run" => push.dry_run = apply::dry_run(parser)?,
-                    "validate" => push.validation = apply::validation(parser)?,
-                    _ => context.namespaced(&Flag::Long(name), parser)?,
-                },
-                other => context.namespaced(&other, parser)?,
+                    match name.as_str() {
+                        "wait" | "dry-run" | "validate" | "namespace" => of_files = Some(format!("--{name}")),
+                        "signature" | "allow-downgrade" => of_update = Some(format!("--{name}")),
+                        _ => {}
+                    }
+                }
+                other => {
+                    context.namespaced(&other, parser)?;
+                    of_files = Some(other.to_string());
+                }
             }
         }
         if context.board.is_none() && !push.paths.is_empty() {
             context.board = Some(push.paths.remove(0).to_string_lossy().into_owned());
         }
-        match push.paths.is_empty() {
-            true => Err(context.wrong_use("a board, and files or directories for it, are required")),
-            false => Ok(push),
+        let is_update = !update.program.as_os_str().is_empty();
+        match (is_update, push.paths.first(), of_files, of_update) {
+            (true, _, Some(flag), _) => {
+                let hint = if flag == "--wait" { ": an update is always waited for" } else { "" };
+                Err(context.wrong_use(format!("{flag} does not go together with --system{hint}")))
+            }
+            (true, Some(path), ..) => Err(context.wrong_use(format!(
+                "--system goes alone: push {path:?} by itself, before or after the update"
+            ))),
+            (true, None, ..) if context.board.is_none() => {
+                Err(context.wrong_use("a board for the update is required"))
+            }
+            (true, None, ..) => {
+                update.options.push("--wait".into());
+                push.update = Some(update);
+                Ok(push)
+            }
+            (false, .., Some(flag)) => {
+                Err(context.wrong_use(format!("{flag} is for an update: say --system FILE, too")))
+            }
+            (false, None, ..) => {
+                Err(context.wrong_use("a board, and files or directories for it, are required"))
+            }
+            (false, Some(_), ..) => Ok(push),
         }
     }
 
@@ -496,4 +558,48 @@ fn texts(documents: DocumentTexts, archive: &Archive) -> Result<Value, Failure> 
         Ok((name, Value::String(text)))
     };
     documents.into_iter().map(text).collect::<Result<serde_json::Map<_, _>, _>>().map(Value::Object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Push, String> {
+        let mut context = Context::new();
+        (context.help, context.board) = (VERB.help, None);
+        let mut parser = Parser::from_args(line.split_whitespace());
+        Push::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn arguments_of_an_update() {
+        let update = |signature: Option<&str>, options: &[&str]| {
+            let options = options.iter().map(|option| option.into()).collect();
+            let update = Update { program: "n".into(), signature: signature.map(PathBuf::from), options };
+            Ok(Push { update: Some(update), ..Push::default() })
+        };
+        for (line, expected) in [
+            ("b --system n", update(None, &["--wait"])),
+            ("--board b --system=n --signature s", update(Some("s"), &["--wait"])),
+            ("--allow-downgrade b --system n", update(None, &["--allow-downgrade", "--wait"])),
+        ] {
+            assert_eq!(parse(line), expected, "{line}");
+        }
+        for (line, expected) in [
+            ("b --system n web.yaml", "--system goes alone: push \"web.yaml\""),
+            ("b --system n --dry-run", "--dry-run does not go together with --system"),
+            ("b --system n --wait", "--wait does not go together with --system: an update is always"),
+            ("b --system n -n kitchen", "-n does not go together with --system"),
+            ("b --system n --namespace=kitchen", "--namespace does not go together"),
+            ("b --system n --validate warn", "--validate does not go together"),
+            ("b web.yaml --signature s", "--signature is for an update"),
+            ("b web.yaml --allow-downgrade", "--allow-downgrade is for an update"),
+            ("--system n", "a board for the update is required"),
+            ("b --system", "missing argument"),
+            ("b", "a board, and files or directories"),
+        ] {
+            let refused = parse(line).expect_err(line);
+            assert!(refused.starts_with(&format!("error: {expected}")), "{line}: {refused}");
+        }
+    }
 }

@@ -22,6 +22,7 @@ use lexopt::Parser;
 
 use crate::arguments::{Context, Flag};
 use crate::client::Client;
+use crate::push::system::Update;
 use crate::{Failure, Outcome, Verb};
 
 /// The board's end of a connection.
@@ -45,7 +46,8 @@ Flags:
 };
 
 /// Verbs that work on the machine and not through its agent: with `--board` they run over there.
-const OF_THE_MACHINE: &[&str] = &["image", "doctor", "reboot", "poweroff", "down"];
+const OF_THE_MACHINE: &[&str] =
+    &["image", "doctor", "reboot", "poweroff", "down", "safe-mode", "factory-reset", "system", "healthcheck"];
 
 /// What of a connection is passed on at a time.
 const PIECE: usize = 32 * 1024;
@@ -195,11 +197,50 @@ impl Remote {
         let mut ssh = self.ssh();
         ssh.arg(self.command(arguments.iter().map(OsString::as_os_str))).stdin(stdin);
         let status = ssh.status().map_err(|error| not_started(&ssh, &error))?;
+        self.outcome_of(arguments, status)
+    }
+
+    /// Starts the verb over there. What is written to the stream is its standard input.
+    pub(crate) fn start<'a>(
+        &'a self,
+        arguments: &'a [OsString],
+    ) -> Result<(UnixStream, Running<'a>), Failure> {
+        // A pipe would end this process when the verb reads no further.
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut ssh = self.ssh();
+        ssh.arg(self.command(arguments.iter().map(OsString::as_os_str))).stdin(OwnedFd::from(theirs));
+        let child = ssh.spawn().map_err(|error| not_started(&ssh, &error))?;
+        Ok((ours, Running { remote: self, arguments, child }))
+    }
+
+    /// The exit code of a verb over there, unless ssh failed.
+    fn outcome_of(&self, arguments: &[OsString], status: ExitStatus) -> Outcome {
         match status.code() {
-            Some(SSH_FAILED) => Err(self.lost(&io::ErrorKind::NotConnected.into())),
+            Some(SSH_FAILED) => {
+                let board = &self.place.destination;
+                let verb = arguments.first().map(|verb| verb.to_string_lossy()).unwrap_or_default();
+                Err(Failure::disconnected(format!(
+                    "there is no connection to {board}, or it was lost while `nodlet {verb}` ran there: ssh says why"
+                )))
+            }
             Some(code) => Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from)),
             None => Err(Failure::new(format!("ssh ended: {status}"))),
         }
+    }
+}
+
+/// A verb that runs over there.
+pub(crate) struct Running<'a> {
+    remote: &'a Remote,
+    arguments: &'a [OsString],
+    child: Child,
+}
+
+impl Running<'_> {
+    /// Waits for its end.
+    pub(crate) fn outcome(mut self) -> Outcome {
+        let status = self.child.wait()?;
+        self.remote.outcome_of(self.arguments, status)
     }
 }
 
@@ -276,9 +317,47 @@ pub(crate) fn take_over(verb: &str, context: &Context, parser: &mut Parser) -> O
     // Help is the same here.
     let board = board.filter(|_| !help)?;
     Some(Remote::new(&board, root.as_deref()).and_then(|remote| {
+        if let Some(update) = update(&arguments) {
+            return update?.send(&remote);
+        }
         let stdin = stdin(&mut arguments)?;
         remote.run(&arguments, stdin)
     }))
+}
+
+/// `system install FILE` sends a program of this machine, and its signature. None for anything else.
+fn update(arguments: &[OsString]) -> Option<Result<Update, Failure>> {
+    if arguments.first()? != "system" || !arguments.iter().any(|argument| argument == "install") {
+        return None;
+    }
+    let mut update = Update::default();
+    let mut words = 0;
+    let mut rest = arguments[1..].iter();
+    while let Some(argument) = rest.next() {
+        let text = argument.to_string_lossy();
+        match text.strip_prefix("--signature=") {
+            Some(path) => update.signature = Some(path.into()),
+            None if text == "--signature" => update.signature = rest.next().map(PathBuf::from),
+            None if text.starts_with('-') && text != "-" => update.options.push(argument.clone()),
+            None => {
+                words += 1;
+                match words {
+                    1 if text == "install" => {}
+                    2 => update.program = argument.into(),
+                    // The board rejects it by name.
+                    _ => return None,
+                }
+            }
+        }
+    }
+    match update.program.to_str() {
+        // The caller puts the signature before the program.
+        Some("-") if update.signature.is_some() => Some(Err(Failure::new(
+            "--signature needs a FILE to install: - has its signature before the program",
+        ))),
+        Some("" | "-") => None,
+        _ => Some(Ok(update)),
+    }
 }
 
 /// `image load FILE` reads a file of this machine.
@@ -376,6 +455,37 @@ mod tests {
         ] {
             assert!(Place::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn an_update_is_taken_from_this_machine() {
+        let of = |line: &str| {
+            let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            update(&arguments).map(|update| update.map_err(|failure| failure.to_string()))
+        };
+        let expected = |signature: Option<&str>, options: &[&str]| {
+            let options = options.iter().map(OsString::from).collect();
+            Some(Ok(Update { program: "n".into(), signature: signature.map(PathBuf::from), options }))
+        };
+        assert_eq!(of("system install n --wait"), expected(None, &["--wait"]));
+        assert_eq!(
+            of("system --signature s install --allow-downgrade n"),
+            expected(Some("s"), &["--allow-downgrade"])
+        );
+        assert_eq!(of("system install --signature=s n"), expected(Some("s"), &[]));
+        for line in [
+            "system",
+            "system status",
+            "system install",
+            "system install -",
+            "system install n m",
+            "image install n",
+        ] {
+            assert_eq!(of(line), None, "{line}");
+        }
+        let refused =
+            of("system install - --signature s").expect("it is about an update").expect_err("rejected");
+        assert!(refused.contains("--signature needs a FILE"), "{refused}");
     }
 
     #[test]

@@ -20,13 +20,14 @@ use crate::{Failure, Outcome, Verb, agent, init, logs, output};
 
 mod health;
 #[cfg(test)]
-mod power;
+pub(crate) mod power;
 mod receive;
 mod state;
 mod store;
 mod trial;
 
 use health::Pods;
+pub(crate) use receive::{COMMENT, SIGNATURE_BYTES};
 use state::{Choice, Program, STARTS, State};
 use store::Store;
 pub(crate) use trial::agent_program;

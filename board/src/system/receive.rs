@@ -14,10 +14,10 @@ use super::{Rules, VERSION};
 pub(super) const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The largest signature file.
-pub(super) const SIGNATURE_BYTES: usize = 4 * 1024;
+pub(crate) const SIGNATURE_BYTES: usize = 4 * 1024;
 
 /// A signature file begins so.
-pub(super) const COMMENT: &[u8] = b"untrusted comment:";
+pub(crate) const COMMENT: &[u8] = b"untrusted comment:";
 
 /// Each nodlet contains this text and its version behind it, ended by a newline. It occurs once in
 /// the program: what searches for it takes it from here.
