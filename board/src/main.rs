@@ -98,7 +98,8 @@ fn main() -> ExitCode {
     }
     // Nor this: what the agent executes for each push, with the connection as its input.
     if std::env::args_os().nth(1).is_some_and(|verb| verb == push::RECEIVE) {
-        return push::receive(std::env::args_os().nth(2).unwrap_or_default().as_ref());
+        let mut arguments = std::env::args_os().skip(2);
+        return push::receive(arguments.next().unwrap_or_default().as_ref(), arguments.next().as_deref());
     }
     match run() {
         Ok(code) => code,

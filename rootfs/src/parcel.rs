@@ -77,6 +77,8 @@ impl Parcel {
 /// An image for the platform that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedImage {
+    /// The digest of its configuration.
+    pub id: Digest,
     /// Its names, or its ID if it has none.
     pub names: Vec<String>,
     /// Its layers, lowest first.
@@ -87,6 +89,7 @@ pub struct WantedImage {
 pub fn wanted(documents: &DocumentTexts, platform: &Platform) -> Result<Vec<WantedImage>, ArchiveError> {
     let planned = plan(&mut Texts(documents), &of(platform))?;
     let image = |image: Planned| WantedImage {
+        id: image.id,
         names: match image.names.as_slice() {
             [] => vec![image.id.to_string()],
             names => names.iter().map(ToString::to_string).collect(),

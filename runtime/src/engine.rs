@@ -306,7 +306,9 @@ impl Engine {
                 ring: ring.clone(),
                 places: api::Places::default(),
             };
-            Some((api, root::listen(&shell.paths)?))
+            let listener = root::listen(&shell.paths)?;
+            api::push::finish(&shell.config.root);
+            Some((api, listener))
         };
         Ok(Engine {
             node: Node::new(),

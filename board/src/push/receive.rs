@@ -11,7 +11,7 @@
 //! Go                                    ->
 //!                                       <-  pieces of layers, each into a file of the spool
 //!                                       <-  Commit
-//!   one load of all archives, one rename; then the manifests
+//!   one load of all archives, one rename; then the manifests (push/receive/redo.rs)
 //! Done       what was done              ->
 //! ```
 //!
@@ -19,6 +19,7 @@
 //! taken up there by the next push, if that sends it too; any other is removed then.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -31,6 +32,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 use nodlet_rootfs::parcel::{self, DocumentTexts, Part, WantedImage};
 use nodlet_rootfs::{Digest, LoadOptions, Platform, Store};
+use nodlet_runtime::api::push::FINISH;
 use nodlet_runtime::manifest::Validation;
 use nodlet_runtime::paths::Paths;
 use serde_json::{Value, json};
@@ -40,6 +42,10 @@ use crate::Failure;
 use crate::client::Client;
 use crate::files::Object;
 use crate::{apply, image};
+
+mod redo;
+
+use redo::{Ended, Places, Redo};
 
 /// A sender that says nothing for so long is gone, and with it what it holds up.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -53,9 +59,19 @@ const RESERVED: u64 = 16;
 const PART: &str = ".part";
 
 /// The process that the agent executes: its standard input is the connection.
-pub(crate) fn run(root: &Path) -> ExitCode {
+///
+/// With [`FINISH`] there is none, and what an earlier push was about to do is done.
+pub(crate) fn run(root: &Path, what: Option<&OsStr>) -> ExitCode {
     // The agent's own is not for what can be done again.
     let _ = fs::write("/proc/self/oom_score_adj", "0");
+    if what.is_some_and(|what| what == FINISH) {
+        // Whoever has the spool finishes it.
+        let finished = Spool::open(&Paths::new(root).push()).and_then(|spool| finish(root, &spool));
+        return match finished {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    }
     let begun = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).and_then(|stream| {
         stream.set_read_timeout(Some(SILENCE))?;
         stream.set_write_timeout(Some(SILENCE))?;
@@ -154,6 +170,7 @@ impl Receiver {
 
     fn receive(&mut self) -> Result<(), End> {
         let spool = Spool::open(&Paths::new(&self.root).push())?;
+        finish(&self.root, &spool)?;
         let platform = Platform::of_this_machine();
         self.wire.say(&json!({"versions": [VERSION], "platform": platform.to_string()}))?;
         let offer = Offer::of(&self.wire.message()?, &platform)?;
@@ -186,7 +203,7 @@ impl Receiver {
         if self.wire.message()?["commit"] != true {
             return Err(invalid("the push was not to be carried out").into());
         }
-        let done = self.commit(&spool, &store, &offer, &missing, &client)?;
+        let done = self.commit(&spool, &store, &offer, (&missing, &foreseen), &client)?;
         self.wire.say(&json!({"done": done}))?;
         Ok(())
     }
@@ -221,44 +238,87 @@ impl Receiver {
         spool: &Spool,
         store: &Store,
         offer: &Offer,
-        missing: &[Missing],
+        (missing, foreseen): (&[Missing], &[String]),
         client: &Client,
     ) -> Result<Value, End> {
-        let mut lines = Vec::new();
+        let paths = Paths::new(&self.root);
+        let applied = paths.applied_manifests();
+        let redo = Redo::new(&offer.expected(), &offer.manifests, offer.validation, &applied)
+            .map_err(refused("read what was applied before"))?;
+        // One change is made whole or not at all by itself.
+        let changed = foreseen.iter().filter(|did| !did.ends_with(" unchanged")).count();
+        if changed + usize::from(!redo.is_loaded(store)?) > 1 {
+            redo.write(&spool.directory).map_err(refused("record the push"))?;
+        }
+        let forget = |end: End| match Redo::remove(&spool.directory) {
+            Ok(()) => end,
+            Err(error) => refused("forget the record of the push")(error),
+        };
         let mut new = BTreeSet::new();
         if !offer.archives.is_empty() {
-            let directories = spool.lay_out(offer, missing)?;
+            let directories = spool.lay_out(offer, missing).map_err(forget)?;
             let mut options = LoadOptions::default();
             let cgroup = image::confine(&self.root, store, &mut options);
             let loaded = store.load_files(directories, &options, &mut |_| {});
             drop(cgroup);
-            spool.clear()?;
-            for (number, loaded) in loaded.map_err(|error| Failure::chain(&error))?.iter().enumerate() {
-                if loaded.new {
-                    new.insert(number);
-                }
-            }
+            let loaded = loaded.map_err(|error| forget(Failure::chain(&error).into()))?;
+            new.extend(
+                (0..).zip(&loaded).filter(|(_, loaded)| loaded.new).map(|(number, _): (usize, _)| number),
+            );
         }
-        let mut done = offer.summary(missing, Vec::new(), &new);
-        let (mut warnings, mut failed, mut pods) = (Vec::new(), Vec::new(), Vec::new());
-        for manifest in &offer.manifests {
-            match manifest.apply(client, offer.validation) {
-                Ok(applied) => {
-                    warnings.extend(applied.warnings);
-                    lines.push(applied.did);
-                    let metadata = &applied.object["metadata"];
-                    if manifest.object.is_pod() {
-                        pods.push(json!({"namespace": metadata["namespace"], "name": metadata["name"], "uid": metadata["uid"]}));
-                    }
-                }
-                Err(failure) => failed.push(format!("{}: {failure}", manifest.object.place)),
-            }
+        // From here on it is done, whatever happens; what is left of the archives is in nobody's way.
+        let cleared = spool.clear();
+        let places = Places { spool: &spool.directory, applied: &applied };
+        let done = finished(redo, places, client)?;
+        cleared?;
+        let mut summary = offer.summary(missing, Vec::new(), &new);
+        let pods = offer.manifests.iter().zip(&done).filter(|(manifest, _)| manifest.object.is_pod());
+        let pods = pods.map(|(_, applied)| {
+            let metadata = &applied.object["metadata"];
+            json!({"namespace": metadata["namespace"], "name": metadata["name"], "uid": metadata["uid"]})
+        });
+        summary["pods"] = pods.collect();
+        summary["warnings"] = done.iter().flat_map(|applied| applied.warnings.iter().cloned()).collect();
+        summary["failed"] = json!([]);
+        summary["manifests"] = done.into_iter().map(|applied| applied.did).collect();
+        Ok(summary)
+    }
+}
+
+/// Finishes the push of which a record lies in the spool: power or process were lost meanwhile.
+fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
+    let Some(redo) = Redo::read(&spool.directory).map_err(refused("read the record of an earlier push"))?
+    else {
+        return Ok(());
+    };
+    let store = Store::open(root).map_err(|error| Failure::chain(&error))?;
+    if !redo.is_loaded(&store)? {
+        return Redo::remove(&spool.directory).map_err(refused("forget the record of an earlier push"));
+    }
+    spool.clear()?;
+    let applied = Paths::new(root).applied_manifests();
+    let places = Places { spool: &spool.directory, applied: &applied };
+    match finished(redo, places, &Client::local(root)) {
+        Ok(_) => eprintln!("a push that was interrupted is carried out"),
+        Err(End::Refused(why)) => eprintln!("a push that was interrupted: {why}"),
+        Err(End::Wire(error)) => return Err(End::Wire(error)),
+    }
+    Ok(())
+}
+
+/// Carries a record out; what became of the manifests.
+fn finished(redo: Redo, places: Places<'_>, client: &Client) -> Result<Vec<apply::Applied>, End> {
+    let mut apply = |manifest: &Manifest, validation| manifest.apply(client, validation);
+    let ended = redo.carry_out(places, &mut apply).map_err(refused("finish the record of the push"))?;
+    match ended {
+        Ended::Done(done) => Ok(done),
+        Ended::Back(why) => Err(End::Refused(format!(
+            "{why}; the manifests that were applied before it are taken back, the images of the push stay"
+        ))),
+        Ended::Waits(failure) => {
+            let End::Refused(why) = End::from(failure) else { return Err(io::Error::other("").into()) };
+            Err(End::Refused(format!("{why}; the board finishes the push when its agent is back")))
         }
-        done["manifests"] = json!(lines);
-        done["warnings"] = json!(warnings);
-        done["failed"] = json!(failed);
-        done["pods"] = json!(pods);
-        Ok(done)
     }
 }
 
@@ -301,8 +361,9 @@ impl Offer {
                     .map(str::to_owned)
                     .ok_or_else(|| invalid("a manifest without a place"))
             };
-            let object =
+            let mut object =
                 Object { value: manifest["object"].clone(), place: text("place")?, warnings: Vec::new() };
+            redo::settle_name(&mut object.value)?;
             manifests.push(Manifest { namespace: text("namespace")?, object });
         }
         let validation = match message["validation"].as_str() {
@@ -311,6 +372,16 @@ impl Offer {
             _ => Validation::Strict,
         };
         Ok(Offer { archives, manifests, validation, dry_run: message["dryRun"] == true })
+    }
+
+    /// The images by their IDs, each with its names.
+    fn expected(&self) -> Vec<(Digest, Vec<String>)> {
+        let images = self.archives.iter().flat_map(|archive| &archive.images);
+        let named = |image: &WantedImage| {
+            let id = image.id.to_string();
+            (image.id, image.names.iter().filter(|name| **name != id).cloned().collect())
+        };
+        images.map(named).collect()
     }
 
     /// Has the agent judge all manifests. What it would do with them, or what is wrong with any.

@@ -6,12 +6,12 @@ use std::io;
 thread_local!(static LEFT: Cell<Option<u32>> = const { Cell::new(None) });
 
 /// `None` is power for ever.
-pub(super) fn lasts(steps: Option<u32>) {
+pub(crate) fn lasts(steps: Option<u32>) {
     LEFT.set(steps);
 }
 
 /// One change of the flash; an error once the power is cut.
-pub(super) fn step() -> io::Result<()> {
+pub(crate) fn step() -> io::Result<()> {
     match LEFT.get() {
         None => Ok(()),
         Some(0) => Err(io::Error::other("the power is cut")),

@@ -20,9 +20,16 @@ use smol_hyper::rt::FuturesIo;
 
 use super::body::Body;
 use super::{Afterwards, Api, Status};
+use crate::paths::Paths;
 
 /// The first argument of the process that receives; the second is the root.
 pub const RECEIVE: &str = "receive";
+
+/// The third argument of a process that receives nothing, and finishes what [`REDO`] says.
+pub const FINISH: &str = "finish";
+
+/// The record of a push that is being carried out, in the directory of pushes.
+pub const REDO: &str = "redo.json";
 
 /// What the connection is upgraded to. The process that receives says which versions it speaks.
 pub const PROTOCOL: &str = "nodlet-push";
@@ -40,9 +47,16 @@ pub(super) fn push(
     *afterwards.borrow_mut() = Some(Box::pin(async move {
         let Ok(connection) = upgrade.await else { return };
         let Ok(parts) = connection.downcast::<FuturesIo<Async<UnixStream>>>() else { return };
+        let start = |client: UnixStream| {
+            client.set_nonblocking(false)?;
+            execute(
+                Command::new("/proc/self/exe").arg0("nodlet").arg(RECEIVE).arg(&root),
+                Stdio::from(OwnedFd::from(client)),
+            )
+        };
         // The process speaks first: what was sent before it is no push.
         if parts.read_buf.is_empty()
-            && let Err(error) = parts.io.into_inner().into_inner().and_then(|client| receive(&root, client))
+            && let Err(error) = parts.io.into_inner().into_inner().and_then(start)
         {
             ::log::warn!("api: failed to start the process that receives a push: {error}");
         }
@@ -54,13 +68,21 @@ pub(super) fn push(
     Ok(response)
 }
 
-/// Executes this same binary, which outlives the agent.
-fn receive(root: &Path, client: UnixStream) -> io::Result<()> {
-    client.set_nonblocking(false)?;
-    let client = OwnedFd::from(client);
+/// Has a push finished that lost its power, if there is one.
+pub(crate) fn finish(root: &Path) {
+    if !Paths::new(root).push().join(REDO).exists() {
+        return;
+    }
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("nodlet").arg(RECEIVE).arg(root);
-    command.env_clear().current_dir("/").stdin(Stdio::from(client)).stdout(Stdio::null());
+    command.arg0("nodlet").arg(RECEIVE).arg(root).arg(FINISH);
+    if let Err(error) = execute(&mut command, Stdio::null()) {
+        ::log::warn!("failed to start the process that finishes a push: {error}");
+    }
+}
+
+/// Executes this same binary, which outlives the agent.
+fn execute(command: &mut Command, stdin: Stdio) -> io::Result<()> {
+    command.env_clear().current_dir("/").stdin(stdin).stdout(Stdio::null());
     // SAFETY: between fork and exec only system calls are made.
     unsafe {
         command.pre_exec(|| {

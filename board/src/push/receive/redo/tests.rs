@@ -1,0 +1,172 @@
+use serde_json::json;
+
+use super::*;
+use crate::system::power;
+
+/// A board with an agent that keeps what is applied as nodlet's does, and a store of one image.
+struct Board {
+    root: PathBuf,
+    /// What the agent rejects.
+    rejected: Option<&'static str>,
+}
+
+impl Board {
+    fn new(name: &str, rejected: Option<&'static str>) -> Board {
+        // Where there is memory for it, some hundred boards need not wait for a disk.
+        let memory = Path::new("/dev/shm");
+        let scratch = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let root = scratch.join(format!("nodlet-redo-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        for directory in ["push", "manifests"] {
+            fs::create_dir_all(root.join(directory)).expect("a scratch directory");
+        }
+        let board = Board { root, rejected };
+        for name in ["default_a.json", "podpreset_default_c.json"] {
+            fs::write(board.applied().join(name), "old").expect("written");
+        }
+        board
+    }
+
+    fn spool(&self) -> PathBuf {
+        self.root.join("push")
+    }
+
+    fn applied(&self) -> PathBuf {
+        self.root.join("manifests")
+    }
+
+    fn image(&self) -> PathBuf {
+        self.root.join("image")
+    }
+
+    fn manifests() -> Vec<Manifest> {
+        let of = |kind: &str, name: &str| Manifest {
+            namespace: "default".to_owned(),
+            object: Object {
+                value: json!({"kind": kind, "metadata": {"name": name}}),
+                place: format!("{name}.yaml"),
+                warnings: Vec::new(),
+            },
+        };
+        vec![of("Pod", "a"), of("PriorityClass", "b"), of("PodPreset", "c")]
+    }
+
+    fn carry_out(&self, redo: Redo) -> io::Result<Ended> {
+        let (spool, applied) = (self.spool(), self.applied());
+        redo.carry_out(Places { spool: &spool, applied: &applied }, &mut |manifest, _| {
+            let name = manifest.object.name().expect("named");
+            if self.rejected == Some(name) {
+                return Err(Failure::refused(403, "it may not be"));
+            }
+            step().map_err(Failure::disconnected)?;
+            fs::write(self.applied().join(file_of(manifest)?), "new")?;
+            let did = format!("{name} configured");
+            Ok(apply::Applied { did, warnings: Vec::new(), object: Value::Null })
+        })
+    }
+
+    /// As the receiver does.
+    fn push(&self) -> io::Result<Ended> {
+        let redo = Redo::new(&[], &Board::manifests(), Validation::Warn, &self.applied())?;
+        redo.write(&self.spool())?;
+        step()?;
+        fs::write(self.image(), "new")?;
+        self.carry_out(redo)
+    }
+
+    /// As the next receiver does.
+    fn finish(&self) -> io::Result<Option<Ended>> {
+        let Some(redo) = Redo::read(&self.spool())? else { return Ok(None) };
+        match self.image().exists() {
+            true => self.carry_out(redo).map(Some),
+            false => Redo::remove(&self.spool()).map(|()| None),
+        }
+    }
+
+    /// The objects, and whether the image is there.
+    fn state(&self) -> (String, bool) {
+        let of = |name: &str| fs::read_to_string(self.applied().join(name)).unwrap_or("none".to_owned());
+        let files = ["default_a.json", "priorityclass__b.json", "podpreset_default_c.json"].map(of);
+        (files.join(" "), self.image().exists())
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+const OLD: &str = "old none old";
+const NEW_STATE: &str = "new new new";
+
+/// Cuts the power at each step of a push, and at each step of what finishes it.
+fn cut_everywhere(name: &str, rejected: Option<&'static str>) -> BTreeMap<(String, bool), u32> {
+    let mut seen = BTreeMap::new();
+    for cut in 0.. {
+        let mut whole = false;
+        for second in 0.. {
+            let board = Board::new(name, rejected);
+            power::lasts(Some(cut));
+            whole = matches!(board.push(), Ok(Ended::Done(_) | Ended::Back(_)));
+            power::lasts(Some(second));
+            let finished = board.finish();
+            power::lasts(None);
+            assert!(board.finish().is_ok(), "cut at {cut} and {second}");
+            assert!(!board.spool().join(REDO).exists(), "cut at {cut} and {second}");
+            *seen.entry(board.state()).or_default() += 1;
+            if matches!(finished, Ok(None | Some(Ended::Done(_) | Ended::Back(_)))) {
+                break;
+            }
+        }
+        if whole {
+            break;
+        }
+    }
+    seen
+}
+
+#[test]
+fn a_power_cut_at_any_step_leaves_all_or_nothing() {
+    let seen = cut_everywhere("cut", None);
+    let states: Vec<(&str, bool)> = seen.keys().map(|(files, image)| (files.as_str(), *image)).collect();
+    assert_eq!(states, [(NEW_STATE, true), (OLD, false)], "{seen:?}");
+    assert!(seen.values().all(|times| *times > 3), "{seen:?}");
+}
+
+#[test]
+fn a_manifest_that_is_rejected_at_the_end_takes_the_others_back_over_any_power_cut() {
+    for rejected in ["b", "c"] {
+        let seen = cut_everywhere(&format!("rejected-{rejected}"), Some(rejected));
+        assert!(seen.keys().all(|(files, _)| files == OLD), "{rejected}: {seen:?}");
+        assert!(seen.values().sum::<u32>() > 12, "{seen:?}");
+    }
+    let board = Board::new("rejected", Some("c"));
+    let Ok(Ended::Back(why)) = board.push() else { panic!("it was accepted") };
+    assert_eq!(why, "c.yaml: it may not be");
+}
+
+#[test]
+fn a_record_of_another_form_is_none() {
+    let board = Board::new("form", None);
+    for text in ["", "{", "{\"format\": 9}", "[]"] {
+        fs::write(board.spool().join(REDO), text).expect("written");
+        assert!(Redo::read(&board.spool()).expect("readable").is_none(), "{text}");
+    }
+    let redo = Redo::new(&[], &Board::manifests(), Validation::Strict, &board.applied()).expect("readable");
+    redo.write(&board.spool()).expect("there is power");
+    assert_eq!(Redo::read(&board.spool()).expect("readable"), Some(redo));
+}
+
+#[test]
+fn a_generated_name_is_given_once() {
+    let mut object = json!({"metadata": {"generateName": "job-"}});
+    settle_name(&mut object).expect("there is a kernel");
+    let name = object["metadata"]["name"].as_str().expect("named").to_owned();
+    assert!(name.starts_with("job-") && name.len() == 9, "{name}");
+    settle_name(&mut object).expect("there is a kernel");
+    assert_eq!(object["metadata"]["name"], name);
+    let mut object = json!({"metadata": {"name": "web"}});
+    settle_name(&mut object).expect("there is a kernel");
+    assert_eq!(object, json!({"metadata": {"name": "web"}}));
+}
