@@ -286,3 +286,180 @@ fn a_disk_without_room_says_so_before_anything_is_sent() {
     let refused = line.refused(&device, &["push", BOARD, path(&archive)]);
     assert!(refused.contains("the board's disk has no room: the layers have 3.0 MB"), "{refused}");
 }
+
+/// What is left of a push that was carried out: nothing.
+fn record(device: &Device) -> std::path::PathBuf {
+    device.path("/var/lib/nodlet/push/redo.json")
+}
+
+fn priority_class(name: &str) -> String {
+    format!(
+        "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {{name: {name}}}\nvalue: 10\nglobalDefault: true\n"
+    )
+}
+
+#[test]
+fn a_manifest_that_is_rejected_at_the_end_takes_back_those_before_it() {
+    let device = Device::start();
+    let line = Line::new(&device, "plain", "cat");
+    let site = device.path("/site");
+    fs::create_dir(&site).expect("new");
+    let write = |name: &str, text: String| fs::write(site.join(name), text).expect("written");
+    write("1.yaml", manifest::pod("old", "print first then sleep"));
+    line.ok(&device, &["push", BOARD, path(&site), "--wait"]);
+    // Each may be by itself, and there is one default at most.
+    write("1.yaml", manifest::pod("old", "print second then sleep"));
+    write("2.yaml", manifest::pod("new", "sleep"));
+    write("3.yaml", priority_class("low"));
+    write("4.yaml", priority_class("high"));
+    line.ok(&device, &["push", BOARD, path(&site), "--dry-run"]);
+    let refused = line.refused(&device, &["push", BOARD, path(&site)]);
+    assert!(refused.contains("4.yaml") && refused.contains("taken back"), "{refused}");
+    device.wait_for("what was applied to be taken back", || {
+        let old_is_back = device.pod("old").object().is_some_and(|_| device.pod("old").is_ready());
+        let (code, _) = device.request("GET", "/apis/scheduling.k8s.io/v1/priorityclasses/low", None);
+        old_is_back && device.pods() == ["old"] && code == 404
+    });
+    device.wait_for("the first pod", || device.pod("old").logs("app").contains("first"));
+    assert!(!record(&device).exists());
+}
+
+#[test]
+fn a_push_that_lost_its_power_is_carried_out_when_its_images_were_loaded() {
+    let mut device = Device::start();
+    let line = Line::new(&device, "plain", "cat");
+    let archive = device.path("/app.tar");
+    Image::new("localhost/power:1").file("a", 0o644, b"x").write_oci_archive(&archive).expect("written");
+    line.ok(&device, &["push", BOARD, path(&archive)]);
+    let id = fs::read_dir(device.path("/var/lib/nodlet/images/images"))
+        .expect("images are there")
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .find(|name| {
+            let text = fs::read_to_string(device.path("/var/lib/nodlet/images/images").join(name));
+            !text.expect("readable").contains("/bin/demo")
+        })
+        .expect("the image's record");
+    let id = format!("sha256:{}", id.trim_end_matches(".json"));
+    let object = |name: &str| -> serde_json::Value {
+        serde_json::json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
+            "containers": [{"name": "app", "image": "localhost/demo:1", "args": ["sleep"]}]}})
+    };
+    let redo = |id: &str, pod: &str| {
+        serde_json::json!({
+            "format": 1, "images": [id], "names": {"localhost/power:1": id}, "validation": "strict",
+            "manifests": [{"place": "x.yaml", "namespace": "default", "object": object(pod)}],
+            "before": {format!("default_{pod}.json"): null}, "back": false,
+        })
+        .to_string()
+    };
+    // Cut behind the load.
+    device.kill_agent();
+    fs::write(record(&device), redo(&id, "after")).expect("written");
+    device.start_agent();
+    device.wait_for("the push to be carried out", || !record(&device).exists());
+    assert_eq!(device.pods(), ["after"]);
+    device.pod("after").wait_ready();
+    // Cut before it.
+    device.kill_agent();
+    fs::write(record(&device), redo(&format!("sha256:{}", "0".repeat(64)), "before")).expect("written");
+    device.start_agent();
+    device.wait_for("the push to be forgotten", || !record(&device).exists());
+    assert_eq!(device.pods(), ["after"]);
+    // And where no agent was started meanwhile, by the next push.
+    fs::write(record(&device), redo(&id, "next")).expect("written");
+    line.ok(&device, &["push", BOARD, path(&archive)]);
+    assert!(!record(&device).exists());
+    let mut pods = device.pods();
+    pods.sort();
+    assert_eq!(pods, ["after", "next"]);
+}
+
+#[test]
+fn an_update_is_sent_with_its_signature_and_the_boards_verdict_is_passed_on() {
+    let device = Device::start();
+    let line = Line::new(&device, "plain", "cat");
+    let program = device.path("/nodlet-9");
+    // More than any buffer between holds.
+    fs::write(&program, noise(3_000_000, 13)).expect("written");
+    // Process 1 of the machine that tests is no nodlet: its refusal comes before it reads anything.
+    let refused = line.refused(&device, &["push", BOARD, "--system", path(&program)]);
+    assert!(refused.contains("and not nodlet's init"), "{refused}");
+
+    // A board that keeps what it is sent.
+    let board = Line::new(&device, "board", "cat");
+    let (got, said) = (device.path("/got"), device.path("/said"));
+    let nodlet = board.directory.join("nodlet");
+    let stand_in = |end: &str| {
+        let _ = fs::remove_file(&nodlet);
+        let script = format!("#!/bin/sh\necho \"$@\" > {}\ncat > {}\n{end}\n", said.display(), got.display());
+        fs::write(&nodlet, script).expect("written");
+        fs::set_permissions(&nodlet, fs::Permissions::from_mode(0o755)).expect("its own");
+    };
+    let signature = "untrusted comment: a\nRUQ\ntrusted comment: b\nabc=\n";
+    let whole = |signature: &str| [signature.as_bytes(), &fs::read(&program).expect("there")].concat();
+    let check = |arguments: &str, signature: &str| {
+        let said = fs::read_to_string(&said).expect("called");
+        assert_eq!(said, format!("--root {} {arguments}\n", device.root().display()));
+        assert!(fs::read(&got).expect("called") == whole(signature), "other content");
+    };
+    stand_in("echo kept");
+    assert_eq!(board.ok(&device, &["push", BOARD, "--system", path(&program)]), "kept\n");
+    check("system install - --wait", "");
+    fs::write(device.path("/nodlet-9.minisig"), signature).expect("written");
+    board.ok(&device, &["push", BOARD, "--system", path(&program), "--allow-downgrade"]);
+    check("system install - --allow-downgrade --wait", signature);
+    let other = device.path("/other.minisig");
+    fs::write(&other, signature.replace("abc", "xyz")).expect("written");
+    board.ok(&device, &["push", BOARD, "--system", path(&program), "--signature", path(&other)]);
+    check("system install - --wait", &signature.replace("abc", "xyz"));
+    board.ok(&device, &["system", "install", path(&program), "--board", BOARD]);
+    check("system install -", signature);
+    stand_in("echo given up >&2; exit 1");
+    assert_eq!(board.refused(&device, &["push", BOARD, "--system", path(&program)]), "given up\n");
+
+    // What is wrong here is told before a connection is made.
+    fs::remove_file(&said).expect("there");
+    fs::write(&other, "shopping list\n").expect("written");
+    for (words, expected) in [
+        (vec!["--system", path(&program), "--signature", path(&other)], "other.minisig is no signature"),
+        (vec!["--system", "nowhere"], "failed to read nowhere"),
+        (vec!["--system", "/"], "/ is no file"),
+        (vec!["--system", path(&program), "--dry-run"], "--dry-run does not go together with --system"),
+        (vec!["--system", path(&program), "web.yaml"], "--system goes alone"),
+    ] {
+        let refused = board.refused(&device, &[&["push", BOARD][..], &words].concat());
+        assert!(refused.contains(expected), "{words:?}: {refused}");
+    }
+    assert!(!said.exists());
+    let dead = Line::new(&device, "dead", "exit 255; cat");
+    let refused = dead.refused(&device, &["push", BOARD, "--system", path(&program)]);
+    assert!(refused.contains("there is no connection to root@board, or it was lost"), "{refused}");
+}
+
+#[test]
+fn verbs_of_the_machine_act_on_the_board() {
+    let device = Device::start();
+    let board = Line::new(&device, "board", "cat");
+    let nodlet = board.directory.join("nodlet");
+    fs::remove_file(&nodlet).expect("a link");
+    fs::write(&nodlet, "#!/bin/sh\necho \"$@\"; exit 3\n").expect("written");
+    fs::set_permissions(&nodlet, fs::Permissions::from_mode(0o755)).expect("its own");
+    for words in [
+        &["system"][..],
+        &["system", "rollback"],
+        &["healthcheck", "--pods", "--wait", "2m"],
+        &["safe-mode", "--leave"],
+        &["factory-reset"],
+        &["image", "ls"],
+        &["doctor"],
+        &["reboot"],
+    ] {
+        let output = board.run(&device, &[words, &["--board", BOARD]].concat());
+        assert_eq!(output.status.code(), Some(3), "{words:?}: {output:#?}");
+        let expected = format!("--root {} {}\n", device.root().display(), words.join(" "));
+        assert_eq!(text(&output.stdout), expected, "{output:#?}");
+    }
+    let real = Line::new(&device, "plain", "cat");
+    assert_eq!(real.ok(&device, &["healthcheck", "--board", BOARD]), "");
+}
