@@ -121,8 +121,7 @@ fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> O
 
 /// Has the archives of a load read by a process that can do nothing else; the cgroup is to be kept until then.
 pub(crate) fn confine(root: &Path, store: &Store, options: &mut LoadOptions) -> Option<UnpackerCgroup> {
-    // What is loaded has the same modes whoever loads it, as it has the same bytes.
-    umask(Mode::S_IWGRP | Mode::S_IWOTH);
+    same_modes();
     // A cgroup would count a store in memory as memory of the process, and end it for that.
     let cgroup = if store.is_in_memory() { None } else { memory_cgroup(root) };
     options.unpacker = Some(Unpacker {
@@ -132,6 +131,12 @@ pub(crate) fn confine(root: &Path, store: &Store, options: &mut LoadOptions) -> 
         cgroups: cgroup.iter().map(UnpackerCgroup::procs).collect(),
     });
     cgroup
+}
+
+/// What is written has the same modes whoever writes it, as it has the same bytes: others than root
+/// list images, too.
+fn same_modes() {
+    umask(Mode::S_IWGRP | Mode::S_IWOTH);
 }
 
 /// Only root has cgroups to give; for others a limit of the process alone must do.
@@ -217,6 +222,7 @@ fn image_rows(image: &Image) -> Vec<Vec<String>> {
 }
 
 fn remove(store: &Store, names: &[&str]) -> Outcome {
+    same_modes();
     let mut code = ExitCode::SUCCESS;
     for name in names {
         match store.remove(name) {

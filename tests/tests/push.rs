@@ -463,3 +463,39 @@ fn verbs_of_the_machine_act_on_the_board() {
     let real = Line::new(&device, "plain", "cat");
     assert_eq!(real.ok(&device, &["healthcheck", "--board", BOARD]), "");
 }
+
+#[test]
+fn images_are_listed_by_whoever_may_open_the_socket() {
+    use std::os::unix::process::CommandExt;
+    let device = Device::start();
+    let line = Line::new(&device, "plain", "cat");
+    let archive = device.path("/app.tar");
+    Image::new("localhost/pushed:1").file("a", 0o644, b"x").write_oci_archive(&archive).expect("written");
+    line.ok(&device, &["push", BOARD, path(&archive)]);
+    // Whatever umask root has.
+    let other = device.path("/other.tar");
+    Image::new("localhost/other:1").file("a", 0o644, b"y").write_oci_archive(&other).expect("written");
+    let script = format!(
+        "umask 077; {0} image load {1} && {0} image rm localhost/other:1",
+        format_args!("{} --root {}", nodlet_program().display(), device.root().display()),
+        other.display()
+    );
+    let changed = std::process::Command::new("sh").args(["-c", &script]).output().expect("a shell");
+    assert!(changed.status.success(), "{changed:?}");
+    // The programs that are tested may lie where only root finds them.
+    let program = device.path("/nodlet-of-all");
+    fs::copy(nodlet_program(), &program).expect("copied");
+    let as_member = |words: &[&str]| {
+        let mut command = std::process::Command::new(&program);
+        command.arg("--root").arg(device.root()).args(words).uid(65534).gid(65534).current_dir("/");
+        command.output().expect("nodlet can be started")
+    };
+    let listed = as_member(&["image", "ls"]);
+    assert!(listed.status.success(), "{listed:?}");
+    let (listed, all) = (text(&listed.stdout), device.nodlet(["image", "ls"]).ok());
+    assert!(listed.contains("localhost/pushed:1") && listed == all, "{listed}{all}");
+    let removed = as_member(&["image", "rm", "localhost/pushed:1"]);
+    let refused = text(&removed.stderr);
+    assert!(removed.status.code() == Some(1) && refused.contains("Permission denied"), "{refused}");
+    assert_eq!(device.nodlet(["image", "ls"]).ok(), all);
+}
