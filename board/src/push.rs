@@ -20,7 +20,7 @@ pub(crate) use nodlet_runtime::api::push::RECEIVE;
 use nodlet_runtime::manifest::Validation;
 use serde_json::{Value, json};
 
-use crate::arguments::{Context, Flag, switch};
+use crate::arguments::{Context, Flag, number, switch};
 use crate::client::{Client, Response, explain};
 use crate::files::{self, Object};
 use crate::remote::Remote;
@@ -40,8 +40,8 @@ pub(crate) const VERB: Verb = Verb {
     summary: "Send images and manifests to a board, all or nothing",
     help: "\
 Send images and manifests to a board over ssh. Either all images are loaded and all
-manifests applied, or nothing has changed. Layers that the board has are not sent, and
-a push that was cut off goes on where it stopped when it is repeated.
+manifests applied, or nothing has changed. Layers that the board has are not sent. After a
+dropped line the push goes on where it stopped by itself, and so does one that is repeated.
 
 Usage: nodlet push [USER@]BOARD[:PORT] FILE|DIR... [flags]
        nodlet push [USER@]BOARD[:PORT] --system FILE [--signature FILE] [--allow-downgrade]
@@ -69,6 +69,8 @@ Flags:
       --dry-run               check it all, send no layer, change nothing
   -n, --namespace NAME        for manifests that name none, instead of default
       --validate HOW          what becomes of unknown fields: strict (refused), warn or ignore
+      --retries N             after a dropped line, tries without progress before it gives up, 6
+                              by default, within a minute
       --board BOARD           instead of the first argument (or $NODLET_BOARD)
       --system FILE           a newer nodlet, instead of images and manifests
       --signature FILE        of --system: its signature, FILE.minisig by default
@@ -81,14 +83,32 @@ Flags:
 /// For pods to become ready, unless another time is given.
 const WAIT: Duration = Duration::from_secs(120);
 
-#[derive(Debug, Default, PartialEq, Eq)]
+/// How often in a row a connection is tried again after a dropped line. With the pauses it takes
+/// longer than a board needs to notice that the line is gone.
+const RETRIES: u32 = 6;
+
+#[derive(Debug, PartialEq, Eq)]
 struct Push {
     paths: Vec<PathBuf>,
+    retries: u32,
     wait: Option<Duration>,
     dry_run: bool,
     validation: Validation,
     /// A newer nodlet, instead of all this.
     update: Option<Update>,
+}
+
+impl Default for Push {
+    fn default() -> Push {
+        Push {
+            paths: Vec::new(),
+            retries: RETRIES,
+            wait: None,
+            dry_run: false,
+            validation: Validation::default(),
+            update: None,
+        }
+    }
 }
 
 /// An archive that is to be pushed.
@@ -120,7 +140,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         .collect();
     let manifests = manifests?;
     let client = Client::new(&context)?;
-    let done = Sender::connect(&client)?.send(&push, &manifests, &mut archives)?;
+    let done = push.send(&client, &manifests, &mut archives)?;
     let mut code = push.show(&done, &archives);
     if let (Some(patience), false) = (push.wait, push.dry_run) {
         let pods = done["pods"].as_array().map_or(&[][..], Vec::as_slice);
@@ -155,6 +175,10 @@ impl Push {
                         }
                         "dry-run" => push.dry_run = apply::dry_run(parser)?,
                         "validate" => push.validation = apply::validation(parser)?,
+                        "retries" => {
+                            let retries = number(parser, "--retries")?;
+                            push.retries = u32::try_from(retries).unwrap_or(u32::MAX);
+                        }
                         "system" => update.program = parser.value()?.into(),
                         "signature" => update.signature = Some(parser.value()?.into()),
                         "allow-downgrade" => {
@@ -166,7 +190,9 @@ impl Push {
                         _ => context.namespaced(&Flag::Long(name.clone()), parser)?,
                     }
                     match name.as_str() {
-                        "wait" | "dry-run" | "validate" | "namespace" => of_files = Some(format!("--{name}")),
+                        "wait" | "dry-run" | "validate" | "retries" | "namespace" => {
+                            of_files = Some(format!("--{name}"))
+                        }
                         "signature" | "allow-downgrade" => of_update = Some(format!("--{name}")),
                         _ => {}
                     }
@@ -239,6 +265,31 @@ impl Push {
         }
     }
 
+    /// Sends it all, over as many connections as it takes as long as each gets further.
+    fn send(&self, client: &Client, manifests: &[Value], archives: &mut [Archive]) -> Result<Value, Failure> {
+        let mut retries = Retries { left: 0, most: self.retries, reached: None };
+        loop {
+            let mut connection = None;
+            let ended = Sender::connect(client)
+                .and_then(|sender| connection.insert(sender).send(self, manifests, archives));
+            let failure = match ended {
+                Err(failure) if failure.is_disconnected() => failure,
+                ended => return ended,
+            };
+            let reached = connection.filter(|sender| sender.sent > 0).map(|sender| sender.had);
+            let text = failure.to_string();
+            let Some(pause) = retries.pause(reached) else {
+                let why = text.strip_prefix("error: ").unwrap_or(&text);
+                return Err(Failure::disconnected(match retries.reached {
+                    Some(_) => format!("{why}; push again to go on from there"),
+                    None => why.to_owned(),
+                }));
+            };
+            eprintln!("{text}; trying again in {}s", pause.as_secs());
+            std::thread::sleep(pause);
+        }
+    }
+
     /// Says what was done, and whether it was all.
     fn show(&self, done: &Value, archives: &[Archive]) -> ExitCode {
         let note = if self.dry_run { " (server dry run)" } else { "" };
@@ -282,6 +333,30 @@ impl Push {
             eprintln!("{failure}");
         }
         if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// Which dropped lines are tried again.
+struct Retries {
+    left: u32,
+    most: u32,
+    /// What the board had of the layers when something was sent last.
+    reached: Option<u64>,
+}
+
+impl Retries {
+    /// How long to wait before the next connection, if there is to be one. `reached` is what the board
+    /// had when the last connection began, if layers were sent over it.
+    ///
+    /// A connection that got no further than the one before is no progress: what ends at the same
+    /// byte again and again must come to an end.
+    fn pause(&mut self, reached: Option<u64>) -> Option<Duration> {
+        if reached > self.reached {
+            (self.left, self.reached) = (self.most, reached);
+        }
+        let before = self.most - self.left;
+        self.left = self.left.checked_sub(1)?;
+        Some(Duration::from_secs(1 << before.min(5)))
     }
 }
 
@@ -336,6 +411,9 @@ struct Sender<'a> {
     wire: Wire<io::Chain<io::Cursor<Vec<u8>>, UnixStream>, UnixStream>,
     platform: Platform,
     terminal: bool,
+    /// Bytes of layers that the board had already, and those that were sent.
+    had: u64,
+    sent: u64,
 }
 
 impl<'a> Sender<'a> {
@@ -358,7 +436,8 @@ impl<'a> Sender<'a> {
         let (stream, ahead) = response.body.into_stream();
         let wire = Wire { to: stream.try_clone()?, from: io::Cursor::new(ahead).chain(stream) };
         let platform = Platform::of_this_machine();
-        let mut sender = Sender { client, wire, platform, terminal: io::stderr().is_terminal() };
+        let terminal = io::stderr().is_terminal();
+        let mut sender = Sender { client, wire, platform, terminal, had: 0, sent: 0 };
         let hello = sender.message()?;
         let versions = hello["versions"].as_array().map_or(&[][..], Vec::as_slice);
         if !versions.iter().any(|version| *version == VERSION) {
@@ -377,7 +456,12 @@ impl<'a> Sender<'a> {
         match message["error"].as_str() {
             Some(why) => {
                 self.clear();
-                Err(Failure::new(printable(why)))
+                // The line was dropped on one way only, or another push goes on: this one, as long as the
+                // board has not noticed that its line was dropped.
+                Err(match message["again"] == true {
+                    true => Failure::disconnected(printable(why)),
+                    false => Failure::new(printable(why)),
+                })
             }
             None => Ok(message),
         }
@@ -387,11 +471,7 @@ impl<'a> Sender<'a> {
         self.clear();
         match error.kind() {
             io::ErrorKind::InvalidData => Failure::new(format!("the board's answer makes no sense: {error}")),
-            _ => {
-                let failure = self.client.lost(error).to_string();
-                let why = failure.strip_prefix("error: ").unwrap_or(&failure);
-                Failure::disconnected(format!("{why}; push again to go on from there"))
-            }
+            _ => self.client.lost(error),
         }
     }
 
@@ -413,7 +493,7 @@ impl<'a> Sender<'a> {
         })
     }
 
-    fn send(mut self, push: &Push, manifests: &[Value], archives: &mut [Archive]) -> Result<Value, Failure> {
+    fn send(&mut self, push: &Push, manifests: &[Value], archives: &mut [Archive]) -> Result<Value, Failure> {
         let mut offered = Vec::new();
         for archive in archives.iter_mut() {
             let documents = archive.parcel.documents(&self.platform);
@@ -450,10 +530,15 @@ impl<'a> Sender<'a> {
         let sizes: Vec<u64> = wanted.iter().map(|(.., size)| *size).collect();
         self.say(&json!({"sizes": sizes}))?;
         self.message()?;
+        self.had = wanted.iter().map(|(_, _, from, _)| from).sum();
         let mut progress =
             Progress { sent: 0, total: wanted.iter().map(|(.., from, size)| size - from).sum(), told: None };
         for (number, member, from, size) in wanted {
-            self.layer(&mut archives[number], &member, from, size, &mut progress)?;
+            let before = progress.sent;
+            let ended = self.layer(&mut archives[number], &member, from, size, &mut progress);
+            archives[number].sent += progress.sent - before;
+            self.sent = progress.sent;
+            ended?;
         }
         self.say(&json!({"commit": true}))?;
         self.show("the board unpacks and starts what it was sent");
@@ -496,8 +581,6 @@ impl<'a> Sender<'a> {
                 self.show(&format!("{}% of {}", progress.told.unwrap_or(100), image::size(progress.total)));
             }
         }
-        drop(stream);
-        archive.sent += size - from;
         Ok(())
     }
 
@@ -591,6 +674,8 @@ mod tests {
             ("b --system n --wait", "--wait does not go together with --system: an update is always"),
             ("b --system n -n kitchen", "-n does not go together with --system"),
             ("b --system n --namespace=kitchen", "--namespace does not go together"),
+            ("b --system n --retries 3", "--retries does not go together"),
+            ("b web.yaml --retries few", "invalid value \"few\" for --retries"),
             ("b --system n --validate warn", "--validate does not go together"),
             ("b web.yaml --signature s", "--signature is for an update"),
             ("b web.yaml --allow-downgrade", "--allow-downgrade is for an update"),
@@ -601,5 +686,25 @@ mod tests {
             let refused = parse(line).expect_err(line);
             assert!(refused.starts_with(&format!("error: {expected}")), "{line}: {refused}");
         }
+    }
+
+    #[test]
+    fn a_dropped_line_is_tried_again_as_long_as_each_gets_further() {
+        let pauses = |most: u32, reached: &[Option<u64>]| {
+            let mut retries = Retries { left: 0, most, reached: None };
+            let pause = |reached: &Option<u64>| retries.pause(*reached).map(|pause| pause.as_secs());
+            reached.iter().map(pause).collect::<Vec<_>>()
+        };
+        // Nothing was sent: ssh itself, or the board, is what fails.
+        assert_eq!(pauses(6, &[None]), [None]);
+        assert_eq!(pauses(0, &[Some(0)]), [None]);
+        assert_eq!(pauses(3, &[Some(0), None, None, None]), [Some(1), Some(2), Some(4), None]);
+        assert_eq!(
+            pauses(2, &[Some(0), None, Some(9), Some(9), Some(9)]),
+            [Some(1), Some(2), Some(1), Some(2), None]
+        );
+        let all: u64 = pauses(6, &[Some(0), None, None, None, None, None]).into_iter().flatten().sum();
+        assert!(all > 60, "the board notices a dropped line after a minute");
+        assert_eq!(pauses(8, &[Some(0); 8]).last(), Some(&Some(32)));
     }
 }

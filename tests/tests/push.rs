@@ -213,7 +213,7 @@ fn a_push_that_is_cut_at_any_byte_changes_nothing_and_the_next_goes_on() {
     for cut in cuts {
         forget();
         let line = Line::new(&device, "cut", &cutter(cut));
-        line.refused(&device, &["push", BOARD, path(&archive), path(&pod)]);
+        line.refused(&device, &["push", BOARD, path(&archive), path(&pod), "--retries", "0"]);
         assert_eq!(state(&device), before, "cut at {cut}");
     }
     // The last cut left some 450 kB.
@@ -233,7 +233,7 @@ fn a_push_that_is_cut_at_any_byte_changes_nothing_and_the_next_goes_on() {
     for short in [1, 10, 18, 19, 40] {
         forget();
         let line = Line::new(&device, "cut", &cutter(length - short));
-        line.refused(&device, &["push", BOARD, path(&archive), path(&pod)]);
+        line.refused(&device, &["push", BOARD, path(&archive), path(&pod), "--retries", "0"]);
         assert_eq!(state(&device), before, "{short} bytes before the end");
     }
 }
@@ -498,4 +498,42 @@ fn images_are_listed_by_whoever_may_open_the_socket() {
     let refused = text(&removed.stderr);
     assert!(removed.status.code() == Some(1) && refused.contains("Permission denied"), "{refused}");
     assert_eq!(device.nodlet(["image", "ls"]).ok(), all);
+}
+
+#[test]
+fn a_push_goes_on_by_itself_after_a_dropped_line() {
+    let device = Device::start();
+    let archive = device.path("/app.tar");
+    Image::new("localhost/retry:1")
+        .file("a", 0o644, &noise(900_000, 17))
+        .write_oci_archive(&archive)
+        .expect("written");
+    let pod = device.path("/retry.yaml");
+    fs::write(&pod, manifest::pod("retry", "sleep")).expect("written");
+    // Each connection but the third ends after 400 kB; the third is not even made.
+    let (counted, passed) = (device.path("/counted"), device.path("/passed"));
+    let upwards = format!(
+        "echo >> {0}; (case $(wc -l < {0}) in 3) exit 1;; *) {1};; esac) | tee -a {2}",
+        counted.display(),
+        cutter(400_000),
+        passed.display()
+    );
+    let line = Line::new(&device, "dropped", &upwards);
+    let output = line.run(&device, &["push", BOARD, path(&archive), path(&pod)]);
+    assert!(output.status.success(), "{output:?}");
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(out.starts_with("image/localhost/retry:1 loaded, 1 of 1 layers sent, "), "{out}");
+    assert!(out.ends_with("pod/retry created\n"), "{out}");
+    let pauses: Vec<&str> = err.lines().filter_map(|line| line.split("trying again in ").nth(1)).collect();
+    assert_eq!(pauses, ["1s", "1s", "2s"], "{err}");
+    let connections = fs::read_to_string(&counted).expect("counted").len();
+    assert_eq!(connections, 4, "{err}");
+    // What had come was not sent once more, but for a piece of 64 KiB at each end.
+    let sent = fs::metadata(&passed).expect("counted").len();
+    assert!(sent < 1_100_000, "{sent} bytes for 900 kB");
+    // Nor is anything tried again before a layer was sent.
+    let dead = Line::new(&device, "dead", "echo >> $0.calls; exit 255; cat");
+    dead.refused(&device, &["push", BOARD, path(&archive)]);
+    let calls = fs::read_to_string(dead.directory.join("ssh.calls")).expect("called");
+    assert_eq!(calls.len(), 1);
 }

@@ -121,6 +121,8 @@ enum End {
     Wire(io::Error),
     /// It is told.
     Refused(String),
+    /// Another push is under way.
+    Busy,
 }
 
 impl From<io::Error> for End {
@@ -153,17 +155,22 @@ impl Receiver {
         let ended = self.receive();
         match ended {
             Ok(()) => Ok(()),
-            Err(End::Refused(why)) => self.tell(&why),
+            Err(End::Refused(why)) => self.tell(&json!({"error": why})),
+            Err(End::Busy) => self.tell(&json!({
+                "error": "another push to this board is under way: push again when it is done", "again": true,
+            })),
             Err(End::Wire(error)) => {
-                let _ = self.tell(&format!("the board could not go on: {error}"));
+                let again = error.kind() != io::ErrorKind::InvalidData;
+                let why = format!("the board could not go on: {error}");
+                let _ = self.tell(&json!({"error": why, "again": again}));
                 Err(error)
             }
         }
     }
 
     /// Says why it ends, to a sender that may still be sending.
-    fn tell(&mut self, why: &str) -> io::Result<()> {
-        self.wire.say(&json!({"error": why}))?;
+    fn tell(&mut self, why: &Value) -> io::Result<()> {
+        self.wire.say(why)?;
         self.wire.to.shutdown(std::net::Shutdown::Write)?;
         io::copy(&mut self.wire.from, &mut io::sink()).map(drop)
     }
@@ -301,7 +308,7 @@ fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
     match finished(redo, places, &Client::local(root)) {
         Ok(_) => eprintln!("a push that was interrupted is carried out"),
         Err(End::Refused(why)) => eprintln!("a push that was interrupted: {why}"),
-        Err(End::Wire(error)) => return Err(End::Wire(error)),
+        Err(end) => return Err(end),
     }
     Ok(())
 }
@@ -432,9 +439,7 @@ impl Spool {
         let failed = refused("make a place for what is pushed");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(&failed)?;
         let lock = Flock::lock(File::open(directory).map_err(&failed)?, FlockArg::LockExclusiveNonblock);
-        let lock = lock.map_err(|_| {
-            End::Refused("another push to this board is under way: push again when it is done".to_owned())
-        })?;
+        let lock = lock.map_err(|_| End::Busy)?;
         Ok(Spool { directory: directory.to_owned(), _lock: lock })
     }
 
