@@ -537,3 +537,59 @@ fn a_push_goes_on_by_itself_after_a_dropped_line() {
     let calls = fs::read_to_string(dead.directory.join("ssh.calls")).expect("called");
     assert_eq!(calls.len(), 1);
 }
+
+#[test]
+fn a_board_rejects_an_update_while_it_is_being_sent() {
+    let device = Device::start();
+    let line = Line::new(&device, "board", "cat");
+    // Where process 1 is called as nodlet's init, with a device image's files.
+    let (nodlet, board) = (line.directory.join("nodlet"), line.directory.join("board"));
+    fs::remove_file(&nodlet).expect("a link");
+    let inner = |rules: &str| {
+        format!(
+            "printf nodlet:init > /proc/1/comm\n\
+             mount -t tmpfs tmpfs /mnt && mkdir -p /mnt/bin /mnt/lib/nodlet /mnt/work1 /mnt/work2 || exit 9\n\
+             echo '{{\"name\": \"test\", \"update\": {rules}}}' > /mnt/lib/nodlet/board.json\n\
+             echo image > /mnt/bin/nodlet\n\
+             mount -t overlay o -o lowerdir=/usr/lib,upperdir=/mnt/lib,workdir=/mnt/work1 /usr/lib || exit 9\n\
+             mount -t overlay o -o lowerdir=/usr/bin,upperdir=/mnt/bin,workdir=/mnt/work2 /usr/bin || exit 9\n\
+             {0} \"$@\"\nexit $?\n",
+            nodlet_program().display()
+        )
+    };
+    let script = format!("#!/bin/sh\nexec unshare -m -p -f --mount-proc sh {} \"$@\"\n", board.display());
+    fs::write(&nodlet, script).expect("written");
+    fs::set_permissions(&nodlet, fs::Permissions::from_mode(0o755)).expect("its own");
+
+    let program = device.path("/nodlet-9");
+    let signature = device.path("/nodlet-9.minisig");
+    let push = &["push", BOARD, "--system", path(&program)];
+    let key = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
+    let keyed = inner(&format!("{{\"keys\": [\"{key}\"]}}"));
+    fs::write(&board, keyed).expect("written");
+    fs::write(&program, noise(3_000_000, 19)).expect("written");
+    let refused = line.refused(&device, push);
+    assert!(refused.starts_with("error: the update is rejected: it is not signed"), "{refused}");
+    // The key's own, of four bytes: `test`.
+    fs::write(
+        &signature,
+        "untrusted comment: signature from minisign secret key\n\
+         RUQf6LRCGA9i559r3g7V1qNyJDApGip8MfqcadIgT9CuhV3EMhHoN1mGTkUidF/z7SrlQgXdy8ofjb7bNJJylDOocrCo8KLzZwo=\n\
+         trusted comment: timestamp:1633700835\tfile:test\tprehashed\n\
+         wLMDjy9FLAuxZ3q4NlEvkgtyhrr0gtTu6KC4KBJdITbbOeAi1zBIYo0v4iTgt8jJpIidRJnp94ABQkJAgAooBQ==\n",
+    )
+    .expect("written");
+    let refused = line.refused(&device, push);
+    assert!(refused.contains("it is no program"), "{refused}");
+    let own = fs::read(nodlet_program()).expect("built");
+    fs::write(&program, &own[..1_000_000.min(own.len())]).expect("written");
+    let refused = line.refused(&device, push);
+    assert!(refused.contains("it is cut off"), "{refused}");
+    fs::write(&board, inner("{}")).expect("written");
+    fs::remove_file(&signature).expect("there");
+    let refused = line.refused(&device, push);
+    assert!(refused.contains("this board accepts no updates"), "{refused}");
+    assert!(line.ok(&device, &["system", "--board", BOARD]).contains("Image:        nodlet "));
+    let left = fs::read_dir(device.path("/var/lib/nodlet/system")).expect("made").count();
+    assert_eq!(left, 0, "nothing is left of what was rejected");
+}
