@@ -316,16 +316,17 @@ fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
 /// Carries a record out; what became of the manifests.
 fn finished(redo: Redo, places: Places<'_>, client: &Client) -> Result<Vec<apply::Applied>, End> {
     let mut apply = |manifest: &Manifest, validation| manifest.apply(client, validation);
+    let images = if redo.has_images() { "; the images of the push stay" } else { "" };
     let ended = redo.carry_out(places, &mut apply).map_err(refused("finish the record of the push"))?;
     match ended {
         Ended::Done(done) => Ok(done),
-        Ended::Back(why) => Err(End::Refused(format!(
-            "{why}; the manifests that were applied before it are taken back, the images of the push stay"
-        ))),
-        Ended::Waits(failure) => {
-            let End::Refused(why) = End::from(failure) else { return Err(io::Error::other("").into()) };
-            Err(End::Refused(format!("{why}; the board finishes the push when its agent is back")))
-        }
+        Ended::Back(why) => Err(End::Refused(format!("{why}{images}"))),
+        Ended::Waits(failure) => match End::from(failure) {
+            End::Refused(why) if Redo::is_there(places.spool) => {
+                Err(End::Refused(format!("{why}; the board finishes the push when its agent is back")))
+            }
+            end => Err(end),
+        },
     }
 }
 

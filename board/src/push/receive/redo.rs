@@ -57,7 +57,7 @@ struct Kept {
 /// How a record ends.
 pub(super) enum Ended {
     Done(Vec<apply::Applied>),
-    /// The agent rejected a manifest: why, and all are as they were.
+    /// The agent rejected a manifest: why, and what had become otherwise meanwhile is as it was.
     Back(String),
     /// No agent answered for too long: the record remains.
     Waits(Failure),
@@ -87,11 +87,7 @@ impl Redo {
         let mut before = BTreeMap::new();
         for manifest in manifests {
             let name = file_of(manifest)?;
-            let text = match fs::read_to_string(applied.join(&name)) {
-                Ok(text) => Some(text),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                Err(error) => return Err(error),
-            };
+            let text = read(&applied.join(&name))?;
             before.insert(name, text);
         }
         let kept = |manifest: &Manifest| Kept {
@@ -134,6 +130,16 @@ impl Redo {
         sync_directory(spool)
     }
 
+    /// Whether a record lies in the spool.
+    pub(super) fn is_there(spool: &Path) -> bool {
+        spool.join(REDO).exists()
+    }
+
+    /// Whether the push has images that stay when its manifests are taken back.
+    pub(super) fn has_images(&self) -> bool {
+        !self.images.is_empty()
+    }
+
     /// Whether the load of the images took place.
     pub(super) fn is_loaded(&self, store: &Store) -> Result<bool, Failure> {
         let images = store.images().map_err(|error| Failure::chain(&error))?;
@@ -160,6 +166,11 @@ impl Redo {
                 Err((_, failure)) if failure.is_disconnected() => return Ok(Ended::Waits(failure)),
                 Err((place, failure)) => why = format!("{place}: {failure}"),
             }
+            if !self.is_different(places)? {
+                Redo::remove(places.spool)?;
+                return Ok(Ended::Back(why));
+            }
+            why.push_str("; the manifests that were applied before it are taken back");
             self.back = true;
             self.write(places.spool)?;
         }
@@ -168,6 +179,16 @@ impl Redo {
         }
         Redo::remove(places.spool)?;
         Ok(Ended::Back(why))
+    }
+
+    /// Whether a file of the agent's is not as it was before.
+    fn is_different(&self, places: Places<'_>) -> io::Result<bool> {
+        for (name, text) in &self.before {
+            if read(&places.applied.join(name))? != *text {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Has all manifests applied; the place of the one that is rejected, and why.
@@ -219,15 +240,24 @@ fn file_of(manifest: &Manifest) -> io::Result<String> {
 /// A file of the agent's as it was. One that is the same already is not written.
 fn put_back(places: Places<'_>, name: &str, text: Option<&str>) -> io::Result<()> {
     let path: PathBuf = places.applied.join(name);
-    match (text, fs::read_to_string(&path)) {
-        (Some(text), Ok(now)) if text == now => Ok(()),
+    match (text, read(&path)?) {
+        (Some(text), Some(now)) if text == now => Ok(()),
         (Some(text), _) => replace(places.spool, &path, text.as_bytes()),
-        (None, Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        (None, _) => {
+        (None, None) => Ok(()),
+        (None, Some(_)) => {
             step()?;
             fs::remove_file(&path)?;
             sync_directory(places.applied)
         }
+    }
+}
+
+/// A file's text; none if there is no such file.
+fn read(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -143,7 +143,12 @@ fn a_manifest_that_is_rejected_at_the_end_takes_the_others_back_over_any_power_c
     }
     let board = Board::new("rejected", Some("c"));
     let Ok(Ended::Back(why)) = board.push() else { panic!("it was accepted") };
-    assert_eq!(why, "c.yaml: it may not be");
+    assert_eq!(why, "c.yaml: it may not be; the manifests that were applied before it are taken back");
+    // Where it is the first, there is nothing to take back.
+    let board = Board::new("rejected", Some("a"));
+    let Ok(Ended::Back(why)) = board.push() else { panic!("it was accepted") };
+    assert_eq!(why, "a.yaml: it may not be");
+    assert_eq!((board.state().0.as_str(), board.spool().join(REDO).exists()), (OLD, false));
 }
 
 #[test]
