@@ -13,7 +13,7 @@ use crate::profile::Profile;
 /// In a text for the boot loader, the kernel's command line.
 const COMMAND_LINE: &str = "@COMMAND-LINE@";
 
-/// The files by their path on the boot partition.
+/// The files by their path on the boot partition, of a kernel with this command line.
 ///
 /// # Errors
 /// The kernel's package has no such device tree, or the user did not give a firmware file.
@@ -21,6 +21,7 @@ pub(crate) fn of(
     profile: &Profile,
     kernel: &Kernel,
     firmware: Option<&Path>,
+    command_line: &str,
 ) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
     let mut files = BTreeMap::new();
     if let Some(tree) = &profile.device_tree {
@@ -32,8 +33,7 @@ pub(crate) fn of(
                 file.display()
             )
         })?;
-        let name = tree.rsplit('/').next().unwrap_or(tree);
-        files.insert(name.to_owned(), bytes);
+        files.insert(name_of(tree).to_owned(), bytes);
     }
     for name in &profile.firmware {
         let Some(directory) = firmware else {
@@ -53,9 +53,14 @@ pub(crate) fn of(
         return Err(Failure(why));
     }
     for (path, text) in &profile.boot_files {
-        files.insert(path.clone(), text.replace(COMMAND_LINE, &profile.command_line).into_bytes());
+        files.insert(path.clone(), text.replace(COMMAND_LINE, command_line).into_bytes());
     }
     Ok(files)
+}
+
+/// The name that a device tree has on the boot partition.
+pub(crate) fn name_of(tree: &str) -> &str {
+    tree.rsplit('/').next().unwrap_or(tree)
 }
 
 #[cfg(test)]
@@ -73,25 +78,25 @@ mod tests {
         fs::create_dir_all(trees.join(&tree).parent().unwrap()).unwrap();
         fs::create_dir_all(&firmware).unwrap();
 
-        let why = of(&profile, &kernel, Some(&firmware)).unwrap_err().0;
+        let why = of(&profile, &kernel, Some(&firmware), "quiet").unwrap_err().0;
         assert!(why.contains(&format!("device-tree: linux-image-arm64 has no {tree}")), "{why}");
         fs::write(trees.join(&tree), "tree").unwrap();
-        let why = of(&profile, &kernel, None).unwrap_err().0;
+        let why = of(&profile, &kernel, None, "quiet").unwrap_err().0;
         assert!(why.contains("start4.elf") && why.contains("by --firmware DIR"), "{why}");
-        let why = of(&profile, &kernel, Some(&firmware)).unwrap_err().0;
+        let why = of(&profile, &kernel, Some(&firmware), "quiet").unwrap_err().0;
         assert!(why.contains("--firmware: failed to read") && why.contains("start4.elf"), "{why}");
         for name in &profile.firmware {
             fs::write(firmware.join(name), name).unwrap();
         }
-        let files = of(&profile, &kernel, Some(&firmware)).unwrap();
+        let files = of(&profile, &kernel, Some(&firmware), "quiet").unwrap();
         assert_eq!(files["bcm2711-rpi-4-b.dtb"], b"tree");
         assert_eq!(files["start4.elf"], b"start4.elf");
         assert!(files.contains_key("config.txt"));
-        assert_eq!(files["cmdline.txt"], profile.command_line.as_bytes());
+        assert_eq!(files["cmdline.txt"], b"quiet");
 
         let without = profile::get("qemu-arm64").unwrap();
-        assert_eq!(of(&without, &kernel, None).unwrap(), BTreeMap::new());
-        let why = of(&without, &kernel, Some(&firmware)).unwrap_err().0;
+        assert_eq!(of(&without, &kernel, None, "quiet").unwrap(), BTreeMap::new());
+        let why = of(&without, &kernel, Some(&firmware), "quiet").unwrap_err().0;
         assert!(why.contains("qemu-arm64 needs no firmware"), "{why}");
         fs::remove_dir_all(directory).unwrap();
     }

@@ -23,6 +23,7 @@ use gpt::partition::Partition;
 use gpt::partition_types;
 use sha2::{Digest, Sha256};
 
+use crate::boot_files;
 use crate::debian;
 use crate::guest::cpio::Cpio;
 use crate::guest::kernel::Kernel;
@@ -76,6 +77,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) nodlet: &'a Path,
     /// The identity of the board, if the image has one.
     pub(crate) config: Option<&'a Path>,
+    /// Where the files lie that the board's own boot loader needs.
+    pub(crate) firmware: Option<&'a Path>,
 }
 
 /// Modules that are loaded at boot because of the partitions.
@@ -95,9 +98,9 @@ pub(crate) fn build(
     let root_id = identifier(&[b"root", &digest]);
     let command_line = format!("{} gpt root=PARTUUID={root_id}", profile.command_line);
     let initramfs = first_initramfs(storage, parts)?;
-    let mut boot_files = boot_files(profile, storage, parts, initramfs, &command_line)?;
+    let mut files = loader_files(profile, storage, parts, initramfs, &command_line)?;
     let volume_id = u32::from_le_bytes(digest[..4].try_into().expect("a digest is longer"));
-    let boot = fat(storage, volume_id, &mut boot_files)?;
+    let boot = fat(storage, volume_id, &mut files)?;
     let sizes = Sizes { boot: boot.len() as u64, root: fs::metadata(&root)?.len().next_multiple_of(MIB) };
     sizes.check(profile, storage)?;
 
@@ -265,19 +268,14 @@ fn first_initramfs(storage: &Storage, parts: &Parts<'_>) -> Result<Vec<u8>, Fail
     }
     let wanted: Vec<&str> =
         storage.modules.iter().map(String::as_str).chain(ROOT_MODULES.iter().copied()).collect();
-    let mut list = String::new();
-    for module in parts.kernel.in_order(&wanted)? {
-        cpio.file(&format!("/usr/lib/nodlet/modules/{}.ko", module.name), 0o644, &module.bytes)?;
-        list.push_str(&format!("{}\n", module.name));
-    }
-    cpio.file("/usr/lib/nodlet/modules/list", 0o644, list.as_bytes())?;
+    parts.kernel.add_modules(&mut cpio, &wanted)?;
     Ok(cpio.end()?.finish()?)
 }
 
 /// The files of the boot partition by their paths.
 type BootFiles = BTreeMap<String, Vec<u8>>;
 
-fn boot_files(
+fn loader_files(
     profile: &Profile,
     storage: &Storage,
     parts: &Parts<'_>,
@@ -312,16 +310,23 @@ fn boot_files(
             files.insert("loader/entries/nodlet.conf".to_owned(), entry.into_bytes());
         }
         Loader::Extlinux => {
+            let tree = profile.device_tree.as_deref().map(boot_files::name_of);
+            let tree = tree.map(|name| format!("  fdt /{name}\n")).unwrap_or_default();
             let text = format!(
-                "default nodlet\ntimeout 1\nlabel nodlet\n  kernel /kernel\n  initrd /initramfs\n  append {command_line}\n"
+                "default nodlet\ntimeout 1\nlabel nodlet\n  kernel /kernel\n  initrd /initramfs\n{tree}  append \
+                 {command_line}\n"
             );
             files.insert("extlinux/extlinux.conf".to_owned(), text.into_bytes());
         }
         Loader::RaspberryPi => {
-            files.insert("config.txt".to_owned(), RASPBERRY_PI.as_bytes().to_vec());
+            let tree = profile.device_tree.as_deref().map(boot_files::name_of);
+            let tree = tree.map(|name| format!("device_tree={name}\n")).unwrap_or_default();
+            files.insert("config.txt".to_owned(), format!("{RASPBERRY_PI}{tree}").into_bytes());
             files.insert("cmdline.txt".to_owned(), format!("{command_line}\n").into_bytes());
         }
     }
+    // What the profile says of a file takes the place of what is usual for its loader.
+    files.extend(boot_files::of(profile, parts.kernel, parts.firmware, command_line)?);
     Ok(files)
 }
 

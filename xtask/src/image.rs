@@ -99,7 +99,7 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
         let (profile, package) = (&profile.name, &profile.kernel);
         return Err(Failure(format!("board/profiles/{profile}.toml: modules: {package} has no {name}")));
     }
-    let boot_files = boot_files::of(profile, &kernel, contents.firmware.as_deref())?;
+    let boot_files = boot_files::of(profile, &kernel, contents.firmware.as_deref(), &profile.command_line)?;
     let program = cross::build(cross::target(&profile.target)?)?;
     let directory = work(&format!("boards/{}", profile.name))?;
     let baked = bake(profile, contents, &directory)?;
@@ -132,8 +132,13 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
         fs::write(&file, bytes).map_err(|error| format!("failed to write {}: {error}", file.display()))?;
     }
     if let Some(storage) = &profile.storage {
-        let config = contents.config.as_deref();
-        let parts = disk::Parts { kernel: &kernel, initramfs: &image.initramfs, nodlet: &program, config };
+        let parts = disk::Parts {
+            kernel: &kernel,
+            initramfs: &image.initramfs,
+            nodlet: &program,
+            config: contents.config.as_deref(),
+            firmware: contents.firmware.as_deref(),
+        };
         image.disk = Some(disk::build(profile, storage, &parts, &directory)?);
     }
     Ok(image)
@@ -275,12 +280,7 @@ fn add_board<W: Write>(cpio: &mut Cpio<W>, profile: &Profile, kernel: &Kernel) -
     cpio.file("/usr/lib/nodlet/board.json", 0o644, &serde_json::to_vec(&board)?)?;
     let mut wanted: Vec<&str> = profile.modules.iter().map(String::as_str).collect();
     wanted.extend(profile.storage.iter().flat_map(disk::modules));
-    let mut list = String::new();
-    for module in kernel.in_order(&wanted)? {
-        cpio.file(&format!("/usr/lib/nodlet/modules/{}.ko", module.name), 0o644, &module.bytes)?;
-        list.push_str(&format!("{}\n", module.name));
-    }
-    Ok(cpio.file("/usr/lib/nodlet/modules/list", 0o644, list.as_bytes())?)
+    kernel.add_modules(cpio, &wanted)
 }
 
 /// Loads the image archives for the board's processor into a store; the directory of it.

@@ -27,7 +27,7 @@ const MOUNTS: &[(&str, &str, &str)] = &[
     ("tmpfs", "/tmp", "mode=1777"),
 ];
 
-/// `NAME.ko` for each module, and `list`: a name a line, in the order of loading.
+/// The modules, and `list`: a file a line, in the order of loading. What ends in `.xz` the kernel unpacks.
 const MODULES: &str = "/usr/lib/nodlet/modules";
 
 /// What process 1 must do itself. The step that failed, and why.
@@ -92,6 +92,10 @@ pub(super) fn set_up() -> u8 {
         config::Board::default()
     });
     load_modules(&mut note);
+    if is_initial_root() {
+        // The kernel has them now, and these files are RAM.
+        let _ = fs::remove_dir_all(MODULES);
+    }
     // All that follows may read and write /boot, /etc and /var.
     storage::set_up();
     if board.logs_in_ram_mib > 0 {
@@ -132,9 +136,12 @@ fn keep_logs_in_ram(mib: u32) -> io::Result<()> {
 }
 
 fn load(name: &str) -> io::Result<()> {
-    let file = File::open(Path::new(MODULES).join(format!("{name}.ko")))?;
-    // SAFETY: an open descriptor, a C string that outlives the call, no flags.
-    let loaded = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), 0) };
+    /// `MODULE_INIT_COMPRESSED_FILE` of the kernel.
+    const COMPRESSED: libc::c_int = 4;
+    let file = File::open(Path::new(MODULES).join(name))?;
+    let flags = if name.ends_with(".xz") { COMPRESSED } else { 0 };
+    // SAFETY: an open descriptor, a C string that outlives the call, and flags.
+    let loaded = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), flags) };
     match io::Error::last_os_error() {
         error if loaded < 0 && error.raw_os_error() != Some(libc::EEXIST) => Err(error),
         _ => Ok(()),

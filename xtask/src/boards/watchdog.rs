@@ -31,7 +31,7 @@ const IDLE: Duration = Duration::from_secs(120);
 const SCRIPT: &str = "#!/usr/bin/busybox sh
 busybox mount -t devtmpfs dev /dev
 for name in $(busybox cat /usr/lib/nodlet/modules/list); do
-    busybox insmod /usr/lib/nodlet/modules/$name.ko
+    busybox insmod /usr/lib/nodlet/modules/$name
 done
 busybox mkdir /disk
 busybox mount -t ext4 /dev/vda /disk || exec busybox sh

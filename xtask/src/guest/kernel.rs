@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::cpio::Cpio;
 use crate::debian::{self, only};
 use crate::{Failure, Outcome};
 
@@ -18,12 +20,16 @@ pub(crate) struct Kernel {
     files: BTreeMap<String, PathBuf>,
     /// Names of the modules that are part of the image.
     built_in: BTreeSet<String>,
+    /// It loads modules as they are in its package, compressed by xz.
+    unpacks_xz: bool,
 }
 
 pub(crate) struct Module {
     pub(crate) name: String,
     pub(crate) needs: Vec<String>,
     pub(crate) bytes: Vec<u8>,
+    /// As it lies in the kernel's package.
+    file: PathBuf,
 }
 
 /// The kernel of a Debian package for a processor, fetched if it is not here yet.
@@ -46,7 +52,18 @@ pub(crate) fn of(package: &str, processor: &str) -> Result<Kernel, Failure> {
         // Files say '-' where the kernel says '_'.
         Some(line.rsplit('/').next()?.strip_suffix(".ko")?.replace('-', "_"))
     });
-    Ok(Kernel { release, image, device_trees, files, built_in: built_in.collect() })
+    let config = dir.join("boot").join(format!("config-{release}"));
+    let config = fs::read_to_string(&config)
+        .map_err(|error| format!("failed to read {}: {error}", config.display()))?;
+    let unpacks_xz = unpacks_xz(&config);
+    Ok(Kernel { release, image, device_trees, files, built_in: built_in.collect(), unpacks_xz })
+}
+
+/// Whether a kernel with this configuration unpacks modules itself.
+fn unpacks_xz(config: &str) -> bool {
+    ["CONFIG_MODULE_DECOMPRESS=y", "CONFIG_MODULE_COMPRESS_XZ=y"]
+        .iter()
+        .all(|wanted| config.lines().any(|line| line == *wanted))
 }
 
 impl Kernel {
@@ -59,6 +76,7 @@ impl Kernel {
             device_trees: device_trees.to_owned(),
             files: BTreeMap::new(),
             built_in: BTreeSet::new(),
+            unpacks_xz: false,
         }
     }
 
@@ -80,7 +98,7 @@ impl Kernel {
             let mut needs = needs(&bytes);
             needs.extend(self.asked_for(&bytes));
             open.extend(needs.iter().cloned());
-            found.push(Module { name, needs, bytes });
+            found.push(Module { name, needs, bytes, file: file.clone() });
         }
         Ok(found)
     }
@@ -96,8 +114,24 @@ impl Kernel {
         files.collect()
     }
 
-    /// The same, each after all that it needs.
-    pub(crate) fn in_order(&self, wanted: &[&str]) -> Result<Vec<Module>, Failure> {
+    /// Writes these modules and all that they need to where a board's init looks for them, with their
+    /// order: compressed if this kernel unpacks them, since an initramfs takes RAM.
+    pub(crate) fn add_modules<W: Write>(&self, cpio: &mut Cpio<W>, wanted: &[&str]) -> Outcome {
+        let mut list = String::new();
+        for module in self.in_order(wanted)? {
+            let is_xz = self.unpacks_xz && module.file.extension().is_some_and(|ending| ending == "xz");
+            let (ending, bytes) =
+                if is_xz { ("ko.xz", fs::read(&module.file)?) } else { ("ko", module.bytes) };
+            let file = format!("{}.{ending}", module.name);
+            cpio.file(&format!("/usr/lib/nodlet/modules/{file}"), 0o644, &bytes)?;
+            list.push_str(&file);
+            list.push('\n');
+        }
+        Ok(cpio.file("/usr/lib/nodlet/modules/list", 0o644, list.as_bytes())?)
+    }
+
+    /// These modules and all that they need, each after all that it needs.
+    fn in_order(&self, wanted: &[&str]) -> Result<Vec<Module>, Failure> {
         let mut left = self.modules(wanted)?;
         let mut ordered: Vec<Module> = Vec::new();
         while !left.is_empty() {
@@ -168,6 +202,14 @@ fn names(text: String, separator: char) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_unpacks_modules_if_its_configuration_says_so() {
+        let config = "CONFIG_MODULES=y\nCONFIG_MODULE_COMPRESS_XZ=y\nCONFIG_MODULE_DECOMPRESS=y\n";
+        assert!(unpacks_xz(config));
+        assert!(!unpacks_xz(&config.replace("COMPRESS_XZ", "COMPRESS_ZSTD")));
+        assert!(!unpacks_xz(&config.replace("CONFIG_MODULE_DECOMPRESS=y", "# CONFIG_MODULE_DECOMPRESS is not set")));
+    }
 
     #[test]
     fn what_a_module_needs_stands_in_it() {
