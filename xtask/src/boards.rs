@@ -226,7 +226,9 @@ fn run_ten_pods(profile: &Profile, mut board: Board) -> Outcome {
 /// The demo image for the board's processor.
 fn demo_for(profile: &Profile) -> Result<Image, Failure> {
     let mut build = cross::cargo_for_triple(&profile.target)?;
-    build.args(["build", "--quiet", "--package", "nodlet-tests", "--bin", "demo", "--message-format=json"]);
+    build.args(["rustc", "--quiet", "--package", "nodlet-tests", "--bin", "demo", "--message-format=json"]);
+    // What is for debuggers is most of the program, and an image in RAM has no room for it.
+    build.args(["--", "-Cstrip=symbols"]);
     let program = fs::read(executable(build)?)?;
     let architecture = match profile.debian.as_str() {
         "armhf" => "arm",

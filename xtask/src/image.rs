@@ -94,10 +94,15 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImage, Failure> {
     // What may be missing is looked for before what takes minutes.
     let kernel = kernel::of(&profile.kernel, &profile.debian)?;
-    let wanted: Vec<&str> = profile.modules.iter().map(String::as_str).collect();
-    if let Some(name) = kernel.missing(&wanted) {
-        let (profile, package) = (&profile.name, &profile.kernel);
-        return Err(Failure(format!("board/profiles/{profile}.toml: modules: {package} has no {name}")));
+    let of_medium = profile.storage.as_ref().map(|storage| storage.modules.as_slice());
+    for (key, modules) in
+        [("modules", profile.modules.as_slice()), ("storage.modules", of_medium.unwrap_or_default())]
+    {
+        let wanted: Vec<&str> = modules.iter().map(String::as_str).collect();
+        if let Some(name) = kernel.missing(&wanted) {
+            let (profile, package) = (&profile.name, &profile.kernel);
+            return Err(Failure(format!("board/profiles/{profile}.toml: {key}: {package} has no {name}")));
+        }
     }
     let boot_files = boot_files::of(profile, &kernel, contents.firmware.as_deref(), &profile.command_line)?;
     let program = cross::build(cross::target(&profile.target)?)?;
@@ -199,6 +204,11 @@ const SSH_PACKAGES: &[&str] = &[
 /// What of those packages is left out: nothing on a board reads it.
 const LEFT_OUT: &[&str] = &["usr/share", "usr/lib/locale", "etc", "usr/sbin/dropbearconvert"];
 
+/// Files and directories of the C library's package that none of those programs opens, wherever they
+/// lie: converters between character sets, mathematics, help for debuggers.
+const LEFT_OUT_OF_LIBC: &[&str] =
+    &["gconv", "libm.so.6", "libmvec.so.1", "libthread_db.so.1", "libc_malloc_debug.so.0"];
+
 /// Where busybox stands in for programs. The rest is `busybox NAME`.
 const TOOLS: &[&str] =
     &["sh", "ls", "cat", "mkdir", "rm", "mv", "cp", "ps", "df", "dmesg", "mount", "ip", "ping", "vi"];
@@ -242,7 +252,8 @@ fn add_package<W: Write>(cpio: &mut Cpio<W>, root: &Path, directory: &Path) -> O
     for entry in entries {
         let path = entry.path();
         let name = path.strip_prefix(root)?.to_str().ok_or("a file's name is text")?.to_owned();
-        if LEFT_OUT.contains(&name.as_str()) {
+        let last = name.rsplit('/').next().unwrap_or_default();
+        if LEFT_OUT.contains(&name.as_str()) || LEFT_OUT_OF_LIBC.contains(&last) {
             continue;
         }
         // Of before /usr was merged.

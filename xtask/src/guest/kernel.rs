@@ -208,7 +208,9 @@ mod tests {
         let config = "CONFIG_MODULES=y\nCONFIG_MODULE_COMPRESS_XZ=y\nCONFIG_MODULE_DECOMPRESS=y\n";
         assert!(unpacks_xz(config));
         assert!(!unpacks_xz(&config.replace("COMPRESS_XZ", "COMPRESS_ZSTD")));
-        assert!(!unpacks_xz(&config.replace("CONFIG_MODULE_DECOMPRESS=y", "# CONFIG_MODULE_DECOMPRESS is not set")));
+        assert!(!unpacks_xz(
+            &config.replace("CONFIG_MODULE_DECOMPRESS=y", "# CONFIG_MODULE_DECOMPRESS is not set")
+        ));
     }
 
     #[test]
