@@ -140,10 +140,10 @@ fn read() -> u32 {
 fn is_kept() -> bool {
     use nix::sys::statfs::{TMPFS_MAGIC, statfs};
     use nix::sys::statvfs::{FsFlags, statvfs};
-    const RAMFS: libc::c_long = 0x8584_58f6;
+    const RAMFS: u32 = 0x8584_58f6;
     const PLACE: &str = "/var/lib/nodlet";
     let in_ram = statfs(PLACE).is_ok_and(|found| {
-        found.filesystem_type() == TMPFS_MAGIC || found.filesystem_type().0 as libc::c_long == RAMFS
+        found.filesystem_type() == TMPFS_MAGIC || found.filesystem_type().0 as u32 == RAMFS
     });
     !in_ram && statvfs(PLACE).is_ok_and(|found| !found.flags().contains(FsFlags::ST_RDONLY))
 }

@@ -73,9 +73,9 @@ fn leave_initial_root() -> io::Result<()> {
 
 /// Whether the root lies in RAM: an initramfs.
 pub(super) fn is_initial_root() -> bool {
-    const RAMFS: libc::c_long = 0x8584_58f6;
+    const RAMFS: u32 = 0x8584_58f6;
     let kind = nix::sys::statfs::statfs("/").map(|stat| stat.filesystem_type());
-    kind.is_ok_and(|kind| kind == nix::sys::statfs::TMPFS_MAGIC || kind.0 as libc::c_long == RAMFS)
+    kind.is_ok_and(|kind| kind == nix::sys::statfs::TMPFS_MAGIC || kind.0 as u32 == RAMFS)
 }
 
 /// All that can wait, in a child of process 1.

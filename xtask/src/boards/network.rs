@@ -126,7 +126,12 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
 
 impl Board {
     fn console(&self) -> Result<String, Failure> {
-        Ok(text(&fs::read(&self.console)?))
+        match fs::read(&self.console) {
+            Ok(said) => Ok(text(&said)),
+            // The emulator makes it after its monitor.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn json(&self, command: &str) -> Result<serde_json::Value, Failure> {
