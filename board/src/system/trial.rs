@@ -88,6 +88,8 @@ fn starts_too_often(root: &Path) -> bool {
     let text = std::fs::read_to_string(&path).unwrap_or_default();
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
     // 32 bits of them on some processors.
+    // 32 bits wide on some machines.
+    #[allow(clippy::useless_conversion)]
     let now = now.map_or(0, |now| u64::try_from(i64::from(now.tv_sec())).unwrap_or_default());
     let (text, too_often) = count_start(&text, now);
     // Without memory for a few bytes, nothing runs.

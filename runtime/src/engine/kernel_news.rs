@@ -54,9 +54,10 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
         .map_err(|errno| failed("a timerfd")(errno.into()))?;
     arm(&clock).map_err(|errno| failed("a timerfd")(errno.into()))?;
     watch_one(shell, duplicate(&clock).map_err(failed("a timerfd"))?, "timerfd", move || {
-        // ECANCELED: the clock was set. The timer itself is never due.
-        let _ = clock.wait();
-        let _ = arm(&clock);
+        // ECANCELED: the clock was set. A timer that is due was armed for the end of the clock.
+        if clock.wait().is_err() {
+            let _ = arm(&clock);
+        }
         Some(News::ClockSet)
     })
 }
@@ -115,7 +116,9 @@ pub(super) fn hear_sources(shell: &Shell, watch: Option<OwnedFd>) -> io::Result<
 
 /// Arms a timer that never comes due and is cancelled when the clock is set.
 fn arm(clock: &TimerFd) -> nix::Result<()> {
-    let never = nix::sys::time::TimeSpec::from_duration(Duration::from_secs(u64::from(u32::MAX) * 16));
+    // A C library whose seconds have 32 bits knows none later than 2038.
+    let latest = if cfg!(target_pointer_width = "32") { i32::MAX as u64 } else { u64::from(u32::MAX) * 16 };
+    let never = nix::sys::time::TimeSpec::from_duration(Duration::from_secs(latest));
     clock.set(
         Expiration::OneShot(never),
         TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET,
