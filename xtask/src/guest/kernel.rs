@@ -178,19 +178,24 @@ fn decompress(file: &Path) -> Result<Vec<u8>, Failure> {
 
 /// The modules that one needs: `depends=a,b` in its `.modinfo`.
 fn needs(module: &[u8]) -> Vec<String> {
-    names(information(module, b"\0depends="), ',')
+    names(information(module, b"depends="), ',')
 }
 
 /// What one asks for before it can be loaded: `softdep=pre: a b post: c` in its `.modinfo`.
 fn softdeps(module: &[u8]) -> Vec<String> {
-    let text = information(module, b"\0softdep=");
+    let text = information(module, b"softdep=");
     let before = text.split("post:").next().and_then(|text| text.trim().strip_prefix("pre:"));
     names(before.unwrap_or_default().to_owned(), ' ')
 }
 
-/// The value of a key in `.modinfo`, a list of strings that end in NUL.
+/// The value of a key in `.modinfo`, a list of strings that end in NUL. Before the first of them is
+/// whatever lies there in the file.
 fn information(module: &[u8], key: &[u8]) -> String {
-    let Some(at) = module.windows(key.len()).position(|window| window == key) else { return String::new() };
+    let mut found =
+        module.windows(key.len()).enumerate().filter(|(_, window)| *window == key).map(|(at, _)| at);
+    let first = found.clone().next();
+    let after_another = found.find(|at| at.checked_sub(1).is_some_and(|before| module[before] == 0));
+    let Some(at) = after_another.or(first) else { return String::new() };
     let value = module[at + key.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(value).into_owned()
 }
@@ -222,5 +227,8 @@ mod tests {
         let bytes = b"\x7fELF\0softdep=pre: crc32c a-b post: c\0depends=\0name=libcrc32c\0";
         assert_eq!(softdeps(bytes), ["crc32c", "a_b"]);
         assert_eq!(softdeps(b"\0softdep=post: c\0"), Vec::<String>::new());
+        // At the beginning of its section.
+        assert_eq!(softdeps(b"\x08softdep=pre: crc32c\0depends=\0"), ["crc32c"]);
+        assert_eq!(needs(b"no depends=no\0depends=yes\0"), ["yes"]);
     }
 }
