@@ -147,8 +147,6 @@ pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
     let musl = musl::get(target)?;
     let mut linked = vec![format!("-Clink-arg=-T{}", layout()?.display())];
     linked.push(format!("-Clink-arg=-Map={}", map_of(target)?.display()));
-    // Functions of the same instructions are one. Rust promises none an address of its own.
-    linked.push("-Clink-arg=--icf=all".to_owned());
     if musl == Musl::Rustup {
         // Found before rustup's libunwind.a.
         linked.push(format!("-Lnative={}", musl::no_unwind(target)?.display()));
