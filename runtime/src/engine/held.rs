@@ -109,12 +109,8 @@ impl Engine {
     pub(super) fn hold_back(&mut self, wanted: &mut WantedByName) {
         let was_read = std::mem::replace(&mut self.holds.is_read, true);
         let kept = if was_read { WantedByName::new() } else { self.read_kept() };
-        // Nothing of an earlier boot runs yet: what need not be held back begins at once.
-        for (_, new) in wanted.iter().filter(|(name, _)| kept.contains_key(*name)) {
-            for image in images_of(&new.pod) {
-                let present = images::is_present(&self.shell.images, image);
-                self.holds.presence.insert(image.to_owned(), Some(present));
-            }
+        if !was_read {
+            self.look_at_images_first(wanted, &kept);
         }
         let mut before = std::mem::take(&mut self.holds.held);
         let mut changed = Vec::new();
@@ -155,6 +151,22 @@ impl Engine {
         }
         for index in changed.iter().filter_map(|uid| self.node.index_of(uid)).collect::<Vec<_>>() {
             self.publish(index);
+        }
+    }
+
+    /// Looks up the images of changes that an agent finds when it begins, before anything of their
+    /// pods is decided. Of a pod that an earlier boot kept nothing runs: what need not be held back
+    /// begins at once. A pod that still runs may have been asked to end by the agent before this one:
+    /// while an answer was waited for, containers of it that have ended would start again.
+    fn look_at_images_first(&mut self, wanted: &WantedByName, kept: &WantedByName) {
+        for (name, new) in wanted {
+            if !kept.contains_key(name) && self.predecessor(name, new, kept).is_none() {
+                continue;
+            }
+            for image in images_of(&new.pod) {
+                let present = images::is_present(&self.shell.images, image);
+                self.holds.presence.insert(image.to_owned(), Some(present));
+            }
         }
     }
 
