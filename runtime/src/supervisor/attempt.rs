@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 use super::config::TerminationMessage;
 use super::console::Console;
 use super::log::{Log, Stream};
-use super::protocol::{MAX_GROUPS, Message, Name};
+use super::protocol::{MAX_GROUPS, Message, Name, receive_from};
+use super::start::Status;
 use super::sys;
 use crate::time::Instant;
 
@@ -126,16 +127,21 @@ impl Attempt {
         }
     }
 
-    /// Ends what a start has left; it is over when the cgroup is empty.
+    /// Ends what a start has left; it is over when the cgroup is empty. Whom helper and reporter named
+    /// last is asked for after the kill: they have said all that they ever will, and the process that
+    /// they made may have been executed since they were heard.
     pub(super) fn fail(&mut self, run: bool, message: Message) {
+        self.kill();
         let init = match &self.state {
-            State::Starting { init, .. } | State::Failing { init, .. } => *init,
+            State::Starting { helper, status, init, reporter, .. } => {
+                named_last(status.as_fd(), *helper, *reporter).or(*init)
+            }
+            State::Failing { init, .. } => *init,
             State::Running { .. } | State::Exited { .. } | State::Over { .. } | State::Failed { .. } => None,
         };
         // One that died before its helper named it was reaped as nobody's, and had executed nothing.
         let init = init.filter(|init| sys::is_child(*init));
         self.state = State::Failing { run, message, init };
-        self.kill();
     }
 
     /// SIGKILL to all that is left of it.
@@ -239,6 +245,23 @@ impl Attempt {
         };
         self.state = state;
     }
+}
+
+/// The process that was named last in what is left to hear of a start helper and of the process that
+/// forks in a shared PID namespace.
+fn named_last(status: BorrowedFd, helper: Option<Pid>, mut reporter: Option<Pid>) -> Option<Pid> {
+    let mut last = None;
+    while let Ok(Some(received)) = receive_from::<Status>(status) {
+        let is_from = |whom: Option<Pid>| whom.is_some() && received.sender == whom;
+        let from_helper = is_from(helper);
+        if let Status::Created { pid } = received.frame
+            && (from_helper || is_from(reporter))
+        {
+            last = Some(Pid::from_raw(pid)).filter(|pid| sys::is_child(*pid)).or(last);
+            reporter = last.filter(|_| from_helper);
+        }
+    }
+    last
 }
 
 fn read(fd: BorrowedFd, buffer: &mut [u8]) -> io::Result<usize> {
