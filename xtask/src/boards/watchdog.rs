@@ -156,8 +156,8 @@ fn wake_ups(board: &Board) -> Result<(u64, u64), Failure> {
         return Err(board.failed(&format!("no counts of context switches: {:?}", text(&said.stdout))));
     };
     let (init, agent) = (init_later.saturating_sub(init), agent_later.saturating_sub(agent));
-    // A turn of the agent's loop is some eight context switches of its threads: the one that waits for
-    // timers hands over to the loop, and the loop arms timers anew.
+    // The processor wakes up once a turn; within 10 ms of that the thread of async-io, which takes the
+    // timers over while the loop works, looks up to seven times whether the loop waits again.
     let turns = seconds * 2 / u64::from(TIMEOUT);
     let (most, most_agent) = (turns + 8, 8 * turns + 16);
     if init > most || agent > most_agent {
