@@ -1,11 +1,14 @@
 //! `nodlet apply`: makes the pods of manifests be. One that cannot be changed in place is
 //! replaced; the agent does that, and judges the manifests.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
-use nodlet_runtime::manifest::Validation;
+use nodlet_rootfs::{Reference, Store, StoreError};
+use nodlet_runtime::manifest::{self, Kind, Validation};
+use nodlet_runtime::spec::Pod;
 
 use crate::arguments::{Context, Flag};
 use crate::client::{Client, encode};
@@ -36,6 +39,8 @@ Flags:
   -f, --filename FILE|DIR|-   manifests in YAML or JSON; may be given several times
   -n, --namespace NAME        for manifests that name none, instead of default
       --dry-run               check it all, change nothing
+      --dry-run=client        the same without an agent: manifests of a device image, say, and
+                              whether their images are on this machine
       --validate HOW          what becomes of unknown fields: strict (refused), warn or ignore
       --root DIR              of the agent of this root
 ",
@@ -45,7 +50,10 @@ Flags:
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let apply = Apply::parse(&mut context, &mut parser)?;
     let (objects, failures) = files::read(&apply.files, apply.validation)?;
-    let client = Client::new(&context)?;
+    let mut judge = match apply.dry_run {
+        DryRun::Client => Judge::Here(Images::of(&context.root)?),
+        DryRun::None | DryRun::Server => Judge::Agent(Client::new(&context)?),
+    };
     let mut code = ExitCode::SUCCESS;
     for failure in failures {
         eprintln!("{failure}");
@@ -55,7 +63,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         for warning in &object.warnings {
             eprintln!("Warning: {}: {warning}", object.place);
         }
-        match apply.object(&context, &client, object) {
+        match apply.object(&context, &mut judge, object) {
             Ok(line) => println!("{line}"),
             // Without an agent there is no more to be tried.
             Err(failure) if failure.is_disconnected() => return Err(failure),
@@ -68,11 +76,57 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     Ok(code)
 }
 
+/// kubectl's `--dry-run`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum DryRun {
+    #[default]
+    None,
+    Server,
+    Client,
+}
+
+/// Who judges manifests.
+enum Judge {
+    Agent(Client),
+    /// This program.
+    Here(Option<Images>),
+}
+
+/// The images below a root.
+struct Images {
+    store: Store,
+    /// Of these it was said that they are missing.
+    missing: BTreeSet<String>,
+}
+
+impl Images {
+    /// `None` if there is no image below the root at all: it is not the board's.
+    fn of(root: &Path) -> Result<Option<Images>, Failure> {
+        let failed = |error: StoreError| Failure::chain(&error);
+        let store = Store::open(root).map_err(failed)?;
+        let is_empty = store.names().map_err(failed)?.is_empty();
+        Ok((!is_empty).then(|| Images { store, missing: BTreeSet::new() }))
+    }
+
+    /// Those of a pod that are not there, each once.
+    fn missing(&mut self, pod: &Pod) -> Result<Vec<String>, Failure> {
+        let mut missing = Vec::new();
+        for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
+            let Ok(reference) = Reference::parse(&container.image) else { continue };
+            let found = self.store.find(&reference).map_err(|error| Failure::chain(&error))?;
+            if found.is_none() && self.missing.insert(container.image.to_string()) {
+                missing.push(container.image.to_string());
+            }
+        }
+        Ok(missing)
+    }
+}
+
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Apply {
     files: Vec<PathBuf>,
     validation: Validation,
-    dry_run: bool,
+    dry_run: DryRun,
 }
 
 impl Apply {
@@ -86,7 +140,7 @@ impl Apply {
                 Flag::Short('f') => apply.files.push(parser.value()?.into()),
                 Flag::Long(name) => match name.as_str() {
                     "filename" => apply.files.push(parser.value()?.into()),
-                    "dry-run" => apply.dry_run = dry_run(parser)?,
+                    "dry-run" => apply.dry_run = which_dry_run(parser)?,
                     "validate" => apply.validation = validation(parser)?,
                     _ => context.namespaced(&Flag::Long(name), parser)?,
                 },
@@ -99,15 +153,67 @@ impl Apply {
         Ok(apply)
     }
 
-    /// Sends one, and says what it did.
-    fn object(&self, context: &Context, client: &Client, object: &Object) -> Result<String, Failure> {
+    /// Has one judged, and says what became of it.
+    fn object(&self, context: &Context, judge: &mut Judge, object: &Object) -> Result<String, Failure> {
         let namespace = context.namespace_of(&object.value)?;
-        let applied = send(client, object, &namespace, self.validation, self.dry_run)?;
-        for warning in &applied.warnings {
+        let (did, warnings) = match judge {
+            Judge::Agent(client) => {
+                let applied =
+                    send(client, object, &namespace, self.validation, self.dry_run != DryRun::None)?;
+                (applied.did, applied.warnings)
+            }
+            Judge::Here(images) => self.admit(images.as_mut(), object, &namespace)?,
+        };
+        for warning in warnings {
             eprintln!("Warning: {warning}");
         }
-        let note = if self.dry_run { " (server dry run)" } else { "" };
-        Ok(format!("{}{note}", applied.did))
+        let note = match self.dry_run {
+            DryRun::None => "",
+            DryRun::Server => " (server dry run)",
+            DryRun::Client => " (dry run)",
+        };
+        Ok(format!("{did}{note}"))
+    }
+
+    /// What an agent would make of an object that it does not have yet, and its warnings.
+    fn admit(
+        &self,
+        images: Option<&mut Images>,
+        object: &Object,
+        namespace: &str,
+    ) -> Result<(String, Vec<String>), Failure> {
+        /// Any name that a Node may have.
+        const NODE: &str = "board";
+        let mut value = object.value.clone();
+        let kind = value["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);
+        let (_, shown) = object.collection(namespace);
+        if let Some(metadata) = value["metadata"].as_object_mut() {
+            metadata.insert("uid".to_owned(), "00000000-0000-4000-8000-000000000000".into());
+            if kind != Kind::PriorityClass {
+                metadata.insert("namespace".to_owned(), namespace.into());
+            }
+        }
+        let mut warnings;
+        let name;
+        if kind == Kind::Pod {
+            let manifest = manifest::admit(value, self.validation, NODE).map_err(Failure::new)?;
+            warnings = manifest.warnings;
+            if let Some(images) = images {
+                let missing = images.missing(&manifest.pod)?;
+                warnings.extend(missing.into_iter().map(|image| {
+                    format!(
+                        "{}: image {image:?} is not there: load it with 'nodlet image load FILE'",
+                        object.place
+                    )
+                }));
+            }
+            name = manifest.pod.name.to_string();
+        } else {
+            let definition =
+                manifest::admit_definition(value, kind, self.validation, NODE).map_err(Failure::new)?;
+            (warnings, name) = (definition.warnings, definition.name.to_string());
+        }
+        Ok((format!("{shown}/{name} created"), warnings))
     }
 }
 
@@ -148,13 +254,18 @@ pub(crate) fn send(
     Ok(Applied { did: format!("{kind}/{name} {did}"), warnings, object })
 }
 
-/// kubectl's `--dry-run=server`; there is nobody but the server to ask.
+/// Whether nothing is to be changed.
 pub(crate) fn dry_run(parser: &mut Parser) -> Result<bool, Failure> {
+    Ok(which_dry_run(parser)? != DryRun::None)
+}
+
+fn which_dry_run(parser: &mut Parser) -> Result<DryRun, Failure> {
     match parser.optional_value() {
-        None => Ok(true),
+        None => Ok(DryRun::Server),
         Some(value) => match value.to_string_lossy().as_ref() {
-            "server" | "client" | "true" => Ok(true),
-            "none" | "false" => Ok(false),
+            "server" | "true" => Ok(DryRun::Server),
+            "client" => Ok(DryRun::Client),
+            "none" | "false" => Ok(DryRun::None),
             other => Err(Failure::new(format!(
                 "invalid dry-run value ({other}): must be \"none\", \"server\" or \"client\""
             ))),
@@ -189,7 +300,8 @@ mod tests {
         let file = |apply: Apply| Apply { files: vec!["a.yaml".into()], ..apply };
         for (line, expected) in [
             ("-f a.yaml", file(Apply::default())),
-            ("--filename=a.yaml --dry-run", file(Apply { dry_run: true, ..Apply::default() })),
+            ("--filename=a.yaml --dry-run", file(Apply { dry_run: DryRun::Server, ..Apply::default() })),
+            ("-f a.yaml --dry-run=client", file(Apply { dry_run: DryRun::Client, ..Apply::default() })),
             ("--dry-run=none -fa.yaml", file(Apply::default())),
             ("-f a.yaml --validate=warn", file(Apply { validation: Validation::Warn, ..Apply::default() })),
         ] {

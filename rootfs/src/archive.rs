@@ -101,7 +101,7 @@ impl fmt::Display for ArchiveError {
                 "find an image for {wanted}: the archive has {}",
                 match available.is_empty() {
                     true => "none".to_owned(),
-                    false => format!("{}; --platform chooses one", available.join(", ")),
+                    false => format!("{}; --platform of nodlet image load chooses one", available.join(", ")),
                 }
             ),
         }

@@ -101,6 +101,13 @@ pub enum TarError {
 impl fmt::Display for TarError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            TarError::Read { offset: 0, source } if is_cut_off(source) => {
+                write!(
+                    f,
+                    "read the archive: it has fewer bytes than the first header of a tar archive; make one with \
+                     podman save, docker save, buildah push or skopeo copy"
+                )
+            }
             TarError::Read { offset, source } if is_cut_off(source) => {
                 write!(
                     f,

@@ -4,10 +4,11 @@
 //! the kernel's command line. Everything but nodlet is Debian's for the board's processor. Nobody
 //! needs to be root, and the same sources give the same bytes.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -311,6 +312,13 @@ fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<Path
                 .arg(&root)
                 .arg(archive),
         )?;
+    }
+    if !contents.pods.is_empty() {
+        // Rejects what no agent would run, and warns of images that are not baked in.
+        let mut judge = Command::new(built("debug", "nodlet")?);
+        judge.args(["apply", "--dry-run=client", "--root"]).arg(&root);
+        judge.stdout(Stdio::null());
+        run_command(judge.args(contents.pods.iter().flat_map(|pod| [OsStr::new("-f"), pod.as_os_str()])))?;
     }
     Ok(root.join("var/lib/nodlet/images"))
 }

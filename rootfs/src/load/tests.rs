@@ -128,13 +128,13 @@ fn an_index_picks_the_platform() {
     ] {
         check(oci_archive(&images()), &on(asked), &[expected]);
     }
-    let has = "the archive has linux/amd64, linux/arm64, linux/arm/v6, linux/arm/v7; --platform chooses one";
+    let has = "the archive has linux/amd64, linux/arm64, linux/arm/v6, linux/arm/v7; --platform of nodlet image load chooses one";
     refused(oci_archive(&images()), &on("linux/riscv64"), &format!("find an image for linux/riscv64: {has}"));
     refused(oci_archive(&images()), &on("linux/arm/v5"), &format!("find an image for linux/arm/v5: {has}"));
     refused(
         docker_archive(&[TestImage::new("app:1", vec![layer("x")])]),
         &on("linux/arm64"),
-        "find an image for linux/arm64: the archive has linux/amd64; --platform chooses one",
+        "find an image for linux/arm64: the archive has linux/amd64; --platform of nodlet image load chooses one",
     );
 }
 
@@ -169,7 +169,7 @@ fn an_index_within_the_index_may_name_what_the_archive_leaves_out() {
             )
     };
     check(archive(), &amd64(), &["linux/amd64 docker.io/library/app:1 1"]);
-    let has = "the archive has linux/amd64, linux/arm64 (named, but not included); --platform chooses one";
+    let has = "the archive has linux/amd64, linux/arm64 (named, but not included); --platform of nodlet image load chooses one";
     refused(archive(), &on("linux/arm64"), &format!("find an image for linux/arm64: {has}"));
 
     let scratch = Scratch::new();

@@ -194,7 +194,8 @@ impl Shell {
             uid: &wanted.pod.uid.0,
             field_path: field_path.as_deref(),
         };
-        log::info!("{}/{}: {} {}", about.namespace, about.name, event.reason, one_line(&event.message));
+        let level = if event.warning { log::Level::Warn } else { log::Level::Info };
+        log::log!(level, "{}/{}: {} {}", about.namespace, about.name, event.reason, one_line(&event.message));
         let said = Said { about, warning: event.warning, reason: event.reason, message: &event.message };
         self.events.borrow_mut().record(&said, Instant::now(), self.anchor.get());
     }

@@ -283,7 +283,7 @@ fn configs() -> Vec<Case> {
         with_config(
             "another system",
             &config(r#""os":"windows","architecture":"amd64""#, "{}", &one),
-            "find an image for linux/amd64: the archive has windows/amd64; --platform chooses one",
+            "find an image for linux/amd64: the archive has windows/amd64; --platform of nodlet image load chooses one",
         ),
         with_config(
             "a config that is deep",
