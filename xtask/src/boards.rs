@@ -21,6 +21,7 @@ use crate::{
 pub(crate) mod demo;
 mod disk;
 mod network;
+pub(crate) mod peers;
 mod push;
 mod update;
 mod watchdog;

@@ -8,21 +8,40 @@ use crate::{Failure, Outcome, project, run as run_command, work};
 
 const VERSION: &str = "1.36.3";
 
-/// A program: `xtask/NAME` has its `go.mod`.
+/// A program of the Go module whose versions `xtask/MODULE/go.mod` states.
 pub(crate) struct Program {
     pub(crate) name: &'static str,
+    module: &'static str,
+    pub(crate) release: &'static str,
     package: &'static str,
     /// Where its version is said to it, if it asks for one.
     version: Option<&'static str>,
 }
 
 /// The real kubectl: there is no better witness that the local API is Kubernetes'.
-pub(crate) const KUBECTL: Program =
-    Program { name: "kubectl", package: ".", version: Some("k8s.io/component-base/version") };
+pub(crate) const KUBECTL: Program = kubernetes("kubectl", ".", Some("k8s.io/component-base/version"));
 
 /// Servers of Kubernetes' own tests.
-pub(crate) const AGNHOST: Program =
-    Program { name: "agnhost", package: "k8s.io/kubernetes/test/images/agnhost", version: None };
+pub(crate) const AGNHOST: Program = kubernetes("agnhost", "k8s.io/kubernetes/test/images/agnhost", None);
+
+/// What boards are measured against, with containerd.
+pub(crate) const KUBELET: Program =
+    kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet", Some("k8s.io/component-base/version"));
+
+/// containerd, what it runs for each pod, and its command line.
+pub(crate) const CONTAINERD: [Program; 3] = [
+    containerd("containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
+    containerd("containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"),
+    containerd("ctr", "github.com/containerd/containerd/v2/cmd/ctr"),
+];
+
+const fn kubernetes(name: &'static str, package: &'static str, version: Option<&'static str>) -> Program {
+    Program { name, module: name, release: VERSION, package, version }
+}
+
+const fn containerd(name: &'static str, package: &'static str) -> Program {
+    Program { name, module: "containerd", release: "2.4.2", package, version: None }
+}
 
 pub(crate) fn kubectl(_: &[String]) -> Outcome {
     println!("{}", KUBECTL.build(None)?.display());
@@ -38,7 +57,7 @@ impl Program {
     /// Where it is, and where the tests look for it; with a processor as Go calls it, that of a guest.
     pub(crate) fn path(&self, processor: Option<&str>) -> Result<PathBuf, Failure> {
         let processor = processor.map(|processor| format!("-{processor}")).unwrap_or_default();
-        Ok(work(self.name)?.join(format!("{}-{VERSION}{processor}", self.name)))
+        Ok(work(self.name)?.join(format!("{}-{}{processor}", self.name, self.release)))
     }
 
     /// Builds it where it is not built yet; that takes some minutes, once.
@@ -54,15 +73,17 @@ impl Program {
         }
         let mut flags = "-s -w".to_owned();
         if let Some(of) = self.version {
-            let (major, rest) = VERSION.split_once('.').ok_or("a version has dots")?;
+            let (major, rest) = self.release.split_once('.').ok_or("a version has dots")?;
             let minor = rest.split('.').next().unwrap_or(rest);
-            flags +=
-                &format!(" -X {of}.gitVersion=v{VERSION} -X {of}.gitMajor={major} -X {of}.gitMinor={minor}");
+            flags += &format!(
+                " -X {of}.gitVersion=v{} -X {of}.gitMajor={major} -X {of}.gitMinor={minor}",
+                self.release
+            );
         }
         let new = path.with_extension("new");
         run_command(
             Command::new("go")
-                .current_dir(project().join("xtask").join(name))
+                .current_dir(project().join("xtask").join(self.module))
                 .env("CGO_ENABLED", "0")
                 .envs(processor.map(|processor| ("GOARCH", processor)))
                 .args(["build", "-trimpath", "-ldflags", &flags, "-o"])

@@ -125,6 +125,12 @@ const TASKS: &[Task] = &[
         boards::run,
     ),
     (
+        "peers",
+        "[--rounds N] [PROFILE]",
+        "measure kubelet and containerd beside nodlet on an emulated board, from the kernel's entry",
+        boards::peers::run,
+    ),
+    (
         "image",
         "PROFILE [--pod FILE]... [--oci FILE]... [--ssh-key FILE]... [--config FILE] [--firmware DIR]",
         "what a board of board/profiles boots, with pods and images in it, into .work/boards/PROFILE",
