@@ -10,9 +10,10 @@ use std::time::Duration;
 use lexopt::{Parser, ValueExt};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use nodlet_runtime::api::CONNECTIONS;
 use nodlet_runtime::cgroup::PodPidsLimit;
 use nodlet_runtime::container_config::LogLimits;
-use nodlet_runtime::engine::{Config, Engine, EngineError};
+use nodlet_runtime::engine::{Config, EVENTS, Engine, EngineError, ImageCollection};
 use nodlet_runtime::error::chain;
 use nodlet_runtime::manifest::{check_label, is_node_name, node_name_of};
 use nodlet_runtime::node::{Amounts, MAX_PODS};
@@ -22,6 +23,7 @@ use nodlet_runtime::spec::{Quantity, Taint};
 use crate::arguments::{Context, Flag, number, switch};
 use crate::{Failure, Outcome, Verb};
 
+mod limits;
 mod shutdown;
 
 /// Lines to standard error, which is the console or the journal.
@@ -69,8 +71,22 @@ Flags:
                          default, 2 at least
       --container-log-max-size SIZE
                          how large such a file may become, 10Mi by default
+      --image-gc-high-threshold PERCENT
+                         remove images that no pod uses, least recently used first,
+                         when so much of the disk is taken, or of what
+                         etc/nodlet/image-store-limit below the root allows; without
+                         it none is removed
+      --image-gc-low-threshold PERCENT
+                         until so much is taken; 5 less than the other by default
       --kube-reserved, --system-reserved cpu=250m,memory=64Mi,ephemeral-storage=1Gi
                          what pods cannot have: both are taken from what the machine has
+      --max-connections N
+                         clients of the API at a time, 64 by default; three quarters
+                         of them may watch, follow logs or have a process executed
+      --max-events N     events that are kept, 512 by default
+      --max-pods N       pods at a time, 110 by default and at most
+      --minimum-image-ttl-duration DURATION
+                         how long an image stays that no pod uses, 2m by default
       --node-labels KEY=VALUE,...
                          labels of the node, for node selectors and node affinity
       --node-name NAME   spec.nodeName of its pods; the host's name by default
@@ -144,6 +160,7 @@ struct Options {
     taints: Vec<Taint>,
     reserved: Amounts,
     logs: LogLimits,
+    limits: limits::Flags,
     stop_after: Option<u64>,
     quiet: bool,
     shutdown: shutdown::Flags,
@@ -217,6 +234,7 @@ impl Options {
                     options.stop_after = Some(number(&mut parser, "--stop-after")?);
                 }
                 Flag::Long(name) if name == "quiet" => options.quiet = switch(&mut parser)?,
+                Flag::Long(name) if options.limits.take(&name, &mut parser)? => {}
                 Flag::Long(name) if options.shutdown.take(&name, &mut parser)? => {}
                 other => context.global(&other, &mut parser)?,
             }
@@ -363,6 +381,10 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
             Some(0) => None,
             Some(kept) => Some(usize::try_from(kept).unwrap_or(usize::MAX)),
         },
+        max_pods: options.limits.pods.unwrap_or(MAX_PODS),
+        max_events: options.limits.events.unwrap_or(EVENTS),
+        max_connections: options.limits.connections.unwrap_or(CONNECTIONS),
+        image_collection: options.limits.image_collection()?,
         node_labels: options.node_labels,
         taints: options.taints,
         reserved: options.reserved,

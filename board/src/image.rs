@@ -11,6 +11,7 @@ use lexopt::{Parser, ValueExt};
 use nix::sys::stat::{Mode, umask};
 use nodlet_rootfs::{Image, LoadError, LoadOptions, Loaded, Platform, Progress, Reference, Store, Unpacker};
 use nodlet_runtime::cgroup::UnpackerCgroup;
+use nodlet_runtime::engine::image_store_limit;
 use nodlet_runtime::paths::Paths;
 
 use crate::arguments::{Context, Flag};
@@ -90,7 +91,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 }
 
 fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> Outcome {
-    let cgroup = confine(root, store, &mut options);
+    let cgroup = confine(root, store, &mut options)?;
     let mut progress = Shown { terminal: std::io::stderr().is_terminal(), hundredth: 0 };
     let loaded = if source == "-" {
         if std::io::stdin().is_terminal() {
@@ -119,8 +120,14 @@ fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> O
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the archives of a load read by a process that can do nothing else; the cgroup is to be kept until then.
-pub(crate) fn confine(root: &Path, store: &Store, options: &mut LoadOptions) -> Option<UnpackerCgroup> {
+/// Has the archives of a load read by a process that can do nothing else, into a store that has the
+/// limit of its root; the cgroup is to be kept until then.
+pub(crate) fn confine(
+    root: &Path,
+    store: &Store,
+    options: &mut LoadOptions,
+) -> Result<Option<UnpackerCgroup>, Failure> {
+    options.max_bytes = image_store_limit(&Paths::new(root)).map_err(|error| Failure::chain(&error))?;
     same_modes();
     // A cgroup would count a store in memory as memory of the process, and end it for that.
     let cgroup = if store.is_in_memory() { None } else { memory_cgroup(root) };
@@ -130,7 +137,7 @@ pub(crate) fn confine(root: &Path, store: &Store, options: &mut LoadOptions) -> 
         memory: UNPACK_MEMORY,
         cgroups: cgroup.iter().map(UnpackerCgroup::procs).collect(),
     });
-    cgroup
+    Ok(cgroup)
 }
 
 /// What is written has the same modes whoever writes it, as it has the same bytes: others than root

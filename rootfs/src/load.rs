@@ -43,6 +43,8 @@ pub struct LoadOptions {
     pub platform: Option<Platform>,
     /// The name of an image that the archive does not name.
     pub name: Option<Reference>,
+    /// Bytes that the writable store may have after the load; no limit if none.
+    pub max_bytes: Option<u64>,
     /// The process that reads the archive. None is this one: for what comes from
     /// nobody else, as in tests.
     pub unpacker: Option<Unpacker>,
@@ -157,6 +159,15 @@ pub enum LoadError {
         /// Bytes that are free.
         free: u64,
     },
+    /// The layers are more than the store may have.
+    StoreFull {
+        /// The store.
+        path: PathBuf,
+        /// Bytes that are needed at least.
+        needed: u64,
+        /// Bytes that its limit leaves.
+        free: u64,
+    },
     /// The store failed.
     Store(StoreError),
 }
@@ -201,6 +212,12 @@ impl fmt::Display for LoadError {
                  image rm",
                 path.display()
             ),
+            LoadError::StoreFull { path, needed, free } => write!(
+                f,
+                "load into {}: at least {needed} bytes are needed and its limit leaves {free}; remove images with \
+                 nodlet image rm",
+                path.display()
+            ),
             LoadError::Store(error) => error.fmt(f),
         }
     }
@@ -219,7 +236,8 @@ impl std::error::Error for LoadError {
             | LoadError::Size { .. }
             | LoadError::Died { .. }
             | LoadError::Unbelievable { .. }
-            | LoadError::NotEnoughSpace { .. } => None,
+            | LoadError::NotEnoughSpace { .. }
+            | LoadError::StoreFull { .. } => None,
         }
     }
 }
@@ -355,6 +373,11 @@ impl<'a> Loading<'a> {
                 .filter_map(|name| unpack::layer_number(name))
                 .max()
                 .map_or(0, |n| n + 1),
+            room: match self.options.max_bytes {
+                // The files of earlier archives of this load lie in staging, and count.
+                Some(max) => Some(max.saturating_sub(self.store.used()?)),
+                None => None,
+            },
         };
         let staging = self.store.writable.staging();
         let unpacked = match (&self.options.unpacker, input) {
@@ -364,6 +387,9 @@ impl<'a> Loading<'a> {
         let unpacked = unpacked.map_err(|error| match error {
             LoadError::NotEnoughSpace { needed, free, .. } => {
                 LoadError::NotEnoughSpace { path: self.store.writable.directory.clone(), needed, free }
+            }
+            LoadError::StoreFull { needed, free, .. } => {
+                LoadError::StoreFull { path: self.store.writable.directory.clone(), needed, free }
             }
             error => error,
         })?;

@@ -29,9 +29,11 @@ use crate::reference::{Digest, Reference};
 use nix::fcntl::{Flock, FlockArg};
 
 mod area;
+mod usage;
 
 use area::Entry;
 pub(crate) use area::{Area, Index, Record, Whole};
+pub use usage::Usage;
 
 /// The fewest digits that name an image by the beginning of its ID.
 const ID_PREFIX_MIN: usize = 4;

@@ -68,9 +68,8 @@ use route::{Query, Resource, Target};
 pub use status::Status;
 pub use table::age;
 
-/// Clients at a time: people, and the odd tool that watches. The next one waits until one of
-/// them hangs ([`place`]); those after it wait in the socket's backlog.
-const CONNECTIONS: usize = 64;
+/// Clients at a time, if the agent is not told otherwise.
+pub const CONNECTIONS: usize = 64;
 
 /// Bytes of a request's line and headers: an exec carries its command there.
 const HEADER_BYTES: usize = 64 * 1024;
@@ -129,7 +128,7 @@ pub fn listen(root: &Path) -> io::Result<Async<UnixListener>> {
 /// Serves until it is dropped.
 pub async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result<()> {
     let api = Rc::new(api);
-    let free = Arc::new(Semaphore::new(CONNECTIONS));
+    let free = Arc::new(Semaphore::new(api.places.most()));
     let connections = LocalExecutor::new();
     connections
         .run(async {

@@ -17,6 +17,7 @@ mod events;
 mod exec;
 mod held;
 mod hook;
+mod image_collection;
 mod images;
 mod kernel_news;
 mod leave;
@@ -70,8 +71,10 @@ use crate::time::{Anchor, Instant, Moment};
 use crate::told::Told;
 
 pub use error::EngineError;
+pub use events::EVENTS;
 use events::Events;
 use exec::Execs;
+pub use image_collection::{ImageCollection, ImageLimitError, image_store_limit};
 use run::Layers;
 use sandbox::Sandbox;
 
@@ -95,6 +98,14 @@ pub struct Config {
     /// Applied pods that are over and are kept; all of them if there is none. The control plane's
     /// `--terminated-pod-gc-threshold`.
     pub terminated_pod_gc_threshold: Option<usize>,
+    /// Pods at a time, at most [`crate::node::MAX_PODS`]. The kubelet's `--max-pods`.
+    pub max_pods: usize,
+    /// Events that are kept, of all objects.
+    pub max_events: usize,
+    /// Clients of the API at a time.
+    pub max_connections: usize,
+    /// When images go that nobody uses; never if there is none.
+    pub image_collection: Option<ImageCollection>,
     /// Labels of the node besides its own. The kubelet's `--node-labels`.
     pub node_labels: BTreeMap<String, String>,
     /// Its taints. The kubelet's `--register-with-taints`.
@@ -223,6 +234,7 @@ pub struct Engine {
     without_class: BTreeMap<(Rc<str>, Rc<str>), Refusal>,
     /// Changes of pods that wait for images.
     holds: held::Holds,
+    image_use: image_collection::ImageUse,
     /// What earlier boots left is removed.
     swept: bool,
     /// Actions begun, for `Config::stop_after`.
@@ -269,14 +281,14 @@ impl Engine {
         let objects = Rc::new(Objects::new(Instant::now().0 / 1000));
         let shell = Rc::new(Shell {
             records: Arc::new(Records::new(paths.records())),
-            capacity: root::capacity_of_the_machine(&paths),
+            capacity: root::capacity_of_the_machine(&paths, config.max_pods),
             paths,
             executor: LocalExecutor::new(),
             news,
             storage,
             images,
             fault: Arc::new(NoFault),
-            events: RefCell::new(Events::new(objects.clone(), &config.node_name)),
+            events: RefCell::new(Events::new(objects.clone(), &config.node_name, config.max_events)),
             objects: objects.clone(),
             sources: RefCell::new(sources),
             looks_again: Cell::new(false),
@@ -304,7 +316,7 @@ impl Engine {
                 root: shell.config.root.clone(),
                 node_name: shell.config.node_name.clone(),
                 ring: ring.clone(),
-                places: api::Places::default(),
+                places: api::Places::new(shell.config.max_connections),
             };
             let listener = root::listen(&shell.paths)?;
             api::push::finish(&shell.config.root);
@@ -319,6 +331,7 @@ impl Engine {
             door,
             told: BTreeMap::new(),
             holds: held::Holds::default(),
+            image_use: image_collection::ImageUse::default(),
             definitions: BTreeMap::new(),
             without_class: BTreeMap::new(),
             swept: false,
@@ -354,6 +367,7 @@ impl Engine {
             self.sweep();
             self.publish_changed();
             self.open_api();
+            self.collect_images();
             resolver::follow(&self.shell);
             if !self.shell.config.down && !self.shell.config.shutdown_groups.is_empty() {
                 self.shell.spawn(shutdown::follow(self.shell.clone()));
@@ -499,6 +513,7 @@ impl Engine {
                 Woken::News(News::ImagesChanged) => {
                     self.observe(Observation::ImagesChanged);
                     self.look_at_held();
+                    self.collect_images();
                 }
                 Woken::News(News::ClockSet) => self.clock_was_set(),
                 Woken::News(News::Then(go_on)) => go_on(self),

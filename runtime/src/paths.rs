@@ -60,6 +60,11 @@ impl Paths {
         self.below("etc/nodlet/pod-cidr")
     }
 
+    /// How much loaded images may take, if there is a limit.
+    pub fn image_store_limit(&self) -> PathBuf {
+        self.below("etc/nodlet/image-store-limit")
+    }
+
     /// One record a pod, durable.
     pub fn records(&self) -> PathBuf {
         self.below("var/lib/nodlet/records")
@@ -186,6 +191,7 @@ mod tests {
             paths.agent_lock(),
             paths.cgroup_place(),
             paths.pod_cidr(),
+            paths.image_store_limit(),
         ]);
         assert!(all.iter().all(|path| path.starts_with("/tmp/a")), "{all:?}");
         assert_eq!(paths.hash().len(), 8);

@@ -265,7 +265,8 @@ impl Receiver {
         if !offer.archives.is_empty() {
             let directories = spool.lay_out(offer, missing).map_err(forget)?;
             let mut options = LoadOptions::default();
-            let cgroup = image::confine(&self.root, store, &mut options);
+            let cgroup =
+                image::confine(&self.root, store, &mut options).map_err(|failure| forget(failure.into()))?;
             let loaded = store.load_files(directories, &options, &mut |_| {});
             drop(cgroup);
             let loaded = loaded.map_err(|error| forget(Failure::chain(&error).into()))?;

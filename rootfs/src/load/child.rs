@@ -114,6 +114,10 @@ enum Said {
         needed: u64,
         free: u64,
     },
+    StoreFull {
+        needed: u64,
+        free: u64,
+    },
     /// An operation on a file in the staging directory: verb, name, error number.
     Failed(String, String, i32),
 }
@@ -163,6 +167,9 @@ impl Unpacker {
                 Ok(Said::Refused(refusal)) => return Err(LoadError::Refused(refusal.printable())),
                 Ok(Said::NotEnoughSpace { needed, free }) => {
                     return Err(LoadError::NotEnoughSpace { path: staging.to_owned(), needed, free });
+                }
+                Ok(Said::StoreFull { needed, free }) => {
+                    return Err(LoadError::StoreFull { path: staging.to_owned(), needed, free });
                 }
                 Ok(Said::Failed(verb, name, errno)) => {
                     let error = ContentError::heard((printable(&verb), printable(&name), errno), staging);
@@ -252,6 +259,7 @@ pub(super) fn told(content: Content) -> io::Result<()> {
     tell(&match unpacked {
         Ok(unpacked) => Said::Unpacked(unpacked),
         Err(LoadError::NotEnoughSpace { needed, free, .. }) => Said::NotEnoughSpace { needed, free },
+        Err(LoadError::StoreFull { needed, free, .. }) => Said::StoreFull { needed, free },
         Err(LoadError::Store(StoreError::Content(error))) => {
             let (verb, name, errno) = error.told();
             Said::Failed(verb, name, errno)

@@ -380,6 +380,49 @@ fn what_does_not_fit_the_disk_is_refused_before_it_is_written() {
 }
 
 #[test]
+fn a_store_takes_no_more_than_its_limit_and_says_so_before_anything_has_changed() {
+    let scratch = Scratch::new();
+    let store = Store::open(scratch.path()).unwrap();
+    let image = |name: &'static str, bytes: usize| {
+        // What can be compressed would be as large on disk.
+        let bytes: Vec<u8> = (0..bytes).map(|i| (i * 7 % 251) as u8).collect();
+        let text: String = bytes.iter().map(|byte| char::from(b'a' + byte % 26)).collect();
+        oci_archive(&[TestImage::new(name, vec![TarBuilder::new().file(name, &text).finish()])]).finish()
+    };
+    let limited = |max: u64| LoadOptions { max_bytes: Some(max), ..amd64() };
+    let path = scratch.path().join("image.tar");
+    let load = |archive: &[u8], max: u64| {
+        fs::write(&path, archive).unwrap();
+        let from_file = store.load_path(&path, &limited(max), &mut |_| {});
+        from_file.and_then(|_| store.load(&mut &archive[..], &limited(max), &mut |_| {}))
+    };
+    let (small, other) = (image("small:1", 100_000), image("other:1", 100_000));
+    load(&small, 300_000).unwrap();
+    let used = store.used().unwrap();
+    assert!((100_000..150_000).contains(&used), "{used}");
+    // The same again needs nothing, whatever the limit.
+    load(&small, 0).unwrap();
+    for max in [0, used, used + 50_000] {
+        match load(&other, max) {
+            Err(error @ LoadError::StoreFull { .. }) => {
+                let text = error.to_string();
+                let left = max.saturating_sub(used);
+                assert!(text.contains(&format!("and its limit leaves {left}; remove images with")), "{text}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let streamed = store.load(&mut &other[..], &limited(max), &mut |_| {});
+        assert!(matches!(streamed, Err(LoadError::StoreFull { .. })), "{streamed:?}");
+        assert_eq!(store.used().unwrap(), used);
+        assert_eq!(store.images().unwrap().len(), 1);
+    }
+    load(&other, used + 150_000).unwrap();
+    assert_eq!(store.images().unwrap().len(), 2);
+    assert!(store.used().unwrap() <= used + 150_000);
+    assert_eq!(store.loaded().unwrap().len(), 2);
+}
+
+#[test]
 fn a_name_moves_to_the_image_that_was_loaded_last() {
     let scratch = Scratch::new();
     let store = Store::open(scratch.path()).unwrap();

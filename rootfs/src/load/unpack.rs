@@ -42,6 +42,8 @@ pub(super) struct Request {
     pub(super) present: BTreeSet<Digest>,
     /// The number of the first file to write; lower ones are taken.
     pub(super) first: usize,
+    /// Bytes that may be written, if the store has a limit.
+    pub(super) room: Option<u64>,
 }
 
 /// What came of it.
@@ -83,6 +85,7 @@ pub(super) fn unpack(
         staged: BTreeMap::new(),
         files: request.first,
         bytes_written: 0,
+        staged_bytes: 0,
     };
     let images = match input {
         Input::File(file) => unpacking.file(file)?,
@@ -113,6 +116,16 @@ struct Unpacking<'a> {
     staged: BTreeMap<Digest, String>,
     files: usize,
     bytes_written: u64,
+    /// Of the layers in `staged`.
+    staged_bytes: u64,
+}
+
+/// Bytes that may be written.
+#[derive(Clone, Copy)]
+struct Space {
+    free: u64,
+    /// The limit of the store leaves less than the disk.
+    limited: bool,
 }
 
 impl Unpacking<'_> {
@@ -201,7 +214,11 @@ impl Unpacking<'_> {
                     };
                     // What is wrong with a layer that nobody wants is nobody's concern.
                     match result {
-                        Err(error @ (LoadError::Store(_) | LoadError::NotEnoughSpace { .. })) => {
+                        Err(
+                            error @ (LoadError::Store(_)
+                            | LoadError::NotEnoughSpace { .. }
+                            | LoadError::StoreFull { .. }),
+                        ) => {
                             return Err(error);
                         }
                         result => met.insert(name, result),
@@ -246,17 +263,28 @@ impl Unpacking<'_> {
     }
 
     /// Bytes that the next layer may take.
-    fn space(&self) -> Result<u64, LoadError> {
-        Ok(self.content.free_space(self.staging)?.saturating_sub(self.reserved))
+    fn space(&self) -> Result<Space, LoadError> {
+        let of_disk = self.content.free_space(self.staging)?.saturating_sub(self.reserved);
+        Ok(match self.request.room.map(|room| room.saturating_sub(self.staged_bytes)) {
+            Some(free) if free < of_disk => Space { free, limited: true },
+            Some(_) | None => Space { free: of_disk, limited: false },
+        })
+    }
+
+    /// Why so many bytes cannot be written.
+    fn full(&self, space: Space, needed: u64) -> LoadError {
+        let (path, free) = (self.staging.to_owned(), space.free);
+        match space.limited {
+            true => LoadError::StoreFull { path, needed, free },
+            false => LoadError::NotEnoughSpace { path, needed, free },
+        }
     }
 
     /// Refuses, before anything is written, what is larger than the disk even
     /// as it lies in the archive; what it unpacks to is bounded while it is written.
     fn require_space(&self, needed: u64) -> Result<(), LoadError> {
         match self.space()? {
-            free if needed > free => {
-                Err(LoadError::NotEnoughSpace { path: self.staging.to_owned(), needed, free })
-            }
+            space if needed > space.free => Err(self.full(space, needed)),
             _ => Ok(()),
         }
     }
@@ -266,9 +294,9 @@ impl Unpacking<'_> {
         let name = format!("{}{LAYER_SUFFIX}", self.files);
         let path = self.staging.join(&name);
         self.files += 1;
-        let free = self.space()?;
+        let space = self.space()?;
         let mut file = self.content.create(&path)?;
-        file.limit(free);
+        file.limit(space.free);
         let progress = std::cell::RefCell::new(&mut *self.progress);
         let told = Told {
             stream,
@@ -292,8 +320,7 @@ impl Unpacking<'_> {
         let converted = match result {
             Ok(converted) => converted,
             Err(LayerError::Write(error)) if error.is_limit() => {
-                let path = self.staging.to_owned();
-                return Err(LoadError::NotEnoughSpace { path, needed: free.saturating_add(1), free });
+                return Err(self.full(space, space.free.saturating_add(1)));
             }
             Err(LayerError::Write(error)) => return Err(error.into()),
             Err(source) => {
@@ -310,6 +337,7 @@ impl Unpacking<'_> {
             (self.progress)(Progress::Present { layer: diff_id });
         } else {
             self.staged.insert(diff_id, name);
+            self.staged_bytes += converted.image.bytes;
             (self.progress)(Progress::Stored { layer: diff_id, bytes: converted.image.bytes });
         }
         Ok(Met { diff_id, blob, bytes })

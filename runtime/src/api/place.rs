@@ -26,10 +26,6 @@ const UNREAD: usize = 4 * 1024 * 1024;
 /// One alone may be larger.
 const OBJECTS: usize = 4 * 1024 * 1024;
 
-/// Clients at a time that stay: that watch, follow a log, have a process executed. The other
-/// places are for those that ask and go. The next one to stay is refused unless one of them hangs.
-const STAYING: usize = 48;
-
 /// How long a client may leave an answer unread, or say nothing, before it has to make
 /// room for another one.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -46,8 +42,11 @@ enum Standing {
 }
 
 /// All places.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Places {
+    /// Clients at a time: people, and the odd tool that watches. The next one waits until one of
+    /// them hangs; those after it wait in the socket's backlog.
+    most: usize,
     taken: RefCell<Vec<Weak<Place>>>,
     /// Bytes that are held for all clients.
     unread: Rc<Cell<usize>>,
@@ -66,6 +65,23 @@ pub(super) struct Place {
 }
 
 impl Places {
+    /// Places for so many clients at a time.
+    pub fn new(most: usize) -> Places {
+        let (unread, objects) = (Rc::default(), Rc::default());
+        Places { most, taken: RefCell::default(), unread, objects }
+    }
+
+    /// How many clients there may be at a time.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Clients at a time that stay: that watch, follow a log, have a process executed. The other
+    /// places are for those that ask and go. The next one to stay is refused unless one of them hangs.
+    fn staying(&self) -> usize {
+        self.most - self.most / 4
+    }
+
     /// A place for a client that has just come.
     pub(super) fn take(&self) -> Rc<Place> {
         let place = Rc::new(Place {
@@ -87,9 +103,10 @@ impl Places {
     /// Lets a client stay, if not too many do that read what there is for them.
     pub(super) fn stay(&self, place: &Place, now: Instant) -> Result<(), Status> {
         let staying = || self.there().filter(|place| place.stays.get());
-        if staying().count() >= STAYING && !make_room(staying(), now) {
+        if staying().count() >= self.staying() && !make_room(staying(), now) {
             return Err(Status::too_many_requests(format!(
-                "{STAYING} clients watch, follow logs, execute, attach or forward already: end one of them"
+                "{} clients watch, follow logs, execute, attach or forward already: end one of them",
+                self.staying()
             )));
         }
         place.stays.set(true);
@@ -258,7 +275,7 @@ mod tests {
 
     #[test]
     fn the_client_that_hangs_for_longest_makes_room_and_none_that_is_served() {
-        let places = Places::default();
+        let places = Places::new(64);
         let start = Instant::now();
         let (silent, slow, served) = (places.take(), places.take(), places.take());
         slow.standing.set(Standing::Unread(start));
@@ -276,9 +293,9 @@ mod tests {
 
     #[test]
     fn one_more_may_stay_only_in_the_place_of_one_that_hangs() {
-        let places = Places::default();
+        let places = Places::new(64);
         let start = Instant::now();
-        let staying: Vec<Rc<Place>> = (0..STAYING).map(|_| places.take()).collect();
+        let staying: Vec<Rc<Place>> = (0..places.staying()).map(|_| places.take()).collect();
         for place in &staying {
             place.asks(true);
             places.stay(place, start).expect("there is room");
@@ -308,7 +325,7 @@ mod tests {
 
     #[test]
     fn what_is_unread_is_bounded_for_all_together() {
-        let places = Places::default();
+        let places = Places::new(64);
         let first = places.hold(UNREAD * 2).expect("one alone may be larger");
         assert_eq!(places.hold(1).map(|_| ()).map_err(|status| status.code), Err(429));
         drop(first);
@@ -320,7 +337,7 @@ mod tests {
 
     #[test]
     fn an_object_that_waits_keeps_out_others_but_no_answer_and_no_empty_body() {
-        let places = Places::default();
+        let places = Places::new(64);
         let large = places.hold_object(OBJECTS * 2).expect("one alone may be larger");
         assert_eq!(places.hold_object(1).map(|_| ()).map_err(|status| status.code), Err(429));
         assert!(places.hold_object(0).is_ok() && places.hold(UNREAD).is_ok());

@@ -51,7 +51,8 @@ pub(super) fn with_api<T: Send + 'static>(
     let listener = listen(&root.0).expect("a socket");
     let (requests, asked) = async_channel::bounded(8);
     let (node_name, ring) = ("board".to_owned(), Rc::default());
-    let api = Api { objects, requests, root: root.0.clone(), node_name, ring, places: Places::default() };
+    let api =
+        Api { objects, requests, root: root.0.clone(), node_name, ring, places: Places::new(CONNECTIONS) };
     let socket = socket_path(&root.0);
     smol::block_on(async {
         let (done, said) = async_channel::bounded(1);

@@ -19,8 +19,8 @@ use crate::time::{Anchor, Instant};
 use super::Shell;
 use correlate::{About, Correlator, Said};
 
-/// Events that are kept, of all objects.
-const EVENTS: usize = 512;
+/// Events that are kept, if the agent is not told otherwise.
+pub const EVENTS: usize = 512;
 
 /// Bytes of an event's message: as many as Kubernetes takes.
 const MESSAGE: usize = 1024;
@@ -35,6 +35,8 @@ pub(super) struct Events {
     node: String,
     correlator: Correlator,
     kept: VecDeque<Kept>,
+    /// How many are kept, of all objects.
+    most: usize,
     /// Hashes of the manifests that were refused when last looked: each is told once, however many
     /// there are.
     refused: BTreeSet<u64>,
@@ -48,12 +50,13 @@ struct Kept {
 }
 
 impl Events {
-    pub(super) fn new(objects: Rc<Objects>, node: &str) -> Events {
+    pub(super) fn new(objects: Rc<Objects>, node: &str, most: usize) -> Events {
         Events {
             objects,
             node: node.to_owned(),
             correlator: Correlator::default(),
             kept: VecDeque::new(),
+            most,
             refused: BTreeSet::new(),
         }
     }
@@ -111,7 +114,7 @@ impl Events {
         kept.show_times(&mut object, anchor);
         self.objects.put(kept.key.clone(), object);
         self.kept.push_back(kept);
-        while self.kept.len() > EVENTS {
+        while self.kept.len() > self.most {
             if let Some(oldest) = self.kept.pop_front() {
                 self.objects.delete(&oldest.key);
             }
@@ -227,7 +230,7 @@ mod tests {
     #[test]
     fn what_is_an_hour_old_goes_with_the_next_that_is_said() {
         let objects = Rc::new(Objects::new(0));
-        let mut events = Events::new(objects.clone(), "board");
+        let mut events = Events::new(objects.clone(), "board", EVENTS);
         let at = |seconds: u64| Instant(0) + Duration::from_secs(seconds);
         record_at(&mut events, 1, "Failed", "no", at(0));
         record_at(&mut events, 2, "Failed", "no", at(10));
@@ -245,7 +248,7 @@ mod tests {
     #[test]
     fn when_the_clock_is_set_all_that_took_place_before_is_shown_by_it() {
         let objects = Rc::new(Objects::new(0));
-        let mut events = Events::new(objects.clone(), "board");
+        let mut events = Events::new(objects.clone(), "board", EVENTS);
         record(&mut events, 1, "Failed", "no");
         let shown = |pointer: &str| {
             let (all, _) = objects.list("events", None);
@@ -263,7 +266,7 @@ mod tests {
     #[test]
     fn each_of_many_refused_manifests_is_told_once() {
         let objects = Rc::new(Objects::new(0));
-        let mut events = Events::new(objects.clone(), "board");
+        let mut events = Events::new(objects.clone(), "board", EVENTS);
         let refusal = |number: usize| Refusal {
             source: format!("/manifests/{number}.yaml").into(),
             pod: None,
@@ -283,7 +286,7 @@ mod tests {
     #[test]
     fn of_the_events_of_three_hundred_pods_the_newest_are_kept_and_no_more() {
         let objects = Rc::new(Objects::new(0));
-        let mut events = Events::new(objects.clone(), "board");
+        let mut events = Events::new(objects.clone(), "board", EVENTS);
         // What a container writes may be long, and of letters that JSON writes with six.
         let long = "\u{1}".repeat(100_000);
         for pod in 0..300 {

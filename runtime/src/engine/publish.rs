@@ -37,6 +37,7 @@ impl Engine {
             self.shell.pods.borrow_mut().insert(again, new);
         }
         self.publish_successor(&gone.wanted);
+        self.collect_images();
     }
 
     /// Takes away a pod that still ends, and shows the one that waits for its name.

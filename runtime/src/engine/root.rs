@@ -94,7 +94,7 @@ pub(super) fn listen(paths: &Paths) -> Result<Async<UnixListener>, EngineError> 
 }
 
 /// What the machine has, and the file system that pods write to.
-pub(super) fn capacity_of_the_machine(paths: &Paths) -> Amounts {
+pub(super) fn capacity_of_the_machine(paths: &Paths, max_pods: usize) -> Amounts {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let records = paths.records();
     let disk = records.ancestors().find_map(|directory| nix::sys::statvfs::statvfs(directory).ok());
@@ -103,7 +103,7 @@ pub(super) fn capacity_of_the_machine(paths: &Paths) -> Amounts {
     let storage = disk.map_or(0, |disk| (disk.blocks() as u64).saturating_mul(disk.fragment_size() as u64));
     let bounded = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     Amounts {
-        pods: MAX_PODS as i64,
+        pods: max_pods.min(MAX_PODS) as i64,
         cpu: cpus as i64 * 1000,
         memory: bounded(memory_of_the_machine()),
         ephemeral_storage: bounded(storage),

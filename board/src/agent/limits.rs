@@ -1,0 +1,147 @@
+//! The flags of `nodlet agent` that bound its memory and its image store.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use lexopt::{Parser, ValueExt};
+use nodlet_runtime::node::MAX_PODS;
+
+use crate::Failure;
+use crate::arguments::number;
+use crate::logs::go_duration;
+
+use super::ImageCollection;
+
+const HIGH: &str = "--image-gc-high-threshold";
+const LOW: &str = "--image-gc-low-threshold";
+const AGE: &str = "--minimum-image-ttl-duration";
+
+/// Between the two thresholds, if only one is given: as much as between those of the kubelet.
+const BETWEEN: u8 = 5;
+
+/// How long an image stays that nobody uses, as with the kubelet: long enough for a pod to be applied.
+const MINIMUM_AGE: Duration = Duration::from_secs(120);
+
+/// What may be given; `None` for what was not.
+#[derive(Debug, Default)]
+pub(super) struct Flags {
+    pub(super) pods: Option<usize>,
+    pub(super) events: Option<usize>,
+    pub(super) connections: Option<usize>,
+    high: Option<u8>,
+    low: Option<u8>,
+    minimum_age: Option<Duration>,
+}
+
+impl Flags {
+    /// Takes the flag of this name with its value; `false` if it is none of these.
+    pub(super) fn take(&mut self, name: &str, parser: &mut Parser) -> Result<bool, Failure> {
+        match name {
+            "max-pods" => self.pods = Some(within(parser, "--max-pods", 1..=MAX_PODS)?),
+            // One place is for whoever asks and goes.
+            "max-connections" => self.connections = Some(within(parser, "--max-connections", 4..=1024)?),
+            "max-events" => self.events = Some(within(parser, "--max-events", 1..=10_000)?),
+            "image-gc-high-threshold" => self.high = Some(percent(parser, HIGH, 1..=99)?),
+            "image-gc-low-threshold" => self.low = Some(percent(parser, LOW, 0..=98)?),
+            "minimum-image-ttl-duration" => {
+                let text = parser.value()?.string()?;
+                self.minimum_age = Some(go_duration(AGE, &text)?.unwrap_or_default());
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// When images are removed; `None` if no threshold says so.
+    pub(super) fn image_collection(&self) -> Result<Option<ImageCollection>, Failure> {
+        let Some(high) = self.high else {
+            let given = [(LOW, self.low.is_some()), (AGE, self.minimum_age.is_some())];
+            return match given.into_iter().find(|(_, given)| *given) {
+                Some((flag, _)) => Err(Failure::new(format!("{flag} needs {HIGH}"))),
+                None => Ok(None),
+            };
+        };
+        let low = self.low.unwrap_or(high.saturating_sub(BETWEEN));
+        if low >= high {
+            return Err(Failure::new(format!(
+                "invalid value {low} for {LOW}: must be less than {HIGH}, {high}"
+            )));
+        }
+        let minimum_age = self.minimum_age.unwrap_or(MINIMUM_AGE);
+        Ok(Some(ImageCollection { high, low, minimum_age }))
+    }
+}
+
+fn within(parser: &mut Parser, flag: &str, range: RangeInclusive<usize>) -> Result<usize, Failure> {
+    let value = usize::try_from(number(parser, flag)?).unwrap_or(usize::MAX);
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    let (least, most) = (range.start(), range.end());
+    Err(Failure::new(format!("invalid value {value} for {flag}: must be from {least} to {most}")))
+}
+
+fn percent(parser: &mut Parser, flag: &str, range: RangeInclusive<usize>) -> Result<u8, Failure> {
+    Ok(u8::try_from(within(parser, flag, range)?).unwrap_or(u8::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<(Flags, Option<ImageCollection>), String> {
+        let mut flags = Flags::default();
+        let mut parser = Parser::from_args(line.split_whitespace());
+        while let Some(argument) = parser.next().expect("it is one") {
+            let lexopt::Arg::Long(name) = argument else { panic!("{line}") };
+            let name = name.to_owned();
+            assert!(flags.take(&name, &mut parser).map_err(|why| why.to_string())?, "{name}");
+        }
+        let images = flags.image_collection().map_err(|why| why.to_string())?;
+        Ok((flags, images))
+    }
+
+    #[test]
+    fn limits_are_read_and_the_thresholds_of_images_are_those_of_a_kubelet_if_one_is_given() {
+        let (flags, images) = parse("--max-pods 8 --max-events 64 --max-connections 8").expect("it is right");
+        assert_eq!((flags.pods, flags.events, flags.connections), (Some(8), Some(64), Some(8)));
+        assert_eq!(images, None);
+        let of = |line: &str| parse(line).expect(line).1.expect(line);
+        assert_eq!(
+            of("--image-gc-high-threshold 85"),
+            ImageCollection { high: 85, low: 80, minimum_age: Duration::from_secs(120) }
+        );
+        assert_eq!(
+            of("--image-gc-high-threshold 60 --image-gc-low-threshold 0 --minimum-image-ttl-duration 1m30s"),
+            ImageCollection { high: 60, low: 0, minimum_age: Duration::from_secs(90) }
+        );
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_is_refused_by_the_name_of_its_flag() {
+        for (line, words) in [
+            ("--max-pods 0", "0 for --max-pods: must be from 1 to 110"),
+            ("--max-pods 111", "111 for --max-pods: must be from 1 to 110"),
+            ("--max-pods many", "--max-pods"),
+            ("--max-events 0", "0 for --max-events: must be from 1 to 10000"),
+            ("--max-connections 3", "3 for --max-connections: must be from 4 to 1024"),
+            ("--image-gc-high-threshold 100", "100 for --image-gc-high-threshold: must be from 1 to 99"),
+            ("--image-gc-low-threshold 50", "--image-gc-low-threshold needs --image-gc-high-threshold"),
+            (
+                "--minimum-image-ttl-duration 1m",
+                "--minimum-image-ttl-duration needs --image-gc-high-threshold",
+            ),
+            (
+                "--image-gc-high-threshold 50 --image-gc-low-threshold 50",
+                "50 for --image-gc-low-threshold: must be less than --image-gc-high-threshold, 50",
+            ),
+            (
+                "--image-gc-high-threshold 50 --minimum-image-ttl-duration soon",
+                "--minimum-image-ttl-duration",
+            ),
+        ] {
+            let why = parse(line).expect_err(line);
+            assert!(why.contains(words), "{why}");
+        }
+    }
+}

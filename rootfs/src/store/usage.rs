@@ -1,0 +1,91 @@
+//! How much of the disk, and of its own limit, the store of images takes.
+
+use std::fs;
+use std::io;
+
+use nix::sys::statvfs::statvfs;
+
+use super::{Digest, Store, StoreError, names_in};
+use crate::content::ContentError;
+
+/// Bytes that there are, and bytes that are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// All.
+    pub capacity: u64,
+    /// Those that nothing takes yet.
+    pub available: u64,
+}
+
+impl Usage {
+    /// Bytes to remove so that no more than `low` percent are taken; 0 unless `high` percent are
+    /// taken or more. As the kubelet's image manager reckons it.
+    pub fn excess(&self, high: u8, low: u8) -> u64 {
+        if self.capacity == 0 {
+            return 0;
+        }
+        let percent = |of: u64, percent: u64| (u128::from(of) * u128::from(percent) / 100) as u64;
+        let free = (u128::from(self.available) * 100 / u128::from(self.capacity)) as u64;
+        if 100_u64.saturating_sub(free) < u64::from(high) {
+            return 0;
+        }
+        percent(self.capacity, 100_u64.saturating_sub(u64::from(low))).saturating_sub(self.available)
+    }
+}
+
+impl Store {
+    /// Bytes that the images take which were loaded; not those of the device image.
+    pub fn used(&self) -> Result<u64, StoreError> {
+        let mut bytes = 0;
+        for directory in [self.writable.layers(), self.writable.records(), self.writable.staging()] {
+            for name in names_in(&directory)? {
+                let path = directory.join(name);
+                match fs::symlink_metadata(&path) {
+                    Ok(metadata) if metadata.is_file() => bytes += metadata.len(),
+                    Ok(_) => {}
+                    // Another process loads or removes images.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(ContentError::new("measure", &path, error).into()),
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The file system that images are loaded to; nothing of one that is not there yet.
+    pub fn disk(&self) -> Option<Usage> {
+        let stat = statvfs(&self.writable.directory).ok()?;
+        // Their types are others on other machines.
+        #[allow(clippy::unnecessary_cast)]
+        let [blocks, free, size] =
+            [stat.blocks() as u64, stat.blocks_available() as u64, stat.fragment_size() as u64];
+        Some(Usage { capacity: blocks.saturating_mul(size), available: free.saturating_mul(size) })
+    }
+
+    /// The images that were loaded, and could be removed if nobody used them.
+    pub fn loaded(&self) -> Result<Vec<Digest>, StoreError> {
+        Ok(self.writable.index()?.images.into_keys().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_too_much_below_the_high_threshold_and_from_there_on_all_above_the_low_one() {
+        for (capacity, available, high, low, excess) in [
+            (1000, 160, 85, 80, 0),
+            (1000, 150, 85, 80, 50),
+            (1000, 0, 85, 80, 200),
+            (1000, 0, 100, 99, 10),
+            (1000, 1, 100, 99, 9),
+            (0, 0, 85, 80, 0),
+            (u64::MAX, 0, 85, 0, u64::MAX),
+            (1000, 1000, 1, 0, 0),
+        ] {
+            let usage = Usage { capacity, available };
+            assert_eq!(usage.excess(high, low), excess, "{usage:?} {high} {low}");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Removal of images that no pod uses, when the disk or the image store's own limit fills up, by the
+//! rules of the kubelet: least recently used first, from the high threshold down to the low one.
+//!
+//! A kubelet looks every five minutes. Here nothing is looked at but when an image was loaded, a pod
+//! is gone, or the agent starts; and once more when images that are too young then have their age.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use nodlet_rootfs::{Digest, Reference, RemoveError, Store, StoreError, Usage};
+
+use crate::paths::Paths;
+use crate::spec::Quantity;
+use crate::time::Instant;
+
+use super::Engine;
+
+/// When images are removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageCollection {
+    /// Percent of the disk, or of the store's limit: the kubelet's `imageGCHighThresholdPercent`.
+    pub high: u8,
+    /// Percent that are left: the kubelet's `imageGCLowThresholdPercent`.
+    pub low: u8,
+    /// How long an image stays that nobody uses: the kubelet's `imageMinimumGCAge`.
+    pub minimum_age: Duration,
+}
+
+/// Since when nobody uses an image; `None` while somebody does.
+type Unused = BTreeMap<Digest, Option<Instant>>;
+
+/// What the agent knows about the use of images.
+#[derive(Debug, Default)]
+pub(super) struct ImageUse {
+    unused: Unused,
+    /// A look is under way, or asked for.
+    looking: bool,
+    /// Another is due after it.
+    again: bool,
+}
+
+/// What a look came to.
+#[derive(Debug, Default)]
+struct Look {
+    unused: Unused,
+    /// Names or IDs.
+    removed: Vec<String>,
+    /// Bytes that are too many still.
+    excess: u64,
+    /// When the first of the images is old enough that were too young.
+    older: Option<Duration>,
+}
+
+impl Engine {
+    /// Looks whether images have to go, if the agent was started with thresholds.
+    pub(super) fn collect_images(&mut self) {
+        let Some(rule) = self.shell.config.image_collection.filter(|_| !self.shell.config.down) else {
+            return;
+        };
+        if self.image_use.looking {
+            self.image_use.again = true;
+            return;
+        }
+        self.image_use.looking = true;
+        let names: BTreeSet<String> = self
+            .node
+            .pods()
+            .flat_map(|pod| pod.pod().spec.all_containers().map(|container| container.image.to_string()))
+            .collect();
+        let (store, paths) = (self.shell.images.clone(), self.shell.paths.clone());
+        let unused = std::mem::take(&mut self.image_use.unused);
+        let looked = self.shell.storage.run(move || {
+            let limit = image_store_limit(&paths);
+            let max = limit.map_err(|error| log::error!("failed to {}", crate::error::chain(&error))).ok();
+            look(&store, rule, max.flatten(), &names, unused, Instant::now())
+        });
+        self.shell.then(looked, |engine, looked| {
+            engine.image_use.looking = false;
+            match looked {
+                Ok(look) => engine.looked_at_images(look),
+                Err(error) => {
+                    log::error!("failed to look for unused images: {}", crate::error::chain(&error))
+                }
+            }
+            if std::mem::take(&mut engine.image_use.again) {
+                engine.collect_images();
+            }
+        });
+    }
+
+    fn looked_at_images(&mut self, look: Look) {
+        for image in &look.removed {
+            log::info!("image {image}: removed, since no pod uses it and the store is fuller than it may be");
+        }
+        match look.older {
+            Some(wait) => self.shell.later(wait, Engine::collect_images),
+            None if look.excess > 0 => log::warn!(
+                "images and disk are fuller than they may be by {} bytes, and no other image is unused",
+                look.excess
+            ),
+            None => {}
+        }
+        self.image_use.unused = look.unused;
+    }
+}
+
+/// Removes what is to go. Without a look at the whole there is nothing removed.
+fn look(
+    store: &Store,
+    rule: ImageCollection,
+    max: Option<u64>,
+    names: &BTreeSet<String>,
+    mut unused: Unused,
+    now: Instant,
+) -> Result<Look, StoreError> {
+    let mut used = BTreeSet::new();
+    for name in names {
+        // What a pod names and cannot have is no image that is in use.
+        if let Ok(name) = Reference::parse(name)
+            && let Some(image) = store.find(&name)?
+        {
+            used.insert(image.id);
+        }
+    }
+    let loaded: BTreeSet<Digest> = store.loaded()?.into_iter().collect();
+    unused.retain(|image, _| loaded.contains(image));
+    for image in loaded {
+        let since = unused.entry(image).or_insert(Some(now));
+        *since = if used.contains(&image) { None } else { since.or(Some(now)) };
+    }
+    let mut look = Look { excess: excess(store, rule, max)?, ..Look::default() };
+    let mut oldest: Vec<(Instant, Digest)> =
+        unused.iter().filter_map(|(image, since)| Some(((*since)?, *image))).collect();
+    oldest.sort();
+    for (since, image) in oldest {
+        if look.excess == 0 {
+            break;
+        }
+        let age = now.since(since);
+        if age < rule.minimum_age {
+            look.older = Some(rule.minimum_age - age);
+            break;
+        }
+        match store.remove(&image.hex()) {
+            Ok(removed) => {
+                let id = image.hex();
+                look.removed.push(removed.names.into_iter().next().unwrap_or(id));
+                unused.remove(&image);
+            }
+            // A pod that was changed holds its former image for as long as it is there.
+            Err(RemoveError::InUse { .. } | RemoveError::NotFound { .. } | RemoveError::BakedIn { .. }) => {}
+            Err(RemoveError::Ambiguous { .. }) => {}
+            Err(RemoveError::Store(error)) => return Err(error),
+        }
+        look.excess = excess(store, rule, max)?;
+    }
+    look.unused = unused;
+    Ok(look)
+}
+
+/// Bytes of images that are too many for the disk or for the store's limit.
+fn excess(store: &Store, rule: ImageCollection, max: Option<u64>) -> Result<u64, StoreError> {
+    let of_limit = match max {
+        Some(capacity) => {
+            let available = capacity.saturating_sub(store.used()?);
+            Usage { capacity, available }.excess(rule.high, rule.low)
+        }
+        None => 0,
+    };
+    let of_disk = store.disk().map_or(0, |disk| disk.excess(rule.high, rule.low));
+    Ok(of_limit.max(of_disk))
+}
+
+/// A limit of the image store that cannot be read.
+#[derive(Debug)]
+pub struct ImageLimitError {
+    path: std::path::PathBuf,
+    source: Option<io::Error>,
+}
+
+impl std::fmt::Display for ImageLimitError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.source {
+            Some(_) => write!(f, "read {}", self.path.display()),
+            None => write!(f, "read {}: must be a quantity of bytes, as 64Mi", self.path.display()),
+        }
+    }
+}
+
+impl std::error::Error for ImageLimitError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}
+
+/// Bytes that loaded images may take: the content of `etc/nodlet/image-store-limit` below the root, as
+/// `64Mi`; none without that file.
+///
+/// # Errors
+/// If the file cannot be read, or holds something else.
+pub fn image_store_limit(paths: &Paths) -> Result<Option<u64>, ImageLimitError> {
+    let path = paths.image_store_limit();
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let bytes = Quantity::parse(text.trim()).ok();
+            let bytes = bytes.and_then(|bytes| u64::try_from(bytes.value()).ok()).filter(|bytes| *bytes > 0);
+            bytes.map(Some).ok_or(ImageLimitError { path, source: None })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(ImageLimitError { path, source: Some(error) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_the_store_is_a_quantity_in_a_file_and_there_is_none_without_it() {
+        let root = std::env::temp_dir().join(format!("nodlet-image-limit-{}", std::process::id()));
+        let paths = Paths::new(&root);
+        let limit = || image_store_limit(&paths).map_err(|error| error.to_string());
+        assert_eq!(limit(), Ok(None));
+        let file = paths.image_store_limit();
+        fs::create_dir_all(file.parent().expect("it is in a directory")).expect("there is room");
+        for (text, bytes) in [("64Mi\n", 64 << 20), ("1000000", 1_000_000)] {
+            fs::write(&file, text).expect("there is room");
+            assert_eq!(limit(), Ok(Some(bytes)));
+        }
+        for text in ["", "much", "-1", "0"] {
+            fs::write(&file, text).expect("there is room");
+            let why = limit().expect_err(text);
+            assert!(
+                why.ends_with("etc/nodlet/image-store-limit: must be a quantity of bytes, as 64Mi"),
+                "{why}"
+            );
+        }
+        fs::remove_dir_all(&root).expect("it is ours");
+    }
+}
