@@ -290,9 +290,18 @@ fn add_board<W: Write>(cpio: &mut Cpio<W>, profile: &Profile, kernel: &Kernel) -
         "built": source_date(),
     });
     cpio.file("/usr/lib/nodlet/board.json", 0o644, &serde_json::to_vec(&board)?)?;
+    add_limits(cpio, profile)?;
     let mut wanted: Vec<&str> = profile.modules.iter().map(String::as_str).collect();
     wanted.extend(profile.storage.iter().flat_map(disk::modules));
     kernel.add_modules(cpio, &wanted)
+}
+
+/// Limits that are read without an agent, too.
+fn add_limits<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
+    if let Some(size) = &profile.images.max_size {
+        cpio.file("/etc/nodlet/image-store-limit", 0o644, format!("{size}\n").as_bytes())?;
+    }
+    Ok(())
 }
 
 /// Loads the image archives for the board's processor into a store; the directory of it.
@@ -376,6 +385,19 @@ fn add_contents<W: Write>(cpio: &mut Cpio<W>, contents: &Contents, baked: &Path)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_limit_of_the_image_store_lies_where_loading_an_image_reads_it() {
+        let mut profile = profile::get("qemu-arm64").unwrap();
+        let file = |profile: &Profile| {
+            let mut cpio = Cpio::new(Vec::new());
+            add_limits(&mut cpio, profile).unwrap();
+            String::from_utf8_lossy(&cpio.end().unwrap()).contains("etc/nodlet/image-store-limit")
+        };
+        assert!(file(&profile));
+        profile.images.max_size = None;
+        assert!(!file(&profile));
+    }
 
     #[test]
     fn an_image_that_does_not_fit_into_the_boards_memory_is_rejected() {

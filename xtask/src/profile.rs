@@ -8,9 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::disk::Storage;
 use crate::{Failure, project};
 
+mod limits;
 mod network;
 mod update;
 
+use limits::{Images, Limits};
 pub(crate) use network::Link;
 pub(crate) use update::Update;
 
@@ -38,6 +40,12 @@ pub(crate) struct Profile {
     /// Limits of the logs of containers, and where they lie.
     #[serde(default)]
     pub(crate) logs: Logs,
+    /// Bounds of what the agent keeps in memory.
+    #[serde(default)]
+    pub(crate) limits: Limits,
+    /// Bounds of the image store.
+    #[serde(default)]
+    pub(crate) images: Images,
     /// Further arguments of `nodlet agent`.
     #[serde(default)]
     pub(crate) agent: Vec<String>,
@@ -193,9 +201,10 @@ impl Profile {
     /// The arguments of `nodlet agent` on this board.
     pub(crate) fn agent_arguments(&self) -> Vec<String> {
         let files = self.logs.max_files.map(|files| files.to_string());
-        let limits =
-            [("--container-log-max-size", &self.logs.max_size), ("--container-log-max-files", &files)];
-        let limits = limits.into_iter().filter_map(|(flag, value)| Some([flag.to_owned(), value.clone()?]));
+        let size = self.logs.max_size.clone();
+        let logs = [("--container-log-max-size", size), ("--container-log-max-files", files)];
+        let limits = logs.into_iter().chain(self.limits.flags()).chain(self.images.flags());
+        let limits = limits.filter_map(|(flag, value)| Some([flag.to_owned(), value?]));
         limits.flatten().chain(self.agent.iter().cloned()).collect()
     }
 }
@@ -218,6 +227,9 @@ fn parse(name: &str, text: &str) -> Result<Profile, Failure> {
     }
     if logs.ram_mib.is_some_and(|ram| ram == 0 || ram > profile.memory_mib / 2) {
         return wrong("logs: ram-mib must be from 1 to half of memory-mib");
+    }
+    for checked in [profile.limits.check(), profile.images.check()] {
+        checked.map_err(|why| format!("board/profiles/{name}.toml: {why}"))?;
     }
     if let Some(file) = profile.firmware.iter().find(|file| file.contains('/') || file.starts_with('.')) {
         return wrong(&format!("firmware: {file:?} must be the name of a file"));
@@ -274,6 +286,18 @@ mod tests {
     }
 
     #[test]
+    fn each_limit_of_a_profile_is_a_flag_of_the_agent() {
+        let text = fs::read_to_string(project().join("board/profiles/qemu-arm64.toml")).expect("it is there");
+        let terminated = text.replace("[limits]\n", "[limits]\nterminated-pods = 9\n");
+        let profile = parse("a", &terminated.replace("[images]\n", "[images]\nminimum-age = 30\n"));
+        let flags = profile.expect("it is right").agent_arguments();
+        let expected = "--container-log-max-size 1Mi --container-log-max-files 2 --max-pods 32 --max-events 128 \
+                        --max-connections 16 --terminated-pod-gc-threshold 9 --image-gc-high-threshold 85 \
+                        --image-gc-low-threshold 60 --minimum-image-ttl-duration 30s";
+        assert_eq!(flags.join(" "), expected);
+    }
+
+    #[test]
     fn what_is_wrong_with_a_profile_is_named_with_what_would_be_right() {
         let right =
             fs::read_to_string(project().join("board/profiles/qemu-arm64.toml")).expect("it is there");
@@ -289,6 +313,18 @@ mod tests {
             ),
             ("max-files = 2", "max-files = 1", "max-files must be 2 or more"),
             ("ram-mib = 8", "ram-mib = 65", "ram-mib must be from 1 to half of memory-mib"),
+            ("max-pods = 32", "max-pods = 111", "limits: max-pods must be from 1 to 110"),
+            ("max-events = 128", "max-events = 0", "limits: max-events must be from 1 to 10000"),
+            ("max-connections = 16", "max-connections = 3", "limits: max-connections must be from 4 to 1024"),
+            ("max-pods = 32", "pods = 32", "unknown field `pods`, expected one of `max-pods`, `max-events`"),
+            ("max-size = \"64Mi\"", "max-size = \"64MB\"", "images: max-size \"64MB\" must be a number of Ki"),
+            ("gc-high-threshold = 85", "gc-high-threshold = 100", "gc-high-threshold must be from 1 to 99"),
+            ("gc-high-threshold = 85", "", "images: gc-low-threshold and minimum-age need gc-high-threshold"),
+            (
+                "gc-low-threshold = 60",
+                "gc-low-threshold = 85",
+                "images: gc-low-threshold 85 must be less than gc-high-threshold 85",
+            ),
             ("dhcp = true", "dhpc = true", "unknown field `dhpc`, expected one of `link`, `dhcp`"),
             ("dhcp = true", "address = \"10.0.2.15\"\nprefix = 33", "prefix 33 of eth0 is more than 32"),
             ("dhcp = true", "address = \"10.0.2\"\nprefix = 24", "invalid IPv4 address"),

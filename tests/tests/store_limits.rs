@@ -1,0 +1,157 @@
+//! Limits that a board's profile sets: of the image store, of pods, of events and of clients.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use nodlet_tests::image::{Compression, Image};
+use nodlet_tests::{Device, demo_program, manifest};
+
+/// An image of this name, with a file of so many KiB that no other image has.
+fn image(name: &str, kib: usize) -> Image {
+    let program = fs::read(demo_program()).expect("the demo program is built");
+    let mut seed = name.bytes().fold(1_u32, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
+    let bytes: Vec<u8> = (0..kib * 1024)
+        .map(|_| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 24) as u8
+        })
+        .collect();
+    let image = Image::demo(name, &program).compression(Compression::None);
+    image.layer().directory("data", 0o755).file("data/own", 0o644, &bytes)
+}
+
+/// Bytes of all layers that were loaded.
+fn layers(device: &Device) -> u64 {
+    let layers = fs::read_dir(device.path("/var/lib/nodlet/images/layers"));
+    let sizes = layers.into_iter().flatten().flatten().filter_map(|layer| layer.metadata().ok());
+    sizes.map(|layer| layer.len()).sum()
+}
+
+fn limit(device: &Device, bytes: u64) {
+    fs::create_dir_all(device.path("/etc/nodlet")).expect("the root can be written to");
+    fs::write(device.path("/etc/nodlet/image-store-limit"), format!("{bytes}\n"))
+        .expect("the root can be written to");
+}
+
+fn pod(name: &str, image: &str) -> String {
+    manifest::pod(name, "sleep").replace("localhost/demo:1", image)
+}
+
+#[test]
+fn what_is_more_than_the_store_may_have_is_refused_and_nothing_has_changed() {
+    let mut device = Device::new();
+    device.start_agent();
+    device.load(&image("localhost/a:1", 512));
+    let used = layers(&device);
+    limit(&device, used + 256 * 1024);
+    let path = device.path("/big.tar");
+    image("localhost/b:1", 512).write_oci_archive(&path).expect("there is room");
+    let refusal = device.nodlet(["image", "load", &path.display().to_string()]).refused();
+    assert!(refusal.contains("bytes are needed and its limit leaves"), "{refusal}");
+    assert!(refusal.contains("remove images with nodlet image rm"), "{refusal}");
+    let listed = device.nodlet(["image", "ls"]).ok();
+    assert!(listed.contains("localhost/a") && !listed.contains("localhost/b"), "{listed}");
+    assert_eq!(layers(&device), used);
+
+    fs::write(device.path("/etc/nodlet/image-store-limit"), "plenty").expect("the root can be written to");
+    let refusal = device.nodlet(["image", "load", &path.display().to_string()]).refused();
+    assert!(refusal.contains("image-store-limit: must be a quantity of bytes, as 64Mi"), "{refusal}");
+
+    limit(&device, used + 1024 * 1024);
+    device.load_image(&path);
+    device.write_manifest("b.yaml", &pod("b", "localhost/b:1"));
+    device.pod("b").wait_ready();
+}
+
+#[test]
+fn images_that_no_pod_uses_go_when_the_store_fills_up_the_least_recently_used_first() {
+    let mut device = Device::new();
+    // A disk that is empty but for what is loaded, whatever the machine's own is.
+    let _mount = device.mount_tmpfs("/var/lib/nodlet", "size=256m");
+    device.agent_arguments([
+        "--image-gc-high-threshold",
+        "90",
+        "--image-gc-low-threshold",
+        "86",
+        "--minimum-image-ttl-duration",
+        "0s",
+    ]);
+    device.start_agent();
+    device.load(&image("localhost/used:1", 512));
+    device.write_manifest("used.yaml", &pod("used", "localhost/used:1"));
+    device.pod("used").wait_ready();
+    device.load(&image("localhost/old:1", 512));
+    device.load(&image("localhost/new:1", 512));
+    // Below the threshold nothing goes: the layer of the program is one for all.
+    let full = layers(&device);
+    limit(&device, full * 10 / 7);
+    device.write_manifest("other.yaml", &pod("other", "localhost/new:1"));
+    device.pod("other").wait_ready();
+    assert!(device.nodlet(["image", "ls"]).ok().contains("localhost/old"));
+    device.remove_manifest("other.yaml");
+    device.pod("other").wait_gone();
+
+    // One more makes it 99 percent, and without the one that was never used there are 84.
+    device.load(&image("localhost/more:1", 1024));
+    let has = |name: &str| device.nodlet(["image", "ls"]).ok().contains(&format!("localhost/{name}:1"));
+    device.wait_for("the image that was never used to go", || !has("old"));
+    assert!(has("new") && has("more"), "{}", device.agent_log());
+    assert!(has("used"), "{}", device.agent_log());
+    assert!(device.agent_log().contains("localhost/old:1: removed, since no pod uses it"));
+    device.pod("used").wait_ready();
+    device.nodlet(["down"]).ok();
+}
+
+#[test]
+fn an_image_that_no_pod_uses_yet_stays_for_the_time_that_it_is_given() {
+    let mut device = Device::new();
+    let _mount = device.mount_tmpfs("/var/lib/nodlet", "size=256m");
+    device.agent_arguments(["--image-gc-high-threshold", "1", "--minimum-image-ttl-duration", "20s"]);
+    device.start_agent();
+    limit(&device, 16 * 1024 * 1024);
+    device.load(&image("localhost/soon:1", 512));
+    // Without the pod it would go: the threshold is one percent.
+    device.write_manifest("soon.yaml", &pod("soon", "localhost/soon:1"));
+    device.pod("soon").wait_ready();
+    device.load(&image("localhost/never:1", 512));
+    let has = |name: &str| device.nodlet(["image", "ls"]).ok().contains(&format!("localhost/{name}:1"));
+    assert!(has("never"));
+    device.wait_within(Duration::from_secs(120), "the image that no pod uses to go", || !has("never"));
+    assert!(has("soon"));
+    device.nodlet(["down"]).ok();
+}
+
+#[test]
+fn no_more_pods_events_and_clients_than_the_agent_was_told() {
+    let mut device = Device::new();
+    device.agent_arguments(["--max-pods", "2", "--max-events", "6", "--max-connections", "4"]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    for name in ["a", "b"] {
+        device.write_manifest(&format!("{name}.yaml"), &manifest::pod(name, "sleep"));
+        device.pod(name).wait_ready();
+    }
+    device.write_manifest("c.yaml", &manifest::pod("c", "sleep"));
+    device.pod("c").wait_phase("Failed");
+    let status = device.get("/api/v1/namespaces/default/pods/c").expect("it is listed");
+    assert_eq!(status["status"]["reason"], "OutOfpods", "{status}");
+    let nodes = device.get("/api/v1/nodes").expect("there is one");
+    assert_eq!(nodes["items"][0]["status"]["allocatable"]["pods"], "2");
+    let events = device.get("/api/v1/events").expect("they are listed");
+    assert_eq!(events["items"].as_array().map(Vec::len), Some(6), "{events}");
+
+    // Three of four may stay.
+    let watch = || {
+        let mut client = UnixStream::connect(device.socket()).expect("it listens");
+        client.write_all(b"GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: a\r\n\r\n").expect("it is read");
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer).expect("it answers");
+        (client, String::from_utf8_lossy(&answer).into_owned())
+    };
+    let staying: Vec<_> = (0..3).map(|_| watch()).collect();
+    assert!(staying.iter().all(|(_, answer)| answer == "HTTP/1.1 200"));
+    let (_refused, answer) = watch();
+    assert_eq!(answer, "HTTP/1.1 429");
+}
