@@ -30,6 +30,7 @@ use crate::guest::kernel::Kernel;
 use crate::profile::Profile;
 use crate::{Failure, Outcome};
 
+mod hybrid;
 mod newc;
 mod storage;
 
@@ -111,6 +112,9 @@ pub(crate) fn build(
     let boot_id = identifier(&[b"boot", &Sha256::digest(&boot)]);
     let disk_id = identifier(&[profile.name.as_bytes(), root_id.as_bytes(), boot_id.as_bytes()]);
     write_table(&mut file, &sizes, disk_id, boot_id, root_id)?;
+    if storage.loader == Loader::RaspberryPi {
+        hybrid::write(&mut file, &sizes)?;
+    }
     io::Seek::seek(&mut file, io::SeekFrom::Start(MIB))?;
     file.write_all(&boot)?;
     io::Seek::seek(&mut file, io::SeekFrom::Start(MIB + sizes.boot))?;
@@ -347,7 +351,11 @@ fn fat(storage: &Storage, volume_id: u32, files: &mut BootFiles) -> Result<Vec<u
         )));
     }
     let mut volume = Cursor::new(vec![0; usize::try_from(bytes)?]);
-    let options = FormatVolumeOptions::new().volume_id(volume_id).volume_label(*b"NODLET     ");
+    let mut options = FormatVolumeOptions::new().volume_id(volume_id).volume_label(*b"NODLET     ");
+    if storage.loader == Loader::RaspberryPi {
+        // Its older firmware takes every volume for one.
+        options = options.fat_type(fatfs::FatType::Fat32).bytes_per_cluster(u32::try_from(SECTOR)?);
+    }
     fatfs::format_volume(&mut volume, options)?;
     {
         let fat = fatfs::FileSystem::new(&mut volume, FsOptions::new())?;
@@ -391,6 +399,22 @@ mod tests {
         let mut file = volume.root_dir().open_file("EFI/BOOT/BOOTX64.EFI").expect("it is there");
         file.read_to_string(&mut text).expect("it can be read");
         assert_eq!(text, "loader");
+    }
+
+    #[test]
+    fn the_boot_partition_of_a_raspberry_pi_is_fat32_at_its_least_size_too() {
+        for (loader, boot_mib, kind) in
+            [("raspberry-pi", 40, fatfs::FatType::Fat32), ("uefi", 40, fatfs::FatType::Fat16)]
+        {
+            let storage =
+                Storage { loader: toml::Value::from(loader).try_into().unwrap(), ..storage(boot_mib, 99) };
+            storage.check().unwrap();
+            let bytes = fat(&storage, 7, &mut files(3 << 20)).expect("it fits");
+            let volume =
+                fatfs::FileSystem::new(Cursor::new(bytes), FsOptions::new()).expect("it is a volume");
+            assert_eq!(volume.fat_type(), kind, "{loader}");
+            volume.root_dir().open_file("kernel").expect("it is there");
+        }
     }
 
     #[test]

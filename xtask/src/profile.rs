@@ -317,7 +317,11 @@ mod tests {
             ("max-events = 128", "max-events = 0", "limits: max-events must be from 1 to 10000"),
             ("max-connections = 16", "max-connections = 3", "limits: max-connections must be from 4 to 1024"),
             ("max-pods = 32", "pods = 32", "unknown field `pods`, expected one of `max-pods`, `max-events`"),
-            ("max-size = \"64Mi\"", "max-size = \"64MB\"", "images: max-size \"64MB\" must be a number of Ki"),
+            (
+                "max-size = \"64Mi\"",
+                "max-size = \"64MB\"",
+                "images: max-size \"64MB\" must be a number of Ki",
+            ),
             ("gc-high-threshold = 85", "gc-high-threshold = 100", "gc-high-threshold must be from 1 to 99"),
             ("gc-high-threshold = 85", "", "images: gc-low-threshold and minimum-age need gc-high-threshold"),
             (

@@ -51,6 +51,10 @@ impl Storage {
             Storage { boot_mib: ..16 | 2049.., .. } => {
                 wrong("boot-mib", &format!("must be 16 to 2048, and is {}", self.boot_mib))
             }
+            // Smaller ones are not FAT32.
+            Storage { loader: Loader::RaspberryPi, boot_mib: ..40, .. } => {
+                wrong("boot-mib", &format!("must be 40 at least with raspberry-pi, and is {}", self.boot_mib))
+            }
             Storage { data_mib: ..8 | 1_000_001.., .. } => {
                 wrong("data-mib", &format!("must be 8 to 1000000, and is {}", self.data_mib))
             }
