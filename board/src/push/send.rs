@@ -1,0 +1,343 @@
+//! The sender of a push: what it says to the board, and how often it tries.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nodlet_rootfs::Platform;
+use nodlet_rootfs::parcel::{DocumentTexts, Layer};
+use nodlet_runtime::api::push::PROTOCOL;
+use nodlet_runtime::manifest::Validation;
+use serde_json::{Value, json};
+
+use super::frames::{MESSAGE_MAX, PIECE_MAX, VERSION, Wire};
+use super::options::Push;
+use super::printable;
+use super::sources::Archive;
+use crate::client::{Client, Response, explain};
+use crate::{Failure, image};
+
+/// How often in a row a connection is tried again after a dropped line. With the pauses it takes
+/// longer than a board needs to notice that the line is gone.
+pub(super) const RETRIES: u32 = 6;
+
+impl Push {
+    /// Sends it all, over as many connections as it takes as long as each gets further.
+    pub(super) fn send(
+        &self,
+        client: &Client,
+        manifests: &[Value],
+        archives: &mut [Archive],
+    ) -> Result<Value, Failure> {
+        let mut retries = Retries { left: 0, most: self.retries, reached: None };
+        loop {
+            let mut connection = None;
+            let ended = Sender::connect(client)
+                .and_then(|sender| connection.insert(sender).send(self, manifests, archives));
+            let failure = match ended {
+                Err(failure) if failure.is_disconnected() => failure,
+                ended => return ended,
+            };
+            let reached = connection.filter(|sender| sender.sent > 0).map(|sender| sender.had);
+            let text = failure.to_string();
+            let Some(pause) = retries.pause(reached) else {
+                let why = text.strip_prefix("error: ").unwrap_or(&text);
+                return Err(Failure::disconnected(match retries.reached {
+                    Some(_) => format!("{why}; push again to go on from there"),
+                    None => why.to_owned(),
+                }));
+            };
+            eprintln!("{text}; trying again in {}s", pause.as_secs());
+            std::thread::sleep(pause);
+        }
+    }
+}
+
+/// Which dropped lines are tried again.
+struct Retries {
+    left: u32,
+    most: u32,
+    /// What the board had of the layers when something was sent last.
+    reached: Option<u64>,
+}
+
+impl Retries {
+    /// How long to wait before the next connection, if there is to be one. `reached` is what the board
+    /// had when the last connection began, if layers were sent over it.
+    ///
+    /// A connection that got no further than the one before is no progress: what ends at the same
+    /// byte again and again must come to an end.
+    fn pause(&mut self, reached: Option<u64>) -> Option<Duration> {
+        if reached > self.reached {
+            (self.left, self.reached) = (self.most, reached);
+        }
+        let before = self.most - self.left;
+        self.left = self.left.checked_sub(1)?;
+        Some(Duration::from_secs(1 << before.min(5)))
+    }
+}
+
+/// This side of the connection.
+struct Sender<'a> {
+    client: &'a Client,
+    wire: Wire<io::Chain<io::Cursor<Vec<u8>>, UnixStream>, UnixStream>,
+    platform: Platform,
+    terminal: bool,
+    /// Bytes of layers that the board had already, and those that were sent.
+    had: u64,
+    sent: u64,
+}
+
+impl<'a> Sender<'a> {
+    fn connect(client: &'a Client) -> Result<Sender<'a>, Failure> {
+        let lost = |error| client.lost(&error);
+        let mut stream = client.connect()?;
+        let request = format!(
+            "GET /nodlet/push HTTP/1.1\r\nhost: nodlet\r\nconnection: Upgrade\r\nupgrade: {PROTOCOL}\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).map_err(lost)?;
+        let mut response = Response::read(stream).map_err(lost)?;
+        if response.code == 404 {
+            return Err(Failure::new("the board's nodlet is too old to be pushed to: update it first"));
+        }
+        if response.code != 101 {
+            let mut text = String::new();
+            let _ = response.body.read_to_string(&mut text);
+            return Err(Failure::refused(response.code, explain(response.code, &text)));
+        }
+        let (stream, ahead) = response.body.into_stream();
+        let wire = Wire { to: stream.try_clone()?, from: io::Cursor::new(ahead).chain(stream) };
+        let platform = Platform::of_this_machine();
+        let terminal = io::stderr().is_terminal();
+        let mut sender = Sender { client, wire, platform, terminal, had: 0, sent: 0 };
+        let hello = sender.message()?;
+        let versions = hello["versions"].as_array().map_or(&[][..], Vec::as_slice);
+        if !versions.iter().any(|version| *version == VERSION) {
+            return Err(Failure::new(
+                "the board's nodlet speaks another version of push: use one of its release",
+            ));
+        }
+        let platform = Platform::parse(hello["platform"].as_str().unwrap_or_default());
+        sender.platform = platform.map_err(|error| Failure::chain(&error))?;
+        Ok(sender)
+    }
+
+    /// What the board says next, unless it refuses to go on.
+    fn message(&mut self) -> Result<Value, Failure> {
+        let message = self.wire.message().map_err(|error| self.lost(&error))?;
+        match message["error"].as_str() {
+            Some(why) => {
+                self.clear();
+                // The line was dropped on one way only, or another push goes on: this one, as long as the
+                // board has not noticed that its line was dropped.
+                Err(match message["again"] == true {
+                    true => Failure::disconnected(printable(why)),
+                    false => Failure::new(printable(why)),
+                })
+            }
+            None => Ok(message),
+        }
+    }
+
+    fn lost(&self, error: &io::Error) -> Failure {
+        self.clear();
+        match error.kind() {
+            io::ErrorKind::InvalidData => Failure::new(format!("the board's answer makes no sense: {error}")),
+            _ => self.client.lost(error),
+        }
+    }
+
+    /// A failure to send: the board may have said why.
+    fn unsent(&mut self, error: &io::Error) -> Failure {
+        match self.message() {
+            Err(failure) => failure,
+            Ok(_) => self.lost(error),
+        }
+    }
+
+    fn say(&mut self, message: &Value) -> Result<(), Failure> {
+        self.wire.say(message).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => Failure::new(format!(
+                "manifests and documents of archives have more than {}: push fewer at a time",
+                image::size(MESSAGE_MAX as u64)
+            )),
+            _ => self.unsent(&error),
+        })
+    }
+
+    fn send(&mut self, push: &Push, manifests: &[Value], archives: &mut [Archive]) -> Result<Value, Failure> {
+        let mut offered = Vec::new();
+        for archive in archives.iter_mut() {
+            let documents = archive.parcel.documents(&self.platform);
+            offered.push(
+                documents.map_err(|error| self.refusal(&error, archive)).and_then(|d| texts(d, archive))?,
+            );
+        }
+        let validation = match push.validation {
+            Validation::Strict => "strict",
+            Validation::Warn => "warn",
+            Validation::Ignore => "ignore",
+        };
+        self.say(&json!({
+            "archives": offered, "manifests": manifests, "validation": validation, "dryRun": push.dry_run,
+        }))?;
+        let answer = self.message()?;
+        if push.dry_run {
+            return Ok(answer["done"].clone());
+        }
+        let mut wanted = Vec::new();
+        for layer in answer["send"].as_array().into_iter().flatten() {
+            let number = layer["archive"].as_u64().and_then(|number| usize::try_from(number).ok());
+            let (Some(number), Some(member)) =
+                (number.filter(|number| *number < archives.len()), layer["member"].as_str())
+            else {
+                return Err(Failure::new("the board asks for a layer of another push"));
+            };
+            let archive = &mut archives[number];
+            let size = layer_of(archive, member)?.1;
+            // What is there may be of another layer that was longer.
+            let from = layer["from"].as_u64().filter(|from| *from <= size).unwrap_or(0);
+            wanted.push((number, member.to_owned(), from, size));
+        }
+        let sizes: Vec<u64> = wanted.iter().map(|(.., size)| *size).collect();
+        self.say(&json!({"sizes": sizes}))?;
+        self.message()?;
+        self.had = wanted.iter().map(|(_, _, from, _)| from).sum();
+        let mut progress =
+            Progress { sent: 0, total: wanted.iter().map(|(.., from, size)| size - from).sum(), told: None };
+        for (number, member, from, size) in wanted {
+            let before = progress.sent;
+            let ended = self.layer(&mut archives[number], &member, from, size, &mut progress);
+            archives[number].sent += progress.sent - before;
+            self.sent = progress.sent;
+            ended?;
+        }
+        self.say(&json!({"commit": true}))?;
+        self.show("the board unpacks and starts what it was sent");
+        let done = self.message()?;
+        self.clear();
+        Ok(done["done"].clone())
+    }
+
+    /// Sends a layer, from where the board has it.
+    fn layer(
+        &mut self,
+        archive: &mut Archive,
+        member: &str,
+        from: u64,
+        size: u64,
+        progress: &mut Progress,
+    ) -> Result<(), Failure> {
+        let file = archive.path.display().to_string();
+        let failed = |error: io::Error| Failure::new(format!("failed to read {file}: {error}"));
+        let (mut stream, _) = layer_of(archive, member)?;
+        io::copy(&mut (&mut stream).take(from), &mut io::sink()).map_err(failed)?;
+        let mut piece = vec![0; PIECE_MAX];
+        let mut left = size - from;
+        while left > 0 {
+            let most = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_MAX);
+            let read = stream.read(&mut piece[..most]).map_err(failed)?;
+            if read == 0 {
+                return Err(Failure::new(format!("{file} became shorter while it was read")));
+            }
+            if self.is_told_something() {
+                self.message()?;
+            }
+            if let Err(error) = self.wire.piece(&piece[..read]) {
+                return Err(self.unsent(&error));
+            }
+            left -= read as u64;
+            progress.sent += read as u64;
+            if progress.percent() != progress.told {
+                progress.told = progress.percent();
+                self.show(&format!("{}% of {}", progress.told.unwrap_or(100), image::size(progress.total)));
+            }
+        }
+        Ok(())
+    }
+
+    /// While it sends, the board says nothing unless it refuses to go on.
+    fn is_told_something(&self) -> bool {
+        let mut ready = [PollFd::new(self.wire.to.as_fd(), PollFlags::POLLIN)];
+        poll(&mut ready, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
+    fn refusal(&self, error: &nodlet_rootfs::ArchiveError, archive: &Archive) -> Failure {
+        match error {
+            nodlet_rootfs::ArchiveError::NoPlatform { available, .. } => Failure::new(format!(
+                "the board is {}, and {} has images for {} only",
+                self.platform,
+                archive.path.display(),
+                available.join(", ")
+            )),
+            error => Failure::chain(error).of(&archive.path.display().to_string()),
+        }
+    }
+
+    fn show(&self, what: &str) {
+        if self.terminal {
+            eprint!("\r\x1b[K{what}");
+            let _ = io::stderr().flush();
+        }
+    }
+
+    fn clear(&self) {
+        self.show("");
+    }
+}
+
+/// How much of what is to be sent was.
+struct Progress {
+    sent: u64,
+    total: u64,
+    told: Option<u64>,
+}
+
+impl Progress {
+    fn percent(&self) -> Option<u64> {
+        (self.sent * 100).checked_div(self.total)
+    }
+}
+
+fn layer_of<'a>(archive: &'a mut Archive, member: &str) -> Result<Layer<'a>, Failure> {
+    let file = archive.path.display().to_string();
+    let found = archive.parcel.layer(member).map_err(|error| Failure::chain(&error).of(&file))?;
+    found.ok_or_else(|| Failure::new(format!("{file}: its layer {member} is not in it")))
+}
+
+/// An archive's documents are JSON, and so text.
+fn texts(documents: DocumentTexts, archive: &Archive) -> Result<Value, Failure> {
+    let text = |(name, bytes): (String, Vec<u8>)| {
+        let text = String::from_utf8(bytes)
+            .map_err(|_| Failure::new(format!("{}: {name} in it is no text", archive.path.display())))?;
+        Ok((name, Value::String(text)))
+    };
+    documents.into_iter().map(text).collect::<Result<serde_json::Map<_, _>, _>>().map(Value::Object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_line_is_tried_again_as_long_as_each_gets_further() {
+        let pauses = |most: u32, reached: &[Option<u64>]| {
+            let mut retries = Retries { left: 0, most, reached: None };
+            let pause = |reached: &Option<u64>| retries.pause(*reached).map(|pause| pause.as_secs());
+            reached.iter().map(pause).collect::<Vec<_>>()
+        };
+        // Nothing was sent: ssh itself, or the board, is what fails.
+        assert_eq!(pauses(6, &[None]), [None]);
+        assert_eq!(pauses(0, &[Some(0)]), [None]);
+        assert_eq!(pauses(3, &[Some(0), None, None, None]), [Some(1), Some(2), Some(4), None]);
+        assert_eq!(
+            pauses(2, &[Some(0), None, Some(9), Some(9), Some(9)]),
+            [Some(1), Some(2), Some(1), Some(2), None]
+        );
+        let all: u64 = pauses(6, &[Some(0), None, None, None, None, None]).into_iter().flatten().sum();
+        assert!(all > 60, "the board notices a dropped line after a minute");
+        assert_eq!(pauses(8, &[Some(0); 8]).last(), Some(&Some(32)));
+    }
+}
