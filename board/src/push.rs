@@ -16,6 +16,7 @@ use crate::client::Client;
 use crate::remote::Remote;
 use crate::{Failure, Outcome, Verb, image};
 
+mod blocks;
 mod frames;
 mod options;
 mod receive;
@@ -133,6 +134,9 @@ impl Push {
             {
                 told.push(number);
                 what = format!("{what}, {}", image::size(archive.sent));
+                if archive.spared > 0 {
+                    what = format!("{what} instead of {}", image::size(archive.sent + archive.spared));
+                }
             }
             for name in texts(&image["names"]) {
                 println!("image/{name} {did}, {what}{note}");

@@ -22,7 +22,7 @@ const ZSTD_WINDOW_MAX: u64 = 8 * 1024 * 1024;
 /// Layers of programs shrink to a half or a tenth; a gigabyte is for those with
 /// sparse files that were written out as zeros. More is a bomb: zeros cost the
 /// sender a thousandth in gzip and next to nothing in zstd, and us time.
-const EXPANSION: (u64, u64) = (1024 * 1024 * 1024, 100);
+pub(crate) const EXPANSION: (u64, u64) = (1024 * 1024 * 1024, 100);
 /// Read ahead of a decompressor.
 const BUFFER: usize = 64 * 1024;
 /// As much as tells a tar archive from something else.

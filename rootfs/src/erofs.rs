@@ -23,9 +23,9 @@ pub(crate) use xattr::{Namespace, Xattrs};
 pub(crate) type Nid = u64;
 
 pub(crate) const BLOCK: usize = 4096;
-const SLOT: u64 = 32;
+pub(crate) const SLOT: u64 = 32;
 /// The size of an extended inode.
-const INODE: usize = 64;
+pub(crate) const INODE: usize = 64;
 /// Where `i_nlink` stands in an extended inode.
 const INODE_NLINK: u64 = 44;
 
@@ -405,6 +405,20 @@ fn read_block(content: &mut dyn Read, block: &mut [u8; BLOCK]) -> io::Result<usi
         }
     }
     Ok(filled)
+}
+
+/// The tail of a regular file within a metadata block, if an inode with one seems to begin at this
+/// byte. What looks like an inode may be anybody's data: nothing but the range within the block is
+/// certain.
+pub(crate) fn inline_tail(block: &[u8; BLOCK], at: usize) -> Option<std::ops::Range<usize>> {
+    let inode = block.get(at..at + INODE)?;
+    let short = |at: usize| u16::from_le_bytes([inode[at], inode[at + 1]]);
+    if short(0) != FLAT_INLINE << 1 | 1 || short(4) & 0o170000 != S_IFREG || short(6) != 0 {
+        return None;
+    }
+    let tail = (u64::from_le_bytes(inode[8..16].try_into().ok()?) % BLOCK as u64) as usize;
+    let start = at + INODE + xattr::size_of_count(short(2));
+    (tail > 0 && start + tail <= BLOCK).then(|| start..start + tail)
 }
 
 /// As the kernel computes it: no inversion at the end.

@@ -20,6 +20,7 @@
 //! `docs/decisions/0001-image-layout.md` says why a layer is a file.
 
 pub mod assemble;
+pub mod changes;
 
 mod archive;
 mod compression;
@@ -45,7 +46,9 @@ pub use config::ImageConfig;
 pub use content::ContentError;
 pub use erofs_image::write_erofs_image;
 pub use layer::LayerError;
-pub use load::{LoadError, LoadOptions, Loaded, Progress, Refusal, Unpacker, unpack_as_told};
+pub use load::{
+    BASES_MAX, LoadError, LoadOptions, Loaded, Progress, Refusal, Source, Unpacker, unpack_as_told,
+};
 pub use members::TarError;
 pub use platform::{Platform, PlatformError};
 pub use reference::{Digest, DigestError, Reference, ReferenceError};

@@ -50,6 +50,25 @@ pub struct LoadOptions {
     pub unpacker: Option<Unpacker>,
 }
 
+/// An archive that is open, and what belongs to it.
+#[derive(Debug)]
+pub struct Source {
+    /// A file, a pipe, or a directory that is an OCI image layout.
+    pub archive: File,
+    /// Layers of which the archive, a directory, has the changed blocks in `changes/<diff ID>`, and the
+    /// base of each: see [`crate::changes`]. At most [`BASES_MAX`].
+    pub bases: BTreeMap<Digest, File>,
+}
+
+impl From<File> for Source {
+    fn from(archive: File) -> Source {
+        Source { archive, bases: BTreeMap::new() }
+    }
+}
+
+/// Bases of one archive: the process that unpacks has a descriptor of each.
+pub const BASES_MAX: usize = 16;
+
 /// What is told while a load goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -129,6 +148,13 @@ pub enum LoadError {
         /// Bytes that it has.
         actual: u64,
     },
+    /// A layer that cannot be made of its base and its changed blocks.
+    NotRebuilt {
+        /// Its diff ID.
+        layer: Digest,
+        /// What is wrong.
+        cause: Refusal,
+    },
     /// The process that reads the archive could not be started or spoken to.
     Unpacker {
         /// What was to be done.
@@ -190,6 +216,7 @@ impl fmt::Display for LoadError {
                 "load layer {}: it has {actual} bytes and should have {expected}; the archive is damaged",
                 member.escape_debug()
             ),
+            LoadError::NotRebuilt { layer, .. } => write!(f, "make layer {layer} of its changed blocks"),
             LoadError::Unpacker { verb, .. } => f.write_str(verb),
             LoadError::Refused(refusal) => refusal.fmt(f),
             LoadError::Died { status, memory } => {
@@ -232,6 +259,7 @@ impl std::error::Error for LoadError {
             LoadError::Store(error) => error.source(),
             LoadError::Unpacker { source, .. } => Some(source),
             LoadError::Refused(refusal) => std::error::Error::source(refusal),
+            LoadError::NotRebuilt { cause, .. } => Some(cause),
             LoadError::Digest { .. }
             | LoadError::Size { .. }
             | LoadError::Died { .. }
@@ -275,17 +303,17 @@ impl Store {
         options: &LoadOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<Loaded>, LoadError> {
-        self.load_inputs(vec![Input::File(file)], options, progress)
+        self.load_inputs(vec![Input::File(file.into())], options, progress)
     }
 
     /// Loads the images of all these archives, or none.
-    pub fn load_files(
+    pub fn load_all(
         &self,
-        files: Vec<File>,
+        sources: Vec<Source>,
         options: &LoadOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<Loaded>, LoadError> {
-        self.load_inputs(files.into_iter().map(Input::File).collect(), options, progress)
+        self.load_inputs(sources.into_iter().map(Input::File).collect(), options, progress)
     }
 
     #[cfg(test)]
@@ -378,10 +406,14 @@ impl<'a> Loading<'a> {
                 Some(max) => Some(max.saturating_sub(self.store.used()?)),
                 None => None,
             },
+            rebuilt: match &input {
+                Input::File(source) => source.bases.keys().copied().collect(),
+                Input::Stream(_) => Vec::new(),
+            },
         };
         let staging = self.store.writable.staging();
         let unpacked = match (&self.options.unpacker, input) {
-            (Some(unpacker), Input::File(file)) => unpacker.unpack(file, &request, &staging, progress),
+            (Some(unpacker), Input::File(source)) => unpacker.unpack(source, &request, &staging, progress),
             (_, input) => unpack::unpack(input, &request, &self.store.content, &staging, progress),
         };
         let unpacked = unpacked.map_err(|error| match error {

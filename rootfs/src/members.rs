@@ -212,6 +212,11 @@ impl<R: Read> Members<R> {
         }
     }
 
+    /// Whether the present member lies in the stream as it is, without holes.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.segments.len() == 1 && matches!(self.segments[0], Segment::Data(_))
+    }
+
     /// Ends the walk and gives the stream back, for what follows the archive.
     pub(crate) fn into_inner(self) -> R {
         self.reader

@@ -2,15 +2,17 @@
 //! is meant, and its layers one by one, of which that machine may have some.
 //!
 //! Both sides find the layers in the documents ([`wanted`]); whoever receives needs to believe
-//! nothing else, for what it puts together is an archive again, and [`Store::load_files`] judges it.
+//! nothing else, for what it puts together is an archive again, and [`Store::load_all`] judges it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::Path;
+use std::time::Instant;
 
 use crate::archive::source::{Directory, Seekable, TarFile, cleaned};
 use crate::archive::{ArchiveError, Documents, Planned, Wanted, plan};
+use crate::changes::{self, Blocks, Changes};
 use crate::compression::{Format, peek};
 use crate::platform::Platform;
 use crate::reference::Digest;
@@ -72,6 +74,24 @@ impl Parcel {
     pub fn layer(&mut self, member: &str) -> Result<Option<Layer<'_>>, ArchiveError> {
         self.archive.open(member)
     }
+
+    /// What a board needs to make a layer of a base whose blocks it has listed, and of the first `from`
+    /// bytes, which it has. None if that takes more than `bytes`, or longer than until `end`.
+    pub fn changes(
+        &mut self,
+        member: &str,
+        blocks: &Blocks,
+        from: u64,
+        bytes: u64,
+        end: Instant,
+    ) -> Result<Option<Changes>, ArchiveError> {
+        let Some((stream, _)) = self.archive.open(member)? else { return Ok(None) };
+        let found = peek(stream).and_then(|layer| {
+            let bounds = changes::Bounds { bytes, end };
+            changes::compare(&mut layer.decompressed(), blocks, from, &bounds, temporary()?)
+        });
+        found.map_err(ArchiveError::Read)
+    }
 }
 
 /// An image for the platform that was asked for.
@@ -113,14 +133,18 @@ fn of(platform: &Platform) -> Wanted {
 }
 
 /// A file that is gone when it is closed.
-fn unnamed(stream: &mut dyn Read) -> io::Result<File> {
+fn temporary() -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    let mut file = File::options()
+    File::options()
         .read(true)
         .write(true)
         .mode(0o600)
         .custom_flags(libc::O_TMPFILE)
-        .open(std::env::temp_dir())?;
+        .open(std::env::temp_dir())
+}
+
+fn unnamed(stream: &mut dyn Read) -> io::Result<File> {
+    let mut file = temporary()?;
     io::copy(stream, &mut file)?;
     file.rewind()?;
     Ok(file)

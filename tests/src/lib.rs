@@ -34,6 +34,7 @@ mod pod;
 mod ring;
 mod seed;
 mod slot;
+pub mod ssh;
 pub mod steps;
 mod terminal;
 mod trace;

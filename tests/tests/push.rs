@@ -3,82 +3,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 
 use nodlet_tests::image::{ARCHITECTURE, Image};
+use nodlet_tests::ssh::{BOARD, Line, cutter, noise, path, text};
 use nodlet_tests::{Device, manifest, nodlet_program};
-
-const BOARD: &str = "root@board";
-
-/// What stands in for ssh: the command line for the board is its last argument.
-struct Line {
-    directory: PathBuf,
-}
-
-impl Line {
-    /// `upwards` is a command through which all passes that is sent to the board.
-    fn new(device: &Device, name: &str, upwards: &str) -> Line {
-        let directory = device.path(&format!("/line-{name}"));
-        fs::create_dir_all(&directory).expect("a scratch directory");
-        let _ = std::os::unix::fs::symlink(nodlet_program(), directory.join("nodlet"));
-        let script = format!(
-            "#!/bin/sh\nfor last; do :; done\nexport PATH={}:$PATH\n{upwards} | sh -c \"$last\"\n",
-            directory.display()
-        );
-        let ssh = directory.join("ssh");
-        fs::write(&ssh, script).expect("a script");
-        fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).expect("its own");
-        Line { directory }
-    }
-
-    fn run(&self, device: &Device, words: &[&str]) -> Output {
-        let mut command = device.command(words);
-        command.env("NODLET_SSH", self.directory.join("ssh")).stdin(Stdio::null());
-        command.output().expect("nodlet can be started")
-    }
-
-    /// Standard output of what succeeded.
-    #[track_caller]
-    fn ok(&self, device: &Device, words: &[&str]) -> String {
-        let output = self.run(device, words);
-        assert!(output.status.success(), "{words:?}: {output:#?}");
-        text(&output.stdout)
-    }
-
-    /// Standard error of what did not.
-    #[track_caller]
-    fn refused(&self, device: &Device, words: &[&str]) -> String {
-        let output = self.run(device, words);
-        assert_eq!(output.status.code(), Some(1), "{words:?}: {output:#?}");
-        text(&output.stderr)
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Bytes that no compression makes fewer.
-fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..length).map(|_| next()).collect()
-}
-
-fn path(path: &Path) -> &str {
-    path.to_str().expect("a path of the tests")
-}
-
-/// What lets so many bytes pass, each as it comes.
-fn cutter(bytes: u64) -> String {
-    format!("dd iflag=count_bytes bs=4096 count={bytes} status=none")
-}
 
 /// What a push may change: images, and pods that were applied.
 fn state(device: &Device) -> (String, Vec<String>) {

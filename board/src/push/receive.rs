@@ -6,10 +6,13 @@
 //!                                       <-  Offer: documents of archives, manifests
 //!   the agent judges the manifests
 //! Send       the layers that it lacks   ->
+//!                                       <-  Blocks: of which of them to list the base
+//! lists of blocks                       ->
 //!                                       <-  sizes
 //!   is there room?
 //! Go                                    ->
-//!                                       <-  pieces of layers, each into a file of the spool
+//!                                       <-  pieces of layers, or of what makes one of its base,
+//!                                           each into a file of the spool
 //!                                       <-  Commit
 //!   one load of all archives, one rename; then the manifests (push/receive/redo.rs)
 //! Done       what was done              ->
@@ -23,15 +26,14 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{Flock, FlockArg};
+use nodlet_rootfs::changes;
 use nodlet_rootfs::parcel::{self, DocumentTexts, Part, WantedImage};
-use nodlet_rootfs::{Digest, LoadOptions, Platform, Store};
+use nodlet_rootfs::{Digest, LoadError, LoadOptions, Platform, Store};
 use nodlet_runtime::api::push::FINISH;
 use nodlet_runtime::manifest::Validation;
 use nodlet_runtime::paths::Paths;
@@ -43,20 +45,19 @@ use crate::client::Client;
 use crate::files::Object;
 use crate::{apply, image};
 
+mod base;
 mod redo;
+mod spool;
 
+use base::Base;
 use redo::{Ended, Places, Redo};
+use spool::Spool;
 
 /// A sender that says nothing for so long is gone, and with it what it holds up.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// An agent that is restarted is back long before.
 const AGENT_BACK: Duration = Duration::from_secs(30);
-
-/// The part of the free space that no push may take.
-const RESERVED: u64 = 16;
-
-const PART: &str = ".part";
 
 /// The process that the agent executes: its standard input is the connection.
 ///
@@ -95,6 +96,8 @@ struct Offer {
     manifests: Vec<Manifest>,
     validation: Validation,
     dry_run: bool,
+    /// Whether the sender can send changed blocks.
+    blocks: bool,
 }
 
 struct Archive {
@@ -113,6 +116,19 @@ struct Missing {
     part: Part,
     /// Bytes of it that are here.
     from: u64,
+    /// What it may be made of, and how much of it the pieces make that are here.
+    base: Option<Base>,
+    made: u64,
+    coming: Coming,
+}
+
+/// How a layer comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Coming {
+    /// As it lies in the sender's archive: its bytes in all.
+    Whole(u64),
+    /// As pieces that make it of its base: bytes that follow, behind those that make so much.
+    Changes { bytes: u64, made: u64 },
 }
 
 /// Why a push ends.
@@ -121,6 +137,8 @@ enum End {
     Wire(io::Error),
     /// It is told.
     Refused(String),
+    /// A layer is not what base and changed blocks make. It must come whole.
+    NotRebuilt(String),
     /// Another push is under way.
     Busy,
 }
@@ -156,6 +174,7 @@ impl Receiver {
         match ended {
             Ok(()) => Ok(()),
             Err(End::Refused(why)) => self.tell(&json!({"error": why})),
+            Err(End::NotRebuilt(why)) => self.tell(&json!({"error": why, "again": true, "whole": true})),
             Err(End::Busy) => self.tell(&json!({
                 "error": "another push to this board is under way: push again when it is done", "again": true,
             })),
@@ -184,28 +203,26 @@ impl Receiver {
         let client = Client::local(&self.root);
         let foreseen = offer.judge(&client)?;
         let store = Store::open(&self.root).map_err(|error| Failure::chain(&error))?;
-        let missing = spool.missing(&offer, &store)?;
+        let mut missing = spool.missing(&offer, &store)?;
         if offer.dry_run {
             self.wire.say(&json!({"done": offer.summary(&missing, foreseen, &BTreeSet::new())}))?;
             return Ok(());
         }
-        let list: Vec<Value> = missing
-            .iter()
-            .map(|missing| json!({"archive": missing.archive, "member": missing.part.member, "from": missing.from}))
-            .collect();
+        let list: Vec<Value> = missing.iter().map(Missing::described).collect();
         self.wire.say(&json!({"send": list}))?;
-        let sizes = self.wire.message()?;
-        let sizes: Vec<u64> =
-            sizes["sizes"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
-        if sizes.len() != missing.len() {
-            return Err(invalid("sizes of other layers came than were asked for").into());
+        let mut sizes = self.wire.message()?;
+        if let Some(wanted) = sizes["blocks"].as_array() {
+            self.lists(&missing, wanted)?;
+            sizes = self.wire.message()?;
         }
-        spool.room_for(
-            missing.iter().zip(&sizes).map(|(missing, size)| size.saturating_sub(missing.from)).sum(),
-        )?;
+        settle(&mut missing, &sizes)?;
+        spool.room_for(missing.iter().map(Missing::left).fold(0, u64::saturating_add))?;
         self.wire.say(&json!({"go": true}))?;
-        for (missing, size) in missing.iter().zip(&sizes) {
-            self.layer(&spool, missing, *size)?;
+        for missing in &missing {
+            match missing.coming {
+                Coming::Whole(size) => self.layer(&spool, missing, size)?,
+                Coming::Changes { bytes, made } => self.changes(&spool, missing, bytes, made)?,
+            }
         }
         if self.wire.message()?["commit"] != true {
             return Err(invalid("the push was not to be carried out").into());
@@ -219,6 +236,7 @@ impl Receiver {
     fn layer(&mut self, spool: &Spool, missing: &Missing, size: u64) -> Result<(), End> {
         let path = spool.part(&missing.part);
         let failed = refused("keep a layer");
+        spool.forget_changes(missing).map_err(&failed)?;
         let mut file = File::options().create(true).append(true).open(&path).map_err(&failed)?;
         let mut have = missing.from;
         if have > size {
@@ -233,6 +251,52 @@ impl Receiver {
                     have += bytes.len() as u64;
                 }
                 Frame::Piece(_) => return Err(invalid("a piece goes beyond its layer").into()),
+                Frame::Message(_) => return Err(invalid("a message came where a layer was due").into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists the blocks of the bases that the sender wants to compare with.
+    fn lists(&mut self, missing: &[Missing], wanted: &[Value]) -> Result<(), End> {
+        let mut first = 0;
+        for number in wanted {
+            let number =
+                number.as_u64().and_then(|number| usize::try_from(number).ok()).unwrap_or(usize::MAX);
+            let base = missing.get(number).and_then(|missing| missing.base.as_ref());
+            let Some(base) = base.filter(|_| number >= first) else {
+                return Err(invalid("blocks of another layer were asked for").into());
+            };
+            first = number + 1;
+            let mut sent = Ok(());
+            let listed = changes::list(&base.file, &mut |piece| {
+                sent = self.wire.piece(piece);
+                if sent.is_ok() { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+            });
+            sent?;
+            if let Err(error) = listed {
+                // What is not listed comes whole.
+                eprintln!("push: failed to read layer {}: {error}", base.layer);
+            }
+            self.wire.piece(&[])?;
+        }
+        Ok(())
+    }
+
+    /// Receives pieces that make the rest of a layer of its base.
+    fn changes(&mut self, spool: &Spool, missing: &Missing, bytes: u64, made: u64) -> Result<(), End> {
+        let mut file = spool.changes(missing, made)?;
+        let mut left = bytes;
+        while left > 0 {
+            match self.wire.hear()? {
+                Frame::Piece(piece) if piece.len() as u64 <= left && changes::made_by(&piece).is_some() => {
+                    left -= piece.len() as u64;
+                    // In one write, so that little can be cut off.
+                    let mut record = (piece.len() as u32).to_be_bytes().to_vec();
+                    record.extend_from_slice(&piece);
+                    file.write_all(&record).map_err(refused("keep the changed blocks of a layer"))?;
+                }
+                Frame::Piece(_) => return Err(invalid("a piece makes nothing of its layer").into()),
                 Frame::Message(_) => return Err(invalid("a message came where a layer was due").into()),
             }
         }
@@ -263,13 +327,19 @@ impl Receiver {
         };
         let mut new = BTreeSet::new();
         if !offer.archives.is_empty() {
-            let directories = spool.lay_out(offer, missing).map_err(forget)?;
+            let sources = spool.lay_out(offer, missing).map_err(forget)?;
             let mut options = LoadOptions::default();
             let cgroup =
                 image::confine(&self.root, store, &mut options).map_err(|failure| forget(failure.into()))?;
-            let loaded = store.load_files(directories, &options, &mut |_| {});
+            let loaded = store.load_all(sources, &options, &mut |_| {});
             drop(cgroup);
-            let loaded = loaded.map_err(|error| forget(Failure::chain(&error).into()))?;
+            let loaded = loaded.map_err(|error| {
+                let end = End::from(Failure::chain(&error));
+                forget(match (error, end) {
+                    (LoadError::NotRebuilt { .. }, End::Refused(why)) => End::NotRebuilt(why),
+                    (_, end) => end,
+                })
+            })?;
             new.extend(
                 (0..).zip(&loaded).filter(|(_, loaded)| loaded.new).map(|(number, _): (usize, _)| number),
             );
@@ -291,6 +361,44 @@ impl Receiver {
         summary["manifests"] = done.into_iter().map(|applied| applied.did).collect();
         Ok(summary)
     }
+}
+
+impl Missing {
+    /// What the sender needs to know of it.
+    fn described(&self) -> Value {
+        let mut described = json!({"archive": self.archive, "member": self.part.member, "from": self.from});
+        if let Some(base) = &self.base {
+            let layer = base.layer.to_string();
+            described["base"] = json!({"layer": layer, "bytes": base.bytes, "made": self.made});
+        }
+        described
+    }
+
+    /// Bytes of it that are to come.
+    fn left(&self) -> u64 {
+        match self.coming {
+            Coming::Whole(size) => size.saturating_sub(self.from),
+            Coming::Changes { bytes, .. } => bytes,
+        }
+    }
+}
+
+/// Notes how each of the layers comes, as the sender says.
+fn settle(missing: &mut [Missing], message: &Value) -> io::Result<()> {
+    let sizes = message["sizes"].as_array().map_or(&[][..], Vec::as_slice);
+    if sizes.len() != missing.len() {
+        return Err(invalid("sizes of other layers came than were asked for"));
+    }
+    for (missing, size) in missing.iter_mut().zip(sizes) {
+        missing.coming = match (size.as_u64(), size["changes"].as_u64(), size["made"].as_u64()) {
+            (Some(size), ..) => Coming::Whole(size),
+            (_, Some(bytes), Some(made)) if missing.base.is_some() && (made == 0 || made == missing.made) => {
+                Coming::Changes { bytes, made }
+            }
+            _ => return Err(invalid("a size that is none")),
+        };
+    }
+    Ok(())
 }
 
 /// Finishes the push of which a record lies in the spool: power or process were lost meanwhile.
@@ -380,7 +488,8 @@ impl Offer {
             Some("ignore") => Validation::Ignore,
             _ => Validation::Strict,
         };
-        Ok(Offer { archives, manifests, validation, dry_run: message["dryRun"] == true })
+        let (dry_run, blocks) = (message["dryRun"] == true, message["blocks"] == true);
+        Ok(Offer { archives, manifests, validation, dry_run, blocks })
     }
 
     /// The images by their IDs, each with its names.
@@ -427,123 +536,6 @@ impl Offer {
             }));
         }
         json!({"images": images, "manifests": manifests})
-    }
-}
-
-/// Where parts of layers lie until all are there. One push at a time has it.
-struct Spool {
-    directory: PathBuf,
-    _lock: Flock<File>,
-}
-
-impl Spool {
-    fn open(directory: &Path) -> Result<Spool, End> {
-        let failed = refused("make a place for what is pushed");
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(&failed)?;
-        let lock = Flock::lock(File::open(directory).map_err(&failed)?, FlockArg::LockExclusiveNonblock);
-        let lock = lock.map_err(|_| End::Busy)?;
-        Ok(Spool { directory: directory.to_owned(), _lock: lock })
-    }
-
-    fn part(&self, part: &Part) -> PathBuf {
-        self.directory.join(name_of(part))
-    }
-
-    fn tree(&self) -> PathBuf {
-        self.directory.join("archives")
-    }
-
-    /// The layers that the store lacks, each once. Forgets parts of all others.
-    fn missing(&self, offer: &Offer, store: &Store) -> Result<Vec<Missing>, End> {
-        let mut missing: Vec<Missing> = Vec::new();
-        let mut seen: BTreeSet<Digest> = BTreeSet::new();
-        for (archive, images) in offer.archives.iter().map(|archive| &archive.images).enumerate() {
-            for part in images.iter().flat_map(|image| &image.layers) {
-                if store.layer_path(&part.diff_id).is_some() || !seen.insert(part.diff_id) {
-                    continue;
-                }
-                let from = fs::metadata(self.part(part)).map_or(0, |metadata| metadata.len());
-                missing.push(Missing { archive, part: part.clone(), from });
-            }
-        }
-        if !offer.dry_run {
-            let keep: BTreeSet<String> = missing.iter().map(|missing| name_of(&missing.part)).collect();
-            self.clear()?;
-            self.forget(|name| !keep.contains(name))?;
-        }
-        Ok(missing)
-    }
-
-    fn forget(&self, which: impl Fn(&str) -> bool) -> Result<(), End> {
-        let failed = refused("forget an earlier push");
-        for entry in fs::read_dir(&self.directory).map_err(&failed)? {
-            let entry = entry.map_err(&failed)?;
-            if entry.file_name().to_str().is_none_or(&which) {
-                fs::remove_file(entry.path()).map_err(&failed)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether so many bytes may come.
-    fn room_for(&self, bytes: u64) -> Result<(), End> {
-        let stat = nix::sys::statvfs::statvfs(&self.directory)
-            .map_err(|errno| refused("measure the free space")(errno.into()))?;
-        let free = stat.blocks_available().saturating_mul(stat.fragment_size() as u64);
-        let free = free - free / RESERVED;
-        match bytes > free {
-            true => Err(End::Refused(format!(
-                "the board's disk has no room: the layers have {}, and {} are free; remove images with nodlet image rm",
-                image::size(bytes),
-                image::size(free)
-            ))),
-            false => Ok(()),
-        }
-    }
-
-    /// Puts the archives together from documents and layers, each a directory.
-    fn lay_out(&self, offer: &Offer, missing: &[Missing]) -> Result<Vec<File>, End> {
-        let failed = refused("put an archive together");
-        let mut directories = Vec::new();
-        for (number, archive) in offer.archives.iter().enumerate() {
-            let directory = self.tree().join(number.to_string());
-            let place = |member: &str| -> Result<PathBuf, End> {
-                let path = directory.join(
-                    parcel::member_path(member).ok_or_else(|| invalid("a layer's name leads elsewhere"))?,
-                );
-                if let Some(parent) = path.parent() {
-                    fs::create_dir_all(parent).map_err(&failed)?;
-                }
-                Ok(path)
-            };
-            fs::create_dir_all(&directory).map_err(&failed)?;
-            for (name, bytes) in &archive.documents {
-                fs::write(place(name)?, bytes).map_err(&failed)?;
-            }
-            for missing in missing.iter().filter(|missing| missing.archive == number) {
-                fs::rename(self.part(&missing.part), place(&missing.part.member)?).map_err(&failed)?;
-            }
-            directories.push(File::open(&directory).map_err(&failed)?);
-        }
-        Ok(directories)
-    }
-
-    /// Removes archives that were put together.
-    fn clear(&self) -> Result<(), End> {
-        match fs::remove_dir_all(self.tree()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(refused("forget an earlier push")(error))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// A layer's file, under what is sent if the archive says, and else under what is in it.
-fn name_of(part: &Part) -> String {
-    match &part.blob {
-        Some(blob) => format!("{}{PART}", blob.hex()),
-        None => format!("{}-unpacked{PART}", part.diff_id.hex()),
     }
 }
 

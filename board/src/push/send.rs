@@ -3,16 +3,18 @@
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nodlet_rootfs::Platform;
+use nodlet_rootfs::changes::Blocks;
 use nodlet_rootfs::parcel::{DocumentTexts, Layer};
 use nodlet_runtime::api::push::PROTOCOL;
 use nodlet_runtime::manifest::Validation;
 use serde_json::{Value, json};
 
-use super::frames::{MESSAGE_MAX, PIECE_MAX, VERSION, Wire};
+use super::blocks::{COMPARING, Wanted};
+use super::frames::{Frame, MESSAGE_MAX, PIECE_MAX, VERSION, Wire, invalid};
 use super::options::Push;
 use super::printable;
 use super::sources::Archive;
@@ -32,15 +34,22 @@ impl Push {
         archives: &mut [Archive],
     ) -> Result<Value, Failure> {
         let mut retries = Retries { left: 0, most: self.retries, reached: None };
+        // Whether the board could not make a layer of its changed blocks.
+        let mut whole = false;
         loop {
             let mut connection = None;
             let ended = Sender::connect(client)
-                .and_then(|sender| connection.insert(sender).send(self, manifests, archives));
+                .and_then(|sender| connection.insert(sender).send(self, manifests, archives, whole));
+            if connection.as_ref().is_some_and(|sender| sender.must_be_whole) && !whole {
+                whole = true;
+                archives.iter_mut().for_each(|archive| archive.spared = 0);
+                continue;
+            }
             let failure = match ended {
                 Err(failure) if failure.is_disconnected() => failure,
                 ended => return ended,
             };
-            let reached = connection.filter(|sender| sender.sent > 0).map(|sender| sender.had);
+            let reached = connection.filter(|sender| sender.began).map(|sender| sender.had);
             let text = failure.to_string();
             let Some(pause) = retries.pause(reached) else {
                 let why = text.strip_prefix("error: ").unwrap_or(&text);
@@ -85,9 +94,12 @@ struct Sender<'a> {
     wire: Wire<io::Chain<io::Cursor<Vec<u8>>, UnixStream>, UnixStream>,
     platform: Platform,
     terminal: bool,
-    /// Bytes of layers that the board had already, and those that were sent.
+    /// Bytes of layers that the board had already.
     had: u64,
-    sent: u64,
+    /// Whether layers went over, or lists of blocks.
+    began: bool,
+    /// Whether the board rejects changed blocks.
+    must_be_whole: bool,
 }
 
 impl<'a> Sender<'a> {
@@ -111,7 +123,8 @@ impl<'a> Sender<'a> {
         let wire = Wire { to: stream.try_clone()?, from: io::Cursor::new(ahead).chain(stream) };
         let platform = Platform::of_this_machine();
         let terminal = io::stderr().is_terminal();
-        let mut sender = Sender { client, wire, platform, terminal, had: 0, sent: 0 };
+        let mut sender =
+            Sender { client, wire, platform, terminal, had: 0, began: false, must_be_whole: false };
         let hello = sender.message()?;
         let versions = hello["versions"].as_array().map_or(&[][..], Vec::as_slice);
         if !versions.iter().any(|version| *version == VERSION) {
@@ -127,9 +140,15 @@ impl<'a> Sender<'a> {
     /// What the board says next, unless it refuses to go on.
     fn message(&mut self) -> Result<Value, Failure> {
         let message = self.wire.message().map_err(|error| self.lost(&error))?;
+        self.judged(message)
+    }
+
+    /// A message, unless it is the board's refusal to go on.
+    fn judged(&mut self, message: Value) -> Result<Value, Failure> {
         match message["error"].as_str() {
             Some(why) => {
                 self.clear();
+                self.must_be_whole = message["whole"] == true;
                 // The line was dropped on one way only, or another push goes on: this one, as long as the
                 // board has not noticed that its line was dropped.
                 Err(match message["again"] == true {
@@ -167,7 +186,13 @@ impl<'a> Sender<'a> {
         })
     }
 
-    fn send(&mut self, push: &Push, manifests: &[Value], archives: &mut [Archive]) -> Result<Value, Failure> {
+    fn send(
+        &mut self,
+        push: &Push,
+        manifests: &[Value],
+        archives: &mut [Archive],
+        whole: bool,
+    ) -> Result<Value, Failure> {
         let mut offered = Vec::new();
         for archive in archives.iter_mut() {
             let documents = archive.parcel.documents(&self.platform);
@@ -182,6 +207,7 @@ impl<'a> Sender<'a> {
         };
         self.say(&json!({
             "archives": offered, "manifests": manifests, "validation": validation, "dryRun": push.dry_run,
+            "blocks": !whole,
         }))?;
         let answer = self.message()?;
         if push.dry_run {
@@ -197,21 +223,26 @@ impl<'a> Sender<'a> {
             };
             let archive = &mut archives[number];
             let size = layer_of(archive, member)?.1;
-            // What is there may be of another layer that was longer.
-            let from = layer["from"].as_u64().filter(|from| *from <= size).unwrap_or(0);
-            wanted.push((number, member.to_owned(), from, size));
+            let mut layer = Wanted::new(layer, number, member, size);
+            layer.recall(archive);
+            wanted.push(layer);
         }
-        let sizes: Vec<u64> = wanted.iter().map(|(.., size)| *size).collect();
+        self.compare(archives, &mut wanted)?;
+        let sizes: Vec<Value> = wanted.iter().map(Wanted::told).collect();
         self.say(&json!({"sizes": sizes}))?;
         self.message()?;
-        self.had = wanted.iter().map(|(_, _, from, _)| from).sum();
-        let mut progress =
-            Progress { sent: 0, total: wanted.iter().map(|(.., from, size)| size - from).sum(), told: None };
-        for (number, member, from, size) in wanted {
+        self.had = wanted.iter().map(|layer| layer.bytes().1).sum();
+        let total = wanted.iter().map(|layer| layer.bytes().0).sum();
+        let mut progress = Progress { sent: 0, total, told: None };
+        for layer in &wanted {
             let before = progress.sent;
-            let ended = self.layer(&mut archives[number], &member, from, size, &mut progress);
-            archives[number].sent += progress.sent - before;
-            self.sent = progress.sent;
+            let archive = &mut archives[layer.archive];
+            let ended = match layer.changes {
+                Some((place, _)) => self.changes(archive, layer, place, &mut progress),
+                None => self.layer(archive, layer, &mut progress),
+            };
+            archive.sent += progress.sent - before;
+            self.began |= progress.sent > 0;
             ended?;
         }
         self.say(&json!({"commit": true}))?;
@@ -221,39 +252,96 @@ impl<'a> Sender<'a> {
         Ok(done["done"].clone())
     }
 
+    /// Compares layers with what the board has instead, where that may save much.
+    fn compare(&mut self, archives: &mut [Archive], wanted: &mut [Wanted]) -> Result<(), Failure> {
+        let listed: Vec<usize> = (0..wanted.len()).filter(|number| wanted[*number].needs_list()).collect();
+        if listed.is_empty() {
+            return Ok(());
+        }
+        self.say(&json!({"blocks": listed}))?;
+        self.show("the board lists what it has");
+        let end = Instant::now() + COMPARING;
+        for number in listed {
+            let layer = &mut wanted[number];
+            let (mut blocks, mut bytes) = (Blocks::default(), 0);
+            loop {
+                let piece = match self.wire.hear().map_err(|error| self.lost(&error))? {
+                    Frame::Piece(piece) => piece,
+                    Frame::Message(message) => {
+                        self.judged(message)?;
+                        return Err(Failure::new("the board's answer makes no sense: no list of blocks"));
+                    }
+                };
+                if piece.is_empty() {
+                    break;
+                }
+                bytes += piece.len() as u64;
+                let added = match bytes > layer.list_max() {
+                    true => Err(invalid("a list of more blocks than the board has")),
+                    false => blocks.add(&piece),
+                };
+                added.map_err(|error| self.lost(&error))?;
+            }
+            self.began = true;
+            layer.compare(&mut archives[layer.archive], &blocks, end);
+        }
+        Ok(())
+    }
+
     /// Sends a layer, from where the board has it.
     fn layer(
         &mut self,
         archive: &mut Archive,
-        member: &str,
-        from: u64,
-        size: u64,
+        layer: &Wanted,
         progress: &mut Progress,
     ) -> Result<(), Failure> {
         let file = archive.path.display().to_string();
         let failed = |error: io::Error| Failure::new(format!("failed to read {file}: {error}"));
-        let (mut stream, _) = layer_of(archive, member)?;
-        io::copy(&mut (&mut stream).take(from), &mut io::sink()).map_err(failed)?;
+        let (mut stream, _) = layer_of(archive, &layer.member)?;
+        io::copy(&mut (&mut stream).take(layer.from), &mut io::sink()).map_err(failed)?;
         let mut piece = vec![0; PIECE_MAX];
-        let mut left = size - from;
+        let mut left = layer.size - layer.from;
         while left > 0 {
             let most = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_MAX);
             let read = stream.read(&mut piece[..most]).map_err(failed)?;
             if read == 0 {
                 return Err(Failure::new(format!("{file} became shorter while it was read")));
             }
-            if self.is_told_something() {
-                self.message()?;
-            }
-            if let Err(error) = self.wire.piece(&piece[..read]) {
-                return Err(self.unsent(&error));
-            }
+            self.piece(&piece[..read], progress)?;
             left -= read as u64;
-            progress.sent += read as u64;
-            if progress.percent() != progress.told {
-                progress.told = progress.percent();
-                self.show(&format!("{}% of {}", progress.told.unwrap_or(100), image::size(progress.total)));
-            }
+        }
+        Ok(())
+    }
+
+    /// Sends the changed blocks of a layer, from a place in its pieces.
+    fn changes(
+        &mut self,
+        archive: &Archive,
+        layer: &Wanted,
+        place: u64,
+        progress: &mut Progress,
+    ) -> Result<(), Failure> {
+        let pieces = archive.compared.get(&layer.member).map(|compared| compared.changes.pieces(place));
+        for piece in pieces.into_iter().flatten() {
+            let piece = piece.map_err(|error| {
+                Failure::new(format!("failed to read the changes of {}: {error}", layer.member))
+            })?;
+            self.piece(&piece, progress)?;
+        }
+        Ok(())
+    }
+
+    fn piece(&mut self, piece: &[u8], progress: &mut Progress) -> Result<(), Failure> {
+        if self.is_told_something() {
+            self.message()?;
+        }
+        if let Err(error) = self.wire.piece(piece) {
+            return Err(self.unsent(&error));
+        }
+        progress.sent += piece.len() as u64;
+        if progress.percent() != progress.told {
+            progress.told = progress.percent();
+            self.show(&format!("{}% of {}", progress.told.unwrap_or(100), image::size(progress.total)));
         }
         Ok(())
     }

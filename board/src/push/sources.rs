@@ -1,10 +1,12 @@
 //! The files of a push: which there are, and what each is.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use nodlet_rootfs::parcel::Parcel;
 
+use super::blocks::Compared;
 use super::options::Push;
 use crate::Failure;
 use crate::files::{self, Object};
@@ -13,8 +15,11 @@ use crate::files::{self, Object};
 pub(super) struct Archive {
     pub(super) path: PathBuf,
     pub(super) parcel: Parcel,
-    /// Bytes of it that were sent.
+    /// Bytes of it that were sent, and those that were not because the board has them.
     pub(super) sent: u64,
+    pub(super) spared: u64,
+    /// Layers that were compared with what the board has, by their names in the archive.
+    pub(super) compared: BTreeMap<String, Compared>,
 }
 
 impl Push {
@@ -32,7 +37,9 @@ impl Push {
                     continue;
                 }
                 match Parcel::open(&path) {
-                    Ok(parcel) => archives.push(Archive { path, parcel, sent: 0 }),
+                    Ok(parcel) => {
+                        archives.push(Archive { path, parcel, sent: 0, spared: 0, compared: BTreeMap::new() })
+                    }
                     Err(error) => failures.push(Failure::chain(&error).of(&path.display().to_string())),
                 }
             }

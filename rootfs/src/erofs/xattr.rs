@@ -39,6 +39,14 @@ impl Namespace {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Xattrs(Box<[u8]>);
 
+/// Bytes after an inode whose `i_xattr_icount` is this.
+pub(super) fn size_of_count(count: u16) -> usize {
+    match usize::from(count) {
+        0 => 0,
+        count => HEADER + (count - 1) * 4,
+    }
+}
+
 impl Xattrs {
     /// Adds one attribute.
     pub(crate) fn push(&mut self, namespace: Namespace, name: &[u8], value: &[u8]) -> Result<(), String> {

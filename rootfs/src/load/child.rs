@@ -31,9 +31,10 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 use serde::{Deserialize, Serialize};
 
 use super::unpack::{Input, Request, Unpacked, unpack};
-use super::{LoadError, Progress};
+use super::{BASES_MAX, LoadError, Progress, Source};
 use crate::confine::{self, Limits};
 use crate::content::{Content, ContentError};
+use crate::reference::Digest;
 use crate::store::{StoreError, lock};
 
 /// Longest frame: the documents of an archive, which are bounded, and as much again.
@@ -77,7 +78,7 @@ impl Refusal {
         Refusal { text: text.to_owned(), cause: Some(Box::new(cause)) }
     }
 
-    fn of(error: &(dyn std::error::Error + 'static)) -> Refusal {
+    pub(super) fn of(error: &(dyn std::error::Error + 'static)) -> Refusal {
         let cause = error.source().map(|cause| Box::new(Refusal::of(cause)));
         Refusal { text: error.to_string(), cause }
     }
@@ -110,6 +111,7 @@ enum Said {
     Progress(Progress),
     Unpacked(Unpacked),
     Refused(Refusal),
+    NotRebuilt(Digest, Refusal),
     NotEnoughSpace {
         needed: u64,
         free: u64,
@@ -126,7 +128,7 @@ impl Unpacker {
     /// Has `archive` unpacked into `staging`.
     pub(super) fn unpack(
         &self,
-        archive: File,
+        source: Source,
         request: &Request,
         staging: &Path,
         progress: &mut dyn FnMut(Progress),
@@ -149,9 +151,9 @@ impl Unpacker {
         }
         let limits = Limits { memory: self.memory };
         // What cannot be said to it, its end explains.
-        let said = encode(&TaskOf { request, limits: &limits })
-            .and_then(|bytes| send_with(&ours, &bytes, archive.as_fd().as_raw_fd()));
-        drop(archive);
+        let said =
+            encode(&TaskOf { request, limits: &limits }).and_then(|bytes| send_with(&ours, &bytes, &source));
+        drop(source);
         let mut ours = File::from(OwnedFd::from(ours));
         let mut last = said.err();
         while last.is_none() {
@@ -165,6 +167,9 @@ impl Unpacker {
                 }),
                 Ok(Said::Unpacked(unpacked)) => return Ok(unpacked),
                 Ok(Said::Refused(refusal)) => return Err(LoadError::Refused(refusal.printable())),
+                Ok(Said::NotRebuilt(layer, cause)) => {
+                    return Err(LoadError::NotRebuilt { layer, cause: cause.printable() });
+                }
                 Ok(Said::NotEnoughSpace { needed, free }) => {
                     return Err(LoadError::NotEnoughSpace { path: staging.to_owned(), needed, free });
                 }
@@ -235,12 +240,14 @@ pub fn unpack_as_told() -> ExitCode {
 pub(super) fn told(content: Content) -> io::Result<()> {
     confine::close_inherited()?;
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
-    let (archive, length) = receive_with(&socket)?;
+    let (mut descriptors, length) = receive_with(&socket)?;
     let mut socket = File::from(socket);
     let task: Task = receive_rest(&mut socket, length)?;
     // Held to the end: another load waits for it before it sweeps.
     let _lock = lock(Path::new(".")).map_err(io::Error::other)?;
     let mut tell = |said: &Said| encode(said).and_then(|bytes| socket.write_all(&bytes));
+    let archive = descriptors.next().ok_or(io::ErrorKind::UnexpectedEof)?;
+    let bases = task.request.rebuilt.iter().copied().zip(descriptors.map(File::from)).collect();
     let (archive, weaker) = match confine::confine(File::from(archive), &task.limits) {
         Ok(confined) => confined,
         Err(error) => {
@@ -250,7 +257,8 @@ pub(super) fn told(content: Content) -> io::Result<()> {
     for weakness in weaker {
         tell(&Said::Progress(Progress::Warning(weakness.to_owned())))?;
     }
-    let unpacked = unpack(Input::File(archive), &task.request, &content, Path::new("."), &mut |step| {
+    let source = Source { archive, bases };
+    let unpacked = unpack(Input::File(source), &task.request, &content, Path::new("."), &mut |step| {
         // A parent that died before it could take this process along: there is nobody to unpack for.
         if tell(&Said::Progress(step)).is_err() {
             std::process::exit(1);
@@ -258,6 +266,7 @@ pub(super) fn told(content: Content) -> io::Result<()> {
     });
     tell(&match unpacked {
         Ok(unpacked) => Said::Unpacked(unpacked),
+        Err(LoadError::NotRebuilt { layer, cause }) => Said::NotRebuilt(layer, cause),
         Err(LoadError::NotEnoughSpace { needed, free, .. }) => Said::NotEnoughSpace { needed, free },
         Err(LoadError::StoreFull { needed, free, .. }) => Said::StoreFull { needed, free },
         Err(LoadError::Store(StoreError::Content(error))) => {
@@ -299,31 +308,33 @@ fn receive_rest<T: serde::de::DeserializeOwned>(stream: &mut File, length: u32) 
     }
 }
 
-/// The first frame carries the archive's descriptor with its length.
-fn send_with(socket: &UnixStream, bytes: &[u8], archive: RawFd) -> io::Result<()> {
+/// The first frame carries the descriptors of the archive and of its bases with its length.
+fn send_with(socket: &UnixStream, bytes: &[u8], source: &Source) -> io::Result<()> {
     let (length, rest) = bytes.split_at(size_of::<u32>());
-    let archive = [archive];
-    let rights = [ControlMessage::ScmRights(&archive)];
+    let files = std::iter::once(&source.archive).chain(source.bases.values());
+    let descriptors: Vec<RawFd> = files.map(|file| file.as_raw_fd()).collect();
+    let rights = [ControlMessage::ScmRights(&descriptors)];
     sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(length)], &rights, MsgFlags::MSG_NOSIGNAL, None)?;
     let mut socket = socket;
     socket.write_all(rest)
 }
 
-fn receive_with(socket: &OwnedFd) -> io::Result<(OwnedFd, u32)> {
+fn receive_with(socket: &OwnedFd) -> io::Result<(std::vec::IntoIter<OwnedFd>, u32)> {
     let mut length = [0; size_of::<u32>()];
-    let mut space = nix::cmsg_space!(RawFd);
+    let mut space = nix::cmsg_space!([RawFd; BASES_MAX + 1]);
     let mut buffers = [IoSliceMut::new(&mut length)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_WAITALL;
     let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), flags)?;
-    let mut archive = None;
+    let mut received = Vec::new();
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(descriptors) = control {
             // SAFETY: the kernel has just made these descriptors for us, and nobody else knows them.
-            archive = descriptors.first().map(|descriptor| unsafe { OwnedFd::from_raw_fd(*descriptor) });
+            let owned = |descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) };
+            received.extend(descriptors.into_iter().map(owned));
         }
     }
-    match archive {
-        Some(archive) if message.bytes == size_of::<u32>() => Ok((archive, u32::from_le_bytes(length))),
-        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    match message.bytes == size_of::<u32>() {
+        true => Ok((received.into_iter(), u32::from_le_bytes(length))),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }

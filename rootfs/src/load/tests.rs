@@ -13,6 +13,7 @@ mod faults;
 mod fuzz;
 mod hostile;
 mod memory;
+mod rebuilt;
 
 fn amd64() -> LoadOptions {
     LoadOptions { platform: Some(Platform::parse("linux/amd64").unwrap()), ..LoadOptions::default() }

@@ -9,14 +9,15 @@ use std::cmp::Ordering;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, BufReader, Read, Seek};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LoadError, Progress};
+use super::{LoadError, Progress, Refusal, Source};
 use crate::archive::source::{Directory, Passed, Seekable, TarFile, bounded, cleaned, label};
 use crate::archive::{ArchiveError, DOCUMENT_MAX, Planned, PlannedLayer, Wanted, plan};
+use crate::changes::Rebuilt;
 use crate::compression::{Digesting, Format, peek};
 use crate::content::Content;
 use crate::layer::{LayerBounds, LayerError, convert};
@@ -44,6 +45,8 @@ pub(super) struct Request {
     pub(super) first: usize,
     /// Bytes that may be written, if the store has a limit.
     pub(super) room: Option<u64>,
+    /// Layers whose bases come with the archive, in their order.
+    pub(super) rebuilt: Vec<Digest>,
 }
 
 /// What came of it.
@@ -59,8 +62,8 @@ pub(super) struct Unpacked {
 
 /// What an archive is read from.
 pub(super) enum Input<'a> {
-    /// A file, a pipe, or a directory that is an OCI image layout.
-    File(File),
+    /// What is open.
+    File(Source),
     /// What passes once.
     #[cfg_attr(not(test), allow(dead_code, reason = "tests have their archives in memory"))]
     Stream(&'a mut dyn Read),
@@ -86,9 +89,13 @@ pub(super) fn unpack(
         files: request.first,
         bytes_written: 0,
         staged_bytes: 0,
+        bases: BTreeMap::new(),
     };
     let images = match input {
-        Input::File(file) => unpacking.file(file)?,
+        Input::File(source) => {
+            unpacking.bases = source.bases;
+            unpacking.file(source.archive)?
+        }
         Input::Stream(stream) => unpacking.stream(stream)?,
     };
     let Unpacking { proven, staged, bytes_written, .. } = unpacking;
@@ -118,6 +125,8 @@ struct Unpacking<'a> {
     bytes_written: u64,
     /// Of the layers in `staged`.
     staged_bytes: u64,
+    /// Bases of layers of which only the changed blocks are there.
+    bases: BTreeMap<Digest, File>,
 }
 
 /// Bytes that may be written.
@@ -168,7 +177,12 @@ impl Unpacking<'_> {
             }
         }
         let mut needed = 0u64;
-        for layer in missing.values() {
+        for layer in missing.values_mut() {
+            if self.bases.contains_key(&layer.diff_id) {
+                // What the manifest says of its blob is of no use.
+                layer.member = format!("{CHANGES}/{}", layer.diff_id.hex());
+                (layer.blob, layer.size) = (None, None);
+            }
             let (_, size) = archive.open(&layer.member)?.ok_or_else(|| absent(layer))?;
             check_size(layer, size)?;
             needed = needed.saturating_add(size);
@@ -176,12 +190,36 @@ impl Unpacking<'_> {
         self.require_space(needed)?;
         for diff_id in order {
             let layer = &missing[&diff_id];
+            if let Some(base) = self.bases.remove(&diff_id) {
+                self.rebuild(archive, layer, base)?;
+                continue;
+            }
             let (mut stream, size) = archive.open(&layer.member)?.ok_or_else(|| absent(layer))?;
             let met = self.convert(&layer.member, &mut stream, size)?;
             verify(layer, met)?;
             self.proven.insert(met.blob, diff_id);
         }
         Ok(planned)
+    }
+
+    /// Makes a layer of its base and its changed blocks. An error that the blocks may have caused is
+    /// told apart, since the whole layer may be right.
+    fn rebuild(
+        &mut self,
+        archive: &mut dyn Seekable,
+        layer: &PlannedLayer,
+        base: File,
+    ) -> Result<(), LoadError> {
+        let (pieces, size) = archive.open(&layer.member)?.ok_or_else(|| absent(layer))?;
+        let made = Rebuilt::new(base, BufReader::new(pieces))
+            .map_err(|error| LoadError::from(ArchiveError::Read(error)))
+            .and_then(|mut rebuilt| self.convert(&layer.member, &mut rebuilt, size))
+            // Its digest is not that of a blob, and so it proves nothing.
+            .and_then(|met| verify(layer, met));
+        made.map_err(|error| match error {
+            error @ (LoadError::Store(_) | LoadError::NotEnoughSpace { .. }) => error,
+            error => LoadError::NotRebuilt { layer: layer.diff_id, cause: Refusal::of(&error) },
+        })
     }
 
     /// Reads all once, and finds out at the end what it was for.
@@ -349,6 +387,9 @@ pub(super) fn layer_number(name: &str) -> Option<usize> {
     let number = name.strip_suffix(LAYER_SUFFIX)?;
     number.bytes().all(|byte| byte.is_ascii_digit()).then(|| number.parse().ok()).flatten()
 }
+
+/// The directory in an archive with the changed blocks of layers.
+pub(crate) const CHANGES: &str = "changes";
 
 const LAYER_SUFFIX: &str = ".erofs";
 

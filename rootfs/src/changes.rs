@@ -1,0 +1,284 @@
+//! The changed blocks of a layer: what a board needs to put a layer together that is much like one
+//! that it has.
+//!
+//! 1. The board lists the blocks of the layer it has, the base: [`list`]. A base is an EROFS image;
+//!    the list has each of its blocks and the tail of each file, which EROFS keeps behind the inode.
+//! 2. The sender compares them with the new layer, uncompressed: [`Blocks`] and `compare`. The result
+//!    is a sequence of pieces, each a few literals and ranges of the base.
+//! 3. The board makes the layer of base and pieces: [`Rebuilt`], in the process that unpacks. The
+//!    digest of the whole layer decides whether it is right; nothing in a list or piece is believed.
+//!
+//! The board's side needs the same little memory for any layer. A base or a piece that somebody has
+//! made to do harm can lead to a layer that is rejected, and to nothing else: ranges are of the one
+//! file that is open, and lengths are bounded.
+//!
+//! A list is, for each block: 4 bytes of a weak hash, 8 of a strong one, a byte with the number of
+//! tails in the block, and for each tail 2 bytes of its offset, 2 of its length and 8 of its hash. A
+//! piece is 8 bytes with the length of what it makes, and a deflate stream: `0`, 2 bytes of a length
+//! and so many literals, or `1`, 8 bytes of an offset in the base and 4 of a length. Numbers have
+//! their most significant byte first.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+
+use flate2::read::DeflateDecoder;
+use sha2::{Digest as _, Sha256};
+
+use crate::compression::EXPANSION;
+use crate::erofs::{BLOCK, INODE, SLOT, inline_tail};
+
+mod compare;
+
+pub use compare::{Blocks, Changes};
+pub(crate) use compare::{Bounds, compare};
+
+/// The largest base: its list has 1.7 MB at least, and a slow board reads it in a minute.
+pub const BASE_MAX: u64 = 512 * 1024 * 1024;
+
+/// The largest piece, and the bytes before its stream.
+pub const PIECE_MAX: usize = 64 * 1024;
+const PIECE_HEAD: usize = 8;
+
+/// What the stream of a piece may have.
+const UNPACKED_MAX: usize = 60 * 1024;
+
+/// Tails in a list for each block of the base: in images of nodlet's fewer than four fit.
+const TAILS_PER_BLOCK: u64 = 4;
+
+/// A shorter tail costs as much in a list as it saves.
+const TAIL_MIN: usize = 64;
+
+/// A list is made of pieces of so many bytes.
+const LIST_PIECE: usize = 32 * 1024;
+
+const LITERAL: u8 = 0;
+const COPY: u8 = 1;
+
+/// The beginning of a strong hash: enough to find blocks. The layer's digest finds what is wrong.
+fn strong(bytes: &[u8]) -> [u8; 8] {
+    let digest: [u8; 32] = Sha256::digest(bytes).into();
+    digest[..8].try_into().expect("a digest has 32 bytes")
+}
+
+/// A hash that can be moved on by one byte: a polynomial over the bytes of a block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Weak(u32);
+
+impl Weak {
+    const BASE: u32 = 0x0810_4225;
+    /// The factor of the first byte in a block.
+    const FIRST: u32 = Weak::BASE.wrapping_pow(BLOCK as u32 - 1);
+
+    fn of(block: &[u8]) -> Weak {
+        let next = |sum: u32, byte: &u8| sum.wrapping_mul(Weak::BASE).wrapping_add(u32::from(*byte));
+        Weak(block.iter().fold(0, next))
+    }
+
+    fn moved(self, out: u8, into: u8) -> Weak {
+        let without = self.0.wrapping_sub(Weak::FIRST.wrapping_mul(u32::from(out)));
+        Weak(without.wrapping_mul(Weak::BASE).wrapping_add(u32::from(into)))
+    }
+}
+
+/// Lists the blocks of a base, in pieces of whole entries.
+pub fn list(base: &File, tell: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    let length = base.metadata()?.len();
+    let blocks = length / BLOCK as u64;
+    if length > BASE_MAX {
+        return Err(invalid("a base that is too large to be listed"));
+    }
+    let mut tails = blocks * TAILS_PER_BLOCK;
+    let mut block = [0; BLOCK];
+    let mut piece = Vec::with_capacity(LIST_PIECE + BLOCK);
+    for number in 0..blocks {
+        base.read_exact_at(&mut block, number * BLOCK as u64)?;
+        piece.extend_from_slice(&Weak::of(&block).0.to_be_bytes());
+        piece.extend_from_slice(&strong(&block));
+        let count = piece.len();
+        piece.push(0);
+        let mut slot = 0;
+        while slot + INODE <= BLOCK && tails > 0 {
+            match inline_tail(&block, slot) {
+                Some(tail) if tail.len() >= TAIL_MIN => {
+                    piece[count] += 1;
+                    tails -= 1;
+                    piece.extend_from_slice(&(tail.start as u16).to_be_bytes());
+                    piece.extend_from_slice(&(tail.len() as u16).to_be_bytes());
+                    slot = tail.end.next_multiple_of(SLOT as usize);
+                    piece.extend_from_slice(&strong(&block[tail]));
+                }
+                _ => slot += SLOT as usize,
+            }
+        }
+        if piece.len() >= LIST_PIECE {
+            tell(&piece)?;
+            piece.clear();
+        }
+    }
+    match piece.is_empty() {
+        true => Ok(()),
+        false => tell(&piece),
+    }
+}
+
+/// Bytes of the list of a base of this length, give or take its tails.
+pub fn list_bytes(base: u64) -> u64 {
+    base / BLOCK as u64 * 14
+}
+
+/// What a piece makes: the bytes of the layer that it stands for. None if it cannot be a piece.
+pub fn made_by(piece: &[u8]) -> Option<u64> {
+    let (head, stream) = piece.split_at_checked(PIECE_HEAD)?;
+    let made = u64::from_be_bytes(head.try_into().ok()?);
+    (made > 0 && !stream.is_empty() && piece.len() <= PIECE_MAX).then_some(made)
+}
+
+/// A layer, uncompressed, out of its base and of a file of pieces, each with its length in 4 bytes
+/// before it.
+pub(crate) struct Rebuilt<R> {
+    base: File,
+    base_length: u64,
+    pieces: R,
+    taken: u64,
+    given: u64,
+    /// The stream of the present piece, and how far it was followed.
+    piece: Vec<u8>,
+    at: usize,
+    /// Bytes that the present piece has yet to make.
+    left: u64,
+    range: Range,
+}
+
+/// What of an instruction is left.
+enum Range {
+    Literal(usize),
+    Copy { offset: u64, length: u32 },
+}
+
+impl<R: Read> Rebuilt<R> {
+    pub(crate) fn new(base: File, pieces: R) -> io::Result<Rebuilt<R>> {
+        let base_length = base.metadata()?.len();
+        Ok(Rebuilt {
+            base,
+            base_length,
+            pieces,
+            taken: 0,
+            given: 0,
+            piece: Vec::new(),
+            at: 0,
+            left: 0,
+            range: Range::Literal(0),
+        })
+    }
+
+    /// Reads the next piece; false at the end of the file.
+    fn next_piece(&mut self) -> io::Result<bool> {
+        if self.left > 0 || self.at < self.piece.len() {
+            return Err(invalid("a piece makes less or more than it says"));
+        }
+        let mut length = Vec::with_capacity(size_of::<u32>());
+        (&mut self.pieces).take(size_of::<u32>() as u64).read_to_end(&mut length)?;
+        let length = match <[u8; 4]>::try_from(length.as_slice()) {
+            Ok(length) => u32::from_be_bytes(length) as usize,
+            Err(_) if length.is_empty() => return Ok(false),
+            Err(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
+        };
+        if length > PIECE_MAX {
+            return Err(invalid("a piece is longer than any that is accepted"));
+        }
+        let mut piece = vec![0; length];
+        self.pieces.read_exact(&mut piece)?;
+        self.left = made_by(&piece).ok_or_else(|| invalid("a piece that makes nothing"))?;
+        self.taken += length as u64;
+        self.piece.clear();
+        self.at = 0;
+        DeflateDecoder::new(&piece[PIECE_HEAD..])
+            .take(UNPACKED_MAX as u64 + 1)
+            .read_to_end(&mut self.piece)?;
+        match self.piece.len() > UNPACKED_MAX {
+            true => Err(invalid("a piece unpacks to more than is accepted")),
+            false => Ok(true),
+        }
+    }
+
+    fn number<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        let bytes = self.piece.get(self.at..self.at + N).ok_or_else(|| invalid("a piece that is cut off"))?;
+        self.at += N;
+        Ok(bytes.try_into().expect("as long as it was asked for"))
+    }
+
+    fn next_range(&mut self) -> io::Result<()> {
+        let [kind] = self.number()?;
+        let length = match kind {
+            LITERAL => {
+                let length = usize::from(u16::from_be_bytes(self.number()?));
+                if length > self.piece.len() - self.at {
+                    return Err(invalid("a piece that is cut off"));
+                }
+                self.range = Range::Literal(length);
+                length as u64
+            }
+            COPY => {
+                let offset = u64::from_be_bytes(self.number()?);
+                let length = u32::from_be_bytes(self.number()?);
+                if offset.checked_add(u64::from(length)).is_none_or(|end| end > self.base_length) {
+                    return Err(invalid("a piece names a range that its base has not"));
+                }
+                self.range = Range::Copy { offset, length };
+                u64::from(length)
+            }
+            _ => return Err(invalid("a piece with an unknown instruction")),
+        };
+        if length == 0 || length > self.left {
+            return Err(invalid("a piece makes less or more than it says"));
+        }
+        self.left -= length;
+        self.given += length;
+        let (free, factor) = EXPANSION;
+        let most = self.taken.saturating_mul(factor).saturating_add(self.base_length).saturating_add(free);
+        match self.given > most {
+            true => Err(invalid("pieces that make a thousand times as much as they are")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl<R: Read> Read for Rebuilt<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match &mut self.range {
+                Range::Literal(0) | Range::Copy { length: 0, .. } => {
+                    if self.left == 0 && !self.next_piece()? {
+                        return Ok(0);
+                    }
+                    self.next_range()?;
+                }
+                Range::Literal(left) => {
+                    let length = buffer.len().min(*left);
+                    buffer[..length].copy_from_slice(&self.piece[self.at..self.at + length]);
+                    self.at += length;
+                    *left -= length;
+                    return Ok(length);
+                }
+                Range::Copy { offset, length: left } => {
+                    let length = buffer.len().min(*left as usize);
+                    let read = self.base.read_at(&mut buffer[..length], *offset)?;
+                    if read == 0 && length > 0 {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    *offset += read as u64;
+                    *left -= read as u32;
+                    return Ok(read);
+                }
+            }
+        }
+    }
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests;

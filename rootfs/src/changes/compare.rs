@@ -1,0 +1,375 @@
+//! The sender's side: finds in a new layer what a board has of it.
+//!
+//! Blocks of the base are looked for at any byte of a file, so that an insertion costs no more than
+//! itself; tails only at the end of one. Headers of the tar stream are literals: they shrink to a
+//! tenth. Memory is for the list of the base and for some pieces' worth of the layer.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::time::Instant;
+
+use flate2::Compression;
+use flate2::write::DeflateEncoder;
+
+use super::{COPY, LITERAL, PIECE_HEAD, TAIL_MIN, UNPACKED_MAX, Weak, invalid, strong};
+use crate::erofs::BLOCK;
+use crate::members::{Kind, Members};
+
+/// Blocks that have the weak hash of another one: whoever makes many costs the sender hours.
+const FALSE_ALARMS_MAX: u32 = 64 * 1024;
+
+/// Bytes of a file in which nothing was found that are kept for the search.
+const SEARCHED_MAX: usize = 64 * 1024;
+
+/// What a list of a base says.
+#[derive(Default)]
+pub struct Blocks {
+    blocks: u64,
+    weak: HashSet<u32>,
+    /// Blocks and tails by length and strong hash, and where in the base each begins.
+    places: HashMap<(u16, [u8; 8]), u64>,
+}
+
+impl Blocks {
+    /// Adds a piece of the list.
+    pub fn add(&mut self, mut piece: &[u8]) -> io::Result<()> {
+        fn field<const N: usize>(bytes: &mut &[u8]) -> io::Result<[u8; N]> {
+            let (field, rest) =
+                bytes.split_first_chunk().ok_or_else(|| invalid("a list of blocks is cut off"))?;
+            *bytes = rest;
+            Ok(*field)
+        }
+        while !piece.is_empty() {
+            let begin = self.blocks * BLOCK as u64;
+            self.blocks += 1;
+            if begin > super::BASE_MAX {
+                return Err(invalid("a list of more blocks than any base has"));
+            }
+            self.weak.insert(u32::from_be_bytes(field(&mut piece)?));
+            self.places.entry((BLOCK as u16, field(&mut piece)?)).or_insert(begin);
+            let [tails] = field(&mut piece)?;
+            for _ in 0..tails {
+                let offset = u16::from_be_bytes(field(&mut piece)?);
+                let length = u16::from_be_bytes(field(&mut piece)?);
+                let hash = field(&mut piece)?;
+                if usize::from(offset) + usize::from(length) <= BLOCK {
+                    self.places.entry((length, hash)).or_insert(begin + u64::from(offset));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn find(&self, bytes: &[u8]) -> Option<u64> {
+        self.places.get(&(bytes.len() as u16, strong(bytes))).copied()
+    }
+}
+
+/// The pieces of which a board makes a layer.
+pub struct Changes {
+    /// The pieces, one after the other.
+    file: File,
+    /// How much each makes, and its length.
+    pub(super) pieces: Vec<(u64, u64)>,
+    /// Bytes of the layer that the board had made already.
+    from: u64,
+}
+
+impl Changes {
+    /// Bytes of all pieces from where so much of the layer is made, and the place of the first of them
+    /// in the file. None if no piece begins there.
+    pub fn rest(&self, made: u64) -> Option<(u64, u64)> {
+        let (mut reached, mut place) = (self.from, 0);
+        for (makes, length) in &self.pieces {
+            if reached >= made {
+                break;
+            }
+            reached += makes;
+            place += length;
+        }
+        let all: u64 = self.pieces.iter().map(|(_, length)| length).sum();
+        (reached == made).then_some((place, all - place))
+    }
+
+    /// The pieces from this place in the file.
+    pub fn pieces(&self, place: u64) -> impl Iterator<Item = io::Result<Vec<u8>>> + '_ {
+        use std::os::unix::fs::FileExt;
+        let mut at = 0;
+        self.pieces.iter().filter_map(move |(_, length)| {
+            let begin = at;
+            at += length;
+            (begin >= place).then(|| {
+                let mut piece = vec![0; usize::try_from(*length).unwrap_or(0)];
+                self.file.read_exact_at(&mut piece, begin).map(|()| piece)
+            })
+        })
+    }
+}
+
+/// What a comparison may cost.
+pub(crate) struct Bounds {
+    /// Bytes of all pieces.
+    pub(crate) bytes: u64,
+    pub(crate) end: Instant,
+}
+
+/// Compares an uncompressed layer with the blocks of a base; `from` is what the board has made of it
+/// already. None if the pieces take more than the bounds.
+pub(crate) fn compare(
+    layer: &mut dyn Read,
+    blocks: &Blocks,
+    from: u64,
+    bounds: &Bounds,
+    file: File,
+) -> io::Result<Option<Changes>> {
+    let changes = Changes { file, pieces: Vec::new(), from };
+    let pieces = Pieces { changes, bytes: 0, skip: from, unpacked: Vec::new(), makes: 0, copy: (0, 0) };
+    let search = RefCell::new(Search {
+        blocks,
+        bounds,
+        pieces,
+        buffer: Vec::new(),
+        size: 0,
+        left: 0,
+        searched: 0,
+        weak: None,
+        false_alarms: 0,
+        over: false,
+    });
+    let tapped = Tapped { stream: layer, search: &search };
+    let mut members = Members::new(tapped);
+    let walked = loop {
+        match members.next() {
+            Ok(Some(member)) if member.kind == Kind::File && members.is_plain() => {
+                search.borrow_mut().begin(member.size);
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => break io::copy(&mut members.into_inner(), &mut io::sink()).map(drop),
+            Err(error) => break Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+        }
+        if search.borrow().over {
+            break Ok(());
+        }
+    };
+    let search = search.into_inner();
+    if search.over {
+        return Ok(None);
+    }
+    walked?;
+    search.finish()
+}
+
+/// A stream that the search sees.
+struct Tapped<'a, 'b> {
+    stream: &'a mut dyn Read,
+    search: &'a RefCell<Search<'b>>,
+}
+
+impl Read for Tapped<'_, '_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.stream.read(buffer)?;
+        self.search.borrow_mut().push(&buffer[..read])?;
+        Ok(read)
+    }
+}
+
+struct Search<'a> {
+    blocks: &'a Blocks,
+    bounds: &'a Bounds,
+    pieces: Pieces,
+    /// What is left of the present file, as far as it was read: literals up to `searched`.
+    buffer: Vec<u8>,
+    searched: usize,
+    weak: Option<Weak>,
+    /// Bytes of the present file, and those that were not read yet.
+    size: u64,
+    left: u64,
+    false_alarms: u32,
+    /// Whether it takes more than its bounds.
+    over: bool,
+}
+
+impl Search<'_> {
+    /// What follows are so many bytes of a file.
+    fn begin(&mut self, size: u64) {
+        (self.size, self.left) = (size, size);
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.over |= self.pieces.bytes > self.bounds.bytes || Instant::now() > self.bounds.end;
+        if self.over {
+            return Err(invalid("more has changed than is worth it"));
+        }
+        let of_file = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
+        let (data, others) = bytes.split_at(of_file);
+        if !data.is_empty() {
+            self.left -= data.len() as u64;
+            self.buffer.extend_from_slice(data);
+            self.search()?;
+            if self.left == 0 {
+                self.end()?;
+            }
+        }
+        self.pieces.literal(others)
+    }
+
+    fn search(&mut self) -> io::Result<()> {
+        while let Some(block) = self.buffer.get(self.searched..self.searched + BLOCK) {
+            let weak = self.weak.unwrap_or_else(|| Weak::of(block));
+            self.weak = Some(weak);
+            if self.blocks.weak.contains(&weak.0) && self.false_alarms < FALSE_ALARMS_MAX {
+                if let Some(place) = self.blocks.find(block) {
+                    self.pieces.literal(&self.buffer[..self.searched])?;
+                    self.pieces.copy(place, BLOCK)?;
+                    self.forget(self.searched + BLOCK);
+                    continue;
+                }
+                self.false_alarms += 1;
+            }
+            let Some(next) = self.buffer.get(self.searched + BLOCK) else { break };
+            self.weak = Some(weak.moved(block[0], *next));
+            self.searched += 1;
+            if self.searched >= SEARCHED_MAX {
+                self.pieces.literal(&self.buffer[..self.searched])?;
+                let weak = self.weak;
+                self.forget(self.searched);
+                self.weak = weak;
+            }
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, bytes: usize) {
+        self.buffer.drain(..bytes);
+        (self.searched, self.weak) = (0, None);
+    }
+
+    /// The end of a file, of which some is left that is no whole block.
+    fn end(&mut self) -> io::Result<()> {
+        let tail = usize::try_from(self.size % BLOCK as u64).unwrap_or(0);
+        let mut found = None;
+        if tail >= TAIL_MIN && tail <= self.buffer.len() {
+            let bytes = &self.buffer[self.buffer.len() - tail..];
+            found = self.blocks.find(bytes).or_else(|| {
+                // One that does not fit behind its inode has a block.
+                let mut block = bytes.to_vec();
+                block.resize(BLOCK, 0);
+                self.blocks.find(&block)
+            });
+        }
+        match found {
+            Some(place) => {
+                self.pieces.literal(&self.buffer[..self.buffer.len() - tail])?;
+                self.pieces.copy(place, tail)?;
+            }
+            None => self.pieces.literal(&self.buffer)?,
+        }
+        self.forget(self.buffer.len());
+        Ok(())
+    }
+
+    fn finish(mut self) -> io::Result<Option<Changes>> {
+        self.pieces.literal(&self.buffer)?;
+        self.pieces.end()?;
+        Ok((self.pieces.bytes <= self.bounds.bytes).then_some(self.pieces.changes))
+    }
+}
+
+/// Instructions as they are packed.
+struct Pieces {
+    changes: Changes,
+    bytes: u64,
+    /// Bytes of the layer that the board has.
+    skip: u64,
+    /// The present piece, and what it makes.
+    unpacked: Vec<u8>,
+    makes: u64,
+    /// A range of the base that may become longer, by its beginning and length.
+    copy: (u64, u64),
+}
+
+/// Bytes of an instruction of each kind, without its literals.
+const LITERAL_HEAD: usize = 3;
+const COPY_BYTES: usize = 13;
+
+impl Pieces {
+    fn literal(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        bytes = &bytes[self.skipped(bytes.len())..];
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.end_copy()?;
+        while !bytes.is_empty() {
+            let room = UNPACKED_MAX - LITERAL_HEAD - COPY_BYTES;
+            if self.unpacked.len() >= room {
+                self.end_piece()?;
+            }
+            let (now, later) = bytes.split_at(bytes.len().min(room - self.unpacked.len()));
+            self.unpacked.push(LITERAL);
+            self.unpacked.extend_from_slice(&(now.len() as u16).to_be_bytes());
+            self.unpacked.extend_from_slice(now);
+            self.makes += now.len() as u64;
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, place: u64, length: usize) -> io::Result<()> {
+        let skipped = self.skipped(length);
+        let (place, length) = (place + skipped as u64, (length - skipped) as u64);
+        let (begin, so_far) = self.copy;
+        if so_far > 0 && begin + so_far == place && so_far < u64::from(u32::MAX) - length {
+            self.copy.1 += length;
+        } else {
+            self.end_copy()?;
+            self.copy = (place, length);
+        }
+        Ok(())
+    }
+
+    /// How many of the next bytes the board has.
+    fn skipped(&mut self, length: usize) -> usize {
+        let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(length);
+        self.skip -= skipped as u64;
+        skipped
+    }
+
+    fn end_copy(&mut self) -> io::Result<()> {
+        let (place, length) = std::mem::take(&mut self.copy);
+        if length == 0 {
+            return Ok(());
+        }
+        if self.unpacked.len() + COPY_BYTES > UNPACKED_MAX {
+            self.end_piece()?;
+        }
+        self.unpacked.push(COPY);
+        self.unpacked.extend_from_slice(&place.to_be_bytes());
+        self.unpacked.extend_from_slice(&(length as u32).to_be_bytes());
+        self.makes += length;
+        Ok(())
+    }
+
+    fn end_piece(&mut self) -> io::Result<()> {
+        if self.unpacked.is_empty() {
+            return Ok(());
+        }
+        let mut piece = Vec::with_capacity(PIECE_HEAD + self.unpacked.len() / 2);
+        piece.extend_from_slice(&self.makes.to_be_bytes());
+        let mut encoder = DeflateEncoder::new(piece, Compression::best());
+        encoder.write_all(&self.unpacked)?;
+        let piece = encoder.finish()?;
+        self.changes.file.write_all(&piece)?;
+        self.changes.pieces.push((self.makes, piece.len() as u64));
+        self.bytes += piece.len() as u64;
+        self.unpacked.clear();
+        self.makes = 0;
+        Ok(())
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.end_copy()?;
+        self.end_piece()
+    }
+}
