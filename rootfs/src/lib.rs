@@ -53,4 +53,4 @@ pub use members::TarError;
 pub use platform::{Platform, PlatformError};
 pub use reference::{Digest, DigestError, Reference, ReferenceError};
 pub use signal::signal_of;
-pub use store::{Image, RemoveError, Removed, Store, StoreError, Usage};
+pub use store::{Before, Image, RemoveError, Removed, Store, StoreError, Usage};

@@ -29,10 +29,12 @@ use crate::reference::{Digest, Reference};
 use nix::fcntl::{Flock, FlockArg};
 
 mod area;
+mod before;
 mod usage;
 
 use area::Entry;
 pub(crate) use area::{Area, Index, Record, Whole};
+pub use before::Before;
 pub use usage::Usage;
 
 /// The fewest digits that name an image by the beginning of its ID.

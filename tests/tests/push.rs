@@ -241,9 +241,31 @@ fn a_manifest_that_is_rejected_at_the_end_takes_back_those_before_it() {
     write("2.yaml", manifest::pod("new", "sleep"));
     write("3.yaml", priority_class("low"));
     write("4.yaml", priority_class("high"));
+    // With the push come a new image, and another one for a name that is in use.
+    let image = |name: &str, bytes: &[u8]| Image::new(name).file("f", 0o644, bytes);
+    let archive = site.join("used.tar");
+    image("localhost/used:1", b"first").write_oci_archive(&archive).expect("written");
+    line.ok(&device, &["push", BOARD, path(&archive)]);
+    image("localhost/used:1", b"second").write_oci_archive(&archive).expect("written");
+    image("localhost/new:1", b"new").write_oci_archive(&site.join("new.tar")).expect("written");
+    let store = || {
+        let files = |name: &str| {
+            let directory = device.path("/var/lib/nodlet/images").join(name);
+            let names = fs::read_dir(directory)
+                .expect("of the store")
+                .map(|entry| entry.expect("listed").file_name());
+            names.collect::<std::collections::BTreeSet<_>>()
+        };
+        (device.nodlet(["image", "ls"]).ok(), files("layers"), files("images"))
+    };
+    let before = store();
     line.ok(&device, &["push", BOARD, path(&site), "--dry-run"]);
     let refused = line.refused(&device, &["push", BOARD, path(&site)]);
     assert!(refused.contains("4.yaml") && refused.contains("taken back"), "{refused}");
+    assert!(refused.contains("the images of the push are removed"), "{refused}");
+    assert_eq!(store(), before);
+    let spool = device.path("/var/lib/nodlet/push");
+    assert!(fs::read_dir(&spool).expect("there").next().is_none(), "nothing is left over");
     device.wait_for("what was applied to be taken back", || {
         let old_is_back = device.pod("old").object().is_some_and(|_| device.pod("old").is_ready());
         let (code, _) = device.request("GET", "/apis/scheduling.k8s.io/v1/priorityclasses/low", None);

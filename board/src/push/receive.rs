@@ -50,7 +50,7 @@ mod redo;
 mod spool;
 
 use base::Base;
-use redo::{Ended, Places, Redo};
+use redo::{Ended, Places, Redo, Steps};
 use spool::Spool;
 
 /// A sender that says nothing for so long is gone, and with it what it holds up.
@@ -314,7 +314,9 @@ impl Receiver {
     ) -> Result<Value, End> {
         let paths = Paths::new(&self.root);
         let applied = paths.applied_manifests();
-        let redo = Redo::new(&offer.expected(), &offer.manifests, offer.validation, &applied)
+        let expected = offer.expected();
+        let before = store.before(&expected).map_err(|error| Failure::chain(&error))?;
+        let redo = Redo::new(&expected, before, &offer.manifests, offer.validation, &applied)
             .map_err(refused("read what was applied before"))?;
         // One change is made whole or not at all by itself.
         let changed = foreseen.iter().filter(|did| !did.ends_with(" unchanged")).count();
@@ -347,7 +349,7 @@ impl Receiver {
         // From here on it is done, whatever happens; what is left of the archives is in nobody's way.
         let cleared = spool.clear();
         let places = Places { spool: &spool.directory, applied: &applied };
-        let done = finished(redo, places, client)?;
+        let done = finished(redo, places, store, client)?;
         cleared?;
         let mut summary = offer.summary(missing, Vec::new(), &new);
         let pods = offer.manifests.iter().zip(&done).filter(|(manifest, _)| manifest.object.is_pod());
@@ -408,13 +410,13 @@ fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
         return Ok(());
     };
     let store = Store::open(root).map_err(|error| Failure::chain(&error))?;
-    if !redo.is_loaded(&store)? {
+    if !redo.is_back() && !redo.is_loaded(&store)? {
         return Redo::remove(&spool.directory).map_err(refused("forget the record of an earlier push"));
     }
     spool.clear()?;
     let applied = Paths::new(root).applied_manifests();
     let places = Places { spool: &spool.directory, applied: &applied };
-    match finished(redo, places, &Client::local(root)) {
+    match finished(redo, places, &store, &Client::local(root)) {
         Ok(_) => eprintln!("a push that was interrupted is carried out"),
         Err(End::Refused(why)) => eprintln!("a push that was interrupted: {why}"),
         Err(end) => return Err(end),
@@ -423,13 +425,20 @@ fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
 }
 
 /// Carries a record out; what became of the manifests.
-fn finished(redo: Redo, places: Places<'_>, client: &Client) -> Result<Vec<apply::Applied>, End> {
-    let mut apply = |manifest: &Manifest, validation| manifest.apply(client, validation);
-    let images = if redo.has_images() { "; the images of the push stay" } else { "" };
-    let ended = redo.carry_out(places, &mut apply).map_err(refused("finish the record of the push"))?;
+fn finished(
+    redo: Redo,
+    places: Places<'_>,
+    store: &Store,
+    client: &Client,
+) -> Result<Vec<apply::Applied>, End> {
+    let steps = Steps {
+        apply: &mut |manifest, validation| manifest.apply(client, validation),
+        take_back: &mut |before| store.take_back(before).map_err(io::Error::other),
+    };
+    let ended = redo.carry_out(places, steps).map_err(refused("finish the record of the push"))?;
     match ended {
         Ended::Done(done) => Ok(done),
-        Ended::Back(why) => Err(End::Refused(format!("{why}{images}"))),
+        Ended::Back(why) => Err(End::Refused(why)),
         Ended::Waits(failure) => match End::from(failure) {
             End::Refused(why) if Redo::is_there(places.spool) => {
                 Err(End::Refused(format!("{why}; the board finishes the push when its agent is back")))

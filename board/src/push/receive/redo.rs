@@ -3,7 +3,7 @@
 //! It is written, durably, before the images are loaded, and removed when all is done. The load is one
 //! rename: if the images of the record are in the store, the push is carried out to its end, otherwise
 //! it has not happened. If the agent rejects a manifest that it had accepted when it judged it, the
-//! record says `back` from then on, and the manifests before it become what they were.
+//! record says `back` from then on: the store and then the manifests before it become what they were.
 //!
 //! Whoever opens the spool finishes the record that lies there: the next push, or a process that the
 //! agent starts when it finds one. Must never be written without the spool's lock.
@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use nodlet_rootfs::{Digest, Store};
+use nodlet_rootfs::{Before, Digest, Store};
 use nodlet_runtime::manifest::Validation;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -43,7 +43,10 @@ pub(super) struct Redo {
     validation: String,
     /// The files that the agent keeps of these objects, as they were before; none if there was none.
     before: BTreeMap<String, Option<String>>,
-    /// Whether the manifests are to become what they were.
+    /// What the store had of the images and names.
+    #[serde(default)]
+    store: Before,
+    /// Whether all is to become what it was.
     back: bool,
 }
 
@@ -63,6 +66,13 @@ pub(super) enum Ended {
     Waits(Failure),
 }
 
+/// What a record needs of others to be carried out.
+pub(super) struct Steps<'a> {
+    pub(super) apply: &'a mut dyn FnMut(&Manifest, Validation) -> Result<apply::Applied, Failure>,
+    /// Takes the load of the images back; whether anything was changed.
+    pub(super) take_back: &'a mut dyn FnMut(&Before) -> io::Result<bool>,
+}
+
 /// Where a record and what it changes lie.
 #[derive(Clone, Copy)]
 pub(super) struct Places<'a> {
@@ -75,6 +85,7 @@ impl Redo {
     /// Of a push whose images, as pairs of ID and names, are about to be loaded.
     pub(super) fn new(
         images: &[(Digest, Vec<String>)],
+        store: Before,
         manifests: &[Manifest],
         validation: Validation,
         applied: &Path,
@@ -102,6 +113,7 @@ impl Redo {
             manifests: manifests.iter().map(kept).collect(),
             validation: name_of(validation).to_owned(),
             before,
+            store,
             back: false,
         })
     }
@@ -135,9 +147,9 @@ impl Redo {
         spool.join(REDO).exists()
     }
 
-    /// Whether the push has images that stay when its manifests are taken back.
-    pub(super) fn has_images(&self) -> bool {
-        !self.images.is_empty()
+    /// Whether the push is being taken back.
+    pub(super) fn is_back(&self) -> bool {
+        self.back
     }
 
     /// Whether the load of the images took place.
@@ -151,14 +163,10 @@ impl Redo {
     }
 
     /// Has all manifests applied, or puts back what there was, and forgets the record.
-    pub(super) fn carry_out(
-        mut self,
-        places: Places<'_>,
-        apply: &mut dyn FnMut(&Manifest, Validation) -> Result<apply::Applied, Failure>,
-    ) -> io::Result<Ended> {
+    pub(super) fn carry_out(mut self, places: Places<'_>, steps: Steps<'_>) -> io::Result<Ended> {
         let mut why = "the push was taken back before".to_owned();
         if !self.back {
-            match self.forward(apply) {
+            match self.forward(steps.apply) {
                 Ok(done) => {
                     Redo::remove(places.spool)?;
                     return Ok(Ended::Done(done));
@@ -166,16 +174,24 @@ impl Redo {
                 Err((_, failure)) if failure.is_disconnected() => return Ok(Ended::Waits(failure)),
                 Err((place, failure)) => why = format!("{place}: {failure}"),
             }
-            if !self.is_different(places)? {
-                Redo::remove(places.spool)?;
-                return Ok(Ended::Back(why));
+            let is_different = self.is_different(places)?;
+            if is_different {
+                why.push_str("; the manifests that were applied before it are taken back");
             }
-            why.push_str("; the manifests that were applied before it are taken back");
-            self.back = true;
-            self.write(places.spool)?;
+            if is_different || self.store != Before::default() {
+                self.back = true;
+                self.write(places.spool)?;
+            }
         }
-        for (name, text) in &self.before {
-            put_back(places, name, text.as_deref())?;
+        if self.back {
+            // Before the manifests: a pod that comes back finds the image that its name led to.
+            step()?;
+            if (steps.take_back)(&self.store)? {
+                why.push_str("; the images of the push are removed");
+            }
+            for (name, text) in &self.before {
+                put_back(places, name, text.as_deref())?;
+            }
         }
         Redo::remove(places.spool)?;
         Ok(Ended::Back(why))

@@ -56,7 +56,7 @@ impl Spool {
     }
 
     /// What the pieces make that are here of a layer, and the length of those that are whole.
-    fn made(&self, part: &Part, base: &Base) -> (u64, u64) {
+    pub(super) fn made(&self, part: &Part, base: &Base) -> (u64, u64) {
         let path = self.directory.join(name_of_changes(part, base));
         let Ok(file) = File::open(path) else { return (0, 0) };
         let length = file.metadata().map_or(0, |metadata| metadata.len());

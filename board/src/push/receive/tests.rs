@@ -10,7 +10,7 @@ fn refused(message: &Value) -> (String, bool) {
         Ok(_) => panic!("{message} was taken"),
         Err(End::Wire(error)) => (error.to_string(), true),
         Err(End::Refused(why)) => (why, false),
-        Err(End::Busy) => panic!("{message} is no push"),
+        Err(End::Busy | End::NotRebuilt(_)) => panic!("{message} is no push"),
     }
 }
 
@@ -52,4 +52,116 @@ fn a_spool_is_one_pushs_and_forgets_what_the_next_does_not_send() {
     let Err(End::Refused(why)) = spool.room_for(u64::MAX) else { panic!("no disk is so large") };
     assert!(why.contains("has no room"), "{why}");
     fs::remove_dir_all(root).expect("removed");
+}
+
+/// A directory of its own, gone with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("nodlet-push-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a scratch directory");
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A layer with a base of so many bytes, if it has one.
+fn missing(scratch: &Scratch, name: &str, base: Option<usize>) -> Missing {
+    let path = scratch.0.join(format!("base-{name}"));
+    let base = base.map(|bytes| {
+        fs::write(&path, vec![7; bytes]).expect("written");
+        Base { layer: Digest::of(b"base"), file: File::open(&path).expect("there"), bytes: bytes as u64 }
+    });
+    let part = Part { diff_id: Digest::of(name.as_bytes()), blob: None, member: name.to_owned() };
+    Missing { archive: 0, part, from: 3, base, made: 500, coming: Coming::Whole(0) }
+}
+
+#[test]
+fn how_a_layer_comes_is_one_of_the_ways_that_it_can() {
+    let scratch = Scratch::new("settle");
+    let comes = |sizes: Value| {
+        let mut all = [missing(&scratch, "a", Some(4096)), missing(&scratch, "b", None)];
+        settle(&mut all, &json!({"sizes": sizes}))?;
+        Ok::<_, io::Error>([all[0].coming, all[1].coming])
+    };
+    let changes = |made: u64| json!({"changes": 9, "made": made});
+    let whole = Coming::Whole;
+    let some = |made| Coming::Changes { bytes: 9, made };
+    assert_eq!(comes(json!([5, 6])).expect("right"), [whole(5), whole(6)]);
+    assert_eq!(comes(json!([changes(500), 6])).expect("right"), [some(500), whole(6)]);
+    assert_eq!(comes(json!([changes(0), 6])).expect("right"), [some(0), whole(6)]);
+    for wrong in [
+        json!([5]),
+        json!(null),
+        json!([5, 6, 7]),
+        json!([5, -6]),
+        json!([5, "x"]),
+        json!([changes(501), 6]),
+        json!([{"changes": 9}, 6]),
+        // Without a base.
+        json!([5, changes(500)]),
+    ] {
+        assert_eq!(comes(wrong.clone()).expect_err("wrong").kind(), io::ErrorKind::InvalidData, "{wrong}");
+    }
+}
+
+#[test]
+fn only_pieces_that_are_whole_are_gone_on_from() {
+    let scratch = Scratch::new("pieces");
+    let Ok(spool) = Spool::open(&scratch.0.join("push")) else { panic!("it is free") };
+    let layer = missing(&scratch, "a", Some(4096));
+    let base = layer.base.as_ref().expect("given");
+    let piece = |makes: u64| [&10u32.to_be_bytes()[..], &makes.to_be_bytes(), b"xy"].concat();
+    let two = [piece(300), piece(200)].concat();
+    let changes = |made: u64| match spool.changes(&layer, made) {
+        Ok(file) => file.metadata().expect("open").len(),
+        Err(_) => panic!("it can be written"),
+    };
+    assert_eq!((spool.made(&layer.part, base), changes(0)), ((0, 0), 0));
+    let path = fs::read_dir(&spool.directory).expect("there").next().expect("made").expect("listed").path();
+    // What a cut may leave behind the last whole one.
+    for torn in [&b""[..], &two[..13], &[0; 40], b"\xff\xff\xff\xff\0\0\0\0\0\0\0\x01xy"] {
+        fs::write(&path, [&two[..], torn].concat()).expect("written");
+        assert_eq!(spool.made(&layer.part, base), (500, 28), "{torn:?}");
+        fs::write(spool.part(&layer.part), "whole").expect("written");
+        assert_eq!(changes(500), 28, "{torn:?}");
+        assert!(!spool.part(&layer.part).exists(), "it comes in one way");
+    }
+    assert_eq!(changes(0), 0);
+    assert!(spool.forget_changes(&layer).is_ok() && !path.exists());
+}
+
+#[test]
+fn blocks_are_listed_of_bases_only_and_each_once() {
+    let scratch = Scratch::new("lists");
+    let ask = |wanted: Value| {
+        let (ours, theirs) = UnixStream::pair().expect("a socket");
+        let wire = Wire { from: ours.try_clone().expect("open"), to: ours };
+        let mut receiver = Receiver { root: scratch.0.clone(), wire };
+        let all = [
+            missing(&scratch, "a", Some(8192)),
+            missing(&scratch, "b", None),
+            missing(&scratch, "c", Some(4096)),
+        ];
+        let listed = receiver.lists(&all, wanted.as_array().expect("a list"));
+        drop(receiver);
+        let mut wire = Wire { from: theirs, to: io::sink() };
+        let mut lengths = Vec::new();
+        while let Ok(Frame::Piece(piece)) = wire.hear() {
+            lengths.push(piece.len());
+        }
+        listed.is_ok().then_some(lengths)
+    };
+    assert_eq!(ask(json!([0, 2])), Some(vec![26, 0, 13, 0]));
+    assert_eq!(ask(json!([])), Some(vec![]));
+    for wrong in [json!([1]), json!([3]), json!([0, 0]), json!([2, 0]), json!(["x"]), json!([-1])] {
+        assert_eq!(ask(wrong.clone()), None, "{wrong}");
+    }
 }

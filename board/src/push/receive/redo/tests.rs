@@ -53,7 +53,7 @@ impl Board {
 
     fn carry_out(&self, redo: Redo) -> io::Result<Ended> {
         let (spool, applied) = (self.spool(), self.applied());
-        redo.carry_out(Places { spool: &spool, applied: &applied }, &mut |manifest, _| {
+        let mut apply = |manifest: &Manifest, _| {
             let name = manifest.object.name().expect("named");
             if self.rejected == Some(name) {
                 return Err(Failure::refused(403, "it may not be"));
@@ -62,12 +62,23 @@ impl Board {
             fs::write(self.applied().join(file_of(manifest)?), "new")?;
             let did = format!("{name} configured");
             Ok(apply::Applied { did, warnings: Vec::new(), object: Value::Null })
-        })
+        };
+        let mut take_back = |before: &Before| {
+            assert_eq!(*before, image_to_be());
+            step()?;
+            let is_there = self.image().exists();
+            if is_there {
+                fs::remove_file(self.image())?;
+            }
+            Ok(is_there)
+        };
+        let steps = Steps { apply: &mut apply, take_back: &mut take_back };
+        redo.carry_out(Places { spool: &spool, applied: &applied }, steps)
     }
 
     /// As the receiver does.
     fn push(&self) -> io::Result<Ended> {
-        let redo = Redo::new(&[], &Board::manifests(), Validation::Warn, &self.applied())?;
+        let redo = Redo::new(&[], image_to_be(), &Board::manifests(), Validation::Warn, &self.applied())?;
         redo.write(&self.spool())?;
         step()?;
         fs::write(self.image(), "new")?;
@@ -77,7 +88,7 @@ impl Board {
     /// As the next receiver does.
     fn finish(&self) -> io::Result<Option<Ended>> {
         let Some(redo) = Redo::read(&self.spool())? else { return Ok(None) };
-        match self.image().exists() {
+        match redo.is_back() || self.image().exists() {
             true => self.carry_out(redo).map(Some),
             false => Redo::remove(&self.spool()).map(|()| None),
         }
@@ -95,6 +106,13 @@ impl Drop for Board {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.root);
     }
+}
+
+/// A store without the image that is pushed.
+fn image_to_be() -> Before {
+    let id = Digest::of(b"image");
+    let text = format!("{{\"images\": {{\"{id}\": null}}, \"names\": {{}}}}");
+    serde_json::from_str(&text).expect("as the store writes it")
 }
 
 const OLD: &str = "old none old";
@@ -138,17 +156,23 @@ fn a_power_cut_at_any_step_leaves_all_or_nothing() {
 fn a_manifest_that_is_rejected_at_the_end_takes_the_others_back_over_any_power_cut() {
     for rejected in ["b", "c"] {
         let seen = cut_everywhere(&format!("rejected-{rejected}"), Some(rejected));
-        assert!(seen.keys().all(|(files, _)| files == OLD), "{rejected}: {seen:?}");
+        let as_before = (OLD.to_owned(), false);
+        assert!(seen.keys().all(|state| *state == as_before), "{rejected}: {seen:?}");
         assert!(seen.values().sum::<u32>() > 12, "{seen:?}");
     }
     let board = Board::new("rejected", Some("c"));
     let Ok(Ended::Back(why)) = board.push() else { panic!("it was accepted") };
-    assert_eq!(why, "c.yaml: it may not be; the manifests that were applied before it are taken back");
-    // Where it is the first, there is nothing to take back.
+    assert_eq!(
+        why,
+        "c.yaml: it may not be; the manifests that were applied before it are taken back; the images of the push are \
+         removed"
+    );
+    // Where it is the first, there are only images to take back.
     let board = Board::new("rejected", Some("a"));
     let Ok(Ended::Back(why)) = board.push() else { panic!("it was accepted") };
-    assert_eq!(why, "a.yaml: it may not be");
-    assert_eq!((board.state().0.as_str(), board.spool().join(REDO).exists()), (OLD, false));
+    assert_eq!(why, "a.yaml: it may not be; the images of the push are removed");
+    assert_eq!(board.state(), (OLD.to_owned(), false));
+    assert!(!board.spool().join(REDO).exists());
 }
 
 #[test]
@@ -158,7 +182,8 @@ fn a_record_of_another_form_is_none() {
         fs::write(board.spool().join(REDO), text).expect("written");
         assert!(Redo::read(&board.spool()).expect("readable").is_none(), "{text}");
     }
-    let redo = Redo::new(&[], &Board::manifests(), Validation::Strict, &board.applied()).expect("readable");
+    let redo = Redo::new(&[], image_to_be(), &Board::manifests(), Validation::Strict, &board.applied())
+        .expect("readable");
     redo.write(&board.spool()).expect("there is power");
     assert_eq!(Redo::read(&board.spool()).expect("readable"), Some(redo));
 }

@@ -1,0 +1,170 @@
+//! What the store had before a load, so that a load can be taken back that was part of something
+//! larger which failed.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::area::Entry;
+use super::{Store, StoreError, lock};
+use crate::reference::Digest;
+
+/// What the index says of the images and names that a load is about to bring.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Before {
+    /// None is an image that there was not.
+    images: BTreeMap<Digest, Option<Entry>>,
+    /// The images to which the names led.
+    names: BTreeMap<String, Option<Digest>>,
+}
+
+impl Store {
+    /// Notes what there is of these images, each with its names, before they are loaded.
+    pub fn before(&self, images: &[(Digest, Vec<String>)]) -> Result<Before, StoreError> {
+        let index = self.writable.index_or_records()?.0;
+        let mut before = Before::default();
+        for (id, names) in images {
+            before.images.insert(*id, index.images.get(id).cloned());
+            for name in names {
+                let mut holders = index.images.iter().filter(|(_, entry)| entry.names.contains(name));
+                before.names.insert(name.clone(), holders.next().map(|(id, _)| *id));
+            }
+        }
+        Ok(before)
+    }
+
+    /// Takes back a load: names lead where they led, and images that there were not are removed.
+    /// Whether anything was changed. Twice is the same as once.
+    ///
+    /// Leases are not respected: a pod that runs has its layers open, and whoever takes the load back
+    /// takes back the pods that it was for. A name that somebody else has given to another image
+    /// meanwhile stays there, and an image that somebody else has given a name stays with it.
+    pub fn take_back(&self, before: &Before) -> Result<bool, StoreError> {
+        if !self.writable.directory.is_dir() {
+            return Ok(false);
+        }
+        let _lock = lock(&self.writable.directory)?;
+        let mut index = self.writable.index_or_records()?.0;
+        let now = index.clone();
+        for (name, then) in &before.names {
+            let mut holders = index.images.iter().filter(|(_, entry)| entry.names.contains(name));
+            let holder = holders.next().map(|(id, _)| *id);
+            if holder.is_some_and(|id| !before.images.contains_key(&id)) {
+                continue;
+            }
+            if let Some(entry) = holder.and_then(|id| index.images.get_mut(&id)) {
+                entry.names.remove(name);
+            }
+            if let Some(entry) = then.and_then(|id| index.images.get_mut(&id)) {
+                entry.names.insert(name.clone());
+            }
+        }
+        for (id, then) in &before.images {
+            match then {
+                Some(then) => {
+                    if let Some(entry) = index.images.get_mut(id) {
+                        entry.repo_digests.clone_from(&then.repo_digests);
+                    }
+                }
+                None if index.images.get(id).is_some_and(|entry| entry.names.is_empty()) => {
+                    index.images.remove(id);
+                }
+                None => {}
+            }
+        }
+        if index == now {
+            return Ok(false);
+        }
+        let staged = self.writable.staging().join("index.json");
+        self.content.create_directories(&self.writable.staging())?;
+        self.content.remove(&staged)?;
+        self.content.replace(&staged, &self.writable.index_path(), &self.writable.encode(&index)?)?;
+        self.content.sync_directory(&self.writable.directory)?;
+        self.sweep(&index)?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::LoadOptions;
+    use crate::platform::Platform;
+    use crate::testing::{Scratch, TarBuilder, TestImage, oci_archive};
+
+    const NAME: &str = "docker.io/library/app:1";
+
+    fn image(text: &str) -> TestImage {
+        let layer = |text: &str| TarBuilder::new().file("text", text).finish();
+        TestImage::new("app:1", vec![layer("base"), layer(text)])
+    }
+
+    fn load(store: &Store, image: TestImage) {
+        let platform = Some(Platform::parse("linux/amd64").unwrap());
+        let options = LoadOptions { platform, ..LoadOptions::default() };
+        store.load(&mut &oci_archive(&[image]).finish()[..], &options, &mut |_| {}).unwrap();
+    }
+
+    /// All files of the store but the staging directory.
+    fn files(store: &Store) -> Vec<(String, Vec<u8>)> {
+        let mut files = Vec::new();
+        for directory in [store.writable.layers(), store.writable.records()] {
+            for name in super::super::names_in(&directory).unwrap() {
+                files.push((name.clone(), std::fs::read(directory.join(name)).unwrap()));
+            }
+        }
+        files.push(("index".into(), std::fs::read(store.writable.index_path()).unwrap()));
+        files
+    }
+
+    #[test]
+    fn a_load_that_is_taken_back_leaves_what_there_was() {
+        let scratch = Scratch::new();
+        let store = Store::open(scratch.path()).unwrap();
+        let of = |image: &TestImage| [(image.id(), vec![NAME.to_owned()])];
+        let (old, new) = (image("old"), image("new"));
+        // Into an empty store, where nothing is left.
+        let before = store.before(&of(&old)).unwrap();
+        assert!(!store.take_back(&before).unwrap(), "nothing was loaded");
+        load(&store, image("old"));
+        store.lease(&old.id(), "pod", "default/pod").unwrap();
+        assert!(store.take_back(&before).unwrap());
+        assert_eq!(store.images().unwrap().len(), 0);
+        assert_eq!(files(&store).len(), 1, "the index");
+        // In the place of another, whose name comes back.
+        load(&store, image("old"));
+        let (files_before, before) = (files(&store), store.before(&of(&new)).unwrap());
+        load(&store, image("new"));
+        assert!(store.take_back(&before).unwrap());
+        assert!(!store.take_back(&before).unwrap(), "once more");
+        assert!(files(&store) == files_before);
+        // The same image again, which was there.
+        let before = store.before(&of(&old)).unwrap();
+        load(&store, image("old"));
+        assert!(!store.take_back(&before).unwrap());
+        // A record survives its being written down.
+        let text = serde_json::to_string(&before).unwrap();
+        assert_eq!(serde_json::from_str::<Before>(&text).unwrap(), before);
+    }
+
+    #[test]
+    fn what_others_did_meanwhile_is_theirs() {
+        let scratch = Scratch::new();
+        let store = Store::open(scratch.path()).unwrap();
+        let (old, new, third) = (image("old"), image("new"), image("third"));
+        load(&store, image("old"));
+        let before = store.before(&[(new.id(), vec![NAME.to_owned()])]).unwrap();
+        load(&store, image("new"));
+        load(&store, TestImage { name: Some("kept:1"), ..image("new") });
+        load(&store, image("third"));
+        assert!(!store.take_back(&before).unwrap());
+        let named = |image: &TestImage| {
+            let images = store.images().unwrap();
+            images.iter().find(|found| found.id == image.id()).map(|found| found.names.join(" "))
+        };
+        assert_eq!(named(&old).as_deref(), Some(""));
+        assert_eq!(named(&new).as_deref(), Some("docker.io/library/kept:1"));
+        assert_eq!(named(&third).as_deref(), Some(NAME));
+    }
+}
