@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use nodlet_tests::image::Image;
 use nodlet_tests::manifest;
+use nodlet_tests::ssh::noise;
 
 use super::{PATIENCE, executable, text};
 use crate::{Failure, Outcome, go};
@@ -17,7 +18,7 @@ use crate::{Failure, Outcome, go};
 const PUSHED: &str = "localhost/over-ssh:1";
 
 /// A user at a machine from which the board is reached.
-struct User {
+pub(super) struct User {
     directory: PathBuf,
     nodlet: PathBuf,
     board: String,
@@ -25,31 +26,41 @@ struct User {
 
 /// Feeds a board on which the pod `baked` runs, of the image `demo`.
 pub(super) fn try_out(port: u16, key: &Path, demo: Image, directory: &Path) -> Outcome {
-    let config = directory.join("ssh_config");
-    fs::write(
-        &config,
-        format!(
-            "Host *\n  IdentityFile {}\n  IdentitiesOnly yes\n  BatchMode yes\n  LogLevel ERROR\n  \
-             StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n",
-            key.display()
-        ),
-    )?;
-    let mut build = crate::cargo()?;
-    build.args(["build", "--quiet", "--package", "nodlet", "--message-format=json"]);
-    let user = User {
-        directory: directory.to_owned(),
-        nodlet: executable(build)?,
-        board: format!("root@127.0.0.1:{port}"),
-    };
+    let user = User::new(port, key, directory)?;
     user.expect(&["exec", "baked", "--", "/bin/demo", "exit", "7"], 7, "")?;
     user.push(demo)?;
+    user.push_changed()?;
     user.copy(port)?;
     user.kubectl(port)
 }
 
 impl User {
+    /// A user with this key, whose files lie in the directory.
+    pub(super) fn new(port: u16, key: &Path, directory: &Path) -> Result<User, Failure> {
+        fs::write(
+            directory.join("ssh_config"),
+            format!(
+                "Host *\n  IdentityFile {}\n  IdentitiesOnly yes\n  BatchMode yes\n  LogLevel ERROR\n  \
+                 StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n",
+                key.display()
+            ),
+        )?;
+        let mut build = crate::cargo()?;
+        build.args(["build", "--quiet", "--package", "nodlet", "--message-format=json"]);
+        Ok(User {
+            directory: directory.to_owned(),
+            nodlet: executable(build)?,
+            board: format!("root@127.0.0.1:{port}"),
+        })
+    }
+
+    /// Where the user's files lie.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// A verb on the board.
-    fn nodlet(&self, words: &[&str]) -> Result<Output, Failure> {
+    pub(super) fn nodlet(&self, words: &[&str]) -> Result<Output, Failure> {
         let ssh = format!("ssh -F {}", self.directory.join("ssh_config").display());
         let mut command = Command::new(&self.nodlet);
         command.args(["--board", &self.board]).args(words).env("NODLET_SSH", ssh).stdin(Stdio::null());
@@ -101,6 +112,29 @@ impl User {
             0,
             &format!("image/{PUSHED} unchanged, 0 of 2 layers sent, 0 B\npod/over-ssh unchanged\n"),
         )
+    }
+
+    /// A layer in which little changed, of which little goes over.
+    fn push_changed(&self) -> Outcome {
+        let archive = self.directory.join("changed.tar").display().to_string();
+        let push = |version: u8, data: &[u8]| -> Result<String, Failure> {
+            let image = Image::new(&format!("localhost/changed:{version}")).file("data", 0o644, data);
+            image.write_oci_archive(Path::new(&archive))?;
+            let output = self.nodlet(&["push", &archive])?;
+            match output.status.success() {
+                true => Ok(text(&output.stdout)),
+                false => Err(Failure(format!("push: {}", text(&output.stderr)))),
+            }
+        };
+        let mut data = noise(1_000_000, 1);
+        push(1, &data)?;
+        data.splice(500_000..500_000, *b"changed");
+        let said = push(2, &data)?;
+        eprint!("{said}");
+        match said.contains("1 of 1 layers sent, ") && said.contains(" kB instead of 1.0 MB") {
+            true => Ok(()),
+            false => Err(Failure(format!("of a layer with a small change, more went over: {said}"))),
+        }
     }
 
     /// `scp` into a manifest directory.

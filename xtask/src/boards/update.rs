@@ -9,6 +9,7 @@ use std::time::Instant;
 use nodlet_tests::manifest;
 use serde_json::Value;
 
+use super::push::User;
 use super::{Board, demo_for, text};
 use crate::image::{self, Contents};
 use crate::profile::{Profile, Qemu, Update};
@@ -43,14 +44,15 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     let nodlet = Program::read(&cross::build(cross::target(&profile.target)?)?)?;
 
     let mut board = Board::boot(qemu, profile.memory_mib, &image, &directory, &key)?;
+    let user = User::new(board.port, &key, &directory)?;
     board.wait_for("the counter", |board| Ok(board.ssh("nodlet logs counter", "")?.stdout.len() > 10))?;
     board.expect("nodlet healthcheck --pods --wait 2m", "", "")?;
     let before = life(&board)?;
     let newer = nodlet.with_version(1)?;
-    reject(&board, &nodlet, &newer, &owner, &stranger)?;
+    reject(&board, &user, &nodlet, &newer, &owner, &stranger)?;
 
     let begun = Instant::now();
-    install(&board, &owner.sign(&newer)?, 0, &format!("nodlet {} is kept", newer.version))?;
+    install(&user, &owner.sign(&newer)?, 0, &format!("nodlet {} is kept", newer.version))?;
     let lasted = begun.elapsed();
     runs(&board, &newer.version, "kept")?;
     no_container_noticed(&board, &before)?;
@@ -59,7 +61,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     let (crashes, hangs) =
         (broken.begins_with(Instruction::Illegal)?, broken.begins_with(Instruction::Loop)?);
     for (program, why) in [(crashes, "3 times during the trial"), (hangs, "its agent was not healthy")] {
-        install(&board, &owner.sign(&program)?, 1, why)?;
+        install(&user, &owner.sign(&program)?, 1, why)?;
         board.wait_for("the nodlet before", |board| Ok(runs(board, &newer.version, "kept").is_ok()))?;
         board.expect("nodlet healthcheck --pods --wait 2m", "", "")?;
         no_container_noticed(&board, &before)?;
@@ -69,7 +71,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     board.wait_for("the nodlet of the image", |board| Ok(runs(board, VERSION, "image").is_ok()))?;
 
     // What the flash has damaged is not executed.
-    install(&board, &owner.sign(&newer)?, 0, "is kept")?;
+    install(&user, &owner.sign(&newer)?, 0, "is kept")?;
     let damage = "cd /var/lib/nodlet/system && for f in [0-9a-f]*; do cp $f new && echo x >> new && mv new $f; done; \
                   busybox kill -9 $(cat /run/nodlet/agent.lock)";
     board.ssh(damage, "")?;
@@ -89,15 +91,21 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
 }
 
 /// Updates that the board must reject, of which nothing may remain.
-fn reject(board: &Board, nodlet: &Program, newer: &Program, owner: &Signer, stranger: &Signer) -> Outcome {
+fn reject(
+    board: &Board,
+    user: &User,
+    nodlet: &Program,
+    newer: &Program,
+    owner: &Signer,
+    stranger: &Signer,
+) -> Outcome {
     let other = nodlet.with_version(3)?;
-    let mut of_other = owner.sign(&other)?;
-    of_other.truncate(of_other.len() - other.bytes.len());
-    of_other.extend_from_slice(&newer.bytes);
+    let of_other = Signed { program: newer.bytes.clone(), ..owner.sign(&other)? };
     let mut cut = owner.sign(newer)?;
-    cut.truncate(cut.len() - 1000);
+    cut.program.truncate(cut.program.len() - 1000);
+    let unsigned = Signed { program: newer.bytes.clone(), signature: Vec::new() };
     for (update, why) in [
-        (newer.bytes.clone(), "it is not signed"),
+        (unsigned, "it is not signed"),
         (stranger.sign(newer)?, "a key that the board's profile does not name"),
         (of_other, "the signature is of other content"),
         (cut, "it is cut off"),
@@ -107,20 +115,28 @@ fn reject(board: &Board, nodlet: &Program, newer: &Program, owner: &Signer, stra
             "older than",
         ),
     ] {
-        install(board, &update, 1, why)?;
+        install(user, &update, 1, why)?;
         runs(board, VERSION, "image")?;
         board.expect("ls /var/lib/nodlet/system", "", "")?;
     }
     Ok(())
 }
 
-fn install(board: &Board, update: &[u8], code: i32, words: &str) -> Outcome {
-    let output = board.ssh("nodlet system install - --wait", update)?;
+/// Pushes an update, which must end with this code and mention these words.
+fn install(user: &User, update: &Signed, code: i32, words: &str) -> Outcome {
+    let file = user.directory().join("nodlet-update");
+    fs::write(&file, &update.program)?;
+    let signature = file.with_extension("minisig");
+    match update.signature.is_empty() {
+        true => drop(fs::remove_file(&signature)),
+        false => fs::write(&signature, &update.signature)?,
+    }
+    let output = user.nodlet(&["push", "--system", &file.display().to_string()])?;
     let said = text(&output.stdout) + &text(&output.stderr);
     if output.status.code() == Some(code) && said.contains(words) {
         return Ok(());
     }
-    Err(board.failed(&format!("the update ended with {}, not {code} and {words:?}: {said}", output.status)))
+    Err(Failure(format!("the update ended with {}, not {code} and {words:?}: {said}", output.status)))
 }
 
 /// Requires that the agent is of this version, and from there.
@@ -263,6 +279,12 @@ impl Program {
     }
 }
 
+/// A program with its signature, which may be none.
+struct Signed {
+    program: Vec<u8>,
+    signature: Vec<u8>,
+}
+
 /// A pair of keys, and Debian's minisign, which signs with it.
 struct Signer {
     secret_key: PathBuf,
@@ -278,14 +300,12 @@ impl Signer {
         Ok(Signer { secret_key: secret, public_key: key.to_owned() })
     }
 
-    /// A program as `nodlet system install -` reads it: its signature, and then itself.
-    fn sign(&self, program: &Program) -> Result<Vec<u8>, Failure> {
+    fn sign(&self, program: &Program) -> Result<Signed, Failure> {
         let file = self.secret_key.with_extension("program");
         fs::write(&file, &program.bytes)?;
         run_command(minisign()?.arg("-S").arg("-s").arg(&self.secret_key).arg("-m").arg(&file))?;
-        let mut update = fs::read(self.secret_key.with_extension("program.minisig"))?;
-        update.extend_from_slice(&program.bytes);
-        Ok(update)
+        let signature = fs::read(self.secret_key.with_extension("program.minisig"))?;
+        Ok(Signed { program: program.bytes.clone(), signature })
     }
 }
 
