@@ -441,7 +441,7 @@ fn holder(lock: &Path) -> Option<Pid> {
 }
 
 /// `None` if there is no such process any more.
-fn pidfd(pid: Pid) -> std::io::Result<Option<std::os::fd::OwnedFd>> {
+pub(crate) fn pidfd(pid: Pid) -> std::io::Result<Option<std::os::fd::OwnedFd>> {
     use std::os::fd::FromRawFd;
     // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };

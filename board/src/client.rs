@@ -5,11 +5,13 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::arguments::Context;
 use crate::remote::Remote;
+use crate::watch::Watch;
 use crate::{Failure, Outcome};
 
 /// Bytes of a response's head that are read.
@@ -37,6 +39,20 @@ impl Client {
         match &self.remote {
             Some(remote) => remote.lost(error),
             None => Failure::disconnected(format!("the connection to the agent was lost: {error}")),
+        }
+    }
+
+    /// What reports that the agent of this machine is started: its socket is put into its place.
+    pub(crate) fn watch_restart(&self) -> Watch {
+        let path = nodlet_runtime::api::socket_path(&self.root);
+        Watch::of(path.parent().unwrap_or(&self.root))
+    }
+
+    /// Waits after a connection was lost until the agent may be there again, here or on the board.
+    pub(crate) fn wait_for_agent(&self, within: Duration) {
+        match &self.remote {
+            Some(remote) => remote.wait_for_agent(within),
+            None => drop(self.watch_restart().wait_for_agent(Instant::now() + within)),
         }
     }
 

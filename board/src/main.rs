@@ -37,6 +37,7 @@ mod session;
 mod system;
 mod tabs;
 mod version;
+mod watch;
 
 use arguments::Context;
 use failure::Failure;

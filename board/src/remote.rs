@@ -19,7 +19,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use lexopt::Parser;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::Pid;
 
+use crate::agent::pidfd;
 use crate::arguments::{Context, Flag};
 use crate::client::Client;
 use crate::push::system::Update;
@@ -55,8 +58,11 @@ const PIECE: usize = 32 * 1024;
 /// How long the ssh that others go through outlives the last of them, in seconds.
 const KEPT: &str = "ControlPersist=30";
 
-/// For ssh to say why it ended, once its connection is closed.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Milliseconds for ssh to say why it ended, once its connection is closed.
+const LAST_WORDS: u16 = 5000;
+
+/// Between two connections to a board that cannot be reached.
+const LINE_BACK: Duration = Duration::from_secs(1);
 
 /// ssh's own exit status when it fails itself.
 const SSH_FAILED: i32 = 255;
@@ -192,6 +198,18 @@ impl Remote {
         })
     }
 
+    /// Waits after a connection was lost until the board's agent is healthy: the board knows when that is.
+    pub(crate) fn wait_for_agent(&self, within: Duration) {
+        let wait = format!("--wait={}s", within.as_secs().max(1));
+        let mut ssh = self.ssh();
+        ssh.arg(self.command([OsStr::new("healthcheck"), OsStr::new(&wait)]));
+        let ssh = ssh.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let begun = Instant::now();
+        let _ = ssh.status();
+        // Nobody reports when a line is back.
+        std::thread::sleep(within.min(LINE_BACK).saturating_sub(begun.elapsed()));
+    }
+
     /// Runs the verb over there instead of here.
     fn run(&self, arguments: &[OsString], stdin: Stdio) -> Outcome {
         let mut ssh = self.ssh();
@@ -253,15 +271,12 @@ fn not_started(ssh: &Command, error: &io::Error) -> Failure {
 
 /// How a process ends that is about to.
 fn last_words(child: &mut Child) -> Option<ExitStatus> {
-    let end = Instant::now() + LAST_WORDS;
-    while Instant::now() < end {
-        match child.try_wait() {
-            Ok(None) => std::thread::sleep(Duration::from_millis(10)),
-            Ok(status) => return status,
-            Err(_) => return None,
-        }
+    let pid = Pid::from_raw(i32::try_from(child.id()).ok()?);
+    if let Ok(Some(process)) = pidfd(pid) {
+        let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut ended, PollTimeout::from(LAST_WORDS));
     }
-    None
+    child.try_wait().ok()?
 }
 
 /// A directory in which nobody else can put a socket; none means one ssh for each connection.

@@ -16,6 +16,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::arguments::{Context, Flag, switch};
+use crate::client::Client;
+use crate::watch::Watch;
 use crate::{Failure, Outcome, Verb, agent, init, logs, output};
 
 mod health;
@@ -135,12 +137,15 @@ fn healthcheck(mut context: Context, mut parser: Parser) -> Outcome {
         }
     }
     let end = Instant::now() + within;
+    let client = Client::local(&context.root);
     loop {
+        let restart = client.watch_restart();
         match health::check(&context.root, &pods) {
             Ok(()) => return Ok(ExitCode::SUCCESS),
             Err(failure) if Instant::now() >= end => return Err(failure),
-            // The agent may not even have a socket to wait for.
-            Err(_) => std::thread::sleep(Duration::from_millis(500)),
+            // No agent: a new one puts its socket into its place.
+            Err(failure) if failure.is_disconnected() => drop(restart.wait_for_agent(end)),
+            Err(_) => health::wait_for_pods(&client, end),
         }
     }
 }
@@ -312,6 +317,7 @@ fn read_signature(path: &Path) -> Result<String, Failure> {
 fn wait(store: &Store, version: &str) -> Outcome {
     let end = Instant::now() + trial::longest(&init::update_rules()?);
     loop {
+        let change = Watch::of(store.directory());
         let state = store.read()?;
         if state.trial.is_none() {
             let returned = state.last.and_then(|last| last.returned);
@@ -325,10 +331,9 @@ fn wait(store: &Store, version: &str) -> Outcome {
                 ))),
             };
         }
-        if Instant::now() >= end {
+        if !change.wait(end) {
             return Err(Failure::new(format!("nodlet {version} is still on trial: see `nodlet system`")));
         }
-        std::thread::sleep(Duration::from_millis(500));
     }
 }
 

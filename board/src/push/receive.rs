@@ -453,10 +453,9 @@ impl Manifest {
     fn apply(&self, client: &Client, validation: Validation) -> Result<apply::Applied, Failure> {
         let end = Instant::now() + AGENT_BACK;
         loop {
+            let restart = client.watch_restart();
             match apply::send(client, &self.object, &self.namespace, validation, false) {
-                Err(failure) if failure.is_disconnected() && Instant::now() < end => {
-                    std::thread::sleep(Duration::from_millis(200));
-                }
+                Err(failure) if failure.is_disconnected() && restart.wait_for_agent(end) => {}
                 result => return result,
             }
         }

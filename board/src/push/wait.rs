@@ -36,7 +36,7 @@ pub(super) fn until_ready(client: &Client, pods: &[Value], patience: Duration) -
             match watched {
                 // The agent may be on its way to a newer one.
                 Err(failure) if failure.is_disconnected() && Instant::now() < end => {
-                    std::thread::sleep(Duration::from_millis(500));
+                    client.wait_for_agent(end.saturating_duration_since(Instant::now()));
                 }
                 Err(failure) if !failure.is_expired() => return Err(failure),
                 _ if ended.is_some() => break ended,

@@ -2,15 +2,18 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::Failure;
-use crate::client::{Client, Response};
+use crate::client::{Client, Response, Watched};
 
 /// How long one answer of the agent may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
+
+/// Between two checks of an agent that is there and not healthy.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// Pods that must be ready.
 pub(super) enum Pods<'a> {
@@ -49,6 +52,24 @@ pub(super) fn check(root: &Path, pods: &Pods<'_>) -> Result<(), Failure> {
         0 => format!("pod {first} is not ready"),
         others => format!("pod {first} is not ready, and {others} others"),
     }))
+}
+
+/// Waits until anything becomes known of a pod that is not ready, or for a while.
+pub(super) fn wait_for_pods(client: &Client, end: Instant) {
+    let wait = || -> Result<bool, Failure> {
+        let list = client.request("GET", "/api/v1/pods", "application/json", None)?.json()?;
+        let mut pods = list["items"].as_array().into_iter().flatten();
+        let version = list["metadata"]["resourceVersion"].as_str();
+        let (true, Some(version)) = (pods.any(is_unready), version) else { return Ok(false) };
+        let left = end.saturating_duration_since(Instant::now()).as_secs().max(1);
+        let target = format!("/api/v1/pods?watch=true&resourceVersion={version}&timeoutSeconds={left}");
+        client.watch(&target, "application/json", |_, _| Ok(Watched::Enough))?;
+        Ok(true)
+    };
+    if !wait().unwrap_or(false) {
+        // An agent that is not healthy reports nothing.
+        std::thread::sleep(AGAIN.min(end.saturating_duration_since(Instant::now())));
+    }
 }
 
 /// Names of the pods that are ready now.
