@@ -34,8 +34,9 @@ pub(crate) const VERB: Verb = Verb {
     summary: "Send images and manifests to a board, all or nothing",
     help: "\
 Send images and manifests to a board over ssh. Either all images are loaded and all
-manifests applied, or nothing has changed. Layers that the board has are not sent. After a
-dropped line the push goes on where it stopped by itself, and so does one that is repeated.
+manifests applied, or nothing has changed. Layers that the board has are not sent, and of
+one that changed little only the changed blocks. After a dropped line the push goes on where
+it stopped by itself, and so does one that is repeated.
 
 Usage: nodlet push [USER@]BOARD[:PORT] FILE|DIR... [flags]
        nodlet push [USER@]BOARD[:PORT] --system FILE [--signature FILE] [--allow-downgrade]

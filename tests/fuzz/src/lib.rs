@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! rootfs   archive, layer, image manifest   load/tests/fuzz.rs
+//!          changed blocks of a layer        changes/tests.rs
 //! runtime  manifest, protocol frame, API request
 //! ```
 //!
