@@ -173,7 +173,9 @@ pub(super) fn read(bytes: &[u8], sent: Sent, now: WallTime, earliest: u64) -> Re
     if result.roundtrip > LONGEST_ROUND_TRIP.as_micros() as u64 {
         return Err(format!("an answer after {} ms", result.roundtrip / 1000));
     }
-    if result.seconds < earliest {
+    // Too far off, the offset is that of another era of NTP's: it is not of the time that was said.
+    let corrected = i128::from(now.seconds) * 1_000_000 + i128::from(now.micros) + i128::from(result.offset);
+    if result.seconds < earliest || corrected < i128::from(earliest) * 1_000_000 {
         return Err("a time before that of this image".to_owned());
     }
     Ok(Answer { offset: result.offset, stratum: result.stratum })
@@ -269,6 +271,11 @@ mod tests {
             ("before that of this image", {
                 let (bytes, sent) = request(NOW).unwrap();
                 read(&answer(&bytes, -200_000_000), sent, NOW, EARLIEST)
+            }),
+            // The year 2100, which is nearer to the past by NTP's 32 bits of seconds.
+            ("before that of this image", {
+                let (bytes, sent) = request(NOW).unwrap();
+                read(&answer(&bytes, 2_302_444_800), sent, NOW, EARLIEST)
             }),
             ("an answer after 3000 ms", {
                 let (bytes, sent) = request(NOW).unwrap();
