@@ -156,6 +156,20 @@ impl From<Failure> for End {
     }
 }
 
+/// What is wrong, in a text that is no longer than a message may be.
+fn first(mut wrong: Vec<String>) -> String {
+    const MOST: usize = 100;
+    let more = wrong.len().saturating_sub(MOST);
+    wrong.truncate(MOST);
+    for why in &mut wrong {
+        why.truncate(why.floor_char_boundary(4096));
+    }
+    if more > 0 {
+        wrong.push(format!("and {more} more"));
+    }
+    wrong.join("\n")
+}
+
 /// Of an operation on the spool.
 fn refused(what: &str) -> impl Fn(io::Error) -> End + '_ {
     move |error| {
@@ -418,6 +432,8 @@ fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
     let places = Places { spool: &spool.directory, applied: &applied };
     match finished(redo, places, &store, &Client::local(root)) {
         Ok(_) => eprintln!("a push that was interrupted is carried out"),
+        // It is still to be finished, and the next push must not take its record's place.
+        Err(end) if Redo::is_there(&spool.directory) => return Err(end),
         Err(End::Refused(why)) => eprintln!("a push that was interrupted: {why}"),
         Err(end) => return Err(end),
     }
@@ -486,8 +502,15 @@ impl Offer {
                     .map(str::to_owned)
                     .ok_or_else(|| invalid("a manifest without a place"))
             };
+            if !manifest["object"].is_object() {
+                return Err(invalid("a manifest without an object").into());
+            }
             let mut object =
                 Object { value: manifest["object"].clone(), place: text("place")?, warnings: Vec::new() };
+            // Its record names one object, and each is applied or taken back by itself.
+            if object.value["kind"].as_str().is_some_and(|kind| kind.ends_with("List")) {
+                return Err(invalid("a list came where an object was due").into());
+            }
             redo::settle_name(&mut object.value)?;
             manifests.push(Manifest { namespace: text("namespace")?, object });
         }
@@ -522,7 +545,7 @@ impl Offer {
         }
         match wrong.is_empty() {
             true => Ok(would),
-            false => Err(End::Refused(wrong.join("\n"))),
+            false => Err(End::Refused(first(wrong))),
         }
     }
 

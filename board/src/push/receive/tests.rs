@@ -17,6 +17,9 @@ fn refused(message: &Value) -> (String, bool) {
 #[test]
 fn an_offer_that_cannot_be_is_refused() {
     let with = |archive: Value| json!({"archives": [archive], "manifests": []});
+    let with_manifest = |object: Value| {
+        json!({"archives": [], "manifests": [{"place": "a", "namespace": "default", "object": object}]})
+    };
     for (message, expected, nonsense) in [
         (json!([]), "an offer lacks a list", true),
         (json!({"archives": []}), "an offer lacks a list", true),
@@ -25,7 +28,13 @@ fn an_offer_that_cannot_be_is_refused() {
         (with(json!({"index.json": 7})), "a document that is no text", true),
         (with(json!({})), "neither index.json", false),
         (with(json!({"index.json": "{"})), "read index.json", false),
-        (json!({"archives": [], "manifests": [{"place": "a"}]}), "a manifest without a place", true),
+        (json!({"archives": [], "manifests": [{"place": "a"}]}), "a manifest without an object", true),
+        (json!({"archives": [], "manifests": [7]}), "a manifest without an object", true),
+        (with_manifest(json!("x")), "a manifest without an object", true),
+        (with_manifest(json!([{}])), "a manifest without an object", true),
+        (with_manifest(json!({"kind": "List", "items": []})), "a list came", true),
+        (with_manifest(json!({"kind": "PodList", "items": []})), "a list came", true),
+        (json!({"archives": [], "manifests": [{"object": {}}]}), "a manifest without a place", true),
     ] {
         let (why, is_nonsense) = refused(&message);
         assert!(why.contains(expected) && is_nonsense == nonsense, "{message}: {why}");
@@ -164,4 +173,11 @@ fn blocks_are_listed_of_bases_only_and_each_once() {
     for wrong in [json!([1]), json!([3]), json!([0, 0]), json!([2, 0]), json!(["x"]), json!([-1])] {
         assert_eq!(ask(wrong.clone()), None, "{wrong}");
     }
+}
+
+#[test]
+fn what_is_wrong_fits_into_a_message() {
+    assert_eq!(first(vec!["a".into(), "b".into()]), "a\nb");
+    let text = first(vec!["\u{e4}".repeat(100_000); 20_000]);
+    assert!(text.ends_with("\nand 19900 more") && text.len() < crate::push::frames::MESSAGE_MAX / 6);
 }
