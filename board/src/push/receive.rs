@@ -63,8 +63,8 @@ const AGENT_BACK: Duration = Duration::from_secs(30);
 ///
 /// With [`FINISH`] there is none, and what an earlier push was about to do is done.
 pub(crate) fn run(root: &Path, what: Option<&OsStr>) -> ExitCode {
-    // The agent's own is not for what can be done again.
-    let _ = fs::write("/proc/self/oom_score_adj", "0");
+    // What can be done again goes before any pod does.
+    let _ = fs::write("/proc/self/oom_score_adj", "1000");
     if what.is_some_and(|what| what == FINISH) {
         // Whoever has the spool finishes it.
         let finished = Spool::open(&Paths::new(root).push()).and_then(|spool| finish(root, &spool));
@@ -261,7 +261,9 @@ impl Receiver {
         while have < size {
             match self.wire.hear()? {
                 Frame::Piece(bytes) if !bytes.is_empty() && bytes.len() as u64 <= size - have => {
-                    file.write_all(&bytes).map_err(&failed)?;
+                    // What came of it must not fill the disk until somebody pushes again.
+                    let kept = file.write_all(&bytes).inspect_err(|_| drop(fs::remove_file(&path)));
+                    kept.map_err(&failed)?;
                     have += bytes.len() as u64;
                 }
                 Frame::Piece(_) => return Err(invalid("a piece goes beyond its layer").into()),

@@ -181,3 +181,23 @@ fn what_is_wrong_fits_into_a_message() {
     let text = first(vec!["\u{e4}".repeat(100_000); 20_000]);
     assert!(text.ends_with("\nand 19900 more") && text.len() < crate::push::frames::MESSAGE_MAX / 6);
 }
+
+#[test]
+fn a_layer_for_which_there_is_no_room_leaves_nothing_behind() {
+    let root = std::env::temp_dir().join(format!("nodlet-push-full-{}", std::process::id()));
+    let Ok(spool) = Spool::open(&root.join("push")) else { panic!("it is free") };
+    let digest: Digest = format!("sha256:{}", "0".repeat(64)).parse().expect("a digest");
+    let part = Part { diff_id: digest, blob: None, member: "layer".into() };
+    let path = spool.part(&part);
+    std::os::unix::fs::symlink("/dev/full", &path).expect("made");
+    let (board, mut sender) = UnixStream::pair().expect("two ends");
+    let wire = Wire { from: board.try_clone().expect("a descriptor"), to: board };
+    let mut receiver = Receiver { root: root.clone(), wire };
+    sender.write_all(b"p\0\0\0\x03abc").expect("sent");
+    let Err(End::Refused(why)) = receiver.layer(&spool, &Missing { archive: 0, part, from: 0 }, 3) else {
+        panic!("nothing can be written there")
+    };
+    assert!(why.contains("the board's disk is full"), "{why}");
+    assert!(fs::symlink_metadata(&path).is_err(), "it is gone");
+    fs::remove_dir_all(root).expect("removed");
+}
