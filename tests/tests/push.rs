@@ -115,6 +115,8 @@ fn what_cannot_be_is_refused_by_name_and_changes_nothing() {
     let refused = line.refused(&device, &["push", BOARD, &good, &damaged]);
     assert!(refused.contains("layer"), "{refused}");
     assert_eq!(state(&device), before);
+    let spool = device.path("/var/lib/nodlet/push");
+    assert_eq!(fs::read_dir(spool).expect("made by the push").count(), 0, "refused layers take no room");
 }
 
 #[test]

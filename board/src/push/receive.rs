@@ -339,9 +339,13 @@ impl Receiver {
         if changed + usize::from(!redo.is_loaded(store)?) > 1 {
             redo.write(&spool.directory).map_err(refused("record the push"))?;
         }
-        let forget = |end: End| match Redo::remove(&spool.directory) {
-            Ok(()) => end,
-            Err(error) => refused("forget the record of the push")(error),
+        let forget = |end: End| {
+            // Layers that are refused take no room until somebody pushes again.
+            let _ = spool.clear();
+            match Redo::remove(&spool.directory) {
+                Ok(()) => end,
+                Err(error) => refused("forget the record of the push")(error),
+            }
         };
         let mut new = BTreeSet::new();
         if !offer.archives.is_empty() {
