@@ -125,7 +125,7 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
     let rest = disk.table.rest(disk.sectors);
     let old = disk.table.of_kind(gpt::DATA);
     let mut done = ("Ready", "the data partition is mounted".to_owned());
-    let reset = Path::new(RESET_MARKER).exists() && may_reset();
+    let reset = asks_for_reset(Path::new(RESET_MARKER)) && may_reset();
     let Some(partition) = old.or(rest).filter(|partition| partition.sectors >= DATA_SECTORS_MIN) else {
         let most = (rest.map_or(0, |rest| rest.sectors) * SECTOR) >> 20;
         let text = format!("{} has {most} MiB left for the data partition, which needs 8", disk.name);
@@ -175,6 +175,16 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
         say(format_args!("failed to remove {RESET_MARKER}: {error}; the next boot resets the board again"));
     }
     Ok(done)
+}
+
+/// Whether the marker is there. A directory of its name is none: it may not be possible to remove it.
+fn asks_for_reset(marker: &Path) -> bool {
+    let found = fs::symlink_metadata(marker);
+    let is_file = found.as_ref().is_ok_and(fs::Metadata::is_file);
+    if found.is_ok() && !is_file {
+        say(format_args!("no factory reset: {} is no file", marker.display()));
+    }
+    is_file
 }
 
 /// A reset whose marker cannot be removed would take place at each boot.
@@ -421,4 +431,23 @@ fn finish(child: Pid, within: Duration) -> Option<i32> {
     // SAFETY: the kernel writes one int.
     let waited = unsafe { libc::waitpid(child.as_raw(), &raw mut status, 0) };
     (waited == child.as_raw()).then(|| exit_code(status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_file_asks_for_a_factory_reset() {
+        let directory = std::env::temp_dir().join(format!("nodlet-marker-{}", std::process::id()));
+        fs::create_dir_all(&directory).expect("a scratch directory");
+        let marker = directory.join("factory-reset");
+        assert!(!asks_for_reset(&marker));
+        fs::create_dir(&marker).expect("new");
+        assert!(!asks_for_reset(&marker), "a directory would stay, and reset the board at each boot");
+        fs::remove_dir(&marker).expect("empty");
+        File::create(&marker).expect("new");
+        assert!(asks_for_reset(&marker));
+        fs::remove_dir_all(directory).expect("removed");
+    }
 }
