@@ -93,7 +93,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 
 /// Builds the image of a board.
 pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImage, Failure> {
-    // What may be missing is looked for before what takes minutes.
+    // What may be missing or wrong is looked for before what takes minutes.
+    require_names(&contents.pods)?;
+    authorized_keys(&contents.ssh_keys)?;
     let kernel = kernel::of(&profile.kernel, &profile.debian)?;
     let of_medium = profile.storage.as_ref().map(|storage| storage.modules.as_slice());
     for (key, modules) in
@@ -366,20 +368,47 @@ fn add_contents<W: Write>(cpio: &mut Cpio<W>, contents: &Contents, baked: &Path)
         let text = fs::read(file).map_err(|error| format!("failed to read {}: {error}", file.display()))?;
         cpio.file("/boot/nodlet.conf", 0o600, &text)?;
     }
+    let keys = authorized_keys(&contents.ssh_keys)?;
+    Ok(cpio.file("/etc/nodlet/ssh/authorized_keys", 0o600, keys.as_bytes())?)
+}
+
+/// The public keys of these files, a line each.
+fn authorized_keys(files: &[PathBuf]) -> Result<String, Failure> {
     let mut keys = String::new();
-    for file in &contents.ssh_keys {
+    for file in files {
         let text = fs::read_to_string(file)
             .map_err(|error| format!("failed to read {}: {error}", file.display()))?;
-        if !text.starts_with("ssh-") && !text.starts_with("ecdsa-") {
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let mut words = line.split_whitespace();
+            let kind = words.next().is_some_and(|kind| {
+                ["ssh-", "ecdsa-", "sk-ssh-", "sk-ecdsa-"].iter().any(|begin| kind.starts_with(begin))
+            });
+            if !kind || !words.next().is_some_and(|key| key.starts_with("AAAA")) {
+                return Err(Failure(format!(
+                    "{} is no public key of SSH: it must begin with its kind, as `ssh-ed25519 AAAA...`",
+                    file.display()
+                )));
+            }
+            keys.push_str(line);
+            keys.push('\n');
+        }
+    }
+    Ok(keys)
+}
+
+/// Rejects manifests of one name: one would take the place of the other.
+fn require_names(pods: &[PathBuf]) -> Outcome {
+    let mut seen = std::collections::BTreeMap::new();
+    for pod in pods {
+        if let Some(other) = pod.file_name().and_then(|name| seen.insert(name, pod)) {
             return Err(Failure(format!(
-                "{} is no public key of SSH: it must begin with its kind, as `ssh-ed25519`",
-                file.display()
+                "--pod: {} and {} have the same name in the image: rename one",
+                other.display(),
+                pod.display()
             )));
         }
-        keys.push_str(text.trim_end());
-        keys.push('\n');
     }
-    Ok(cpio.file("/etc/nodlet/ssh/authorized_keys", 0o600, keys.as_bytes())?)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -397,6 +426,35 @@ mod tests {
         assert!(file(&profile));
         profile.images.max_size = None;
         assert!(!file(&profile));
+    }
+
+    #[test]
+    fn keys_are_those_of_ssh_a_line_each() {
+        let file = std::env::temp_dir().join(format!("nodlet-image-keys-{}", std::process::id()));
+        let keys = |text: &[u8]| {
+            fs::write(&file, text).unwrap();
+            authorized_keys(std::slice::from_ref(&file)).map_err(|Failure(why)| why)
+        };
+        let two = keys(b"# mine\nssh-ed25519 AAAAC3Nz me\r\n\nsk-ssh-ed25519@openssh.com AAAAGnNr").unwrap();
+        assert_eq!(two, "ssh-ed25519 AAAAC3Nz me\nsk-ssh-ed25519@openssh.com AAAAGnNr\n");
+        for wrong in [
+            &b"-----BEGIN OPENSSH PRIVATE KEY-----"[..],
+            b"command=\"id\" ssh-ed25519 AAAAC3Nz",
+            b"ssh-is my key",
+            b"ssh-ed25519 AAAAC3Nz me\nnonsense",
+        ] {
+            assert!(keys(wrong).unwrap_err().contains("is no public key of SSH"), "{wrong:?}");
+        }
+        assert!(keys(b"ssh-ed25519 AAAA\xff").unwrap_err().contains("failed to read"));
+        fs::remove_file(file).unwrap();
+    }
+
+    #[test]
+    fn manifests_of_one_name_are_rejected() {
+        let pods = |names: [&str; 2]| require_names(&names.map(PathBuf::from)).map_err(|Failure(why)| why);
+        pods(["a/web.yaml", "a/db.yaml"]).unwrap();
+        let why = pods(["a/web.yaml", "b/web.yaml"]).unwrap_err();
+        assert!(why.contains("a/web.yaml and b/web.yaml have the same name"), "{why}");
     }
 
     #[test]

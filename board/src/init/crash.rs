@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{config, say};
+use super::{config, identity, say};
 
 /// The number of crash loops in a row.
 pub(super) const FILE: &str = "/var/lib/nodlet/init/crash-loops";
@@ -123,12 +123,12 @@ pub(super) fn look(limits: Option<&config::CrashLoop>) -> (u32, bool, bool) {
 
 /// The count. A file that holds no number counts as none: the board is to try.
 fn read() -> u32 {
-    match fs::read_to_string(FILE) {
-        Ok(text) => text.trim().parse().unwrap_or_else(|_| {
+    match identity::read(FILE) {
+        Ok(Some(text)) => text.trim().parse().unwrap_or_else(|_| {
             say(format_args!("{FILE} holds no number; it is ignored"));
             0
         }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Ok(None) => 0,
         Err(error) => {
             say(format_args!("failed to read {FILE}: {error}"));
             0

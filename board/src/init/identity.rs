@@ -106,9 +106,10 @@ fn choose(
     (kept().ok().flatten().filter(|text| parse(text).is_ok()), rejected)
 }
 
-/// The text of a file; `None` if there is no such file.
-fn read(file: &str) -> io::Result<Option<String>> {
-    let file = match File::open(file) {
+/// The text of a short file; `None` if there is no such file. A pipe or a device in its place keeps
+/// nobody waiting: the boot would not go on.
+pub(super) fn read(file: &str) -> io::Result<Option<String>> {
+    let file = match File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
@@ -350,6 +351,14 @@ mod tests {
         fs::write(&file, vec![b'#'; MOST_BYTES + 1]).unwrap();
         assert!(read(file.to_str().unwrap()).unwrap_err().to_string().contains("16 KiB"));
         assert_eq!(read("/nonexistent/file").unwrap(), None);
+        assert!(read("/dev/zero").unwrap_err().to_string().contains("16 KiB"));
+        let pipe = directory.join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let name = pipe.to_str().unwrap().to_owned();
+        std::thread::spawn(move || sender.send(read(&name).unwrap()));
+        let text = receiver.recv_timeout(std::time::Duration::from_secs(10)).expect("it waits for no writer");
+        assert_eq!(text.as_deref(), Some(""));
         fs::remove_dir_all(directory).unwrap();
     }
 
