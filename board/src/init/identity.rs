@@ -7,6 +7,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -207,7 +208,7 @@ fn link(value: &str) -> Option<Link> {
         [name, "dhcp"] => (*name, Link { dhcp: true, ..Link::default() }),
         [name, address] => (*name, fixed(address)?),
         [name, address, "via", gateway] => {
-            (*name, Link { gateway: Some(gateway.parse().ok()?), ..fixed(address)? })
+            (*name, Link { gateway: Some(gateway.parse().ok().filter(is_host)?), ..fixed(address)? })
         }
         _ => return None,
     };
@@ -218,8 +219,17 @@ fn link(value: &str) -> Option<Link> {
 
 fn fixed(address: &str) -> Option<Link> {
     let (address, prefix) = address.split_once('/')?;
-    let prefix = prefix.parse().ok().filter(|prefix| *prefix <= 32)?;
-    Some(Link { address: Some(address.parse().ok()?), prefix: Some(prefix), ..Link::default() })
+    let prefix = prefix.parse().ok().filter(|prefix| (1..=32).contains(prefix))?;
+    Some(Link {
+        address: Some(address.parse().ok().filter(is_host)?),
+        prefix: Some(prefix),
+        ..Link::default()
+    })
+}
+
+/// Whether a link can have the address, and others can reach it there.
+fn is_host(address: &Ipv4Addr) -> bool {
+    !matches!(address.octets()[0], 0 | 127 | 224..)
 }
 
 /// `PROFILE-SERIAL`, with the serial number of the board or else the address of its first network card;
@@ -308,6 +318,11 @@ mod tests {
             ("network = eth0", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0 10.0.0.1/33", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0 10.0.0.1/24 via nowhere", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
+            ("network = eth0 10.0.0.1/0", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
+            ("network = eth0 0.0.0.0/24", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
+            ("network = eth0 224.0.0.1/24", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
+            ("network = eth0 255.255.255.255/32", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
+            ("network = eth0 10.0.0.1/24 via 0.0.0.0", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0123456789abcdef 10.0.0.1/24", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("join-token = abc", "joins no cluster"),
             ("name = a\nname = b", "line 3: name is given twice"),

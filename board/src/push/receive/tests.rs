@@ -17,9 +17,7 @@ fn refused(message: &Value) -> (String, bool) {
 #[test]
 fn an_offer_that_cannot_be_is_refused() {
     let with = |archive: Value| json!({"archives": [archive], "manifests": []});
-    let with_manifest = |object: Value| {
-        json!({"archives": [], "manifests": [{"place": "a", "namespace": "default", "object": object}]})
-    };
+    let with_manifest = |object: Value| json!({"archives": [], "manifests": [{"place": "a", "namespace": "default", "object": object}]});
     for (message, expected, nonsense) in [
         (json!([]), "an offer lacks a list", true),
         (json!({"archives": []}), "an offer lacks a list", true),
