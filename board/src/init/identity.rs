@@ -96,6 +96,10 @@ fn choose(
     kept: impl FnOnce() -> io::Result<Option<String>>,
 ) -> (Option<String>, Option<String>) {
     let rejected = match fragment {
+        // FAT leaves a file of no bytes, or of zeros, where the power was cut while it was written.
+        Ok(Some(text)) if text.trim_matches(['\0', '\u{feff}']).trim().is_empty() => {
+            Some("it is empty".to_owned())
+        }
         Ok(Some(text)) => match parse(&text) {
             Ok(_) => return (Some(text), None),
             Err(why) => Some(why),
@@ -174,9 +178,11 @@ impl Identity {
             }
             "ssh-key" => {
                 let mut words = value.split_whitespace();
-                let kind =
-                    words.next().is_some_and(|kind| kind.starts_with("ssh-") || kind.starts_with("ecdsa-"));
-                if !kind || !words.next().is_some_and(|key| key.starts_with("AAAA")) {
+                let kind = words.next().is_some_and(|kind| {
+                    ["ssh-", "ecdsa-", "sk-ssh-", "sk-ecdsa-"].iter().any(|known| kind.starts_with(known))
+                });
+                // Base64 comes in fours: most keys that were cut in copying do not.
+                if !kind || !words.next().is_some_and(|key| key.starts_with("AAAA") && key.len() % 4 == 0) {
                     return Err("ssh-key must be a public key, as ssh-ed25519 AAAA...".to_owned());
                 }
                 self.ssh_keys.push(value.to_owned());
@@ -293,6 +299,7 @@ mod tests {
         assert_eq!(identity.name.as_deref(), Some("gate-17"));
         assert_eq!(identity.labels, ["site=hall-3", "line=2"]);
         assert_eq!(identity.ssh_keys, ["ssh-ed25519 AAAAC3Nz me@desk"]);
+        parse("ssh-key = sk-ssh-ed25519@openssh.com AAAAGnNr").unwrap();
         let [first, second] = identity.network.as_slice() else { panic!("{identity:?}") };
         assert_eq!(
             (first.link.as_str(), first.prefix, first.gateway),
@@ -315,6 +322,7 @@ mod tests {
             ("label = a=b,c=d", "must be of labels"),
             ("ssh-key = 7", "must be a public key"),
             ("ssh-key = ssh-ed25519", "must be a public key"),
+            ("ssh-key = ssh-ed25519 AAAAC3N me@desk", "must be a public key"),
             ("network = eth0", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0 10.0.0.1/33", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0 10.0.0.1/24 via nowhere", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
@@ -350,6 +358,11 @@ mod tests {
             (Some("name = old"), Some("it is no text in UTF-8"))
         );
         // A damaged copy is not applied either.
+        for empty in ["", "\n", "\0\0\0", "\u{feff}"] {
+            assert_eq!(choose(text(empty), kept), (Some("name = old".into()), Some("it is empty".into())));
+        }
+        // Which asks for nothing.
+        assert_eq!(choose(text("# nothing"), kept), (Some("# nothing".into()), None));
         assert_eq!(choose(Ok(None), || text("\0\0")), (None, None));
     }
 

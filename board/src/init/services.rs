@@ -198,9 +198,10 @@ fn ssh() -> u8 {
         }
     }
     // In the foreground, with its log on the console, and with keys alone. Connections are forwarded to
-    // the board (`ssh -L`), as kubectl wants it, and none from it.
+    // the board (`ssh -L`), as kubectl wants it, and none from it. A session whose client is gone without
+    // a word, as with a pulled cable, is asked each minute and ends after three.
     let mut server = Command::new(DROPBEAR);
-    server.args(["-F", "-E", "-s", "-k", "-r", HOST_KEY, "-D", identity::AUTHORIZED]);
+    server.args(["-F", "-E", "-s", "-k", "-K", "60", "-r", HOST_KEY, "-D", identity::AUTHORIZED]);
     if let Some(banner) = crash::banner() {
         server.arg("-b").arg(banner);
     }

@@ -13,6 +13,9 @@ pub(crate) const VERSION: u64 = 1;
 /// Documents and manifests of a push, and what is left to a board's memory.
 pub(crate) const MESSAGE_MAX: usize = 4 * 1024 * 1024;
 
+/// The most values in one message: a thousand manifests.
+const VALUES_MAX: usize = 100_000;
+
 /// Of a layer.
 pub(crate) const PIECE_MAX: usize = 64 * 1024;
 
@@ -76,6 +79,9 @@ impl<R: Read, W: Write> Wire<R, W> {
         }
         Ok(match kind {
             PIECE => Frame::Piece(bytes),
+            _ if values(&bytes) > VALUES_MAX => {
+                return Err(invalid("a message has more values than are taken: send the manifests in parts"));
+            }
             _ => Frame::Message(serde_json::from_slice(&bytes)?),
         })
     }
@@ -87,6 +93,22 @@ impl<R: Read, W: Write> Wire<R, W> {
             Frame::Piece(_) => Err(invalid("a piece of a layer came where a message was due")),
         }
     }
+}
+
+/// The most values that a message of JSON with these bytes may have. In memory a value takes up to a
+/// hundred times the bytes that it has in a message.
+fn values(message: &[u8]) -> usize {
+    let (mut values, mut in_text, mut escaped) = (1, false, false);
+    for byte in message {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b',' | b'[' | b'{' if !in_text => values += 1,
+            _ => {}
+        }
+    }
+    values
 }
 
 pub(crate) fn invalid(what: &str) -> io::Error {
@@ -101,6 +123,20 @@ mod tests {
 
     fn hear(bytes: &[u8]) -> io::Result<Frame> {
         Wire { from: bytes, to: io::sink() }.hear()
+    }
+
+    #[test]
+    fn a_message_of_many_values_is_no_message() {
+        assert_eq!(values(br#"{"a,[{": [1, 2, {"b\"": "\\"}], "c": []}"#), 8);
+        let hear = |values: usize| {
+            let text = format!("[{}]", vec!["0"; values].join(","));
+            hear(
+                &[&b"m"[..], &u32::try_from(text.len()).expect("small").to_be_bytes(), text.as_bytes()]
+                    .concat(),
+            )
+        };
+        assert!(matches!(hear(VALUES_MAX - 1), Ok(Frame::Message(_))));
+        assert_eq!(hear(VALUES_MAX + 1).err().map(|error| error.kind()), Some(io::ErrorKind::InvalidData));
     }
 
     #[test]

@@ -90,6 +90,9 @@ struct Receiver {
     wire: Wire<UnixStream, UnixStream>,
 }
 
+/// The most manifests of one push: the agent takes some ten a second, and no other push begins meanwhile.
+const MANIFESTS_MAX: usize = 1000;
+
 /// What a push brings.
 struct Offer {
     archives: Vec<Archive>,
@@ -501,6 +504,12 @@ impl Offer {
             archives.push(Archive { documents: texts, images });
         }
         let mut manifests = Vec::new();
+        if list("manifests")?.len() > MANIFESTS_MAX {
+            return Err(End::Refused(format!(
+                "the push has {} manifests, and one may have {MANIFESTS_MAX}: send them in parts",
+                list("manifests")?.len()
+            )));
+        }
         for manifest in list("manifests")? {
             let text = |name: &str| {
                 manifest[name]

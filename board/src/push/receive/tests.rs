@@ -192,7 +192,11 @@ fn a_layer_for_which_there_is_no_room_leaves_nothing_behind() {
     let wire = Wire { from: board.try_clone().expect("a descriptor"), to: board };
     let mut receiver = Receiver { root: root.clone(), wire };
     sender.write_all(b"p\0\0\0\x03abc").expect("sent");
-    let Err(End::Refused(why)) = receiver.layer(&spool, &Missing { archive: 0, part, from: 0 }, 3) else {
+    let Err(End::Refused(why)) = receiver.layer(
+        &spool,
+        &Missing { archive: 0, part, from: 0, base: None, made: 0, coming: Coming::Whole(3) },
+        3,
+    ) else {
         panic!("nothing can be written there")
     };
     assert!(why.contains("the board's disk is full"), "{why}");
