@@ -2,7 +2,7 @@
 //! as it can be done without OpenEmbedded-Core and without Buildroot, which no package registry has.
 //!
 //! The layer is parsed by BitBake itself, whose fetcher checks and unpacks the crates; the tree is
-//! read by GNU make, with `xtask/recipes/buildroot.mk` in the place of Buildroot. Both then build
+//! read by kconfiglib and by GNU make, with `xtask/recipes/buildroot.mk` in the place of Buildroot. Both then build
 //! nodlet from their crates alone with an empty `CARGO_HOME`, for this machine, and bake an image
 //! for arm64. Optimisation is off: it is not what is tried.
 
@@ -16,6 +16,9 @@ use crate::{Failure, Outcome, plain_cargo, project, run as run_command, usage, w
 
 /// The package of Python that has BitBake's modules.
 const BITBAKE: &str = "bitbake-setup==2.19.0";
+
+/// The package of Python that reads Buildroot's `Config.in`.
+const KCONFIGLIB: &str = "kconfiglib==14.1.0";
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let all = ["yocto".to_owned(), "buildroot".to_owned()];
@@ -50,6 +53,23 @@ fn scratch(name: &str) -> Result<PathBuf, Failure> {
     Ok(directory)
 }
 
+/// The directory of an unpacked package of Python, fetched if it is not here yet: `wheel` is how its
+/// file begins, and `module` is in it.
+fn python_package(directory: &str, requirement: &str, wheel: &str, module: &str) -> Result<PathBuf, Failure> {
+    let directory = work(directory)?;
+    if !directory.join(module).exists() {
+        run_command(
+            Command::new("python3")
+                .args(["-m", "pip", "download", "--quiet", "--no-deps", "--dest"])
+                .arg(&directory)
+                .arg(requirement),
+        )?;
+        let wheel = crate::debian::only(&directory, wheel)?;
+        run_command(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(&directory))?;
+    }
+    Ok(directory)
+}
+
 /// Sets what builds quickly, whoever calls cargo.
 fn quickly(command: &mut Command) -> &mut Command {
     for ours in
@@ -63,17 +83,7 @@ fn quickly(command: &mut Command) -> &mut Command {
 
 fn yocto() -> Outcome {
     let directory = scratch("yocto")?;
-    let bitbake = work("bitbake")?;
-    if !bitbake.join("bb").is_dir() {
-        run_command(
-            Command::new("python3")
-                .args(["-m", "pip", "download", "--quiet", "--no-deps", "--dest"])
-                .arg(&bitbake)
-                .arg(BITBAKE),
-        )?;
-        let wheel = crate::debian::only(&bitbake, "bitbake_setup")?;
-        run_command(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(&bitbake))?;
-    }
+    let bitbake = python_package("bitbake", BITBAKE, "bitbake_setup", "bb")?;
     // BitBake takes the .crate files from here and checks them itself.
     run_command(plain_cargo().args(["fetch", "--locked"]))?;
     let layer = project().join("board/packages/yocto/meta-nodlet");
@@ -143,15 +153,16 @@ fn crate_files() -> Result<PathBuf, Failure> {
 
 fn buildroot() -> Outcome {
     let directory = scratch("buildroot")?;
+    let kconfiglib = python_package("kconfiglib", KCONFIGLIB, "kconfiglib", "kconfiglib.py")?;
+    let tree = project().join("board/packages/buildroot");
+    let script = project().join("xtask/recipes/kconfig.py");
+    run_command(Command::new("python3").arg(script).arg(kconfiglib).arg(&tree).arg(&directory))?;
     let quoted = |name: &str| format!("\"{}\"", directory.join(name).display());
     let make = |targets: &[&str]| -> Outcome {
         let mut make = Command::new("make");
         make.arg("--no-print-directory").arg("-f").arg(project().join("xtask/recipes/buildroot.mk"));
         make.arg(format!("O={}", directory.display()));
-        make.arg(format!(
-            "BR2_EXTERNAL_NODLET_PATH={}",
-            project().join("board/packages/buildroot").display()
-        ));
+        make.arg(format!("BR2_EXTERNAL_NODLET_PATH={}", tree.display()));
         make.arg(format!("RUSTC_TARGET_NAME={}-unknown-linux-gnu", std::env::consts::ARCH));
         make.args(["BR2_aarch64=y", "INIT=SYSV"]);
         make.arg(format!("BR2_PACKAGE_NODLET_IMAGES={}", quoted("image.tar")));
