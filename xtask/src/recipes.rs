@@ -139,7 +139,7 @@ fn yocto() -> Outcome {
             "image/etc/nodlet/manifests",
         ],
     )?;
-    expect(&directory.join("rootfs"), BAKED)
+    require_baked(&directory.join("image/usr/bin/nodlet"), &directory.join("rootfs"))
 }
 
 /// Where cargo keeps what it has fetched.
@@ -176,10 +176,26 @@ fn buildroot() -> Outcome {
     make(&["target-finalize"])?;
     let target = directory.join("target");
     expect(&target, &["usr/bin/nodlet", "etc/init.d/S80nodlet", "etc/nodlet/manifests"])?;
-    expect(&target, BAKED)
+    require_baked(&directory.join("host/bin/nodlet"), &target)
 }
 
 const BAKED: &[&str] = &["usr/lib/nodlet/images/index.json", "usr/lib/nodlet/manifests/pod.yaml"];
+
+/// Whether the root file system has the manifest, and an image that nodlet reads there.
+fn require_baked(nodlet: &Path, root: &Path) -> Outcome {
+    expect(root, BAKED)?;
+    let output = Command::new(nodlet).arg("--root").arg(root).args(["image", "ls"]).output()?;
+    let images = String::from_utf8_lossy(&output.stdout);
+    let is_listed = |line: &str| ["localhost/app:1", "linux/arm64"].iter().all(|word| line.contains(word));
+    match images.lines().any(is_listed) {
+        true => Ok(()),
+        false => Err(Failure(format!(
+            "{} has no image localhost/app:1 for linux/arm64:\n{images}{}",
+            root.display(),
+            String::from_utf8_lossy(&output.stderr)
+        ))),
+    }
+}
 
 fn expect(root: &Path, paths: &[&str]) -> Outcome {
     match paths.iter().find(|path| !root.join(path).exists()) {

@@ -69,6 +69,11 @@ enum Images {
 }
 
 impl Holds {
+    /// The pods that are to follow.
+    pub(super) fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.held.values().map(|held| &*held.new.pod)
+    }
+
     /// The change of the pod that has this uid now.
     pub(super) fn of(&self, uid: &Uid) -> Option<&Held> {
         self.held.values().find(|held| held.old.pod.uid == *uid)

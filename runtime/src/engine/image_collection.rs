@@ -4,7 +4,6 @@
 //! A kubelet looks every five minutes. Here nothing is looked at but when an image was loaded, a pod
 //! is gone, or the agent starts; and once more when images that are too young then have their age.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::time::Duration;
@@ -29,7 +28,7 @@ pub struct ImageCollection {
 }
 
 /// Since when nobody uses an image; `None` while somebody does.
-type Unused = BTreeMap<Digest, Option<Instant>>;
+type Unused = Vec<(Digest, Option<Instant>)>;
 
 /// What the agent knows about the use of images.
 #[derive(Debug, Default)]
@@ -64,11 +63,14 @@ impl Engine {
             return;
         }
         self.image_use.looking = true;
-        let names: BTreeSet<String> = self
-            .node
-            .pods()
-            .flat_map(|pod| pod.pod().spec.all_containers().map(|container| container.image.to_string()))
-            .collect();
+        let mut names = Vec::new();
+        for pod in self.node.pods().map(|pod| &**pod.pod()).chain(self.holds.pods()) {
+            for container in pod.spec.all_containers() {
+                if !names.contains(&container.image) {
+                    names.push(container.image.clone());
+                }
+            }
+        }
         let (store, paths) = (self.shell.images.clone(), self.shell.paths.clone());
         let unused = std::mem::take(&mut self.image_use.unused);
         let looked = self.shell.storage.run(move || {
@@ -106,52 +108,57 @@ impl Engine {
     }
 }
 
-/// Removes what is to go. Without a look at the whole there is nothing removed.
+/// Removes unused images until their bytes are no longer too many.
 fn look(
     store: &Store,
     rule: ImageCollection,
     max: Option<u64>,
-    names: &BTreeSet<String>,
+    names: &[String],
     mut unused: Unused,
     now: Instant,
 ) -> Result<Look, StoreError> {
-    let mut used = BTreeSet::new();
+    let mut used = Vec::new();
     for name in names {
         // What a pod names and cannot have is no image that is in use.
         if let Ok(name) = Reference::parse(name)
             && let Some(image) = store.find(&name)?
         {
-            used.insert(image.id);
+            used.push(image.id);
         }
     }
-    let loaded: BTreeSet<Digest> = store.loaded()?.into_iter().collect();
-    unused.retain(|image, _| loaded.contains(image));
+    let loaded = store.loaded()?;
+    unused.retain(|(image, _)| loaded.contains(image));
     for image in loaded {
-        let since = unused.entry(image).or_insert(Some(now));
-        *since = if used.contains(&image) { None } else { since.or(Some(now)) };
+        if !unused.iter().any(|(known, _)| *known == image) {
+            unused.push((image, Some(now)));
+        }
+    }
+    for (image, since) in &mut unused {
+        *since = if used.contains(image) { None } else { since.or(Some(now)) };
     }
     let mut look = Look { excess: excess(store, rule, max)?, ..Look::default() };
-    let mut oldest: Vec<(Instant, Digest)> =
-        unused.iter().filter_map(|(image, since)| Some(((*since)?, *image))).collect();
-    oldest.sort();
-    for (since, image) in oldest {
-        if look.excess == 0 {
-            break;
-        }
+    let mut left = unused.clone();
+    while look.excess > 0 {
+        let since = |(place, (_, since)): (usize, &(Digest, Option<Instant>))| Some(((*since)?, place));
+        let Some((since, place)) = left.iter().enumerate().filter_map(since).min() else { break };
         let age = now.since(since);
         if age < rule.minimum_age {
             look.older = Some(rule.minimum_age - age);
             break;
         }
+        let (image, _) = left.swap_remove(place);
         match store.remove(&image.hex()) {
             Ok(removed) => {
-                let id = image.hex();
-                look.removed.push(removed.names.into_iter().next().unwrap_or(id));
-                unused.remove(&image);
+                look.removed.push(removed.names.into_iter().next().unwrap_or_else(|| image.hex()));
+                unused.retain(|(known, _)| *known != image);
             }
             // A pod that was changed holds its former image for as long as it is there.
-            Err(RemoveError::InUse { .. } | RemoveError::NotFound { .. } | RemoveError::BakedIn { .. }) => {}
-            Err(RemoveError::Ambiguous { .. }) => {}
+            Err(
+                RemoveError::InUse { .. }
+                | RemoveError::NotFound { .. }
+                | RemoveError::BakedIn { .. }
+                | RemoveError::Ambiguous { .. },
+            ) => {}
             Err(RemoveError::Store(error)) => return Err(error),
         }
         look.excess = excess(store, rule, max)?;
