@@ -23,11 +23,42 @@ const FALSE_ALARMS_MAX: u32 = 64 * 1024;
 /// Bytes of a file in which nothing was found that are kept for the search.
 const SEARCHED_MAX: usize = 64 * 1024;
 
+/// Weak hashes, of which a bit each tells most bytes of a layer from a block's first one. Looking all
+/// of them up would take most of the time.
+struct WeakHashes {
+    hashes: HashSet<u32>,
+    bits: Vec<u64>,
+}
+
+impl WeakHashes {
+    /// The place of a hash among the bits: its first twenty.
+    fn place(hash: u32) -> (usize, u64) {
+        ((hash >> 18) as usize, 1 << (hash >> 12 & 63))
+    }
+
+    fn insert(&mut self, hash: u32) {
+        let (word, bit) = WeakHashes::place(hash);
+        self.bits[word] |= bit;
+        self.hashes.insert(hash);
+    }
+
+    fn contains(&self, hash: u32) -> bool {
+        let (word, bit) = WeakHashes::place(hash);
+        self.bits[word] & bit != 0 && self.hashes.contains(&hash)
+    }
+}
+
+impl Default for WeakHashes {
+    fn default() -> WeakHashes {
+        WeakHashes { hashes: HashSet::new(), bits: vec![0; 1 << 14] }
+    }
+}
+
 /// What a list of a base says.
 #[derive(Default)]
 pub struct Blocks {
     blocks: u64,
-    weak: HashSet<u32>,
+    weak: WeakHashes,
     /// Blocks and tails by length and strong hash, and where in the base each begins.
     places: HashMap<(u16, [u8; 8]), u64>,
 }
@@ -219,7 +250,7 @@ impl Search<'_> {
         while let Some(block) = self.buffer.get(self.searched..self.searched + BLOCK) {
             let weak = self.weak.unwrap_or_else(|| Weak::of(block));
             self.weak = Some(weak);
-            if self.blocks.weak.contains(&weak.0) && self.false_alarms < FALSE_ALARMS_MAX {
+            if self.blocks.weak.contains(weak.0) && self.false_alarms < FALSE_ALARMS_MAX {
                 if let Some(place) = self.blocks.find(block) {
                     self.pieces.literal(&self.buffer[..self.searched])?;
                     self.pieces.copy(place, BLOCK)?;
