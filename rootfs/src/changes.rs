@@ -22,7 +22,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
-use flate2::read::DeflateDecoder;
+use flate2::{Decompress, FlushDecompress, Status};
 use sha2::{Digest as _, Sha256};
 
 use crate::compression::EXPANSION;
@@ -136,10 +136,10 @@ pub fn made_by(piece: &[u8]) -> Option<u64> {
 
 /// A layer, uncompressed, out of its base and of a file of pieces, each with its length in 4 bytes
 /// before it.
-pub(crate) struct Rebuilt<R> {
+pub(crate) struct Rebuilt<'a> {
     base: File,
     base_length: u64,
-    pieces: R,
+    pieces: Box<dyn Read + 'a>,
     taken: u64,
     given: u64,
     /// The stream of the present piece, and how far it was followed.
@@ -156,8 +156,8 @@ enum Range {
     Copy { offset: u64, length: u32 },
 }
 
-impl<R: Read> Rebuilt<R> {
-    pub(crate) fn new(base: File, pieces: R) -> io::Result<Rebuilt<R>> {
+impl<'a> Rebuilt<'a> {
+    pub(crate) fn new(base: File, pieces: Box<dyn Read + 'a>) -> io::Result<Rebuilt<'a>> {
         let base_length = base.metadata()?.len();
         Ok(Rebuilt {
             base,
@@ -191,14 +191,15 @@ impl<R: Read> Rebuilt<R> {
         self.pieces.read_exact(&mut piece)?;
         self.left = made_by(&piece).ok_or_else(|| invalid("a piece that makes nothing"))?;
         self.taken += length as u64;
-        self.piece.clear();
         self.at = 0;
-        DeflateDecoder::new(&piece[PIECE_HEAD..])
-            .take(UNPACKED_MAX as u64 + 1)
-            .read_to_end(&mut self.piece)?;
-        match self.piece.len() > UNPACKED_MAX {
-            true => Err(invalid("a piece unpacks to more than is accepted")),
-            false => Ok(true),
+        // The stream is given no more room than this.
+        self.piece = Vec::with_capacity(UNPACKED_MAX);
+        let stream = &piece[PIECE_HEAD..];
+        let mut inflate = Decompress::new(false);
+        match inflate.decompress_vec(stream, &mut self.piece, FlushDecompress::Finish) {
+            Ok(Status::StreamEnd) if inflate.total_in() == stream.len() as u64 => Ok(true),
+            Ok(_) => Err(invalid("a piece is cut off, or unpacks to more than is accepted")),
+            Err(_) => Err(invalid("a piece is no deflate stream")),
         }
     }
 
@@ -244,7 +245,7 @@ impl<R: Read> Rebuilt<R> {
     }
 }
 
-impl<R: Read> Read for Rebuilt<R> {
+impl Read for Rebuilt<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match &mut self.range {

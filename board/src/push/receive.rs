@@ -458,7 +458,7 @@ fn finished(
 ) -> Result<Vec<apply::Applied>, End> {
     let steps = Steps {
         apply: &mut |manifest, validation| manifest.apply(client, validation),
-        take_back: &mut |before| store.take_back(before).map_err(io::Error::other),
+        take_back: &mut |before, images| store.take_back(before, images).map_err(io::Error::other),
     };
     let ended = redo.carry_out(places, steps).map_err(refused("finish the record of the push"))?;
     match ended {

@@ -5,15 +5,14 @@
 //! tenth. Memory is for the list of the base and for some pieces' worth of the layer.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::time::Instant;
 
-use flate2::Compression;
-use flate2::write::DeflateEncoder;
+use flate2::{Compress, Compression, FlushCompress, Status};
 
-use super::{COPY, LITERAL, PIECE_HEAD, TAIL_MIN, UNPACKED_MAX, Weak, invalid, strong};
+use super::{COPY, LITERAL, PIECE_MAX, TAIL_MIN, UNPACKED_MAX, Weak, invalid, strong};
 use crate::erofs::BLOCK;
 use crate::members::{Kind, Members};
 
@@ -23,44 +22,31 @@ const FALSE_ALARMS_MAX: u32 = 64 * 1024;
 /// Bytes of a file in which nothing was found that are kept for the search.
 const SEARCHED_MAX: usize = 64 * 1024;
 
-/// Weak hashes, of which a bit each tells most bytes of a layer from a block's first one. Looking all
-/// of them up would take most of the time.
-struct WeakHashes {
-    hashes: HashSet<u32>,
-    bits: Vec<u64>,
-}
-
-impl WeakHashes {
-    /// The place of a hash among the bits: its first twenty.
-    fn place(hash: u32) -> (usize, u64) {
-        ((hash >> 18) as usize, 1 << (hash >> 12 & 63))
-    }
-
-    fn insert(&mut self, hash: u32) {
-        let (word, bit) = WeakHashes::place(hash);
-        self.bits[word] |= bit;
-        self.hashes.insert(hash);
-    }
-
-    fn contains(&self, hash: u32) -> bool {
-        let (word, bit) = WeakHashes::place(hash);
-        self.bits[word] & bit != 0 && self.hashes.contains(&hash)
-    }
-}
-
-impl Default for WeakHashes {
-    fn default() -> WeakHashes {
-        WeakHashes { hashes: HashSet::new(), bits: vec![0; 1 << 14] }
-    }
-}
-
 /// What a list of a base says.
-#[derive(Default)]
 pub struct Blocks {
     blocks: u64,
-    weak: WeakHashes,
-    /// Blocks and tails by length and strong hash, and where in the base each begins.
-    places: HashMap<(u16, [u8; 8]), u64>,
+    /// Weak hashes of blocks, and a bit for the first twenty of each one's. The bits tell most bytes
+    /// of a layer from a block's first one: looking all of them up would take most of the time.
+    weak: HashMap<u64, u32>,
+    bits: Vec<u64>,
+    /// Blocks and tails by strong hash and length, and where in the base each begins.
+    places: HashMap<u64, u32>,
+}
+
+impl Default for Blocks {
+    fn default() -> Blocks {
+        Blocks { blocks: 0, weak: HashMap::new(), bits: vec![0; 1 << 14], places: HashMap::new() }
+    }
+}
+
+/// Of a strong hash and a length. What it confuses, the layer's digest finds.
+fn key(hash: [u8; 8], length: usize) -> u64 {
+    u64::from_be_bytes(hash).wrapping_add(length as u64)
+}
+
+/// The place of a weak hash among the bits.
+fn bit(hash: u32) -> (usize, u64) {
+    ((hash >> 18) as usize, 1 << (hash >> 12 & 63))
 }
 
 impl Blocks {
@@ -75,26 +61,37 @@ impl Blocks {
         while !piece.is_empty() {
             let begin = self.blocks * BLOCK as u64;
             self.blocks += 1;
+            // Places fit into 32 bits by this.
             if begin > super::BASE_MAX {
                 return Err(invalid("a list of more blocks than any base has"));
             }
-            self.weak.insert(u32::from_be_bytes(field(&mut piece)?));
-            self.places.entry((BLOCK as u16, field(&mut piece)?)).or_insert(begin);
+            let begin = begin as u32;
+            let weak = u32::from_be_bytes(field(&mut piece)?);
+            let (word, bit) = bit(weak);
+            self.bits[word] |= bit;
+            self.weak.insert(u64::from(weak), 0);
+            self.places.entry(key(field(&mut piece)?, BLOCK)).or_insert(begin);
             let [tails] = field(&mut piece)?;
             for _ in 0..tails {
                 let offset = u16::from_be_bytes(field(&mut piece)?);
                 let length = u16::from_be_bytes(field(&mut piece)?);
                 let hash = field(&mut piece)?;
                 if usize::from(offset) + usize::from(length) <= BLOCK {
-                    self.places.entry((length, hash)).or_insert(begin + u64::from(offset));
+                    let place = begin + u32::from(offset);
+                    self.places.entry(key(hash, length.into())).or_insert(place);
                 }
             }
         }
         Ok(())
     }
 
+    fn has(&self, weak: Weak) -> bool {
+        let (word, bit) = bit(weak.0);
+        self.bits[word] & bit != 0 && self.weak.contains_key(&u64::from(weak.0))
+    }
+
     fn find(&self, bytes: &[u8]) -> Option<u64> {
-        self.places.get(&(bytes.len() as u16, strong(bytes))).copied()
+        self.places.get(&key(strong(bytes), bytes.len())).map(|place| u64::from(*place))
     }
 }
 
@@ -169,19 +166,23 @@ pub(crate) fn compare(
         false_alarms: 0,
         over: false,
     });
-    let tapped = Tapped { stream: layer, search: &search };
-    let mut members = Members::new(tapped);
-    let walked = loop {
-        match members.next() {
-            Ok(Some(member)) if member.kind == Kind::File && members.is_plain() => {
-                search.borrow_mut().begin(member.size);
+    let walked = {
+        let tapped = Tapped { stream: layer, search: &search };
+        // As layers are read elsewhere: the code of one kind of stream is enough.
+        let tapped: Box<dyn Read> = Box::new(tapped);
+        let mut members = Members::new(tapped);
+        loop {
+            match members.next() {
+                Ok(Some(member)) if member.kind == Kind::File && members.is_plain() => {
+                    search.borrow_mut().begin(member.size);
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => break io::copy(&mut members.into_inner(), &mut io::sink()).map(drop),
+                Err(error) => break Err(io::Error::new(io::ErrorKind::InvalidData, error)),
             }
-            Ok(Some(_)) => {}
-            Ok(None) => break io::copy(&mut members.into_inner(), &mut io::sink()).map(drop),
-            Err(error) => break Err(io::Error::new(io::ErrorKind::InvalidData, error)),
-        }
-        if search.borrow().over {
-            break Ok(());
+            if search.borrow().over {
+                break Ok(());
+            }
         }
     };
     let search = search.into_inner();
@@ -250,7 +251,7 @@ impl Search<'_> {
         while let Some(block) = self.buffer.get(self.searched..self.searched + BLOCK) {
             let weak = self.weak.unwrap_or_else(|| Weak::of(block));
             self.weak = Some(weak);
-            if self.blocks.weak.contains(weak.0) && self.false_alarms < FALSE_ALARMS_MAX {
+            if self.blocks.has(weak) && self.false_alarms < FALSE_ALARMS_MAX {
                 if let Some(place) = self.blocks.find(block) {
                     self.pieces.literal(&self.buffer[..self.searched])?;
                     self.pieces.copy(place, BLOCK)?;
@@ -386,11 +387,14 @@ impl Pieces {
         if self.unpacked.is_empty() {
             return Ok(());
         }
-        let mut piece = Vec::with_capacity(PIECE_HEAD + self.unpacked.len() / 2);
+        let mut piece = Vec::with_capacity(PIECE_MAX);
         piece.extend_from_slice(&self.makes.to_be_bytes());
-        let mut encoder = DeflateEncoder::new(piece, Compression::best());
-        encoder.write_all(&self.unpacked)?;
-        let piece = encoder.finish()?;
+        let mut deflate = Compress::new(Compression::best(), false);
+        // Of what cannot be made smaller, a piece has room for all.
+        match deflate.compress_vec(&self.unpacked, &mut piece, FlushCompress::Finish) {
+            Ok(Status::StreamEnd) => {}
+            _ => return Err(invalid("a piece that does not fit")),
+        }
         self.changes.file.write_all(&piece)?;
         self.changes.pieces.push((self.makes, piece.len() as u64));
         self.bytes += piece.len() as u64;

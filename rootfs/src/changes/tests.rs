@@ -59,7 +59,7 @@ fn file_of(changes: &Changes, place: u64) -> Vec<u8> {
 
 fn rebuilt(base: &File, pieces: &[u8]) -> io::Result<Vec<u8>> {
     let mut layer = Vec::new();
-    Rebuilt::new(base.try_clone()?, pieces)?.read_to_end(&mut layer)?;
+    Rebuilt::new(base.try_clone()?, Box::new(pieces))?.read_to_end(&mut layer)?;
     Ok(layer)
 }
 
@@ -231,7 +231,7 @@ fn pieces_that_cannot_be_are_rejected() {
     // A few kilobytes of copies that would become sixteen gigabytes.
     let copies = copy(0, length as u32).repeat(4000);
     let pieces = piece(length * 4000, &copies).repeat(400);
-    let mut rebuilt = Rebuilt::new(base, &pieces[..]).unwrap();
+    let mut rebuilt = Rebuilt::new(base, Box::new(&pieces[..])).unwrap();
     let error = io::copy(&mut rebuilt, &mut io::sink()).expect_err("a bomb").to_string();
     assert!(error.contains("a thousand times"), "{error}");
 }

@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek};
+use std::io::{self, Read, Seek};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -211,7 +211,7 @@ impl Unpacking<'_> {
         base: File,
     ) -> Result<(), LoadError> {
         let (pieces, size) = archive.open(&layer.member)?.ok_or_else(|| absent(layer))?;
-        let made = Rebuilt::new(base, BufReader::new(pieces))
+        let made = Rebuilt::new(base, pieces)
             .map_err(|error| LoadError::from(ArchiveError::Read(error)))
             .and_then(|mut rebuilt| self.convert(&layer.member, &mut rebuilt, size))
             // Its digest is not that of a blob, and so it proves nothing.

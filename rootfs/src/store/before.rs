@@ -9,68 +9,56 @@ use super::area::Entry;
 use super::{Store, StoreError, lock};
 use crate::reference::Digest;
 
-/// What the index says of the images and names that a load is about to bring.
+/// What the index says of the images that a load is about to bring, and of those to which their names
+/// lead; what it does not say anything of is not there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Before {
-    /// None is an image that there was not.
-    images: BTreeMap<Digest, Option<Entry>>,
-    /// The images to which the names led.
-    names: BTreeMap<String, Option<Digest>>,
-}
+#[serde(transparent)]
+pub struct Before(BTreeMap<Digest, Entry>);
 
 impl Store {
     /// Notes what there is of these images, each with its names, before they are loaded.
     pub fn before(&self, images: &[(Digest, Vec<String>)]) -> Result<Before, StoreError> {
-        let index = self.writable.index_or_records()?.0;
-        let mut before = Before::default();
-        for (id, names) in images {
-            before.images.insert(*id, index.images.get(id).cloned());
-            for name in names {
-                let mut holders = index.images.iter().filter(|(_, entry)| entry.names.contains(name));
-                before.names.insert(name.clone(), holders.next().map(|(id, _)| *id));
-            }
-        }
-        Ok(before)
+        let mut index = self.writable.index_or_records()?.0;
+        index.images.retain(|id, entry| {
+            images
+                .iter()
+                .any(|(image, names)| image == id || names.iter().any(|name| entry.names.contains(name)))
+        });
+        Ok(Before(index.images))
     }
 
-    /// Takes back a load: names lead where they led, and images that there were not are removed.
-    /// Whether anything was changed. Twice is the same as once.
+    /// Takes back a load of these images, each with its names: names lead where they led, and images
+    /// that there were not are removed. Whether anything was changed. Twice is the same as once.
     ///
     /// Leases are not respected: a pod that runs has its layers open, and whoever takes the load back
     /// takes back the pods that it was for. A name that somebody else has given to another image
     /// meanwhile stays there, and an image that somebody else has given a name stays with it.
-    pub fn take_back(&self, before: &Before) -> Result<bool, StoreError> {
+    pub fn take_back(&self, before: &Before, images: &[(Digest, Vec<String>)]) -> Result<bool, StoreError> {
         if !self.writable.directory.is_dir() {
             return Ok(false);
         }
         let _lock = lock(&self.writable.directory)?;
         let mut index = self.writable.index_or_records()?.0;
         let now = index.clone();
-        for (name, then) in &before.names {
+        for name in images.iter().flat_map(|(_, names)| names) {
             let mut holders = index.images.iter().filter(|(_, entry)| entry.names.contains(name));
             let holder = holders.next().map(|(id, _)| *id);
-            if holder.is_some_and(|id| !before.images.contains_key(&id)) {
+            if holder.is_some_and(|id| images.iter().all(|(image, _)| *image != id)) {
                 continue;
             }
             if let Some(entry) = holder.and_then(|id| index.images.get_mut(&id)) {
                 entry.names.remove(name);
             }
-            if let Some(entry) = then.and_then(|id| index.images.get_mut(&id)) {
+            let mut held = before.0.iter().filter(|(_, entry)| entry.names.contains(name));
+            if let Some(entry) = held.next().and_then(|(id, _)| index.images.get_mut(id)) {
                 entry.names.insert(name.clone());
             }
         }
-        for (id, then) in &before.images {
-            match then {
-                Some(then) => {
-                    if let Some(entry) = index.images.get_mut(id) {
-                        entry.repo_digests.clone_from(&then.repo_digests);
-                    }
-                }
-                None if index.images.get(id).is_some_and(|entry| entry.names.is_empty()) => {
-                    index.images.remove(id);
-                }
-                None => {}
+        for (id, _) in images {
+            match (before.0.get(id), index.images.get_mut(id)) {
+                (Some(then), Some(entry)) => entry.repo_digests.clone_from(&then.repo_digests),
+                (None, Some(entry)) if entry.names.is_empty() => drop(index.images.remove(id)),
+                _ => {}
             }
         }
         if index == now {
@@ -126,23 +114,23 @@ mod tests {
         let (old, new) = (image("old"), image("new"));
         // Into an empty store, where nothing is left.
         let before = store.before(&of(&old)).unwrap();
-        assert!(!store.take_back(&before).unwrap(), "nothing was loaded");
+        assert!(!store.take_back(&before, &of(&old)).unwrap(), "nothing was loaded");
         load(&store, image("old"));
         store.lease(&old.id(), "pod", "default/pod").unwrap();
-        assert!(store.take_back(&before).unwrap());
+        assert!(store.take_back(&before, &of(&old)).unwrap());
         assert_eq!(store.images().unwrap().len(), 0);
         assert_eq!(files(&store).len(), 1, "the index");
         // In the place of another, whose name comes back.
         load(&store, image("old"));
         let (files_before, before) = (files(&store), store.before(&of(&new)).unwrap());
         load(&store, image("new"));
-        assert!(store.take_back(&before).unwrap());
-        assert!(!store.take_back(&before).unwrap(), "once more");
+        assert!(store.take_back(&before, &of(&new)).unwrap());
+        assert!(!store.take_back(&before, &of(&new)).unwrap(), "once more");
         assert!(files(&store) == files_before);
         // The same image again, which was there.
         let before = store.before(&of(&old)).unwrap();
         load(&store, image("old"));
-        assert!(!store.take_back(&before).unwrap());
+        assert!(!store.take_back(&before, &of(&old)).unwrap());
         // A record survives its being written down.
         let text = serde_json::to_string(&before).unwrap();
         assert_eq!(serde_json::from_str::<Before>(&text).unwrap(), before);
@@ -154,11 +142,12 @@ mod tests {
         let store = Store::open(scratch.path()).unwrap();
         let (old, new, third) = (image("old"), image("new"), image("third"));
         load(&store, image("old"));
-        let before = store.before(&[(new.id(), vec![NAME.to_owned()])]).unwrap();
+        let of_new = [(new.id(), vec![NAME.to_owned()])];
+        let before = store.before(&of_new).unwrap();
         load(&store, image("new"));
         load(&store, TestImage { name: Some("kept:1"), ..image("new") });
         load(&store, image("third"));
-        assert!(!store.take_back(&before).unwrap());
+        assert!(!store.take_back(&before, &of_new).unwrap());
         let named = |image: &TestImage| {
             let images = store.images().unwrap();
             images.iter().find(|found| found.id == image.id()).map(|found| found.names.join(" "))

@@ -70,7 +70,7 @@ pub(super) enum Ended {
 pub(super) struct Steps<'a> {
     pub(super) apply: &'a mut dyn FnMut(&Manifest, Validation) -> Result<apply::Applied, Failure>,
     /// Takes the load of the images back; whether anything was changed.
-    pub(super) take_back: &'a mut dyn FnMut(&Before) -> io::Result<bool>,
+    pub(super) take_back: &'a mut dyn FnMut(&Before, &[(Digest, Vec<String>)]) -> io::Result<bool>,
 }
 
 /// Where a record and what it changes lie.
@@ -147,6 +147,15 @@ impl Redo {
         spool.join(REDO).exists()
     }
 
+    /// The images of the push, each with the names that lead to it.
+    fn loaded(&self) -> Vec<(Digest, Vec<String>)> {
+        let named = |id: &String| {
+            let names = self.names.iter().filter(|(_, of)| *of == id).map(|(name, _)| name.clone());
+            Some((Digest::parse(id).ok()?, names.collect()))
+        };
+        self.images.iter().filter_map(named).collect()
+    }
+
     /// Whether the push is being taken back.
     pub(super) fn is_back(&self) -> bool {
         self.back
@@ -178,7 +187,7 @@ impl Redo {
             if is_different {
                 why.push_str("; the manifests that were applied before it are taken back");
             }
-            if is_different || self.store != Before::default() {
+            if is_different || !self.images.is_empty() {
                 self.back = true;
                 self.write(places.spool)?;
             }
@@ -186,7 +195,7 @@ impl Redo {
         if self.back {
             // Before the manifests: a pod that comes back finds the image that its name led to.
             step()?;
-            if (steps.take_back)(&self.store)? {
+            if (steps.take_back)(&self.store, &self.loaded())? {
                 why.push_str("; the images of the push are removed");
             }
             for (name, text) in &self.before {

@@ -63,8 +63,8 @@ impl Board {
             let did = format!("{name} configured");
             Ok(apply::Applied { did, warnings: Vec::new(), object: Value::Null })
         };
-        let mut take_back = |before: &Before| {
-            assert_eq!(*before, image_to_be());
+        let mut take_back = |before: &Before, images: &[(Digest, Vec<String>)]| {
+            assert_eq!((before, images), (&Before::default(), &image_to_be()[..]));
             step()?;
             let is_there = self.image().exists();
             if is_there {
@@ -78,7 +78,13 @@ impl Board {
 
     /// As the receiver does.
     fn push(&self) -> io::Result<Ended> {
-        let redo = Redo::new(&[], image_to_be(), &Board::manifests(), Validation::Warn, &self.applied())?;
+        let redo = Redo::new(
+            &image_to_be(),
+            Before::default(),
+            &Board::manifests(),
+            Validation::Warn,
+            &self.applied(),
+        )?;
         redo.write(&self.spool())?;
         step()?;
         fs::write(self.image(), "new")?;
@@ -108,11 +114,9 @@ impl Drop for Board {
     }
 }
 
-/// A store without the image that is pushed.
-fn image_to_be() -> Before {
-    let id = Digest::of(b"image");
-    let text = format!("{{\"images\": {{\"{id}\": null}}, \"names\": {{}}}}");
-    serde_json::from_str(&text).expect("as the store writes it")
+/// The image that is pushed.
+fn image_to_be() -> [(Digest, Vec<String>); 1] {
+    [(Digest::of(b"image"), vec!["localhost/a:1".to_owned()])]
 }
 
 const OLD: &str = "old none old";
@@ -182,8 +186,14 @@ fn a_record_of_another_form_is_none() {
         fs::write(board.spool().join(REDO), text).expect("written");
         assert!(Redo::read(&board.spool()).expect("readable").is_none(), "{text}");
     }
-    let redo = Redo::new(&[], image_to_be(), &Board::manifests(), Validation::Strict, &board.applied())
-        .expect("readable");
+    let redo = Redo::new(
+        &image_to_be(),
+        Before::default(),
+        &Board::manifests(),
+        Validation::Strict,
+        &board.applied(),
+    )
+    .expect("readable");
     redo.write(&board.spool()).expect("there is power");
     assert_eq!(Redo::read(&board.spool()).expect("readable"), Some(redo));
 }
