@@ -6,6 +6,7 @@
 //! which one is not loaded is a kernel without the feature: [`Lacking`].
 
 use std::ffi::CString;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -14,7 +15,8 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the guest has to do, a line each: `load MODULE…`, or `run PROGRAM ARGUMENT…`.
+/// What the guest has to do, a line each: `load MODULE…`, or `run PROGRAM ARGUMENT…`. After a line with
+/// a [`Choice`] only the chosen tests are run.
 pub const ORDERS: &str = "/guest/orders";
 
 /// `NAME.ko` for each module, and [`MODULE_LIST`].
@@ -29,8 +31,74 @@ pub const SYSTEMD: &str = "/usr/lib/systemd/systemd";
 /// Begins each line in which the guest itself says something.
 pub const SAYS: &str = "guest: ";
 
+/// After [`SAYS`] and before the number of tests of a run that are in the part.
+pub const CHOSEN: &str = "tests in this part: ";
+
 /// The last of those lines, before the guest turns itself off.
 pub const END: &str = "guest: the end";
+
+/// Which tests of the programs that follow are run, if not all.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Choice {
+    /// One part of all of them: of the second of five each fifth test, beginning with the second.
+    Part {
+        /// From one.
+        part: usize,
+        /// How many parts there are.
+        of: usize,
+    },
+    /// So many tests of each program: with the next number the next of them, counted in a circle.
+    Some {
+        /// Which of them.
+        number: usize,
+        /// How many.
+        count: usize,
+    },
+}
+
+impl Choice {
+    /// The part that a text such as `2/5` names.
+    pub fn part(text: &str) -> Option<Self> {
+        let (part, of) = text.split_once('/')?;
+        let (part, of) = (part.parse().ok()?, of.parse().ok()?);
+        (1..=of).contains(&part).then_some(Self::Part { part, of })
+    }
+
+    /// The choice in a line of the orders.
+    pub fn of_order(order: &str) -> Option<Self> {
+        match order.split(' ').collect::<Vec<_>>()[..] {
+            ["part", text] => Self::part(text),
+            ["some", number, count] => {
+                Some(Self::Some { number: number.parse().ok()?, count: count.parse().ok()? })
+            }
+            _ => None,
+        }
+    }
+
+    /// The chosen ones of a program's tests, after so many tests of programs before it.
+    pub fn choose<T: Clone>(self, tests: &[T], before: usize) -> Vec<T> {
+        match self {
+            Self::Part { part, of } => {
+                let first = (part - 1 + of - before % of) % of;
+                tests.iter().skip(first).step_by(of).cloned().collect()
+            }
+            Self::Some { number, count } => {
+                let first = number.wrapping_mul(count) % tests.len().max(1);
+                tests.iter().cycle().skip(first).take(count.min(tests.len())).cloned().collect()
+            }
+        }
+    }
+}
+
+/// A line of the orders.
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Part { part, of } => write!(f, "part {part}/{of}"),
+            Self::Some { number, count } => write!(f, "some {number} {count}"),
+        }
+    }
+}
 
 /// Whether this is the guest.
 pub fn is_guest() -> bool {
@@ -89,5 +157,46 @@ impl Drop for Lacking {
         if let Err(error) = load_module(self.module) {
             eprintln!("failed to load {} again: {error}", self.module);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_parts_together_have_each_test_once() {
+        let programs: [&[u32]; 4] = [&[0, 1, 2], &[], &[3], &[4, 5, 6, 7, 8]];
+        for of in 1..12 {
+            let mut all = Vec::new();
+            for part in 1..=of {
+                let choice = Choice::Part { part, of };
+                assert_eq!(Choice::of_order(&choice.to_string()), Some(choice));
+                let mut before = 0;
+                for tests in programs {
+                    all.extend(choice.choose(tests, before));
+                    before += tests.len();
+                }
+            }
+            all.sort_unstable();
+            assert_eq!(all, (0..9).collect::<Vec<_>>(), "{of} parts");
+        }
+        assert_eq!(Choice::part("2/5"), Some(Choice::Part { part: 2, of: 5 }));
+        for wrong in ["0/5", "6/5", "2", "2/", "/5", "-1/5", ""] {
+            assert_eq!(Choice::part(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn some_tests_are_so_many_and_each_comes_with_some_number() {
+        for (number, expected) in [(0, [0, 1]), (1, [2, 3]), (2, [4, 0]), (3, [1, 2])] {
+            let choice = Choice::Some { number, count: 2 };
+            assert_eq!(Choice::of_order(&choice.to_string()), Some(choice));
+            assert_eq!(choice.choose(&[0, 1, 2, 3, 4], 7), expected);
+        }
+        let many = Choice::Some { number: usize::MAX, count: 9 };
+        assert_eq!(many.choose(&[1], 0), [1]);
+        assert!(many.choose::<u32>(&[], 0).is_empty());
+        assert_eq!(Choice::of_order("some"), None);
     }
 }

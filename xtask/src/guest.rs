@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nodlet_tests::guest::{END, MODULE_LIST, MODULES, ORDERS, SAYS};
+use nodlet_tests::guest::{CHOSEN, Choice, END, MODULE_LIST, MODULES, ORDERS, SAYS};
 use serde_json::Value;
 
-use crate::{Failure, Outcome, cross, deb, debian, go, line_of, usage, work};
+use crate::{Failure, Outcome, cross, deb, debian, go, line_of, misused, usage, work};
 
 pub(crate) mod cpio;
 pub(crate) mod kernel;
@@ -246,42 +246,78 @@ const GUESTS: &[Guest<'_>] = &[
     },
 ];
 
+/// Guests whose few tests take long, each by itself.
+const LONG: &[&str] = &["idle"];
+
 /// A guest that says nothing for so long hangs, however busy this machine is.
 const SILENCE: Duration = Duration::from_secs(1800);
 
 const MEMORY_MIB: u32 = 3072;
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (processor, arguments) = match arguments {
-        [flag, triple, rest @ ..] if flag == "--target" => (processor(triple)?, rest),
-        rest => (host()?, rest),
-    };
-    let Some((name, words)) = arguments.split_first() else { return boot_all(processor, &always()) };
+    let (mut wanted, mut choice, mut arguments) = (host()?, None, arguments);
+    loop {
+        arguments = match arguments {
+            [option, triple, rest @ ..] if option == "--target" => {
+                wanted = processor(triple)?;
+                rest
+            }
+            [option, text, rest @ ..] if option == "--shard" => {
+                choice = Some(Choice::part(text).ok_or_else(|| {
+                    Failure(format!("--shard takes a part and of how many, as 2/5; {}", usage("guest")))
+                })?);
+                rest
+            }
+            [option, ..] if option.starts_with('-') => return Err(misused("guest")),
+            _ => break,
+        };
+    }
+    let processor = wanted;
+    let Some((name, words)) = arguments.split_first() else { return boot_all(processor, &always(), choice) };
     let guest = GUESTS.iter().find(|guest| guest.name == name).ok_or_else(|| {
         let names: Vec<&str> = GUESTS.iter().map(|guest| guest.name).collect();
         let names = names.join(", ");
         Failure(format!("there is no guest {name:?}, only {names}; {}", usage("guest")))
     })?;
     if words.is_empty() {
-        return boot_all(processor, &[guest]);
+        return boot_all(processor, &[guest], choice);
     }
     let run = words.join(" ");
-    boot_all(processor, &[&Guest { runs: &[&run], ..*guest }])
+    boot_all(processor, &[&Guest { runs: &[&run], ..*guest }], choice)
 }
 
 /// Those that are a step of the check.
 pub(crate) fn check() -> Outcome {
-    boot_all(host()?, &always())
+    boot_all(host()?, &always(), None)
 }
 
-/// Every guest, with every processor; but systemd only with this machine's own, whose programs
-/// debootstrap can run here.
-pub(crate) fn whole() -> Outcome {
+/// So many tests of one program, with another processor than this machine's: what a check has time for.
+const FOREIGN_TESTS: usize = 4;
+
+/// A few tests with another processor. The number chooses them: which processor, which program, and which
+/// tests of that; numbers in a row choose the processors in turn.
+pub(crate) fn foreign(number: usize) -> Outcome {
+    let ours = host()?.triple;
+    let processors: Vec<&Processor> =
+        PROCESSORS.iter().filter(|processor| processor.triple != ours).collect();
+    let mut runs = Vec::new();
+    for guest in GUESTS.iter().filter(|guest| !guest.systemd && !LONG.contains(&guest.name)) {
+        runs.extend(guest.runs.iter().map(|run| Guest { runs: std::slice::from_ref(run), ..*guest }));
+    }
+    let (processor, number) = (processors[number % processors.len()], number / processors.len());
+    let (guest, number) = (&runs[number % runs.len()], number / runs.len());
+    boot_all(processor, &[guest], Some(Choice::Some { number, count: FOREIGN_TESTS }))
+}
+
+/// Every guest, with every processor, or a part of the tests of each guest; but systemd only with this
+/// machine's own processor, whose programs debootstrap can run here.
+pub(crate) fn whole(part: &str) -> Outcome {
+    let choice = Some(part).filter(|part| *part != "1/1").and_then(Choice::part);
     let ours = host()?.triple;
     PROCESSORS.iter().try_for_each(|processor| {
         let native = processor.triple == ours;
         let all: Vec<&Guest<'_>> = GUESTS.iter().filter(|guest| native || !guest.systemd).collect();
-        boot_all(processor, &all)
+        boot_all(processor, &all, choice)
     })
 }
 
@@ -306,7 +342,7 @@ fn processor(triple: &str) -> Result<&'static Processor, Failure> {
     })
 }
 
-fn boot_all(processor: &Processor, guests: &[&Guest<'_>]) -> Outcome {
+fn boot_all(processor: &Processor, guests: &[&Guest<'_>], choice: Option<Choice>) -> Outcome {
     let kernel = kernel::of(processor.kernel, processor.debian)?;
     let tools = debian::package("busybox-static", processor.debian)?;
     let mut programs = build(processor, guests)?;
@@ -330,11 +366,11 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>]) -> Outcome {
         let initramfs = dir.join(format!("{}.cpio", guest.name));
         let system = if guest.systemd { Some(systemd::get(processor.debian)?) } else { None };
         let system = system.as_deref().map(|dir| (dir, processor.console));
-        guest.write_initramfs(&initramfs, &kernel, &programs, system)?;
+        guest.write_initramfs(&initramfs, &kernel, &programs, system, choice)?;
         let log = dir.join(format!("{}.log", guest.name));
         let said = guest.boot(processor, &kernel, &initramfs, &log)?;
         fs::remove_file(&initramfs)?;
-        let counts = guest.judge(&said).map_err(|why| {
+        let counts = guest.judge(&said, choice).map_err(|why| {
             Failure(format!(
                 "guest {}: {why}; all that it said:\n{said}\nalso in {}",
                 guest.name,
@@ -353,6 +389,9 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>]) -> Outcome {
     Ok(())
 }
 
+/// What runs in the containers.
+const DEMO: &str = "rustc --package nodlet-tests --bin demo";
+
 /// The programs that these guests run, and those that they need for it, by name.
 fn build(processor: &Processor, guests: &[&Guest<'_>]) -> Result<BTreeMap<String, PathBuf>, Failure> {
     let runs = guests.iter().flat_map(|guest| guest.runs).filter_map(|run| run.split(' ').next());
@@ -363,12 +402,18 @@ fn build(processor: &Processor, guests: &[&Guest<'_>]) -> Result<BTreeMap<String
     let tests = format!("test --no-run --package nodlet-runtime --package nodlet-tests {}", tests.join(" "));
     let mut programs = BTreeMap::new();
     for words in [
-        "build --bins --package nodlet --package nodlet-tests",
+        "build --bin nodlet --bin guest-init --package nodlet --package nodlet-tests",
         "build --package nodlet-runtime --example replay",
         &tests,
+        // Last: the tests' build makes one of the same name.
+        DEMO,
     ] {
         let mut build = cross::cargo_for_triple(processor.triple)?;
         build.args(words.split(' ')).args(["--quiet", "--message-format=json-render-diagnostics"]);
+        if words == DEMO {
+            // What is for debuggers is most of the program, and each image with it is hashed.
+            build.args(["--", "-Cstrip=symbols"]);
+        }
         eprintln!("$ {}", line_of(&build));
         let output = build.stderr(Stdio::inherit()).output()?;
         if !output.status.success() {
@@ -398,12 +443,16 @@ impl Guest<'_> {
         kernel: &Kernel,
         programs: &BTreeMap<String, PathBuf>,
         system: Option<(&Path, &str)>,
+        choice: Option<Choice>,
     ) -> Outcome {
         let failed = |error: io::Error| Failure(format!("failed to write {}: {error}", path.display()));
         let program = |name: &str| {
             programs.get(name).ok_or_else(|| Failure(format!("there is no test program {name:?}")))
         };
         let mut orders = format!("load {}\n", self.modules.join(" "));
+        if let Some(choice) = choice {
+            orders.push_str(&format!("{choice}\n"));
+        }
         let mut wanted = vec!["nodlet", "demo"];
         for run in self.runs {
             orders.push_str(&format!("run /tests/{run}\n"));
@@ -512,8 +561,9 @@ impl Guest<'_> {
         Ok(said)
     }
 
-    /// How many tests passed in each run, if all that was wanted ran, and well.
-    fn judge(&self, said: &str) -> Result<Vec<u32>, String> {
+    /// How many tests passed in each run, if all that was wanted ran, and well. Of a part of the tests a
+    /// run may have none.
+    fn judge(&self, said: &str, choice: Option<Choice>) -> Result<Vec<u32>, String> {
         let says = |what: &str| said.lines().filter(|line| *line == format!("{SAYS}{what}")).count();
         for run in self.runs {
             if says(&format!("run /tests/{run}")) == 0 {
@@ -523,11 +573,25 @@ impl Guest<'_> {
         if says("exit 0") != self.runs.len() || !said.lines().any(|line| line == END) {
             return Err("not all went well".to_owned());
         }
-        let passed: Vec<u32> = said.lines().filter_map(passed).collect();
-        if passed.len() != self.runs.len() || passed.contains(&0) {
-            return Err("a program ran no test".to_owned());
+        let mut passed = said.lines().filter_map(passed);
+        if choice.is_none() {
+            let passed: Vec<u32> = passed.collect();
+            if passed.len() != self.runs.len() || passed.contains(&0) {
+                return Err("a program ran no test".to_owned());
+            }
+            return Ok(passed);
         }
-        Ok(passed)
+        let chosen =
+            said.lines().filter_map(|line| line.strip_prefix(SAYS)?.strip_prefix(CHOSEN)?.parse().ok());
+        let chosen: Vec<u32> = chosen.collect();
+        let ran = chosen.iter().all(|count| *count == 0 || passed.next() == Some(*count));
+        if chosen.len() != self.runs.len() || !ran || passed.next().is_some() {
+            return Err("a program did not run the tests that were chosen".to_owned());
+        }
+        if chosen.iter().all(|count| *count == 0) {
+            return Err("there are fewer tests than parts".to_owned());
+        }
+        Ok(chosen)
     }
 }
 
@@ -554,7 +618,7 @@ mod tests {
     fn a_guest_is_believed_only_if_every_run_ended_well_and_ran_tests() {
         let well = "boot\n\nguest: run /tests/line\ntest result: ok. 2 passed; 0 failed\n\nguest: exit 0\n\
              \nguest: run /tests/supervisor x\ntest result: 40 passed; 0 failed []\n\nguest: exit 0\n\nguest: the end\n";
-        assert_eq!(GUEST.judge(well), Ok(vec![2, 40]));
+        assert_eq!(GUEST.judge(well, None), Ok(vec![2, 40]));
         for (from, to) in [
             ("guest: exit 0\n\nguest: the end", "guest: exit 1\n\nguest: the end"),
             ("ok. 2 passed", "ok. 0 passed"),
@@ -562,7 +626,25 @@ mod tests {
             ("guest: run /tests/line\n", ""),
             ("guest: the end\n", "Kernel panic"),
         ] {
-            assert!(GUEST.judge(&well.replace(from, to)).is_err(), "{from} -> {to}");
+            assert!(GUEST.judge(&well.replace(from, to), None).is_err(), "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_the_tests_is_believed_if_as_many_passed_as_were_chosen() {
+        let part = Choice::part("2/5");
+        let well = "guest: run /tests/line\nguest: tests in this part: 0\nguest: exit 0\n\
+             guest: run /tests/supervisor x\nguest: tests in this part: 2\n\
+             test result: 2 passed; 0 failed []\nguest: exit 0\nguest: the end\n";
+        assert_eq!(GUEST.judge(well, part), Ok(vec![0, 2]));
+        for (from, to) in [
+            ("part: 2", "part: 3"),
+            ("part: 0", "part: 1"),
+            ("guest: tests in this part: 0\n", ""),
+            ("test result: 2 passed", "no result"),
+            ("guest: the end\n", ""),
+        ] {
+            assert!(GUEST.judge(&well.replace(from, to), part).is_err(), "{from} -> {to}");
         }
     }
 }

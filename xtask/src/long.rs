@@ -42,7 +42,7 @@ const SUBJECTS: &[(&str, Test)] = &[
     // Pods that a binary of an earlier commit runs.
     ("upgrade", Test::All(upgrade)),
     // What runs in a machine of its own, with each processor.
-    ("guests", Test::All(guest::whole)),
+    ("guests", Test::Parts(guest::whole)),
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {

@@ -107,8 +107,8 @@ const TASKS: &[Task] = &[
     ),
     (
         "guest",
-        "[--target TARGET] [GUEST [PROGRAM ARGUMENT...]]",
-        "the tests that need a kernel of their own, in QEMU; only one guest, or only this in it",
+        "[--target TARGET] [--shard PART/OF] [GUEST [PROGRAM ARGUMENT...]]",
+        "the tests that need a kernel of their own, in QEMU; only one guest, or only this in it, or a part",
         guest::run,
     ),
     (

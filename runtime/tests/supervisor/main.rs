@@ -27,7 +27,31 @@ fn main() -> ExitCode {
             tests().into_iter().filter(|(test, _)| *test == name).for_each(|(_, test)| test());
             ExitCode::SUCCESS
         }
-        first => run_all(first.filter(|filter| !filter.starts_with('-')).unwrap_or_default()),
+        first => run_all(&Selection::of(first.map(str::to_owned).into_iter().chain(args).collect())),
+    }
+}
+
+/// The tests that a command line names, in the words of Rust's own harness: all without a name, those
+/// whose names contain one of the names, or with `--exact` those of these names. `--list` runs none, and
+/// `--ignored` names none: none is ignored here.
+struct Selection {
+    names: Vec<String>,
+    exact: bool,
+    ignored: bool,
+    list: bool,
+}
+
+impl Selection {
+    fn of(arguments: Vec<String>) -> Self {
+        let has = |option: &str| arguments.iter().any(|argument| argument == option);
+        let (exact, ignored, list) = (has("--exact"), has("--ignored"), has("--list"));
+        let names = arguments.into_iter().filter(|argument| !argument.starts_with('-')).collect();
+        Self { names, exact, ignored, list }
+    }
+
+    fn takes(&self, test: &str) -> bool {
+        let matches = |name: &String| if self.exact { test == name } else { test.contains(name.as_str()) };
+        !self.ignored && (self.names.is_empty() || self.names.iter().any(matches))
     }
 }
 
@@ -44,10 +68,14 @@ fn leave_the_machine() -> std::io::Result<()> {
 }
 
 /// Each test is a process, so that one that fails can be cleaned up after.
-fn run_all(filter: &str) -> ExitCode {
+fn run_all(selection: &Selection) -> ExitCode {
     let mut failed = Vec::new();
     let mut passed = 0;
-    for (name, _) in tests().into_iter().filter(|(name, _)| name.contains(filter)) {
+    for (name, _) in tests().into_iter().filter(|(name, _)| selection.takes(name)) {
+        if selection.list {
+            println!("{name}: test");
+            continue;
+        }
         let mut command = Command::new(std::env::current_exe().expect("/proc is there"));
         // SAFETY: between fork and exec only system calls are made.
         unsafe { command.args(["test", name]).pre_exec(leave_the_machine) };
@@ -57,6 +85,9 @@ fn run_all(filter: &str) -> ExitCode {
         pod::clean_up(pid);
         println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
         if status.success() { passed += 1 } else { failed.push(name) }
+    }
+    if selection.list {
+        return ExitCode::SUCCESS;
     }
     println!("\ntest result: {passed} passed; {} failed {failed:?}", failed.len());
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

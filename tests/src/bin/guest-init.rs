@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use nix::mount::{MsFlags, mount};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
-use nodlet_tests::guest::{END, ORDERS, SAYS, SYSTEMD, load_module};
+use nodlet_tests::guest::{CHOSEN, Choice, END, ORDERS, SAYS, SYSTEMD, load_module};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -133,26 +133,64 @@ fn load() -> Result<(), Failure> {
 }
 
 fn carry_out() -> Result<(), Failure> {
+    let mut choice: Option<Choice> = None;
+    let mut before = 0;
     for order in orders()?.lines() {
         let words: Vec<&str> = order.split(' ').collect();
         match words.as_slice() {
             ["load", ..] => {}
             ["run", program, arguments @ ..] => {
                 println!("\n{SAYS}{order}");
-                let code = run(program, arguments).map_err(|error| format!("{order}: {error}"))?;
+                let mut arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
+                if let Some(choice) = choice {
+                    let tests = tests(program, &arguments)?;
+                    let chosen = choice.choose(&tests, before);
+                    before += tests.len();
+                    println!("\n{SAYS}{CHOSEN}{}", chosen.len());
+                    if chosen.is_empty() {
+                        println!("\n{SAYS}exit 0");
+                        continue;
+                    }
+                    arguments.retain(|word| word == "--ignored" || word.starts_with("--test-threads"));
+                    arguments.push("--exact".to_owned());
+                    arguments.extend(chosen);
+                }
+                let code = run(program, &arguments).map_err(|error| format!("{order}: {error}"))?;
                 if code != 0 {
                     print_kernel_messages();
                 }
                 println!("\n{SAYS}exit {code}");
             }
-            _ => return Err(format!("understand the order {order:?}").into()),
+            _ => {
+                let new = Choice::of_order(order).ok_or_else(|| format!("understand the order {order:?}"))?;
+                choice = Some(new);
+            }
         }
     }
     Ok(())
 }
 
+/// The tests that a program runs with these arguments.
+fn tests(program: &str, arguments: &[String]) -> Result<Vec<String>, Failure> {
+    let list = |more: &[&str]| -> Result<Vec<String>, Failure> {
+        let output = Command::new(program).args(arguments).args(more).stdin(Stdio::null()).output()?;
+        if !output.status.success() {
+            return Err(format!("list the tests of {program}: {}", output.status).into());
+        }
+        let text = String::from_utf8(output.stdout)?;
+        Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+    };
+    let all = list(&["--list"])?;
+    if arguments.iter().any(|word| word == "--ignored") {
+        return Ok(all);
+    }
+    // That list has also those that are passed over.
+    let ignored = list(&["--list", "--ignored"])?;
+    Ok(all.into_iter().filter(|test| !ignored.contains(test)).collect())
+}
+
 /// Runs it to its end, and buries all who die meanwhile: orphans are ours.
-fn run(program: &str, arguments: &[&str]) -> Result<i32, Failure> {
+fn run(program: &str, arguments: &[String]) -> Result<i32, Failure> {
     let directory = Path::new(program).parent().unwrap_or(Path::new("/"));
     let child = Command::new(program)
         .args(arguments)
