@@ -268,6 +268,13 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                 })?);
                 rest
             }
+            [option, text, rest @ ..] if option == "--some" => {
+                let order = format!("some {}", text.replacen('/', " ", 1));
+                choice = Some(Choice::of_order(&order).ok_or_else(|| {
+                    Failure(format!("--some takes a number and how many tests, as 7/4; {}", usage("guest")))
+                })?);
+                rest
+            }
             [option, ..] if option.starts_with('-') => return Err(misused("guest")),
             _ => break,
         };
@@ -306,6 +313,8 @@ pub(crate) fn foreign(number: usize) -> Outcome {
     }
     let (processor, number) = (processors[number % processors.len()], number / processors.len());
     let (guest, number) = (&runs[number % runs.len()], number / runs.len());
+    let (triple, name, run) = (processor.triple, guest.name, guest.runs.join(" "));
+    eprintln!("$ cargo xtask guest --target {triple} --some {number}/{FOREIGN_TESTS} {name} {run}");
     boot_all(processor, &[guest], Some(Choice::Some { number, count: FOREIGN_TESTS }))
 }
 

@@ -107,7 +107,7 @@ const TASKS: &[Task] = &[
     ),
     (
         "guest",
-        "[--target TARGET] [--shard PART/OF] [GUEST [PROGRAM ARGUMENT...]]",
+        "[--target TARGET] [--shard PART/OF | --some NUMBER/COUNT] [GUEST [PROGRAM ARGUMENT...]]",
         "the tests that need a kernel of their own, in QEMU; only one guest, or only this in it, or a part",
         guest::run,
     ),
