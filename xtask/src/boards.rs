@@ -85,7 +85,7 @@ pub(crate) fn check() -> Outcome {
             let (first, others) = STEPS.split_first().ok_or("there are steps")?;
             let number = check::number();
             let other = others[number / 2 % others.len()];
-            if number % 2 == 0 {
+            if number.is_multiple_of(2) {
                 return try_out(&profile, qemu, &[*first, other]);
             }
             try_out(&profile, qemu, &[*first])?;
