@@ -221,7 +221,7 @@ kubelet --config /etc/kubelet.yaml --hostname-override peer --node-ip 10.0.2.15 
 waited=0
 until [ -s /run/shared/first ]; do
     waited=$((waited + 1))
-    if [ $waited -gt 6000 ]; then
+    if [ $waited -gt 3000 ]; then
         echo "PEER no pod: $(tail -n 40 /var/log/kubelet.log)" >/dev/console
         poweroff -f
     fi

@@ -66,11 +66,14 @@ pub(super) enum Ended {
     Waits(Failure),
 }
 
+/// Is given what there was before, and the images with their names.
+pub(super) type TakeBack<'a> = dyn FnMut(&Before, &[(Digest, Vec<String>)]) -> io::Result<bool> + 'a;
+
 /// What a record needs of others to be carried out.
 pub(super) struct Steps<'a> {
     pub(super) apply: &'a mut dyn FnMut(&Manifest, Validation) -> Result<apply::Applied, Failure>,
     /// Takes the load of the images back; whether anything was changed.
-    pub(super) take_back: &'a mut dyn FnMut(&Before, &[(Digest, Vec<String>)]) -> io::Result<bool>,
+    pub(super) take_back: &'a mut TakeBack<'a>,
 }
 
 /// Where a record and what it changes lie.
