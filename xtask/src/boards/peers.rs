@@ -303,6 +303,7 @@ impl Peer {
         fs::write(root.join("etc/containerd/config.toml"), CONTAINERD)?;
         fs::write(root.join("etc/kubelet.yaml"), KUBELET)?;
         fs::write(root.join("etc/resolv.conf"), "nameserver 10.0.2.3\n")?;
+        fs::write(root.join("etc/hosts"), "127.0.0.1 localhost\n")?;
         fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n")?;
         fs::write(root.join("etc/kubernetes/manifests/first.yaml"), pod_of_both())?;
         fs::copy(demo, root.join("images/demo.tar"))?;
