@@ -152,6 +152,27 @@ pub(super) fn know_senders(socket: BorrowedFd) -> io::Result<()> {
     Ok(socket::setsockopt(&socket, socket::sockopt::PassCred, &true)?)
 }
 
+/// Tells the process at the other end, which waits for that, to go on.
+pub(super) fn let_go(socket: BorrowedFd) -> io::Result<()> {
+    socket::send(socket.as_raw_fd(), &[0], MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)?;
+    Ok(())
+}
+
+/// Waits until the other end says to go on.
+///
+/// # Errors
+/// The other end is gone.
+pub(super) fn wait_for_go(socket: BorrowedFd) -> io::Result<()> {
+    loop {
+        match socket::recv(socket.as_raw_fd(), &mut [0], MsgFlags::empty()) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => return Ok(()),
+            Err(nix::Error::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// Receives one frame with its descriptors. `None` if the other end is gone.
 pub(super) fn receive<T: DeserializeOwned>(socket: BorrowedFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     Ok(receive_from(socket)?.map(|received| (received.frame, received.descriptors)))

@@ -24,7 +24,6 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::syscall::syscall::SyscallType;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
-use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nodlet_rootfs::assemble::{self, AssembleError, UserError};
@@ -395,8 +394,9 @@ impl ReportingExecutor {
         Ok(slave)
     }
 
-    /// Goes on in the PID namespace that the container shares, as another child of the supervisor's,
-    /// once that one is named to the supervisor; this process ends. Who is in there with CAP_SYS_PTRACE can become that child: so it has no
+    /// Goes on in the PID namespace that the container shares, as another child of the supervisor's, once
+    /// the supervisor has heard of that one: nobody would count a run that nobody has named. This process
+    /// ends. Who is in there with CAP_SYS_PTRACE can become that child: so it has no
     /// more than the container will have, in capabilities, descriptors and mounts.
     fn enter_pid_namespace(
         &self,
@@ -410,21 +410,15 @@ impl ReportingExecutor {
         sys::close_all_but(&keep);
         sys::set_dumpable(false);
         sys::set_capabilities(sys::own_capabilities(self.capabilities)?)?;
-        let (told, tell) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         // SAFETY: libcontainer made this process by cloning one that has one thread.
         match unsafe { sys::fork(Parent::CallersParent, None) }? {
-            None => {
-                drop(tell);
-                // Nobody would count a run of a process that nobody has named.
-                match io::Read::read_exact(&mut File::from(told), &mut [0]) {
-                    Ok(()) => Ok(()),
-                    Err(_) => sys::exit_now(1),
-                }
-            }
+            None => match protocol::wait_for_go(status) {
+                Ok(()) => Ok(()),
+                Err(_) => sys::exit_now(1),
+            },
             Some(pid) => {
-                let named = protocol::send(status, &Status::Created { pid: pid.as_raw() }, &[])
-                    .and_then(|()| io::Write::write_all(&mut File::from(tell), &[0]));
-                sys::exit_now(if named.is_ok() { 0 } else { 1 })
+                let told = protocol::send(status, &Status::Created { pid: pid.as_raw() }, &[]);
+                sys::exit_now(if told.is_ok() { 0 } else { 1 })
             }
         }
     }

@@ -237,6 +237,10 @@ impl Process {
                     }
                     *init = Some(pid);
                     *reporter = from_helper.then_some(pid);
+                    if from_reporter {
+                        // It is known now, however its start goes on. If it is gone, the end follows.
+                        let _ = protocol::let_go(status.as_fd());
+                    }
                 }
                 Status::Terminal { stdin } if from_reporter => {
                     let master = received.descriptors.into_iter().next();
