@@ -8,7 +8,9 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -131,13 +133,31 @@ fn now() -> Instant {
     Instant(0) + Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Writes a line to the console. A console that is gone changes nothing.
+/// What `say` writes to: standard error until [`take_console`].
+static CONSOLE: AtomicI32 = AtomicI32::new(libc::STDERR_FILENO);
+
+/// Writes a line to the console. A console that is gone, or takes nothing now, changes nothing.
 fn say(text: std::fmt::Arguments<'_>) {
     use std::fmt::Write as _;
     let mut line = heapless::String::<512>::new();
-    // A text that is too long is cut.
-    let _ = writeln!(line, "nodlet init: {text}");
-    let _ = nix::unistd::write(io::stderr().as_fd(), line.as_bytes());
+    let _ = write!(line, "nodlet init: ");
+    let mut cut = Cut(&mut line);
+    let _ = cut.write_fmt(text);
+    let _ = line.push('\n');
+    // SAFETY: standard error, or what `take_console` has opened; neither is ever closed.
+    let console = unsafe { BorrowedFd::borrow_raw(CONSOLE.load(Ordering::Relaxed)) };
+    let _ = nix::unistd::write(console, line.as_bytes());
+}
+
+/// Takes what fits of a text, and leaves room for the end of the line.
+struct Cut<'a>(&'a mut heapless::String<512>);
+
+impl std::fmt::Write for Cut<'_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let room = self.0.capacity() - 1 - self.0.len();
+        let _ = self.0.push_str(&text[..text.floor_char_boundary(room)]);
+        Ok(())
+    }
 }
 
 /// Ends the machine at once. Whoever has file systems mounted has them written before.
@@ -266,6 +286,8 @@ impl Init {
                 self.watchdog = Some(watchdog);
             }
             Err(error) => {
+                // Of `io::Error` the text would be allocated.
+                let error = nix::Error::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
                 say(format_args!("failed to arm the watchdog: {error}; a board that hangs is not reset"));
             }
         }
@@ -415,12 +437,26 @@ fn unmount() -> u8 {
     0
 }
 
-/// Gives the calling process the console as its three streams.
+/// Gives the calling process the console as its three streams. Ctrl-S, or noise that looks like it, must
+/// not stop the console: whoever writes to it would wait. What this program says of the boot goes there
+/// by a descriptor of its own, which never waits.
 fn take_console() -> io::Result<()> {
     let console = std::fs::OpenOptions::new().read(true).write(true).open("/dev/console")?;
+    let mut settings = std::mem::MaybeUninit::<libc::termios>::uninit();
+    // SAFETY: an open descriptor; the kernel writes the settings if it returns 0, and reads them then.
+    unsafe {
+        if libc::tcgetattr(console.as_raw_fd(), settings.as_mut_ptr()) == 0 {
+            let mut settings = settings.assume_init();
+            settings.c_iflag &= !libc::IXON;
+            let _ = libc::tcsetattr(console.as_raw_fd(), libc::TCSANOW, &raw const settings);
+        }
+    }
     for stream in 0..3 {
         nix::unistd::dup2(console.as_raw_fd(), stream)?;
     }
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
+    let own = std::fs::OpenOptions::new().write(true).custom_flags(flags).open("/dev/console")?;
+    CONSOLE.store(own.into_raw_fd(), Ordering::Relaxed);
     Ok(())
 }
 

@@ -60,8 +60,7 @@ impl Progress {
             return Err(io::Error::last_os_error());
         }
         let progress = Progress::map(descriptor)?;
-        let every = u32::try_from(every.as_millis()).unwrap_or(u32::MAX);
-        progress.page().every.store(every, Ordering::Relaxed);
+        progress.set_every(every);
         Ok(progress)
     }
 
@@ -111,6 +110,11 @@ impl Progress {
     /// The descriptor of the page, by which others find it in `/proc/PID/fd`.
     pub fn descriptor(&self) -> RawFd {
         self.descriptor.as_raw_fd()
+    }
+
+    /// Changes how often progress is to be stored.
+    pub fn set_every(&self, every: Duration) {
+        self.page().every.store(u32::try_from(every.as_millis()).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
     /// How often to store progress.

@@ -197,7 +197,7 @@ fn use_over_ssh(profile: &Profile, mut board: Board, directory: &Path) -> Outcom
     let init = board.kib("/proc/1/smaps_rollup", "Pss:")?;
     // Two pods run: that they end is part of going down.
     board.ssh("nodlet poweroff", "")?;
-    board.wait_for("the board to go off", |board| Ok(board.emulator.try_wait()?.is_some()))?;
+    board.wait_until_down("powering off")?;
     eprintln!(
         "{}: pods ran and the board went off; the first was seen running after {booted:.1?}; of {} MiB, \
          {available} KiB were available; process 1 took {init} KiB",
@@ -220,7 +220,7 @@ fn run_ten_pods(profile: &Profile, mut board: Board) -> Outcome {
     )?;
     let available = board.kib("/proc/meminfo", "MemAvailable:")?;
     board.ssh("nodlet poweroff", "")?;
-    board.wait_for("the board to go off", |board| Ok(board.emulator.try_wait()?.is_some()))?;
+    board.wait_until_down("powering off")?;
     eprintln!(
         "{}: with {} MiB, ten pods of the image were seen running after {booted:.1?}, and {available} KiB \
          were available",
@@ -403,6 +403,17 @@ impl Board {
             std::thread::sleep(Duration::from_millis(200));
         }
         Ok(())
+    }
+
+    /// Waits until the emulator has ended, and requires that process 1 did that: a board that panics or
+    /// that its watchdog resets goes down as well.
+    fn wait_until_down(&mut self, said: &str) -> Outcome {
+        self.wait_for("the board to go down", |board| Ok(board.emulator.try_wait()?.is_some()))?;
+        let console = text(&fs::read(&self.console)?);
+        if console.contains(&format!("nodlet init: {said}")) && !console.contains("Kernel panic") {
+            return Ok(());
+        }
+        Err(self.failed(&format!("the board went down, and process 1 did not report `{said}`")))
     }
 
     fn failed(&self, why: &str) -> Failure {

@@ -203,6 +203,8 @@ fn write_root(profile: &Profile, parts: &Parts<'_>, to: &Path) -> Result<[u8; 32
         tree.entry((*directory).to_owned()).or_insert(newc::Entry { mode: 0o040_755, bytes: Vec::new() });
     }
     tree.insert("etc/e2fsck.conf".to_owned(), newc::Entry { mode: 0o100_644, bytes: E2FSCK.into() });
+    // It lies on the boot partition. One that was valid is kept without that, and no older one is read.
+    tree.remove("boot/nodlet.conf");
     // Parents come first in the order of their names.
     for (path, entry) in &tree {
         let mut header = tar::Header::new_gnu();

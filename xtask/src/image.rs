@@ -84,6 +84,20 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     for file in files.chain(&contents.config) {
         File::open(file).map_err(|error| format!("failed to open {}: {error}", file.display()))?;
     }
+    if profile.services.contains(&Program::Ssh) && contents.ssh_keys.is_empty() {
+        let named = match &contents.config {
+            Some(file) => {
+                fs::read_to_string(file)?.lines().any(|line| line.trim_start().starts_with("ssh-key"))
+            }
+            None => false,
+        };
+        if !named {
+            eprintln!(
+                "Warning: nobody can log in to a board with this image unless its nodlet.conf has a key: use \
+                 --ssh-key FILE, or ssh-key in the file of --config"
+            );
+        }
+    }
     let image = build(&profile, &contents)?;
     for file in [&image.kernel, &image.initramfs, &image.command_line].into_iter().chain(&image.disk) {
         println!("{}: {} bytes", file.display(), fs::metadata(file)?.len());
@@ -96,7 +110,10 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
     // What may be missing or wrong is looked for before what takes minutes.
     require_names(&contents.pods)?;
     authorized_keys(&contents.ssh_keys)?;
-    let kernel = kernel::of(&profile.kernel, &profile.debian)?;
+    let target = cross::target(&profile.target).map_err(|error| of_key(profile, "target", error))?;
+    let kernel = kernel::of(&profile.kernel, &profile.debian).map_err(|error| {
+        of_key(profile, &format!("kernel {:?} for debian {:?}", profile.kernel, profile.debian), error)
+    })?;
     let of_medium = profile.storage.as_ref().map(|storage| storage.modules.as_slice());
     for (key, modules) in
         [("modules", profile.modules.as_slice()), ("storage.modules", of_medium.unwrap_or_default())]
@@ -108,7 +125,7 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
         }
     }
     let boot_files = boot_files::of(profile, &kernel, contents.firmware.as_deref(), &profile.command_line)?;
-    let program = cross::build(cross::target(&profile.target)?)?;
+    let program = cross::build(target)?;
     let directory = work(&format!("boards/{}", profile.name))?;
     let baked = bake(profile, contents, &directory)?;
     let mut image = DeviceImage {
@@ -134,6 +151,7 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
     fs::rename(&new, &image.initramfs)?;
     fs::copy(&kernel.image, &image.kernel)?;
     fs::write(&image.command_line, format!("{}\n", profile.command_line))?;
+    let _ = fs::remove_dir_all(directory.join("boot"));
     for (path, bytes) in boot_files {
         let file = directory.join("boot").join(path);
         fs::create_dir_all(file.parent().ok_or("it lies in a directory")?)?;
@@ -150,6 +168,11 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
         image.disk = Some(disk::build(profile, storage, &parts, &directory)?);
     }
     Ok(image)
+}
+
+/// What is wrong with a key of a profile.
+fn of_key(profile: &Profile, key: &str, Failure(why): Failure) -> Failure {
+    Failure(format!("board/profiles/{}.toml: {key}: {why}", profile.name))
 }
 
 /// Rejects an initramfs that the board cannot unpack: kernel and archive are in RAM at once, and the
@@ -243,7 +266,9 @@ fn add_system<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
     }
     // The board's network service writes it.
     cpio.link("/etc/resolv.conf", "../run/nodlet/resolv.conf")?;
-    for directory in ["/root", "/var/lib/nodlet", "/proc", "/sys", "/dev", "/run", "/tmp"] {
+    for directory in
+        ["/root", "/etc/nodlet/manifests", "/var/lib/nodlet", "/proc", "/sys", "/dev", "/run", "/tmp"]
+    {
         cpio.directory(directory)?;
     }
     Ok(())

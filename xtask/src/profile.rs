@@ -193,7 +193,7 @@ const LEAST_MEMORY_MIB: u32 = 64;
 /// Whether nodlet reads it as an amount of bytes.
 fn is_size(text: &str) -> bool {
     ["Ki", "Mi", "Gi"].iter().any(|unit| {
-        text.strip_suffix(unit).and_then(|number| number.parse::<u16>().ok()).is_some_and(|number| number > 0)
+        text.strip_suffix(unit).and_then(|number| number.parse::<u32>().ok()).is_some_and(|number| number > 0)
     })
 }
 

@@ -150,6 +150,10 @@ fn judge_data_partition(status: &serde_json::Value) -> Check {
             "Pods run from RAM; what is applied or loaded is lost at the next boot.",
             "Replace the medium; where only its data are damaged, nodlet factory-reset makes the partition anew.",
         ),
+        _ if status["reason"] == "Full" => Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
+            "Pods run; what they write, and what is applied or loaded, may find no room.",
+            "Remove images with nodlet image rm, or what pods have written below /var.",
+        ),
         _ => Check::ok(Area::Storage, NAME, found),
     }
 }

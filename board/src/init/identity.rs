@@ -192,7 +192,7 @@ impl Identity {
                 let link = link(value).ok_or_else(|| {
                     format!(
                         "network {value:?} must be LINK dhcp, LINK ADDRESS/PREFIX or LINK ADDRESS/PREFIX \
-                         via GATEWAY"
+                         via GATEWAY [dns ADDRESS...]"
                     )
                 })?;
                 if self.network.iter().any(|other| other.link == link.link) {
@@ -207,7 +207,7 @@ impl Identity {
     }
 }
 
-/// `LINK dhcp` or `LINK ADDRESS/PREFIX [via GATEWAY]`.
+/// `LINK dhcp` or `LINK ADDRESS/PREFIX [via GATEWAY [dns ADDRESS...]]`.
 fn link(value: &str) -> Option<Link> {
     let words: Vec<&str> = value.split_whitespace().collect();
     let (name, link) = match words.as_slice() {
@@ -215,6 +215,11 @@ fn link(value: &str) -> Option<Link> {
         [name, address] => (*name, fixed(address)?),
         [name, address, "via", gateway] => {
             (*name, Link { gateway: Some(gateway.parse().ok().filter(is_host)?), ..fixed(address)? })
+        }
+        [name, address, "via", gateway, "dns", servers @ ..] if !servers.is_empty() => {
+            let dns =
+                servers.iter().map(|server| server.parse().ok().filter(is_host)).collect::<Option<_>>()?;
+            (*name, Link { gateway: Some(gateway.parse().ok().filter(is_host)?), dns, ..fixed(address)? })
         }
         _ => return None,
     };
@@ -291,8 +296,8 @@ mod tests {
     #[test]
     fn a_fragment_is_read() {
         let text = "\u{feff}# Board 17\r\n\r\nname = gate-17\r\nlabel = site=hall-3\r\nlabel=line = 2\n\
-                    ssh-key = ssh-ed25519 AAAAC3Nz me@desk\nnetwork = eth0 192.168.1.17/24 via 192.168.1.1\n\
-                    network = eth1 10.0.0.1/8\n";
+                    ssh-key = ssh-ed25519 AAAAC3Nz me@desk\nnetwork = eth0 192.168.1.17/24 via 192.168.1.1 \
+                    dns 192.168.1.1 9.9.9.9\nnetwork = eth1 10.0.0.1/8\n";
         // The second label has spaces that labels may not have.
         assert!(parse(text).unwrap_err().starts_with("line 5: label \"line = 2\" must be of labels"));
         let identity = parse(&text.replace("line = 2", "line=2")).unwrap();
@@ -305,6 +310,7 @@ mod tests {
             (first.link.as_str(), first.prefix, first.gateway),
             ("eth0", Some(24), Some([192, 168, 1, 1].into()))
         );
+        assert_eq!(first.dns, [Ipv4Addr::new(192, 168, 1, 1), Ipv4Addr::new(9, 9, 9, 9)]);
         assert_eq!((second.address, second.gateway), (Some([10, 0, 0, 1].into()), None));
         let dhcp = parse("network = eth* dhcp\n").unwrap();
         assert!(dhcp.network[0].dhcp && dhcp.network[0].link == "eth*");
@@ -326,6 +332,8 @@ mod tests {
             ("network = eth0", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0 10.0.0.1/33", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0 10.0.0.1/24 via nowhere", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
+            ("network = eth0 10.0.0.1/24 via 10.0.0.2 dns", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
+            ("network = eth0 10.0.0.1/24 via 10.0.0.2 dns ns1", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0 10.0.0.1/0", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0 0.0.0.0/24", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0 224.0.0.1/24", "must be LINK dhcp, LINK ADDRESS/PREFIX"),

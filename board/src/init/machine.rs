@@ -156,7 +156,7 @@ fn up(name: &str) -> io::Result<()> {
 pub(super) fn unmount() {
     nix::unistd::sync();
     let none = None::<&str>;
-    for place in ["/var/log", "/var", "/boot", "/"] {
+    for place in [super::storage::MANIFESTS, "/var/log", "/var", "/boot", "/"] {
         if umount2(place, MntFlags::empty()).is_err() {
             let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_BIND;
             let _ = mount(none, place, none, flags, none);

@@ -122,7 +122,8 @@ impl Service {
     pub(super) fn started(&mut self, pid: Option<Pid>, now: Instant) {
         self.state = match pid {
             Some(pid) => State::Runs { pid, since: now },
-            None => State::Waits { until: now + self.delay() },
+            // What there is too little of is not there a moment later.
+            None => State::Waits { until: now + self.delay().max(ENDED_AT_ONCE) },
         };
     }
 

@@ -75,6 +75,23 @@ pub(super) fn set_up() {
             say(format_args!("failed to create {directory}: {error}"));
         }
     }
+    if let Err(error) = keep_manifests() {
+        say(format_args!("manifests in {MANIFESTS} are lost at the next boot: {error}"));
+    }
+}
+
+/// Where users put manifests.
+pub(super) const MANIFESTS: &str = "/etc/nodlet/manifests";
+
+/// The same directory, on the data partition.
+const MANIFESTS_KEPT: &str = "/var/lib/nodlet/site-manifests";
+
+/// Manifests that are copied to the board stay, unlike other changes of `/etc`.
+fn keep_manifests() -> io::Result<()> {
+    fs::create_dir_all(MANIFESTS_KEPT)?;
+    fs::create_dir_all(MANIFESTS)?;
+    let none = None::<&str>;
+    Ok(mount(Some(MANIFESTS_KEPT), MANIFESTS, none, MsFlags::MS_BIND, none)?)
 }
 
 /// Mounts boot and data partition; 0 if `/var` is on the medium.

@@ -74,6 +74,8 @@ impl Watchdog {
     /// timeout: what it chose holds.
     pub(super) fn open(path: &CStr, seconds: u32, now: Instant) -> io::Result<Watchdog> {
         let path = Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()));
+        // First: a device that is closed again without a word resets the board.
+        let progress = Progress::create(Duration::from_secs(u64::from(seconds)))?;
         let device = OpenOptions::new().write(true).custom_flags(libc::O_CLOEXEC).open(path)?;
         let mut wanted = libc::c_int::try_from(seconds).unwrap_or(libc::c_int::MAX);
         let mut timeout = wanted;
@@ -85,7 +87,7 @@ impl Watchdog {
             say(format_args!("failed to set the watchdog's timeout: {error}; it has its driver's"));
         }
         let timeout = Duration::from_secs(u64::try_from(timeout).unwrap_or(1).max(1));
-        let progress = Progress::create(timeout / 2)?;
+        progress.set_every(timeout / 2);
         PAGE.store(progress.descriptor(), Ordering::Relaxed);
         Ok(Watchdog { device, timeout, progress, next: now, reported: false })
     }

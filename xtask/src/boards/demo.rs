@@ -85,7 +85,7 @@ pub(crate) fn run(name: &str, keep: bool) -> Outcome {
     say("The board is turned off");
     println!("$ ssh root@board nodlet poweroff");
     board.ssh("nodlet poweroff", "")?;
-    board.wait_for("the board to go off", |board| Ok(board.emulator.try_wait()?.is_some()))
+    board.wait_until_down("powering off")
 }
 
 struct Show<'a> {

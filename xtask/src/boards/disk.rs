@@ -54,18 +54,24 @@ pub(super) fn try_out(
 
     let board = tried.boot("Created", false)?;
     let booted = board.begun.elapsed();
+    // As `scp` does; the plug is pulled later.
+    let copied = manifest::pod("copied", "print copied then sleep");
+    board.expect("cat >/etc/nodlet/manifests/copied.yaml && sync", &copied, "")?;
     push(board)?;
 
     let mut board = tried.boot("Ready", false)?;
     wait_for_pushed(&mut board)?;
+    board.wait_for("the pod of a copied manifest to write its log", |board| {
+        Ok(text(&board.ssh("nodlet logs copied", "")?.stdout) == "copied\n")
+    })?;
     // The emulator ends instead of booting again.
     board.ssh("nodlet factory-reset", "")?;
-    board.wait_for("the board to reboot", |board| Ok(board.emulator.try_wait()?.is_some()))?;
+    board.wait_until_down("rebooting")?;
     drop(board);
 
     let board = tried.boot("Reset", false)?;
     let pods = text(&board.ssh("nodlet get pods", "")?.stdout);
-    if pods.contains("pushed") {
+    if pods.contains("pushed") || pods.contains("copied") {
         return Err(board.failed(&format!("the factory reset left a pod that was applied: {pods:?}")));
     }
     board.expect("ls /boot/factory-reset 2>/dev/null; true", "", "")?;

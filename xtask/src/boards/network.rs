@@ -111,7 +111,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     }
     let network = board.kib("/proc/$(busybox pidof nodlet:network)/smaps_rollup", "Pss:")?;
     board.ssh("nodlet poweroff", "")?;
-    board.wait_for("the board to go off", |board| Ok(board.emulator.try_wait()?.is_some()))?;
+    board.wait_until_down("powering off")?;
 
     let mut board = Board::boot_with(qemu, profile.memory_mib, &image, &directory, &key, None, &[])?;
     board

@@ -156,7 +156,7 @@ fn boot_nodlet(qemu: &Qemu, image: &DeviceImage, directory: &Path, key: &Path) -
         return Err(board.failed(&format!("no figures of memory: {numbers:?}")));
     };
     board.ssh("nodlet poweroff", "")?;
-    board.wait_for("the board to go off", |board| Ok(board.emulator.try_wait()?.is_some()))?;
+    board.wait_until_down("powering off")?;
     Ok(Boot { first: first / 1e9, available: *available, share: *share })
 }
 

@@ -143,7 +143,7 @@ impl User {
         fs::write(&pod, manifest::pod("copied", "print copied then sleep"))?;
         let mut scp = Command::new("scp");
         scp.arg("-q").arg("-F").arg(self.directory.join("ssh_config")).args(["-P", &port.to_string()]);
-        crate::run(scp.arg(pod).arg("root@127.0.0.1:/run/nodlet/manifests/"))?;
+        crate::run(scp.arg(pod).arg("root@127.0.0.1:/etc/nodlet/manifests/"))?;
         self.until("the copied pod to run", || {
             Ok(text(&self.nodlet(&["logs", "copied"])?.stdout) == "copied\n")
         })

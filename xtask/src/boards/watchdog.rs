@@ -113,7 +113,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     let of_init = reset_by(&mut board, "a hung process 1", freeze)?;
 
     board.ssh("nodlet poweroff", "")?;
-    board.wait_for("the board to go off", |board| Ok(board.emulator.try_wait()?.is_some()))?;
+    board.wait_until_down("powering off")?;
     eprintln!(
         "{}: safe mode after two crash loops, {safe:.0?} after the first boot began; with a watchdog of \
          {TIMEOUT} s a hung agent's board answered again after {of_agent:.0?}, that of a hung process 1 after \
