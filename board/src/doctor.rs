@@ -26,7 +26,7 @@ mod report;
 mod storage;
 
 use self::config::{Config, Version};
-use self::report::Report;
+use self::report::{Area, Check, Report, Verdict};
 
 pub(crate) const VERB: Verb = Verb {
     name: "doctor",
@@ -34,7 +34,7 @@ pub(crate) const VERB: Verb = Verb {
     help: "\
 Check whether this machine has what pods need, and say what to do about what is missing.
 
-Usage: nodlet doctor [--kernel-config FILE] [-o json]
+Usage: nodlet doctor [--kernel-config FILE | --identity FILE] [-o json]
 
 Needs no agent and no root directory. As root, it tries what the kernel can do: in processes with
 namespaces of their own, and in a directory beside the data directory, which it removes again. As
@@ -50,7 +50,11 @@ Examples:
   nodlet doctor --kernel-config output/build/linux-6.12.34/.config
   nodlet doctor --kernel-config config.gz
 
+  # The nodlet.conf of a board, before it is written to its card
+  nodlet doctor --identity nodlet.conf
+
 Flags:
+      --identity FILE        judge the identity of a board in this nodlet.conf, and nothing else
       --kernel-config FILE   judge this configuration of a kernel, compressed with gzip or not, and nothing else
   -o, --output json          for programs
       --root DIR             with the data directory of this root
@@ -64,11 +68,15 @@ const WRONG_USE: u8 = 2;
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Arguments {
     kernel_config: Option<PathBuf>,
+    identity: Option<PathBuf>,
     json: bool,
 }
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let report = Arguments::parse(&mut context, &mut parser).and_then(|arguments| {
+        if let Some(file) = &arguments.identity {
+            return judge_identity(file).map(|report| (report, arguments.json));
+        }
         let report = match &arguments.kernel_config {
             Some(path) => of_file(path)?,
             None => of_machine(&context.root),
@@ -103,6 +111,9 @@ impl Arguments {
                 Flag::Long(name) if name == "kernel-config" => {
                     arguments.kernel_config = Some(parser.value()?.into());
                 }
+                Flag::Long(name) if name == "identity" => {
+                    arguments.identity = Some(parser.value()?.into());
+                }
                 flag if flag == Flag::Short('o') || flag == Flag::Long("output".to_owned()) => {
                     match parser.value()?.string()?.as_str() {
                         "json" => arguments.json = true,
@@ -116,6 +127,20 @@ impl Arguments {
         }
         Ok(arguments)
     }
+}
+
+/// The identity that a board would take from a file.
+fn judge_identity(file: &Path) -> Result<Report, Failure> {
+    const NAME: &str = "identity";
+    let shown = file.display().to_string();
+    let text =
+        fs::read_to_string(file).map_err(|error| Failure::new(format!("failed to read {shown}: {error}")))?;
+    let check = match crate::init::judge_identity(&text) {
+        Ok(found) => Check::ok(Area::Machine, NAME, found),
+        Err(why) => Check::new(Area::Machine, NAME, Verdict::Missing, why)
+            .because("A board rejects the whole file and keeps the identity it had.", "Mend that line."),
+    };
+    Ok(Report { subject: shown, checks: vec![check] })
 }
 
 fn of_file(path: &Path) -> Result<Report, Failure> {
@@ -199,8 +224,9 @@ mod tests {
         for (line, kernel_config, json) in
             [("", None, false), ("-o json", None, true), ("--kernel-config f --output=json", file, true)]
         {
-            assert_eq!(parse(line), Ok(Arguments { kernel_config, json }), "{line}");
+            assert_eq!(parse(line), Ok(Arguments { kernel_config, json, identity: None }), "{line}");
         }
+        assert_eq!(parse("--identity f").map(|parsed| parsed.identity), Ok(Some(PathBuf::from("f"))));
         for (line, expected) in [
             ("-o yaml", "--output must be json, and is \"yaml\""),
             ("kernel", "unexpected argument \"kernel\""),
@@ -209,5 +235,22 @@ mod tests {
         ] {
             assert!(parse(line).unwrap_err().contains(expected), "{line}");
         }
+    }
+
+    #[test]
+    fn an_identity_is_judged_before_it_is_on_a_board() {
+        let file = std::env::temp_dir().join(format!("nodlet-doctor-identity-{}", std::process::id()));
+        let judge = |text: &str| {
+            fs::write(&file, text).expect("written");
+            judge_identity(&file).map_err(|failure| failure.to_string()).expect("it can be read")
+        };
+        let right = judge("name = gate-17\nlabel = site=hall-3\nnetwork = eth0 dhcp\n");
+        assert!(right.is_sufficient());
+        assert!(right.text().contains("name gate-17, labels: 1, keys: 0, link eth0"), "{}", right.text());
+        let wrong = judge("name = gate-17\nnmae = x\n");
+        assert!(!wrong.is_sufficient());
+        assert!(wrong.text().contains("line 2: unknown key \"nmae\""), "{}", wrong.text());
+        assert!(!judge("").is_sufficient());
+        fs::remove_file(file).expect("removed");
     }
 }

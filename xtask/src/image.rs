@@ -349,6 +349,14 @@ fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<Path
                 .arg(archive),
         )?;
     }
+    if let Some(file) = &contents.config {
+        let mut judge = Command::new(built("debug", "nodlet")?);
+        let judged = judge.args(["doctor", "--identity"]).arg(file).output()?;
+        if !judged.status.success() {
+            let said = String::from_utf8_lossy(&judged.stdout).into_owned();
+            return Err(Failure(format!("{}: no board takes this identity: {said}", file.display())));
+        }
+    }
     if !contents.pods.is_empty() {
         // Rejects what no agent would run, and warns of images that are not baked in.
         let mut judge = Command::new(built("debug", "nodlet")?);

@@ -140,6 +140,22 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     file.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
+/// What a board would take from the text of a fragment, in a few words.
+///
+/// # Errors
+/// The line, and what would be right.
+pub(crate) fn judge(text: &str) -> Result<String, String> {
+    let identity = match choose(Ok(Some(text.to_owned())), || Ok(None)) {
+        (Some(text), None) => parse(&text)?,
+        (_, why) => return Err(why.unwrap_or_default()),
+    };
+    let mut found =
+        vec![format!("name {}", identity.name.as_deref().unwrap_or("by profile and serial number"))];
+    found.push(format!("labels: {}, keys: {}", identity.labels.len(), identity.ssh_keys.len()));
+    found.extend(identity.network.iter().map(|link| format!("link {}", link.link)));
+    Ok(found.join(", "))
+}
+
 /// Reads `KEY = VALUE` lines. Empty lines and those that begin with `#` are skipped.
 fn parse(text: &str) -> Result<Identity, String> {
     let mut identity = Identity::default();
