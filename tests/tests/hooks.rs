@@ -467,7 +467,7 @@ fn the_end_of_a_pod_step_by_step() {
     assert_eq!((one("-> Hook PreStop").len(), one("-> Terminate").len(), one("-> Kill").len()), (1, 1, 1));
     assert!(one("-> Kill")[0] - one("-> Terminate")[0] >= 1.99);
 
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(watch.id() as i32), nix::sys::signal::Signal::SIGINT)
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(watch.id() as i32), nix::sys::signal::Signal::SIGTERM)
         .expect("it runs");
     let seen = watch.wait_with_output().expect("it ends").stdout;
     let seen: Vec<Value> =
