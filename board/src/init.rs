@@ -145,9 +145,14 @@ fn say(text: std::fmt::Arguments<'_>) {
     let mut cut = Cut(&mut line);
     let _ = cut.write_fmt(text);
     let _ = line.push('\n');
-    // SAFETY: standard error, or what `take_console` has opened; neither is ever closed.
+    // SAFETY: standard error, or what `take_console` has opened; neither is closed while it is named.
     let console = unsafe { BorrowedFd::borrow_raw(CONSOLE.load(Ordering::Relaxed)) };
     let _ = nix::unistd::write(console, line.as_bytes());
+}
+
+/// Writes to standard error from now on: the calling child closes what else process 1 had open.
+fn leave_console() {
+    CONSOLE.store(libc::STDERR_FILENO, Ordering::Relaxed);
 }
 
 /// Takes what fits of a text, and leaves room for the end of the line.

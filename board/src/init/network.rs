@@ -41,6 +41,7 @@ const MOST_PORTS: usize = 16;
 
 /// Runs the service, in a child of process 1. Its exit code.
 pub(super) fn run() -> u8 {
+    super::leave_console();
     // SAFETY: a C string that outlives the call; then descriptors are closed that nobody here has:
     // process 1's own.
     unsafe {
