@@ -1,7 +1,7 @@
 //! `nodlet push` of a layer that is much like one on the board: only its changed blocks go over.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nodlet_tests::image::Image;
 use nodlet_tests::ssh::{BOARD, Line, cutter, noise, path};
@@ -55,6 +55,13 @@ fn spool(device: &Device) -> Vec<String> {
     entries.map(|entry| entry.expect("listed").file_name().to_string_lossy().into_owned()).collect()
 }
 
+/// A line, and the files into which it copies what is sent up and what comes down.
+fn counting(device: &Device) -> (Line, PathBuf, PathBuf) {
+    let (up, down) = (device.path("/up"), device.path("/down"));
+    let tee = |file: &Path| format!("tee {}", file.display());
+    (Line::both_ways(device, "counting", &tee(&up), &tee(&down)), up, down)
+}
+
 fn length(file: &std::path::Path) -> u64 {
     fs::metadata(file).expect("counted").len()
 }
@@ -62,13 +69,7 @@ fn length(file: &std::path::Path) -> u64 {
 #[test]
 fn of_a_large_layer_with_a_small_change_little_goes_over() {
     let (device, application) = board();
-    let (up, down) = (device.path("/up"), device.path("/down"));
-    let line = Line::both_ways(
-        &device,
-        "counting",
-        &format!("tee {}", up.display()),
-        &format!("tee {}", down.display()),
-    );
+    let (line, up, down) = counting(&device);
     let new = application.image("localhost/app:2", 700_000, &noise(3000, 9));
     let archive = application.write(&device, "/app2.tar", new);
     let pod = device.path("/app.yaml");
@@ -96,13 +97,7 @@ fn of_a_large_layer_with_a_small_change_little_goes_over() {
 #[test]
 fn what_would_not_save_much_goes_over_whole() {
     let (device, application) = board();
-    let (up, down) = (device.path("/up"), device.path("/down"));
-    let line = Line::both_ways(
-        &device,
-        "counting",
-        &format!("tee {}", up.display()),
-        &format!("tee {}", down.display()),
-    );
+    let (line, up, down) = counting(&device);
     // All of it is another.
     let other = application.base.clone().named("localhost/app:3").layer();
     let other = application.write(&device, "/app3.tar", other.file("data", 0o644, &noise(1_000_000, 77)));
