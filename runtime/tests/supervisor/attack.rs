@@ -311,34 +311,49 @@ fn an_executed_process_shares_no_memory_with_its_helper() {
     let pod = Pod::new("memory");
     let mut config = pod.container("app", &["wait"]);
     config.process.env = vec![long_path()];
-    pod.start(config_number(&config), &config);
-    let cgroup = nodlet_runtime::supervisor::client::exec_cgroup(&config.cgroup.unified, 1);
-    pod.ask_to_exec(1, &config, &["program", "program", "exit=3"], false, [None; 3]);
-    let mut held = None;
-    wait_until("the process before it is executed", || {
-        let procs = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
-        held = procs.lines().filter_map(|pid| pid.parse::<i32>().ok()).find(|pid| {
-            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            let in_namespace =
-                status.lines().any(|line| line.starts_with("NSpid:") && line.split_whitespace().count() == 3);
-            in_namespace && status.starts_with("Name:\tnodlet:exec")
-        });
-        if let Some(pid) = held {
-            // SAFETY: no pointers.
-            unsafe { libc::kill(pid, libc::SIGSTOP) };
-            let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            assert_eq!(comm, "nodlet:exec\n", "it was executed before it was stopped");
+    let app = pod.start(config_number(&config), &config);
+    // A process that was executed before it was stopped shows nothing: the next is tried.
+    for id in 1..=100 {
+        let cgroup = nodlet_runtime::supervisor::client::exec_cgroup(&config.cgroup.unified, id);
+        let until = format!("until=/go-{id}");
+        pod.ask_to_exec(id, &config, &["program", "program", &until, "exit=3"], false, [None; 3]);
+        let (pid, stopped) = stop_before_execve(&cgroup);
+        if stopped {
+            wait_until("end of the helper, which waits for nobody", || {
+                fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default().lines().count() == 1
+            });
         }
-        held.is_some()
+        // SAFETY: no pointers.
+        unsafe { libc::kill(pid, libc::SIGCONT) };
+        touch(&app, &format!("go-{id}"));
+        assert!(matches!(pod.next(), SupervisorEvent::ExecStarted { .. }));
+        assert!(matches!(pod.next(), SupervisorEvent::ExecExited { code: 3, .. }));
+        if stopped {
+            return;
+        }
+    }
+    panic!("none of 100 processes was stopped before its execve");
+}
+
+/// Stops the process of the container that comes into a cgroup. Returns it, and whether it still
+/// ran nodlet's program.
+fn stop_before_execve(cgroup: &Path) -> (i32, bool) {
+    let status = |pid: i32| fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mut found = None;
+    wait_until("the process that is to be executed", || {
+        let procs = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+        found = procs.lines().filter_map(|pid| pid.parse::<i32>().ok()).find(|pid| {
+            status(*pid)
+                .lines()
+                .any(|line| line.starts_with("NSpid:") && line.split_whitespace().count() == 3)
+        });
+        found.is_some()
     });
-    let held = held.unwrap();
-    wait_until("end of the helper, which waits for nobody", || {
-        fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default().lines().count() == 1
-    });
+    let pid = found.expect("it was waited for");
     // SAFETY: no pointers.
-    unsafe { libc::kill(held, libc::SIGCONT) };
-    assert!(matches!(pod.next(), SupervisorEvent::ExecStarted { id: 1, .. }));
-    assert!(matches!(pod.next(), SupervisorEvent::ExecExited { id: 1, code: 3 }));
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    wait_until("stop of the process", || status(pid).lines().any(|line| line.starts_with("State:\tT")));
+    (pid, status(pid).starts_with("Name:\tnodlet:exec\n"))
 }
 
 fn every_process_has_a_session_keyring_of_its_own() {
