@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::{config, identity, say};
 
 /// The number of crash loops in a row.
-pub(super) const FILE: &str = "/var/lib/nodlet/init/crash-loops";
+pub(crate) const FILE: &str = "/var/lib/nodlet/init/crash-loops";
 
 /// Exists in safe mode: a line for people, with the reason and the way out.
 const SAFE_MODE: &str = "/run/nodlet-init/safe-mode";
@@ -134,6 +134,12 @@ fn read() -> u32 {
             0
         }
     }
+}
+
+/// Whether the boot before, below this root, ended with a crash loop, and no agent ran well since.
+pub(crate) fn is_counted(root: &Path) -> bool {
+    let text = fs::read_to_string(root.join(FILE.trim_start_matches('/'))).unwrap_or_default();
+    text.trim().parse::<u32>().is_ok_and(|count| count > 0)
 }
 
 /// Whether what is written to /var/lib/nodlet is there after a reboot.

@@ -18,6 +18,7 @@ use super::health::{self, Pods};
 use super::state::{Choice, STARTS, State};
 use super::store::{self, Lock, Store};
 use super::{Rules, note};
+use crate::init::crash;
 
 /// How long the start of an agent waits for the process that watched the one before: longer than that
 /// may wait for an answer.
@@ -52,10 +53,14 @@ pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf
     match choice {
         Choice::Image => image.to_owned(),
         Choice::Kept(program) => {
-            if !starts_too_often(root) {
+            // It may have worked when it was tried out, and not work after a boot.
+            let why = if crash::is_counted(root) {
+                "its agent kept failing until the board was rebooted".to_owned()
+            } else if starts_too_often(root) {
+                format!("its agent was started {STARTS_OF_KEPT} times within two minutes")
+            } else {
                 return store.program(&program.digest);
-            }
-            let why = format!("its agent was started {STARTS_OF_KEPT} times within two minutes");
+            };
             note(format_args!("nodlet {} is given up: {why}", program.version));
             if let Err(error) = change(&store, |state| state.give_up(&why)) {
                 note(format_args!("failed to save the record of updates: {error}"));
@@ -77,8 +82,7 @@ pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf
     }
 }
 
-/// That many starts of a kept update within [`STARTS_WITHIN`] are too many: it may have worked when
-/// it was tried out, and not work after a boot.
+/// That many starts of a kept update within [`STARTS_WITHIN`] are too many.
 const STARTS_OF_KEPT: usize = 6;
 const STARTS_WITHIN: u64 = 120;
 
@@ -87,7 +91,6 @@ fn starts_too_often(root: &Path) -> bool {
     let path = root.join("run/nodlet-starts");
     let text = std::fs::read_to_string(&path).unwrap_or_default();
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    // 32 bits of them on some processors.
     // 32 bits wide on some machines.
     #[allow(clippy::useless_conversion)]
     let now = now.map_or(0, |now| u64::try_from(i64::from(now.tv_sec())).unwrap_or_default());
@@ -242,6 +245,10 @@ fn watch(root: &Path, store: &Store, rules: &Rules, ready: &[String], agent: &Ow
                     Ok(state) => {
                         let version = state.kept.as_ref().map_or("", |kept| &kept.version);
                         note(format_args!("nodlet {version} was healthy for long enough, and is kept"));
+                        // Those of another nodlet are no reason to give up this one.
+                        if let Err(error) = crash::remove() {
+                            note(format_args!("failed to forget the crash loops: {error}"));
+                        }
                         store.clean(&state);
                     }
                     Err(error) => note(format_args!("failed to keep the update: {error}")),
@@ -486,6 +493,27 @@ mod tests {
         assert_eq!(run(&[5, 5, 6, 8, 12, 20]), [false, false, false, false, false, true]);
         assert!(run(&[5, 105, 205, 305, 405, 505, 605, 705]).iter().all(|too_often| !too_often));
         assert_eq!(count_start("nonsense\n", 7), ("7\n".into(), false));
+    }
+
+    #[test]
+    fn an_update_that_was_kept_is_given_up_after_a_crash_loop() {
+        let board = Board::new("crash-loop");
+        let rules = Rules { healthy_after: 60, ..Rules::default() };
+        board.install("a").expect("it can be written");
+        board.start();
+        let state = change(&board.store, State::keep).expect("it can be written");
+        let kept = board.store.program(&state.kept.expect("it is kept").digest);
+        let next = || agent_program(&board.directory, &board.image(), &rules);
+        assert_eq!(next(), kept);
+        let count = board.directory.join(crash::FILE.trim_start_matches('/'));
+        std::fs::create_dir_all(count.parent().expect("a directory")).expect("it can be made");
+        for (text, program) in [("0\n", &kept), ("x", &kept), ("1\n", &board.image())] {
+            std::fs::write(&count, text).expect("it can be written");
+            assert_eq!(&next(), program, "{text:?}");
+        }
+        let last = board.store.read().expect("it is whole").last.and_then(|last| last.returned);
+        assert_eq!(last.as_deref(), Some("its agent kept failing until the board was rebooted"));
+        let _ = std::fs::remove_dir_all(&board.directory);
     }
 
     const SECOND: Duration = Duration::from_secs(1);

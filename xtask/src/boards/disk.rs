@@ -1,5 +1,5 @@
-//! The emulated board boots from its disk, as a user flashes it: power cuts, a factory reset, and a data
-//! partition that is damaged or absent.
+//! The emulated board boots from its disk, as a user flashes it: power cuts, a reboot, a factory reset,
+//! and a data partition that is full, damaged or absent.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -64,6 +64,16 @@ pub(super) fn try_out(
     board.wait_for("the pod of a copied manifest to write its log", |board| {
         Ok(text(&board.ssh("nodlet logs copied", "")?.stdout) == "copied\n")
     })?;
+    go_down_with_grace(board)?;
+
+    let mut board = tried.boot("Ready", false)?;
+    board.expect("cat /var/lib/said/word", "", "ended\n")?;
+    wait_for_pushed(&mut board)?;
+    // All but what root may use beyond what is free for everybody; the plug is pulled then.
+    fill(board)?;
+
+    let mut board = tried.boot("Full", false)?;
+    board.expect("rm /var/lib/fill", "", "")?;
     // The emulator ends instead of booting again.
     board.ssh("nodlet factory-reset", "")?;
     board.wait_until_down("rebooting")?;
@@ -113,6 +123,29 @@ fn push(mut board: Board) -> Outcome {
         "pod/pushed created\n",
     )?;
     wait_for_pushed(&mut board)
+}
+
+/// A pod has its grace on the way down, with the data partition still writable.
+fn go_down_with_grace(mut board: Board) -> Outcome {
+    let hook = "lifecycle:\n  preStop:\n    exec:\n      command: [/bin/demo, sleep, '3', then, write, /said/word, \
+                ended]\nvolumeMounts:\n- {name: said, mountPath: /said}";
+    let volume = "volumes:\n- name: said\n  hostPath: {path: /var/lib/said, type: DirectoryOrCreate}";
+    let last = manifest::pod_of("last", &[manifest::container("app", "print up then sleep", hook)], volume);
+    board.expect("nodlet apply -f -", &last, "pod/last created\n")?;
+    board.wait_for("the pod with a preStop hook to write its log", |board| {
+        Ok(text(&board.ssh("nodlet logs last", "")?.stdout) == "up\n")
+    })?;
+    board.ssh("nodlet reboot", "")?;
+    board.wait_until_down("rebooting")
+}
+
+/// Fills the data partition, and cuts the power.
+fn fill(board: Board) -> Outcome {
+    let kib = text(&board.ssh("df -k /var | tail -n 1", "")?.stdout);
+    let kib = kib.split_whitespace().nth(3).and_then(|kib| kib.parse::<u64>().ok());
+    let bytes = kib.ok_or("df says nothing of /var")? * 1024;
+    let command = format!("busybox fallocate -l {bytes} /var/lib/fill && sync && echo filled");
+    board.expect(&command, "", "filled\n")
 }
 
 fn wait_for_pushed(board: &mut Board) -> Outcome {
