@@ -183,7 +183,11 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         [] | ["status"] => status(&context, &store, options.json),
         ["install", file] => {
             let version = install(&context, &store, file, &options)?;
-            if options.wait { wait(&store, &version) } else { Ok(ExitCode::SUCCESS) }
+            // Its trial begins with the next agent, and here there is none until somebody asks for it.
+            if options.wait && init::crash::is_safe().is_none() {
+                return wait(&store, &version);
+            }
+            Ok(ExitCode::SUCCESS)
         }
         ["rollback"] => roll_back(&context, &store),
         ["install"] => Err(context.wrong_use("install what? say the FILE, or - for the standard input")),
@@ -285,7 +289,14 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
     store.write(&state).map_err(failed("save the record of updates"))?;
     store.clean(&state);
     drop(lock);
-    println!("nodlet {version} is installed and on trial for {} s", rules.healthy_after);
+    let seconds = rules.healthy_after;
+    match init::crash::is_safe() {
+        None => println!("nodlet {version} is installed and on trial for {seconds} s"),
+        Some(_) => println!(
+            "nodlet {version} is installed; this board is in safe mode: `nodlet safe-mode --leave` reboots it, \
+             and the trial of {seconds} s begins then"
+        ),
+    }
     // Process 1 starts the next one.
     agent::end_agent(&Paths::new(&context.root))?;
     Ok(version)
@@ -338,10 +349,18 @@ fn wait(store: &Store, version: &str) -> Outcome {
 }
 
 fn roll_back(context: &Context, store: &Store) -> Outcome {
-    // One that watches a trial ends with its agent, and lets go of the lock.
+    let none = || Err(Failure::new("the image's own nodlet runs: there is none before it"));
+    if !store.directory().is_dir() {
+        return none();
+    }
+    let lock = store.lock(Duration::ZERO).map_err(failed("lock the updates"))?;
     let mut state = read(store);
+    // Who watches a trial has the lock, ends with its agent, and lets go of it.
+    if lock.is_none() && state.trial.is_none() {
+        return Err(Failure::new("an update is being installed: try again when it is, see `nodlet system`"));
+    }
     if state.kept.is_none() && state.trial.is_none() {
-        return Err(Failure::new("the image's own nodlet runs: there is none before it"));
+        return none();
     }
     let why = "somebody asked for it";
     match &state.trial {
@@ -351,6 +370,7 @@ fn roll_back(context: &Context, store: &Store) -> Outcome {
     store.write(&state)?;
     store.clean(&state);
     println!("nodlet {} runs next", version_of(&state.settled()));
+    drop(lock);
     agent::end_agent(&Paths::new(&context.root))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -17,7 +17,7 @@ use super::{Board, text};
 use crate::budgets::Budgets;
 use crate::guest::cpio::Cpio;
 use crate::image::{self, Contents, DeviceImage};
-use crate::profile::{CrashLoop, Profile, Qemu};
+use crate::profile::{CrashLoop, Profile, Qemu, Update};
 use crate::{Failure, Outcome, run as run_command, work};
 
 /// Seconds of the watchdog: the least that an emulated board on a busy machine keeps.
@@ -58,6 +58,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     run_command(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key))?;
     watchdog.timeout = TIMEOUT;
     profile.crash_loop = Some(CrashLoop { after: 5, reboots: 2 });
+    profile.update = Update { allow_unsigned: true, healthy_after: "5s".into(), ..Update::default() };
     profile.modules.extend(["ext4".to_owned(), "crc32c_generic".to_owned()]);
     let contents = Contents { ssh_keys: vec![key.with_extension("pub")], ..Contents::default() };
     let image = with_script(image::build(&profile, &contents)?, &directory)?;
@@ -81,11 +82,19 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         return Err(board.failed(&format!("in safe mode `get pods` said {:?}", text(&refused.stderr))));
     }
     board.expect("cat /var/lib/nodlet/init/crash-loops", "", "2\n")?;
+    // A newer nodlet may be what the board needs.
+    let installed = board.ssh("(cat /proc/1/exe; echo) | nodlet system install - --wait", "")?;
+    if !installed.status.success() || !text(&installed.stdout).contains("this board is in safe mode") {
+        return Err(board.failed(&format!("in safe mode an update was installed so: {installed:?}")));
+    }
     board.expect("rm /var/lib/nodlet/images && nodlet safe-mode --leave", "", "")?;
     board.wait_for("an agent after safe mode was left", |board| {
         Ok(board.ssh("nodlet get pods", "")?.status.success())
     })?;
     board.expect("nodlet safe-mode", "", "this board is not in safe mode\n")?;
+    board.wait_for("the update of safe mode to be kept", |board| {
+        Ok(text(&board.ssh("nodlet system", "")?.stdout).contains(", kept\n"))
+    })?;
     let idle = wake_ups(&board)?;
     let mut budgets = Budgets::read()?;
     let share = board.kib("/proc/1/smaps_rollup", "Pss:")?;
@@ -109,6 +118,10 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     let of_agent = reset_by(&mut board, "a hung agent", agent)?;
     // The hang was counted before the reset.
     board.expect("cat /var/lib/nodlet/init/crash-loops", "", "1\n")?;
+    let update = text(&board.ssh("nodlet system", "")?.stdout);
+    if !update.contains("given up: its agent kept failing until the board was rebooted\n") {
+        return Err(board.failed(&format!("after a hung agent of an update: {update}")));
+    }
     let freeze = "cd /sys/fs/cgroup && mkdir hung && echo 1 >hung/cgroup.procs && echo 1 >hung/cgroup.freeze";
     let of_init = reset_by(&mut board, "a hung process 1", freeze)?;
 
