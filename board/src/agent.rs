@@ -397,11 +397,11 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
 
 fn host_name() -> Result<String, Failure> {
     let name = nix::unistd::gethostname().map_err(|errno| {
-        Failure::new(format!("failed to read the host's name: {errno}; say --node-name NAME"))
+        Failure::new(format!("failed to read the host's name: {errno}; add --node-name NAME"))
     })?;
     let name = name.to_string_lossy();
     node_name_of(&name).ok_or_else(|| {
-        Failure::new(format!("the host's name {name:?} cannot be the name of a Node; say --node-name NAME"))
+        Failure::new(format!("the host's name {name:?} cannot be the name of a Node; add --node-name NAME"))
     })
 }
 

@@ -190,7 +190,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
             Ok(ExitCode::SUCCESS)
         }
         ["rollback"] => roll_back(&context, &store),
-        ["install"] => Err(context.wrong_use("install what? say the FILE, or - for the standard input")),
+        ["install"] => Err(context.wrong_use("no file to install: name a FILE, or - for the standard input")),
         _ => Err(context.wrong_use(format!("unexpected argument {:?}", words[words.len() - 1]))),
     }
 }
@@ -267,7 +267,7 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
             Err(format!("nodlet {}, with the same content, runs already", received.version))
         } else if receive::is_older(&received.version, running) && !options.allow_downgrade {
             Err(format!(
-                "it is nodlet {}, older than {running} which runs: say --allow-downgrade if that is meant",
+                "it is nodlet {}, older than {running} which runs: add --allow-downgrade to install it all the same",
                 received.version
             ))
         } else {

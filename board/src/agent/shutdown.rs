@@ -41,7 +41,7 @@ impl Flags {
         let (total, critical) = (self.total.unwrap_or_default(), self.critical.unwrap_or_default());
         if !self.groups.is_empty() && (self.total.is_some() || self.critical.is_some()) {
             return Err(Failure::new(format!(
-                "{GROUPS} takes the place of {TOTAL} and {CRITICAL}: say either"
+                "{GROUPS} takes the place of {TOTAL} and {CRITICAL}: use one or the other"
             )));
         }
         if critical > total {
@@ -117,6 +117,6 @@ mod tests {
             assert!(by(wrong).is_err(), "{wrong}");
         }
         let both = check("--shutdown-grace-period-by-pod-priority 0=1s --shutdown-grace-period 5s");
-        assert!(both.is_err_and(|refused| refused.contains("say either")));
+        assert!(both.is_err_and(|refused| refused.contains("use one or the other")));
     }
 }

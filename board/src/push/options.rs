@@ -111,7 +111,7 @@ impl Push {
                 Ok(push)
             }
             (false, .., Some(flag)) => {
-                Err(context.wrong_use(format!("{flag} is for an update: say --system FILE, too")))
+                Err(context.wrong_use(format!("{flag} is for an update: add --system FILE")))
             }
             (false, None, ..) => {
                 Err(context.wrong_use("a board, and files or directories for it, are required"))

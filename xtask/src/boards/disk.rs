@@ -143,7 +143,8 @@ fn go_down_with_grace(mut board: Board) -> Outcome {
 fn fill(board: Board) -> Outcome {
     let kib = text(&board.ssh("df -k /var | tail -n 1", "")?.stdout);
     let kib = kib.split_whitespace().nth(3).and_then(|kib| kib.parse::<u64>().ok());
-    let bytes = kib.ok_or("df says nothing of /var")? * 1024;
+    // The rest is for the file system's record of the file.
+    let bytes = (kib.ok_or("df says nothing of /var")? - 256) * 1024;
     let command = format!("busybox fallocate -l {bytes} /var/lib/fill && sync && echo filled");
     board.expect(&command, "", "filled\n")
 }
