@@ -481,8 +481,9 @@ fn a_terminal_that_no_agent_has_taken_outlives_the_replacement() {
     let pod = Pod::new("untold");
     let config = pod.container("app", &["wait"]);
     pod.start(config_number(&config), &config);
-    pod.ask_to_exec(4, &config, &["/bin/program", "program", "line", "exit=3"], true, [None; 3]);
-    pod.disconnect();
+    ask_and_die(&pod, || {
+        pod.ask_to_exec(4, &config, &["/bin/program", "program", "line", "exit=3"], true, [None; 3])
+    });
     let procs =
         nodlet_runtime::supervisor::client::exec_cgroup(&config.cgroup.unified, 4).join("cgroup.procs");
     let executed = || {
@@ -494,14 +495,27 @@ fn a_terminal_that_no_agent_has_taken_outlives_the_replacement() {
     wait_until("executed process", executed);
     pod.connect();
     reexec(&pod, &newer(&pod));
-    let state = pod.hello();
-    let told = state.events.into_iter().find_map(|event| match event {
-        SupervisorEvent::ExecStarted { id: 4, terminal, .. } => terminal,
+    let mut events = pod.events();
+    let terminal = events.find_map(|event| match event {
+        SupervisorEvent::ExecStarted { id: 4, terminal, .. } => Some(terminal.expect("it has a terminal")),
         _ => None,
     });
-    let mut terminal = fs::File::from(told.expect("its terminal is there"));
+    let terminal = terminal.expect("events come until one is found");
+    let mut terminal = fs::File::from(terminal);
     terminal.write_all(b"typed\n").unwrap();
-    assert!(matches!(pod.next(), SupervisorEvent::ExecExited { id: 4, code: 3 }));
+    assert!(events.any(|event| matches!(event, SupervisorEvent::ExecExited { id: 4, code: 3 })));
+}
+
+/// The agent is killed after it asked for something, and before it is told anything.
+fn ask_and_die(pod: &Pod, ask: impl FnOnce()) {
+    use nix::sys::signal::{Signal, kill};
+    let pid = nix::unistd::Pid::from_raw(pod.pid());
+    kill(pid, Signal::SIGSTOP).unwrap();
+    let status = || fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    wait_until("stop of the supervisor", || status().contains("State:\tT"));
+    ask();
+    pod.disconnect();
+    kill(pid, Signal::SIGCONT).unwrap();
 }
 
 /// It hangs, and agents that died since have left their connections to it.
@@ -558,21 +572,21 @@ fn what_was_said_on_a_terminal_is_there_for_who_hears_of_its_end_and_begin_at_on
     let config = pod.container("app", &["wait"]);
     let process = pod.start(config_number(&config), &config);
     let words = ["/bin/program", "program", "out=last words", "write=/said:it"];
-    pod.ask_to_exec(4, &config, &words, true, [None; 3]);
-    pod.disconnect();
+    ask_and_die(&pod, || pod.ask_to_exec(4, &config, &words, true, [None; 3]));
     let cgroup = nodlet_runtime::supervisor::client::exec_cgroup(&config.cgroup.unified, 4);
     let is_over = || fs::read_to_string(cgroup.join("cgroup.procs")).map_or(true, |procs| procs.is_empty());
     let mark = std::path::PathBuf::from(format!("/proc/{}/root/said", process.pid));
     wait_until("the process to have spoken", || mark.exists());
     wait_until("the process to be over", is_over);
     pod.connect();
-    let mut events = pod.hello().events.into_iter();
+    let mut events = pod.events();
     let terminal = events.find_map(|event| match event {
-        SupervisorEvent::ExecStarted { id: 4, terminal, .. } => terminal,
+        SupervisorEvent::ExecStarted { id: 4, terminal, .. } => Some(terminal.expect("it has a terminal")),
         _ => None,
     });
+    let terminal = terminal.expect("events come until one is found");
     let mut said = [0; 10];
-    fs::File::from(terminal.expect("it has a terminal")).read_exact(&mut said).unwrap();
+    fs::File::from(terminal).read_exact(&mut said).unwrap();
     assert_eq!(&said, b"last words");
     assert!(events.any(|event| matches!(event, SupervisorEvent::ExecExited { id: 4, code: 0 })));
 }

@@ -105,6 +105,13 @@ impl Pod {
         self.client(|supervisor| patiently("an answer to hello", supervisor.hello())).expect("it answers")
     }
 
+    /// Events as an agent receives them after it connected: those in the answer to hello, then the later
+    /// ones.
+    pub(crate) fn events(&self) -> impl Iterator<Item = SupervisorEvent> {
+        let known = self.hello().events.into_iter();
+        known.chain(std::iter::repeat_with(|| self.next()))
+    }
+
     /// The agent is killed.
     pub(crate) fn disconnect(&self) {
         self.supervisor.replace(None);

@@ -23,12 +23,18 @@ impl Process {
     /// that a container's record is written while its process can still be found. Each that is
     /// known is asked for by itself: one that must wait hides no other.
     pub(super) fn reap(&mut self) {
-        for pid in self.known_children() {
-            if let Some(ended) = sys::ended(pid) {
-                // What a helper said before it ended, or before its child did.
-                self.hear_helpers();
-                if self.child_ended(pid, ended) {
-                    sys::reap(pid);
+        // A helper that ended may have named a child that ended before it, and no signal comes for that
+        // one any more.
+        let mut again = true;
+        while std::mem::take(&mut again) {
+            for pid in self.known_children() {
+                if let Some(ended) = sys::ended(pid) {
+                    // What a helper said before it ended, or before its child did.
+                    self.hear_helpers();
+                    if self.child_ended(pid, ended) {
+                        sys::reap(pid);
+                        again = true;
+                    }
                 }
             }
         }
