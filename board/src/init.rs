@@ -70,7 +70,7 @@ pub(crate) const NAME: &str = "nodlet:init";
 ///
 /// # Errors
 /// The file that describes the board cannot be read.
-pub(crate) fn update_rules() -> io::Result<crate::system::Rules> {
+pub(crate) fn update_rules() -> io::Result<crate::board_json::Rules> {
     config::read().map(|board| board.update)
 }
 

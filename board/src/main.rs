@@ -11,6 +11,7 @@ mod agent;
 mod apply;
 mod arguments;
 mod attach;
+mod board_json;
 mod client;
 mod containers;
 mod debug;

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use lexopt::{Parser, ValueExt};
 use nodlet_runtime::paths::Paths;
-use serde::Deserialize;
 use serde_json::json;
 
 use crate::arguments::{Context, Flag, switch};
+use crate::board_json::Rules;
 use crate::client::Client;
 use crate::watch::Watch;
 use crate::{Failure, Outcome, Verb, agent, init, logs, output};
@@ -39,24 +39,6 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The image's own nodlet.
 const IMAGE: &str = "/usr/bin/nodlet";
-
-/// Which updates a board accepts: `update` of its profile.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Rules {
-    /// Public keys of minisign.
-    pub(crate) keys: Vec<String>,
-    /// Whether an update needs no signature.
-    pub(crate) allow_unsigned: bool,
-    /// For how many seconds an update must be healthy to be kept.
-    pub(crate) healthy_after: u64,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Rules { keys: Vec::new(), allow_unsigned: false, healthy_after: 60 }
-    }
-}
 
 /// `nodlet system`.
 pub(crate) const VERB: Verb = Verb {

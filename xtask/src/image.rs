@@ -12,7 +12,6 @@ use std::process::{Command, Stdio};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use serde_json::json;
 
 use crate::boot_files;
 use crate::debian;
@@ -22,6 +21,7 @@ use crate::guest::kernel::{self, Kernel};
 use crate::profile::{self, Profile, Program};
 use crate::{Failure, Outcome, built, cargo, cross, misused, run as run_command, work};
 
+mod board_json;
 mod source_date;
 
 pub(crate) use source_date::seconds as source_date;
@@ -305,18 +305,7 @@ fn add_package<W: Write>(cpio: &mut Cpio<W>, root: &Path, directory: &Path) -> O
 
 /// What the board's init reads: the profile, and modules with their order.
 fn add_board<W: Write>(cpio: &mut Cpio<W>, profile: &Profile, kernel: &Kernel) -> Outcome {
-    let board = json!({
-        "name": profile.name,
-        "network": profile.network,
-        "agent": profile.agent_arguments(),
-        "logs_in_ram_mib": profile.logs.ram_mib.unwrap_or_default(),
-        "watchdog": profile.watchdog,
-        "crash_loop": profile.crash_loop,
-        "update": profile.update,
-        "ntp": profile.ntp,
-        "built": source_date(),
-    });
-    cpio.file("/usr/lib/nodlet/board.json", 0o644, &serde_json::to_vec(&board)?)?;
+    cpio.file("/usr/lib/nodlet/board.json", 0o644, &serde_json::to_vec(&board_json::of(profile))?)?;
     add_limits(cpio, profile)?;
     let mut wanted: Vec<&str> = profile.modules.iter().map(String::as_str).collect();
     wanted.extend(profile.storage.iter().flat_map(disk::modules));

@@ -209,7 +209,7 @@ impl Profile {
     }
 }
 
-fn parse(name: &str, text: &str) -> Result<Profile, Failure> {
+pub(crate) fn parse(name: &str, text: &str) -> Result<Profile, Failure> {
     let mut profile: Profile =
         toml::from_str(text).map_err(|error| format!("board/profiles/{name}.toml: {error}"))?;
     network::check(&profile.network, profile.ntp.as_deref())

@@ -3,55 +3,10 @@
 
 use std::io;
 
-use serde::Deserialize;
-
-use super::network::config::Link;
+pub(super) use crate::board_json::{Board, CrashLoop};
 
 /// Where the file lies.
 const FILE: &str = "/usr/lib/nodlet/board.json";
-
-/// The board, as its image was built for.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Board {
-    /// The profile.
-    pub(super) name: String,
-    /// Links that are set up and given an address.
-    pub(super) network: Vec<Link>,
-    /// Time servers, addresses or names; without a list those that DHCP names.
-    pub(super) ntp: Option<Vec<String>>,
-    /// The time of the sources of this image, in seconds since 1970: before it no clock can be right.
-    pub(super) built: u64,
-    /// Arguments of `nodlet agent`.
-    pub(super) agent: Vec<String>,
-    /// MiB of RAM for logs; none if they lie on the data partition.
-    pub(super) logs_in_ram_mib: u32,
-    /// The watchdog that process 1 feeds.
-    pub(super) watchdog: Option<Watchdog>,
-    /// What an agent that keeps failing leads to.
-    pub(super) crash_loop: Option<CrashLoop>,
-    /// Which updates of nodlet are accepted.
-    pub(super) update: crate::system::Rules,
-}
-
-/// A hardware watchdog.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Watchdog {
-    pub(super) device: String,
-    /// Seconds after which the board is reset unless process 1 feeds the watchdog.
-    pub(super) timeout: u32,
-}
-
-/// Limits of crash loops.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct CrashLoop {
-    /// Seconds for which the first one lasts until the board reboots.
-    pub(super) after: u32,
-    /// How many end with a reboot before safe mode.
-    pub(super) reboots: u32,
-}
 
 /// Reads the file.
 ///

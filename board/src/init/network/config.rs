@@ -2,26 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use serde::Deserialize;
-
-/// A link, or all links that a pattern matches.
-#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(in crate::init) struct Link {
-    /// As the kernel names it, or the beginning of such a name and `*`.
-    pub(in crate::init) link: String,
-    /// The address comes from a DHCP server.
-    pub(in crate::init) dhcp: bool,
-    /// A fixed address.
-    pub(in crate::init) address: Option<Ipv4Addr>,
-    /// Bits of the fixed address that are the network's.
-    pub(in crate::init) prefix: Option<u8>,
-    pub(in crate::init) gateway: Option<Ipv4Addr>,
-    /// Name servers besides those that DHCP names.
-    pub(in crate::init) dns: Vec<Ipv4Addr>,
-    /// Whether IPv6 routers configure the link; without it, as the kernel does by default.
-    pub(in crate::init) accept_ra: Option<bool>,
-}
+pub(in crate::init) use crate::board_json::Link;
 
 impl Link {
     /// Whether the kernel's link `name` is meant. A pattern means hardware alone: no bridge, and no
