@@ -18,11 +18,27 @@ const SUITES: &[&str] = &[CODENAME, "stable"];
 
 /// The files of a package for a processor, as Debian calls both, fetched if they are not here yet.
 pub(crate) fn package(name: &str, processor: &str) -> Result<PathBuf, Failure> {
-    let dir = dir_of(name, processor)?;
-    if !dir.is_dir() {
-        fetch(name, processor, &dir)?;
+    fetch(&[name], processor)?;
+    dir_of(name, processor)
+}
+
+/// Fetches those of the packages that are not here yet, with one update of apt's lists for all.
+pub(crate) fn fetch(names: &[&str], processor: &str) -> Outcome {
+    let mut missing = Vec::new();
+    for name in names {
+        let dir = dir_of(name, processor)?;
+        if !dir.is_dir() {
+            missing.push((name, dir));
+        }
     }
-    Ok(dir)
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let apt = Apt::updated(&work("kernel")?.join("apt"), processor)?;
+    for (name, dir) in missing {
+        apt.unpack(name, &dir)?;
+    }
+    Ok(fs::remove_dir_all(&apt.dir)?)
 }
 
 /// Whether a package was fetched before.
@@ -66,23 +82,6 @@ pub(crate) fn mirror() -> Result<String, Failure> {
 /// it, nor of its security suites, which lie elsewhere.
 fn archive_among(targets: &str) -> Option<&str> {
     targets.lines().find_map(|line| line.strip_prefix("Debian Debian "))
-}
-
-fn fetch(wanted: &str, processor: &str, dir: &Path) -> Outcome {
-    let apt = Apt::updated(&work("kernel")?.join("apt"), processor)?;
-    let needs = apt.command("apt-cache").args(["depends", wanted]).output()?;
-    let needs = String::from_utf8_lossy(&needs.stdout).into_owned();
-    // A kernel's package without a release is empty and needs the one of the newest.
-    let newest = needs.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
-    let package = newest.map_or(wanted.to_owned(), |release| format!("linux-image-{release}"));
-    run_command(apt.command("apt-get").args(["download", &package]).current_dir(&apt.dir))?;
-    let archive = only(&apt.dir, &package)?;
-    // Aside and then in place: what is there is whole.
-    let aside = dir.with_extension("new");
-    let _ = fs::remove_dir_all(&aside);
-    run_command(Command::new("dpkg-deb").arg("--extract").arg(&archive).arg(&aside))?;
-    fs::rename(&aside, dir)?;
-    Ok(fs::remove_dir_all(&apt.dir)?)
 }
 
 /// apt with a directory of its own.
@@ -138,6 +137,24 @@ impl Apt {
         );
         fs::write(dir.join("apt.conf"), config)?;
         Ok(Apt { dir: dir.to_owned() })
+    }
+
+    /// Fetches a package and puts its files into a directory.
+    fn unpack(&self, wanted: &str, dir: &Path) -> Outcome {
+        let needs = self.command("apt-cache").args(["depends", wanted]).output()?;
+        let needs = String::from_utf8_lossy(&needs.stdout).into_owned();
+        // A kernel's package without a release is empty and needs the one of the newest.
+        let newest = needs.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
+        let package = newest.map_or(wanted.to_owned(), |release| format!("linux-image-{release}"));
+        run_command(self.command("apt-get").args(["download", &package]).current_dir(&self.dir))?;
+        // The version follows.
+        let archive = only(&self.dir, &format!("{package}_"))?;
+        // Aside and then in place: what is there is whole.
+        let aside = dir.with_extension("new");
+        let _ = fs::remove_dir_all(&aside);
+        run_command(Command::new("dpkg-deb").arg("--extract").arg(&archive).arg(&aside))?;
+        fs::rename(&aside, dir)?;
+        Ok(fs::remove_file(archive)?)
     }
 
     /// Where it puts what it fetches.

@@ -196,6 +196,7 @@ fn write_table(
 fn write_root(profile: &Profile, parts: &Parts<'_>, to: &Path) -> Result<[u8; 32], Failure> {
     let mut archive = tar::Builder::new(Vec::new());
     let mut tree = newc::read(GzDecoder::new(BufReader::new(File::open(parts.initramfs)?)))?;
+    debian::fetch(PACKAGES, &profile.debian)?;
     for package in PACKAGES {
         add_programs(&mut tree, &debian::package(package, &profile.debian)?)?;
     }

@@ -248,7 +248,9 @@ fn add_system<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
         cpio.link("lib64", "usr/lib64")?;
     }
     let ssh = if profile.services.contains(&Program::Ssh) { SSH_PACKAGES } else { &[] };
-    for package in PACKAGES.iter().chain(ssh) {
+    let packages = [PACKAGES, ssh].concat();
+    debian::fetch(&packages, &profile.debian)?;
+    for package in packages {
         let files = debian::package(package, &profile.debian)?;
         add_package(cpio, &files, &files)?;
     }
