@@ -40,6 +40,9 @@ $(1)-download:
 	mkdir -p .cargo
 	CARGO_HOME=$$(DL_DIR)/br-cargo-home cargo vendor --manifest-path Cargo.toml --locked VENDOR > .cargo/config
 
+# Buildroot names no target for the host. Here that would be the one of .cargo/host.toml in the
+# checkout around this directory: this machine's own is named, and the program put where Buildroot
+# finds it.
 $(1)-build: @D = $$($(2)_DIR)
 $(1)-build: PKG = $(2)
 $(1)-build:
@@ -48,8 +51,9 @@ $(1)-build:
 	cp -R $$($(2)_SOURCES) $$($(2)_DIR)
 	$$(foreach hook,$$($(2)_POST_PATCH_HOOKS),$$(call $$(hook))$$(sep))
 	cd $$($(2)_DIR)
-	CARGO_HOME=$$(O)/empty-cargo-home $(if $(filter target,$(4)),CARGO_BUILD_TARGET=$$(RUSTC_TARGET_NAME)) \
+	CARGO_HOME=$$(O)/empty-cargo-home CARGO_BUILD_TARGET=$$(RUSTC_TARGET_NAME) \
 		cargo build --offline --release --manifest-path Cargo.toml --locked $$($(2)_CARGO_BUILD_OPTS)
+	$(if $(filter host,$(4)),cp target/$$(RUSTC_TARGET_NAME)/release/nodlet target/release)
 
 $(1)-install: @D = $$($(2)_DIR)
 $(1)-install:
