@@ -108,8 +108,8 @@ pub(super) fn try_out(
     drop(tried.boot("NoSpace", true)?);
     fs::remove_file(&medium)?;
     eprintln!(
-        "{}: from its disk, the first pod was seen running after {booted:.1?}, and after 2 power cuts, a factory \
-         reset, 3 kinds of damage and a read-only medium",
+        "{}: from its disk, the first pod was seen running after {booted:.1?}, and after 3 power cuts, a reboot, a factory \
+         reset, a full partition, 3 kinds of damage and a read-only medium",
         profile.name
     );
     Ok(())
