@@ -108,8 +108,8 @@ pub(super) fn try_out(
     drop(tried.boot("NoSpace", true)?);
     fs::remove_file(&medium)?;
     eprintln!(
-        "{}: from its disk, the first pod was seen running after {booted:.1?}, and after 3 power cuts, a reboot, a factory \
-         reset, a full partition, 3 kinds of damage and a read-only medium",
+        "{}: from its disk, the first pod was seen running after {booted:.1?}, and after 3 power cuts, a reboot, a \
+         factory reset, a full partition, 3 kinds of damage and a read-only medium",
         profile.name
     );
     Ok(())
@@ -144,7 +144,7 @@ fn fill(board: Board) -> Outcome {
     let kib = text(&board.ssh("df -k /var | tail -n 1", "")?.stdout);
     let kib = kib.split_whitespace().nth(3).and_then(|kib| kib.parse::<u64>().ok());
     // The rest is for the file system's record of the file.
-    let bytes = (kib.ok_or("df says nothing of /var")? - 256) * 1024;
+    let bytes = kib.ok_or("df says nothing of /var")?.saturating_sub(256) * 1024;
     let command = format!("busybox fallocate -l {bytes} /var/lib/fill && sync && echo filled");
     board.expect(&command, "", "filled\n")
 }
