@@ -33,7 +33,7 @@ pub(crate) fn run(name: &str, keep: bool) -> Outcome {
     programs::provide("ssh", "openssh-client")?;
     programs::provide("ssh-keygen", "openssh-client")?;
     say(
-        "Building nodlet for the board and for this machine, and the board's disk (a quarter of an hour the first time)",
+        "Building nodlet for the board and for this machine, and the board's disk (the first time it compiles all of it twice)",
     );
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
     let (directory, key, mut contents) = prepare(&profile, "demo")?;
