@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use nodlet_runtime::supervisor::client::{Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
@@ -18,6 +19,18 @@ use nodlet_runtime::supervisor::{ExitRecord, client::StartedProcess};
 /// How long a test waits for what must come: far longer than it takes on a machine with
 /// a dozen other things to do.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Puts the program of the containers at `path`: the test itself, of a hundred megabytes. It is copied
+/// once for all pods of a test that live at a time; those that come later have a link to the copy.
+fn provide_program(path: &Path) {
+    static LAST: Mutex<Option<PathBuf>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap();
+    let is_linked = last.as_ref().is_some_and(|last| fs::hard_link(last, path).is_ok());
+    if !is_linked {
+        fs::copy("/proc/self/exe", path).expect("there is space in /tmp");
+    }
+    *last = Some(path.to_owned());
+}
 
 /// The unified hierarchy of this machine.
 pub(crate) fn unified() -> &'static Path {
@@ -47,7 +60,7 @@ impl Pod {
             fs::create_dir_all(path).expect("these tests need root");
         }
         let program = root.join("layer/bin/program");
-        fs::copy("/proc/self/exe", &program).expect("there is space in /tmp");
+        provide_program(&program);
         fs::write(
             root.join("layer/etc/passwd"),
             "root:x:0:0:root:/root:/bin/sh\nweb:x:1000:1001::/srv:/bin/sh\n",
