@@ -100,12 +100,10 @@ struct Images {
 }
 
 impl Images {
-    /// `None` if there is no image below the root at all: it is not the board's.
+    /// `None` if there is no image store below the root at all: it is not the board's.
     fn of(root: &Path) -> Result<Option<Images>, Failure> {
-        let failed = |error: StoreError| Failure::chain(&error);
-        let store = Store::open(root).map_err(failed)?;
-        let is_empty = store.names().map_err(failed)?.is_empty();
-        Ok((!is_empty).then(|| Images { store, missing: BTreeSet::new() }))
+        let store = Store::open(root).map_err(|error: StoreError| Failure::chain(&error))?;
+        Ok(store.exists().then(|| Images { store, missing: BTreeSet::new() }))
     }
 
     /// Those of a pod that are not there, each once.
@@ -202,7 +200,7 @@ impl Apply {
                 let missing = images.missing(&manifest.pod)?;
                 warnings.extend(missing.into_iter().map(|image| {
                     format!(
-                        "{}: image {image:?} is not there: load it with 'nodlet image load FILE'",
+                        "{}: image {image:?} is not in the image store: add it with 'nodlet image load FILE', or --oci FILE of a device image",
                         object.place
                     )
                 }));

@@ -137,8 +137,10 @@ fn judge_identity(file: &Path) -> Result<Report, Failure> {
         fs::read_to_string(file).map_err(|error| Failure::new(format!("failed to read {shown}: {error}")))?;
     let check = match crate::init::judge_identity(&text) {
         Ok(found) => Check::ok(Area::Machine, NAME, found),
-        Err(why) => Check::new(Area::Machine, NAME, Verdict::Missing, why)
-            .because("A board rejects the whole file and keeps the identity it had.", "Mend that line."),
+        Err(why) => Check::new(Area::Machine, NAME, Verdict::Missing, why).because(
+            "A board rejects the whole file and keeps the identity it had.",
+            "Mend the lines that are named.",
+        ),
     };
     Ok(Report { subject: shown, checks: vec![check] })
 }

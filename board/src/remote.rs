@@ -7,6 +7,7 @@
 //! Verbs that work on the machine itself and ask no agent run on the board as they are.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -129,6 +130,16 @@ impl Place {
     }
 }
 
+/// For ssh's command line.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(port) = self.port {
+            write!(f, "-p {port} ")?;
+        }
+        f.write_str(&self.destination)
+    }
+}
+
 impl Remote {
     pub(crate) fn new(board: &str, root: Option<&Path>) -> Result<Remote, Failure> {
         Ok(Remote { place: Place::parse(board)?, root: root.map(Path::to_owned), started: Mutex::default() })
@@ -186,7 +197,8 @@ impl Remote {
         let status = started.last_mut().and_then(last_words);
         Failure::disconnected(match status.map(|status| (status, status.code())) {
             Some((_, Some(SSH_FAILED))) => {
-                format!("there is no connection to {board}: ssh says why; `ssh {board}` must work first")
+                let place = &self.place;
+                format!("there is no connection to {board}: ssh says why; `ssh {place}` must work first")
             }
             Some((_, Some(NO_COMMAND))) => {
                 format!("{board} has no `nodlet` in the PATH of its login shell, or one that is too old")
@@ -416,6 +428,8 @@ fn connect(mut context: Context, mut parser: Parser) -> Outcome {
     // When the agent has said all, whoever asks has no more to say.
     match file(io::stdout().as_fd()).and_then(|mut stdout| pass_on(&mut stream, &mut stdout)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
+        // The agent had said all, and did not read the rest of standard input.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(ExitCode::SUCCESS),
         Err(error) => Err(Failure::disconnected(format!("the connection was lost: {error}"))),
     }
 }

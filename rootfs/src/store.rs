@@ -266,6 +266,11 @@ impl Store {
         Ok(store)
     }
 
+    /// Whether there is a directory of it, be it without an image.
+    pub fn exists(&self) -> bool {
+        self.writable.directory.is_dir() || self.baked.directory.is_dir()
+    }
+
     pub(crate) fn with_content(root: &Path, content: Content) -> Store {
         // Whoever changes directory later must not take the store along.
         let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());

@@ -38,11 +38,21 @@ impl Paths {
     /// Manifest directories, later ones overriding earlier ones.
     pub fn manifest_directories(&self) -> Vec<PathBuf> {
         vec![
-            self.below("usr/lib/nodlet/manifests"),
-            self.below("etc/nodlet/manifests"),
+            self.vendor_manifests(),
+            self.site_manifests(),
             self.applied_manifests(),
             self.below("run/nodlet/manifests"),
         ]
+    }
+
+    /// Part of the device's image.
+    pub fn vendor_manifests(&self) -> PathBuf {
+        self.below("usr/lib/nodlet/manifests")
+    }
+
+    /// Of whoever runs the board.
+    pub fn site_manifests(&self) -> PathBuf {
+        self.below("etc/nodlet/manifests")
     }
 
     /// Where `apply` and the API keep what they were given.

@@ -22,8 +22,10 @@ use crate::profile::{self, Profile, Program};
 use crate::{Failure, Outcome, built, cargo, cross, misused, run as run_command, work};
 
 mod board_json;
+mod boot_commands;
 mod source_date;
 
+pub(crate) use boot_commands::LEAST_DISK_MEMORY_MIB;
 pub(crate) use source_date::seconds as source_date;
 
 /// The files of a device image.
@@ -102,6 +104,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     for file in [&image.kernel, &image.initramfs, &image.command_line].into_iter().chain(&image.disk) {
         println!("{}: {} bytes", file.display(), fs::metadata(file)?.len());
     }
+    print!("{}", boot_commands::of(&profile, &image));
     Ok(())
 }
 
@@ -110,6 +113,8 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
     // What may be missing or wrong is looked for before what takes minutes.
     require_names(&contents.pods)?;
     authorized_keys(&contents.ssh_keys)?;
+    let directory = work(&format!("boards/{}", profile.name))?;
+    let baked = bake(profile, contents, &directory)?;
     let target = cross::target(&profile.target).map_err(|error| of_key(profile, "target", error))?;
     let kernel = kernel::of(&profile.kernel, &profile.debian).map_err(|error| {
         of_key(profile, &format!("kernel {:?} for debian {:?}", profile.kernel, profile.debian), error)
@@ -125,9 +130,8 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
         }
     }
     let boot_files = boot_files::of(profile, &kernel, contents.firmware.as_deref(), &profile.command_line)?;
+    eprintln!("Building nodlet for {} (some minutes the first time)", profile.name);
     let program = cross::build(target)?;
-    let directory = work(&format!("boards/{}", profile.name))?;
-    let baked = bake(profile, contents, &directory)?;
     let mut image = DeviceImage {
         kernel: directory.join("kernel"),
         initramfs: directory.join("initramfs"),
@@ -324,10 +328,15 @@ fn add_limits<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
 
 /// Loads the image archives for the board's processor into a store; the directory of it.
 fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<PathBuf, Failure> {
-    run_command(cargo()?.args(["build", "--quiet", "--package", "nodlet"]))?;
+    eprintln!("Building nodlet for this machine, which judges what goes into the image");
+    run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
+    if let Some(file) = &contents.config {
+        judge_identity(file)?;
+    }
     let root = directory.join("baked");
     let _ = fs::remove_dir_all(&root);
-    fs::create_dir_all(&root)?;
+    // An image store, if an empty one: pods whose images are not in it are warned of.
+    fs::create_dir_all(root.join(IMAGES))?;
     let platform = match profile.debian.as_str() {
         "armhf" => "linux/arm/v7".to_owned(),
         processor => format!("linux/{processor}"),
@@ -340,14 +349,6 @@ fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<Path
                 .arg(archive),
         )?;
     }
-    if let Some(file) = &contents.config {
-        let mut judge = Command::new(built("debug", "nodlet")?);
-        let judged = judge.args(["doctor", "--identity"]).arg(file).output()?;
-        if !judged.status.success() {
-            let said = String::from_utf8_lossy(&judged.stdout).into_owned();
-            return Err(Failure(format!("{}: no board takes this identity: {said}", file.display())));
-        }
-    }
     if !contents.pods.is_empty() {
         // Rejects what no agent would run, and warns of images that are not baked in.
         let mut judge = Command::new(built("debug", "nodlet")?);
@@ -355,7 +356,20 @@ fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<Path
         judge.stdout(Stdio::null());
         run_command(judge.args(contents.pods.iter().flat_map(|pod| [OsStr::new("-f"), pod.as_os_str()])))?;
     }
-    Ok(root.join("var/lib/nodlet/images"))
+    Ok(root.join(IMAGES))
+}
+
+/// Where a board has its image store.
+const IMAGES: &str = "var/lib/nodlet/images";
+
+/// Rejects a `nodlet.conf` that no board would take.
+fn judge_identity(file: &Path) -> Outcome {
+    let judged = Command::new(built("debug", "nodlet")?).args(["doctor", "--identity"]).arg(file).output()?;
+    if judged.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&judged.stdout).into_owned();
+    Err(Failure(format!("{}: no board takes this identity: {said}", file.display())))
 }
 
 /// Adds all directories and files below `directory` at `place`, as root's.

@@ -122,6 +122,10 @@ impl Report {
                 let _ = writeln!(text, "{:verdicts$}{}", "", plain(&more.join(" ")));
             }
         }
+        // One says all itself.
+        if self.checks.len() == 1 {
+            return text;
+        }
         let [missing, warnings, unknown] =
             [Verdict::Missing, Verdict::Warning, Verdict::Unknown].map(|verdict| self.count(verdict));
         let _ = write!(

@@ -35,6 +35,9 @@ const AUTHORIZED_BY_IMAGE: &str = "/etc/nodlet/ssh/authorized_keys";
 /// A fragment is a few lines. More bytes are some other file.
 const MOST_BYTES: usize = 16 << 10;
 
+/// How many wrong lines of a fragment are reported.
+const MOST_FINDINGS: usize = 8;
+
 /// The longest host name of Linux.
 const LONGEST_NAME: usize = 63;
 
@@ -161,13 +164,20 @@ fn parse(text: &str) -> Result<Identity, String> {
     let mut identity = Identity::default();
     // As an editor of Windows leaves the file: with a mark at its begin and CR before each LF.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut wrong = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
-        if !line.is_empty() && !line.starts_with('#') {
-            identity.add(line).map_err(|why| format!("line {}: {why}", number + 1))?;
+        if !line.is_empty()
+            && !line.starts_with('#')
+            && let Err(why) = identity.add(line)
+        {
+            wrong.push(format!("line {}: {why}", number + 1));
+            if wrong.len() == MOST_FINDINGS {
+                break;
+            }
         }
     }
-    Ok(identity)
+    if wrong.is_empty() { Ok(identity) } else { Err(wrong.join("; ")) }
 }
 
 impl Identity {
@@ -363,6 +373,9 @@ mod tests {
             let why = parse(&format!("# A board\n{line}\n")).unwrap_err();
             assert!(why.starts_with("line ") && why.contains(words), "{line}: {why}");
         }
+        let why = parse("nmae = a\n\nname = b\nlabel = site\n").unwrap_err();
+        assert!(why.contains("line 1: unknown key") && why.contains("; line 4: it must be label"), "{why}");
+        assert_eq!(parse(&"x\n".repeat(1000)).unwrap_err().matches("line ").count(), MOST_FINDINGS);
         let too_long = format!("name = {}", "a".repeat(LONGEST_NAME + 1));
         assert!(parse(&too_long).unwrap_err().contains("63 at most"));
     }

@@ -1,7 +1,7 @@
 //! What the API asks for: pods applied and deleted, processes in containers.
 //! An applied pod is a manifest file of ours; the answer comes when it is durable.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -370,13 +370,25 @@ impl Engine {
         let told = told.filter(|told| told.pod.uid == wanted.pod.uid || replaces(told)).cloned();
         match &told {
             Some(told) if told.source != self.applied_path(namespace, name) => {
-                let file = told.source.display();
-                Err(Status::forbidden(format!(
-                    "pods \"{name}\" is forbidden: it is defined by {file}; remove that file, or the pod from it"
-                )))
+                Err(self.defined_by_file(name, &told.source, "remove that file, or the pod from it"))
             }
             Some(_) | None => Ok((index, told)),
         }
+    }
+
+    /// Refuses to change a pod that a file defines. What is part of the device's image nobody can
+    /// change there.
+    pub(super) fn defined_by_file(&self, name: &str, file: &Path, remedy: &str) -> Status {
+        let remedy = if file.starts_with(self.shell.paths.vendor_manifests()) {
+            let site = self.shell.paths.site_manifests();
+            format!("a pod of its name in {} takes its place", site.display())
+        } else {
+            remedy.to_owned()
+        };
+        Status::forbidden(format!(
+            "pods \"{name}\" is forbidden: it is defined by {}; {remedy}",
+            file.display()
+        ))
     }
 
     /// Stops a pod that no source wants any more; the pod as it is then.

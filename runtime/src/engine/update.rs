@@ -152,10 +152,7 @@ impl Engine {
             Update::Other(_) | Update::InPlace { .. }
                 if told.source != self.applied_path(namespace, name) =>
             {
-                let file = told.source.display();
-                Err(Status::forbidden(format!(
-                    "pods \"{name}\" is forbidden: it is defined by {file}; edit that file"
-                )))
+                Err(self.defined_by_file(name, &told.source, "edit that file"))
             }
             Update::Other(error) => Err(refused(&error)),
             Update::InPlace { .. } => {

@@ -17,9 +17,6 @@ use super::{Board, LINK, demo_for, prepare, text};
 use crate::profile::{self, Profile, Qemu};
 use crate::{Failure, Outcome, built, cargo, debian, image, programs, run as run_command};
 
-/// What UEFI and boot loader need; the pods need less.
-const LEAST_MEMORY_MIB: u32 = 256;
-
 /// The demo; `keep` leaves the board running.
 pub(crate) fn run(name: &str, keep: bool) -> Outcome {
     let profile = profile::get(name)?;
@@ -33,7 +30,7 @@ pub(crate) fn run(name: &str, keep: bool) -> Outcome {
     programs::provide("ssh", "openssh-client")?;
     programs::provide("ssh-keygen", "openssh-client")?;
     say(
-        "Building nodlet for the board and for this machine, and the board's disk (the first time it compiles all of it twice)",
+        "Building nodlet for this machine and for the board, and the board's disk (the first time ten minutes or more)",
     );
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
     let (directory, key, mut contents) = prepare(&profile, "demo")?;
@@ -83,9 +80,13 @@ pub(crate) fn run(name: &str, keep: bool) -> Outcome {
         return Ok(());
     }
     say("The board is turned off");
-    println!("$ ssh root@board nodlet poweroff");
+    println!("$ ssh -p {} root@127.0.0.1 nodlet poweroff", board.port);
     board.ssh("nodlet poweroff", "")?;
-    board.wait_until_down("powering off")
+    board.wait_until_down("powering off")?;
+    println!(
+        "\nWith --keep the board stays, for you to use. docs/boards.md builds an image with pods of your own."
+    );
+    Ok(())
 }
 
 struct Show<'a> {
@@ -104,7 +105,7 @@ impl Show<'_> {
         let mut drive = OsString::from("if=virtio,format=raw,cache=writethrough,file=");
         drive.push(&self.medium);
         let medium: [&OsStr; 4] = [&self.firmware[0], &self.firmware[1], "-drive".as_ref(), &drive];
-        let memory_mib = self.profile.memory_mib.max(LEAST_MEMORY_MIB);
+        let memory_mib = self.profile.memory_mib.max(image::LEAST_DISK_MEMORY_MIB);
         let console = self.directory.join("console.log");
         fs::write(&console, "")?;
         let mut board =
@@ -134,12 +135,17 @@ impl Show<'_> {
 
     /// Runs a verb on the board as the reader would.
     fn nodlet(&self, board: &Board, words: &[&str], is_push: bool) -> Outcome {
-        println!("$ nodlet --board root@board {}", words.join(" "));
         let mut command = Command::new(&self.nodlet);
         let target = format!("root@127.0.0.1:{}", board.port);
         match (is_push, words.split_first()) {
-            (true, Some((verb, files))) => command.arg(verb).arg(target).args(files),
-            _ => command.args(["--board", &target]).args(words),
+            (true, Some((verb, files))) => {
+                println!("$ nodlet {verb} {target} {}", files.join(" "));
+                command.arg(verb).arg(target).args(files)
+            }
+            _ => {
+                println!("$ nodlet --board {target} {}", words.join(" "));
+                command.args(["--board", &target]).args(words)
+            }
         };
         let status = command.env("NODLET_SSH", self.ssh_command()).status()?;
         if status.success() { Ok(()) } else { Err(Failure(format!("nodlet {}: {status}", words.join(" ")))) }

@@ -1,0 +1,81 @@
+//! Command lines that boot an image in QEMU, for whoever built it.
+
+use super::DeviceImage;
+use crate::profile::{Profile, Qemu};
+
+/// What UEFI and boot loader need; the pods need less.
+pub(crate) const LEAST_DISK_MEMORY_MIB: u32 = 256;
+
+/// The port of this machine that reaches the board's SSH server.
+const PORT: u16 = 2222;
+
+/// How to boot an image in QEMU; nothing for a board that no emulator has.
+pub(super) fn of(profile: &Profile, image: &DeviceImage) -> String {
+    let Some(qemu) = &profile.qemu else { return String::new() };
+    let mut text = format!(
+        "\nTo boot it in QEMU (Debian's package {}), with port {PORT} of this machine as its SSH port:\n\n$ {} \\\n    \
+         -kernel {} -initrd {} \\\n    -append \"$(cat {})\"\n",
+        qemu.package,
+        emulator(qemu, profile.memory_mib),
+        image.kernel.display(),
+        image.initramfs.display(),
+        image.command_line.display(),
+    );
+    if let (Some(disk), Some(firmware), Some(storage)) = (&image.disk, &qemu.firmware, &profile.storage) {
+        let medium = disk.with_file_name("medium");
+        let medium = medium.display();
+        text.push_str(&format!(
+            "\nor from its disk, with firmware of Debian's package {}:\n\n$ cp {} {medium} && truncate -s {}M {medium}\n$ \
+             {} \\\n    {} /{} \\\n    -drive if=virtio,format=raw,cache=writethrough,file={medium}\n",
+            firmware.package,
+            disk.display(),
+            storage.medium_mib,
+            emulator(qemu, profile.memory_mib.max(LEAST_DISK_MEMORY_MIB)),
+            firmware.option,
+            firmware.file,
+        ));
+    }
+    text
+}
+
+fn emulator(qemu: &Qemu, memory_mib: u32) -> String {
+    format!(
+        "{} {} -m {memory_mib} -nographic \\\n    -netdev user,id=net0,hostfwd=tcp:127.0.0.1:{PORT}-:22 -device virtio-net-pci,netdev=net0 \
+         -device virtio-rng-pci",
+        qemu.program,
+        qemu.arguments.join(" ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::profile;
+
+    #[test]
+    fn each_emulated_board_has_a_line_for_each_form_of_its_image() {
+        for name in profile::known().unwrap() {
+            let profile = profile::get(&name).unwrap();
+            let file = |name: &str| PathBuf::from("/boards").join(name);
+            let image = DeviceImage {
+                kernel: file("kernel"),
+                initramfs: file("initramfs"),
+                command_line: file("command-line"),
+                disk: profile.storage.as_ref().map(|_| file("disk")),
+            };
+            let text = of(&profile, &image);
+            let Some(qemu) = &profile.qemu else {
+                assert_eq!(text, "", "{name}");
+                continue;
+            };
+            assert_eq!(text.matches(&format!("$ {} ", qemu.program)).count(), 2, "{text}");
+            assert!(
+                text.contains("-initrd /boards/initramfs") && text.contains("file=/boards/medium"),
+                "{text}"
+            );
+            assert!(text.contains(&qemu.firmware.as_ref().unwrap().file), "{text}");
+        }
+    }
+}
