@@ -3,9 +3,9 @@
 //!
 //! Read next: `doctor/features.rs`, the table of what a kernel must have.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::{fs, io};
 
 use lexopt::{Parser, ValueExt};
 
@@ -125,6 +125,9 @@ impl Arguments {
                 other => context.global(&other, parser)?,
             }
         }
+        if arguments.kernel_config.is_some() && arguments.identity.is_some() {
+            return Err(context.wrong_use("--kernel-config and --identity exclude each other"));
+        }
         Ok(arguments)
     }
 }
@@ -133,9 +136,15 @@ impl Arguments {
 fn judge_identity(file: &Path) -> Result<Report, Failure> {
     const NAME: &str = "identity";
     let shown = file.display().to_string();
-    let text =
-        fs::read_to_string(file).map_err(|error| Failure::new(format!("failed to read {shown}: {error}")))?;
-    let check = match crate::init::judge_identity(&text) {
+    let failed = |error: &dyn std::fmt::Display| Failure::new(format!("failed to read {shown}: {error}"));
+    let judged = match crate::init::read_identity(file) {
+        Ok(Some(text)) => crate::init::judge_identity(&text),
+        Ok(None) => return Err(failed(&"there is no such file")),
+        // Too long, or no text: a board rejects it, too.
+        Err(error) if error.kind() == io::ErrorKind::Other => Err(error.to_string()),
+        Err(error) => return Err(failed(&error)),
+    };
+    let check = match judged {
         Ok(found) => Check::ok(Area::Machine, NAME, found),
         Err(why) => Check::new(Area::Machine, NAME, Verdict::Missing, why).because(
             "A board rejects the whole file and keeps the identity it had.",
@@ -230,6 +239,7 @@ mod tests {
         }
         assert_eq!(parse("--identity f").map(|parsed| parsed.identity), Ok(Some(PathBuf::from("f"))));
         for (line, expected) in [
+            ("--identity a --kernel-config b", "exclude each other"),
             ("-o yaml", "--output must be json, and is \"yaml\""),
             ("kernel", "unexpected argument \"kernel\""),
             ("--kernel-config", "missing argument"),
@@ -253,6 +263,8 @@ mod tests {
         assert!(!wrong.is_sufficient());
         assert!(wrong.text().contains("line 2: unknown key \"nmae\""), "{}", wrong.text());
         assert!(!judge("").is_sufficient());
+        let long = judge(&"# nothing\n".repeat(2000));
+        assert!(!long.is_sufficient() && long.text().contains("more than 16 KiB"), "{}", long.text());
         fs::remove_file(file).expect("removed");
     }
 }

@@ -33,7 +33,7 @@ pub(crate) mod storage;
 mod watchdog;
 
 use findings::Findings;
-pub(crate) use identity::judge as judge_identity;
+pub(crate) use identity::{judge as judge_identity, read as read_identity};
 use services::{SERVICES, Service};
 use watchdog::Watchdog;
 

@@ -88,6 +88,12 @@ fn main() -> ExitCode {
     if init::is_wanted() {
         init::run();
     }
+    if std::env::args_os().nth(1).is_some_and(|verb| verb == "init") {
+        eprintln!(
+            "nodlet init is process 1 of a device image, which the kernel starts; here it does nothing"
+        );
+        return ExitCode::FAILURE;
+    }
     keep_others_out();
     wait_for_children();
     // Not a verb: what the agent executes for each pod, before anything is allocated.

@@ -103,7 +103,7 @@ pub(crate) fn build(
     let volume_id = u32::from_le_bytes(digest[..4].try_into().expect("a digest is longer"));
     let boot = fat(storage, volume_id, &mut files)?;
     let sizes = Sizes { boot: boot.len() as u64, root: fs::metadata(&root)?.len().next_multiple_of(MIB) };
-    sizes.check(profile, storage)?;
+    sizes.check(profile, storage).inspect_err(|_| drop(fs::remove_file(&root)))?;
 
     let new = directory.join("disk.new");
     let disk = directory.join("disk");

@@ -89,7 +89,10 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     if profile.services.contains(&Program::Ssh) && contents.ssh_keys.is_empty() {
         let named = match &contents.config {
             Some(file) => {
-                fs::read_to_string(file)?.lines().any(|line| line.trim_start().starts_with("ssh-key"))
+                let text =
+                    fs::read(file).map_err(|error| format!("failed to read {}: {error}", file.display()))?;
+                // What is no text is rejected with the rest of its faults.
+                String::from_utf8_lossy(&text).lines().any(|line| line.trim_start().starts_with("ssh-key"))
             }
             None => false,
         };
@@ -151,7 +154,23 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
     add_contents(&mut cpio, contents, &baked)?;
     let Counted { to: compressed, bytes: unpacked } = cpio.end().map_err(failed)?;
     compressed.finish().and_then(|mut file| file.flush()).map_err(failed)?;
-    require_fit(profile, unpacked, fs::metadata(&new)?.len(), fs::metadata(&kernel.image)?.len())?;
+    // An image that does not fit leaves the files of the former one as they are.
+    let sizes = [unpacked, fs::metadata(&new)?.len(), fs::metadata(&kernel.image)?.len()];
+    let disk = require_fit(profile, sizes).and_then(|()| {
+        let Some(storage) = &profile.storage else { return Ok(None) };
+        let parts = disk::Parts {
+            kernel: &kernel,
+            initramfs: &new,
+            nodlet: &program,
+            config: contents.config.as_deref(),
+            firmware: contents.firmware.as_deref(),
+        };
+        disk::build(profile, storage, &parts, &directory).map(Some)
+    });
+    if disk.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    image.disk = disk?;
     fs::rename(&new, &image.initramfs)?;
     fs::copy(&kernel.image, &image.kernel)?;
     fs::write(&image.command_line, format!("{}\n", profile.command_line))?;
@@ -160,16 +179,6 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
         let file = directory.join("boot").join(path);
         fs::create_dir_all(file.parent().ok_or("it lies in a directory")?)?;
         fs::write(&file, bytes).map_err(|error| format!("failed to write {}: {error}", file.display()))?;
-    }
-    if let Some(storage) = &profile.storage {
-        let parts = disk::Parts {
-            kernel: &kernel,
-            initramfs: &image.initramfs,
-            nodlet: &program,
-            config: contents.config.as_deref(),
-            firmware: contents.firmware.as_deref(),
-        };
-        image.disk = Some(disk::build(profile, storage, &parts, &directory)?);
     }
     Ok(image)
 }
@@ -182,7 +191,7 @@ fn of_key(profile: &Profile, key: &str, Failure(why): Failure) -> Failure {
 /// Rejects an initramfs that the board cannot unpack: kernel and archive are in RAM at once, and the
 /// files may fill half of what is left. An image that passes may still be too large: how much the
 /// kernel takes for itself is known only when it runs.
-fn require_fit(profile: &Profile, unpacked: u64, compressed: u64, kernel: u64) -> Outcome {
+fn require_fit(profile: &Profile, [unpacked, compressed, kernel]: [u64; 3]) -> Outcome {
     let [needed, memory] = [2 * unpacked + compressed + kernel, u64::from(profile.memory_mib) << 20];
     if needed <= memory {
         return Ok(());
@@ -368,7 +377,8 @@ fn judge_identity(file: &Path) -> Outcome {
     if judged.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&judged.stdout).into_owned();
+    let said = [judged.stdout, judged.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
     Err(Failure(format!("{}: no board takes this identity: {said}", file.display())))
 }
 
@@ -499,8 +509,8 @@ mod tests {
     fn an_image_that_does_not_fit_into_the_boards_memory_is_rejected() {
         let profile = profile::get("qemu-arm64").unwrap();
         let memory = u64::from(profile.memory_mib) << 20;
-        require_fit(&profile, memory / 4, memory / 4, memory / 4).unwrap();
-        let why = require_fit(&profile, memory / 4, memory / 4, memory / 4 + 1).unwrap_err().0;
+        require_fit(&profile, [memory / 4; 3]).unwrap();
+        let why = require_fit(&profile, [memory / 4, memory / 4, memory / 4 + 1]).unwrap_err().0;
         assert!(why.contains("into the 128 MiB of qemu-arm64") && why.contains("need 129 MiB"), "{why}");
     }
 }

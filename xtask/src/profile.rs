@@ -187,6 +187,10 @@ pub(crate) fn known() -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
+/// Debian's name of each target's processor, by how Rust's name of the target begins.
+const DEBIAN: &[(&str, &str)] =
+    &[("x86_64-", "amd64"), ("aarch64-", "arm64"), ("riscv64gc-", "riscv64"), ("armv7-", "armhf")];
+
 /// Less memory boots no board that was tried.
 const LEAST_MEMORY_MIB: u32 = 64;
 
@@ -215,6 +219,14 @@ pub(crate) fn parse(name: &str, text: &str) -> Result<Profile, Failure> {
     network::check(&profile.network, profile.ntp.as_deref())
         .map_err(|wrong| format!("board/profiles/{name}.toml: {wrong}"))?;
     let wrong = |what: &str| Err(Failure(format!("board/profiles/{name}.toml: {what}")));
+    if let Some((_, debian)) =
+        DEBIAN.iter().find(|(target, debian)| profile.target.starts_with(target) && profile.debian != *debian)
+    {
+        return wrong(&format!(
+            "debian: {:?} is not the processor of target {:?}: {debian:?} is",
+            profile.debian, profile.target
+        ));
+    }
     if profile.memory_mib < LEAST_MEMORY_MIB {
         return wrong(&format!("memory-mib: {} is less than {LEAST_MEMORY_MIB}", profile.memory_mib));
     }
@@ -303,6 +315,7 @@ mod tests {
             fs::read_to_string(project().join("board/profiles/qemu-arm64.toml")).expect("it is there");
         for (from, to, words) in [
             ("debian =", "debain =", "unknown field `debain`, expected one of `target`, `debian`"),
+            ("debian = \"arm64\"", "debian = \"amd64\"", "debian: \"amd64\" is not the processor of target"),
             ("memory-mib = 128", "memory-mib = \"much\"", "memory-mib"),
             ("memory-mib = 128", "memory-mib = 6", "memory-mib: 6 is less than 64"),
             ("services = [\"ssh\"]", "services = [\"telnet\"]", "unknown variant `telnet`, expected `ssh`"),

@@ -116,7 +116,7 @@ fn choose(
 
 /// The text of a short file; `None` if there is no such file. A pipe or a device in its place keeps
 /// nobody waiting: the boot would not go on.
-pub(super) fn read(file: &str) -> io::Result<Option<String>> {
+pub(crate) fn read(file: impl AsRef<Path>) -> io::Result<Option<String>> {
     let file = match File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
@@ -199,6 +199,10 @@ impl Identity {
             "label" => {
                 let (label, of) = value.split_once('=').ok_or("it must be label = KEY=VALUE")?;
                 check_label(label, of).map_err(|why| format!("label {value:?} must be of {why}"))?;
+                let same = |other: &String| other.split_once('=').is_some_and(|(other, _)| other == label);
+                if self.labels.iter().any(same) {
+                    return Err(format!("label {label} is given twice"));
+                }
                 self.labels.push(value.to_owned());
                 Ok(())
             }
@@ -249,8 +253,9 @@ fn link(value: &str) -> Option<Link> {
         }
         _ => return None,
     };
-    // As long as the kernel allows.
-    let is_link = name.len() < 16 && !name.contains('/');
+    // As long as the kernel allows. `*` ends the name of several links, which cannot share an address.
+    let plain = name.strip_suffix('*').filter(|_| link.dhcp).unwrap_or(name);
+    let is_link = !plain.is_empty() && name.len() < 16 && !plain.contains(['/', '*']);
     is_link.then_some(Link { link: name.to_owned(), ..link })
 }
 
@@ -366,6 +371,9 @@ mod tests {
             ("network = eth0 255.255.255.255/32", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0 10.0.0.1/24 via 0.0.0.0", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0123456789abcdef 10.0.0.1/24", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
+            ("network = e*h dhcp", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
+            ("network = eth* 10.0.0.1/24", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
+            ("label = a=b\nlabel = a=c", "line 3: label a is given twice"),
             ("join-token = abc", "joins no cluster"),
             ("name = a\nname = b", "line 3: name is given twice"),
             ("network = e 1.2.3.4/8\nnetwork = e 1.2.3.5/8", "line 3: network of e is given twice"),
