@@ -146,6 +146,17 @@ fn what_is_baked_in_runs_from_where_it_is_and_is_never_copied() {
     assert_ne!(device.pod("web").born("app"), before);
     device.remove_manifest("site.yaml");
     device.pod("web").wait_log("app", "up");
+
+    // Nobody can remove it, but the site can keep it from running.
+    let refused = device.nodlet(["delete", "pod", "web"]).refused();
+    let site = device.path("/etc/nodlet/manifests");
+    let remedy = format!("a pod of its name in {} takes its place", site.display());
+    assert!(refused.contains("/usr/lib/nodlet/manifests/web.yaml") && refused.contains(&remedy), "{refused}");
+    let gated = text("web").replace("spec:", "spec:\n  schedulingGates: [{ name: example.com/off }]");
+    device.write_manifest("site.yaml", &gated);
+    device.wait_for("the gate to hold the pod", || {
+        device.nodlet(["get", "pods", "web"]).ok().contains("SchedulingGated")
+    });
 }
 
 #[test]

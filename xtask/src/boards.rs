@@ -416,6 +416,13 @@ impl Board {
         Err(self.failed(&format!("the board went down, and process 1 did not report `{said}`")))
     }
 
+    /// Whether the console had this from process 1.
+    fn require_said(&self, words: &str) -> Outcome {
+        let console = text(&fs::read(&self.console)?);
+        let said = console.lines().any(|line| line.contains("nodlet init: ") && line.contains(words));
+        if said { Ok(()) } else { Err(self.failed(&format!("process 1 did not report `{words}`"))) }
+    }
+
     fn failed(&self, why: &str) -> Failure {
         let said = fs::read(&self.console).unwrap_or_default();
         Failure(format!("{why}; the console said:\n{}", text(&said)))

@@ -57,10 +57,13 @@ pub(super) fn try_out(
     // As `scp` does; the plug is pulled later.
     let copied = manifest::pod("copied", "print copied then sleep");
     board.expect("cat >/etc/nodlet/manifests/copied.yaml && sync", &copied, "")?;
+    write_identity(&board, "name = gate-17")?;
     push(board)?;
 
     let mut board = tried.boot("Ready", false)?;
     wait_for_pushed(&mut board)?;
+    board.expect("cat /proc/sys/kernel/hostname", "", "gate-17\n")?;
+    write_identity(&board, "name = gate-18\nnmae = x")?;
     board.wait_for("the pod of a copied manifest to write its log", |board| {
         Ok(text(&board.ssh("nodlet logs copied", "")?.stdout) == "copied\n")
     })?;
@@ -68,6 +71,10 @@ pub(super) fn try_out(
 
     let mut board = tried.boot("Ready", false)?;
     board.expect("cat /var/lib/said/word", "", "ended\n")?;
+    // Nothing of it is applied.
+    board.expect("cat /proc/sys/kernel/hostname", "", "gate-17\n")?;
+    board.require_said("/boot/nodlet.conf is rejected: line 2: unknown key \"nmae\"")?;
+    write_identity(&board, "name = gate-19")?;
     wait_for_pushed(&mut board)?;
     // All but what root may use beyond what is free for everybody; the plug is pulled then.
     fill(board)?;
@@ -80,6 +87,7 @@ pub(super) fn try_out(
     drop(board);
 
     let board = tried.boot("Reset", false)?;
+    board.expect("cat /proc/sys/kernel/hostname", "", "gate-19\n")?;
     let pods = text(&board.ssh("nodlet get pods", "")?.stdout);
     if pods.contains("pushed") || pods.contains("copied") {
         return Err(board.failed(&format!("the factory reset left a pod that was applied: {pods:?}")));
@@ -113,6 +121,16 @@ pub(super) fn try_out(
         profile.name
     );
     Ok(())
+}
+
+/// Writes the file of the board's identity to its boot partition, as docs/boards.md does.
+fn write_identity(board: &Board, text: &str) -> Outcome {
+    board.expect(
+        "mount -o remount,rw /boot && cat > /boot/nodlet.new && mv /boot/nodlet.new /boot/nodlet.conf && \
+         mount -o remount,ro /boot",
+        text,
+        "",
+    )
 }
 
 /// Applies a pod, waits until it runs, and cuts the power.
@@ -188,6 +206,9 @@ impl Tried<'_> {
             .map_err(|error| board.failed(&format!("the status of the storage is {status:?}: {error}")))?;
         if found["reason"] != reason || found["inRAM"] != in_ram {
             return Err(board.failed(&format!("the status of the storage is {status}, not {reason}")));
+        }
+        if reason != "Ready" {
+            board.require_said(&format!("({reason})"))?;
         }
         eprintln!("  {reason}: {}", found["message"].as_str().unwrap_or_default());
         Ok(board)
