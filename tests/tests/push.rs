@@ -144,7 +144,8 @@ fn a_push_that_is_cut_at_any_byte_changes_nothing_and_the_next_goes_on() {
     for cut in cuts {
         forget();
         let line = Line::new(&device, "cut", &cutter(cut));
-        line.refused(&device, &["push", BOARD, path(&archive), path(&pod), "--retries", "0"]);
+        let refused = line.refused(&device, &["push", BOARD, path(&archive), path(&pod), "--retries", "0"]);
+        assert!(refused.contains("board"), "cut at {cut}: {refused}");
         assert_eq!(state(&device), before, "cut at {cut}");
     }
     // The last cut left some 450 kB.
@@ -196,8 +197,10 @@ fn of_two_pushes_at_once_one_is_told_to_wait_its_turn() {
     };
     device.wait_for("the first push to hold the spool", held);
     let plain = Line::new(&device, "plain", "cat");
+    let before = state(&device);
     let refused = plain.refused(&device, &["push", BOARD, path(&archive)]);
     assert!(refused.contains("another push to this board is under way"), "{refused}");
+    assert_eq!(state(&device), before);
     fs::write(&gate, "").expect("opened");
     assert!(first.wait().expect("a child").success());
     assert!(device.nodlet(["image", "ls"]).ok().contains("localhost/slow"));
@@ -214,8 +217,10 @@ fn a_disk_without_room_says_so_before_anything_is_sent() {
         .file("a", 0o644, &noise(3_000_000, 11))
         .write_oci_archive(&archive)
         .expect("written");
+    let before = state(&device);
     let refused = line.refused(&device, &["push", BOARD, path(&archive)]);
     assert!(refused.contains("the board's disk has no room: the layers have 3.0 MB"), "{refused}");
+    assert_eq!(state(&device), before);
 }
 
 /// What is left of a push that was carried out: nothing.
@@ -545,4 +550,34 @@ fn a_board_rejects_an_update_while_it_is_being_sent() {
     assert!(line.ok(&device, &["system", "--board", BOARD]).contains("Image:        nodlet "));
     let left = fs::read_dir(device.path("/var/lib/nodlet/system")).expect("made").count();
     assert_eq!(left, 0, "nothing is left of what was rejected");
+}
+
+#[test]
+fn an_ordinary_user_in_the_sockets_group_pushes() {
+    use std::os::unix::process::CommandExt;
+    /// An ordinary user, and the group of the socket.
+    const USER: u32 = 65534;
+    let device = Device::start();
+    let line = Line::new(&device, "member", "cat");
+    // The programs that are tested may lie where only root finds them.
+    let program = line.directory.join("nodlet");
+    fs::remove_file(&program).expect("a link");
+    fs::copy(nodlet_program(), &program).expect("copied");
+    let archive = device.path("/app.tar");
+    let image = Image::new("localhost/member:1").file("a", 0o644, b"x");
+    image.write_oci_archive(&archive).expect("written");
+    let pod = device.path("/web.yaml");
+    fs::write(&pod, manifest::pod("web", "print hello then sleep")).expect("written");
+    for file in [&archive, &pod] {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o644)).expect("its own");
+    }
+    std::os::unix::fs::chown(device.path("/run/nodlet/api.sock"), None, Some(USER)).expect("it is root's");
+    let mut command = std::process::Command::new(&program);
+    command.arg("--root").arg(device.root()).args(["push", BOARD, path(&archive), path(&pod)]);
+    command.env("NODLET_SSH", line.directory.join("ssh")).stdin(Stdio::null());
+    let member = command.uid(USER).gid(USER).current_dir("/").output().expect("nodlet can be started");
+    assert!(member.status.success(), "{member:?}");
+    assert!(text(&member.stdout).ends_with("pod/web created\n"), "{member:?}");
+    device.pod("web").wait_ready();
+    assert!(device.nodlet(["image", "ls"]).ok().contains("localhost/member:1"));
 }

@@ -240,7 +240,7 @@ fn apply_judges_manifests_without_an_agent() {
     let device = Device::new();
     let judge = |text: &str| device.nodlet_with_input(["apply", "--dry-run=client", "-f", "-"], text);
     let right = manifest::pod("web", "sleep");
-    // Where no image is at all, it is not asked for.
+    // Where there is no image store, images are not asked for.
     let said = judge(&right);
     assert_eq!((said.code, &*said.stdout, &*said.stderr), (0, "pod/web created (dry run)\n", ""));
     let wrong = judge(&right.replace("containers:", "contaners:"));
@@ -249,7 +249,7 @@ fn apply_judges_manifests_without_an_agent() {
     device.load_image(nodlet_tests::demo_archive());
     let said = judge(&format!("{right}\n---\n{}", right.replace("demo:1", "demo:2").replace("web", "other")));
     assert_eq!((said.code, &*said.stdout), (0, "pod/web created (dry run)\npod/other created (dry run)\n"));
-    assert!(said.stderr.contains("image \"localhost/demo:2\" is not there"), "{}", said.stderr);
+    assert!(said.stderr.contains("image \"localhost/demo:2\" is not in the image store"), "{}", said.stderr);
     assert!(!said.stderr.contains("demo:1"), "{}", said.stderr);
 }
 
