@@ -142,7 +142,7 @@ pub(crate) fn is_counted(root: &Path) -> bool {
     text.trim().parse::<u32>().is_ok_and(|count| count > 0)
 }
 
-/// Whether what is written to /var/lib/nodlet is there after a reboot.
+/// Whether what is written to /var/lib/nodlet is there after a reboot, and there is room for it.
 fn is_kept() -> bool {
     use nix::sys::statfs::{TMPFS_MAGIC, statfs};
     use nix::sys::statvfs::{FsFlags, statvfs};
@@ -151,7 +151,13 @@ fn is_kept() -> bool {
     let in_ram = statfs(PLACE).is_ok_and(|found| {
         found.filesystem_type() == TMPFS_MAGIC || found.filesystem_type().0 as u32 == RAMFS
     });
-    !in_ram && statvfs(PLACE).is_ok_and(|found| !found.flags().contains(FsFlags::ST_RDONLY))
+    // A count needs a file and a block of its own.
+    !in_ram
+        && statvfs(PLACE).is_ok_and(|found| {
+            !found.flags().contains(FsFlags::ST_RDONLY)
+                && found.blocks_available() > 0
+                && found.files_available() > 0
+        })
 }
 
 /// In a child of process 1: counts one more crash loop.

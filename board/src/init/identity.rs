@@ -61,6 +61,9 @@ pub(super) fn apply(board: &mut Board) -> io::Result<()> {
     let identity = text.as_deref().and_then(|text| parse(text).ok()).unwrap_or_default();
     board.name = identity.name.unwrap_or_else(|| default_name(&board.name, Path::new("/")));
     let mut keys = fs::read_to_string(AUTHORIZED_BY_IMAGE).unwrap_or_default();
+    if !keys.is_empty() && !keys.ends_with('\n') {
+        keys.push('\n');
+    }
     for key in &identity.ssh_keys {
         keys.push_str(key);
         keys.push('\n');

@@ -24,7 +24,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -55,6 +55,9 @@ use spool::Spool;
 
 /// A sender that says nothing for so long is gone, and with it what it holds up.
 const SILENCE: Duration = Duration::from_secs(60);
+
+/// So long what a sender still sends is read that was told why it is rejected.
+const HEARD: Duration = Duration::from_secs(30);
 
 /// An agent that is restarted is back long before.
 const AGENT_BACK: Duration = Duration::from_secs(30);
@@ -208,7 +211,10 @@ impl Receiver {
     fn tell(&mut self, why: &Value) -> io::Result<()> {
         self.wire.say(why)?;
         self.wire.to.shutdown(std::net::Shutdown::Write)?;
-        io::copy(&mut self.wire.from, &mut io::sink()).map(drop)
+        let until = Instant::now() + HEARD;
+        let mut piece = [0; 4096];
+        while Instant::now() < until && self.wire.from.read(&mut piece)? > 0 {}
+        Ok(())
     }
 
     fn receive(&mut self) -> Result<(), End> {

@@ -268,13 +268,21 @@ fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
     text.windows(wanted.len()).position(|place| place[0] == wanted[0] && place == wanted)
 }
 
-/// Whether one version is older than another: by the numbers before a `-` or `+`.
+/// Whether one version is older than another, in the order of Semantic Versioning: a pre-release is older
+/// than its release.
 pub(super) fn is_older(version: &str, than: &str) -> bool {
-    let numbers = |version: &str| -> Vec<u64> {
-        let plain = version.split(['-', '+']).next().unwrap_or_default();
-        plain.split('.').map(|number| number.parse().unwrap_or(0)).collect()
+    let parts = |version: &str| {
+        let plain = version.split('+').next().unwrap_or_default();
+        let (numbers, pre) = plain.split_once('-').unwrap_or((plain, ""));
+        let numbers: Vec<u64> = numbers.split('.').map(|number| number.parse().unwrap_or(0)).collect();
+        // A number is less than a word.
+        let pre = pre
+            .split('.')
+            .map(|part| (part.parse().map_or((1, 0), |number: u64| (0, number)), part.to_owned()));
+        let pre: Vec<((u8, u64), String)> = if plain.contains('-') { pre.collect() } else { Vec::new() };
+        (numbers, pre.is_empty(), pre)
     };
-    numbers(version) < numbers(than)
+    parts(version) < parts(than)
 }
 
 #[cfg(test)]
@@ -429,12 +437,18 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_compared_by_their_numbers() {
+    fn versions_are_compared_as_semantic_versioning_does() {
         for (version, than, older) in [
             ("0.1.0", "0.1.0", false),
             ("0.1.0", "0.2.0", true),
             ("0.10.0", "0.9.9", false),
-            ("1.0.0-rc.1", "1.0.0", false),
+            ("1.0.0-rc.1", "1.0.0", true),
+            ("1.0.0", "1.0.0-rc.1", false),
+            ("1.0.0-rc.1", "0.9.0", false),
+            ("1.0.0-rc.2", "1.0.0-rc.10", true),
+            ("1.0.0-rc", "1.0.0-rc.1", true),
+            ("1.0.0-7", "1.0.0-rc", true),
+            ("1.0.0+a", "1.0.0+b", false),
         ] {
             assert_eq!(is_older(version, than), older, "{version} {than}");
         }

@@ -20,7 +20,10 @@ use super::EngineError;
 /// lock: until it executes a supervisor.
 const HEIRS: Duration = Duration::from_secs(5);
 
-/// Whether there is such a process.
+/// How long an agent that was killed may take to end, or to be waited for by its parent.
+const ENDING: Duration = Duration::from_secs(1);
+
+/// Whether there is such a process, or what is left of one.
 fn lives(pid: i32) -> bool {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None) != Err(nix::Error::ESRCH)
 }
@@ -45,15 +48,17 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
         .custom_flags(libc::O_NOFOLLOW)
         .open(&path);
     let mut file = file.map_err(failed)?;
-    let until = Instant::now() + HEIRS;
+    let begun = Instant::now();
     let mut lock = loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => break lock,
             Err((mut held, nix::errno::Errno::EWOULDBLOCK)) => {
                 let mut pid = String::new();
                 let read = held.rewind().and_then(|()| held.read_to_string(&mut pid));
+                // None while the other one is about to write it.
                 let pid = read.ok().and_then(|_| pid.trim().parse().ok());
-                if pid.is_none_or(lives) || Instant::now() > until {
+                let patience = if pid.is_some_and(lives) { ENDING } else { HEIRS };
+                if Instant::now() > begun + patience {
                     return Err(EngineError::AlreadyRunning { pid, root: paths.root().to_owned() });
                 }
                 file = held;
@@ -117,4 +122,26 @@ fn memory_of_the_machine() -> u64 {
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     kib.unwrap_or(0) << 10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_is_about_to_end_is_waited_for_and_one_that_stays_is_not() {
+        let root = std::env::temp_dir().join(format!("nodlet-root-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        let paths = Paths::new(&root);
+        let first = take_root(&paths).unwrap();
+        // It lives: this process.
+        assert!(matches!(take_root(&paths), Err(EngineError::AlreadyRunning { pid: Some(_), .. })));
+        let ends = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(first);
+        });
+        drop(take_root(&paths).unwrap());
+        ends.join().unwrap();
+        fs::remove_dir_all(root).unwrap();
+    }
 }
