@@ -204,9 +204,19 @@ fn asks_for_reset(marker: &Path) -> bool {
     is_file
 }
 
-/// A reset whose marker cannot be removed would take place at each boot.
+/// A reset whose marker cannot be removed would take place at each boot: the marker is written to first,
+/// in a way that needs no room.
 fn may_reset() -> bool {
-    let writable = remount_boot(true).and_then(|()| remount_boot(false));
+    let touch = || {
+        let marker = File::options().write(true).open(RESET_MARKER)?;
+        marker.set_modified(std::time::SystemTime::now())?;
+        marker.sync_all()?;
+        sync_boot()
+    };
+    let writable = remount_boot(true).and_then(|()| {
+        let touched = touch();
+        remount_boot(false).and(touched)
+    });
     if let Err(error) = &writable {
         say(format_args!("no factory reset: the boot partition cannot be written: {error}"));
     }
