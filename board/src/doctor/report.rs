@@ -122,7 +122,7 @@ impl Report {
                 let _ = writeln!(text, "{:verdicts$}{}", "", plain(&more.join(" ")));
             }
         }
-        // One says all itself.
+        // A single check needs no summary.
         if self.checks.len() == 1 {
             return text;
         }

@@ -56,7 +56,7 @@ use spool::Spool;
 /// A sender that says nothing for so long is gone, and with it what it holds up.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// So long what a sender still sends is read that was told why it is rejected.
+/// How long a rejected sender is read from, so that it can read the reason.
 const HEARD: Duration = Duration::from_secs(30);
 
 /// An agent that is restarted is back long before.
