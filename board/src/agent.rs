@@ -26,6 +26,8 @@ use crate::{Failure, Outcome, Verb};
 mod limits;
 mod shutdown;
 
+pub(crate) use shutdown::flags_of as shutdown_flags;
+
 /// Lines to standard error, which is the console or the journal.
 struct Console;
 

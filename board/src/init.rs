@@ -6,6 +6,20 @@
 //! nothing that can wait for a disk or the network, and leaves everything else to children.
 //! On an idle board nothing wakes it but the [`watchdog`], if the board has one.
 
+// What process 1 executes has nothing that could panic; what only its children execute may.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used,
+    )
+)]
+
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
@@ -22,13 +36,17 @@ use nix::unistd::{ForkResult, Pid, fork};
 use nodlet_runtime::time::Instant;
 
 mod config;
+#[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
 pub(crate) mod crash;
 mod findings;
+#[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
 mod identity;
 mod machine;
 mod memory;
+#[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
 mod network;
 mod services;
+#[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
 pub(crate) mod storage;
 mod watchdog;
 
@@ -37,9 +55,9 @@ pub(crate) use identity::{judge as judge_identity, read as read_identity};
 use services::{SERVICES, Service};
 use watchdog::Watchdog;
 
-/// How long pods may take to end before the board goes down. The agent ends each within its own
-/// grace period; a board that is to go off must not wait longer for a pod that hangs.
-const PODS_END_WITHIN: Duration = Duration::from_secs(60);
+/// How long pods may take to end before the board goes down. `nodlet down` ends each within its own
+/// grace period; a board that is to go off must not wait for ever for one that no signal ends.
+const PODS_END_WITHIN: Duration = Duration::from_secs(600);
 
 /// How long other processes may take to end after SIGTERM.
 const PROCESSES_END_WITHIN: Duration = Duration::from_secs(5);
@@ -50,6 +68,9 @@ const SET_UP_WITHIN: Duration = Duration::from_secs(1200);
 
 /// How long a child may take to write down a crash loop, on a disk that may be broken.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
+
+/// Children that are reaped in one turn of the loop.
+const REAPED_AT_ONCE: u32 = 64;
 
 /// How long file systems may take to be written and unmounted when the board goes down.
 const UNMOUNTED_WITHIN: Duration = Duration::from_secs(120);
@@ -110,8 +131,10 @@ fn set_up() -> u8 {
     if let Some(watchdog) = &board.watchdog {
         let path = watchdog.device.as_bytes();
         // Zeros follow; a path that is too long names no device.
-        if path.len() < found.watchdog.len() {
-            found.watchdog[..path.len()].copy_from_slice(path);
+        if path.len() < found.watchdog.len()
+            && let Some(to) = found.watchdog.get_mut(..path.len())
+        {
+            to.copy_from_slice(path);
         }
         found.timeout = watchdog.timeout;
     }
@@ -160,8 +183,9 @@ struct Cut<'a>(&'a mut heapless::String<512>);
 
 impl std::fmt::Write for Cut<'_> {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        let room = self.0.capacity() - 1 - self.0.len();
-        let _ = self.0.push_str(&text[..text.floor_char_boundary(room)]);
+        // A place for the end of the line is left.
+        let room = self.0.capacity().saturating_sub(1).saturating_sub(self.0.len());
+        let _ = self.0.push_str(text.get(..text.floor_char_boundary(room)).unwrap_or_default());
         Ok(())
     }
 }
@@ -202,7 +226,11 @@ fn reap_one() -> Option<(Pid, i32)> {
 }
 
 fn exit_code(status: i32) -> i32 {
-    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) }
+    if libc::WIFEXITED(status) {
+        libc::WEXITSTATUS(status)
+    } else {
+        128_i32.wrapping_add(libc::WTERMSIG(status))
+    }
 }
 
 /// Whether no child is left, alive or dead.
@@ -220,6 +248,8 @@ struct Init {
     is_set_up: bool,
     /// A child that does one thing besides.
     helper: Option<Pid>,
+    /// Children may have ended that were not reaped: there is nothing to wait for.
+    has_more: bool,
     services: [Service; SERVICES.len()],
     watchdog: Option<Watchdog>,
     found: Findings,
@@ -243,15 +273,22 @@ impl Init {
             set_up_until: now,
             is_set_up: false,
             helper: None,
+            has_more: false,
             services: SERVICES.map(|kind| Service::new(kind, now)),
             watchdog: None,
             found: Findings::NONE,
         })
     }
 
-    /// Takes the exit status of every child that has ended.
+    /// Takes the exit status of children that have ended, of so many at most that the rest of the
+    /// turn is not kept waiting by a process that makes orphans without end.
     fn reap(&mut self) {
-        while let Some((pid, status)) = reap_one() {
+        self.has_more = true;
+        for _ in 0..REAPED_AT_ONCE {
+            let Some((pid, status)) = reap_one() else {
+                self.has_more = false;
+                return;
+            };
             for child in [&mut self.set_up, &mut self.helper] {
                 if *child == Some(pid) {
                     *child = None;
@@ -379,6 +416,7 @@ impl Init {
 
     /// Waits for a signal, until `end` at most.
     fn wait_until(&self, end: Option<Instant>) {
+        let end = if self.has_more { Some(Instant(0)) } else { end };
         let timeout = end.map_or(PollTimeout::NONE, |end| {
             let left = end.since(now()).as_millis().saturating_add(1);
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
@@ -512,6 +550,7 @@ mod tests {
             set_up_until: now(),
             is_set_up: false,
             helper: None,
+            has_more: false,
             services: SERVICES.map(|kind| Service::new(kind, now())),
             watchdog: None,
             found: Findings::NONE,
@@ -547,6 +586,60 @@ mod tests {
         assert!(loops > 0, "an agent that failed 40 times is a crash loop");
         let _: Box<u8> = std::hint::black_box(Box::new(1));
         assert_eq!(ALLOCATIONS.with(Cell::get), before + 1, "allocations are counted");
+    }
+
+    /// What a process of its own returns, whose children are none of another test's.
+    fn in_a_process(job: impl FnOnce() -> u8) -> i32 {
+        // SAFETY: the child has the one thread that called, and ends with `_exit`.
+        match unsafe { fork() }.expect("the kernel has processes") {
+            // SAFETY: ends the child at once.
+            ForkResult::Child => unsafe { libc::_exit(job().into()) },
+            ForkResult::Parent { child } => {
+                let mut status = 0;
+                // SAFETY: the kernel writes one int.
+                assert_eq!(unsafe { libc::waitpid(child.as_raw(), &raw mut status, 0) }, child.as_raw());
+                exit_code(status)
+            }
+        }
+    }
+
+    #[test]
+    fn process_1_reaps_a_part_at_a_time_and_allocates_nothing_while_it_waits() {
+        const CHILDREN: u32 = 3 * REAPED_AT_ONCE;
+        let code = in_a_process(|| {
+            let mut init = init();
+            init.finish_set_up();
+            let before = ALLOCATIONS.with(Cell::get);
+            for _ in 0..CHILDREN {
+                // SAFETY: this process has one thread, and its child ends at once.
+                match unsafe { fork() } {
+                    // SAFETY: as above.
+                    Ok(ForkResult::Child) => unsafe { libc::_exit(0) },
+                    Ok(ForkResult::Parent { child }) => {
+                        // Until it has ended; it is left to be reaped.
+                        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+                        let _ = nix::sys::wait::waitid(nix::sys::wait::Id::Pid(child), flags);
+                    }
+                    Err(_) => return 2,
+                }
+            }
+            init.reap();
+            if !init.has_more || has_no_child() {
+                return 3;
+            }
+            init.wait_for(Duration::from_secs(60), |init| !init.has_more);
+            // Until its time is over.
+            init.wait_for(Duration::from_millis(20), |_| false);
+            match (has_no_child(), ALLOCATIONS.with(Cell::get) == before) {
+                (true, true) => 0,
+                (false, _) => 4,
+                (true, false) => 5,
+            }
+        });
+        assert_eq!(
+            code, 0,
+            "2: no process, 3: all reaped at once, 4: some not reaped, 5: memory was allocated"
+        );
     }
 
     #[test]

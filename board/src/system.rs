@@ -336,6 +336,7 @@ fn roll_back(context: &Context, store: &Store) -> Outcome {
         return none();
     }
     let lock = store.lock(Duration::ZERO).map_err(failed("lock the updates"))?;
+    let changing = store.changing().map_err(failed("lock the record of updates"))?;
     let mut state = read(store);
     // Who watches a trial has the lock, ends with its agent, and lets go of it.
     if lock.is_none() && state.trial.is_none() {
@@ -352,6 +353,7 @@ fn roll_back(context: &Context, store: &Store) -> Outcome {
     store.write(&state)?;
     store.clean(&state);
     println!("nodlet {} runs next", version_of(&state.settled()));
+    drop(changing);
     drop(lock);
     agent::end_agent(&Paths::new(&context.root))?;
     Ok(ExitCode::SUCCESS)

@@ -15,6 +15,22 @@ const GROUPS: &str = "--shutdown-grace-period-by-pod-priority";
 /// Groups of priorities; more are no help.
 const MOST: usize = 64;
 
+/// Those of the agent's arguments that `nodlet down` takes, too.
+pub(crate) fn flags_of(arguments: &[String]) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut words = arguments.iter().map(String::as_str);
+    while let Some(word) = words.next() {
+        let name = word.split_once('=').map_or(word, |(name, _)| name);
+        if [TOTAL, CRITICAL, GROUPS].contains(&name) {
+            found.push(word);
+            if name == word {
+                found.extend(words.next());
+            }
+        }
+    }
+    found
+}
+
 /// What the user said.
 #[derive(Default)]
 pub(super) struct Flags {
@@ -107,6 +123,17 @@ mod tests {
             let refused = check(&line).expect_err(&line);
             assert!(refused.contains(said), "{line}: {refused}");
         }
+    }
+
+    #[test]
+    fn a_board_goes_down_as_the_flags_of_its_agent_say() {
+        let line =
+            "--quiet --shutdown-grace-period 30s --max-pods 3 --shutdown-grace-period-critical-pods=10s";
+        let arguments: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        let flags = flags_of(&arguments).join(" ");
+        assert_eq!(flags, "--shutdown-grace-period 30s --shutdown-grace-period-critical-pods=10s");
+        assert_eq!(check(&flags), Ok(vec![(0, 20), (2_000_000_000, 10)]));
+        assert!(flags_of(&["--shutdown-grace-periods".to_owned()]).is_empty());
     }
 
     #[test]

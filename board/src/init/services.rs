@@ -161,7 +161,7 @@ impl Service {
     fn delay(&self) -> Duration {
         match self.failures {
             0 => Duration::ZERO,
-            failures => Duration::from_secs(1 << (failures - 1).min(10)).min(LONGEST_DELAY),
+            failures => Duration::from_secs(1 << failures.saturating_sub(1).min(10)).min(LONGEST_DELAY),
         }
     }
 }
@@ -209,10 +209,13 @@ fn ssh() -> u8 {
     failed("dropbear", &server.exec())
 }
 
-/// Executes what ends all pods.
+/// Executes what ends all pods, in the time that the board's agent gives them.
 pub(super) fn end_pods() -> u8 {
     network::clock::stamp();
-    failed("nodlet down", &Command::new(NODLET).arg("down").exec())
+    let board = config::read().unwrap_or_default();
+    let mut down = Command::new(NODLET);
+    down.arg("down").args(crate::agent::shutdown_flags(&board.agent));
+    failed("nodlet down", &down.exec())
 }
 
 fn failed(what: &str, error: &std::io::Error) -> u8 {

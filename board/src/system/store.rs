@@ -22,6 +22,9 @@ const STATE: &str = "state.json";
 /// What is being written has this end.
 const NEW: &str = "new";
 
+/// The file whose lock whoever changes the state has, from the read to the write.
+const CHANGES: &str = "changes";
+
 /// A state that is larger is none of ours: it names at most all pods of a board.
 const STATE_BYTES: u64 = 256 * 1024;
 
@@ -65,6 +68,14 @@ impl Store {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Waits until nobody else changes the state: unlike [`Store::lock`], which lasts as long as a
+    /// trial, this is held for one change.
+    pub(super) fn changing(&self) -> io::Result<Lock> {
+        let path = self.directory.join(CHANGES);
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
     }
 
     /// The state; the first one if there is none.
@@ -125,7 +136,9 @@ impl Store {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for entry in entries.flatten() {
             let name = entry.file_name();
-            if name.to_str().is_none_or(|name| name != STATE && !state.needs(name)) && step().is_ok() {
+            if name.to_str().is_none_or(|name| ![STATE, CHANGES].contains(&name) && !state.needs(name))
+                && step().is_ok()
+            {
                 let _ = fs::remove_file(entry.path());
             }
         }

@@ -111,6 +111,8 @@ fn count_start(text: &str, now: u64) -> (String, bool) {
 
 /// The next program by the state, which is saved first, and the pods that were ready before.
 fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Vec<String>) {
+    // On a medium that cannot be written, nobody changes the state.
+    let _lock = store.changing();
     let mut state = match store.read() {
         Ok(state) => state,
         Err(error) => {
@@ -271,6 +273,7 @@ fn watch(root: &Path, store: &Store, rules: &Rules, ready: &[String], agent: &Ow
 }
 
 fn change(store: &Store, change: impl FnOnce(&mut State)) -> io::Result<State> {
+    let _lock = store.changing()?;
     let mut state = store.read()?;
     change(&mut state);
     store.write(&state)?;
@@ -340,7 +343,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::super::power;
-    use super::super::state::Program;
+    use super::super::state::{Last, Program};
     use super::*;
 
     /// A data partition with the image's nodlet beside it.
@@ -435,13 +438,35 @@ mod tests {
             let state = board.store.read().expect("it is whole");
             board.store.clean(&state);
             let files = std::fs::read_dir(board.store.directory()).expect("it is there").count();
-            assert_eq!(files, 2, "cut at {cut}: the state and one program");
+            assert_eq!(files, 3, "cut at {cut}: the state, its lock and one program");
             seen.insert(contents.join(""));
             let _ = std::fs::remove_dir_all(&board.directory);
         }
         // The cuts reached from before the first write until after the last.
         let seen: Vec<&str> = seen.iter().map(String::as_str).collect();
         assert_eq!(seen, ["aaaa", "bbaa", "bbba", "bbbb"]);
+    }
+
+    #[test]
+    fn two_that_change_the_record_at_once_lose_no_change() {
+        let board = Board::new("at-once");
+        let number = |state: &State| state.last.as_ref().map_or(0, |last| last.version.len());
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let grow = |state: &mut State| {
+                            let version = "x".repeat(number(state) + 1);
+                            std::thread::yield_now();
+                            state.last = Some(Last { version, returned: None });
+                        };
+                        change(&board.store, grow).expect("it can be written");
+                    }
+                });
+            }
+        });
+        assert_eq!(number(&board.store.read().expect("it is whole")), 100);
+        let _ = std::fs::remove_dir_all(&board.directory);
     }
 
     #[test]
