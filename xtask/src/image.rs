@@ -339,6 +339,7 @@ fn add_limits<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
 fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<PathBuf, Failure> {
     eprintln!("Building nodlet for this machine, which judges what goes into the image");
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
+    judge_agent(profile)?;
     if let Some(file) = &contents.config {
         judge_identity(file)?;
     }
@@ -370,6 +371,20 @@ fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<Path
 
 /// Where a board has its image store.
 const IMAGES: &str = "var/lib/nodlet/images";
+
+/// Rejects a profile whose arguments no agent would start with: it reads them before it shows its help.
+fn judge_agent(profile: &Profile) -> Outcome {
+    let arguments = profile.agent_arguments();
+    let judged =
+        Command::new(built("debug", "nodlet")?).arg("agent").args(&arguments).arg("--help").output()?;
+    // A flag at the end whose value is missing would take `--help` for it.
+    if judged.status.success() && judged.stdout.starts_with(b"Run the pods") {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&judged.stderr).trim().to_owned();
+    let arguments = arguments.join(" ");
+    Err(of_key(profile, "agent", Failure(format!("no agent starts with {arguments:?}: {said}"))))
+}
 
 /// Rejects a `nodlet.conf` that no board would take.
 fn judge_identity(file: &Path) -> Outcome {

@@ -131,15 +131,11 @@ impl Enter<'_> {
 
     fn take_identity(&self, process: &ProcessConfig) -> io::Result<()> {
         let wanted = sys::own_capabilities(capability_bits(&process.capabilities))?;
-        for number in (0..64u64).filter(|number| wanted & (1 << number) == 0) {
-            // SAFETY: no pointers.
-            let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, number, 0, 0, 0) };
-            let error = io::Error::last_os_error();
-            match error.raw_os_error() {
-                _ if dropped == 0 => {}
-                // The kernel knows neither this one nor any after it.
-                Some(libc::EINVAL) => break,
-                _ => return Err(error),
+        for number in (0..64).filter(|number| wanted & (1 << number) == 0) {
+            match sys::drop_from_bounding_set(number) {
+                Ok(()) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
+                Err(error) => return Err(error),
             }
         }
         let groups: Vec<Gid> = self.user.groups.iter().copied().map(Gid::from_raw).collect();

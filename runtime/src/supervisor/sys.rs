@@ -387,10 +387,26 @@ pub(super) fn own_capabilities(wanted: u64) -> io::Result<u64> {
     // SAFETY: the kernel's own structures; it writes one header, and two halves.
     check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, data.as_mut_ptr()) })?;
     let permitted = u64::from(data[0].permitted) | u64::from(data[1].permitted) << 32;
-    // SAFETY: no pointers. One that the kernel does not know is EINVAL.
-    let in_bounds = |number: u64| unsafe { libc::prctl(libc::PR_CAPBSET_READ, number, 0, 0, 0) == 1 };
-    let own = |number: &u64| permitted & wanted & (1 << number) != 0 && in_bounds(*number);
+    let own = |number: &u8| permitted & wanted & (1 << number) != 0 && in_bounding_set(*number);
     Ok((0..64).filter(own).fold(0, |all, number| all | 1 << number))
+}
+
+fn in_bounding_set(number: u8) -> bool {
+    // As wide as the kernel takes it: a number of 64 bits takes two arguments of a 32-bit processor.
+    let number = libc::c_ulong::from(number);
+    // SAFETY: no pointers. One that the kernel does not know is EINVAL.
+    unsafe { libc::prctl(libc::PR_CAPBSET_READ, number, 0, 0, 0) == 1 }
+}
+
+/// Takes a capability out of the bounding set of the calling process.
+///
+/// # Errors
+/// EINVAL: the kernel knows neither this one nor any after it.
+pub(super) fn drop_from_bounding_set(number: u8) -> io::Result<()> {
+    let number = libc::c_ulong::from(number);
+    // SAFETY: no pointers.
+    let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, number, 0, 0, 0) };
+    if dropped == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Sets the permitted and effective capabilities to `wanted`, by their bits, and
