@@ -120,6 +120,8 @@ pub struct Config {
     pub down: bool,
     /// How pods end when all of them do, and the machine with them; none for what they take.
     pub shutdown_groups: Vec<ShutdownGroup>,
+    /// Reason and message of a `Warning` event of the node: what its owner should know of the machine.
+    pub warning: Option<(String, String)>,
 }
 
 /// What a task tells the loop.
@@ -351,6 +353,9 @@ impl Engine {
             self.shell.show_node();
             self.observe(Observation::Node(Box::new(self.shell.node_info())));
             self.shell.emit_of_node("Starting", "Starting kubelet.");
+            if let Some((reason, message)) = &self.shell.config.warning {
+                self.shell.warn_of_node(reason, message);
+            }
             // Before pods are found: whether a file of theirs is refused decides if they stay.
             self.look_at_sources();
             self.read_definitions();

@@ -210,3 +210,24 @@ fn events_are_listed_as_kubectl_lists_them() {
         .expect("grep can be run");
     assert_eq!(String::from_utf8_lossy(&written.stdout), "");
 }
+
+/// On a board whose init is nodlet; what init wrote down of the data partition.
+#[test]
+fn a_data_partition_that_is_damaged_is_an_event_of_the_node() {
+    let mut device = Device::new();
+    let of = |device: &Device| device.nodlet(["get", "events", "--no-headers"]).ok();
+    device.start_agent();
+    device.wait_for("an event of the node", || of(&device).contains("Starting kubelet."));
+    assert!(!of(&device).contains("DataPartition"));
+    device.stop_agent();
+    let status = device.root().join("run/nodlet/storage.json");
+    let damaged = r#"{"inRAM": true, "reason": "Damaged", "message": "the file system is lost"}"#;
+    std::fs::write(&status, damaged).expect("it can be written");
+    device.start_agent();
+    let event = "DataPartitionDamaged";
+    device.wait_for("the warning", || of(&device).contains(event));
+    let events = of(&device);
+    let line = events.lines().find(|line| line.contains(event)).expect("it was there");
+    assert!(line.contains("Warning") && line.contains("node/"), "{line}");
+    assert!(line.contains("the file system is lost; pods run from RAM until the next boot"), "{line}");
+}

@@ -23,6 +23,7 @@ mod disk;
 mod network;
 pub(crate) mod peers;
 mod push;
+mod refused;
 mod update;
 mod watchdog;
 
@@ -139,6 +140,7 @@ fn try_ssh(profile: &Profile, qemu: &Qemu) -> Outcome {
     fs::write(&config, "# Made for this test.\nname = gate-17\nlabel = site=hall-3\n")?;
     contents.config = Some(config);
     let image = image::build(profile, &contents)?;
+    refused::try_out(profile, &contents, &image)?;
     use_over_ssh(profile, Board::boot(qemu, profile.memory_mib, &image, &directory, &key)?, &directory)
 }
 

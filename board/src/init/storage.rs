@@ -122,6 +122,22 @@ fn tell(in_ram: bool, reason: &str, text: &str) {
     }
 }
 
+/// What the owner of the board should know of its data partition, from the status file: the reason and
+/// the message of an event.
+pub(crate) fn warning(root: &Path) -> Option<(String, String)> {
+    let status = fs::read(root.join(STATUS.trim_start_matches('/'))).ok()?;
+    let status: serde_json::Value = serde_json::from_slice(&status).ok()?;
+    let (reason, message) = (status["reason"].as_str()?, status["message"].as_str()?);
+    match status["inRAM"].as_bool()? {
+        true => Some((
+            format!("DataPartition{reason}"),
+            format!("{message}; pods run from RAM until the next boot"),
+        )),
+        false if reason == "Full" => Some((format!("DataPartition{reason}"), message.to_owned())),
+        false => None,
+    }
+}
+
 /// Mounts the partitions. What there is to know of the data partition: a word and a text.
 fn prepare_data() -> Result<(&'static str, String)> {
     let disk = root_id().and_then(Disk::with);

@@ -205,9 +205,19 @@ impl Shell {
 
     /// Shows a `Normal` event of this node.
     pub(super) fn emit_of_node(&self, reason: &str, message: &str) {
+        self.record_of_node(false, reason, message);
+    }
+
+    /// Shows a `Warning` event of this node.
+    pub(super) fn warn_of_node(&self, reason: &str, message: &str) {
+        log::warn!("{reason}: {}", one_line(message));
+        self.record_of_node(true, reason, message);
+    }
+
+    fn record_of_node(&self, warning: bool, reason: &str, message: &str) {
         let name = &self.config.node_name;
         let about = About { kind: "Node", namespace: "", name, uid: "", field_path: None };
-        let said = Said { about, warning: false, reason, message };
+        let said = Said { about, warning, reason, message };
         self.events.borrow_mut().record(&said, Instant::now(), self.anchor.get());
     }
 }

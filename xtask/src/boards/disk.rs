@@ -210,6 +210,10 @@ impl Tried<'_> {
         if reason != "Ready" {
             board.require_said(&format!("({reason})"))?;
         }
+        let events = text(&board.ssh("nodlet get events --no-headers", "")?.stdout);
+        if events.contains(&format!("DataPartition{reason}")) != (in_ram || reason == "Full") {
+            return Err(board.failed(&format!("the events of a data partition that is {reason}: {events}")));
+        }
         eprintln!("  {reason}: {}", found["message"].as_str().unwrap_or_default());
         Ok(board)
     }
