@@ -7,6 +7,8 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nodlet_tests::image::Image;
@@ -33,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// A step: its name, and what it does with an emulated board.
 type Step = (&'static str, fn(&Profile, &Qemu) -> Outcome);
 
-/// What is tried out on each emulated board.
+/// What is tried out on each emulated board. The first builds all that the others share.
 const STEPS: &[Step] = &[
     ("ssh", try_ssh),
     ("disk", try_disk),
@@ -41,7 +43,26 @@ const STEPS: &[Step] = &[
     ("network", network::try_out),
     ("update", update::try_out),
     ("watchdog", watchdog::try_out),
+    ("demo", demo::try_out),
 ];
+
+/// Steps that run at a time: an emulated board takes one processor.
+const AT_A_TIME: usize = 2;
+
+/// Held by what builds or fetches: steps that run at a time share what is built.
+static BUILDS: Mutex<()> = Mutex::new(());
+
+/// Builds or fetches, while no other step does.
+fn alone<T>(build: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    // A step that panicked has left nothing half done that cargo does not finish.
+    let _guard = BUILDS.lock().unwrap_or_else(PoisonError::into_inner);
+    build()
+}
+
+/// Builds the image of a board in the directory of a step.
+fn build(profile: &Profile, contents: &Contents, directory: &Path) -> Result<DeviceImage, Failure> {
+    alone(|| image::build(profile, contents, directory))
+}
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let mut names = Vec::new();
@@ -76,21 +97,16 @@ fn step(name: &str) -> Result<Step, Failure> {
     })
 }
 
-/// The emulated board with this machine's processor, as a step of the check: used over SSH, and one
-/// other step or some of the guests' tests with another processor, which the commit chooses.
+/// Every step on the emulated board with this machine's processor, as a step of the check; after every
+/// second commit some of the guests' tests with another processor besides, which the commit chooses.
 pub(crate) fn check() -> Outcome {
     let host = cross::host()?.triple;
     for name in profile::known()? {
         let profile = profile::get(&name)?;
         if let (true, Some(qemu)) = (profile.target == host, &profile.qemu) {
-            let (first, others) = STEPS.split_first().ok_or("there are steps")?;
+            try_out(&profile, qemu, STEPS)?;
             let number = check::number();
-            let other = others[number / 2 % others.len()];
-            if number.is_multiple_of(2) {
-                return try_out(&profile, qemu, &[*first, other]);
-            }
-            try_out(&profile, qemu, &[*first])?;
-            return guest::foreign(number / 2);
+            return if number.is_multiple_of(2) { Ok(()) } else { guest::foreign(number / 2) };
         }
     }
     Err(Failure(format!("no profile in board/profiles is for {host} and QEMU")))
@@ -101,13 +117,32 @@ fn try_out(profile: &Profile, qemu: &Qemu, steps: &[Step]) -> Outcome {
     for program in ["ssh", "ssh-keygen", "scp"] {
         programs::provide(program, "openssh-client")?;
     }
-    for (name, step) in steps {
+    let run = |(name, step): &Step| {
         let begun = Instant::now();
         eprintln!("{}: {name}", profile.name);
-        step(profile, qemu)?;
+        step(profile, qemu).map_err(|Failure(why)| Failure(format!("{name}: {why}")))?;
         eprintln!("{}: {name} took {:.0?}", profile.name, begun.elapsed());
-    }
-    Ok(())
+        Ok::<(), Failure>(())
+    };
+    let Some((first, others)) = steps.split_first() else { return Ok(()) };
+    run(first)?;
+    let next = AtomicUsize::new(0);
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_A_TIME.min(others.len()) {
+            scope.spawn(|| {
+                while let Some(step) = others.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(Failure(why)) = run(step) {
+                        // The others are ended first, since they would be heard of.
+                        next.store(others.len(), Ordering::Relaxed);
+                        failures.lock().unwrap_or_else(PoisonError::into_inner).push(why);
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\n"))) }
 }
 
 /// A directory for a step, a key of somebody who may log in, and contents with the demo image.
@@ -139,21 +174,21 @@ fn try_ssh(profile: &Profile, qemu: &Qemu) -> Outcome {
     let config = directory.join("nodlet.conf");
     fs::write(&config, "# Made for this test.\nname = gate-17\nlabel = site=hall-3\n")?;
     contents.config = Some(config);
-    let image = image::build(profile, &contents)?;
-    refused::try_out(profile, &contents, &image)?;
+    let image = build(profile, &contents, &directory)?;
+    refused::try_out(profile, &contents, &image, &directory)?;
     use_over_ssh(profile, Board::boot(qemu, profile.memory_mib, &image, &directory, &key)?, &directory)
 }
 
 fn try_disk(profile: &Profile, qemu: &Qemu) -> Outcome {
     let (directory, key, mut contents) = prepare(profile, "disk-test")?;
     contents.pods.push(baked(&directory)?);
-    let image = image::build(profile, &contents)?;
+    let image = build(profile, &contents, &directory)?;
     let (Some(disk), Some(firmware)) = (&image.disk, &qemu.firmware) else {
         eprintln!("{}: its profile names no disk and firmware: no disk is booted", profile.name);
         return Ok(());
     };
     let first = fs::read(disk)?;
-    image::build(profile, &contents)?;
+    build(profile, &contents, &directory)?;
     if fs::read(disk)? != first {
         return Err(Failure(format!("{}: two images of the same contents differ", profile.name)));
     }
@@ -169,7 +204,7 @@ fn try_ten_pods(profile: &Profile, qemu: &Qemu) -> Outcome {
         fs::write(&pod, manifest::pod(&format!("small-{number}"), "print small then sleep"))?;
         contents.pods.push(pod);
     }
-    let image = image::build(&small, &contents)?;
+    let image = build(&small, &contents, &directory)?;
     run_ten_pods(&small, Board::boot(qemu, memory_mib, &image, &directory, &key)?)
 }
 
@@ -233,11 +268,11 @@ fn run_ten_pods(profile: &Profile, mut board: Board) -> Outcome {
 
 /// The demo image for the board's processor.
 fn demo_for(profile: &Profile) -> Result<Image, Failure> {
-    let mut build = cross::cargo_for_triple(&profile.target)?;
+    let mut build = alone(|| cross::cargo_for_triple(&profile.target))?;
     build.args(["rustc", "--quiet", "--package", "nodlet-tests", "--bin", "demo", "--message-format=json"]);
     // What is for debuggers is most of the program, and an image in RAM has no room for it.
     build.args(["--", "-Cstrip=symbols"]);
-    let program = fs::read(executable(build)?)?;
+    let program = fs::read(alone(|| executable(build))?)?;
     let architecture = match profile.debian.as_str() {
         "armhf" => "arm",
         processor => processor,

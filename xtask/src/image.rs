@@ -103,7 +103,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             );
         }
     }
-    let image = build(&profile, &contents)?;
+    let image = build(&profile, &contents, &work(&format!("boards/{}", profile.name))?)?;
     for file in [&image.kernel, &image.initramfs, &image.command_line].into_iter().chain(&image.disk) {
         println!("{}: {} bytes", file.display(), fs::metadata(file)?.len());
     }
@@ -111,13 +111,16 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Builds the image of a board.
-pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImage, Failure> {
+/// Builds the image of a board in a directory.
+pub(crate) fn build(
+    profile: &Profile,
+    contents: &Contents,
+    directory: &Path,
+) -> Result<DeviceImage, Failure> {
     // What may be missing or wrong is looked for before what takes minutes.
     require_names(&contents.pods)?;
     authorized_keys(&contents.ssh_keys)?;
-    let directory = work(&format!("boards/{}", profile.name))?;
-    let baked = bake(profile, contents, &directory)?;
+    let baked = bake(profile, contents, directory)?;
     let target = cross::target(&profile.target).map_err(|error| of_key(profile, "target", error))?;
     let kernel = kernel::of(&profile.kernel, &profile.debian).map_err(|error| {
         of_key(profile, &format!("kernel {:?} for debian {:?}", profile.kernel, profile.debian), error)
@@ -165,7 +168,7 @@ pub(crate) fn build(profile: &Profile, contents: &Contents) -> Result<DeviceImag
             config: contents.config.as_deref(),
             firmware: contents.firmware.as_deref(),
         };
-        disk::build(profile, storage, &parts, &directory).map(Some)
+        disk::build(profile, storage, &parts, directory).map(Some)
     });
     if disk.is_err() {
         let _ = fs::remove_file(&new);

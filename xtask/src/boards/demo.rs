@@ -13,9 +13,14 @@ use std::time::Duration;
 
 use nodlet_tests::manifest;
 
-use super::{Board, LINK, demo_for, prepare, text};
+use super::{Board, LINK, alone, build, demo_for, prepare, text};
 use crate::profile::{self, Profile, Qemu};
 use crate::{Failure, Outcome, built, cargo, debian, image, programs, run as run_command};
+
+/// The demo as a reader runs it, of a board that has one.
+pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
+    if profile.storage.is_some() && qemu.firmware.is_some() { run(&profile.name, false) } else { Ok(()) }
+}
 
 /// The demo; `keep` leaves the board running.
 pub(crate) fn run(name: &str, keep: bool) -> Outcome {
@@ -32,11 +37,11 @@ pub(crate) fn run(name: &str, keep: bool) -> Outcome {
     say(
         "Building nodlet for this machine and for the board, and the board's disk (the first time ten minutes or more)",
     );
-    run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
+    alone(|| run_command(cargo()?.args(["build", "--package", "nodlet"])))?;
     let (directory, key, mut contents) = prepare(&profile, "demo")?;
     // Nothing is on the board yet: what runs on it comes over SSH.
     let archive = contents.archives.pop().ok_or("there is a demo image")?;
-    let image = image::build(&profile, &contents)?;
+    let image = build(&profile, &contents, &directory)?;
     let disk = image.disk.ok_or("a profile with [storage] has a disk")?;
     let medium = directory.join("medium");
     fs::copy(disk, &medium)?;
@@ -46,7 +51,7 @@ pub(crate) fn run(name: &str, keep: bool) -> Outcome {
     demo_for(&profile)?.write_oci_archive(&archive)?;
     let firmware = [
         OsString::from(&firmware.option),
-        debian::package(&firmware.package, &profile.debian)?.join(&firmware.file).into(),
+        alone(|| debian::package(&firmware.package, &profile.debian))?.join(&firmware.file).into(),
     ];
     let show =
         Show { profile: &profile, qemu, firmware, medium, directory, key, nodlet: built("debug", "nodlet")? };

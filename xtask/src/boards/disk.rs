@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nodlet_tests::manifest;
 use serde_json::Value;
 
-use super::{Board, text};
+use super::{Board, alone, text};
 use crate::profile::{Firmware, Profile, Qemu};
 use crate::{Failure, Outcome, debian};
 
@@ -39,7 +39,7 @@ pub(super) fn try_out(
     key: &Path,
 ) -> Outcome {
     let storage = profile.storage.as_ref().ok_or("a board with a disk has [storage]")?;
-    let file = debian::package(&firmware.package, &profile.debian)?.join(&firmware.file);
+    let file = alone(|| debian::package(&firmware.package, &profile.debian))?.join(&firmware.file);
     let medium = directory.join("medium");
     let tried = Tried {
         qemu,

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nodlet_tests::manifest;
 
-use super::{Board, PATIENCE, demo_for, text};
-use crate::image::{self, Contents};
+use super::{Board, PATIENCE, build, prepare, text};
+use crate::image;
 use crate::profile::{Profile, Qemu};
-use crate::{Failure, Outcome, run as run_command, work};
+use crate::{Failure, Outcome};
 
 /// How far the time of the test's server is ahead of this machine's: nobody takes one for the other.
 const AHEAD: Duration = Duration::from_secs(400 * 86_400);
@@ -25,29 +25,17 @@ const STARTED: &str = "started default/baked/app#";
 
 /// Has no network and no clock at first, and then gets both.
 pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
-    let directory = work(&format!("boards/{}/network", profile.name))?;
-    let key = directory.join("key");
-    let _ = fs::remove_file(&key);
-    run_command(
-        std::process::Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key),
-    )?;
-    let archive = directory.join("demo.oci.tar");
-    demo_for(profile)?.write_oci_archive(&archive)?;
+    let (directory, key, mut contents) = prepare(profile, "network")?;
     let pod = directory.join("baked.yaml");
     // Its probe is due in an hour: a clock that is set forward by years makes it due no earlier.
     let probe =
         "readinessProbe:\n  exec:\n    command: [/bin/demo, exit, \"0\"]\n  initialDelaySeconds: 3600\n";
     let container = manifest::container("app", "print baked then sleep", probe);
     fs::write(&pod, manifest::pod_of("baked", &[container], ""))?;
-    let contents = Contents {
-        pods: vec![pod],
-        archives: vec![archive],
-        ssh_keys: vec![key.with_extension("pub")],
-        ..Contents::default()
-    };
+    contents.pods.push(pod);
     let time = TimeServer::begin()?;
     let profile = Profile { ntp: Some(vec![format!("10.0.2.2:{}", time.port)]), ..profile.clone() };
-    let image = image::build(&profile, &contents)?;
+    let image = build(&profile, &contents, &directory)?;
 
     let monitor = directory.join("monitor");
     let _ = fs::remove_file(&monitor);

@@ -16,10 +16,10 @@ use std::process::Command;
 use nodlet_tests::image::Image;
 use nodlet_tests::manifest;
 
-use super::{Board, demo_for, prepare, text};
+use super::{Board, build, demo_for, prepare, text};
 use crate::guest::cpio::Cpio;
 use crate::guest::kernel;
-use crate::image::{self, DeviceImage};
+use crate::image::DeviceImage;
 use crate::profile::{self, Profile, Qemu};
 use crate::{Failure, Outcome, cross, debian, demo_image, go, misused, programs, run as run_command};
 
@@ -75,7 +75,7 @@ fn measure(profile: &Profile, qemu: &Qemu, rounds: usize) -> Outcome {
     let pod = directory.join("first.yaml");
     fs::write(&pod, pod_of_both())?;
     contents.pods.push(pod);
-    let ours = image::build(profile, &contents)?;
+    let ours = build(profile, &contents, &directory)?;
     let theirs = Peer::make(profile, &ours, &contents.archives[0], &directory)?;
     theirs.load_images(qemu, &directory, &key)?;
 

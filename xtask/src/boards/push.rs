@@ -11,7 +11,7 @@ use nodlet_tests::image::Image;
 use nodlet_tests::manifest;
 use nodlet_tests::ssh::noise;
 
-use super::{PATIENCE, executable, text};
+use super::{PATIENCE, alone, executable, text};
 use crate::{Failure, Outcome, go};
 
 /// The name of the image that is pushed: the demo with one more layer.
@@ -49,7 +49,7 @@ impl User {
         build.args(["build", "--quiet", "--package", "nodlet", "--message-format=json"]);
         Ok(User {
             directory: directory.to_owned(),
-            nodlet: executable(build)?,
+            nodlet: alone(|| executable(build))?,
             board: format!("root@127.0.0.1:{port}"),
         })
     }
@@ -92,9 +92,14 @@ impl User {
         fs::write(&pod, text.replace("localhost/demo:1", PUSHED))?;
         fs::write(&notes, "no manifest\n")?;
         let refused = self.nodlet(&["push", &archive, &pod, &notes])?;
-        if refused.status.success() {
-            return Err(Failure("a text that is no manifest was pushed".to_owned()));
+        let why = super::text(&refused.stderr);
+        if refused.status.success() || !why.contains("notes.txt") {
+            return Err(Failure(format!(
+                "push of a text that is no manifest: {}: {why:?} does not name it",
+                refused.status
+            )));
         }
+        self.expect(&["get", "pods", "over-ssh", "--ignore-not-found", "-o", "name"], 0, "")?;
         let begun = Instant::now();
         let output = self.nodlet(&["push", &archive, &pod, "--wait=5m"])?;
         let took = begun.elapsed();

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use crate::image::{self, Contents, DeviceImage};
+use super::build;
+use crate::image::{Contents, DeviceImage};
 use crate::profile::Profile;
 use crate::{Failure, Outcome};
 
@@ -20,12 +21,17 @@ const WRONG: &[Wrong] = &[
 ];
 
 /// Builds images of profiles that are wrong in one point each; `image` is of the right one.
-pub(super) fn try_out(profile: &Profile, contents: &Contents, image: &DeviceImage) -> Outcome {
+pub(super) fn try_out(
+    profile: &Profile,
+    contents: &Contents,
+    image: &DeviceImage,
+    directory: &Path,
+) -> Outcome {
     let before = files(image)?;
     for (name, spoil, said) in WRONG {
         let mut wrong = profile.clone();
         spoil(&mut wrong);
-        match image::build(&wrong, contents) {
+        match build(&wrong, contents, directory) {
             Ok(_) => {
                 return Err(Failure(format!("{}: an image with a wrong {name} was built", profile.name)));
             }

@@ -10,10 +10,9 @@ use nodlet_tests::manifest;
 use serde_json::Value;
 
 use super::push::User;
-use super::{Board, demo_for, text};
-use crate::image::{self, Contents};
+use super::{Board, alone, build, prepare, text};
 use crate::profile::{Profile, Qemu, Update};
-use crate::{Failure, Outcome, cross, debian, elf, run as run_command, work};
+use crate::{Failure, Outcome, cross, debian, elf, run as run_command};
 
 /// Of this workspace, and so of the nodlet in the image.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -23,25 +22,15 @@ const MARK: &str = "\nthis program is nodlet v";
 
 pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     let mut profile = profile.clone();
-    let directory = work(&format!("boards/{}/update", profile.name))?;
+    let (directory, key, mut contents) = prepare(&profile, "update")?;
     let (owner, stranger) = (Signer::new(&directory, "owner")?, Signer::new(&directory, "stranger")?);
     profile.update =
         Update { keys: vec![owner.public_key.clone()], allow_unsigned: false, healthy_after: "10s".into() };
-    let key = directory.join("key");
-    let _ = fs::remove_file(&key);
-    run_command(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key))?;
-    let archive = directory.join("demo.oci.tar");
-    demo_for(&profile)?.write_oci_archive(&archive)?;
     let pod = directory.join("counter.yaml");
     fs::write(&pod, manifest::pod("counter", "print tick 0.2"))?;
-    let contents = Contents {
-        pods: vec![pod],
-        archives: vec![archive],
-        ssh_keys: vec![key.with_extension("pub")],
-        ..Contents::default()
-    };
-    let image = image::build(&profile, &contents)?;
-    let nodlet = Program::read(&cross::build(cross::target(&profile.target)?)?)?;
+    contents.pods.push(pod);
+    let image = build(&profile, &contents, &directory)?;
+    let nodlet = Program::read(&alone(|| cross::build(cross::target(&profile.target)?))?)?;
 
     let mut board = Board::boot(qemu, profile.memory_mib, &image, &directory, &key)?;
     let user = User::new(board.port, &key, &directory)?;

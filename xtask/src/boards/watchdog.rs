@@ -13,12 +13,12 @@ use std::time::Duration;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::{Board, text};
+use super::{Board, build, prepare, text};
 use crate::budgets::Budgets;
 use crate::guest::cpio::Cpio;
-use crate::image::{self, Contents, DeviceImage};
+use crate::image::DeviceImage;
 use crate::profile::{CrashLoop, Profile, Qemu, Update};
-use crate::{Failure, Outcome, run as run_command, work};
+use crate::{Failure, Outcome, run as run_command};
 
 /// Seconds of the watchdog: the least that an emulated board on a busy machine keeps.
 const TIMEOUT: u32 = 30;
@@ -48,20 +48,18 @@ exec busybox switch_root /disk /usr/bin/nodlet init
 /// Boots the board with a broken agent, mends it, and hangs the agent and process 1.
 pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     let mut profile = profile.clone();
+    let (directory, key, mut contents) = prepare(&profile, "watchdog")?;
+    // No pod runs.
+    contents.archives.clear();
     let Some(watchdog) = &mut profile.watchdog else {
         eprintln!("{}: its profile names no watchdog: no hang is tried", profile.name);
         return Ok(());
     };
-    let directory = work(&format!("boards/{}/watchdog", profile.name))?;
-    let key = directory.join("key");
-    let _ = fs::remove_file(&key);
-    run_command(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key))?;
     watchdog.timeout = TIMEOUT;
     profile.crash_loop = Some(CrashLoop { after: 5, reboots: 2 });
     profile.update = Update { allow_unsigned: true, healthy_after: "5s".into(), ..Update::default() };
     profile.modules.extend(["ext4".to_owned(), "crc32c_generic".to_owned()]);
-    let contents = Contents { ssh_keys: vec![key.with_extension("pub")], ..Contents::default() };
-    let image = with_script(image::build(&profile, &contents)?, &directory)?;
+    let image = with_script(build(&profile, &contents, &directory)?, &directory)?;
     let disk = directory.join("disk");
     let _ = fs::remove_file(&disk);
     File::create(&disk)?.set_len(192 << 20)?;
