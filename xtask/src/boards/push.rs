@@ -99,7 +99,7 @@ impl User {
                 refused.status
             )));
         }
-        self.expect(&["get", "pods", "over-ssh", "--ignore-not-found", "-o", "name"], 0, "")?;
+        self.expect(&["get", "pods", "-o", "name"], 0, "pod/baked\npod/pushed\n")?;
         let begun = Instant::now();
         let output = self.nodlet(&["push", &archive, &pod, "--wait=5m"])?;
         let took = begun.elapsed();
