@@ -343,11 +343,13 @@ impl Board {
     /// How long after the kernel's entry the youngest process of this name began: the kernel counts from
     /// there, in hundredths of a second.
     fn began(&self, name: &str) -> Result<Duration, Failure> {
-        let said = self.ssh(&format!("cat /proc/$(busybox pgrep -n -x {name})/stat"), "")?;
-        let stat = text(&said.stdout);
-        // The name, in brackets, is the second word, and the time the 22nd.
-        let ticks = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19)?.parse().ok());
-        let ticks: u64 = ticks.ok_or_else(|| self.failed(&format!("no process {name}: {stat:?}")))?;
+        let find =
+            format!("for p in /proc/[0-9]*; do [ \"$(cat $p/comm)\" = {name} ] && cat $p/stat; done; true");
+        let found = text(&self.ssh(&find, "")?.stdout);
+        // The name, in brackets, is the second word of a line, and the time the 22nd.
+        let ticks = |line: &str| line.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse::<u64>().ok();
+        let youngest = found.lines().filter_map(ticks).max();
+        let ticks = youngest.ok_or_else(|| self.failed(&format!("no process {name}: {found:?}")))?;
         Ok(Duration::from_millis(ticks * 10))
     }
 
