@@ -2,7 +2,7 @@
 //! uses them as their owner would, over SSH.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ use nodlet_tests::manifest;
 use crate::image::{self, Contents, DeviceImage};
 use crate::profile::{self, Profile, Qemu};
 use crate::{
-    Failure, Outcome, check, cross, demo_image, guest, line_of, misused, programs, run as run_command, work,
+    Failure, Outcome, check, cross, debian, demo_image, guest, line_of, misused, programs,
+    run as run_command, work,
 };
 
 pub(crate) mod demo;
@@ -38,11 +39,12 @@ type Step = (&'static str, fn(&Profile, &Qemu) -> Outcome);
 /// What is tried out on each emulated board. The first builds all that the others share.
 const STEPS: &[Step] = &[
     ("ssh", try_ssh),
+    // The longest begins first.
+    ("watchdog", watchdog::try_out),
     ("disk", try_disk),
     ("ten-pods", try_ten_pods),
     ("network", network::try_out),
     ("update", update::try_out),
-    ("watchdog", watchdog::try_out),
     ("demo", demo::try_out),
 ];
 
@@ -97,8 +99,8 @@ fn step(name: &str) -> Result<Step, Failure> {
     })
 }
 
-/// Every step on the emulated board with this machine's processor, as a step of the check; after every
-/// second commit some of the guests' tests with another processor besides, which the commit chooses.
+/// Every step on the emulated board with this machine's processor, as a step of the check; with every
+/// fourth commit some of the guests' tests with another processor besides, which the commit chooses.
 pub(crate) fn check() -> Outcome {
     let host = cross::host()?.triple;
     for name in profile::known()? {
@@ -106,7 +108,7 @@ pub(crate) fn check() -> Outcome {
         if let (true, Some(qemu)) = (profile.target == host, &profile.qemu) {
             try_out(&profile, qemu, STEPS)?;
             let number = check::number();
-            return if number.is_multiple_of(2) { Ok(()) } else { guest::foreign(number / 2) };
+            return if number.is_multiple_of(4) { guest::foreign(number / 4) } else { Ok(()) };
         }
     }
     Err(Failure(format!("no profile in board/profiles is for {host} and QEMU")))
@@ -292,6 +294,43 @@ fn executable(mut build: Command) -> Result<PathBuf, Failure> {
         message["executable"].as_str().map(PathBuf::from)
     });
     Ok(program.ok_or("cargo names no program that it built")?)
+}
+
+/// A medium with the image of a board, and the firmware that boots it.
+struct Medium {
+    /// Arguments of the emulator.
+    arguments: [OsString; 4],
+    memory_mib: u32,
+}
+
+/// Writes the disk of an image to a medium as large as the profile says; `None` of a board whose profile
+/// names no disk or no firmware.
+fn flash(
+    profile: &Profile,
+    qemu: &Qemu,
+    image: &DeviceImage,
+    directory: &Path,
+) -> Result<Option<Medium>, Failure> {
+    let (Some(disk), Some(storage), Some(firmware)) = (&image.disk, &profile.storage, &qemu.firmware) else {
+        return Ok(None);
+    };
+    let file = alone(|| debian::package(&firmware.package, &profile.debian))?.join(&firmware.file);
+    let medium = directory.join("medium");
+    fs::copy(disk, &medium)?;
+    File::options().write(true).open(&medium)?.set_len(storage.medium_mib << 20)?;
+    let mut drive = OsString::from("if=virtio,format=raw,cache=writethrough,file=");
+    drive.push(&medium);
+    Ok(Some(Medium {
+        arguments: [OsString::from(&firmware.option), file.into(), "-drive".into(), drive],
+        memory_mib: profile.memory_mib.max(image::LEAST_DISK_MEMORY_MIB),
+    }))
+}
+
+impl Medium {
+    fn boot(&self, qemu: &Qemu, directory: &Path, key: &Path) -> Result<Board, Failure> {
+        let arguments = self.arguments.each_ref().map(OsString::as_os_str);
+        Board::boot_from(qemu, self.memory_mib, &arguments, directory, key, Some(LINK))
+    }
 }
 
 /// The network link of a board, as the emulator names it.

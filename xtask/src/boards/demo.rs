@@ -1,7 +1,6 @@
 //! `cargo xtask demo --board PROFILE`: an emulated board boots from its disk, a pod is pushed to it over
 //! SSH, its plug is pulled, and the pod runs again. Needs neither root's rights nor installed programs.
 
-use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -13,9 +12,9 @@ use std::time::Duration;
 
 use nodlet_tests::manifest;
 
-use super::{Board, LINK, alone, build, demo_for, prepare, text};
+use super::{Board, Medium, alone, build, demo_for, flash, prepare, text};
 use crate::profile::{self, Profile, Qemu};
-use crate::{Failure, Outcome, built, cargo, debian, image, programs, run as run_command};
+use crate::{Failure, Outcome, built, cargo, programs, run as run_command};
 
 /// The demo as a reader runs it, of a board that has one.
 pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
@@ -25,11 +24,10 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
 /// The demo; `keep` leaves the board running.
 pub(crate) fn run(name: &str, keep: bool) -> Outcome {
     let profile = profile::get(name)?;
-    let (Some(qemu), Some(storage)) = (&profile.qemu, &profile.storage) else {
+    let Some(qemu) =
+        profile.qemu.as_ref().filter(|qemu| qemu.firmware.is_some() && profile.storage.is_some())
+    else {
         return Err(Failure(format!("no emulator boots a disk of the board {name}")));
-    };
-    let Some(firmware) = &qemu.firmware else {
-        return Err(Failure(format!("board/profiles/{name}.toml: qemu: no firmware boots a disk")));
     };
     programs::provide(&qemu.program, &qemu.package)?;
     programs::provide("ssh", "openssh-client")?;
@@ -42,19 +40,11 @@ pub(crate) fn run(name: &str, keep: bool) -> Outcome {
     // Nothing is on the board yet: what runs on it comes over SSH.
     let archive = contents.archives.pop().ok_or("there is a demo image")?;
     let image = build(&profile, &contents, &directory)?;
-    let disk = image.disk.ok_or("a profile with [storage] has a disk")?;
-    let medium = directory.join("medium");
-    fs::copy(disk, &medium)?;
-    File::options().write(true).open(&medium)?.set_len(storage.medium_mib << 20)?;
+    let medium = flash(&profile, qemu, &image, &directory)?.ok_or("a profile with [storage] has a disk")?;
     let pod = directory.join("hello.yaml");
     fs::write(&pod, manifest::pod("hello", "print hello then sleep"))?;
     demo_for(&profile)?.write_oci_archive(&archive)?;
-    let firmware = [
-        OsString::from(&firmware.option),
-        alone(|| debian::package(&firmware.package, &profile.debian))?.join(&firmware.file).into(),
-    ];
-    let show =
-        Show { profile: &profile, qemu, firmware, medium, directory, key, nodlet: built("debug", "nodlet")? };
+    let show = Show { qemu, medium, directory, key, nodlet: built("debug", "nodlet")? };
 
     say("The board boots from its disk");
     let mut board = show.boot()?;
@@ -95,10 +85,8 @@ pub(crate) fn run(name: &str, keep: bool) -> Outcome {
 }
 
 struct Show<'a> {
-    profile: &'a Profile,
     qemu: &'a Qemu,
-    firmware: [OsString; 2],
-    medium: PathBuf,
+    medium: Medium,
     directory: PathBuf,
     key: PathBuf,
     nodlet: PathBuf,
@@ -107,14 +95,9 @@ struct Show<'a> {
 impl Show<'_> {
     /// Boots the board, shows its console until it answers over SSH, and returns it.
     fn boot(&self) -> Result<Board, Failure> {
-        let mut drive = OsString::from("if=virtio,format=raw,cache=writethrough,file=");
-        drive.push(&self.medium);
-        let medium: [&OsStr; 4] = [&self.firmware[0], &self.firmware[1], "-drive".as_ref(), &drive];
-        let memory_mib = self.profile.memory_mib.max(image::LEAST_DISK_MEMORY_MIB);
         let console = self.directory.join("console.log");
         fs::write(&console, "")?;
-        let mut board =
-            Board::boot_from(self.qemu, memory_mib, &medium, &self.directory, &self.key, Some(LINK))?;
+        let mut board = self.medium.boot(self.qemu, &self.directory, &self.key)?;
         let is_up = Arc::new(AtomicBool::new(false));
         let follower = {
             let is_up = is_up.clone();

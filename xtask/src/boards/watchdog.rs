@@ -1,49 +1,18 @@
-//! A board whose agent fails or hangs: crash loops end in safe mode, and the watchdog resets a board
-//! whose agent or process 1 hangs.
-//!
-//! What a crash loop counts has to outlast a reboot: so the board's system is copied to an ext4 disk at
-//! its first boot, by a shell script that runs before `nodlet init`.
+//! A board whose agent fails or hangs, booted from its disk: crash loops end in safe mode, and the
+//! watchdog resets a board whose agent or process 1 hangs.
 
-use std::fs::{self, File};
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
-
-use super::{Board, build, prepare, text};
+use super::{Board, build, flash, prepare, text};
 use crate::budgets::Budgets;
-use crate::guest::cpio::Cpio;
-use crate::image::DeviceImage;
 use crate::profile::{CrashLoop, Profile, Qemu, Update};
-use crate::{Failure, Outcome, run as run_command};
+use crate::{Failure, Outcome};
 
 /// Seconds of the watchdog: the least that an emulated board on a busy machine keeps.
 const TIMEOUT: u32 = 30;
 
 /// How long the wake-ups of an idle board are counted.
 const IDLE: Duration = Duration::from_secs(120);
-
-/// Mounts the disk, puts the system there if that is empty, with a file where the agent needs a
-/// directory, and executes the board's init.
-const SCRIPT: &str = "#!/usr/bin/busybox sh
-busybox mount -t devtmpfs dev /dev
-for name in $(busybox cat /usr/lib/nodlet/modules/list); do
-    busybox insmod /usr/lib/nodlet/modules/$name
-done
-busybox mkdir /disk
-busybox mount -t ext4 /dev/vda /disk || exec busybox sh
-if ! [ -e /disk/ready ]; then
-    busybox cp -a /usr /etc /root /bin /sbin /lib /disk
-    [ -e /lib64 ] && busybox cp -a /lib64 /disk
-    busybox mkdir -p /disk/proc /disk/sys /disk/dev /disk/run /disk/tmp /disk/var/lib/nodlet
-    echo broken >/disk/var/lib/nodlet/images
-    busybox touch /disk/ready
-fi
-exec busybox switch_root /disk /usr/bin/nodlet init
-";
 
 /// Boots the board with a broken agent, mends it, and hangs the agent and process 1.
 pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
@@ -58,23 +27,32 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     watchdog.timeout = TIMEOUT;
     profile.crash_loop = Some(CrashLoop { after: 5, reboots: 2 });
     profile.update = Update { allow_unsigned: true, healthy_after: "5s".into(), ..Update::default() };
-    profile.modules.extend(["ext4".to_owned(), "crc32c_generic".to_owned()]);
-    let image = with_script(build(&profile, &contents, &directory)?, &directory)?;
-    let disk = directory.join("disk");
-    let _ = fs::remove_file(&disk);
-    File::create(&disk)?.set_len(192 << 20)?;
-    run_command(Command::new("mke2fs").args(["-q", "-t", "ext4"]).arg(&disk))?;
+    let image = build(&profile, &contents, &directory)?;
+    let Some(medium) = flash(&profile, qemu, &image, &directory)? else {
+        eprintln!(
+            "{}: its profile names no disk and firmware: no crash loop outlasts a reboot",
+            profile.name
+        );
+        return Ok(());
+    };
     let mut qemu = qemu.clone();
-    qemu.arguments.extend(["-drive".to_owned(), format!("if=virtio,format=raw,file={}", disk.display())]);
     // It reboots by itself, which is what is tested.
     qemu.arguments.extend(["-action", "reboot=reset"].map(str::to_owned));
-    let mut board = Board::boot(&qemu, profile.memory_mib, &image, &directory, &key)?;
+    let mut board = medium.boot(&qemu, &directory, &key)?;
+    board.wait_for("an agent", |board| Ok(board.ssh("nodlet get pods", "")?.status.success()))?;
+    let broken = std::time::Instant::now();
+    // A file where the agent needs a directory.
+    board.expect(
+        "cd /var/lib/nodlet && rm -rf images && echo broken >images && kill -KILL $(cat /run/nodlet/agent.lock)",
+        "",
+        "",
+    )?;
 
     board.wait_for("safe mode after two crash loops", |board| {
         let said = board.ssh("nodlet safe-mode", "")?;
         Ok(text(&said.stdout).contains("since the agent kept failing in 2 boots in a row"))
     })?;
-    let safe = board.begun.elapsed();
+    let safe = broken.elapsed();
     let refused = board.ssh("nodlet get pods", "")?;
     if refused.status.success() || !text(&refused.stderr).contains("this board is in safe mode") {
         return Err(board.failed(&format!("in safe mode `get pods` said {:?}", text(&refused.stderr))));
@@ -126,7 +104,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     board.ssh("nodlet poweroff", "")?;
     board.wait_until_down("powering off")?;
     eprintln!(
-        "{}: safe mode after two crash loops, {safe:.0?} after the first boot began; with a watchdog of \
+        "{}: safe mode after two crash loops, {safe:.0?} after the agent was broken; with a watchdog of \
          {TIMEOUT} s a hung agent's board answered again after {of_agent:.0?}, that of a hung process 1 after \
          {of_init:.0?}; in {IDLE:?} process 1, which took {share} KiB, woke up {} times, the \
          idle agent {} times",
@@ -178,18 +156,4 @@ fn wake_ups(board: &Board) -> Result<(u64, u64), Failure> {
         )));
     }
     Ok((init, agent))
-}
-
-/// The image with the script before the board's init.
-fn with_script(image: DeviceImage, directory: &Path) -> Result<DeviceImage, Failure> {
-    let initramfs: PathBuf = directory.join("initramfs");
-    let command_line = directory.join("command-line");
-    fs::copy(&image.initramfs, &initramfs)?;
-    let file = File::options().append(true).open(&initramfs)?;
-    let mut cpio = Cpio::new(GzEncoder::new(file, Compression::default()));
-    cpio.file("/first-init", 0o755, SCRIPT.as_bytes())?;
-    cpio.end()?.finish()?.flush()?;
-    let old = fs::read_to_string(&image.command_line)?;
-    fs::write(&command_line, format!("{} rdinit=/first-init\n", old.trim()))?;
-    Ok(DeviceImage { initramfs, command_line, ..image })
 }
