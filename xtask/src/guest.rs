@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use nodlet_tests::guest::{CHOSEN, Choice, END, MODULE_LIST, MODULES, ORDERS, SAYS};
 use serde_json::Value;
 
-use crate::{Failure, Outcome, cross, deb, debian, go, line_of, misused, usage, work};
+use crate::{Failure, Outcome, cross, deb, debian, go, line_of, misused, toolchain, usage, work};
 
 pub(crate) mod cpio;
 pub(crate) mod kernel;
@@ -354,7 +354,11 @@ fn processor(triple: &str) -> Result<&'static Processor, Failure> {
 fn boot_all(processor: &Processor, guests: &[&Guest<'_>], choice: Option<Choice>) -> Outcome {
     let kernel = kernel::of(processor.kernel, processor.debian)?;
     let tools = debian::package("busybox-static", processor.debian)?;
+    let dir = work(&format!("guest/{}", processor.debian))?;
     let mut programs = build(processor, guests)?;
+    if processor.triple != host()?.triple {
+        programs = without_debug(&programs, &dir.join("programs"))?;
+    }
     programs.insert("busybox".to_owned(), tools.join("usr/bin/busybox"));
     if guests.iter().any(|guest| guest.runs_any_of(WITH_KUBECTL)) {
         programs.insert("kubectl".to_owned(), go::KUBECTL.build(Some(processor.go))?);
@@ -367,7 +371,6 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>], choice: Option<Choice>
             programs.insert((*name).to_owned(), deb::build(cross::target(processor.triple)?, version)?);
         }
     }
-    let dir = work(&format!("guest/{}", processor.debian))?;
     let mut passed = 0;
     for guest in guests {
         eprintln!("guest {}: {}", guest.name, guest.what);
@@ -439,6 +442,29 @@ fn build(processor: &Processor, guests: &[&Guest<'_>]) -> Result<BTreeMap<String
         }
     }
     Ok(programs)
+}
+
+/// Copies of the programs without what is for debuggers, which is most of them: not every emulated
+/// machine can be given a file of hundreds of MiB.
+fn without_debug(
+    programs: &BTreeMap<String, PathBuf>,
+    dir: &Path,
+) -> Result<BTreeMap<String, PathBuf>, Failure> {
+    let _ = fs::remove_dir_all(dir);
+    fs::create_dir_all(dir)?;
+    let objcopy = toolchain::objcopy()?;
+    let mut copies = BTreeMap::new();
+    for (name, program) in programs {
+        let copy = dir.join(name);
+        let output = Command::new(&objcopy).arg("--strip-debug").arg(program).arg(&copy).output();
+        let output = output.map_err(|error| format!("failed to run {}: {error}", objcopy.display()))?;
+        if !output.status.success() {
+            let why = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(Failure(format!("{} {}: {why}", objcopy.display(), program.display())));
+        }
+        copies.insert(name.clone(), copy);
+    }
+    Ok(copies)
 }
 
 impl Guest<'_> {

@@ -112,6 +112,15 @@ pub(crate) fn rustlib() -> Result<PathBuf, Failure> {
     Ok(sysroot()?.join("lib/rustlib"))
 }
 
+/// The `objcopy` that rustc brings, for all processors.
+pub(crate) fn objcopy() -> Result<PathBuf, Failure> {
+    let rustlib = rustlib()?;
+    let programs = fs::read_dir(&rustlib)?.flatten().map(|entry| entry.path().join("bin/rust-objcopy"));
+    programs.into_iter().find(|program| program.is_file()).ok_or_else(|| {
+        Failure(format!("{} has no bin/rust-objcopy: install the toolchain again", rustlib.display()))
+    })
+}
+
 fn sysroot() -> Result<PathBuf, Failure> {
     let mut rustc = Command::new("rustc");
     let output = rustc.args(["--print", "sysroot"]).current_dir(project()).output()?;
