@@ -6,7 +6,8 @@
 //! nothing that can wait for a disk or the network, and leaves everything else to children.
 //! On an idle board nothing wakes it but the [`watchdog`], if the board has one.
 
-// What process 1 executes has nothing that could panic; what only its children execute may.
+// What process 1 executes has nothing that could panic. Modules with an `allow` are executed by its children,
+// but for `crash::judge`, and `storage::first_stage`, which has these lints of its own.
 #![cfg_attr(
     not(test),
     deny(

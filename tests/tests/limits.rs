@@ -180,7 +180,7 @@ fn one_container_that_takes_too_much_memory_harms_no_other_of_its_pod() {
     let calm = manifest::container("calm", "print up then sleep", "resources: {limits: {memory: 32Mi}}");
     device.write_manifest("two.yaml", &manifest::pod_of("two", &[hog, calm], "restartPolicy: Never"));
     device.wait_for("the end of the hog", || device.pod("two").container("hog").reason() == "OOMKilled");
-    // The hog may have ended before it began.
+    // Containers start one after the other: the hog may end before `calm` has started.
     device.wait_for("the other", || device.pod("two").container("calm").is_running());
     assert_eq!(device.pod("two").container("calm").restart_count(), 0);
 }

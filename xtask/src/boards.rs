@@ -135,7 +135,7 @@ fn try_out(profile: &Profile, qemu: &Qemu, steps: &[Step]) -> Outcome {
             scope.spawn(|| {
                 while let Some(step) = others.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if let Err(Failure(why)) = run(step) {
-                        // The others are ended first, since they would be heard of.
+                        // No further step begins; one that runs beside this is waited for.
                         next.store(others.len(), Ordering::Relaxed);
                         failures.lock().unwrap_or_else(PoisonError::into_inner).push(why);
                     }

@@ -21,6 +21,7 @@ use serde_json::json;
 
 use super::{exit_code, say, start};
 
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice))]
 pub(super) mod first_stage;
 mod gpt;
 

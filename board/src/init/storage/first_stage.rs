@@ -95,7 +95,7 @@ fn mount_root() -> u8 {
 
 /// The disk with the root, which may still be on its way.
 fn wait_for_disk() -> io::Result<Disk> {
-    let end = Instant::now() + MEDIUM_WITHIN;
+    let begun = Instant::now();
     let id: Guid = root_id().ok_or(io::ErrorKind::NotFound)?;
     // Before the first look, so that nothing is missed.
     let changes = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
@@ -104,7 +104,7 @@ fn wait_for_disk() -> io::Result<Disk> {
         if let Some(disk) = Disk::with(id) {
             return Ok(disk);
         }
-        let left = end.saturating_duration_since(Instant::now());
+        let left = MEDIUM_WITHIN.saturating_sub(begun.elapsed());
         if left.is_zero() {
             return Err(io::Error::other(format!("no disk has it; there are {}", Disk::names().join(", "))));
         }
