@@ -32,8 +32,10 @@ struct Attach {
     flags: u32,
 }
 
-/// The part of `bpf_attr` that counting attached programs takes.
+/// The part of `bpf_attr` that counting attached programs takes. Linux since 6.6 writes the
+/// revision, whatever size it is told: without that field, into what lies behind.
 #[repr(C)]
+#[derive(Default)]
 struct Query {
     target: u32,
     kind: u32,
@@ -42,6 +44,10 @@ struct Query {
     programs: u64,
     count: u32,
     reserved: u32,
+    program_flags: u64,
+    links: u64,
+    link_flags: u64,
+    revision: u64,
 }
 
 /// # Safety
@@ -78,10 +84,9 @@ pub(crate) fn attach(target: u32, program: &OwnedFd, kind: u32, flags: u32) -> i
 
 /// Whether this kernel can attach programs to `target` at the place `kind`.
 pub(crate) fn can_attach(target: u32, kind: u32) -> bool {
-    let mut attributes =
-        Query { target, kind, query_flags: 0, attach_flags: 0, programs: 0, count: 0, reserved: 0 };
-    // SAFETY: `Query` is the start of the kernel's bpf_attr for this command and lives through
-    // the call; with room for no program the kernel counts them, into `attributes` alone.
+    let mut attributes = Query { target, kind, ..Query::default() };
+    // SAFETY: `Query` is all of the kernel's bpf_attr for this command and lives through the
+    // call; with room for no program the kernel counts them, into `attributes` alone.
     unsafe { bpf(BPF_PROG_QUERY, &raw mut attributes) }.is_ok()
 }
 
@@ -100,4 +105,28 @@ pub(crate) const fn instruction(operation: u8, to: u8, from: u8, offset: i16, im
     // struct bpf_insn is a bit field: which half comes first follows the byte order.
     let registers = if cfg!(target_endian = "little") { from << 4 | to } else { to << 4 | from };
     Instruction { operation, registers, offset, immediate }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // From linux/bpf.h.
+    const BPF_TCX_INGRESS: u32 = 46;
+
+    #[test]
+    fn the_kernel_writes_into_a_query_and_nothing_behind_it() {
+        #[repr(C)]
+        struct Guarded {
+            query: Query,
+            behind: [u64; 32],
+        }
+        // lo is the first link of every network namespace.
+        let query = Query { target: 1, kind: BPF_TCX_INGRESS, ..Query::default() };
+        let mut guarded = Guarded { query, behind: [u64::MAX; 32] };
+        // SAFETY: as in `can_attach`; the size is that of the query.
+        let asked = unsafe { bpf(BPF_PROG_QUERY, (&raw mut guarded).cast::<Query>()) };
+        assert_eq!(guarded.behind, [u64::MAX; 32]);
+        assert!(asked.is_ok() && guarded.query.revision > 0, "{asked:?}: no test on a Linux before 6.6");
+    }
 }
