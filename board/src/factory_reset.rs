@@ -25,11 +25,14 @@ Examples:
     run,
 };
 
+/// What it says on a machine of another init, whose data partition is not nodlet's to empty.
+const ONLY_A_BOARD: &str = "only a board that nodlet's init booted has a data partition of nodlet to reset";
+
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     while let Some(argument) = parser.next()? {
         context.global(&Flag::from(argument), &mut parser)?;
     }
-    power::require_our_init()?;
+    power::require_our_init(ONLY_A_BOARD)?;
     storage::leave_marker().map_err(|error| {
         Failure::new(format!("failed to leave {RESET_MARKER} for the next boot: {error}; nothing was reset"))
     })?;

@@ -45,20 +45,20 @@ fn go_down(mut context: Context, mut parser: Parser, signal: Signal) -> Outcome 
     while let Some(argument) = parser.next()? {
         context.global(&Flag::from(argument), &mut parser)?;
     }
-    require_our_init()?;
+    require_our_init(USE_ITS_OWN)?;
     signal_init(signal)
 }
 
-/// Refuses where another program is process 1.
-pub(crate) fn require_our_init() -> Result<(), Failure> {
+/// What `reboot` and `poweroff` say on a machine of another init.
+const USE_ITS_OWN: &str = "use the command of that init instead";
+
+/// Refuses where another program is process 1, and says what to do `instead`.
+pub(crate) fn require_our_init(instead: &str) -> Result<(), Failure> {
     let name = std::fs::read_to_string("/proc/1/comm").unwrap_or_default();
     if name.trim() == crate::init::NAME {
         return Ok(());
     }
-    Err(Failure::new(format!(
-        "process 1 is {:?} and not nodlet's init: use the command of that init instead",
-        name.trim()
-    )))
+    Err(Failure::new(format!("process 1 is {:?} and not nodlet's init: {instead}", name.trim())))
 }
 
 /// Asks process 1 to go down.

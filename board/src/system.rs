@@ -17,6 +17,7 @@ use serde_json::json;
 use crate::arguments::{Context, Flag, switch};
 use crate::board_json::Rules;
 use crate::client::Client;
+use crate::power::require_our_init;
 use crate::watch::Watch;
 use crate::{Failure, Outcome, Verb, agent, init, logs, output};
 
@@ -158,7 +159,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
             other => context.global(&other, &mut parser)?,
         }
     }
-    require_our_init()?;
+    require_our_init(HERE_OTHERS_UPDATE)?;
     let store = Store::new(&context.root);
     let words: Vec<&str> = options.words.iter().map(String::as_str).collect();
     match words[..] {
@@ -184,18 +185,9 @@ fn is_json(parser: &mut Parser) -> Result<bool, Failure> {
     }
 }
 
-/// Elsewhere nodlet is a package's.
-fn require_our_init() -> Result<(), Failure> {
-    let name = std::fs::read_to_string("/proc/1/comm").unwrap_or_default();
-    if name.trim() == init::NAME {
-        return Ok(());
-    }
-    Err(Failure::new(format!(
-        "process 1 is {:?} and not nodlet's init: here nodlet is updated by what installed it, as with apt, \
-         and restarted with `systemctl restart nodlet` or the like",
-        name.trim()
-    )))
-}
+/// What `system` says on a machine of another init, where nodlet is a package's.
+const HERE_OTHERS_UPDATE: &str = "here nodlet is updated by what installed it, as with apt, and restarted with \
+                                  `systemctl restart nodlet` or the like";
 
 fn install(context: &Context, store: &Store, file: &str, options: &Options) -> Result<String, Failure> {
     let rejected = |why: String| Failure::new(format!("the update is rejected: {why}"));
