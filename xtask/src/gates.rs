@@ -26,7 +26,7 @@ const PROBES: usize = 20;
 /// Pods whose memory is taken together: what rounding does to one of them is lost.
 const PODS: u64 = 10;
 
-/// So long without a system call, and what was begun is over.
+/// So long without a system call or a context switch, and what was begun is over.
 const QUIET: Duration = Duration::from_millis(250);
 
 /// How long nothing may happen on an idle board. What ticks more often than once in
@@ -150,6 +150,7 @@ fn idle(budgets: &mut Budgets) -> Outcome {
     sleepers(&device, PODS);
     let mut before = switches(&device);
     device.wait_for("the agent to settle", || {
+        sleep(QUIET);
         let earlier = std::mem::replace(&mut before, switches(&device));
         before == earlier
     });
