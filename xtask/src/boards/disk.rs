@@ -1,30 +1,25 @@
 //! The emulated board boots from its disk, as a user flashes it: power cuts, a reboot, a factory reset,
 //! and a data partition that is full, damaged or absent.
 
-use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nodlet_tests::manifest;
 use serde_json::Value;
 
-use super::{Board, alone, text};
-use crate::profile::{Firmware, Profile, Qemu};
-use crate::{Failure, Outcome, debian};
+use super::{Board, Medium, flash, text};
+use crate::image::DeviceImage;
+use crate::profile::{Profile, Qemu};
+use crate::{Failure, Outcome};
 
 const MIB: u64 = 1024 * 1024;
-
-/// Firmware and boot loader need it; less is enough for what they boot.
-const MEMORY_MIB: u32 = 256;
 
 /// A medium and what boots from it.
 struct Tried<'a> {
     qemu: &'a Qemu,
-    memory_mib: u32,
-    firmware: [OsString; 2],
-    medium: PathBuf,
+    medium: &'a Medium,
     directory: &'a Path,
     key: &'a Path,
 }
@@ -33,24 +28,18 @@ struct Tried<'a> {
 pub(super) fn try_out(
     profile: &Profile,
     qemu: &Qemu,
-    firmware: &Firmware,
-    disk: &Path,
+    image: &DeviceImage,
     directory: &Path,
     key: &Path,
 ) -> Outcome {
-    let storage = profile.storage.as_ref().ok_or("a board with a disk has [storage]")?;
-    let file = alone(|| debian::package(&firmware.package, &profile.debian))?.join(&firmware.file);
-    let medium = directory.join("medium");
-    let tried = Tried {
-        qemu,
-        memory_mib: profile.memory_mib.max(MEMORY_MIB),
-        firmware: [OsString::from(&firmware.option), file.into()],
-        medium: medium.clone(),
-        directory,
-        key,
+    let (Some(disk), Some(storage)) = (&image.disk, &profile.storage) else {
+        return Err("a board with a disk has [storage]".into());
     };
-    fs::copy(disk, &medium)?;
-    resize(&medium, storage.medium_mib * MIB)?;
+    let Some(medium) = &flash(profile, qemu, image, directory)? else {
+        eprintln!("{}: its profile names no firmware: no disk is booted", profile.name);
+        return Ok(());
+    };
+    let tried = Tried { qemu, medium, directory, key };
 
     let board = tried.boot("Created", false)?;
     let booted = board.begun.elapsed();
@@ -96,9 +85,9 @@ pub(super) fn try_out(
     push(board)?;
 
     // Copied to a larger medium, and its first superblock is lost.
-    let data = data_of(&medium)?;
-    resize(&medium, storage.medium_mib * 2 * MIB)?;
-    overwrite(&medium, data, 4096)?;
+    let data = data_of(&medium.file)?;
+    medium.resize(storage.medium_mib * 2 * MIB)?;
+    overwrite(&medium.file, data, 4096)?;
     let mut board = tried.boot("Repaired", false)?;
     wait_for_pushed(&mut board)?;
     let free = text(&board.ssh("df -k /var | tail -n 1", "")?.stdout);
@@ -108,13 +97,13 @@ pub(super) fn try_out(
     }
     drop(board);
 
-    overwrite(&medium, data, storage.medium_mib * 2 * MIB - data - MIB)?;
+    overwrite(&medium.file, data, storage.medium_mib * 2 * MIB - data - MIB)?;
     drop(tried.boot("Damaged", true)?);
     drop(tried.boot_read_only()?);
     // As large as the image.
-    fs::copy(disk, &medium)?;
+    fs::copy(disk, &medium.file)?;
     drop(tried.boot("NoSpace", true)?);
-    fs::remove_file(&medium)?;
+    fs::remove_file(&medium.file)?;
     eprintln!(
         "{}: from its disk, the first pod was seen running after {booted:.1?}, and after 3 power cuts, a reboot, a \
          factory reset, a full partition, 3 kinds of damage and a read-only medium",
@@ -184,19 +173,7 @@ impl Tried<'_> {
 
     /// Boots until the pod of the image runs, and compares what became of the data partition.
     fn boot_with(&self, option: &str, reason: &str, in_ram: bool) -> Result<Board, Failure> {
-        let mut drive = OsString::from("if=virtio,format=raw,cache=writethrough,file=");
-        drive.push(&self.medium);
-        drive.push(option);
-        let [name, file] = &self.firmware;
-        let medium: [&OsStr; 4] = [name, file, "-drive".as_ref(), &drive];
-        let mut board = Board::boot_from(
-            self.qemu,
-            self.memory_mib,
-            &medium,
-            self.directory,
-            self.key,
-            Some(super::LINK),
-        )?;
+        let mut board = self.medium.boot_with(self.qemu, self.directory, self.key, option)?;
         board.wait_for("the pod of the image to run", |board| {
             let pods = board.ssh("nodlet get pods baked", "")?;
             Ok(pods.status.success() && text(&pods.stdout).contains("Running"))
@@ -217,10 +194,6 @@ impl Tried<'_> {
         eprintln!("  {reason}: {}", found["message"].as_str().unwrap_or_default());
         Ok(board)
     }
-}
-
-fn resize(medium: &Path, bytes: u64) -> io::Result<()> {
-    File::options().write(true).open(medium)?.set_len(bytes)
 }
 
 /// Where the data partition begins, by another reader of both tables than the board's.

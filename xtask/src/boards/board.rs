@@ -1,0 +1,266 @@
+//! A board under QEMU: boots it, and runs commands on it over SSH.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{alone, text};
+use crate::image::{self, DeviceImage};
+use crate::profile::{Profile, Qemu};
+use crate::{Failure, Outcome, debian};
+
+/// An emulated board is some twenty times slower than a real one, and this machine may be busy.
+pub(super) const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A medium with the image of a board, and the firmware that boots it.
+pub(super) struct Medium {
+    pub(super) file: PathBuf,
+    /// Arguments of the emulator.
+    firmware: [OsString; 2],
+    memory_mib: u32,
+}
+
+/// Writes the disk of an image to a medium as large as the profile says; `None` of a board whose profile
+/// names no disk or no firmware.
+pub(super) fn flash(
+    profile: &Profile,
+    qemu: &Qemu,
+    image: &DeviceImage,
+    directory: &Path,
+) -> Result<Option<Medium>, Failure> {
+    let (Some(disk), Some(storage), Some(firmware)) = (&image.disk, &profile.storage, &qemu.firmware) else {
+        return Ok(None);
+    };
+    let loader = alone(|| debian::package(&firmware.package, &profile.debian))?.join(&firmware.file);
+    let medium = Medium {
+        file: directory.join("medium"),
+        firmware: [OsString::from(&firmware.option), loader.into()],
+        memory_mib: profile.memory_mib.max(image::LEAST_DISK_MEMORY_MIB),
+    };
+    fs::copy(disk, &medium.file)?;
+    medium.resize(storage.medium_mib << 20)?;
+    Ok(Some(medium))
+}
+
+impl Medium {
+    pub(super) fn resize(&self, bytes: u64) -> io::Result<()> {
+        File::options().write(true).open(&self.file)?.set_len(bytes)
+    }
+
+    pub(super) fn boot(&self, qemu: &Qemu, directory: &Path, key: &Path) -> Result<Board, Failure> {
+        self.boot_with(qemu, directory, key, "")
+    }
+
+    /// With more options of the emulator's drive, each after a comma.
+    pub(super) fn boot_with(
+        &self,
+        qemu: &Qemu,
+        directory: &Path,
+        key: &Path,
+        options: &str,
+    ) -> Result<Board, Failure> {
+        let mut drive = OsString::from("if=virtio,format=raw,cache=writethrough,file=");
+        drive.push(&self.file);
+        drive.push(options);
+        let [name, file] = &self.firmware;
+        let arguments: [&OsStr; 4] = [name, file, "-drive".as_ref(), &drive];
+        Board::boot_from(qemu, self.memory_mib, &arguments, directory, key, Some(LINK))
+    }
+}
+
+/// The network link of a board, as the emulator names it.
+pub(super) const LINK: &str = "net0";
+
+/// A board that runs.
+pub(super) struct Board {
+    pub(super) emulator: Child,
+    pub(super) begun: Instant,
+    pub(super) console: PathBuf,
+    pub(super) key: PathBuf,
+    pub(super) port: u16,
+}
+
+impl Board {
+    pub(super) fn boot(
+        qemu: &Qemu,
+        memory_mib: u32,
+        image: &DeviceImage,
+        directory: &Path,
+        key: &Path,
+    ) -> Result<Board, Failure> {
+        Board::boot_with(qemu, memory_mib, image, directory, key, Some(LINK), &[])
+    }
+
+    /// With a network link of this name in the emulator, if any, and more arguments of it.
+    pub(super) fn boot_with(
+        qemu: &Qemu,
+        memory_mib: u32,
+        image: &DeviceImage,
+        directory: &Path,
+        key: &Path,
+        link: Option<&str>,
+        arguments: &[String],
+    ) -> Result<Board, Failure> {
+        let command_line = OsString::from(fs::read_to_string(&image.command_line)?.trim());
+        let mut medium: Vec<&OsStr> = vec![
+            "-kernel".as_ref(),
+            image.kernel.as_ref(),
+            "-initrd".as_ref(),
+            image.initramfs.as_ref(),
+            "-append".as_ref(),
+            &command_line,
+        ];
+        medium.extend(arguments.iter().map(OsStr::new));
+        Board::boot_from(qemu, memory_mib, &medium, directory, key, link)
+    }
+
+    /// How long after the kernel's entry the youngest process of this name began: the kernel counts from
+    /// there, in hundredths of a second.
+    pub(super) fn began(&self, name: &str) -> Result<Duration, Failure> {
+        let find =
+            format!("for p in /proc/[0-9]*; do [ \"$(cat $p/comm)\" = {name} ] && cat $p/stat; done; true");
+        let found = text(&self.ssh(&find, "")?.stdout);
+        // The name, in brackets, is the second word of a line, and the time the 22nd.
+        let ticks = |line: &str| line.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse::<u64>().ok();
+        let youngest = found.lines().filter_map(ticks).max();
+        let ticks = youngest.ok_or_else(|| self.failed(&format!("no process {name}: {found:?}")))?;
+        Ok(Duration::from_millis(ticks * 10))
+    }
+
+    /// Boots what these arguments of the emulator name.
+    fn boot_from(
+        qemu: &Qemu,
+        memory_mib: u32,
+        medium: &[&OsStr],
+        directory: &Path,
+        key: &Path,
+        link: Option<&str>,
+    ) -> Result<Board, Failure> {
+        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let console = directory.join("console.log");
+        let mut emulator = Command::new(&qemu.program);
+        emulator
+            .args(["-accel", "tcg", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
+            .args(&qemu.arguments)
+            .args(["-m", &memory_mib.to_string(), "-device", "virtio-rng-pci"])
+            .args(["-serial", &format!("file:{}", console.display())])
+            .args(medium)
+            .stdin(Stdio::null());
+        // Not `-nic`: not every machine makes a card of that.
+        match link {
+            Some(link) => emulator
+                .args(["-netdev", &format!("user,id={link},hostfwd=tcp:127.0.0.1:{port}-:22")])
+                .args(["-device", &format!("virtio-net-pci,netdev={link},mac=52:54:00:12:34:56")]),
+            None => emulator.args(["-nic", "none"]),
+        };
+        // SAFETY: one system call, which is async-signal-safe. A board must not outlive its test.
+        unsafe {
+            emulator.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?))
+        };
+        let emulator = emulator.spawn().map_err(|error| {
+            format!("failed to run {}: {error}; Debian's package {} has it", qemu.program, qemu.package)
+        })?;
+        Ok(Board { emulator, begun: Instant::now(), console, key: key.to_owned(), port })
+    }
+
+    /// Runs a command line on the board.
+    pub(super) fn ssh(&self, command: &str, input: impl AsRef<[u8]>) -> Result<Output, Failure> {
+        let mut ssh = Command::new("ssh")
+            .args([
+                "-q",
+                "-F",
+                "none",
+                "-o",
+                "StrictHostKeyChecking=no",
+                "-o",
+                "UserKnownHostsFile=/dev/null",
+            ])
+            .args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-p", &self.port.to_string(), "-i"])
+            .arg(&self.key)
+            .args(["root@127.0.0.1", command])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        if let Some(mut stdin) = ssh.stdin.take() {
+            // A board that is not up yet takes none.
+            let _ = std::io::Write::write_all(&mut stdin, input.as_ref());
+        }
+        Ok(ssh.wait_with_output()?)
+    }
+
+    /// The number of a line of a file of the board, in KiB.
+    pub(super) fn kib(&self, file: &str, line: &str) -> Result<u64, Failure> {
+        let output = text(&self.ssh(&format!("cat {file}"), "")?.stdout);
+        let found = output.lines().find_map(|found| found.strip_prefix(line)?.split_whitespace().next());
+        found
+            .and_then(|number| number.parse().ok())
+            .ok_or_else(|| self.failed(&format!("{file} has no line {line}: {output:?}")))
+    }
+
+    /// Runs a command line on the board and compares what it writes.
+    pub(super) fn expect(&self, command: &str, input: &str, expected: &str) -> Outcome {
+        let output = self.ssh(command, input)?;
+        if output.status.success() && text(&output.stdout) == expected {
+            return Ok(());
+        }
+        Err(self.failed(&format!(
+            "`{command}` wrote {:?}, not {expected:?}; {}",
+            text(&output.stdout),
+            text(&output.stderr)
+        )))
+    }
+
+    pub(super) fn wait_for(
+        &mut self,
+        what: &str,
+        mut condition: impl FnMut(&mut Board) -> Result<bool, Failure>,
+    ) -> Outcome {
+        let end = Instant::now() + PATIENCE;
+        while !condition(self)? {
+            if Instant::now() > end {
+                return Err(self.failed(&format!("no {what} in {PATIENCE:?}")));
+            }
+            if let Some(status) = self.emulator.try_wait()? {
+                return Err(self.failed(&format!("no {what}: the emulator ended, {status}")));
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok(())
+    }
+
+    /// Waits until the emulator has ended, and requires that process 1 did that: a board that panics or
+    /// that its watchdog resets goes down as well.
+    pub(super) fn wait_until_down(&mut self, said: &str) -> Outcome {
+        self.wait_for("the board to go down", |board| Ok(board.emulator.try_wait()?.is_some()))?;
+        let console = text(&fs::read(&self.console)?);
+        if console.contains(&format!("nodlet init: {said}")) && !console.contains("Kernel panic") {
+            return Ok(());
+        }
+        Err(self.failed(&format!("the board went down, and process 1 did not report `{said}`")))
+    }
+
+    /// Whether the console had this from process 1.
+    pub(super) fn require_said(&self, words: &str) -> Outcome {
+        let console = text(&fs::read(&self.console)?);
+        let said = console.lines().any(|line| line.contains("nodlet init: ") && line.contains(words));
+        if said { Ok(()) } else { Err(self.failed(&format!("process 1 did not report `{words}`"))) }
+    }
+
+    pub(super) fn failed(&self, why: &str) -> Failure {
+        let said = fs::read(&self.console).unwrap_or_default();
+        Failure(format!("{why}; the console said:\n{}", text(&said)))
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        let _ = self.emulator.kill();
+        let _ = self.emulator.wait();
+    }
+}
