@@ -3,6 +3,8 @@
 //! fails, and never passes over what this machine cannot do. With `--install` it
 //! first gets what the tests need and this machine lacks.
 
+use std::time::Instant;
+
 use crate::toolchain::{self, Part};
 use crate::{
     Failure, Outcome, boards, cargo, gates, go, guest, images, project, run as run_command, setup, usage,
@@ -49,7 +51,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     for (name, what, step) in STEPS {
         if chosen(name) {
             eprintln!("\n== {name}: {what}");
+            let begun = Instant::now();
             step()?;
+            eprintln!("== {name} took {:.0?}", begun.elapsed());
         }
     }
     eprintln!("\nall is well");
