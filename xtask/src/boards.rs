@@ -227,7 +227,7 @@ fn use_over_ssh(profile: &Profile, mut board: Board, directory: &Path) -> Outcom
         Ok(text(&board.ssh("nodlet logs pushed", "")?.stdout) == "pushed\n")
     })?;
     board.expect("nodlet exec pushed -- /bin/demo cat /srv/index.html", "", "hello from the image\n")?;
-    push::try_out(board.port, &board.key, demo_for(profile)?, directory)?;
+    push::try_out(profile, board.port, &board.key, directory)?;
     let available = board.kib("/proc/meminfo", "MemAvailable:")?;
     let init = board.kib("/proc/1/smaps_rollup", "Pss:")?;
     // Two pods run: that they end is part of going down.
@@ -271,11 +271,7 @@ fn demo_for(profile: &Profile) -> Result<Image, Failure> {
     // What is for debuggers is most of the program, and an image in RAM has no room for it.
     build.args(["--", "-Cstrip=symbols"]);
     let program = fs::read(alone(|| executable(build))?)?;
-    let architecture = match profile.debian.as_str() {
-        "armhf" => "arm",
-        processor => processor,
-    };
-    Ok(Image::demo(demo_image::REFERENCE, &program).architecture(architecture))
+    Ok(Image::demo(demo_image::REFERENCE, &program).architecture(profile.architecture()))
 }
 
 /// The one program that a build by cargo makes and names in JSON.

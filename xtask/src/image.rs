@@ -350,8 +350,8 @@ fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<Path
     let _ = fs::remove_dir_all(&root);
     // An image store, if an empty one: pods whose images are not in it are warned of.
     fs::create_dir_all(root.join(IMAGES))?;
-    let platform = match profile.debian.as_str() {
-        "armhf" => "linux/arm/v7".to_owned(),
+    let platform = match profile.architecture() {
+        "arm" => "linux/arm/v7".to_owned(),
         processor => format!("linux/{processor}"),
     };
     for archive in &contents.archives {

@@ -202,6 +202,14 @@ fn is_size(text: &str) -> bool {
 }
 
 impl Profile {
+    /// The processor in Go's words, which are those of images; without the variant.
+    pub(crate) fn architecture(&self) -> &str {
+        match self.debian.as_str() {
+            "armhf" => "arm",
+            processor => processor,
+        }
+    }
+
     /// The arguments of `nodlet agent` on this board.
     pub(crate) fn agent_arguments(&self) -> Vec<String> {
         let files = self.logs.max_files.map(|files| files.to_string());

@@ -281,7 +281,7 @@ impl Peer {
         }
         let mut programs = Vec::new();
         for program in go::CONTAINERD.iter().chain([&go::KUBELET]) {
-            let built = program.build(Some(go_name(processor)))?;
+            let built = program.build(Some(profile.architecture()))?;
             fs::copy(&built, root.join("usr/bin").join(program.name))?;
             if program.name != "ctr" {
                 programs.push(built);
@@ -363,13 +363,6 @@ impl Peer {
 /// What holds a pod's namespaces under containerd.
 fn pause(profile: &Profile) -> Result<Image, Failure> {
     Ok(demo_for(profile)?.named(PAUSE).config("Cmd", serde_json::json!(["sleep"])))
-}
-
-fn go_name(processor: &str) -> &str {
-    match processor {
-        "armhf" => "arm",
-        other => other,
-    }
 }
 
 fn script(path: &Path, text: &str) -> Outcome {

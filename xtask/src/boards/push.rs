@@ -11,7 +11,8 @@ use nodlet_tests::image::Image;
 use nodlet_tests::manifest;
 use nodlet_tests::ssh::noise;
 
-use super::{PATIENCE, alone, executable, text};
+use super::{PATIENCE, alone, demo_for, executable, text};
+use crate::profile::Profile;
 use crate::{Failure, Outcome, go};
 
 /// The name of the image that is pushed: the demo with one more layer.
@@ -25,11 +26,11 @@ pub(super) struct User {
 }
 
 /// Feeds a board on which the pod `baked` runs, of the image `demo`.
-pub(super) fn try_out(port: u16, key: &Path, demo: Image, directory: &Path) -> Outcome {
+pub(super) fn try_out(profile: &Profile, port: u16, key: &Path, directory: &Path) -> Outcome {
     let user = User::new(port, key, directory)?;
     user.expect(&["exec", "baked", "--", "/bin/demo", "exit", "7"], 7, "")?;
-    user.push(demo)?;
-    user.push_changed()?;
+    user.push(demo_for(profile)?)?;
+    user.push_changed(profile.architecture())?;
     user.copy(port)?;
     user.kubectl(port)
 }
@@ -120,10 +121,11 @@ impl User {
     }
 
     /// A layer in which little changed, of which little goes over.
-    fn push_changed(&self) -> Outcome {
+    fn push_changed(&self, architecture: &str) -> Outcome {
         let archive = self.directory.join("changed.tar").display().to_string();
         let push = |version: u8, data: &[u8]| -> Result<String, Failure> {
             let image = Image::new(&format!("localhost/changed:{version}")).file("data", 0o644, data);
+            let image = image.architecture(architecture);
             image.write_oci_archive(Path::new(&archive))?;
             let output = self.nodlet(&["push", &archive])?;
             match output.status.success() {
