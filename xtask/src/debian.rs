@@ -2,7 +2,7 @@
 //! whatever this machine runs: fetched once into `.work/kernel`, with lists of packages of our
 //! own. The machine's apt is asked only where Debian is, and nothing is installed.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -24,21 +24,33 @@ pub(crate) fn package(name: &str, processor: &str) -> Result<PathBuf, Failure> {
 
 /// Fetches those of the packages that are not here yet, with one update of apt's lists for all.
 pub(crate) fn fetch(names: &[&str], processor: &str) -> Outcome {
-    let mut missing = Vec::new();
-    for name in names {
-        let dir = dir_of(name, processor)?;
-        if !dir.is_dir() {
-            missing.push((name, dir));
-        }
+    if missing(names, processor)?.is_empty() {
+        return Ok(());
     }
+    let dir = work("kernel")?.join("apt");
+    let _lock = lock(&dir)?;
+    // Whoever had it may have fetched the same.
+    let missing = missing(names, processor)?;
     if missing.is_empty() {
         return Ok(());
     }
-    let apt = Apt::updated(&work("kernel")?.join("apt"), processor)?;
+    let apt = Apt::updated(&dir, processor)?;
     for (name, dir) in missing {
         apt.unpack(name, &dir)?;
     }
     Ok(fs::remove_dir_all(&apt.dir)?)
+}
+
+/// Those of the packages that are not here yet, and where their files belong.
+fn missing<'a>(names: &[&'a str], processor: &str) -> Result<Vec<(&'a str, PathBuf)>, Failure> {
+    let mut missing = Vec::new();
+    for name in names {
+        let dir = dir_of(name, processor)?;
+        if !dir.is_dir() {
+            missing.push((*name, dir));
+        }
+    }
+    Ok(missing)
 }
 
 /// Whether a package was fetched before.
@@ -84,7 +96,14 @@ fn archive_among(targets: &str) -> Option<&str> {
     targets.lines().find_map(|line| line.strip_prefix("Debian Debian "))
 }
 
-/// apt with a directory of its own.
+/// Held by the one task in this checkout that uses a directory of apt.
+pub(crate) fn lock(dir: &Path) -> Result<File, Failure> {
+    let lock = File::create(dir.with_extension("lock"))?;
+    lock.lock()?;
+    Ok(lock)
+}
+
+/// apt with a directory of its own, which is [`lock`]ed.
 pub(crate) struct Apt {
     dir: PathBuf,
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::debian::{Apt, only};
+use crate::debian::{Apt, lock, only};
 use crate::{Failure, Outcome, run as run_command, work};
 
 /// Makes `program` one that can be run by its name: where the machine has none, `package` is unpacked,
@@ -51,7 +51,13 @@ fn host() -> Result<(&'static str, &'static str, &'static str), Failure> {
 /// Fetches a package with all that it depends on, and unpacks it to `root`.
 fn unpack(package: &str, root: &Path) -> Outcome {
     let (processor, _, _) = host()?;
-    let apt = Apt::updated(&work("programs")?.join("apt"), processor)?;
+    let dir = work("programs")?.join("apt");
+    let _lock = lock(&dir)?;
+    // Whoever had it may have fetched the same.
+    if root.is_dir() {
+        return Ok(());
+    }
+    let apt = Apt::updated(&dir, processor)?;
     run_command(apt.command("apt-get").args([
         "--option",
         "Debug::NoLocking=1",
