@@ -54,7 +54,7 @@ mod watchdog;
 use findings::Findings;
 pub(crate) use identity::{judge as judge_identity, read as read_identity};
 use services::{SERVICES, Service};
-use watchdog::Watchdog;
+use watchdog::{News, Watchdog};
 
 /// How long pods may take to end before the board goes down. `nodlet down` ends each within its own
 /// grace period; a board that is to go off must not wait for ever for one that no signal ends.
@@ -69,6 +69,9 @@ const SET_UP_WITHIN: Duration = Duration::from_secs(1200);
 
 /// How long a child may take to write down a crash loop, on a disk that may be broken.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
+
+/// Jobs of children that may wait for each other.
+const JOBS: usize = 4;
 
 /// Children that are reaped in one turn of the loop.
 const REAPED_AT_ONCE: u32 = 64;
@@ -249,6 +252,8 @@ struct Init {
     is_set_up: bool,
     /// A child that does one thing besides.
     helper: Option<Pid>,
+    /// What helpers are to do next, one after another.
+    jobs: heapless::Deque<fn() -> u8, JOBS>,
     /// Children may have ended that were not reaped: there is nothing to wait for.
     has_more: bool,
     services: [Service; SERVICES.len()],
@@ -274,6 +279,7 @@ impl Init {
             set_up_until: now,
             is_set_up: false,
             helper: None,
+            jobs: heapless::Deque::new(),
             has_more: false,
             services: SERVICES.map(|kind| Service::new(kind, now)),
             watchdog: None,
@@ -290,9 +296,15 @@ impl Init {
                 self.has_more = false;
                 return;
             };
-            for child in [&mut self.set_up, &mut self.helper] {
-                if *child == Some(pid) {
-                    *child = None;
+            if self.set_up == Some(pid) {
+                self.set_up = None;
+            }
+            if self.helper == Some(pid) {
+                self.helper = None;
+                if status == i32::from(crash::AGENT_IS_TO_END)
+                    && let Some(agent) = self.services.iter().find_map(Service::agent)
+                {
+                    let _ = kill(agent, Signal::SIGKILL);
                 }
             }
             if let Some(service) = self.services.iter_mut().find(|service| service.is(pid)) {
@@ -358,17 +370,33 @@ impl Init {
     fn look_at_agent(&mut self) {
         let (now, since) = (now(), self.agent_runs_since());
         let crash_loops = self.found.crash_loops;
-        if self.watchdog.as_mut().is_some_and(|watchdog| watchdog.look(now, since)) {
-            say(format_args!("the agent hangs; the watchdog resets this board unless it goes on"));
-            // What ends so again and again is a crash loop, too.
-            if self.found.is_kept && self.helper.is_none() {
-                self.helper = start(crash::count);
+        let news = self.watchdog.as_mut().and_then(|watchdog| watchdog.look(now, since));
+        match news {
+            Some(News::Hangs) => {
+                say(format_args!("the agent hangs; the watchdog resets this board unless it goes on"));
+                self.later(crash::hang);
             }
+            Some(News::HangIsOver) => {
+                say(format_args!("the agent does not hang any more"));
+                self.later(crash::hang_is_over);
+            }
+            None => {}
         }
         if crash_loops > 0 && since.is_some_and(|since| now.since(since) >= crash::HEALTHY) {
             self.found.crash_loops = 0;
-            self.helper = start(crash::forget);
+            self.later(crash::forget);
         }
+        if self.helper.is_none()
+            && let Some(job) = self.jobs.pop_front()
+        {
+            self.helper = start(job);
+        }
+    }
+
+    /// Has a job done by a helper, after those that wait. More than [`JOBS`] wait only where a disk does not
+    /// answer, and then none of them matters.
+    fn later(&mut self, job: fn() -> u8) {
+        let _ = self.jobs.push_back(job);
     }
 
     /// Whether the agent has kept failing for so long that the board is to reboot.
@@ -477,6 +505,8 @@ impl Init {
 
 /// Writes and unmounts all file systems, in a child: that can wait for a disk.
 fn unmount() -> u8 {
+    // Somebody reboots a board whose agent hangs: the watchdog did not have to.
+    crash::hang_is_over();
     machine::unmount();
     nix::unistd::sync();
     0
@@ -551,6 +581,7 @@ mod tests {
             set_up_until: now(),
             is_set_up: false,
             helper: None,
+            jobs: heapless::Deque::new(),
             has_more: false,
             services: SERVICES.map(|kind| Service::new(kind, now())),
             watchdog: None,
@@ -580,9 +611,17 @@ mod tests {
             service.started(Some(Pid::from_raw(1)), Instant(0));
         }
         // It has hung since the boot.
-        while !init.watchdog.as_mut().is_some_and(|watchdog| watchdog.look(now(), Some(Instant(1)))) {
-            init.wait_until(init.next());
-        }
+        let mut look = |started| {
+            loop {
+                let news = init.watchdog.as_mut().and_then(|watchdog| watchdog.look(now(), started));
+                match news {
+                    Some(news) => break news,
+                    None => init.wait_until(init.next()),
+                }
+            }
+        };
+        assert_eq!(look(Some(Instant(1))), News::Hangs);
+        assert_eq!(look(None), News::HangIsOver);
         assert_eq!(ALLOCATIONS.with(Cell::get), before, "process 1 has allocated memory");
         assert!(loops > 0, "an agent that failed 40 times is a crash loop");
         let _: Box<u8> = std::hint::black_box(Box::new(1));

@@ -33,7 +33,7 @@ use health::Pods;
 pub(crate) use receive::{COMMENT, SIGNATURE_BYTES};
 use state::{Choice, Program, STARTS, State};
 use store::Store;
-pub(crate) use trial::agent_program;
+pub(crate) use trial::{agent_program, give_up_trial};
 
 /// Of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -15,7 +15,7 @@ use flate2::write::GzEncoder;
 
 use crate::boot_files;
 use crate::debian;
-use crate::disk;
+use crate::disk::{self, Storage};
 use crate::guest::cpio::Cpio;
 use crate::guest::kernel::{self, Kernel};
 use crate::profile::{self, Profile, Program};
@@ -28,13 +28,40 @@ mod source_date;
 pub(crate) use boot_commands::LEAST_DISK_MEMORY_MIB;
 pub(crate) use source_date::seconds as source_date;
 
-/// The files of a device image.
+/// The files of a device image: one form at least.
 pub(crate) struct DeviceImage {
+    /// The form that lies in RAM; `None` of an image that does not fit there.
+    pub(crate) ram: Option<RamForm>,
+    /// The flashable form, of a board with `[storage]`.
+    pub(crate) disk: Option<PathBuf>,
+}
+
+/// The three files that a boot loader loads, after which the board needs no medium.
+pub(crate) struct RamForm {
     pub(crate) kernel: PathBuf,
     pub(crate) initramfs: PathBuf,
     pub(crate) command_line: PathBuf,
-    /// The flashable form, of a board with `[storage]`.
-    pub(crate) disk: Option<PathBuf>,
+}
+
+impl RamForm {
+    /// The files in a directory.
+    pub(crate) fn in_directory(directory: &Path) -> RamForm {
+        RamForm {
+            kernel: directory.join("kernel"),
+            initramfs: directory.join("initramfs"),
+            command_line: directory.join("command-line"),
+        }
+    }
+
+    pub(crate) fn files(&self) -> [&PathBuf; 3] {
+        [&self.kernel, &self.initramfs, &self.command_line]
+    }
+}
+
+impl DeviceImage {
+    pub(crate) fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.ram.iter().flat_map(RamForm::files).chain(&self.disk)
+    }
 }
 
 /// What goes into an image besides the profile.
@@ -46,6 +73,8 @@ pub(crate) struct Contents {
     pub(crate) archives: Vec<PathBuf>,
     /// Public keys of those who may log in as root.
     pub(crate) ssh_keys: Vec<PathBuf>,
+    /// Public keys of those who may log in as the user `nodlet`, who may use nodlet's API.
+    pub(crate) push_keys: Vec<PathBuf>,
     /// The identity of one board: `/boot/nodlet.conf`.
     pub(crate) config: Option<PathBuf>,
     /// Directory with the firmware that the profile names.
@@ -69,6 +98,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             "--pod" => &mut contents.pods,
             "--oci" => &mut contents.archives,
             "--ssh-key" => &mut contents.ssh_keys,
+            "--push-key" => &mut contents.push_keys,
             name if !name.starts_with('-') && profile.is_none() => {
                 profile = Some(profile::get(name)?);
                 continue;
@@ -82,17 +112,21 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         return Err(Failure(format!("{}; profiles are {known}", misused("image").0)));
     };
     // Asked first: nobody should learn it after minutes.
-    let files = contents.pods.iter().chain(&contents.archives).chain(&contents.ssh_keys);
-    for file in files.chain(&contents.config) {
+    let keys = contents.ssh_keys.iter().chain(&contents.push_keys);
+    for file in contents.pods.iter().chain(&contents.archives).chain(keys).chain(&contents.config) {
         File::open(file).map_err(|error| format!("failed to open {}: {error}", file.display()))?;
     }
-    if profile.services.contains(&Program::Ssh) && contents.ssh_keys.is_empty() {
+    if profile.services.contains(&Program::Ssh)
+        && contents.ssh_keys.is_empty()
+        && contents.push_keys.is_empty()
+    {
         let named = match &contents.config {
             Some(file) => {
                 let text =
                     fs::read(file).map_err(|error| format!("failed to read {}: {error}", file.display()))?;
                 // What is no text is rejected with the rest of its faults.
-                String::from_utf8_lossy(&text).lines().any(|line| line.trim_start().starts_with("ssh-key"))
+                let is_key = |line: &str| ["ssh-key", "push-key"].iter().any(|key| line.starts_with(key));
+                String::from_utf8_lossy(&text).lines().any(|line| is_key(line.trim_start()))
             }
             None => false,
         };
@@ -104,7 +138,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         }
     }
     let image = build(&profile, &contents, &work(&format!("boards/{}", profile.name))?)?;
-    for file in [&image.kernel, &image.initramfs, &image.command_line].into_iter().chain(&image.disk) {
+    for file in image.files() {
         println!("{}: {} bytes", file.display(), fs::metadata(file)?.len());
     }
     print!("{}", boot_commands::of(&profile, &image));
@@ -120,6 +154,7 @@ pub(crate) fn build(
     // What may be missing or wrong is looked for before what takes minutes.
     require_names(&contents.pods)?;
     authorized_keys(&contents.ssh_keys)?;
+    authorized_keys(&contents.push_keys)?;
     let baked = bake(profile, contents, directory)?;
     let target = cross::target(&profile.target).map_err(|error| of_key(profile, "target", error))?;
     let kernel = kernel::of(&profile.kernel, &profile.debian).map_err(|error| {
@@ -138,12 +173,6 @@ pub(crate) fn build(
     let boot_files = boot_files::of(profile, &kernel, contents.firmware.as_deref(), &profile.command_line)?;
     eprintln!("Building nodlet for {} (some minutes the first time)", profile.name);
     let program = cross::build(target)?;
-    let mut image = DeviceImage {
-        kernel: directory.join("kernel"),
-        initramfs: directory.join("initramfs"),
-        command_line: directory.join("command-line"),
-        disk: None,
-    };
     let new = directory.join("initramfs.new");
     let failed = |error: io::Error| Failure(format!("failed to write {}: {error}", new.display()));
     // A level at which the emulated board unpacks quickly; gzip's header has no time in it.
@@ -159,24 +188,27 @@ pub(crate) fn build(
     compressed.finish().and_then(|mut file| file.flush()).map_err(failed)?;
     // An image that does not fit leaves the files of the former one as they are.
     let sizes = [unpacked, fs::metadata(&new)?.len(), fs::metadata(&kernel.image)?.len()];
-    let disk = require_fit(profile, sizes).and_then(|()| {
-        let Some(storage) = &profile.storage else { return Ok(None) };
-        let parts = disk::Parts {
-            kernel: &kernel,
-            initramfs: &new,
-            nodlet: &program,
-            config: contents.config.as_deref(),
-            firmware: contents.firmware.as_deref(),
-        };
-        disk::build(profile, storage, &parts, directory).map(Some)
-    });
-    if disk.is_err() {
-        let _ = fs::remove_file(&new);
+    let parts = disk::Parts {
+        kernel: &kernel,
+        initramfs: &new,
+        nodlet: &program,
+        config: contents.config.as_deref(),
+        firmware: contents.firmware.as_deref(),
+    };
+    let (fits, disk) = forms(profile, sizes, |storage| disk::build(profile, storage, &parts, directory))
+        .inspect_err(|_| drop(fs::remove_file(&new)))?;
+    let ram = RamForm::in_directory(directory);
+    if fits {
+        fs::rename(&new, &ram.initramfs)?;
+        fs::copy(&kernel.image, &ram.kernel)?;
+        fs::write(&ram.command_line, format!("{}\n", profile.command_line))?;
+    } else {
+        // Those of a former image would be another image than the disk beside them.
+        for file in ram.files().into_iter().chain([&new]) {
+            let _ = fs::remove_file(file);
+        }
     }
-    image.disk = disk?;
-    fs::rename(&new, &image.initramfs)?;
-    fs::copy(&kernel.image, &image.kernel)?;
-    fs::write(&image.command_line, format!("{}\n", profile.command_line))?;
+    let image = DeviceImage { ram: fits.then_some(ram), disk };
     let _ = fs::remove_dir_all(directory.join("boot"));
     for (path, bytes) in boot_files {
         let file = directory.join("boot").join(path);
@@ -191,6 +223,27 @@ fn of_key(profile: &Profile, key: &str, Failure(why): Failure) -> Failure {
     Failure(format!("board/profiles/{}.toml: {key}: {why}", profile.name))
 }
 
+/// Which forms an image has: whether it fits into RAM, and its disk, which `build_disk` writes.
+///
+/// # Errors
+/// It has none.
+fn forms(
+    profile: &Profile,
+    sizes: [u64; 3],
+    build_disk: impl FnOnce(&Storage) -> Result<PathBuf, Failure>,
+) -> Result<(bool, Option<PathBuf>), Failure> {
+    let fits = require_fit(profile, sizes);
+    match (&profile.storage, fits) {
+        (None, fits) => fits.map(|()| (true, None)),
+        (Some(storage), Ok(())) => Ok((true, Some(build_disk(storage)?))),
+        (Some(storage), Err(Failure(why))) => {
+            let disk = build_disk(storage)?;
+            eprintln!("Warning: {why}: it has a disk alone, and no files for RAM");
+            Ok((false, Some(disk)))
+        }
+    }
+}
+
 /// Rejects an initramfs that the board cannot unpack: kernel and archive are in RAM at once, and the
 /// files may fill half of what is left. An image that passes may still be too large: how much the
 /// kernel takes for itself is known only when it runs.
@@ -200,8 +253,7 @@ fn require_fit(profile: &Profile, [unpacked, compressed, kernel]: [u64; 3]) -> O
         return Ok(());
     }
     Err(Failure(format!(
-        "the image does not fit into the {} MiB of {}: kernel, initramfs and its files need {} MiB; bake in \
-         less, or use a disk",
+        "the image does not fit into the {} MiB of {}: kernel, initramfs and its files need {} MiB",
         profile.memory_mib,
         profile.name,
         needed.div_ceil(1 << 20)
@@ -274,7 +326,11 @@ fn add_system<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
         cpio.link(&format!("/usr/bin/{tool}"), "busybox")?;
     }
     let texts = [
-        ("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"),
+        (
+            "/etc/passwd",
+            "root:x:0:0:root:/root:/bin/sh\nnodlet:x:900:900:nodlet:/home/nodlet:/bin/sh\n\
+             nobody:x:65534:65534:nobody:/:/bin/false\n",
+        ),
         ("/etc/group", "root:x:0:\ntty:x:5:\nnodlet:x:900:\nnogroup:x:65534:\n"),
         ("/etc/shells", "/bin/sh\n"),
         ("/etc/hosts", "127.0.0.1 localhost\n"),
@@ -282,11 +338,14 @@ fn add_system<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
     for (path, text) in texts {
         cpio.file(path, 0o644, text.as_bytes())?;
     }
+    // Process 1 writes the keys of each user, which the SSH server looks for below the user's home.
+    for (home, keys) in [("/root", "../run/ssh/root"), ("/home/nodlet", "../../run/ssh/nodlet")] {
+        cpio.directory(home)?;
+        cpio.link(&format!("{home}/.ssh"), keys)?;
+    }
     // The board's network service writes it.
     cpio.link("/etc/resolv.conf", "../run/nodlet/resolv.conf")?;
-    for directory in
-        ["/root", "/etc/nodlet/manifests", "/var/lib/nodlet", "/proc", "/sys", "/dev", "/run", "/tmp"]
-    {
+    for directory in ["/etc/nodlet/manifests", "/var/lib/nodlet", "/proc", "/sys", "/dev", "/run", "/tmp"] {
         cpio.directory(directory)?;
     }
     Ok(())
@@ -434,8 +493,10 @@ fn add_contents<W: Write>(cpio: &mut Cpio<W>, contents: &Contents, baked: &Path)
         let text = fs::read(file).map_err(|error| format!("failed to read {}: {error}", file.display()))?;
         cpio.file("/boot/nodlet.conf", 0o600, &text)?;
     }
-    let keys = authorized_keys(&contents.ssh_keys)?;
-    Ok(cpio.file("/etc/nodlet/ssh/authorized_keys", 0o600, keys.as_bytes())?)
+    for (name, files) in [("authorized_keys", &contents.ssh_keys), ("push_keys", &contents.push_keys)] {
+        cpio.file(&format!("/etc/nodlet/ssh/{name}"), 0o600, authorized_keys(files)?.as_bytes())?;
+    }
+    Ok(())
 }
 
 /// The public keys of these files, a line each.
@@ -530,5 +591,17 @@ mod tests {
         require_fit(&profile, [memory / 4; 3]).unwrap();
         let why = require_fit(&profile, [memory / 4, memory / 4, memory / 4 + 1]).unwrap_err().0;
         assert!(why.contains("into the 128 MiB of qemu-arm64") && why.contains("need 129 MiB"), "{why}");
+    }
+
+    #[test]
+    fn an_image_that_does_not_fit_into_memory_has_a_disk_alone_if_the_board_has_one() {
+        let mut profile = profile::get("qemu-arm64").unwrap();
+        let memory = u64::from(profile.memory_mib) << 20;
+        let of = |profile: &Profile, size: u64| forms(profile, [size; 3], |_| Ok("disk".into())).ok();
+        assert_eq!(of(&profile, memory / 4), Some((true, Some("disk".into()))));
+        assert_eq!(of(&profile, memory), Some((false, Some("disk".into()))));
+        profile.storage = None;
+        assert_eq!(of(&profile, memory / 4), Some((true, None)));
+        assert_eq!(of(&profile, memory), None);
     }
 }

@@ -132,7 +132,7 @@ const TASKS: &[Task] = &[
     ),
     (
         "image",
-        "PROFILE [--pod FILE]... [--oci FILE]... [--ssh-key FILE]... [--config FILE] [--firmware DIR]",
+        "PROFILE [--pod FILE]... [--oci FILE]... [--ssh-key FILE]... [--push-key FILE]... [--config FILE] [--firmware DIR]",
         "what a board of board/profiles boots, with pods and images in it, into .work/boards/PROFILE",
         image::run,
     ),

@@ -2,18 +2,25 @@
 //! some of them to safe mode: network and SSH, no agent.
 //!
 //! The number of crash loops in a row lies in [`FILE`]. It is written when a crash loop ends, and
-//! removed after an agent ran for [`HEALTHY`]; a board whose agent runs never writes it. Children of
-//! process 1 read and write it. [`judge`] is the decision.
+//! removed after an agent ran for [`HEALTHY`]; a board whose agent runs never writes it. [`HANG`] exists
+//! while the agent hangs; if the board boots with it, the watchdog has reset the board, which counts as a
+//! crash loop. Children of process 1 read and write both. [`judge`] is the decision.
 
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{config, identity, say};
 
 /// The number of crash loops in a row.
 pub(crate) const FILE: &str = "/var/lib/nodlet/init/crash-loops";
+
+/// Exists while the agent hangs.
+const HANG: &str = "/var/lib/nodlet/init/agent-hangs";
+
+/// Exit code of [`hang`]: an update on trial hung and is given up. The agent is to be killed.
+pub(super) const AGENT_IS_TO_END: u8 = 114;
 
 /// Exists in safe mode: a line for people, with the reason and the way out.
 const SAFE_MODE: &str = "/run/nodlet-init/safe-mode";
@@ -105,7 +112,7 @@ pub(crate) fn is_argued() -> bool {
 /// In the child that sets up the machine: reads the count, and decides on safe mode. Returns the
 /// number of crash loops, whether it outlasts a reboot, and whether the board is in safe mode.
 pub(super) fn look(limits: Option<&config::CrashLoop>) -> (u32, bool, bool) {
-    let count = read();
+    let count = count_hang(Path::new("/"), read());
     let reboots = limits.map_or(DEFAULT_REBOOTS, |limits| limits.reboots);
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let why = safe_mode(count, reboots, &command_line);
@@ -138,7 +145,7 @@ fn read() -> u32 {
 
 /// Whether the boot before, below this root, ended with a crash loop, and no agent ran well since.
 pub(crate) fn is_counted(root: &Path) -> bool {
-    let text = fs::read_to_string(root.join(FILE.trim_start_matches('/'))).unwrap_or_default();
+    let text = fs::read_to_string(below(root, FILE)).unwrap_or_default();
     text.trim().parse::<u32>().is_ok_and(|count| count > 0)
 }
 
@@ -160,9 +167,38 @@ fn is_kept() -> bool {
         })
 }
 
+/// Counts a hang that the boot before ended with. Returns the number of crash loops.
+fn count_hang(root: &Path, count: u32) -> u32 {
+    let hang = below(root, HANG);
+    if !hang.exists() {
+        return count;
+    }
+    let count = count.saturating_add(1);
+    let counted = write(root, count).and_then(|()| remove_durably(&hang));
+    report("count the hang before this boot as a crash loop", counted);
+    count
+}
+
 /// In a child of process 1: counts one more crash loop.
 pub(super) fn count() -> u8 {
-    report("count this crash loop", write(read().saturating_add(1)))
+    report("count this crash loop", write(Path::new("/"), read().saturating_add(1)))
+}
+
+/// In a child of process 1: the agent hangs. If that is an update on trial, the update is given up, and the
+/// nodlet before it is to start; otherwise the next boot counts the hang, unless the agent goes on.
+pub(super) fn hang() -> u8 {
+    if crate::system::give_up_trial(Path::new("/"), "its agent hung") {
+        return AGENT_IS_TO_END;
+    }
+    if !is_kept() {
+        return 0;
+    }
+    report("note that the agent hangs", write_durably(Path::new(HANG), "").map(drop))
+}
+
+/// In a child of process 1: the agent goes on, or the board goes down in an orderly way.
+pub(super) fn hang_is_over() -> u8 {
+    report("note that the agent goes on", remove_durably(Path::new(HANG)))
 }
 
 /// In a child of process 1: ends the count.
@@ -180,24 +216,43 @@ fn report(what: &str, done: io::Result<()>) -> u8 {
     }
 }
 
-fn write(count: u32) -> io::Result<()> {
-    let file = Path::new(FILE);
-    let directory = file.parent().unwrap_or(Path::new("/"));
-    let new = directory.join("crash-loops.new");
-    fs::create_dir_all(directory)?;
-    fs::write(&new, format!("{count}\n"))?;
+fn write(root: &Path, count: u32) -> io::Result<()> {
+    write_durably(&below(root, FILE), &format!("{count}\n"))
+}
+
+/// Replaces a file: after a power cut there is the former or the new content.
+fn write_durably(file: &Path, text: &str) -> io::Result<()> {
+    let new = file.with_extension("new");
+    if let Some(directory) = file.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    fs::write(&new, text)?;
     File::open(&new)?.sync_all()?;
     fs::rename(&new, file)?;
-    File::open(directory)?.sync_all()
+    sync_directory(file)
+}
+
+/// Removes a file if it exists. Without it, nothing is written.
+fn remove_durably(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Ok(()) => sync_directory(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes the directory of a file durable.
+fn sync_directory(file: &Path) -> io::Result<()> {
+    File::open(file.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+fn below(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
 }
 
 /// Ends the count: the next boot is none of safe mode.
 pub(crate) fn remove() -> io::Result<()> {
-    match fs::remove_file(FILE) {
-        Ok(()) => File::open(Path::new(FILE).parent().unwrap_or(Path::new("/")))?.sync_all(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
+    remove_durably(Path::new(FILE))
 }
 
 #[cfg(test)]
@@ -254,6 +309,25 @@ mod tests {
         let failures = |count| Failures { count, lasting: LONGEST * 2, crash_loops: 0, is_kept: true };
         assert_eq!(judge(failures(FAILURES - 1), Duration::ZERO), Verdict::Restart);
         assert_eq!(judge(failures(FAILURES), Duration::ZERO), Verdict::Reboot);
+    }
+
+    #[test]
+    fn a_hang_counts_at_the_next_boot_unless_it_was_over_before() {
+        let root = std::env::temp_dir().join(format!("nodlet-hang-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let hang = below(&root, HANG);
+        assert_eq!(count_hang(&root, 1), 1, "the board did not hang");
+        assert!(!is_counted(&root));
+        write_durably(&hang, "").expect("it can be written");
+        assert!(!is_counted(&root), "nothing is counted while the agent may go on");
+        remove_durably(&hang).expect("it can be removed");
+        assert_eq!(count_hang(&root, 1), 1, "the agent went on");
+        write_durably(&hang, "").expect("it can be written");
+        assert_eq!(count_hang(&root, 1), 2);
+        assert!(is_counted(&root) && !hang.exists());
+        assert_eq!(fs::read_to_string(below(&root, FILE)).expect("it was written"), "2\n");
+        assert_eq!(count_hang(&root, 2), 2, "it is counted once");
+        let _ = fs::remove_dir_all(&root);
     }
 
     #[test]

@@ -26,11 +26,16 @@ const KEPT: &str = "/var/lib/nodlet/identity";
 /// The fragment in force, in RAM, for the services.
 const IN_FORCE: &str = "/run/identity";
 
-/// The keys of the image and of the identity, for the SSH server: a directory in RAM.
-pub(super) const AUTHORIZED: &str = "/run/ssh";
+/// The keys of the image and of the identity, for the SSH server: in RAM, a directory for each user, to which
+/// `.ssh` of the user's home is a link.
+const AUTHORIZED: &str = "/run/ssh";
 
-/// The keys of the image.
-const AUTHORIZED_BY_IMAGE: &str = "/etc/nodlet/ssh/authorized_keys";
+/// Users of the board, and the file with those keys of the image that may log in as this user.
+const USERS: [(&str, &str); 2] =
+    [("root", "/etc/nodlet/ssh/authorized_keys"), (PUSHER, "/etc/nodlet/ssh/push_keys")];
+
+/// The user who may use the API, by being in the socket's group, and nothing else.
+const PUSHER: &str = "nodlet";
 
 /// A fragment is a few lines. More bytes are some other file.
 const MOST_BYTES: usize = 16 << 10;
@@ -47,7 +52,10 @@ pub(super) struct Identity {
     name: Option<String>,
     /// `KEY=VALUE`.
     labels: Vec<String>,
+    /// Who may log in as root.
     ssh_keys: Vec<String>,
+    /// Who may log in as [`PUSHER`].
+    push_keys: Vec<String>,
     network: Vec<Link>,
 }
 
@@ -60,21 +68,36 @@ pub(super) fn apply(board: &mut Board) -> io::Result<()> {
     }
     let identity = text.as_deref().and_then(|text| parse(text).ok()).unwrap_or_default();
     board.name = identity.name.unwrap_or_else(|| default_name(&board.name, Path::new("/")));
-    let mut keys = fs::read_to_string(AUTHORIZED_BY_IMAGE).unwrap_or_default();
-    if !keys.is_empty() && !keys.ends_with('\n') {
-        keys.push('\n');
+    for (user, of_image) in USERS {
+        let of_identity = if user == PUSHER { &identity.push_keys } else { &identity.ssh_keys };
+        authorize(user, of_image, of_identity)?;
     }
-    for key in &identity.ssh_keys {
-        keys.push_str(key);
-        keys.push('\n');
-    }
-    fs::create_dir_all(AUTHORIZED)?;
-    replace(&Path::new(AUTHORIZED).join("authorized_keys"), &keys)?;
     let Some(text) = text else { return Ok(()) };
     replace(Path::new(IN_FORCE), &text)?;
     // Written only if it differs: the same fragment wears no flash.
     if read(KEPT).ok().flatten().as_deref() != Some(&text) {
         replace(Path::new(KEPT), &text)?;
+    }
+    Ok(())
+}
+
+/// Writes the keys that may log in as this user. Its name is in the board's `/etc/passwd`.
+fn authorize(user: &str, of_image: &str, of_identity: &[String]) -> io::Result<()> {
+    let mut keys = fs::read_to_string(of_image).unwrap_or_default();
+    if !keys.is_empty() && !keys.ends_with('\n') {
+        keys.push('\n');
+    }
+    for key in of_identity {
+        keys.push_str(key);
+        keys.push('\n');
+    }
+    let directory = Path::new(AUTHORIZED).join(user);
+    let file = directory.join("authorized_keys");
+    replace(&file, &keys)?;
+    let user = nix::unistd::User::from_name(user)?.ok_or(io::ErrorKind::NotFound)?;
+    // The SSH server reads them as that user.
+    for path in [&file, &directory] {
+        nix::unistd::chown(path, Some(user.uid), Some(user.gid))?;
     }
     Ok(())
 }
@@ -158,6 +181,9 @@ pub(crate) fn judge(text: &str) -> Result<String, String> {
     let mut found =
         vec![format!("name {}", identity.name.as_deref().unwrap_or("by profile and serial number"))];
     found.push(format!("labels: {}, keys: {}", identity.labels.len(), identity.ssh_keys.len()));
+    if !identity.push_keys.is_empty() {
+        found.push(format!("push keys: {}", identity.push_keys.len()));
+    }
     found.extend(identity.network.iter().map(|link| format!("link {}", link.link)));
     Ok(found.join(", "))
 }
@@ -209,16 +235,17 @@ impl Identity {
                 self.labels.push(value.to_owned());
                 Ok(())
             }
-            "ssh-key" => {
+            "ssh-key" | "push-key" => {
                 let mut words = value.split_whitespace();
                 let kind = words.next().is_some_and(|kind| {
                     ["ssh-", "ecdsa-", "sk-ssh-", "sk-ecdsa-"].iter().any(|known| kind.starts_with(known))
                 });
                 // Base64 comes in fours: most keys that were cut in copying do not.
                 if !kind || !words.next().is_some_and(|key| key.starts_with("AAAA") && key.len() % 4 == 0) {
-                    return Err("ssh-key must be a public key, as ssh-ed25519 AAAA...".to_owned());
+                    return Err(format!("{key} must be a public key, as ssh-ed25519 AAAA..."));
                 }
-                self.ssh_keys.push(value.to_owned());
+                let keys = if key == "ssh-key" { &mut self.ssh_keys } else { &mut self.push_keys };
+                keys.push(value.to_owned());
                 Ok(())
             }
             "network" => {
@@ -235,7 +262,7 @@ impl Identity {
                 Ok(())
             }
             "join-token" => Err("join-token: this version of nodlet joins no cluster".to_owned()),
-            _ => Err(format!("unknown key {key:?}; known are name, label, ssh-key and network")),
+            _ => Err(format!("unknown key {key:?}; known are name, label, ssh-key, push-key and network")),
         }
     }
 }
@@ -338,7 +365,9 @@ mod tests {
         assert_eq!(identity.name.as_deref(), Some("gate-17"));
         assert_eq!(identity.labels, ["site=hall-3", "line=2"]);
         assert_eq!(identity.ssh_keys, ["ssh-ed25519 AAAAC3Nz me@desk"]);
-        parse("ssh-key = sk-ssh-ed25519@openssh.com AAAAGnNr").unwrap();
+        let pusher = parse("push-key = sk-ssh-ed25519@openssh.com AAAAGnNr").unwrap();
+        assert_eq!(pusher.push_keys, ["sk-ssh-ed25519@openssh.com AAAAGnNr"]);
+        assert!(pusher.ssh_keys.is_empty() && identity.push_keys.is_empty());
         let [first, second] = identity.network.as_slice() else { panic!("{identity:?}") };
         assert_eq!(
             (first.link.as_str(), first.prefix, first.gateway),
@@ -353,14 +382,15 @@ mod tests {
     #[test]
     fn nonsense_is_rejected_with_its_line_and_what_would_be_right() {
         for (line, words) in [
-            ("nmae = a", "unknown key \"nmae\"; known are name, label, ssh-key and network"),
+            ("nmae = a", "unknown key \"nmae\"; known are name, label, ssh-key, push-key and network"),
             ("name a", "must be KEY = VALUE"),
             ("name = Board_1", "name \"Board_1\" must be lower case letters"),
             ("name =", "name \"\" must be"),
             ("name = a\u{1b}[2J", "control character"),
             ("label = site", "label = KEY=VALUE"),
             ("label = a=b,c=d", "must be of labels"),
-            ("ssh-key = 7", "must be a public key"),
+            ("ssh-key = 7", "ssh-key must be a public key"),
+            ("push-key = 7", "push-key must be a public key"),
             ("ssh-key = ssh-ed25519", "must be a public key"),
             ("ssh-key = ssh-ed25519 AAAAC3N me@desk", "must be a public key"),
             ("network = eth0", "must be LINK dhcp, LINK ADDRESS/PREFIX"),

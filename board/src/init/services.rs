@@ -82,6 +82,14 @@ impl Service {
         self.kind.name == AGENT
     }
 
+    /// The process of the agent; `None` while none runs, and of other services.
+    pub(super) fn agent(&self) -> Option<Pid> {
+        match self.state {
+            State::Runs { pid, .. } if self.is_agent() => Some(pid),
+            State::Runs { .. } | State::Waits { .. } | State::Absent => None,
+        }
+    }
+
     /// When the process that runs started; `None` while none runs.
     pub(super) fn runs_since(&self) -> Option<Instant> {
         match self.state {
@@ -202,7 +210,7 @@ fn ssh() -> u8 {
     // the board (`ssh -L`), as kubectl wants it, and none from it. A session whose client is gone without
     // a word, as with a pulled cable, is asked each minute and ends after three.
     let mut server = Command::new(DROPBEAR);
-    server.args(["-F", "-E", "-s", "-k", "-K", "60", "-r", HOST_KEY, "-D", identity::AUTHORIZED]);
+    server.args(["-F", "-E", "-s", "-k", "-K", "60", "-r", HOST_KEY]);
     if let Some(banner) = crash::banner() {
         server.arg("-b").arg(banner);
     }

@@ -154,24 +154,33 @@ fn prepare_data() -> Result<(&'static str, String)> {
     data_of(disk)
 }
 
+/// What to do about a data partition that cannot be used.
+const RESET_MAKES_ONE: &str = "`nodlet factory-reset` makes a new one";
+
 fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
     let failed = |what: &str, error: io::Error| Problem("Failed", format!("failed to {what}: {error}"));
     let rest = disk.table.rest(disk.sectors);
     let old = disk.table.of_kind(gpt::DATA);
     let mut done = ("Ready", "the data partition is mounted".to_owned());
     let reset = asks_for_reset(Path::new(RESET_MARKER)) && may_reset();
+    let ends_beyond = |partition: Partition| partition.first + partition.sectors > disk.sectors;
+    // The content of a larger medium was copied to this one: a reset makes the partition of what there is.
+    let old = old.filter(|old| !(reset && ends_beyond(*old)));
     let Some(partition) = old.or(rest).filter(|partition| partition.sectors >= DATA_SECTORS_MIN) else {
         let most = (rest.map_or(0, |rest| rest.sectors) * SECTOR) >> 20;
         let text = format!("{} has {most} MiB left for the data partition, which needs 8", disk.name);
         return Err(Problem("NoSpace", text));
     };
-    if partition.first + partition.sectors > disk.sectors {
-        let text = format!("the data partition ends beyond the end of {}", disk.name);
+    if ends_beyond(partition) {
+        let text = format!("the data partition ends beyond the end of {} ({RESET_MAKES_ONE})", disk.name);
         return Err(Problem("Damaged", text));
     }
     let device = disk.device(partition.number);
     if old.is_none() {
-        disk.announce(BLKPG_ADD, partition).map_err(|error| failed("add the data partition", error))?;
+        // The kernel knows what it found of one that ends beyond the medium.
+        disk.announce(BLKPG_ADD, partition)
+            .or_else(|_| disk.announce(BLKPG_RESIZE, partition))
+            .map_err(|error| failed("add the data partition", error))?;
     }
     if old.is_none() || reset {
         make_file_system(&device)?;
@@ -314,8 +323,7 @@ fn check(device: &str) -> Result<Option<String>> {
         0 => Ok(None),
         1..=3 => Ok(Some(format!("the data partition was repaired: {output}"))),
         _ => {
-            let why = "`nodlet factory-reset` makes a new one";
-            let text = format!("the data partition is damaged beyond repair ({why}): {output}");
+            let text = format!("the data partition is damaged beyond repair ({RESET_MAKES_ONE}): {output}");
             Err(Problem("Damaged", text))
         }
     }

@@ -59,6 +59,15 @@ fn judge(now: Instant, started: Option<Instant>, latest: Option<Instant>, timeou
     if now.since(since) < within { Verdict::Turns } else { Verdict::Hangs }
 }
 
+/// What a look at the agent changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// The agent hangs, which it did not at the look before.
+    Hangs,
+    /// The agent that hung makes progress again, or ended.
+    HangIsOver,
+}
+
 /// The watchdog, armed.
 pub(super) struct Watchdog {
     device: File,
@@ -102,22 +111,21 @@ impl Watchdog {
     }
 
     /// Feeds the watchdog if that is due and the agent makes progress. `started` is when the running
-    /// agent started. `true` when the agent is first found to hang.
-    pub(super) fn look(&mut self, now: Instant, started: Option<Instant>) -> bool {
+    /// agent started. `None` if nothing changed.
+    pub(super) fn look(&mut self, now: Instant, started: Option<Instant>) -> Option<News> {
         if now < self.next {
-            return false;
+            return None;
         }
         match judge(now, started, self.progress.latest(), self.timeout) {
             Verdict::Turns => {
                 self.feed();
                 self.next = now + until_next(now, self.timeout / 2);
-                self.reported = false;
-                false
+                std::mem::replace(&mut self.reported, false).then_some(News::HangIsOver)
             }
             Verdict::Hangs => {
                 // It may go on yet: then it is to be fed before the timeout is over.
                 self.next = now + (self.timeout / 16).max(Duration::from_millis(500));
-                !std::mem::replace(&mut self.reported, true)
+                (!std::mem::replace(&mut self.reported, true)).then_some(News::Hangs)
             }
         }
     }

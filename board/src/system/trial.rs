@@ -280,6 +280,30 @@ fn change(store: &Store, change: impl FnOnce(&mut State)) -> io::Result<State> {
     Ok(state)
 }
 
+/// Gives up the update that is on trial below this root, for its agent hangs: process 1 sees that before the
+/// watchdog resets the board. `false` if none is on trial, or that cannot be written down.
+pub(crate) fn give_up_trial(root: &Path, why: &str) -> bool {
+    let store = Store::new(root);
+    // One that was never started is not what hangs.
+    let on_trial = |state: &State| state.trial.as_ref().is_some_and(|trial| trial.starts > 0);
+    if !store.directory().is_dir() || !store.read().is_ok_and(|state| on_trial(&state)) {
+        return false;
+    }
+    note(format_args!("the update is given up: {why}"));
+    let given_up = change(&store, |state| {
+        if on_trial(state) {
+            state.go_back(why);
+        }
+    });
+    match given_up {
+        Ok(_) => true,
+        Err(error) => {
+            note(format_args!("failed to save the record of updates: {error}"));
+            false
+        }
+    }
+}
+
 /// Waits until the process has ended, for `within` at most.
 fn has_ended(process: &OwnedFd, within: Duration) -> bool {
     let timeout = PollTimeout::try_from(within).unwrap_or(PollTimeout::MAX);
@@ -538,6 +562,27 @@ mod tests {
         }
         let last = board.store.read().expect("it is whole").last.and_then(|last| last.returned);
         assert_eq!(last.as_deref(), Some("its agent kept failing until the board was rebooted"));
+        let _ = std::fs::remove_dir_all(&board.directory);
+    }
+
+    #[test]
+    fn an_update_that_hangs_is_given_up_only_while_it_is_on_trial() {
+        let board = Board::new("hangs");
+        let give_up = || give_up_trial(&board.directory, "its agent hung");
+        assert!(!give_up(), "there was never an update");
+        board.install("a").expect("it can be written");
+        assert!(!give_up(), "its trial has not begun");
+        board.start();
+        assert!(give_up());
+        assert!(!give_up(), "it is given up already");
+        assert_eq!(board.start(), (Choice::Image, "image".into()));
+        let last = board.store.read().expect("it is whole").last.and_then(|last| last.returned);
+        assert_eq!(last.as_deref(), Some("its agent hung"));
+        board.install("b").expect("it can be written");
+        board.start();
+        change(&board.store, State::keep).expect("it can be written");
+        assert!(!give_up(), "it was kept");
+        assert_eq!(board.start().1, "b");
         let _ = std::fs::remove_dir_all(&board.directory);
     }
 

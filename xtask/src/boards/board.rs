@@ -106,12 +106,13 @@ impl Board {
         link: Option<&str>,
         arguments: &[String],
     ) -> Result<Board, Failure> {
-        let command_line = OsString::from(fs::read_to_string(&image.command_line)?.trim());
+        let ram = image.ram.as_ref().ok_or("the image does not fit into the board's memory")?;
+        let command_line = OsString::from(fs::read_to_string(&ram.command_line)?.trim());
         let mut medium: Vec<&OsStr> = vec![
             "-kernel".as_ref(),
-            image.kernel.as_ref(),
+            ram.kernel.as_ref(),
             "-initrd".as_ref(),
-            image.initramfs.as_ref(),
+            ram.initramfs.as_ref(),
             "-append".as_ref(),
             &command_line,
         ];

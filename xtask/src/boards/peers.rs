@@ -19,7 +19,7 @@ use nodlet_tests::manifest;
 use super::{Board, build, demo_for, prepare, text};
 use crate::guest::cpio::Cpio;
 use crate::guest::kernel;
-use crate::image::DeviceImage;
+use crate::image::{DeviceImage, RamForm};
 use crate::profile::{self, Profile, Qemu};
 use crate::{Failure, Outcome, cross, debian, demo_image, go, misused, programs, run as run_command};
 
@@ -313,19 +313,17 @@ impl Peer {
         let _ = fs::remove_file(&disk);
         File::create(&disk)?.set_len(2 << 30)?;
         run_command(Command::new("mke2fs").args(["-q", "-t", "ext4", "-d"]).arg(&root).arg(&disk))?;
-        let image = DeviceImage {
-            kernel: ours.kernel.clone(),
-            initramfs: directory.join("peer.initramfs"),
-            command_line: ours.command_line.clone(),
-            disk: None,
-        };
-        let mut cpio = Cpio::new(File::create(&image.initramfs)?);
+        let ours = ours.ram.as_ref().ok_or("the image does not fit into the board's memory")?;
+        let initramfs = directory.join("peer.initramfs");
+        let mut cpio = Cpio::new(File::create(&initramfs)?);
         cpio.file("/bin/busybox", 0o755, &fs::read(&busybox)?)?;
         cpio.file("/init", 0o755, FIRST.as_bytes())?;
         cpio.directory("/dev")?;
         let modules = ["virtio_pci", "virtio_blk", "virtio_net", "ext4", "crc32c_generic", "overlay"];
         kernel::of(&profile.kernel, processor)?.add_modules(&mut cpio, &modules)?;
         cpio.end()?.flush()?;
+        let ram = RamForm { initramfs, kernel: ours.kernel.clone(), command_line: ours.command_line.clone() };
+        let image = DeviceImage { ram: Some(ram), disk: None };
         Ok(Peer { image, disk, programs })
     }
 

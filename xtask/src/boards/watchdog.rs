@@ -26,7 +26,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     };
     watchdog.timeout = TIMEOUT;
     profile.crash_loop = Some(CrashLoop { after: 5, reboots: 2 });
-    profile.update = Update { allow_unsigned: true, healthy_after: "5s".into(), ..Update::default() };
+    profile.update = Update { allow_unsigned: true, healthy_after: "25s".into(), ..Update::default() };
     let image = build(&profile, &contents, &directory)?;
     let Some(medium) = flash(&profile, qemu, &image, &directory)? else {
         eprintln!(
@@ -90,8 +90,9 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         return Err(board.failed(&format!("process 1 grew from {anonymous} to {later} KiB")));
     }
 
-    let agent = "kill -STOP $(cat /run/nodlet/agent.lock)";
-    let of_agent = reset_by(&mut board, "a hung agent", agent)?;
+    recover_from_hang(&mut board)?;
+    give_up_hung_update(&mut board)?;
+    let of_agent = reset_by(&mut board, "a hung agent", HANG)?;
     // The hang was counted before the reset.
     board.expect("cat /var/lib/nodlet/init/crash-loops", "", "1\n")?;
     let update = text(&board.ssh("nodlet system", "")?.stdout);
@@ -113,9 +114,48 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     Ok(())
 }
 
+/// Hangs the agent.
+const HANG: &str = "kill -STOP $(cat /run/nodlet/agent.lock)";
+
+/// Says which boot this is.
+const BOOT: &str = "cat /proc/sys/kernel/random/boot_id";
+
+/// A hang from which the agent recovers in time resets nothing, and is not counted.
+fn recover_from_hang(board: &mut Board) -> Outcome {
+    let boot = text(&board.ssh(BOOT, "")?.stdout);
+    board.expect(HANG, "", "")?;
+    let files = |board: &Board| Ok::<_, Failure>(text(&board.ssh("ls /var/lib/nodlet/init", "")?.stdout));
+    board.wait_for("note of the hang", |board| Ok(files(board)?.contains("agent-hangs")))?;
+    board.expect("kill -CONT $(cat /run/nodlet/agent.lock)", "", "")?;
+    board.wait_for("end of the hang", |board| Ok(!files(board)?.contains("agent-hangs")))?;
+    board.require_said("the agent does not hang any more")?;
+    board.expect("ls /var/lib/nodlet/init | busybox grep crash-loops; true", "", "")?;
+    board.expect(BOOT, "", &boot)
+}
+
+/// An update that hangs during its trial is given up before the watchdog resets the board.
+fn give_up_hung_update(board: &mut Board) -> Outcome {
+    let boot = text(&board.ssh(BOOT, "")?.stdout);
+    let installed = board.ssh("(cat /proc/1/exe; echo) | nodlet system install -", "")?;
+    if !installed.status.success() {
+        return Err(board.failed(&format!("an update that is to hang is rejected: {installed:?}")));
+    }
+    board.wait_for("an agent on trial", |board| {
+        let is_tried = text(&board.ssh("nodlet system", "")?.stdout).contains(", start 1 of 3\n");
+        Ok(is_tried && board.ssh("nodlet get pods", "")?.status.success())
+    })?;
+    board.expect(HANG, "", "")?;
+    board.wait_for("return of the nodlet before", |board| {
+        Ok(text(&board.ssh("nodlet system", "")?.stdout).contains("given up: its agent hung\n"))
+    })?;
+    board.wait_for("an agent after the update", |board| {
+        Ok(board.ssh("nodlet get pods", "")?.status.success())
+    })?;
+    board.expect(BOOT, "", &boot)
+}
+
 /// Hangs something, and waits for another boot. How long that took.
 fn reset_by(board: &mut Board, what: &str, command: &str) -> Result<Duration, Failure> {
-    const BOOT: &str = "cat /proc/sys/kernel/random/boot_id";
     let before = text(&board.ssh(BOOT, "")?.stdout);
     let hung = std::time::Instant::now();
     let done = board.ssh(command, "")?;

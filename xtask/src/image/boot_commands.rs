@@ -13,19 +13,23 @@ const PORT: u16 = 2222;
 pub(super) fn of(profile: &Profile, image: &DeviceImage) -> String {
     let Some(qemu) = &profile.qemu else { return String::new() };
     let mut text = format!(
-        "\nTo boot it in QEMU (Debian's package {}), with port {PORT} of this machine as its SSH port:\n\n$ {} \\\n    \
-         -kernel {} -initrd {} \\\n    -append \"$(cat {})\"\n",
-        qemu.package,
-        emulator(qemu, profile.memory_mib),
-        image.kernel.display(),
-        image.initramfs.display(),
-        image.command_line.display(),
+        "\nTo boot it in QEMU (Debian's package {}), with port {PORT} of this machine as its SSH port:\n",
+        qemu.package
     );
+    if let Some(ram) = &image.ram {
+        text.push_str(&format!(
+            "\n$ {} \\\n    -kernel {} -initrd {} \\\n    -append \"$(cat {})\"\n",
+            emulator(qemu, profile.memory_mib),
+            ram.kernel.display(),
+            ram.initramfs.display(),
+            ram.command_line.display(),
+        ));
+    }
     if let (Some(disk), Some(firmware), Some(storage)) = (&image.disk, &qemu.firmware, &profile.storage) {
         let medium = disk.with_file_name("medium");
         let medium = medium.display();
         text.push_str(&format!(
-            "\nor from its disk, with firmware of Debian's package {}:\n\n$ cp {} {medium} && truncate -s {}M {medium}\n$ \
+            "\nFrom its disk, with firmware of Debian's package {}:\n\n$ cp {} {medium} && truncate -s {}M {medium}\n$ \
              {} \\\n    {} /{} \\\n    -drive if=virtio,format=raw,cache=writethrough,file={medium}\n",
             firmware.package,
             disk.display(),
@@ -49,8 +53,9 @@ fn emulator(qemu: &Qemu, memory_mib: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::path::Path;
 
+    use super::super::RamForm;
     use super::*;
     use crate::profile;
 
@@ -58,12 +63,10 @@ mod tests {
     fn each_emulated_board_has_a_line_for_each_form_of_its_image() {
         for name in profile::known().unwrap() {
             let profile = profile::get(&name).unwrap();
-            let file = |name: &str| PathBuf::from("/boards").join(name);
-            let image = DeviceImage {
-                kernel: file("kernel"),
-                initramfs: file("initramfs"),
-                command_line: file("command-line"),
-                disk: profile.storage.as_ref().map(|_| file("disk")),
+            let directory = Path::new("/boards");
+            let mut image = DeviceImage {
+                ram: Some(RamForm::in_directory(directory)),
+                disk: profile.storage.as_ref().map(|_| directory.join("disk")),
             };
             let text = of(&profile, &image);
             let Some(qemu) = &profile.qemu else {
@@ -76,6 +79,9 @@ mod tests {
                 "{text}"
             );
             assert!(text.contains(&qemu.firmware.as_ref().unwrap().file), "{text}");
+            image.ram = None;
+            let text = of(&profile, &image);
+            assert!(!text.contains("initramfs") && text.contains("file=/boards/medium"), "{text}");
         }
     }
 }
