@@ -47,10 +47,12 @@ use crate::{apply, image};
 
 mod base;
 mod redo;
+mod sender;
 mod spool;
 
 use base::Base;
 use redo::{Ended, Places, Redo, Steps};
+use sender::Paced;
 use spool::Spool;
 
 /// A sender that says nothing for so long is gone, and with it what it holds up.
@@ -79,9 +81,14 @@ pub(crate) fn run(root: &Path, what: Option<&OsStr>) -> ExitCode {
     let begun = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).and_then(|stream| {
         stream.set_read_timeout(Some(SILENCE))?;
         stream.set_write_timeout(Some(SILENCE))?;
-        Ok(Wire { from: stream.try_clone()?, to: stream })
+        Ok(Wire { from: Paced::new(stream.try_clone()?), to: stream })
     });
-    let Ok(wire) = begun else { return ExitCode::FAILURE };
+    let Ok(mut wire) = begun else { return ExitCode::FAILURE };
+    let Some(_place) = sender::place(&Paths::new(root).run()) else {
+        // Without waiting for whether it is read: this process must not be one of many.
+        let _ = wire.say(&End::busy());
+        return ExitCode::FAILURE;
+    };
     match (Receiver { root: root.to_owned(), wire }).serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
@@ -90,7 +97,7 @@ pub(crate) fn run(root: &Path, what: Option<&OsStr>) -> ExitCode {
 
 struct Receiver {
     root: PathBuf,
-    wire: Wire<UnixStream, UnixStream>,
+    wire: Wire<Paced<UnixStream>, UnixStream>,
 }
 
 /// The most manifests of one push: the agent takes some ten a second, and no other push begins meanwhile.
@@ -149,6 +156,13 @@ enum End {
     Busy,
 }
 
+impl End {
+    /// What a sender is told of another push.
+    fn busy() -> Value {
+        json!({"error": "another push to this board is under way: push again when it is done", "again": true})
+    }
+}
+
 impl From<io::Error> for End {
     fn from(error: io::Error) -> End {
         End::Wire(error)
@@ -195,9 +209,7 @@ impl Receiver {
             Ok(()) => Ok(()),
             Err(End::Refused(why)) => self.tell(&json!({"error": why})),
             Err(End::NotRebuilt(why)) => self.tell(&json!({"error": why, "again": true, "whole": true})),
-            Err(End::Busy) => self.tell(&json!({
-                "error": "another push to this board is under way: push again when it is done", "again": true,
-            })),
+            Err(End::Busy) => self.tell(&End::busy()),
             Err(End::Wire(error)) => {
                 let again = error.kind() != io::ErrorKind::InvalidData;
                 let why = format!("the board could not go on: {error}");

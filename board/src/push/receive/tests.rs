@@ -150,7 +150,7 @@ fn blocks_are_listed_of_bases_only_and_each_once() {
     let scratch = Scratch::new("lists");
     let ask = |wanted: Value| {
         let (ours, theirs) = UnixStream::pair().expect("a socket");
-        let wire = Wire { from: ours.try_clone().expect("open"), to: ours };
+        let wire = Wire { from: Paced::new(ours.try_clone().expect("open")), to: ours };
         let mut receiver = Receiver { root: scratch.0.clone(), wire };
         let all = [
             missing(&scratch, "a", Some(8192)),
@@ -159,7 +159,7 @@ fn blocks_are_listed_of_bases_only_and_each_once() {
         ];
         let listed = receiver.lists(&all, wanted.as_array().expect("a list"));
         drop(receiver);
-        let mut wire = Wire { from: theirs, to: io::sink() };
+        let mut wire = Wire { from: Paced::new(theirs), to: io::sink() };
         let mut lengths = Vec::new();
         while let Ok(Frame::Piece(piece)) = wire.hear() {
             lengths.push(piece.len());
@@ -189,7 +189,7 @@ fn a_layer_for_which_there_is_no_room_leaves_nothing_behind() {
     let path = spool.part(&part);
     std::os::unix::fs::symlink("/dev/full", &path).expect("made");
     let (board, mut sender) = UnixStream::pair().expect("two ends");
-    let wire = Wire { from: board.try_clone().expect("a descriptor"), to: board };
+    let wire = Wire { from: Paced::new(board.try_clone().expect("a descriptor")), to: board };
     let mut receiver = Receiver { root: root.clone(), wire };
     sender.write_all(b"p\0\0\0\x03abc").expect("sent");
     let Err(End::Refused(why)) = receiver.layer(
