@@ -21,6 +21,7 @@ use nodlet_runtime::paths::Paths;
 use nodlet_runtime::spec::{Quantity, Taint};
 
 use crate::arguments::{Context, Flag, number, switch};
+use crate::output::escaped;
 use crate::{Failure, Outcome, Verb};
 
 mod limits;
@@ -38,8 +39,10 @@ impl log::Log for Console {
 
     fn log(&self, record: &log::Record<'_>) {
         if self.enabled(record.metadata()) {
+            // Images and manifests are the source of some of it: it stays one line.
+            let text = record.args().to_string().replace('\n', "\\n");
             // A console that is gone is no reason to end.
-            let _ = writeln!(std::io::stderr(), "{:<5} {}", record.level(), record.args());
+            let _ = writeln!(std::io::stderr(), "{:<5} {}", record.level(), escaped(&text));
         }
     }
 

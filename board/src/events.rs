@@ -10,7 +10,7 @@ use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, Watched, encode};
 use crate::describe::interval;
 use crate::get::resource;
-use crate::output::{self, Columns};
+use crate::output::{self, Columns, escaped};
 use crate::{Failure, Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
@@ -160,25 +160,20 @@ impl Events {
             rows.push(namespace("NAMESPACE").into_iter().chain(names).collect());
         }
         for event in events {
-            let text = |value: &Value| escape(value.as_str().unwrap_or_default());
+            let text = |value: &Value| escaped(value.as_str().unwrap_or_default()).into_owned();
             let about = &event["involvedObject"];
             let cells = [
                 interval(event),
                 text(&event["type"]),
                 text(&event["reason"]),
                 format!("{}/{}", text(&about["kind"]), text(&about["name"])),
-                escape(event["message"].as_str().unwrap_or_default().trim()),
+                escaped(event["message"].as_str().unwrap_or_default().trim()).into_owned(),
             ];
             let of = event["metadata"]["namespace"].as_str().unwrap_or_default();
             rows.push(namespace(of).into_iter().chain(cells).collect());
         }
         rows
     }
-}
-
-/// What a container says of itself is not to steer the terminal.
-fn escape(text: &str) -> String {
-    text.replace('\u{1b}', "^[").replace('\r', "\\r")
 }
 
 /// The field selector of `TYPE/NAME`.

@@ -1,5 +1,6 @@
 //! How objects look in a terminal: kubectl's tables, its JSON and its YAML.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use serde_json::Value;
@@ -42,6 +43,31 @@ impl Columns {
         }
         out.flush()
     }
+}
+
+/// Text that others wrote, so that it cannot steer a terminal: control characters, those of C1 and those that
+/// change the direction of writing are spelled out. Line ends and tabs stay. What kubectl escapes looks as
+/// kubectl has it.
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for letter in text.chars() {
+        match letter {
+            '\u{1b}' => out.push_str("^["),
+            '\r' => out.push_str("\\r"),
+            letter if steers(letter) => out.extend(letter.escape_unicode()),
+            letter => out.push(letter),
+        }
+    }
+    Cow::Owned(out)
+}
+
+fn steers(letter: char) -> bool {
+    let direction =
+        matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
+    (letter.is_control() && !matches!(letter, '\n' | '\t')) || direction
 }
 
 /// What is shown of a Table besides its plain columns.
@@ -152,6 +178,19 @@ mod tests {
              default     web        1/1     board   5s    a=1,b=2\n\
              x           database   0/1     board   10m   <none>\n"
         );
+    }
+
+    #[test]
+    fn text_of_others_steers_no_terminal() {
+        for (text, shown) in [
+            ("plain, \u{e4}\u{4e2d}\n\ttext", "plain, \u{e4}\u{4e2d}\n\ttext"),
+            ("\u{1b}[2J\r", "^[[2J\\r"),
+            ("\u{7}\u{8}\u{7f}", "\\u{7}\\u{8}\\u{7f}"),
+            ("\u{9b}31m", "\\u{9b}31m"),
+            ("\u{202e}gnp.exe", "\\u{202e}gnp.exe"),
+        ] {
+            assert_eq!(escaped(text), shown);
+        }
     }
 
     #[test]

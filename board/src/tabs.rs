@@ -1,6 +1,8 @@
 //! Text in columns, as Go's `text/tabwriter` lines them up for kubectl: cells end with a tab, and
 //! a column is as wide as the widest of its cells in lines that follow each other.
 
+use crate::output::escaped;
+
 /// Between two columns.
 const PADDING: usize = 2;
 
@@ -18,7 +20,7 @@ impl Tabs {
             self.text.push_str("  ");
         }
         // What a container says of itself is not to steer the terminal.
-        self.text.push_str(&text.replace('\u{1b}', "^[").replace('\r', "\\r"));
+        self.text.push_str(&escaped(text));
     }
 
     /// The same, and the end of the line.

@@ -304,13 +304,18 @@ impl Store {
         let id = reference.as_image_id();
         let name = reference.to_string();
         let by_digest = reference.digest().map(|digest| format!("{}@{digest}", reference.name()));
-        let found = self.entries()?.into_iter().find(|(image, entry)| match &by_digest {
+        // Images of the read-only store are there whatever became of the writable one's index.
+        let (entries, damage) = match self.entries() {
+            Err(damage @ StoreError::Damaged { .. }) => (self.baked.index()?.images, Some(damage)),
+            entries => (entries?, None),
+        };
+        let found = entries.into_iter().find(|(image, entry)| match &by_digest {
             Some(by_digest) => entry.repo_digests.contains(by_digest),
             None => entry.names.contains(&name) || Some(*image) == id,
         });
         match found {
             Some((id, entry)) => self.image(&id, entry),
-            None => Ok(None),
+            None => damage.map_or(Ok(None), Err),
         }
     }
 

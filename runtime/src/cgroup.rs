@@ -119,6 +119,12 @@ impl Cgroups {
         Ok(cgroups)
     }
 
+    /// Bounds what all pods together take of the machine's memory, their memory file systems and shared
+    /// memory included: the kubelet's `enforceNodeAllocatable: [pods]`. Nothing where no controller is.
+    pub fn limit_memory(&self, bytes: u64) -> Result<(), CgroupError> {
+        Target::new(&self.hierarchies, &self.kubepods()).leave_memory(bytes)
+    }
+
     /// The cgroup of the supervisor of the pod `uid`: outside of the pod's, and of the
     /// agent's service. Only the v2 hierarchy has one a pod, to kill it by; limits are none.
     pub fn supervisor(&self, uid: &str) -> Result<PodCgroup, CgroupError> {

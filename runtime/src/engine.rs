@@ -306,6 +306,7 @@ impl Engine {
             beginning: descriptors::Beginning::default(),
             config,
         });
+        shell.keep_memory();
         for told in shell.reserved_in_vain() {
             log::warn!("--kube-reserved and --system-reserved: {told} No pod that requests any will start");
         }

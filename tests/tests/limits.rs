@@ -301,3 +301,37 @@ fn the_kernel_kills_best_effort_first_and_nodlet_last() {
         assert_eq!(score(pid), expected, "{name}");
     }
 }
+
+/// Shared memory stays when its container was killed for it, and is in no container's limit.
+#[test]
+#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
+fn shared_memory_of_a_pod_without_limits_leaves_the_rest_of_the_machine_alone() {
+    const PODS_MIB: u64 = 96;
+    let meminfo = fs::read_to_string("/proc/meminfo").expect("there is one");
+    let kib = meminfo.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("MemTotal");
+    let mut device = Device::new();
+    let reserved = format!("--system-reserved=memory={}Ki", kib - PODS_MIB * 1024);
+    device.agent_arguments([&reserved]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    device.write_manifest("b.yaml", &manifest::pod("beside", "print up then sleep"));
+    device.pod("beside").wait_ready();
+    device.write_manifest(
+        "a.yaml",
+        &manifest::pod("shares", &format!("shared-memory {} then sleep", 4 * PODS_MIB)),
+    );
+    device.wait_for("the container to be killed for it", || {
+        device.pod("shares").container("app").of_last("reason") == "OOMKilled"
+            || device.pod("shares").container("app").reason() == "CrashLoopBackOff"
+    });
+    let kubepods =
+        leaf(&device).ancestors().find(|path| path.ends_with("kubepods")).expect("it is below").to_owned();
+    assert_eq!(number(&kubepods, "memory.max"), PODS_MIB << 20);
+    assert!(number(&kubepods, "memory.peak") <= PODS_MIB << 20);
+    assert!(number(&kubepods, "memory.events:oom_kill ") > 0);
+    // What it left is gone with it.
+    device.remove_manifest("a.yaml");
+    device.pod("shares").wait_gone();
+    device.wait_for("the memory to be free", || number(&kubepods, "memory.current") < PODS_MIB << 18);
+    device.pod("beside").wait_ready();
+}

@@ -214,7 +214,7 @@ impl Identity {
         let (key, value) = line.split_once('=').ok_or("it must be KEY = VALUE")?;
         let (key, value) = (key.trim(), value.trim());
         if value.chars().any(char::is_control) {
-            return Err(format!("{key} has a control character"));
+            return Err(format!("{key:?} has a control character"));
         }
         match key {
             "name" if self.name.is_some() => Err("name is given twice".to_owned()),

@@ -20,6 +20,12 @@ const DROPBEAR: &str = "/usr/sbin/dropbear";
 /// The board's own SSH key, which is made at the first start.
 const HOST_KEY: &str = "/var/lib/nodlet/ssh/host_key";
 
+/// Where it lies if the data partition cannot be written.
+const HOST_KEY_IN_RAM: &str = "/run/ssh/host_key";
+
+/// Makes and reads keys.
+const DROPBEARKEY: &str = "/usr/bin/dropbearkey";
+
 /// The longest delay before a service that fails is started again.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
@@ -42,7 +48,7 @@ const AGENT: &str = "agent";
 /// All services.
 pub(super) const SERVICES: [Kind; 3] = [
     Kind { name: AGENT, job: agent },
-    Kind { name: "network", job: network::run },
+    Kind { name: "network", job: network },
     Kind { name: "ssh", job: ssh },
 ];
 
@@ -174,8 +180,14 @@ impl Service {
     }
 }
 
+fn network() -> u8 {
+    protect();
+    network::run()
+}
+
 /// Executes the agent.
 fn agent() -> u8 {
+    protect();
     let board = config::read().unwrap_or_default();
     let program = crate::system::agent_program(Path::new("/"), Path::new(NODLET), &board.update);
     let mut agent = Command::new(program);
@@ -188,33 +200,80 @@ fn ssh() -> u8 {
     if !Path::new(DROPBEAR).exists() {
         return ABSENT;
     }
-    if !Path::new(HOST_KEY).exists() {
-        let directory = Path::new(HOST_KEY).parent().unwrap_or(Path::new("/"));
-        let new = directory.join("host_key.new");
-        let _ = std::fs::remove_file(&new);
-        let made = std::fs::create_dir_all(directory).and_then(|()| {
-            let status =
-                Command::new("/usr/bin/dropbearkey").args(["-t", "ed25519", "-f"]).arg(&new).output()?;
-            if status.status.success() {
-                std::fs::File::open(&new)?.sync_all()?;
-                std::fs::rename(&new, HOST_KEY)
-            } else {
-                Err(std::io::Error::other(String::from_utf8_lossy(&status.stderr).into_owned()))
-            }
-        });
-        if let Err(error) = made {
-            return failed("dropbearkey", &error);
-        }
-    }
+    let key = match host_key() {
+        Ok(key) => key,
+        Err(error) => return failed("dropbearkey", &error),
+    };
+    protect();
     // In the foreground, with its log on the console, and with keys alone. Connections are forwarded to
     // the board (`ssh -L`), as kubectl wants it, and none from it. A session whose client is gone without
     // a word, as with a pulled cable, is asked each minute and ends after three.
     let mut server = Command::new(DROPBEAR);
-    server.args(["-F", "-E", "-s", "-k", "-K", "60", "-r", HOST_KEY]);
+    server.args(["-F", "-E", "-s", "-k", "-K", "60", "-r"]).arg(key);
     if let Some(banner) = crash::banner() {
         server.arg("-b").arg(banner);
     }
     failed("dropbear", &server.exec())
+}
+
+/// The board's own key, which is made if there is none. One that is damaged is replaced: nobody could log in.
+/// Where that cannot be written, a key in RAM lasts for this boot.
+fn host_key() -> std::io::Result<&'static str> {
+    let is_whole = |key: &str| {
+        let checked = Command::new(DROPBEARKEY).args(["-y", "-f", key]).output();
+        checked.is_ok_and(|checked| checked.status.success())
+    };
+    if is_whole(HOST_KEY) {
+        return Ok(HOST_KEY);
+    }
+    if std::fs::symlink_metadata(HOST_KEY).is_ok() {
+        say(format_args!("{HOST_KEY} is damaged: making a new one, which clients do not know"));
+    }
+    match make_key(HOST_KEY) {
+        Ok(()) => Ok(HOST_KEY),
+        Err(_) if is_whole(HOST_KEY_IN_RAM) => Ok(HOST_KEY_IN_RAM),
+        Err(error) => {
+            say(format_args!("failed to make {HOST_KEY}: {error}; the SSH key of this boot is another"));
+            make_key(HOST_KEY_IN_RAM).map(|()| HOST_KEY_IN_RAM)
+        }
+    }
+}
+
+/// Makes a key in the place of what is there.
+fn make_key(key: &str) -> std::io::Result<()> {
+    let key = Path::new(key);
+    let directory = key.parent().unwrap_or(Path::new("/"));
+    let new = directory.join("host_key.new");
+    std::fs::create_dir_all(directory)?;
+    remove(&new)?;
+    let made = Command::new(DROPBEARKEY).args(["-t", "ed25519", "-f"]).arg(&new).output()?;
+    // The public half, which newer versions write beside it.
+    remove(&directory.join("host_key.new.pub"))?;
+    if !made.status.success() {
+        return Err(std::io::Error::other(String::from_utf8_lossy(&made.stderr).trim().to_owned()));
+    }
+    std::fs::File::open(&new)?.sync_all()?;
+    if key.is_dir() {
+        remove(key)?;
+    }
+    std::fs::rename(&new, key)?;
+    std::fs::File::open(directory)?.sync_all()
+}
+
+/// Removes a file, or a directory with all that is in it.
+fn remove(path: &Path) -> std::io::Result<()> {
+    let removed = match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    removed.or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
+/// Want of memory ends a pod before the calling process, which becomes a service: as a kubelet's own
+/// processes (`KubeletOOMScoreAdj` is -999).
+fn protect() {
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-998");
 }
 
 /// Executes what ends all pods, in the time that the board's agent gives them.

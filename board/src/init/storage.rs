@@ -71,14 +71,28 @@ pub(super) fn set_up() {
             say(format_args!("failed to mount {DATA} in RAM: {error}"));
         }
     }
-    for directory in ["/var/lib/nodlet", "/var/log"] {
-        if let Err(error) = fs::create_dir_all(directory) {
+    for directory in ["/var/lib", "/var/lib/nodlet", "/var/lib/nodlet/ssh", "/var/log"] {
+        if let Err(error) = make_directory(Path::new(directory)) {
             say(format_args!("failed to create {directory}: {error}"));
         }
     }
     if let Err(error) = keep_manifests() {
         say(format_args!("manifests in {MANIFESTS} are lost at the next boot: {error}"));
     }
+}
+
+/// Makes a directory whose parent exists. What is in its way, as after a damage of the medium, is renamed:
+/// without these directories neither agent nor SSH would start.
+fn make_directory(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if fs::symlink_metadata(path).is_ok() {
+        let aside = path.with_extension("damaged");
+        say(format_args!("{} is no directory: renaming it to {}", path.display(), aside.display()));
+        fs::rename(path, aside)?;
+    }
+    fs::create_dir(path)
 }
 
 /// Where users put manifests.
@@ -143,7 +157,7 @@ pub(crate) fn warning(root: &Path) -> Option<(String, String)> {
 fn prepare_data() -> Result<(&'static str, String)> {
     let disk = root_id().and_then(Disk::with);
     let disk = disk.ok_or_else(|| Problem("NoMedium", "no disk has the partition of the root".to_owned()))?;
-    let boot = disk.table.of_kind(gpt::BOOT).map(|boot| disk.device(boot.number));
+    let boot = disk.table.of_kind(gpt::BOOT).map(|boot| disk.known_device(boot));
     let boot = boot.ok_or(io::ErrorKind::NotFound.into()).and_then(|device| mount_boot(&device));
     if let Err(error) = boot {
         say(format_args!("failed to mount the boot partition: {error}"));
@@ -175,7 +189,7 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
         let text = format!("the data partition ends beyond the end of {} ({RESET_MAKES_ONE})", disk.name);
         return Err(Problem("Damaged", text));
     }
-    let device = disk.device(partition.number);
+    let device = if old.is_none() { disk.device(partition.number) } else { disk.known_device(partition) };
     if old.is_none() {
         // The kernel knows what it found of one that ends beyond the medium.
         disk.announce(BLKPG_ADD, partition)
@@ -200,9 +214,14 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
             disk.announce(BLKPG_RESIZE, grown).map_err(|error| failed("grow the data partition", error))?;
         }
     }
-    let none = None::<&str>;
-    mount(Some(device.as_str()), DATA, Some("ext4"), MsFlags::MS_NOATIME, none)
-        .map_err(|error| Problem("Damaged", format!("the data partition cannot be mounted: {error}")))?;
+    if let Err(error) = mount_data(&device) {
+        // One that was unmounted in order is marked clean, and a mere check passes whatever is wrong with it.
+        let repaired = repair(&device)?;
+        mount_data(&device).map_err(|_| {
+            Problem("Damaged", format!("the data partition cannot be mounted ({RESET_MAKES_ONE}): {error}"))
+        })?;
+        done = ("Repaired", repaired.unwrap_or_else(|| format!("the data partition was checked: {error}")));
+    }
     if let Err(error) = grow_file_system(&device) {
         say(format_args!("failed to grow the file system of {device}: {error}"));
     }
@@ -311,14 +330,25 @@ fn make_file_system(device: &str) -> Result<()> {
     }
 }
 
+fn mount_data(device: &str) -> io::Result<()> {
+    Ok(mount(Some(device), DATA, Some("ext4"), MsFlags::MS_NOATIME, None::<&str>)?)
+}
+
 /// Checks the file system; the text of what was repaired.
 fn check(device: &str) -> Result<Option<String>> {
-    let (mut code, mut output) = run("e2fsck", &["-p", device]);
+    let checked = run("e2fsck", &["-p", device]);
     // Bits; 1 and 2 are repairs that were made. What is not safe without a question is made all the same:
     // nobody is here to answer, and the rest of the data is worth more.
-    if code & !3 != 0 {
-        (code, output) = run("e2fsck", &["-y", device]);
-    }
+    if checked.0 & !3 == 0 { judge(checked) } else { judge(run("e2fsck", &["-y", device])) }
+}
+
+/// Repairs a file system that is marked clean: [`check`] believes that.
+fn repair(device: &str) -> Result<Option<String>> {
+    judge(run("e2fsck", &["-f", "-y", device]))
+}
+
+/// What exit code and output of a check amount to.
+fn judge((code, output): (i32, String)) -> Result<Option<String>> {
     match code {
         0 => Ok(None),
         1..=3 => Ok(Some(format!("the data partition was repaired: {output}"))),
@@ -416,6 +446,17 @@ impl Disk {
         format!("/dev/{}{between}{number}", self.name)
     }
 
+    /// The device of a partition, which is made known to a kernel that has rejected the table, as one for a
+    /// larger medium.
+    fn known_device(&self, partition: Partition) -> String {
+        let device = self.device(partition.number);
+        if !Path::new(&device).exists() && partition.first + partition.sectors <= self.sectors {
+            let told = self.announce(BLKPG_ADD, partition);
+            say(format_args!("the kernel does not know {device}: telling it, {}", outcome(&told)));
+        }
+        device
+    }
+
     fn write_data(&mut self, data: Partition) -> io::Result<()> {
         let disk = File::options().read(true).write(true).open(format!("/dev/{}", self.name))?;
         let mut id = [0; 16];
@@ -441,6 +482,10 @@ impl Disk {
             _ => Err(io::Error::last_os_error()),
         }
     }
+}
+
+fn outcome(done: &io::Result<()>) -> String {
+    done.as_ref().err().map_or_else(|| "which it takes".to_owned(), |error| format!("which fails: {error}"))
 }
 
 const BLKPG_ADD: libc::c_int = 1;
@@ -501,5 +546,25 @@ mod tests {
         File::create(&marker).expect("new");
         assert!(asks_for_reset(&marker));
         fs::remove_dir_all(directory).expect("removed");
+    }
+
+    #[test]
+    fn what_is_in_the_way_of_a_directory_is_put_aside() {
+        let scratch = std::env::temp_dir().join(format!("nodlet-directory-{}", std::process::id()));
+        fs::create_dir_all(&scratch).expect("a scratch directory");
+        let path = scratch.join("nodlet");
+        make_directory(&path).expect("there is nothing");
+        fs::write(path.join("kept"), "").expect("it is a directory");
+        make_directory(&path).expect("there is one");
+        assert!(path.join("kept").exists());
+        fs::remove_dir_all(&path).expect("removed");
+        fs::write(&path, "damage").expect("written");
+        make_directory(&path).expect("a file is put aside");
+        assert!(path.is_dir() && scratch.join("nodlet.damaged").is_file());
+        fs::remove_dir(&path).expect("empty");
+        std::os::unix::fs::symlink("nowhere", &path).expect("a link");
+        make_directory(&path).expect("a link that leads nowhere is put aside");
+        assert!(path.is_dir());
+        fs::remove_dir_all(scratch).expect("removed");
     }
 }

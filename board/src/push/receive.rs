@@ -331,7 +331,9 @@ impl Receiver {
                     // In one write, so that little can be cut off.
                     let mut record = (piece.len() as u32).to_be_bytes().to_vec();
                     record.extend_from_slice(&piece);
-                    file.write_all(&record).map_err(refused("keep the changed blocks of a layer"))?;
+                    // As of a whole layer: it must not fill the disk until somebody pushes again.
+                    let kept = file.write_all(&record).inspect_err(|_| drop(spool.forget_changes(missing)));
+                    kept.map_err(refused("keep the changed blocks of a layer"))?;
                 }
                 Frame::Piece(_) => return Err(invalid("a piece makes nothing of its layer").into()),
                 Frame::Message(_) => return Err(invalid("a message came where a layer was due").into()),

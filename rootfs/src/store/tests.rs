@@ -110,6 +110,23 @@ fn what_a_bad_card_loses_is_named_and_loaded_again() {
 }
 
 #[test]
+fn an_image_of_the_read_only_store_is_found_whatever_became_of_the_writable_index() {
+    let scratch = Scratch::new();
+    let baking = scratch.path().join("baking");
+    store_of(&baking, &["app:1"]);
+    let root = scratch.path().join("board");
+    fs::create_dir_all(root.join("usr/lib/nodlet")).unwrap();
+    fs::rename(baking.join("var/lib/nodlet/images"), root.join("usr/lib/nodlet/images")).unwrap();
+    let store = store_of(&root, &["tool:1"]);
+    fs::write(store.writable.index_path(), b"\xff\x00 no JSON").unwrap();
+    assert!(find(&store, "app:1").is_some());
+    let error = store.find(&Reference::parse("tool:1").unwrap()).unwrap_err().to_string();
+    assert!(error.contains("index.json") && error.contains("load its images again"), "{error}");
+    store_of(&root, &["tool:1"]);
+    assert!(find(&store, "app:1").is_some() && find(&store, "tool:1").is_some());
+}
+
+#[test]
 fn what_a_newer_nodlet_wrote_is_left_alone() {
     let scratch = Scratch::new();
     let store = store_of(scratch.path(), &["app:1"]);

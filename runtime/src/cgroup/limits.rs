@@ -252,6 +252,14 @@ impl<'a> Target<'a> {
         }
     }
 
+    /// Bounds the memory of all pods together where the kernel can.
+    pub(super) fn leave_memory(&self, limit: u64) -> Result<(), CgroupError> {
+        match self.directory(Controller::Memory) {
+            Some(_) => self.set_memory(limit),
+            None => Ok(()),
+        }
+    }
+
     /// How many processes a pod may have that nobody has set a limit for; `None` where the
     /// kernel cannot limit them.
     pub(super) fn default_pod_pids(&self) -> Option<u64> {

@@ -599,3 +599,16 @@ fn a_pod_has_a_share_of_the_processes_unless_told_otherwise() {
     assert_eq!(limits(PodPidsLimit::Of(7)).0, "7");
     assert_eq!(limits(PodPidsLimit::Unlimited).0, "max");
 }
+
+#[test]
+fn pods_together_leave_memory_to_the_machine() {
+    let scratch = Scratch::new();
+    let all = || {
+        let kubepods = scratch.0.kubepods();
+        read(&kubepods, scratch.kernel(), Controller::Memory, "memory.limit_in_bytes", "memory.max")
+    };
+    for limit in [96 << 20, 64 << 20] {
+        scratch.0.limit_memory(limit).unwrap();
+        assert_eq!(all(), limit.to_string());
+    }
+}

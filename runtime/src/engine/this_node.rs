@@ -26,6 +26,7 @@ impl Shell {
         let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let (all, reserved) = (&self.capacity, &self.config.reserved);
         let left = |all: i64, reserved: i64| all.saturating_sub(reserved).max(0);
+        let memory = reserved.memory.max(kept_memory(all.memory));
         NodeInfo {
             name: self.config.node_name.clone(),
             labels: own.into_iter().chain(self.config.node_labels.clone()).collect(),
@@ -33,9 +34,22 @@ impl Shell {
             allocatable: Amounts {
                 pods: all.pods,
                 cpu: left(all.cpu, reserved.cpu),
-                memory: left(all.memory, reserved.memory),
+                memory: left(all.memory, memory),
                 ephemeral_storage: left(all.ephemeral_storage, reserved.ephemeral_storage),
             },
+        }
+    }
+
+    /// Keeps memory of the machine from pods, so that want of it ends a container and not SSH, the agent or
+    /// what else the machine needs.
+    pub(super) fn keep_memory(&self) {
+        let (all, allocatable) = (self.capacity.memory, self.node_info().allocatable.memory);
+        // Where more is reserved than there is, pods that request nothing run all the same.
+        let limit = if allocatable > 0 { allocatable } else { all.saturating_sub(kept_memory(all)) };
+        if let Ok(limit @ 1..) = u64::try_from(limit)
+            && let Err(error) = self.cgroups.limit_memory(limit)
+        {
+            log::warn!("pods may take all memory of this machine: failed to {}", crate::error::chain(&error));
         }
     }
 
@@ -110,6 +124,13 @@ impl Shell {
             },
         })
     }
+}
+
+/// What pods cannot have of this much memory, if nobody reserves more: for the kernel, the agent, the
+/// supervisors and a login. The kubelet's default is 100 MiB (`evictionHard`), at which it evicts.
+fn kept_memory(all: i64) -> i64 {
+    const MIB: i64 = 1024 * 1024;
+    (all / 8).clamp(8 * MIB, 64 * MIB).min(all / 2)
 }
 
 fn architecture() -> &'static str {

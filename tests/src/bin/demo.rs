@@ -187,6 +187,7 @@ fn run(step: &[String]) -> Result<(), Failure> {
             Signal::iterator().filter(can_be).for_each(|signal| on_signal(signal, SigHandler::SigIgn));
         }
         ["hog", mib] => hog(mib.parse()?),
+        ["shared-memory", mib] => shared_memory(mib.parse()?)?,
         ["bomb", count] => attack::bomb(count.parse()?)?,
         ["exhaust"] => attack::exhaust()?,
         ["frame", digits] => attack::frame(digits)?,
@@ -367,6 +368,23 @@ fn hog(mib: usize) {
     }
     println!("holding {} MiB", std::hint::black_box(&held).len());
     std::mem::forget(held);
+}
+
+/// Segments of System V, which stay when the process ends.
+fn shared_memory(mib: usize) -> Result<(), Failure> {
+    for _ in 0..mib {
+        // SAFETY: a new segment of 1 MiB, attached wherever the kernel has room, and written within it.
+        unsafe {
+            let segment = libc::shmget(libc::IPC_PRIVATE, 1 << 20, libc::IPC_CREAT | 0o600);
+            let at = libc::shmat(segment, std::ptr::null(), 0);
+            if segment < 0 || at as isize == -1 {
+                return Err(io::Error::last_os_error().into());
+            }
+            at.cast::<u8>().write_bytes(1, 1 << 20);
+        }
+    }
+    println!("sharing {mib} MiB");
+    Ok(())
 }
 
 /// Children that left the session and the parent: what a kill must still find.

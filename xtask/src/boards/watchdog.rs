@@ -136,7 +136,7 @@ fn recover_from_hang(board: &mut Board) -> Outcome {
 /// An update that hangs during its trial is given up before the watchdog resets the board.
 fn give_up_hung_update(board: &mut Board) -> Outcome {
     let boot = text(&board.ssh(BOOT, "")?.stdout);
-    let installed = board.ssh("(cat /proc/1/exe; echo) | nodlet system install -", "")?;
+    let installed = board.ssh("(cat /proc/1/exe; echo; echo) | nodlet system install -", "")?;
     if !installed.status.success() {
         return Err(board.failed(&format!("an update that is to hang is rejected: {installed:?}")));
     }

@@ -81,7 +81,7 @@ fn mount_root() -> u8 {
     });
     match wait_for_disk().and_then(|disk| {
         let root = root_id().and_then(|id| disk.table.with_id(id));
-        let device = disk.device(root.ok_or(io::ErrorKind::NotFound)?.number);
+        let device = disk.known_device(root.ok_or(io::ErrorKind::NotFound)?);
         mount(Some(device.as_str()), NEW_ROOT, Some("erofs"), MsFlags::MS_RDONLY, None::<&str>)
             .map_err(|error| io::Error::other(format!("mount {device}: {error}")))
     }) {
