@@ -243,7 +243,12 @@ fn no_container_can_write_to_the_binary_while_others_start_or_when_they_have_end
     attacker.process.capabilities = (0..41).map(capability).collect();
     let process = pod.start(config_number(&attacker), &attacker);
     pod.wait_for_output(&attacker, "attacking");
-    for round in 0..20 {
+    let all_seen = || {
+        let output = pod.output(&attacker);
+        ["nodlet:super", "nodlet:start", "nodlet:exec"].iter().all(|name| output.contains(name))
+    };
+    // Where the attacker seldom has its turn, as with one emulated processor, it takes more rounds.
+    for round in (0..400).take_while(|round| *round < 20 || !all_seen()) {
         let app = pod.container("app", &["wait"]);
         let first = pod.start(config_number(&app), &app);
         for id in 0..5 {
