@@ -31,13 +31,7 @@ pub(crate) struct Target {
     pub(crate) debian: Option<Package>,
     /// Crates that are changed for it: they do not compile as they are published, or are too large.
     patched: &'static [Patched],
-    /// Flags of the compiler that make the program smaller on this processor.
-    smaller: &'static [&'static str],
 }
-
-/// What several functions repeat becomes a function. The compiler does it by itself for 64-bit ARM and
-/// RISC-V where it optimises for size; of x86-64 it takes 189 KB (2026-11-25).
-const OUTLINER: &str = "-Cllvm-args=-enable-machine-outliner=always";
 
 /// Without the fields that no container of nodlet has.
 const OCI_SPEC: Patched = Patched { name: "oci-spec", version: "0.10.0" };
@@ -50,7 +44,6 @@ pub(crate) const TARGETS: &[Target] = &[
         most: 4_718_592,
         debian: None,
         patched: &[OCI_SPEC],
-        smaller: &[OUTLINER],
     },
     Target {
         triple: "aarch64-unknown-linux-musl",
@@ -59,7 +52,6 @@ pub(crate) const TARGETS: &[Target] = &[
         most: 4_194_304,
         debian: None,
         patched: &[OCI_SPEC],
-        smaller: &[],
     },
     Target {
         triple: "riscv64gc-unknown-linux-musl",
@@ -68,7 +60,6 @@ pub(crate) const TARGETS: &[Target] = &[
         most: 4_718_592,
         debian: Some(Package { processor: "riscv64", libraries: "usr/lib/riscv64-linux-musl" }),
         patched: &[OCI_SPEC],
-        smaller: &[],
     },
     Target {
         triple: "armv7-unknown-linux-musleabihf",
@@ -77,14 +68,13 @@ pub(crate) const TARGETS: &[Target] = &[
         most: 4_718_592,
         debian: Some(Package { processor: "armhf", libraries: "usr/lib/arm-linux-musleabihf" }),
         patched: &[OCI_SPEC, Patched { name: "libcontainer", version: "0.7.0" }],
-        smaller: &[],
     },
 ];
 
 /// Flags beside what `.cargo/config.toml` says of each target, and for the shipped
 /// program alone: what `cargo test` builds has to unwind. The same source gives
 /// the same bytes in whatever directory it lies, and messages with shorter paths.
-fn shipped(target: &Target) -> Result<Vec<String>, Failure> {
+fn shipped() -> Result<Vec<String>, Failure> {
     let crates = match (std::env::var_os("CARGO_HOME"), std::env::var_os("HOME")) {
         (Some(home), _) => PathBuf::from(home),
         (None, Some(home)) => Path::new(&home).join(".cargo"),
@@ -96,8 +86,8 @@ fn shipped(target: &Target) -> Result<Vec<String>, Failure> {
         (project().to_owned(), "/nodlet"),
     ];
     let remapped = from_to.iter().map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
-    let flags = ["-Cforce-unwind-tables=no", "-Csymbol-mangling-version=v0"].iter().chain(target.smaller);
-    Ok(flags.map(|flag| (*flag).to_owned()).chain(remapped).collect())
+    let flags = ["-Cforce-unwind-tables=no".to_owned(), "-Csymbol-mangling-version=v0".to_owned()];
+    Ok(flags.into_iter().chain(remapped).collect())
 }
 
 /// The words of cargo's command line that add flags to those of a target.
@@ -165,7 +155,7 @@ pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
     run_command(
         plain_cargo_for(target)?
             .arg(with_flags(target, &musl.flags()))
-            .arg(with_flags(target, &shipped(target)?))
+            .arg(with_flags(target, &shipped()?))
             .args(["-Zbuild-std=std,panic_abort", "-Zbuild-std-features=optimize_for_size"])
             .args(["rustc", "--release", "--locked", "--package", "nodlet", "--"])
             .args(linked)
