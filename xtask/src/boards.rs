@@ -20,6 +20,7 @@ use crate::{
 mod board;
 pub(crate) mod demo;
 mod disk;
+mod monitor;
 mod network;
 pub(crate) mod peers;
 mod push;
@@ -158,6 +159,9 @@ fn prepare(profile: &Profile, step: &str) -> Result<(PathBuf, PathBuf, Contents)
     };
     Ok((directory, key, contents))
 }
+
+/// What stands on the console when the pod `baked` of an image runs, and at no other time.
+const STARTED: &str = "started default/baked/app#";
 
 /// A pod that says `baked` and goes on.
 fn baked(directory: &Path) -> Result<PathBuf, Failure> {

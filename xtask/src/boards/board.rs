@@ -80,6 +80,8 @@ pub(super) const LINK: &str = "net0";
 pub(super) struct Board {
     pub(super) emulator: Child,
     pub(super) begun: Instant,
+    /// Where the files of its step lie.
+    pub(super) directory: PathBuf,
     pub(super) console: PathBuf,
     pub(super) key: PathBuf,
     pub(super) port: u16,
@@ -144,6 +146,8 @@ impl Board {
     ) -> Result<Board, Failure> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let console = directory.join("console.log");
+        // Nobody must read what an earlier board wrote before the emulator opens the file.
+        fs::write(&console, "")?;
         let mut emulator = Command::new(&qemu.program);
         emulator
             .args(["-accel", "tcg", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
@@ -166,7 +170,14 @@ impl Board {
         let emulator = emulator.spawn().map_err(|error| {
             format!("failed to run {}: {error}; Debian's package {} has it", qemu.program, qemu.package)
         })?;
-        Ok(Board { emulator, begun: Instant::now(), console, key: key.to_owned(), port })
+        Ok(Board {
+            emulator,
+            begun: Instant::now(),
+            directory: directory.to_owned(),
+            console,
+            key: key.to_owned(),
+            port,
+        })
     }
 
     /// Runs a command line on the board.
@@ -235,11 +246,30 @@ impl Board {
         Ok(())
     }
 
+    /// What the board has written to its console.
+    pub(super) fn console(&self) -> Result<String, Failure> {
+        Ok(text(&fs::read(&self.console)?))
+    }
+
+    /// The JSON that a command line writes.
+    pub(super) fn json(&self, command: &str) -> Result<serde_json::Value, Failure> {
+        let output = self.ssh(command, "")?;
+        serde_json::from_slice(&output.stdout).map_err(|error| {
+            self.failed(&format!("`{command}` wrote no JSON: {error}; {}", text(&output.stderr)))
+        })
+    }
+
+    /// The board's date, in seconds since 1970.
+    pub(super) fn date(&self) -> Result<u64, Failure> {
+        let date = text(&self.ssh("busybox date -u +%s", "")?.stdout);
+        date.trim().parse().map_err(|_| self.failed(&format!("the board's date is {date:?}")))
+    }
+
     /// Waits until the emulator has ended, and requires that process 1 did that: a board that panics or
     /// that its watchdog resets goes down as well.
     pub(super) fn wait_until_down(&mut self, said: &str) -> Outcome {
         self.wait_for("the board to go down", |board| Ok(board.emulator.try_wait()?.is_some()))?;
-        let console = text(&fs::read(&self.console)?);
+        let console = self.console()?;
         if console.contains(&format!("nodlet init: {said}")) && !console.contains("Kernel panic") {
             return Ok(());
         }
@@ -248,7 +278,7 @@ impl Board {
 
     /// Whether the console had this from process 1.
     pub(super) fn require_said(&self, words: &str) -> Outcome {
-        let console = text(&fs::read(&self.console)?);
+        let console = self.console()?;
         let said = console.lines().any(|line| line.contains("nodlet init: ") && line.contains(words));
         if said { Ok(()) } else { Err(self.failed(&format!("process 1 did not report `{words}`"))) }
     }

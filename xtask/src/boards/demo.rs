@@ -96,7 +96,6 @@ impl Show<'_> {
     /// Boots the board, shows its console until it answers over SSH, and returns it.
     fn boot(&self) -> Result<Board, Failure> {
         let console = self.directory.join("console.log");
-        fs::write(&console, "")?;
         let mut board = self.medium.boot(self.qemu, &self.directory, &self.key)?;
         let is_up = Arc::new(AtomicBool::new(false));
         let follower = {

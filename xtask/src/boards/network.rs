@@ -1,18 +1,18 @@
 //! The network and the clock of an emulated board: pods run without either. Then the cable is plugged
-//! in, out and in again, a time server begins to answer, and a board without any link boots.
+//! in, out and in again, the clock is set by hand and by a time server, and a board without any link
+//! boots, which gets one later.
 
 use std::fs;
-use std::io::Write as _;
 use std::net::UdpSocket;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use nodlet_tests::manifest;
+use serde_json::json;
 
-use super::{Board, PATIENCE, build, prepare, text};
+use super::monitor::{self, Monitor};
+use super::{Board, PATIENCE, STARTED, build, prepare, text};
 use crate::image;
 use crate::profile::{Profile, Qemu};
 use crate::{Failure, Outcome};
@@ -20,8 +20,17 @@ use crate::{Failure, Outcome};
 /// How far the time of the test's server is ahead of this machine's: nobody takes one for the other.
 const AHEAD: Duration = Duration::from_secs(400 * 86_400);
 
-/// What a pod says on the console when it runs, and nothing else does.
-const STARTED: &str = "started default/baked/app#";
+/// How far somebody sets the board's clock ahead of this machine's before: the server sets it back.
+const BY_HAND: Duration = Duration::from_secs(1000 * 86_400);
+
+/// The addresses that the board's link makes of its hardware address: the link-local one, and the one
+/// with the prefix that the router in QEMU's user network advertises.
+const LINK_LOCAL: &str = "fe80::5054:ff:fe12:3456/64";
+const AUTOCONFIGURED: &str = "fec0::5054:ff:fe12:3456/64";
+
+/// The slot into which a card is plugged while the board runs, as an argument of the emulator: no other
+/// slot of these machines allows that.
+const SLOT: [&str; 2] = ["-device", "pcie-root-port,id=later,chassis=1"];
 
 /// Has no network and no clock at first, and then gets both.
 pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
@@ -34,23 +43,21 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     fs::write(&pod, manifest::pod_of("baked", &[container], ""))?;
     contents.pods.push(pod);
     let time = TimeServer::begin()?;
-    let profile = Profile { ntp: Some(vec![format!("10.0.2.2:{}", time.port)]), ..profile.clone() };
+    let profile = Profile {
+        ntp: Some(vec![format!("10.0.2.2:{}", time.port)]),
+        network: vec![toml::from_str("link = \"eth0\"\ndhcp = true\naccept-ra = true")?],
+        ..profile.clone()
+    };
     let image = build(&profile, &contents, &directory)?;
 
-    let monitor = directory.join("monitor");
-    let _ = fs::remove_file(&monitor);
-    let arguments = [
-        "-rtc".to_owned(),
-        "base=1970-01-01".to_owned(),
-        // Not before the cable is out.
-        "-S".to_owned(),
-        "-monitor".to_owned(),
-        format!("unix:{},server=on,wait=off", monitor.display()),
-    ];
+    // Stopped until the cable is out.
+    let mut arguments = ["-rtc", "base=1970-01-01", "-S"].map(str::to_owned).to_vec();
+    arguments.extend(monitor::arguments(&directory));
     let mut board =
         Board::boot_with(qemu, profile.memory_mib, &image, &directory, &key, Some(super::LINK), &arguments)?;
-    let mut monitor = Monitor::connect(&monitor)?;
-    monitor.write("set_link net0 off\ncont")?;
+    let mut monitor = Monitor::connect(&mut board)?;
+    monitor.set_link(super::LINK, false)?;
+    monitor.run("cont", json!({}))?;
     let begun = Instant::now();
     board.wait_for("pod that runs without network and clock", |board| {
         Ok(board.console()?.contains(STARTED))
@@ -62,7 +69,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     }
 
     // DHCP that comes late.
-    monitor.write("set_link net0 on")?;
+    monitor.set_link(super::LINK, true)?;
     board.wait_for("address from the DHCP server", |board| {
         Ok(board.console()?.contains("eth0: 10.0.2.15/24"))
     })?;
@@ -72,11 +79,19 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     if status["links"][0]["dhcp"]["state"] != "bound" || status["clock"]["synchronised"] != false {
         return Err(board.failed(&format!("/run/nodlet/network.json says {status}")));
     }
+    board.wait_for("IPv6 addresses", |board| {
+        let addresses = text(&board.ssh("ip -6 address show dev eth0", "")?.stdout);
+        Ok(addresses.contains(LINK_LOCAL) && addresses.contains(AUTOCONFIGURED))
+    })?;
 
     // No clock, then one.
     // The clock begins with the date of the image's sources.
     let built = SystemTime::UNIX_EPOCH + Duration::from_secs(image::source_date());
     board.check_pod(built, "before the clock is set")?;
+    let by_hand = SystemTime::now() + BY_HAND;
+    let seconds = by_hand.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    board.expect(&format!("busybox date -u -s @{seconds} >/dev/null"), "", "")?;
+    board.check_pod(by_hand, "after somebody set the clock")?;
     time.answers.store(true, Ordering::Relaxed);
     board.wait_for("clock that is set", |board| {
         Ok(board.json("cat /run/nodlet/network.json")?["clock"]["synchronised"] == true)
@@ -85,11 +100,11 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
 
     // The cable is out and in again.
     let changes = board.console()?.matches("carrier ").count();
-    monitor.write("set_link net0 off")?;
+    monitor.set_link(super::LINK, false)?;
     board.wait_for("loss of the carrier", |board| {
         Ok(board.console()?.matches("carrier ").count() > changes)
     })?;
-    monitor.write("set_link net0 on")?;
+    monitor.set_link(super::LINK, true)?;
     board.wait_for("answer over SSH after the cable was out", |board| {
         Ok(board.ssh("true", "")?.status.success())
     })?;
@@ -101,34 +116,36 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     board.ssh("nodlet poweroff", "")?;
     board.wait_until_down("powering off")?;
 
-    let mut board = Board::boot_with(qemu, profile.memory_mib, &image, &directory, &key, None, &[])?;
+    let mut arguments = SLOT.map(str::to_owned).to_vec();
+    arguments.extend(monitor::arguments(&directory));
+    let mut board = Board::boot_with(qemu, profile.memory_mib, &image, &directory, &key, None, &arguments)?;
+    let mut monitor = Monitor::connect(&mut board)?;
     board
         .wait_for("pod that runs on a board without links", |board| Ok(board.console()?.contains(STARTED)))?;
+    // A link that appears later.
+    let forwarded = format!("tcp:127.0.0.1:{}-:22", board.port);
+    monitor.run("netdev_add", json!({"type": "user", "id": "later", "hostfwd": [{"str": forwarded}]}))?;
+    let plugged = Instant::now();
+    monitor.run(
+        "device_add",
+        json!({"driver": "virtio-net-pci", "netdev": "later", "bus": "later", "mac": "52:54:00:12:34:56"}),
+    )?;
+    board.wait_for("answer over SSH through a card that was plugged in", |board| {
+        Ok(board.ssh("true", "")?.status.success())
+    })?;
+    let plugged = plugged.elapsed();
+    // Where there was no card at boot, and no serial number, nothing tells the board from others.
+    board.expect("cat /proc/sys/kernel/hostname", "", &format!("{}\n", profile.name.replace('_', "-")))?;
     eprintln!(
         "{}: pods ran without network and clock, the first after {without:.1?}; address and clock came later, and \
-         the cable was out; the service takes {network} KiB",
+         the cable was out; the service takes {network} KiB; a card that was plugged in was of use after \
+         {plugged:.1?}",
         profile.name
     );
     Ok(())
 }
 
 impl Board {
-    fn console(&self) -> Result<String, Failure> {
-        match fs::read(&self.console) {
-            Ok(said) => Ok(text(&said)),
-            // The emulator makes it after its monitor.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn json(&self, command: &str) -> Result<serde_json::Value, Failure> {
-        let output = self.ssh(command, "")?;
-        serde_json::from_slice(&output.stdout).map_err(|error| {
-            self.failed(&format!("`{command}` wrote no JSON: {error}; {}", text(&output.stderr)))
-        })
-    }
-
     /// The pod of the image began some minutes before `now` by the board's clock, has never started
     /// again, and no probe was due.
     fn check_pod(&self, now: SystemTime, when: &str) -> Outcome {
@@ -136,8 +153,7 @@ impl Board {
         let seconds =
             |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let status = &pod["status"]["containerStatuses"][0];
-        let board = text(&self.ssh("busybox date -u +%s", "")?.stdout);
-        let board: u64 = board.trim().parse().map_err(|_| self.failed("the board's date is no number"))?;
+        let board = self.date()?;
         let started = pod["status"]["startTime"].as_str().unwrap_or_default();
         let began = run_output(std::process::Command::new("date").args(["-u", "+%s", "-d", started]))?;
         let began: u64 = began
@@ -172,28 +188,6 @@ impl Board {
 
 fn run_output(command: &mut std::process::Command) -> Result<String, Failure> {
     Ok(text(&command.output()?.stdout))
-}
-
-/// QEMU's monitor.
-struct Monitor(UnixStream);
-
-impl Monitor {
-    fn connect(path: &Path) -> Result<Monitor, Failure> {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            match UnixStream::connect(path) {
-                Ok(stream) => return Ok(Monitor(stream)),
-                Err(error) if Instant::now() > end => {
-                    return Err(Failure(format!("failed to reach QEMU's monitor: {error}")));
-                }
-                Err(_) => std::thread::sleep(Duration::from_millis(50)),
-            }
-        }
-    }
-
-    fn write(&mut self, commands: &str) -> Outcome {
-        Ok(self.0.write_all(format!("{commands}\n").as_bytes())?)
-    }
 }
 
 /// A time server that is silent until it is to answer.

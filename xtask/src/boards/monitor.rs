@@ -1,0 +1,69 @@
+//! The monitor of QEMU. It speaks QMP: objects of JSON, a line each.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::{Board, PATIENCE};
+use crate::{Failure, Outcome};
+
+/// A connection to the monitor of an emulator that runs.
+pub(super) struct Monitor {
+    commands: UnixStream,
+    answers: BufReader<UnixStream>,
+}
+
+/// The socket of the monitor of a step's board.
+fn socket(directory: &Path) -> PathBuf {
+    directory.join("monitor")
+}
+
+/// Arguments of the emulator with which [`Monitor::connect`] reaches it.
+pub(super) fn arguments(directory: &Path) -> [String; 2] {
+    // Of an earlier board, which nobody answers at any more.
+    let _ = std::fs::remove_file(socket(directory));
+    ["-qmp".to_owned(), format!("unix:{},server=on,wait=off", socket(directory).display())]
+}
+
+impl Monitor {
+    pub(super) fn connect(board: &mut Board) -> Result<Monitor, Failure> {
+        let mut connected = None;
+        board.wait_for("the monitor of QEMU", |board| {
+            connected = UnixStream::connect(socket(&board.directory)).ok();
+            Ok(connected.is_some())
+        })?;
+        let commands = connected.ok_or("the monitor is connected")?;
+        commands.set_read_timeout(Some(PATIENCE))?;
+        let answers = BufReader::new(commands.try_clone()?);
+        let mut monitor = Monitor { commands, answers };
+        // It greets, and accepts no other command before this one.
+        monitor.run("qmp_capabilities", json!({}))?;
+        Ok(monitor)
+    }
+
+    /// Runs a command; its result.
+    pub(super) fn run(&mut self, command: &str, arguments: Value) -> Result<Value, Failure> {
+        writeln!(self.commands, "{}", json!({"execute": command, "arguments": arguments}))?;
+        loop {
+            let mut line = String::new();
+            if self.answers.read_line(&mut line)? == 0 {
+                return Err(Failure(format!("the emulator ended before it answered {command}")));
+            }
+            let mut message: Value = serde_json::from_str(&line)?;
+            if let Some(error) = message.get("error") {
+                return Err(Failure(format!("QEMU rejects {command}: {error}")));
+            }
+            // Others are events.
+            if let Some(result) = message.get_mut("return") {
+                return Ok(result.take());
+            }
+        }
+    }
+
+    /// Plugs the cable of a network link in or out.
+    pub(super) fn set_link(&mut self, name: &str, up: bool) -> Outcome {
+        self.run("set_link", json!({"name": name, "up": up})).map(drop)
+    }
+}
