@@ -25,6 +25,7 @@ mod network;
 pub(crate) mod peers;
 mod push;
 mod refused;
+mod ssh;
 mod update;
 mod watchdog;
 
@@ -232,6 +233,8 @@ fn use_over_ssh(profile: &Profile, mut board: Board, directory: &Path) -> Outcom
     })?;
     board.expect("nodlet exec pushed -- /bin/demo cat /srv/index.html", "", "hello from the image\n")?;
     push::try_out(profile, board.port, &board.key, directory)?;
+    ssh::refuse_others(&board, directory)?;
+    ssh::kill_services(&mut board)?;
     let available = board.kib("/proc/meminfo", "MemAvailable:")?;
     let init = board.kib("/proc/1/smaps_rollup", "Pss:")?;
     // Two pods run: that they end is part of going down.

@@ -1,0 +1,77 @@
+//! The SSH server of a board: only keys open a session. Process 1 starts it and the network service again.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::{Board, text};
+use crate::{Failure, Outcome, run as run_command};
+
+/// What a client writes whom the server offers no other way than a key that it knows.
+const KEYS_ALONE: &str = "Permission denied (publickey).";
+
+/// Prints the process of the server that accepts connections, and kills it. Sessions are its children.
+const KILL_SERVER: &str = "for p in $(busybox pidof dropbear); do \
+                           busybox grep -q '^PPid:[[:space:]]*1$' /proc/$p/status && echo $p && busybox kill -9 $p; \
+                           done; true";
+
+/// Requires that neither a foreign key nor a password opens a session, and that no password is asked for.
+pub(super) fn refuse_others(board: &Board, directory: &Path) -> Outcome {
+    let [stranger, ask, asked] = ["stranger", "ask", "asked"].map(|name| directory.join(name));
+    for file in [&stranger, &asked] {
+        let _ = fs::remove_file(file);
+    }
+    run_command(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&stranger))?;
+    fs::write(&ask, format!("#!/bin/sh\n: > {}\n", asked.display()))?;
+    fs::set_permissions(&ask, fs::Permissions::from_mode(0o755))?;
+    let with_key = ["-o", "IdentitiesOnly=yes", "-o", "PreferredAuthentications=publickey", "-i"];
+    let with_key =
+        with_key.into_iter().map(Into::into).chain([stranger.into_os_string()]).collect::<Vec<_>>();
+    let with_password =
+        ["-o", "PubkeyAuthentication=no", "-o", "PreferredAuthentications=password,keyboard-interactive"];
+    let with_password = with_password.map(Into::into).to_vec();
+    for (what, options) in [("a foreign key", with_key), ("a password", with_password)] {
+        let mut ssh = Command::new("ssh");
+        ssh.args(["-F", "none", "-o", "LogLevel=ERROR", "-o", "StrictHostKeyChecking=no"])
+            .args(["-o", "UserKnownHostsFile=/dev/null", "-p", &board.port.to_string()])
+            .args(&options)
+            .args(["root@127.0.0.1", "true"])
+            .env_remove("SSH_AUTH_SOCK")
+            .env("SSH_ASKPASS", &ask)
+            .env("SSH_ASKPASS_REQUIRE", "force")
+            .stdin(Stdio::null());
+        let output = ssh.output()?;
+        let said = text(&output.stderr);
+        if output.status.success() || !said.contains(KEYS_ALONE) || asked.exists() {
+            return Err(board.failed(&format!(
+                "a login with {what} ended with {}, not with {KEYS_ALONE:?} and without a question: {said}",
+                output.status
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Kills the network service, which has its address from a DHCP server, and then the SSH server.
+/// Process 1 starts both again, and what they do is done again.
+pub(super) fn kill_services(board: &mut Board) -> Outcome {
+    board.expect("rm /run/nodlet/network.json && busybox kill -9 $(busybox pidof nodlet:network)", "", "")?;
+    board.wait_for("lease after the network service was killed", |board| {
+        let status = text(&board.ssh("cat /run/nodlet/network.json", "")?.stdout);
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap_or_default();
+        Ok(status["links"][0]["dhcp"]["state"] == "bound")
+    })?;
+    board.require_said("network ended with 137; it starts again in 0 s")?;
+
+    let killed = text(&board.ssh(KILL_SERVER, "")?.stdout);
+    if killed.lines().count() != 1 {
+        return Err(
+            board.failed(&format!("these processes of the SSH server have process 1 as parent: {killed:?}"))
+        );
+    }
+    board.wait_for("login after the SSH server was killed", |board| {
+        Ok(board.ssh("true", "")?.status.success())
+    })?;
+    board.require_said("ssh ended with 137; it starts again in 0 s")
+}
