@@ -20,6 +20,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Every nodlet contains this text before its version.
 const MARK: &str = "\nthis program is nodlet v";
 
+/// Why an update is given up whose agent hangs.
+const HANGS: &str = "its agent was not healthy";
+
 pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     let mut profile = profile.clone();
     let (directory, key, mut contents) = prepare(&profile, "update")?;
@@ -49,8 +52,14 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     let broken = nodlet.with_version(2)?;
     let (crashes, hangs) =
         (broken.begins_with(Instruction::Illegal)?, broken.begins_with(Instruction::Loop)?);
-    for (program, why) in [(crashes, "3 times during the trial"), (hangs, "its agent was not healthy")] {
-        install(&user, &owner.sign(&program)?, 1, why)?;
+    for (program, why) in [(crashes, "3 times during the trial"), (hangs, HANGS)] {
+        let update = owner.sign(&program)?;
+        std::thread::scope(|scope| {
+            let trial = scope.spawn(|| install(&user, &update, 1, why));
+            // Its trial lasts long enough for another update to come.
+            let second = if why == HANGS { reject_second(&mut board, &program.version) } else { Ok(()) };
+            trial.join().map_err(|_| Failure::from("the update's thread panicked"))?.and(second)
+        })?;
         board.wait_for("the nodlet before", |board| Ok(runs(board, &newer.version, "kept").is_ok()))?;
         board.expect("nodlet healthcheck --pods --wait 2m", "", "")?;
         no_container_noticed(&board, &before)?;
@@ -72,7 +81,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     board.expect("nodlet healthcheck --pods --wait 2m", "", "")?;
     no_container_noticed(&board, &before)?;
     eprintln!(
-        "{}: an update was tried out and kept after {lasted:.1?}, two broken ones returned, six were rejected, \
+        "{}: an update was tried out and kept after {lasted:.1?}, two broken ones returned, seven were rejected, \
          and no container noticed",
         profile.name
     );
@@ -109,6 +118,22 @@ fn reject(
         board.expect("ls /var/lib/nodlet/system", "", "")?;
     }
     Ok(())
+}
+
+/// Requires that a second update is rejected while this one is on trial, which goes on.
+fn reject_second(board: &mut Board, version: &str) -> Outcome {
+    let on_trial = |board: &Board| -> Result<bool, Failure> {
+        let status = text(&board.ssh("nodlet system -o json", "")?.stdout);
+        let json: Value = serde_json::from_str(&status).unwrap_or_default();
+        Ok(json["trial"]["version"] == version)
+    };
+    board.wait_for("trial of an update", |board| on_trial(board))?;
+    let second = board.ssh("nodlet system install /proc/1/exe", "")?;
+    let said = text(&second.stderr);
+    if second.status.code() == Some(1) && said.contains(" is on trial") && on_trial(board)? {
+        return Ok(());
+    }
+    Err(board.failed(&format!("during a trial a second update ended with {}: {said}", second.status)))
 }
 
 /// Pushes an update, which must end with this code and mention these words.
