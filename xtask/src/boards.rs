@@ -298,3 +298,15 @@ fn executable(mut build: Command) -> Result<PathBuf, Failure> {
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).replace('\r', "")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::STEPS;
+
+    #[test]
+    fn the_usage_names_every_step() {
+        let steps: Vec<&str> = STEPS.iter().map(|(step, _)| *step).collect();
+        let usage = crate::usage("boards");
+        assert!(usage.contains(&format!("[--only {}]...", steps.join("|"))), "{usage}");
+    }
+}

@@ -120,7 +120,7 @@ const TASKS: &[Task] = &[
     ("demo-image", "", "build the demo image into .work/images, in both archive formats", demo_image::run),
     (
         "boards",
-        "[--only ssh|disk|ten-pods|network|update|watchdog]... [PROFILE]...",
+        "[--only ssh|watchdog|disk|ten-pods|network|update|demo]... [PROFILE]...",
         "boot the emulated boards of board/profiles, use them over SSH, and break them",
         boards::run,
     ),
