@@ -114,7 +114,7 @@ pub(crate) fn check() -> Outcome {
 
 fn try_out(profile: &Profile, qemu: &Qemu, steps: &[Step]) -> Outcome {
     programs::provide(&qemu.program, &qemu.package)?;
-    for program in ["ssh", "ssh-keygen", "scp"] {
+    for program in ["ssh", "ssh-keygen", "ssh-keyscan", "scp"] {
         programs::provide(program, "openssh-client")?;
     }
     let run = |(name, step): &Step| {
@@ -183,8 +183,14 @@ fn try_ssh(profile: &Profile, qemu: &Qemu) -> Outcome {
 }
 
 fn try_disk(profile: &Profile, qemu: &Qemu) -> Outcome {
+    let profile = &Profile { update: disk::update_rules(), ..profile.clone() };
     let (directory, key, mut contents) = prepare(profile, "disk-test")?;
     contents.pods.push(baked(&directory)?);
+    // Whoever makes the board names the key, and not who makes the image.
+    contents.ssh_keys.clear();
+    let config = directory.join("nodlet.conf");
+    fs::write(&config, disk::first_identity(&key)?)?;
+    contents.config = Some(config);
     let image = build(profile, &contents, &directory)?;
     let Some(disk) = &image.disk else {
         eprintln!("{}: its profile names no disk: none is booted", profile.name);
@@ -255,11 +261,7 @@ fn run_ten_pods(profile: &Profile, mut board: Board) -> Outcome {
         Ok(pods.lines().filter(|line| line.contains("1/1") && line.contains("Running")).count() == 10)
     })?;
     let began = board.began("demo")?;
-    board.expect(
-        "cat /proc/sys/kernel/hostname",
-        "",
-        &format!("{}-525400123456\n", profile.name.replace('_', "-")),
-    )?;
+    board.expect("cat /proc/sys/kernel/hostname", "", &format!("{}\n", default_name(profile)))?;
     let available = board.kib("/proc/meminfo", "MemAvailable:")?;
     board.ssh("nodlet poweroff", "")?;
     board.wait_until_down("powering off")?;
@@ -269,6 +271,12 @@ fn run_ten_pods(profile: &Profile, mut board: Board) -> Outcome {
         profile.name, profile.memory_mib
     );
     Ok(())
+}
+
+/// The name of a board whose identity has none: after its profile and its network card, for an emulated
+/// board has no serial number.
+fn default_name(profile: &Profile) -> String {
+    format!("{}-525400123456", profile.name.replace('_', "-"))
 }
 
 /// The demo image for the board's processor.

@@ -53,23 +53,25 @@ impl Medium {
     }
 
     pub(super) fn boot(&self, qemu: &Qemu, directory: &Path, key: &Path) -> Result<Board, Failure> {
-        self.boot_with(qemu, directory, key, "")
+        self.boot_with(qemu, directory, key, "", &[])
     }
 
-    /// With more options of the emulator's drive, each after a comma.
+    /// With more options of the emulator's drive, each after a comma, and more arguments of the emulator.
     pub(super) fn boot_with(
         &self,
         qemu: &Qemu,
         directory: &Path,
         key: &Path,
         options: &str,
+        arguments: &[String],
     ) -> Result<Board, Failure> {
         let mut drive = OsString::from("if=virtio,format=raw,cache=writethrough,file=");
         drive.push(&self.file);
         drive.push(options);
         let [name, file] = &self.firmware;
-        let arguments: [&OsStr; 4] = [name, file, "-drive".as_ref(), &drive];
-        Board::boot_from(qemu, self.memory_mib, &arguments, directory, key, Some(LINK))
+        let mut medium: Vec<&OsStr> = vec![name, file, "-drive".as_ref(), &drive];
+        medium.extend(arguments.iter().map(OsStr::new));
+        Board::boot_from(qemu, self.memory_mib, &medium, directory, key, Some(LINK))
     }
 }
 

@@ -1,5 +1,5 @@
-//! The emulated board boots from its disk, as a user flashes it: power cuts, a reboot, a factory reset,
-//! and a data partition that is full, damaged or absent.
+//! The emulated board boots from its disk, as a user flashes it: power cuts, also in the middle of things,
+//! a reboot, a factory reset, and a data partition that is full, damaged or absent.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,14 +7,26 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nodlet_tests::manifest;
-use serde_json::Value;
 
-use super::{Board, Medium, flash, text};
+use super::monitor::{self, Monitor};
+use super::push::User;
+use super::update::{self, Program};
+use super::{Board, Medium, alone, default_name, demo_for, flash, ssh, text};
 use crate::image::DeviceImage;
-use crate::profile::{Profile, Qemu};
-use crate::{Failure, Outcome};
+use crate::profile::{Profile, Qemu, Update};
+use crate::{Failure, Outcome, cross};
+
+mod power_cuts;
+
+use power_cuts::{Moments, Pushed};
 
 const MIB: u64 = 1024 * 1024;
+
+/// The address that QEMU's user network has for a board, as the board's identity fixes it.
+const FIXED: &str = "network = eth0 10.0.2.15/24 via 10.0.2.2 dns 10.0.2.3\n";
+
+/// The clock of a board without a battery. Not 1970, of which UEFI makes 2070.
+const NO_BATTERY: [&str; 2] = ["-rtc", "base=2001-01-01"];
 
 /// A medium and what boots from it.
 struct Tried<'a> {
@@ -22,6 +34,21 @@ struct Tried<'a> {
     medium: &'a Medium,
     directory: &'a Path,
     key: &'a Path,
+}
+
+/// Updates of the board: any, and kept soon.
+pub(super) fn update_rules() -> Update {
+    Update { allow_unsigned: true, healthy_after: "5s".into(), ..Update::default() }
+}
+
+/// The first identity of the board: without a name.
+pub(super) fn first_identity(key: &Path) -> Result<String, Failure> {
+    Ok(format!("{FIXED}{}", login(key)?))
+}
+
+/// The line of an identity with which this key opens sessions.
+fn login(key: &Path) -> Result<String, Failure> {
+    Ok(format!("ssh-key = {}\n", fs::read_to_string(key.with_extension("pub"))?.trim()))
 }
 
 /// Boots the disk, and boots it again after everything that may happen to its medium.
@@ -40,31 +67,67 @@ pub(super) fn try_out(
         return Ok(());
     };
     let tried = Tried { qemu, medium, directory, key };
+    let login = login(key)?;
+    let mut moments = Moments::new()?;
+    let pushed = Pushed::write(demo_for(profile)?, directory)?;
+    let newer = Program::read(&alone(|| cross::build(cross::target(&profile.target)?))?)?.with_version(1)?;
 
-    let board = tried.boot("Created", false)?;
+    let mut was_created = false;
+    for _ in 0..2 {
+        was_created |= power_cuts::during_boot(&tried, &mut moments)?;
+    }
+    // What was made before a power cut is not made again, and it may be made without having been reported.
+    let first: &[&str] = if was_created { &["Ready"] } else { &["Created", "Ready"] };
+    let (board, mut monitor) = tried.boot_as("", &[], first, false)?;
     let booted = board.begun.elapsed();
+    board.expect("cat /proc/sys/kernel/hostname", "", &format!("{}\n", default_name(profile)))?;
+    require_fixed_address(&board)?;
+    let host_key = ssh::host_key(&board)?;
     // As `scp` does; the plug is pulled later.
     let copied = manifest::pod("copied", "print copied then sleep");
     board.expect("cat >/etc/nodlet/manifests/copied.yaml && sync", &copied, "")?;
-    write_identity(&board, "name = gate-17")?;
-    push(board)?;
+    write_identity(&board, &format!("name = gate-17\n{FIXED}{login}"))?;
+    let mut user = User::new(board.port, key, directory)?;
+    let board = apply(board)?;
+    let was_pushed = pushed.cut(board, &mut monitor, &user, &mut moments)?;
 
-    let mut board = tried.boot("Ready", false)?;
-    wait_for_pushed(&mut board)?;
+    let (mut board, mut monitor) = tried.boot_as("", &[], &["Ready"], false)?;
+    user.reach(board.port);
+    wait_for_applied(&mut board)?;
     board.expect("cat /proc/sys/kernel/hostname", "", "gate-17\n")?;
-    write_identity(&board, "name = gate-18\nnmae = x")?;
+    require_host_key(&board, &host_key, true, "a power cut")?;
     board.wait_for("the pod of a copied manifest to write its log", |board| {
         Ok(text(&board.ssh("nodlet logs copied", "")?.stdout) == "copied\n")
     })?;
-    go_down_with_grace(board)?;
+    pushed.require_whole_or_nothing(&mut board, &user, was_pushed)?;
+    power_cuts::cut_update(&tried, board, &mut monitor, &user, &newer, &mut moments)?;
 
     let mut board = tried.boot("Ready", false)?;
+    user.reach(board.port);
+    power_cuts::require_either_and_install(&mut board, &user, &newer)?;
+    write_identity(&board, &format!("name = gate-18\nnmae = x\n{login}"))?;
+    let before = board.date()?;
+    go_down_with_grace(board)?;
+
+    let (mut board, _) = tried.boot_as("", &NO_BATTERY, &["Ready"], false)?;
+    let after = board.date()?;
+    let stamped = text(&board.ssh("busybox stat -c %Y /var/lib/nodlet/clock", "")?.stdout);
+    let stamped: u64 = stamped.trim().parse().unwrap_or(0);
+    if stamped < before || after < stamped {
+        return Err(board.failed(&format!(
+            "a board without a battery is at {after} after a shutdown that began at {before} and wrote {stamped}"
+        )));
+    }
+    board.require_said("the clock was behind; it begins at")?;
     board.expect("cat /var/lib/said/word", "", "ended\n")?;
     // Nothing of it is applied.
     board.expect("cat /proc/sys/kernel/hostname", "", "gate-17\n")?;
     board.require_said("/boot/nodlet.conf is rejected: line 2: unknown key \"nmae\"")?;
-    write_identity(&board, "name = gate-19")?;
-    wait_for_pushed(&mut board)?;
+    require_fixed_address(&board)?;
+    require_host_key(&board, &host_key, true, "a reboot")?;
+    update::runs(&board, &newer.version, "kept")?;
+    write_identity(&board, &format!("name = gate-19\n{login}"))?;
+    wait_for_applied(&mut board)?;
     // All but what root may use beyond what is free for everybody; the plug is pulled then.
     fill(board)?;
 
@@ -77,19 +140,22 @@ pub(super) fn try_out(
 
     let board = tried.boot("Reset", false)?;
     board.expect("cat /proc/sys/kernel/hostname", "", "gate-19\n")?;
-    let pods = text(&board.ssh("nodlet get pods", "")?.stdout);
-    if pods.contains("pushed") || pods.contains("copied") {
-        return Err(board.failed(&format!("the factory reset left a pod that was applied: {pods:?}")));
+    let status = board.json("cat /run/nodlet/network.json")?;
+    if status["links"][0]["dhcp"]["state"] != "bound" {
+        return Err(board.failed(&format!("without an address in its identity the board has: {status}")));
     }
+    require_host_key(&board, &host_key, false, "a factory reset")?;
+    update::runs(&board, update::VERSION, "image")?;
+    board.expect("nodlet get pods -o name", "", "pod/baked\n")?;
     board.expect("ls /boot/factory-reset 2>/dev/null; true", "", "")?;
-    push(board)?;
+    drop(apply(board)?);
 
     // Copied to a larger medium, and its first superblock is lost.
     let data = data_of(&medium.file)?;
     medium.resize(storage.medium_mib * 2 * MIB)?;
     overwrite(&medium.file, data, 4096)?;
     let mut board = tried.boot("Repaired", false)?;
-    wait_for_pushed(&mut board)?;
+    wait_for_applied(&mut board)?;
     let free = text(&board.ssh("df -k /var | tail -n 1", "")?.stdout);
     let kib = free.split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
     if kib < storage.medium_mib * 1024 {
@@ -99,17 +165,37 @@ pub(super) fn try_out(
 
     overwrite(&medium.file, data, storage.medium_mib * 2 * MIB - data - MIB)?;
     drop(tried.boot("Damaged", true)?);
-    drop(tried.boot_read_only()?);
+    drop(tried.boot_as(",readonly=on", &[], &["ReadOnly"], true)?);
     // As large as the image.
     fs::copy(disk, &medium.file)?;
     drop(tried.boot("NoSpace", true)?);
     fs::remove_file(&medium.file)?;
     eprintln!(
-        "{}: from its disk, the first pod was seen running after {booted:.1?}, and after 3 power cuts, a reboot, a \
-         factory reset, a full partition, 3 kinds of damage and a read-only medium",
+        "{}: from its disk, the first pod was seen running after {booted:.1?}, and after 7 power cuts, 4 of them in \
+         the middle of things, a reboot, a factory reset, a full partition, 3 kinds of damage and a read-only medium",
         profile.name
     );
     Ok(())
+}
+
+/// Requires that the link has the address of the board's identity, and has asked nobody for one.
+fn require_fixed_address(board: &Board) -> Outcome {
+    let status = board.json("cat /run/nodlet/network.json")?;
+    let link = &status["links"][0];
+    if link["address"] != "10.0.2.15/24" || link["gateway"] != "10.0.2.2" || !link["dhcp"].is_null() {
+        return Err(board
+            .failed(&format!("the identity fixes the address, and /run/nodlet/network.json has {status}")));
+    }
+    board.expect("cat /etc/resolv.conf | busybox tail -n 1", "", "nameserver 10.0.2.3\n")
+}
+
+/// Requires that the board has the same key as before, or another one.
+fn require_host_key(board: &Board, before: &str, same: bool, what: &str) -> Outcome {
+    let now = ssh::host_key(board)?;
+    if (now == before) == same {
+        return Ok(());
+    }
+    Err(board.failed(&format!("the board's SSH key was {before} before {what}, and is {now}")))
 }
 
 /// Writes the file of the board's identity to its boot partition, as docs/boards.md does.
@@ -122,14 +208,15 @@ fn write_identity(board: &Board, text: &str) -> Outcome {
     )
 }
 
-/// Applies a pod, waits until it runs, and cuts the power.
-fn push(mut board: Board) -> Outcome {
+/// Applies a pod, and waits until it runs.
+fn apply(mut board: Board) -> Result<Board, Failure> {
     board.expect(
         "nodlet apply -f -",
-        &manifest::pod("pushed", "print pushed then sleep"),
-        "pod/pushed created\n",
+        &manifest::pod("applied", "print applied then sleep"),
+        "pod/applied created\n",
     )?;
-    wait_for_pushed(&mut board)
+    wait_for_applied(&mut board)?;
+    Ok(board)
 }
 
 /// A pod has its grace on the way down, with the data partition still writable.
@@ -156,33 +243,44 @@ fn fill(board: Board) -> Outcome {
     board.expect(&command, "", "filled\n")
 }
 
-fn wait_for_pushed(board: &mut Board) -> Outcome {
+fn wait_for_applied(board: &mut Board) -> Outcome {
     board.wait_for("the applied pod to write its log", |board| {
-        Ok(text(&board.ssh("nodlet logs pushed", "")?.stdout) == "pushed\n")
+        Ok(text(&board.ssh("nodlet logs applied", "")?.stdout) == "applied\n")
     })
 }
 
 impl Tried<'_> {
     fn boot(&self, reason: &str, in_ram: bool) -> Result<Board, Failure> {
-        self.boot_with("", reason, in_ram)
+        self.boot_as("", &[], &[reason], in_ram).map(|(board, _)| board)
     }
 
-    fn boot_read_only(&self) -> Result<Board, Failure> {
-        self.boot_with(",readonly=on", "ReadOnly", true)
+    /// Turns the board on, with more options of its drive and more arguments of the emulator.
+    fn start(&self, option: &str, arguments: &[&str]) -> Result<(Board, Monitor), Failure> {
+        let mut all = arguments.iter().map(ToString::to_string).collect::<Vec<_>>();
+        all.extend(monitor::arguments(self.directory));
+        let mut board = self.medium.boot_with(self.qemu, self.directory, self.key, option, &all)?;
+        let monitor = Monitor::connect(&mut board)?;
+        Ok((board, monitor))
     }
 
-    /// Boots until the pod of the image runs, and compares what became of the data partition.
-    fn boot_with(&self, option: &str, reason: &str, in_ram: bool) -> Result<Board, Failure> {
-        let mut board = self.medium.boot_with(self.qemu, self.directory, self.key, option)?;
+    /// Boots until the pod of the image runs, and compares what became of the data partition with what may
+    /// have become of it.
+    fn boot_as(
+        &self,
+        option: &str,
+        arguments: &[&str],
+        reasons: &[&str],
+        in_ram: bool,
+    ) -> Result<(Board, Monitor), Failure> {
+        let (mut board, monitor) = self.start(option, arguments)?;
         board.wait_for("the pod of the image to run", |board| {
             let pods = board.ssh("nodlet get pods baked", "")?;
             Ok(pods.status.success() && text(&pods.stdout).contains("Running"))
         })?;
-        let status = text(&board.ssh("cat /run/nodlet/storage.json", "")?.stdout);
-        let found: Value = serde_json::from_str(&status)
-            .map_err(|error| board.failed(&format!("the status of the storage is {status:?}: {error}")))?;
-        if found["reason"] != reason || found["inRAM"] != in_ram {
-            return Err(board.failed(&format!("the status of the storage is {status}, not {reason}")));
+        let status = board.json("cat /run/nodlet/storage.json")?;
+        let reason = status["reason"].as_str().unwrap_or_default();
+        if !reasons.contains(&reason) || status["inRAM"] != in_ram {
+            return Err(board.failed(&format!("the status of the storage is {status}, not {reasons:?}")));
         }
         if reason != "Ready" {
             board.require_said(&format!("({reason})"))?;
@@ -191,8 +289,8 @@ impl Tried<'_> {
         if events.contains(&format!("DataPartition{reason}")) != (in_ram || reason == "Full") {
             return Err(board.failed(&format!("the events of a data partition that is {reason}: {events}")));
         }
-        eprintln!("  {reason}: {}", found["message"].as_str().unwrap_or_default());
-        Ok(board)
+        eprintln!("  {reason}: {}", status["message"].as_str().unwrap_or_default());
+        Ok((board, monitor))
     }
 }
 

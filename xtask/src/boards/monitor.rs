@@ -66,4 +66,11 @@ impl Monitor {
     pub(super) fn set_link(&mut self, name: &str, up: bool) -> Outcome {
         self.run("set_link", json!({"name": name, "up": up})).map(drop)
     }
+
+    /// How often something was written to the board's media since it was turned on.
+    pub(super) fn writes(&mut self) -> Result<u64, Failure> {
+        let media = self.run("query-blockstats", json!({}))?;
+        let media = media.as_array().into_iter().flatten();
+        Ok(media.filter_map(|medium| medium["stats"]["wr_operations"].as_u64()).sum())
+    }
 }

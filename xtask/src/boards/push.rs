@@ -60,15 +60,25 @@ impl User {
         &self.directory
     }
 
+    /// Reaches the board at another port, as after each of its boots.
+    pub(super) fn reach(&mut self, port: u16) {
+        self.board = format!("root@127.0.0.1:{port}");
+    }
+
     /// A verb on the board.
-    pub(super) fn nodlet(&self, words: &[&str]) -> Result<Output, Failure> {
+    pub(super) fn command(&self, words: &[&str]) -> Command {
         let ssh = format!("ssh -F {}", self.directory.join("ssh_config").display());
         let mut command = Command::new(&self.nodlet);
         command.args(["--board", &self.board]).args(words).env("NODLET_SSH", ssh).stdin(Stdio::null());
-        Ok(command.output()?)
+        command
     }
 
-    /// The same, whose code and output are known.
+    /// Runs a verb on the board to its end.
+    pub(super) fn nodlet(&self, words: &[&str]) -> Result<Output, Failure> {
+        Ok(self.command(words).output()?)
+    }
+
+    /// A verb on the board whose code and output are known.
     fn expect(&self, words: &[&str], code: i32, expected: &str) -> Outcome {
         let output = self.nodlet(words)?;
         if output.status.code() == Some(code) && text(&output.stdout) == expected {

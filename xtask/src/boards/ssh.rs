@@ -1,4 +1,5 @@
-//! The SSH server of a board: only keys open a session. Process 1 starts it and the network service again.
+//! The SSH server of a board: only keys open a session, and it has one key of its own. Process 1 starts
+//! it and the network service again.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -51,6 +52,16 @@ pub(super) fn refuse_others(board: &Board, directory: &Path) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// The board's own public key, as anybody gets it.
+pub(super) fn host_key(board: &Board) -> Result<String, Failure> {
+    let mut scan = Command::new("ssh-keyscan");
+    scan.args(["-T", "60", "-t", "ed25519", "-p", &board.port.to_string(), "127.0.0.1"]);
+    let output = scan.stdin(Stdio::null()).output()?;
+    let found = text(&output.stdout);
+    let key = found.lines().find_map(|line| Some(line.split_once(" ssh-ed25519 ")?.1.to_owned()));
+    key.ok_or_else(|| board.failed(&format!("ssh-keyscan finds no key: {found}{}", text(&output.stderr))))
 }
 
 /// Kills the network service, which has its address from a DHCP server, and then the SSH server.

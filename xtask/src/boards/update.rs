@@ -15,7 +15,7 @@ use crate::profile::{Profile, Qemu, Update};
 use crate::{Failure, Outcome, cross, debian, elf, run as run_command};
 
 /// Of this workspace, and so of the nodlet in the image.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Every nodlet contains this text before its version.
 const MARK: &str = "\nthis program is nodlet v";
@@ -101,9 +101,8 @@ fn reject(
     let of_other = Signed { program: newer.bytes.clone(), ..owner.sign(&other)? };
     let mut cut = owner.sign(newer)?;
     cut.program.truncate(cut.program.len() - 1000);
-    let unsigned = Signed { program: newer.bytes.clone(), signature: Vec::new() };
     for (update, why) in [
-        (unsigned, "it is not signed"),
+        (newer.unsigned(), "it is not signed"),
         (stranger.sign(newer)?, "a key that the board's profile does not name"),
         (of_other, "the signature is of other content"),
         (cut, "it is cut off"),
@@ -137,7 +136,7 @@ fn reject_second(board: &mut Board, version: &str) -> Outcome {
 }
 
 /// Pushes an update, which must end with this code and mention these words.
-fn install(user: &User, update: &Signed, code: i32, words: &str) -> Outcome {
+pub(super) fn install(user: &User, update: &Signed, code: i32, words: &str) -> Outcome {
     let file = user.directory().join("nodlet-update");
     fs::write(&file, &update.program)?;
     let signature = file.with_extension("minisig");
@@ -154,7 +153,7 @@ fn install(user: &User, update: &Signed, code: i32, words: &str) -> Outcome {
 }
 
 /// Requires that the agent is of this version, and from there.
-fn runs(board: &Board, version: &str, from: &str) -> Outcome {
+pub(super) fn runs(board: &Board, version: &str, from: &str) -> Outcome {
     let status = text(&board.ssh("nodlet system -o json", "")?.stdout);
     let json: Value = serde_json::from_str(&status).unwrap_or_default();
     if json["running"]["version"] == version && json["running"]["from"] == from && json["trial"].is_null() {
@@ -201,9 +200,9 @@ fn no_container_noticed(board: &Board, before: &str) -> Outcome {
 }
 
 /// A nodlet.
-struct Program {
+pub(super) struct Program {
     bytes: Vec<u8>,
-    version: String,
+    pub(super) version: String,
 }
 
 /// What a program begins with that does not work.
@@ -214,12 +213,12 @@ enum Instruction {
 }
 
 impl Program {
-    fn read(path: &Path) -> Result<Program, Failure> {
+    pub(super) fn read(path: &Path) -> Result<Program, Failure> {
         Ok(Program { bytes: fs::read(path)?, version: VERSION.into() })
     }
 
     /// The same with another version: its last digit is this one.
-    fn with_version(&self, digit: u8) -> Result<Program, Failure> {
+    pub(super) fn with_version(&self, digit: u8) -> Result<Program, Failure> {
         let all_but_last = &VERSION[..VERSION.len() - 1];
         self.with_version_text(&format!("{all_but_last}{digit}"))
     }
@@ -235,6 +234,15 @@ impl Program {
         let new = format!("{MARK}{version}\n");
         bytes[place..place + known.len()].copy_from_slice(new.as_bytes());
         Ok(Program { bytes, version: version.to_owned() })
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// As an update without a signature.
+    pub(super) fn unsigned(&self) -> Signed {
+        Signed { program: self.bytes.clone(), signature: Vec::new() }
     }
 
     fn for_another_processor(&self) -> Program {
@@ -294,7 +302,7 @@ impl Program {
 }
 
 /// A program with its signature, which may be none.
-struct Signed {
+pub(super) struct Signed {
     program: Vec<u8>,
     signature: Vec<u8>,
 }
