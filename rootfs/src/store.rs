@@ -304,11 +304,7 @@ impl Store {
         let id = reference.as_image_id();
         let name = reference.to_string();
         let by_digest = reference.digest().map(|digest| format!("{}@{digest}", reference.name()));
-        // Images of the read-only store are there whatever became of the writable one's index.
-        let (entries, damage) = match self.entries() {
-            Err(damage @ StoreError::Damaged { .. }) => (self.baked.index()?.images, Some(damage)),
-            entries => (entries?, None),
-        };
+        let (entries, damage) = self.undamaged_entries()?;
         let found = entries.into_iter().find(|(image, entry)| match &by_digest {
             Some(by_digest) => entry.repo_digests.contains(by_digest),
             None => entry.names.contains(&name) || Some(*image) == id,
@@ -330,6 +326,15 @@ impl Store {
             entry.repo_digests.extend(own.repo_digests.iter().cloned());
         }
         Ok(entries)
+    }
+
+    /// What both indexes say; of a writable one that is damaged, the damage. Images of the read-only store are
+    /// there whatever became of the other.
+    fn undamaged_entries(&self) -> Result<(BTreeMap<Digest, Entry>, Option<StoreError>), StoreError> {
+        match self.entries() {
+            Err(damage @ StoreError::Damaged { .. }) => Ok((self.baked.index()?.images, Some(damage))),
+            entries => Ok((entries?, None)),
+        }
     }
 
     /// An image's record, from wherever it is whole.
@@ -405,8 +410,9 @@ impl Store {
             return Err(StoreError::BadHolder { holder: holder.to_owned() });
         }
         let _lock = self.lock_leases()?;
-        if !self.entries()?.contains_key(image) {
-            return Err(StoreError::NoSuchImage { image: *image });
+        let (entries, damage) = self.undamaged_entries()?;
+        if !entries.contains_key(image) {
+            return Err(damage.unwrap_or(StoreError::NoSuchImage { image: *image }));
         }
         let directory = self.leases.join(image.hex());
         let path = directory.join(holder);

@@ -149,8 +149,7 @@ fn try_out(profile: &Profile, qemu: &Qemu, steps: &[Step]) -> Outcome {
 fn prepare(profile: &Profile, step: &str) -> Result<(PathBuf, PathBuf, Contents), Failure> {
     let directory = work(&format!("boards/{}/{step}", profile.name))?;
     let key = directory.join("key");
-    let _ = fs::remove_file(&key);
-    run_command(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key))?;
+    make_key(&key)?;
     let archive = directory.join("demo.oci.tar");
     demo_for(profile)?.write_oci_archive(&archive)?;
     let contents = Contents {
@@ -159,6 +158,13 @@ fn prepare(profile: &Profile, step: &str) -> Result<(PathBuf, PathBuf, Contents)
         ..Contents::default()
     };
     Ok((directory, key, contents))
+}
+
+/// Makes a pair of keys for SSH, in the place of what is there.
+fn make_key(key: &Path) -> Outcome {
+    fs::create_dir_all(key.parent().ok_or("a key lies in a directory")?)?;
+    let _ = fs::remove_file(key);
+    run_command(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(key))
 }
 
 /// What stands on the console when the pod `baked` of an image runs, and at no other time.
@@ -175,7 +181,11 @@ fn try_ssh(profile: &Profile, qemu: &Qemu) -> Outcome {
     let (directory, key, mut contents) = prepare(profile, "ssh")?;
     contents.pods.push(baked(&directory)?);
     let config = directory.join("nodlet.conf");
-    fs::write(&config, "# Made for this test.\nname = gate-17\nlabel = site=hall-3\n")?;
+    let member = push::member_key(&directory);
+    make_key(&member)?;
+    let member = fs::read_to_string(member.with_extension("pub"))?;
+    let text = format!("# Made for this test.\nname = gate-17\nlabel = site=hall-3\npush-key = {member}");
+    fs::write(&config, text)?;
     contents.config = Some(config);
     let image = build(profile, &contents, &directory)?;
     refused::try_out(profile, &contents, &image, &directory)?;

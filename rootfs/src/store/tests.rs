@@ -119,7 +119,8 @@ fn an_image_of_the_read_only_store_is_found_whatever_became_of_the_writable_inde
     fs::rename(baking.join("var/lib/nodlet/images"), root.join("usr/lib/nodlet/images")).unwrap();
     let store = store_of(&root, &["tool:1"]);
     fs::write(store.writable.index_path(), b"\xff\x00 no JSON").unwrap();
-    assert!(find(&store, "app:1").is_some());
+    let app = find(&store, "app:1").unwrap();
+    store.lease(&app.id, "uid-1", "default/web").unwrap();
     let error = store.find(&Reference::parse("tool:1").unwrap()).unwrap_err().to_string();
     assert!(error.contains("index.json") && error.contains("load its images again"), "{error}");
     store_of(&root, &["tool:1"]);

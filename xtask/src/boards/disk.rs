@@ -12,6 +12,7 @@ use super::monitor::{self, Monitor};
 use super::push::User;
 use super::update::{self, Program};
 use super::{Board, Medium, alone, default_name, demo_for, flash, ssh, text};
+use crate::disk::Loader;
 use crate::image::DeviceImage;
 use crate::profile::{Profile, Qemu, Update};
 use crate::{Failure, Outcome, cross};
@@ -128,10 +129,12 @@ pub(super) fn try_out(
     update::runs(&board, &newer.version, "kept")?;
     write_identity(&board, &format!("name = gate-19\n{login}"))?;
     wait_for_applied(&mut board)?;
-    // All but what root may use beyond what is free for everybody; the plug is pulled then.
-    fill(board)?;
+    // All but what root may use beyond what is free for everybody, and files are damaged. The plug is pulled
+    // then.
+    fill_and_damage(board)?;
 
     let mut board = tried.boot("Full", false)?;
+    board.require_said("/var/lib/nodlet/ssh/host_key is damaged: making a new one")?;
     board.expect("rm /var/lib/fill", "", "")?;
     // The emulator ends instead of booting again.
     board.ssh("nodlet factory-reset", "")?;
@@ -166,6 +169,17 @@ pub(super) fn try_out(
     overwrite(&medium.file, data, storage.medium_mib * 2 * MIB - data - MIB)?;
     drop(tried.boot("Damaged", true)?);
     drop(tried.boot_as(",readonly=on", &[], &["ReadOnly"], true)?);
+    if storage.loader == Loader::Uefi {
+        // Copied to a smaller medium, whose partition table the kernel rejects. So does U-Boot, which boots nothing.
+        medium.resize(storage.medium_mib * MIB)?;
+        let mut board = tried.boot("Damaged", true)?;
+        board.require_said("the data partition ends beyond the end of ")?;
+        board.ssh("nodlet factory-reset", "")?;
+        board.wait_until_down("rebooting")?;
+        drop(board);
+        drop(tried.boot("Reset", false)?);
+        drop(tried.boot("Ready", false)?);
+    }
     // As large as the image.
     fs::copy(disk, &medium.file)?;
     drop(tried.boot("NoSpace", true)?);
@@ -233,13 +247,18 @@ fn go_down_with_grace(mut board: Board) -> Outcome {
     board.wait_until_down("rebooting")
 }
 
-/// Fills the data partition, and cuts the power.
-fn fill(board: Board) -> Outcome {
+/// Fills the data partition, damages what must keep nobody from logging in, nor the pod of the image from
+/// running, and cuts the power.
+fn fill_and_damage(board: Board) -> Outcome {
     let kib = text(&board.ssh("df -k /var | tail -n 1", "")?.stdout);
     let kib = kib.split_whitespace().nth(3).and_then(|kib| kib.parse::<u64>().ok());
     // The rest is for the file system's record of the file.
     let bytes = kib.ok_or("df says nothing of /var")?.saturating_sub(256) * 1024;
-    let command = format!("busybox fallocate -l {bytes} /var/lib/fill && sync && echo filled");
+    // In one session: none follows with that key.
+    let command = format!(
+        "echo damaged >/var/lib/nodlet/images/index.json && busybox truncate -s 0 /var/lib/nodlet/ssh/host_key && \
+         busybox fallocate -l {bytes} /var/lib/fill && sync && echo filled"
+    );
     board.expect(&command, "", "filled\n")
 }
 

@@ -32,7 +32,41 @@ pub(super) fn try_out(profile: &Profile, port: u16, key: &Path, directory: &Path
     user.push(demo_for(profile)?)?;
     user.push_changed(profile.architecture())?;
     user.copy(port)?;
-    user.kubectl(port)
+    user.kubectl(port)?;
+    push_as_member(port, directory)
+}
+
+/// The key of somebody who may push and is not root; `push-key` of an identity.
+pub(super) fn member_key(directory: &Path) -> PathBuf {
+    directory.join("member/key")
+}
+
+/// A member of the socket's group pushes, and is nobody else on the board.
+fn push_as_member(port: u16, directory: &Path) -> Outcome {
+    let key = member_key(directory);
+    let mut member = User::new(port, &key, &directory.join("member"))?;
+    let login = |name: &str, command: &str| -> Result<Output, Failure> {
+        let mut ssh = Command::new("ssh");
+        ssh.arg("-F").arg(member.directory.join("ssh_config")).args(["-p", &port.to_string()]);
+        Ok(ssh.arg(format!("{name}@127.0.0.1")).arg(command).stdin(Stdio::null()).output()?)
+    };
+    let as_root = login("root", "true")?;
+    if as_root.status.success() || !text(&as_root.stderr).contains("Permission denied") {
+        return Err(Failure(format!("a key that may push logs in as root: {as_root:?}")));
+    }
+    let id = login("nodlet", "busybox id -u; busybox id -g; cat /etc/nodlet/ssh/authorized_keys")?;
+    if text(&id.stdout) != "900\n900\n" {
+        return Err(Failure(format!("the user nodlet is: {id:?}")));
+    }
+    let pod = member.directory.join("by-member.yaml");
+    fs::write(&pod, manifest::pod("by-member", "print pushed then sleep"))?;
+    member.board = format!("nodlet@127.0.0.1:{port}");
+    member.expect(
+        &["push", &pod.display().to_string(), "--wait=5m"],
+        0,
+        "pod/by-member created\npod/by-member ready\n",
+    )?;
+    member.expect(&["logs", "by-member"], 0, "pushed\n")
 }
 
 impl User {

@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{Board, text};
-use crate::{Failure, Outcome, run as run_command};
+use super::{Board, make_key, text};
+use crate::{Failure, Outcome};
 
 /// What a client writes whom the server offers no other way than a key that it knows.
 const KEYS_ALONE: &str = "Permission denied (publickey).";
@@ -20,10 +20,8 @@ const KILL_SERVER: &str = "for p in $(busybox pidof dropbear); do \
 /// Requires that neither a foreign key nor a password opens a session, and that no password is asked for.
 pub(super) fn refuse_others(board: &Board, directory: &Path) -> Outcome {
     let [stranger, ask, asked] = ["stranger", "ask", "asked"].map(|name| directory.join(name));
-    for file in [&stranger, &asked] {
-        let _ = fs::remove_file(file);
-    }
-    run_command(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&stranger))?;
+    let _ = fs::remove_file(&asked);
+    make_key(&stranger)?;
     fs::write(&ask, format!("#!/bin/sh\n: > {}\n", asked.display()))?;
     fs::set_permissions(&ask, fs::Permissions::from_mode(0o755))?;
     let with_key = ["-o", "IdentitiesOnly=yes", "-o", "PreferredAuthentications=publickey", "-i"];
