@@ -581,3 +581,56 @@ fn an_ordinary_user_in_the_sockets_group_pushes() {
     device.pod("web").wait_ready();
     assert!(device.nodlet(["image", "ls"]).ok().contains("localhost/member:1"));
 }
+
+#[test]
+fn archives_of_every_form_that_loads_can_be_pushed() {
+    let device = Device::start();
+    let line = Line::new(&device, "plain", "cat");
+    let directory = device.path("/forms");
+    fs::create_dir(&directory).expect("new");
+    let command = |program: &str, arguments: &[&str]| {
+        let mut command = std::process::Command::new(program);
+        let done = command.args(arguments).current_dir(&directory).status().expect("it is installed");
+        assert!(done.success(), "{program} {arguments:?}");
+    };
+    for (number, form) in
+        ["oci.tar", "docker.tar", "a.tar.gz", "b.tgz", "c.tar.zst", "layout"].iter().enumerate()
+    {
+        let name = format!("localhost/form-{number}:1");
+        let image = Image::new(&name).file("f", 0o644, &noise(50_000, 3 + 2 * number as u64));
+        let plain = directory.join("plain.tar");
+        match *form {
+            "docker.tar" => image.write_docker_archive(&plain).expect("written"),
+            _ => image.write_oci_archive(&plain).expect("written"),
+        }
+        let file = directory.join(form);
+        match *form {
+            "a.tar.gz" | "b.tgz" => {
+                command("gzip", &["-k", "plain.tar"]);
+                fs::rename(directory.join("plain.tar.gz"), &file).expect("renamed");
+            }
+            "c.tar.zst" => command("zstd", &["-q", "-f", "plain.tar", "-o", form]),
+            "layout" => {
+                fs::create_dir(&file).expect("new");
+                command("tar", &["-xf", "plain.tar", "-C", form]);
+            }
+            _ => fs::rename(&plain, &file).expect("renamed"),
+        }
+        let out = line.ok(&device, &["push", BOARD, path(&file)]);
+        assert!(out.starts_with(&format!("image/{name} loaded, 1 of 1 layers sent, ")), "{form}: {out}");
+    }
+}
+
+#[test]
+fn a_push_that_waits_in_vain_ends_with_1_and_says_for_what() {
+    let device = Device::start();
+    let line = Line::new(&device, "plain", "cat");
+    let file = device.path("/never.yaml");
+    let pod = manifest::pod("never", "sleep").replace("localhost/demo:1", "localhost/nowhere:1");
+    fs::write(&file, pod).expect("written");
+    let output = line.run(&device, &["push", BOARD, path(&file), "--wait=2s"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stdout).starts_with("pod/never created\n"), "{output:?}");
+    let why = text(&output.stderr);
+    assert!(why.contains("pod/never") && why.contains("ready"), "{why}");
+}

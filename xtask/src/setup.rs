@@ -21,6 +21,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("dpkg-deb", "dpkg"),
     ("gzip", "gzip"),
     ("xz", "xz-utils"),
+    ("zstd", "zstd"),
     ("debootstrap", "debootstrap"),
     ("ip", "iproute2"),
     ("openssl", "openssl"),
