@@ -35,6 +35,8 @@ mod sandbox;
 mod sent;
 mod shutdown;
 mod terminated;
+#[cfg(test)]
+mod tests;
 mod this_node;
 mod update;
 mod wants;
@@ -551,24 +553,65 @@ impl Engine {
         self.node.observe(now, seen);
     }
 
-    /// One match, one line an action.
+    /// Carries out an action. What it came to is its type, and becomes an observation here and nowhere else.
     fn perform(&mut self, pod: PodIndex, action: Action) {
+        use PodObservation as Seen;
         self.count();
         let shell = &self.shell;
+        // Of a pod that is gone nothing is asked any more.
+        let Some(wanted) = shell.wanted(pod) else { return };
+        let again = || shell.clone();
         match action {
-            Action::CreateSandbox => shell.spawn(sandbox::create(shell.clone(), pod)),
-            Action::Start { attempt, fallback } => {
-                shell.spawn(run::start(shell.clone(), pod, attempt, fallback));
+            Action::CreateSandbox => {
+                shell.answer(pod, sandbox::create(again(), pod, wanted), |made| match made {
+                    Ok(sandbox::Made { ip, at }) => Some(Seen::SandboxReady { ip, at }),
+                    Err(sandbox::Failure { reason, message, .. }) => {
+                        Some(Seen::SandboxFailed { reason, message: message.into() })
+                    }
+                });
             }
-            Action::CheckImage(attempt) => shell.spawn(run::check_image(shell.clone(), pod, attempt)),
-            Action::Probe(attempt, kind) => shell.spawn(exec::probe(shell.clone(), pod, attempt, kind)),
-            Action::Hook(attempt, kind) => shell.spawn(hook::run(shell.clone(), pod, attempt, kind)),
-            Action::Terminate(attempt) => shell.terminate(pod, attempt),
-            Action::Kill(attempt) => shell.kill(pod, attempt),
-            Action::Discard(attempt) => shell.discard(pod, attempt),
-            Action::RemoveSandbox => shell.spawn(sandbox::remove(shell.clone(), pod)),
-            Action::Save { record, generation } => shell.save(pod, &record, generation),
-            Action::Forget => shell.spawn(sandbox::forget(shell.clone(), pod)),
+            Action::Start { attempt, fallback } => {
+                // That it has started is the supervisor's to tell.
+                shell.answer(pod, run::start(again(), pod, wanted, attempt, fallback), move |asked| {
+                    asked.err().map(|failure| Seen::StartFailed { attempt, failure })
+                });
+            }
+            Action::CheckImage(attempt) => {
+                shell.answer(pod, run::check_image(again(), wanted, attempt), move |checked| {
+                    Some(Seen::ImageChecked { attempt, failure: checked.err() })
+                });
+            }
+            Action::Probe(attempt, kind) => {
+                shell.answer(pod, exec::probe(again(), pod, wanted, attempt, kind), move |result| {
+                    Some(Seen::Probed { attempt, kind, result })
+                });
+            }
+            Action::Hook(attempt, kind) => {
+                shell.answer(pod, hook::run(again(), pod, wanted, attempt, kind), move |ended| {
+                    Some(Seen::Hooked { attempt, kind, failure: ended.err().map(String::into_boxed_str) })
+                });
+            }
+            Action::Terminate(attempt) => shell.stop_failed(pod, attempt, shell.terminate(pod, attempt)),
+            Action::Kill(attempt) => shell.stop_failed(pod, attempt, shell.kill(pod, attempt)),
+            Action::Discard(attempt) => shell.discard(pod, &wanted, attempt),
+            Action::RemoveSandbox => {
+                shell.answer(pod, sandbox::remove(again(), pod, wanted), |removed| match removed {
+                    Ok(()) => Some(Seen::SandboxRemoved),
+                    Err(message) => Some(Seen::SandboxRemoveFailed { message: message.into() }),
+                });
+            }
+            Action::Save { record, generation } => {
+                shell.answer(pod, shell.save(&wanted, &record), move |saved| match saved {
+                    Ok(()) => Some(Seen::Saved { generation }),
+                    Err(error) => Some(Seen::SaveFailed { message: error.to_string().into() }),
+                });
+            }
+            Action::Forget => {
+                shell.answer(pod, sandbox::forget(again(), wanted), |forgotten| match forgotten {
+                    Ok(()) => Some(Seen::Forgotten),
+                    Err(message) => Some(Seen::ForgetFailed { message: message.into() }),
+                });
+            }
             Action::Emit(event) => shell.emit(pod, &event),
         }
     }
@@ -616,6 +659,30 @@ impl Engine {
 impl Shell {
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.executor.spawn(task).detach();
+    }
+
+    /// Carries out an action in a task, and tells what it came to.
+    fn answer<T: 'static>(
+        &self,
+        pod: PodIndex,
+        action: impl Future<Output = T> + 'static,
+        seen: impl FnOnce(T) -> Option<PodObservation> + 'static,
+    ) {
+        let news = self.news.clone();
+        self.spawn(async move {
+            if let Some(seen) = seen(action.await) {
+                // The loop ends before its tasks only when the process does.
+                let _ = news.send(News::Seen(pod, seen)).await;
+            }
+        });
+    }
+
+    /// Tells that a container could not be asked to end, if so.
+    fn stop_failed(&self, pod: PodIndex, attempt: Attempt, asked: Result<(), String>) {
+        if let Err(message) = asked {
+            let seen = PodObservation::StopFailed { attempt, message: message.into() };
+            self.answer(pod, std::future::ready(seen), Some);
+        }
     }
 
     /// Goes on in the loop after a while.

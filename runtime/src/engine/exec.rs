@@ -13,8 +13,9 @@ use async_channel::{Receiver, Sender};
 use smol::Async;
 use smol::io::AsyncReadExt;
 
-use crate::node::{Attempt, PodIndex, PodObservation, ProbeResult};
+use crate::node::{Attempt, PodIndex, ProbeResult};
 use crate::prober;
+use crate::sources::Wanted;
 use crate::spec::{ProbeAction, ProbeKind};
 use crate::supervisor::config::ExecConfig;
 use crate::time::Instant;
@@ -212,14 +213,15 @@ impl Drop for Attaching<'_> {
     }
 }
 
-/// Asks once; always answered, after the probe's timeout at the latest.
-pub(super) async fn probe(shell: Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: ProbeKind) {
-    let result = ask(&shell, pod, attempt, kind).await;
-    shell.tell(pod, PodObservation::Probed { attempt, kind, result }).await;
-}
-
-async fn ask(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: ProbeKind) -> ProbeResult {
-    let Some(wanted) = shell.wanted(pod) else { return ProbeResult::Error("the pod is gone".into()) };
+/// Asks once; answers after the probe's timeout at the latest.
+pub(super) async fn probe(
+    shell: Rc<Shell>,
+    pod: PodIndex,
+    wanted: Rc<Wanted>,
+    attempt: Attempt,
+    kind: ProbeKind,
+) -> ProbeResult {
+    let shell = &shell;
     let container = wanted.pod.spec.container(attempt.container);
     let Some(probe) = container.probe(kind) else {
         return ProbeResult::Error("there is no such probe".into());

@@ -9,23 +9,27 @@ use std::rc::Rc;
 
 use smol::Async;
 
-use crate::node::{Attempt, Event, PodIndex, PodObservation};
+use crate::node::{Attempt, Event, PodIndex};
 use crate::prober;
+use crate::sources::Wanted;
 use crate::spec::{Container, Hook, HookKind, Pod, ProbeAction};
 use crate::supervisor::config::ExecConfig;
 
 use super::Shell;
 use super::exec::{Output, address};
 
-/// Runs a hook; always answered.
-pub(super) async fn run(shell: Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: HookKind) {
-    let failure = carry_out(&shell, pod, attempt, kind).await.err().map(String::into_boxed_str);
-    shell.tell(pod, PodObservation::Hooked { attempt, kind, failure }).await;
-}
-
-/// The error is a kubelet's message.
-async fn carry_out(shell: &Rc<Shell>, pod: PodIndex, attempt: Attempt, kind: HookKind) -> Result<(), String> {
-    let wanted = shell.wanted(pod).ok_or("the pod is gone")?;
+/// Runs a hook.
+///
+/// # Errors
+/// A kubelet's message.
+pub(super) async fn run(
+    shell: Rc<Shell>,
+    pod: PodIndex,
+    wanted: Rc<Wanted>,
+    attempt: Attempt,
+    kind: HookKind,
+) -> Result<(), String> {
+    let shell = &shell;
     let container = wanted.pod.spec.container(attempt.container);
     let hook = container.lifecycle.hook(kind).ok_or("there is no such hook")?;
     let failed = |what: String, error: &str| {

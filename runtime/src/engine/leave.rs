@@ -120,38 +120,61 @@ pub(super) fn names(directory: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// Kills every process of the pod and waits until the last is gone.
-pub(super) async fn kill_remains(cgroup: &PodCgroup) {
-    loop {
-        match cgroup.kill() {
-            Ok(()) => {}
-            Err(error) => log::error!("failed to kill what is left of a pod: {error}"),
-        }
-        let emptied = async {
-            cgroup.emptied().await;
-            true
-        };
-        let late = async {
-            smol::Timer::after(Duration::from_secs(10)).await;
-            false
-        };
-        if smol::future::or(emptied, late).await {
-            return;
-        }
-        log::error!("processes of {} do not die; killing them again", cgroup.name());
+/// How long killed processes may take to be gone before they are killed again.
+const KILLED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Kills every process of the pod, again and again until the last is gone: for what a failure would
+/// leave to nobody.
+pub(super) async fn kill_all(cgroup: &PodCgroup) {
+    while let Err(why) = kill(cgroup).await {
+        log::error!("{why}; killing them again");
+    }
+}
+
+/// Kills every process of the pod, and waits until the last is gone.
+async fn kill(cgroup: &PodCgroup) -> Result<(), String> {
+    let killed = cgroup.kill();
+    let emptied = async {
+        cgroup.emptied().await;
+        true
+    };
+    let late = async {
+        smol::Timer::after(KILLED_WITHIN).await;
+        false
+    };
+    match (smol::future::or(emptied, late).await, killed) {
+        (true, _) => Ok(()),
+        (false, Ok(())) => Err(format!("processes of {} do not die", cgroup.name())),
+        (false, Err(error)) => Err(format!("failed to kill the processes of {}: {error}", cgroup.name())),
     }
 }
 
 impl Shell {
     /// Ends what a pod has left, its supervisor too, and removes its cgroups.
-    pub(super) async fn remove_remains(&self, wanted: &Wanted) {
+    ///
+    /// # Errors
+    /// What is still there.
+    pub(super) async fn remove_remains(&self, wanted: &Wanted) -> Result<(), String> {
+        for cgroup in self.cgroups_of(wanted)? {
+            kill(&cgroup).await?;
+            cgroup.remove().map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// The same, as often as it takes until no process is left.
+    pub(super) async fn remove_all_remains(&self, wanted: &Wanted) {
+        match self.cgroups_of(wanted) {
+            Ok(cgroups) => self.empty(&wanted.pod.uid.0, &cgroups).await,
+            Err(why) => log::error!("{why}"),
+        }
+    }
+
+    fn cgroups_of(&self, wanted: &Wanted) -> Result<[PodCgroup; 2], String> {
         let uid = &wanted.pod.uid.0;
         let own = self.cgroups.known_supervisor(uid);
         let found = own.and_then(|own| Ok([own, self.cgroups.known_pod(&wanted.pod)?]));
-        match found {
-            Ok(cgroups) => self.empty(uid, &cgroups).await,
-            Err(error) => log::error!("failed to look for processes of {uid}: {error}"),
-        }
+        found.map_err(|error| format!("failed to look for processes of {uid}: {error}"))
     }
 
     /// [`remove_tree`] on the storage thread of the agent.
@@ -161,7 +184,7 @@ impl Shell {
 
     pub(super) async fn empty(&self, uid: &str, cgroups: &[PodCgroup]) {
         for cgroup in cgroups {
-            kill_remains(cgroup).await;
+            kill_all(cgroup).await;
             if let Err(error) = cgroup.remove() {
                 log::error!("failed to remove a cgroup of {uid}: {error}");
             }

@@ -217,7 +217,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         // The agent died while it was being made, or the supervisor did: what is
         // left of it goes, and the core begins again.
         sandbox = None;
-        shell.remove_remains(&wanted).await;
+        shell.remove_all_remains(&wanted).await;
         attempts = lost_runs(shell, &wanted, directory, on_tmpfs.created).map_err(LookError::Shortage)?;
     }
     let found = Found {

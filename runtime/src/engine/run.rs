@@ -82,31 +82,27 @@ pub(super) fn failure(reason: StartFailureReason, message: impl Into<String>) ->
     StartFailure { reason, message: message.into().into_boxed_str() }
 }
 
-/// Image, configuration, leaf, and the word to the supervisor. Answered by
-/// `StartFailed`, or by what the supervisor says.
-pub(super) async fn start(shell: Rc<Shell>, pod: PodIndex, attempt: Attempt, fallback: Option<Rc<str>>) {
-    if let Err(failure) = try_start(&shell, pod, attempt, fallback).await {
-        shell.tell(pod, PodObservation::StartFailed { attempt, failure }).await;
-    }
-}
-
-/// Whether the image of the spec can be started: answered by `ImageChecked`. The image is leased to
-/// the pod, so that nobody removes it before it starts.
-pub(super) async fn check_image(shell: Rc<Shell>, pod: PodIndex, attempt: Attempt) {
-    let Some(wanted) = shell.wanted(pod) else { return };
+/// Whether the image of the spec can be started. The image is leased to the pod, so that nobody
+/// removes it before it starts.
+pub(super) async fn check_image(
+    shell: Rc<Shell>,
+    wanted: Rc<Wanted>,
+    attempt: Attempt,
+) -> Result<(), StartFailure> {
     let container = wanted.pod.spec.container(attempt.container);
-    let failure = find_image(&shell, &wanted, container, &container.image).await.err();
-    shell.tell(pod, PodObservation::ImageChecked { attempt, failure }).await;
+    find_image(&shell, &wanted, container, &container.image).await.map(drop)
 }
 
-async fn try_start(
-    shell: &Rc<Shell>,
+/// Image, configuration, leaf, and the word to the supervisor, which tells what becomes of it.
+pub(super) async fn start(
+    shell: Rc<Shell>,
     pod: PodIndex,
+    wanted: Rc<Wanted>,
     attempt: Attempt,
     fallback: Option<Rc<str>>,
 ) -> Result<(), StartFailure> {
+    let shell = &shell;
     let gone = || failure(StartFailureReason::CreateContainerError, "the pod's sandbox is gone");
-    let wanted = shell.wanted(pod).ok_or_else(gone)?;
     let sandbox = shell.sandbox(pod).ok_or_else(gone)?;
     let container = wanted.pod.spec.container(attempt.container);
     let create = |error: &(dyn std::error::Error + 'static)| {
@@ -452,7 +448,7 @@ pub(super) fn forget(sandbox: &Sandbox, container: &str, number: u32) {
 
 impl Shell {
     /// The stop signal to the first process of the run.
-    pub(super) fn terminate(&self, pod: PodIndex, attempt: Attempt) {
+    pub(super) fn terminate(&self, pod: PodIndex, attempt: Attempt) -> Result<(), String> {
         let sent = self.with_run(pod, attempt, |run| {
             let (Some(process), Some(started)) = (&run.process, &run.started) else { return Ok(()) };
             // SAFETY: pidfd_send_signal with a null siginfo reads nothing of ours.
@@ -470,25 +466,16 @@ impl Shell {
         match sent {
             // ESRCH: it ended by itself, and its exit is on the way.
             Some(Err(error)) if error.raw_os_error() != Some(libc::ESRCH) => {
-                self.stop_failed(pod, attempt, format!("signal the container: {error}"));
+                Err(format!("signal the container: {error}"))
             }
-            Some(Ok(()) | Err(_)) | None => {}
+            Some(Ok(()) | Err(_)) | None => Ok(()),
         }
     }
 
     /// SIGKILL to every process of the run.
-    pub(super) fn kill(&self, pod: PodIndex, attempt: Attempt) {
-        if let Some(Err(error)) = self.with_run(pod, attempt, |run| run.leaf.kill()) {
-            self.stop_failed(pod, attempt, format!("kill the container: {error}"));
-        }
-    }
-
-    fn stop_failed(&self, pod: PodIndex, attempt: Attempt, message: String) {
-        let seen = PodObservation::StopFailed { attempt, message: message.into() };
-        let news = self.news.clone();
-        self.spawn(async move {
-            let _ = news.send(super::News::Seen(pod, seen)).await;
-        });
+    pub(super) fn kill(&self, pod: PodIndex, attempt: Attempt) -> Result<(), String> {
+        let killed = self.with_run(pod, attempt, |run| run.leaf.kill());
+        killed.unwrap_or(Ok(())).map_err(|error| format!("kill the container: {error}"))
     }
 
     fn with_run<T>(&self, pod: PodIndex, attempt: Attempt, act: impl FnOnce(&Run) -> T) -> Option<T> {
@@ -512,8 +499,7 @@ impl Shell {
     }
 
     /// Removes the writable layer of a run, and the log of one before the last two.
-    pub(super) fn discard(&self, pod: PodIndex, attempt: Attempt) {
-        let Some(wanted) = self.wanted(pod) else { return };
+    pub(super) fn discard(&self, pod: PodIndex, wanted: &Wanted, attempt: Attempt) {
         let name = wanted.pod.spec.container(attempt.container).name.clone();
         // The newest run stays with the supervisor, ended or not: a later agent learns from
         // it how often the container was restarted and how it ended last.
@@ -522,7 +508,7 @@ impl Shell {
                 forget(&sandbox, &name, earlier);
             }
             // Not there is as good as removed: a start that failed early wrote none.
-            let _ = std::fs::remove_file(facts_path(self, &wanted, &name, earlier));
+            let _ = std::fs::remove_file(facts_path(self, wanted, &name, earlier));
         }
         let (paths, number) = (self.paths.clone(), attempt.number);
         let (namespace, pod) = (wanted.pod.namespace.to_string(), wanted.pod.name.to_string());
@@ -532,7 +518,7 @@ impl Shell {
         let logs = self
             .storage
             .run(move || log_files::remove_earlier_runs(&paths, (&namespace, &pod, &uid), &name, number));
-        let label = log_name(&wanted, attempt);
+        let label = log_name(wanted, attempt);
         let storage = self.storage.clone();
         self.spawn(async move {
             let mut removed = vec![logs.await];
@@ -546,21 +532,16 @@ impl Shell {
     }
 
     /// Makes a record durable; answered by `Saved` or `SaveFailed`.
-    pub(super) fn save(&self, pod: PodIndex, record: &Record, generation: u64) {
-        let Some(wanted) = self.wanted(pod) else { return };
+    pub(super) fn save(
+        &self,
+        wanted: &Wanted,
+        record: &Record,
+    ) -> impl Future<Output = std::io::Result<()>> + use<> {
         let anchor: Anchor = self.anchor.get();
         let (uid, priority) = (&wanted.pod.uid.0, wanted.priority.as_deref());
         let (path, bytes) = self.records.render(uid, record, &wanted.presets, priority, anchor);
         let fault = self.fault.clone();
-        let saved = self.storage.run(move || crate::store::replace(&path, &bytes, &*fault));
-        let news = self.news.clone();
-        self.spawn(async move {
-            let seen = match saved.await {
-                Ok(()) => PodObservation::Saved { generation },
-                Err(error) => PodObservation::SaveFailed { message: error.to_string().into() },
-            };
-            let _ = news.send(super::News::Seen(pod, seen)).await;
-        });
+        self.storage.run(move || crate::store::replace(&path, &bytes, &*fault))
     }
 }
 

@@ -63,10 +63,17 @@ const SANDBOX_WITHIN: Duration = Duration::from_secs(30);
 /// Until a supervisor is asked again of which something was not heard for want of descriptors.
 const GREET_AGAIN: Duration = Duration::from_secs(1);
 
+/// A sandbox that was made.
+pub(super) struct Made {
+    pub(super) ip: Option<Ipv4Addr>,
+    /// When it became ready.
+    pub(super) at: Instant,
+}
+
 /// Why a sandbox could not be made.
-struct Failure {
-    reason: SandboxFailure,
-    message: String,
+pub(super) struct Failure {
+    pub(super) reason: SandboxFailure,
+    pub(super) message: String,
     /// A supervisor of a pod of that name lives: what is there is its own.
     is_taken: bool,
 }
@@ -86,9 +93,11 @@ impl Failure {
     }
 }
 
-/// Volumes, cgroup, network, supervisor; answered by `SandboxReady` or `SandboxFailed`.
-pub(super) async fn create(shell: Rc<Shell>, pod: PodIndex) {
-    let Some(wanted) = shell.wanted(pod) else { return };
+/// Volumes, cgroup, network, supervisor.
+///
+/// # Errors
+/// They do not exist, and whatever was made of them is undone.
+pub(super) async fn create(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) -> Result<Made, Failure> {
     let ip = shell.network.borrow_mut().allocate(&wanted.pod);
     let made = match ip {
         Ok(ip) => make(&shell, &wanted, ip).await,
@@ -101,16 +110,17 @@ pub(super) async fn create(shell: Rc<Shell>, pod: PodIndex) {
                 entry.sandbox = Some(sandbox.clone());
             }
             shell.spawn(listen(shell.clone(), pod, sandbox));
-            shell.tell(pod, PodObservation::SandboxReady { ip, at }).await;
+            Ok(Made { ip, at })
         }
-        Err(Failure { reason, message, .. }) => {
+        Err(failure) => {
             shell.network.borrow_mut().release(&wanted.pod.uid);
             log::warn!(
-                "failed to create the sandbox of {}/{}: {message}",
+                "failed to create the sandbox of {}/{}: {}",
                 wanted.pod.namespace,
-                wanted.pod.name
+                wanted.pod.name,
+                failure.message
             );
-            shell.tell(pod, PodObservation::SandboxFailed { reason, message: message.into() }).await;
+            Err(failure)
         }
     }
 }
@@ -144,7 +154,7 @@ async fn make(
     let made = smol::future::or(made, late).await;
     if made.as_ref().is_err_and(|failure| !failure.is_taken) {
         // Whatever was made of it hangs on its processes.
-        shell.remove_remains(wanted).await;
+        shell.remove_all_remains(wanted).await;
         let _ = std::fs::remove_dir_all(shell.paths.run_pod(&wanted.pod.uid.0));
     }
     made
@@ -287,7 +297,7 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
                     return;
                 }
                 report_loss(&shell, pod, &error);
-                leave::kill_remains(&sandbox.cgroup).await;
+                leave::kill_all(&sandbox.cgroup).await;
                 shell.execs.borrow_mut().lost(pod);
                 run::hear_records(&shell, pod, &sandbox).await;
                 shell.tell(pod, PodObservation::SandboxLost).await;
@@ -318,9 +328,11 @@ async fn greet_again(shell: &Shell, pod: PodIndex, supervisor: &Supervisor) -> O
     }
 }
 
-/// Ends the supervisor and takes down what the containers shared.
-pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex) {
-    let Some(wanted) = shell.wanted(pod) else { return };
+/// Ends the supervisor and takes down what the containers shared. After a failure it is called again.
+///
+/// # Errors
+/// What is still there.
+pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) -> Result<(), String> {
     let sandbox = shell.pods.borrow_mut().get_mut(&pod).and_then(|entry| entry.sandbox.take());
     if let Some(sandbox) = sandbox {
         sandbox.ending.set(true);
@@ -343,7 +355,7 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex) {
         }
         shell.execs.borrow_mut().lost(pod);
     }
-    shell.remove_remains(&wanted).await;
+    shell.remove_remains(&wanted).await?;
     let layers = container_config::runs_directory(&shell.paths, &wanted.pod.uid.0);
     if let Err(error) = shell.remove_tree(layers).await {
         // They go at the latest with the pod.
@@ -357,15 +369,17 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex) {
     if let Err(error) = std::fs::remove_dir_all(&directory)
         && error.kind() != std::io::ErrorKind::NotFound
     {
-        log::error!("failed to remove {}: {error}", directory.display());
+        return Err(format!("failed to remove {}: {error}", directory.display()));
     }
     shell.network.borrow_mut().release(&wanted.pod.uid);
-    shell.tell(pod, PodObservation::SandboxRemoved).await;
+    Ok(())
 }
 
-/// Removes what a pod leaves when it is gone for good.
-pub(super) async fn forget(shell: Rc<Shell>, pod: PodIndex) {
-    let Some(wanted) = shell.wanted(pod) else { return };
+/// Removes what a pod leaves when it is gone for good. After a failure it is called again.
+///
+/// # Errors
+/// What is still there.
+pub(super) async fn forget(shell: Rc<Shell>, wanted: Rc<Wanted>) -> Result<(), String> {
     let paths = shell.paths.clone();
     let record = shell.records.path_of(&wanted.pod.uid.0);
     let ephemeral = shell.records.ephemeral_path_of(&wanted.pod.uid.0);
@@ -375,37 +389,21 @@ pub(super) async fn forget(shell: Rc<Shell>, pod: PodIndex) {
     let (uid, namespace, name) =
         (wanted.pod.uid.0.to_string(), wanted.pod.namespace.to_string(), wanted.pod.name.to_string());
     let volumes = shell.remove_tree(paths.pod(&uid)).await;
-    let failed = shell
-        .storage
-        .run(move || {
-            let mut failed = Vec::new();
-            let mut note =
-                |what: &str, error: &dyn std::fmt::Display| failed.push(format!("{what}: {error}"));
-            if let Err(error) = volumes {
-                note("volumes", &error);
-            }
-            if let Err(error) = crate::log_files::remove_pod(&paths, &namespace, &name, &uid) {
-                note("logs", &error);
-            }
-            // First: without the record it would be found by nobody.
-            let removed = crate::store::remove(&ephemeral, &*fault)
-                .and_then(|()| if kept.exists() { crate::store::remove(&kept, &*fault) } else { Ok(()) })
-                .and_then(|()| crate::store::remove(&record, &*fault));
-            if let Err(error) = removed {
-                note("record", &error);
-            }
-            if let Err(error) = images.release(&uid) {
-                note("image leases", &error);
-            }
-            failed
-        })
-        .await;
+    let removed = shell.storage.run(move || {
+        let left =
+            |what: &str, error: &dyn std::fmt::Display| format!("failed to remove its {what}: {error}");
+        volumes.map_err(|error| left("volumes", &error))?;
+        crate::log_files::remove_pod(&paths, &namespace, &name, &uid)
+            .map_err(|error| left("logs", &error))?;
+        images.release(&uid).map_err(|error| left("image leases", &error))?;
+        // Last: without the record nobody would find what else is there.
+        crate::store::remove(&ephemeral, &*fault)
+            .and_then(|()| if kept.exists() { crate::store::remove(&kept, &*fault) } else { Ok(()) })
+            .and_then(|()| crate::store::remove(&record, &*fault))
+            .map_err(|error| left("record", &error))
+    });
+    removed.await?;
     let lock = lock_name(&wanted);
-    if let Err(error) = client::remove_free_locks(&shell.paths.locks(), Some(&lock)) {
-        log::error!("failed to remove the lock {lock}: {error}");
-    }
-    for failure in failed {
-        log::error!("failed to remove what {}/{} left: {failure}", wanted.pod.namespace, wanted.pod.name);
-    }
-    shell.tell(pod, PodObservation::Forgotten).await;
+    client::remove_free_locks(&shell.paths.locks(), Some(&lock))
+        .map_err(|error| format!("failed to remove the lock {lock}: {error}"))
 }

@@ -1,0 +1,128 @@
+//! What a pod leaves cannot be removed: the card is read-only, or damaged in one place. The pod stays until
+//! it can, says why, and runs again when its manifest is put back.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nodlet_tests::{Device, manifest};
+
+/// A file or directory that nobody can change, not root either, as on a card with an error.
+struct Stuck(PathBuf);
+
+impl Stuck {
+    fn new(path: PathBuf) -> Stuck {
+        change(&path, "+i");
+        Stuck(path)
+    }
+}
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        change(&self.0, "-i");
+    }
+}
+
+fn change(path: &Path, flag: &str) {
+    let done = Command::new("chattr").arg(flag).arg(path).status().expect("e2fsprogs is installed");
+    assert!(done.success(), "chattr {flag} {}", path.display());
+}
+
+/// A directory below `parent` in which an entry of this name lies.
+fn directory_with(parent: &Path, name: &str) -> PathBuf {
+    let entries = fs::read_dir(parent).expect("it can be read").map(|entry| entry.expect("read").path());
+    entries.into_iter().find(|path| path.join(name).exists()).expect("one has it")
+}
+
+/// What is in the way, and what the event names of it.
+const STUCK: [(&str, &str); 6] = [
+    ("volumes", "failed to remove its volumes"),
+    ("logs", "failed to remove its logs"),
+    ("lease", "failed to remove its image leases"),
+    ("record", "failed to remove its record"),
+    ("lock", "failed to remove the lock default_lock"),
+    ("sandbox", "failed to remove /"),
+];
+
+/// Of the pod of this name.
+fn place(device: &Device, name: &str) -> PathBuf {
+    let uid = device.pod(name).uid();
+    let path = |inside: &str| device.path(inside);
+    match name {
+        "volumes" => path("/var/lib/nodlet/pods").join(uid),
+        "logs" => path("/var/log/pods").join(format!("default_{name}_{uid}")),
+        "lease" => directory_with(&path("/run/nodlet/leases"), &uid).join(uid),
+        "record" => path("/var/lib/nodlet/records").join(format!("{uid}.json")),
+        "lock" => path("/run/nodlet/locks").join(format!("default_{name}")),
+        "sandbox" => path("/run/nodlet/pods").join(uid),
+        other => panic!("nobody knows {other}"),
+    }
+}
+
+/// A pod of which there is all that is to be stuck; only a finished one has a record.
+fn manifest_of(name: &str) -> String {
+    let mount = "volumeMounts: [{name: kept, mountPath: /kept}]";
+    let volume = "volumes: [{name: kept, emptyDir: {}}]";
+    match name {
+        "record" => manifest::pod_with(name, "print up", "restartPolicy: Never"),
+        _ => manifest::pod_of(name, &[manifest::container("app", "print up then sleep", mount)], volume),
+    }
+}
+
+/// Runs it until there is all that is to be stuck.
+fn run(device: &Device, name: &str) {
+    device.write_manifest(&format!("{name}.yaml"), &manifest_of(name));
+    device.wait_for(&format!("{name} to be up"), || device.pod(name).logs("app") == "up\n");
+    if name == "record" {
+        device.pod(name).wait_phase("Succeeded");
+    }
+}
+
+#[test]
+fn a_pod_stays_until_all_of_it_can_be_removed_and_then_runs_again() {
+    let device = Device::start();
+    for (name, _) in STUCK {
+        run(&device, name);
+    }
+    let stuck: Vec<Stuck> = STUCK.map(|(name, _)| Stuck::new(place(&device, name))).into();
+    for (name, _) in STUCK {
+        device.remove_manifest(&format!("{name}.yaml"));
+    }
+    for (name, why) in STUCK {
+        device.wait_for(&format!("the event of {name}"), || {
+            let events = device.pod(name).events();
+            events.iter().any(|event| event.starts_with("FailedKillPod") && event.contains(why))
+        });
+        let pod = device.pod(name).object().expect("it is shown until it is gone");
+        // One that is over needs no time to end.
+        assert_eq!(pod["metadata"]["deletionTimestamp"].is_string(), name != "record", "{name}: {pod:#}");
+    }
+    // Put back, they wait for themselves.
+    for (name, _) in STUCK {
+        device.write_manifest(&format!("{name}.yaml"), &manifest::pod(name, "print again then sleep"));
+    }
+    assert_eq!(device.container_processes(), Vec::<u32>::new());
+    drop(stuck);
+    for (name, _) in STUCK {
+        device.wait_for(&format!("{name} to run again"), || device.pod(name).logs("app") == "again\n");
+        device.pod(name).wait_ready();
+    }
+}
+
+#[test]
+fn a_pod_that_cannot_be_removed_is_removed_by_the_next_agent() {
+    let mut device = Device::start();
+    run(&device, "record");
+    let record = place(&device, "record");
+    let stuck = Stuck::new(record.clone());
+    device.remove_manifest("record.yaml");
+    device.wait_for("the event", || {
+        device.pod("record").events().iter().any(|event| event.starts_with("FailedKillPod"))
+    });
+    device.kill_agent();
+    drop(stuck);
+    device.start_agent();
+    device.wait_for("the record to be removed", || !record.exists());
+    device.write_manifest("record.yaml", &manifest::pod("record", "print again then sleep"));
+    device.wait_for("it to run again", || device.pod("record").logs("app") == "again\n");
+}
