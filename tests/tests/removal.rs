@@ -35,9 +35,8 @@ fn directory_with(parent: &Path, name: &str) -> PathBuf {
 }
 
 /// What is in the way, and what the event names of it.
-const STUCK: [(&str, &str); 6] = [
+const STUCK: [(&str, &str); 5] = [
     ("volumes", "failed to remove its volumes"),
-    ("logs", "failed to remove its logs"),
     ("lease", "failed to remove its image leases"),
     ("record", "failed to remove its record"),
     ("lock", "failed to remove the lock default_lock"),
@@ -125,4 +124,21 @@ fn a_pod_that_cannot_be_removed_is_removed_by_the_next_agent() {
     device.wait_for("the record to be removed", || !record.exists());
     device.write_manifest("record.yaml", &manifest::pod("record", "print again then sleep"));
     device.wait_for("it to run again", || device.pod("record").logs("app") == "again\n");
+}
+
+/// Pods that collect logs could keep every other pod, if logs were a reason to stay.
+#[test]
+fn a_pod_whose_logs_cannot_be_removed_is_gone_and_its_logs_are_swept_later() {
+    let mut device = Device::start();
+    run(&device, "logs");
+    let logs = place(&device, "logs");
+    let stuck = Stuck::new(logs.clone());
+    device.remove_manifest("logs.yaml");
+    device.pod("logs").wait_gone();
+    assert!(device.agent_log().contains("failed to remove the logs of default/logs: "));
+    assert!(logs.exists());
+    device.kill_agent();
+    drop(stuck);
+    device.start_agent();
+    device.wait_for("the logs to be removed", || !logs.exists());
 }

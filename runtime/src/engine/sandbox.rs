@@ -393,8 +393,11 @@ pub(super) async fn forget(shell: Rc<Shell>, wanted: Rc<Wanted>) -> Result<(), S
         let left =
             |what: &str, error: &dyn std::fmt::Display| format!("failed to remove its {what}: {error}");
         volumes.map_err(|error| left("volumes", &error))?;
-        crate::log_files::remove_pod(&paths, &namespace, &name, &uid)
-            .map_err(|error| left("logs", &error))?;
+        // Another pod that collects logs can be in their way: it must not keep this one. The next agent's
+        // sweep removes them.
+        if let Err(error) = crate::log_files::remove_pod(&paths, &namespace, &name, &uid) {
+            log::error!("failed to remove the logs of {namespace}/{name}: {error}");
+        }
         images.release(&uid).map_err(|error| left("image leases", &error))?;
         // Last: without the record nobody would find what else is there.
         crate::store::remove(&ephemeral, &*fault)
