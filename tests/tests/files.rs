@@ -307,8 +307,8 @@ fn a_container_inherits_nothing_of_whoever_started_the_agent() {
     let secret = device.path("/secret");
     fs::write(&secret, "x").expect("written");
     let setup = format!("umask 077; cd {}; SECRET=x; export SECRET; exec 9<secret", device.root().display());
-    let signals = "--ignore-signal=CHLD,HUP,INT,QUIT,TERM,PIPE,USR1 --block-signal=CHLD,TERM,USR2,RTMIN";
-    let program = careless(&device, &setup, &format!("env {signals}"));
+    let by = format!("{} deafened", nodlet_tests::demo_program().display());
+    let program = careless(&device, &setup, &by);
     device.install(&program);
     device.start_agent();
     device.load_image(nodlet_tests::demo_archive());
@@ -372,11 +372,9 @@ fn what_a_pod_left_is_removed_while_other_pods_start() {
     device.wait_for("the end of the pod", || device.pod("full").object().is_none());
 }
 
+/// An emptyDir volume of the pod whose directory this is.
 fn find(directory: &Path, name: &str) -> Option<PathBuf> {
-    let mut entries = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
-    entries.find_map(|path| {
-        if path.file_name().is_some_and(|found| found == name) { Some(path) } else { find(&path, name) }
-    })
+    Some(directory.join("volumes/kubernetes.io~empty-dir").join(name)).filter(|path| path.is_dir())
 }
 
 /// A file's pod has the uid of what the file says: put back while what it left is being removed, it

@@ -139,11 +139,11 @@ fn hardware_address(pod: TestPod<'_>) -> [u8; 6] {
 
 /// The bridge of a device, found by its address, and the hosts' ends of its pods' links.
 fn links(gateway: Ipv4Addr) -> (String, Vec<String>) {
-    let listed = std::process::Command::new("ip").args(["-br", "-4", "address"]).output().expect("iproute2");
-    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let line =
-        listed.lines().find(|line| line.contains(&format!("{gateway}/"))).expect("the bridge is there");
-    let bridge = line.split_whitespace().next().expect("a name").to_owned();
+    let mut addresses = nix::ifaddrs::getifaddrs().expect("the kernel lists them");
+    let has = |address: &nix::ifaddrs::InterfaceAddress| {
+        address.address.and_then(|address| Some(address.as_sockaddr_in()?.ip())) == Some(gateway)
+    };
+    let bridge = addresses.find(has).expect("the bridge is there").interface_name;
     let ports = fs::read_dir(format!("/sys/class/net/{bridge}/brif")).expect("it is a bridge");
     let ports = ports.map(|port| port.expect("it can be read").file_name().to_string_lossy().into_owned());
     let ports: Vec<String> = ports.collect();

@@ -343,6 +343,15 @@ fn the_process_is_who_the_pod_says() {
         assert_eq!(field(&web, set), "0000000000000000", "{set}");
     }
     assert_eq!(field(&web, "CapBnd:"), field(&root, "CapBnd:"));
+
+    // Ids of more than 16 bits, for which 32-bit ARM has system calls of its own.
+    config = pod.container("app", &["cat=/proc/self/status"]);
+    config.process.user.image_user = "65536:131072".to_owned();
+    config.process.user.additional_gids = vec![196_608, 70_000];
+    let (_, high) = pod.run(&config);
+    assert_eq!(field(&high, "Uid:"), "65536\t65536\t65536\t65536");
+    assert_eq!(field(&high, "Gid:"), "131072\t131072\t131072\t131072");
+    assert_eq!(field(&high, "Groups:"), "70000 131072 196608");
     assert_eq!(field(&web, "NoNewPrivs:"), "1");
     assert!(web.ends_with("/srv\n"));
 }

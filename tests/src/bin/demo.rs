@@ -173,6 +173,7 @@ fn run(step: &[String]) -> Result<(), Failure> {
                 hog(mib.parse()?);
             }
         }
+        ["deafened", command @ ..] => return Err(deafened(command)),
         ["abort"] => std::process::abort(),
         ["ignore-term"] => set_term(SigHandler::SigIgn),
         ["on-term", code, rest @ ..] => {
@@ -368,6 +369,32 @@ fn hog(mib: usize) {
     }
     println!("holding {} MiB", std::hint::black_box(&held).len());
     std::mem::forget(held);
+}
+
+/// Executes a program with signals ignored, and others blocked.
+fn deafened(command: &[&str]) -> Failure {
+    use nix::sys::signal::{Signal, signal};
+    for name in ["CHLD", "HUP", "INT", "QUIT", "TERM", "PIPE", "USR1"] {
+        let ignored: Signal = format!("SIG{name}").parse().expect("a signal's name");
+        // SAFETY: to ignore a signal runs no handler.
+        let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
+    }
+    // SAFETY: a set of signals that lives as long as the calls, which read and write nothing else.
+    unsafe {
+        let mut blocked = std::mem::zeroed();
+        libc::sigemptyset(&raw mut blocked);
+        for signal in [libc::SIGCHLD, libc::SIGTERM, libc::SIGUSR2, libc::SIGRTMIN()] {
+            libc::sigaddset(&raw mut blocked, signal);
+        }
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const blocked, std::ptr::null_mut());
+    }
+    let words = command.iter().map(|word| std::ffi::CString::new(*word)).collect::<Result<Vec<_>, _>>();
+    let words = words.expect("words without NUL");
+    // Not by the standard library, which restores what was changed.
+    match nix::unistd::execv(&words[0], &words) {
+        Ok(never) => match never {},
+        Err(error) => error.into(),
+    }
 }
 
 /// Segments of System V, which stay when the process ends.
