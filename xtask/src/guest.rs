@@ -114,7 +114,7 @@ const UNIT: &str = "nodlet_runtime";
 const NEEDED: &[&str] = &["erofs", "overlay", "veth", "bridge", "loop"];
 
 /// Suites that drive a device with the real kubectl.
-const WITH_KUBECTL: &[&str] = &["init", "debug", "update", "admission", "documents"];
+const WITH_KUBECTL: &[&str] = &["init", "debug", "update", "admission", "documents", "metadata", "sessions"];
 
 /// Suites with pods of Kubernetes' own test program.
 const WITH_AGNHOST: &[&str] = &["documents"];
@@ -201,6 +201,7 @@ const GUESTS: &[Guest<'_>] = &[
             "hostile",
             "isolation",
             "files",
+            "removal",
             "handover",
             "metadata",
             // Floods of exec, attach, port-forward and logs.
@@ -667,6 +668,16 @@ mod tests {
         only_by_hand: true,
         systemd: false,
     };
+
+    #[test]
+    fn guests_have_kubectl_for_each_suite_that_drives_a_device_with_it() {
+        for run in GUESTS.iter().flat_map(|guest| guest.runs) {
+            let suite = run.split(' ').next().unwrap();
+            let source = crate::project().join(format!("tests/tests/{suite}.rs"));
+            let Ok(text) = fs::read_to_string(source) else { continue };
+            assert!(!text.contains("Kubectl::new") || WITH_KUBECTL.contains(&suite), "{suite} needs kubectl");
+        }
+    }
 
     #[test]
     fn a_guest_is_believed_only_if_every_run_ended_well_and_ran_tests() {
