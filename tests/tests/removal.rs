@@ -1,9 +1,9 @@
 //! What a pod leaves cannot be removed: the card is read-only, or damaged in one place. The pod stays until
 //! it can, says why, and runs again when its manifest is put back.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use nodlet_tests::{Device, manifest};
 
@@ -12,20 +12,37 @@ struct Stuck(PathBuf);
 
 impl Stuck {
     fn new(path: PathBuf) -> Stuck {
-        change(&path, "+i");
+        make_immutable(&path, true);
         Stuck(path)
     }
 }
 
 impl Drop for Stuck {
     fn drop(&mut self) {
-        change(&self.0, "-i");
+        make_immutable(&self.0, false);
     }
 }
 
-fn change(path: &Path, flag: &str) {
-    let done = Command::new("chattr").arg(flag).arg(path).status().expect("e2fsprogs is installed");
-    assert!(done.success(), "chattr {flag} {}", path.display());
+nix::ioctl_read!(
+    /// `FS_IOC_GETFLAGS`.
+    flags_of, b'f', 1, libc::c_long
+);
+nix::ioctl_write_ptr!(
+    /// `FS_IOC_SETFLAGS`.
+    set_flags, b'f', 2, libc::c_long
+);
+
+/// As `chattr +i` and `-i` do.
+fn make_immutable(path: &Path, immutable: bool) {
+    const FS_IMMUTABLE_FL: libc::c_long = 0x10;
+    let file = File::open(path).expect("it can be opened");
+    let mut flags = 0;
+    // SAFETY: the kernel reads and writes the flags, which outlive the calls.
+    unsafe {
+        flags_of(file.as_raw_fd(), &raw mut flags).expect("the file system has flags");
+        flags = if immutable { flags | FS_IMMUTABLE_FL } else { flags & !FS_IMMUTABLE_FL };
+        set_flags(file.as_raw_fd(), &raw const flags).expect("the flag is taken");
+    }
 }
 
 /// A directory below `parent` in which an entry of this name lies.
