@@ -14,7 +14,7 @@ use std::time::Duration;
 use nodlet_tests::{Calls, Counted, Device, Share, manifest, switches};
 
 use crate::budgets::{Budgets, MEASURED_ON};
-use crate::{Failure, Outcome, cargo, cross, misused, run as run_command, setup};
+use crate::{Failure, Outcome, cargo, cross, layout, misused, run as run_command, setup};
 
 /// How often a thing is counted; see [`least`].
 const ROUNDS: usize = 5;
@@ -47,6 +47,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
     let ours = cross::host()?;
     let mut budgets = Budgets::read()?;
+    let built = binary.is_none();
     let program = match binary {
         // From where cargo was called, which is where a relative path is meant from.
         Some(path) => fs::canonicalize(path).map_err(|error| format!("failed to find {path}: {error}"))?,
@@ -59,6 +60,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     };
     budgets.measured(ours.triple, fs::metadata(&program)?.len())?;
     if ours.triple == MEASURED_ON {
+        if built {
+            budgets.measured("stale-layout", layout::stale(ours)?)?;
+        }
         measure(&mut budgets, &program)?;
     } else {
         println!("memory, system calls and wake-ups have budgets for {MEASURED_ON} alone");

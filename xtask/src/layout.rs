@@ -87,6 +87,21 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
+/// How many of the patterns in `xtask/layout.ld` fit no function of the binary that was built with it:
+/// functions that were renamed or removed since it was written, whose successors lie among the rest.
+pub(crate) fn stale(target: &cross::Target) -> Result<u64, Failure> {
+    let functions = functions(&fs::read_to_string(cross::map_of(target)?)?)?;
+    let names: Vec<&str> = functions.values().map(|function| function.name.as_str()).collect();
+    let text = fs::read_to_string(project().join("xtask/layout.ld"))?;
+    let patterns = text.lines().filter_map(|line| {
+        let line = line.strip_prefix('*')?;
+        line.strip_suffix("(.text)").or_else(|| line.strip_prefix('(')?.strip_suffix(')'))
+    });
+    let stale =
+        patterns.filter(|pattern| *pattern != OUTLINED && !names.iter().any(|name| fits(pattern, name)));
+    Ok(u64::try_from(stale.count())?)
+}
+
 /// As much of a pattern as fits none of the others.
 fn shortened(pattern: &str, others: &BTreeMap<u64, &str>) -> String {
     /// What begins a little alike is apart where somebody adds a function.
