@@ -33,6 +33,8 @@ const SUBJECTS: &[(&str, Test)] = &[
             &["--package", "nodlet-rootfs", "--package", "nodlet-runtime", "--lib", "changed_at_random"],
         ),
     ),
+    // Pods whose lives chance writes, in simulated time.
+    ("stories", Test::Random(2_000, &["--release", "--package", "nodlet-runtime", "--lib", "pod::seeds::"])),
     // An image of so many megabytes in one layer, and one of as many names as are taken.
     ("memory", Test::Rounds(500, &["--package", "nodlet-rootfs", "tests::memory::"])),
     // So many restarts of containers, and at least twice as many exec probes.

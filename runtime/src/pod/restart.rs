@@ -46,10 +46,11 @@ impl ContainerState {
         self.own.as_ref().map_or(of_pod, |own| own.policy)
     }
 
-    /// Nobody was about to end the run that has just ended.
+    /// Nobody was about to end the run that has just ended. A postStart hook that failed because the run ended
+    /// was heard of first: nobody has killed it yet.
     pub(super) fn ended_by_itself(&self) -> bool {
         let untouched = match self.run {
-            Run::Running => self.hooks.grace_over().is_none() && !self.hooks.start_failed(),
+            Run::Running => self.hooks.grace_over().is_none(),
             Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
             Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => false,
         };

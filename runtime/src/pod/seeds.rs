@@ -1,27 +1,27 @@
 //! Chance writes the timelines; the world of `sim.rs` watches.
 //!
-//! A failure prints its seed: `SEED=42 cargo test -p nodlet-runtime seeds` runs that one alone.
+//! A failure prints its seed: `NODLET_SEED=42 NODLET_ROUNDS=1 cargo test -p nodlet-runtime --lib
+//! pod::seeds` runs that one alone, `cargo xtask long stories` runs many.
 
 use std::panic::catch_unwind;
 use std::rc::Rc;
 use std::time::Duration;
+
+use nodlet_fuzz::setting;
 
 use super::sim::*;
 use crate::node::*;
 use crate::spec::pod::CRITICAL;
 use crate::spec::*;
 
-/// Enough to meet each break that was tried, in some seconds.
-const RUNS: u64 = 400;
-
-/// Runs one story for each seed.
+/// Runs one story for each seed. Without `NODLET_ROUNDS` so many that each break that was tried is met, in
+/// some seconds.
 fn for_each_seed(story: fn(u64)) {
-    if let Some(seed) = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
-        return story(seed);
-    }
-    for seed in 0..RUNS {
+    let (first, rounds) = (setting("NODLET_SEED", 0), setting("NODLET_ROUNDS", 400));
+    println!("seeds {first} to {}", first.saturating_add(rounds));
+    for seed in first..first.saturating_add(rounds) {
         if catch_unwind(|| story(seed)).is_err() {
-            panic!("the seed was {seed}");
+            panic!("NODLET_SEED={seed} NODLET_ROUNDS=1 runs this story alone");
         }
     }
 }

@@ -206,6 +206,23 @@ fn restart_counts_do_not_fall_back_while_what_begins_again_with_all_is_started()
     assert_eq!(shown(&sim, "other")["restartCount"], 1);
 }
 
+/// The hook fails because the container ends, and is heard of before it.
+#[test]
+fn a_container_that_ends_under_its_post_start_hook_makes_all_begin_again() {
+    let mut app = own(container("app"), RestartPolicy::Never, &[(ALL, true, &[42])]);
+    app.lifecycle.post_start = Some(Hook::Asks(ProbeAction::Exec(vec!["true".into()])));
+    let two = pod(RestartPolicy::Never).with([container("other"), app]);
+    let sim = Sim::new(two, |name, number| match (name, number) {
+        ("app", 0) => Fate::Exits(42, secs(5)),
+        _ => Fate::Runs,
+    });
+    let mut sim = sim.hooks(|_, _, number| HookFate::Succeeds(secs(if number == 0 { 60 } else { 0 })));
+    sim.run_until(secs(30));
+    assert_eq!(shown(&sim, "app")["restartCount"], 1, "{}", sim.log);
+    assert_eq!(starts(&sim), ["0s other#0 start", "0s app#0 start", "6s other#1 start", "6s app#1 start"]);
+    assert_eq!(phase(&sim), "Running");
+}
+
 #[test]
 fn no_back_off_holds_back_what_begins_again_with_all_and_none_is_run_more_than_once_a_second() {
     let app = own(container("app"), RestartPolicy::Always, &[(ALL, true, &[1])]);
