@@ -194,6 +194,8 @@ impl Board {
                 "-o",
                 "UserKnownHostsFile=/dev/null",
             ])
+            // A board that is reset in the middle of a connection says nothing of its end.
+            .args(["-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"])
             .args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-p", &self.port.to_string(), "-i"])
             .arg(&self.key)
             .args(["root@127.0.0.1", command])
