@@ -22,8 +22,8 @@ use crate::view::View;
 use crate::{api, leftovers};
 
 /// How long a condition may take that is a matter of moments on an idle machine.
-/// Two cores that run several tests at once are no idle machine.
-const DEADLINE: Duration = Duration::from_secs(60);
+/// Two cores that run several tests at once are no idle machine, and other processors are emulated.
+const DEADLINE: Duration = Duration::from_secs(if cfg!(target_arch = "x86_64") { 60 } else { 240 });
 
 /// How often a condition is looked at. A test may poll; nodlet may not. In a guest
 /// a wait costs nothing and each look much.

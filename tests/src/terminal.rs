@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use nix::pty::{Winsize, openpty};
 
-const DEADLINE: Duration = Duration::from_secs(60);
+/// As [`crate::Device::wait_for`] waits.
+const DEADLINE: Duration = Duration::from_secs(if cfg!(target_arch = "x86_64") { 60 } else { 240 });
 
 /// A running command and all that it has shown. Killed when dropped.
 pub struct Terminal {
