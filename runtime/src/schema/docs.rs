@@ -10,24 +10,25 @@ const HEAD: &str = "\
 
 # The fields of a Pod
 
-What nodlet does with each field of a Pod's `spec`, of Kubernetes VERSION:
+What nodlet does with each field of a Pod's `spec` in Kubernetes VERSION:
 
-* **acts**: does what Kubernetes does.
-* **warns**: keeps the field and serves it back, but it has no effect; `apply` says so.
-* **refuses**: does not take the pod, because it would run otherwise than it says.
+* **acts**: behaves as Kubernetes does.
+* **warns**: stores the field and returns it, without any effect; `apply` prints a warning.
+* **refuses**: rejects the pod, because the pod would run differently from its manifest.
 
-Values behind *but not* are harmless: they ask for nothing, or for what happens anyway.
-Fields that are no field of a Pod are errors, unless `--validate=warn` or `ignore` is given.
-Of `metadata`, `finalizers` and annotations that ask for an AppArmor profile are refused; `ownerReferences` and annotations
-that Kubernetes knows and nodlet does not act on are kept, with a warning. `status` is dropped.
+Values after *but not* are accepted: they request nothing, or what nodlet does anyway.
+Unknown fields are errors, unless `--validate=warn` or `ignore` is set.
+In `metadata`, `finalizers` and annotations for an AppArmor profile are rejected; `ownerReferences` and Kubernetes
+annotations that nodlet does not act on are stored, with a warning. `status` is dropped.
 
-A PodPreset (`settings.k8s.io/v1alpha1`) has `selector`, `env`, `envFrom`, `volumeMounts` and `volumes`; for these holds
-what holds for the fields of that name of a Pod and its containers.
+A PodPreset (`settings.k8s.io/v1alpha1`) has `selector`, `env`, `envFrom`, `volumeMounts` and `volumes`. The same rules
+apply to these fields as to the fields of the same name of a Pod and its containers.
 
-A PriorityClass (`scheduling.k8s.io/v1`) has `value`, `globalDefault`, `preemptionPolicy` and `description`. When a pod
-comes to the node, its `priorityClassName` becomes its `priority`, once, and what it asks for is held against the node:
-`nodeSelector`, the required `nodeAffinity`, `tolerations` of `NoExecute` taints, `requests`, ports of the host and `os`.
-Who does not fit is `Failed` with a kubelet's reason; for a critical pod others end (see [cli.md](cli.md)).
+A PriorityClass (`scheduling.k8s.io/v1`) has `value`, `globalDefault`, `preemptionPolicy` and `description`. At
+admission, a pod's `priorityClassName` sets its `priority`, once. Admission compares these requirements of the pod with
+the node: `nodeSelector`, the required `nodeAffinity`, `tolerations` of `NoExecute` taints, `requests`, host ports and
+`os`. A pod that does not fit is `Failed` with a kubelet's reason; for a critical pod, others are preempted (see
+[cli.md](cli.md)).
 ";
 
 #[test]
