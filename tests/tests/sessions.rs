@@ -277,7 +277,7 @@ fn is_cooked(terminal: &Terminal) -> bool {
 }
 
 /// KiB more than before, of an agent that serves as many clients as may stay, with as many connections that it
-/// refuses: some half above what was measured. Most of it is code that no client needed before.
+/// refuses: some half above what was measured on x86-64, pages of the binary included.
 const SERVING: u64 = 2816;
 
 /// As the agent has it, but for the one with which each device follows its ring.

@@ -15,7 +15,7 @@ use crate::spec::pod::CRITICAL;
 use crate::spec::*;
 
 /// Runs one story for each seed. Without `NODLET_ROUNDS` always the same, so many that each break that was tried is
-/// met, in some seconds: `check` gives the other tests a fresh `NODLET_SEED`, with which stories still fail at times.
+/// met, in some seconds: the fresh `NODLET_SEED` that `check` sets is for the other tests.
 fn for_each_seed(story: fn(u64)) {
     let rounds = setting("NODLET_ROUNDS", 0);
     let (first, rounds) = if rounds == 0 { (0, 400) } else { (setting("NODLET_SEED", 0), rounds) };

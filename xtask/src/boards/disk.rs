@@ -134,6 +134,7 @@ pub(super) fn try_out(
     fill_and_damage(board)?;
 
     let mut board = tried.boot("Full", false)?;
+    board.require_said("/var/lib/nodlet/ssh/host_key is damaged: making a new one")?;
     require_host_key(&board, &host_key, false, "damage to it")?;
     let host_key = ssh::host_key(&board)?;
     board.expect("rm /var/lib/fill", "", "")?;
