@@ -330,7 +330,7 @@ fn is_over(pid: pid_t) -> bool {
 
 /// Whether a process sleeps by this call until something happens.
 fn is_wait_for_news(call: c_long) -> bool {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "arm"))]
     if call == libc::SYS_poll || call == libc::SYS_epoll_wait {
         return true;
     }

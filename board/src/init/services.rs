@@ -197,6 +197,8 @@ fn agent() -> u8 {
 
 /// Makes the host key if there is none, and executes the SSH server.
 fn ssh() -> u8 {
+    // Process 1's descriptor of the console does not wait: a line is lost while the console is busy.
+    super::leave_console();
     if !Path::new(DROPBEAR).exists() {
         return ABSENT;
     }
