@@ -156,9 +156,14 @@ impl Sim {
             };
             let is_interrupted = self.node.pod(index).is_some_and(PodState::is_interrupted);
             let is_up_to_date = !self.queue.values().any(is_news_of_it);
-            // What ended with its machine begins again, and what is erased may be a new pod.
-            let erased = |happening: &Happening| matches!(happening, Happening::Erased(uid, _) if *uid == world.pod.uid);
-            if is_interrupted || world.shell.is_hidden || self.queue.values().any(erased) {
+            // What ended with its machine begins again, what is erased may be a new pod, and what nobody wants
+            // is gone with its sandbox.
+            let is_leaving = |happening: &Happening| match happening {
+                Happening::Erased(uid, _) => *uid == world.pod.uid,
+                Happening::SandboxGone(uid, _) => *uid == world.pod.uid && !world.wanted,
+                _ => false,
+            };
+            if is_interrupted || world.shell.is_hidden || self.queue.values().any(is_leaving) {
                 return None;
             }
             let status = world.shell.shown.clone()?;
