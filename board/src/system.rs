@@ -51,7 +51,9 @@ fallback; an update lies on the data partition. It is tried out first: if its ag
 ends, hangs, or pods that were ready do not become ready again, the nodlet before
 returns by itself. No container restarts, and neither does the board.
 
-Usage: nodlet system [status|install FILE|rollback] [flags]
+Usage: nodlet system [status]
+       nodlet system install FILE [flags]
+       nodlet system rollback
 
 Examples:
   # What runs, and what became of the last update

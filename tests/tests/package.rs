@@ -151,7 +151,7 @@ fn once_installed_the_service_runs_and_members_of_the_group_use_it() {
         assert!(Path::new(&format!("/usr/share/man/man1/nodlet{verb}.1.gz")).is_file(), "{verb}");
     }
     let complete = "source /usr/share/bash-completion/completions/nodlet\n\
-                    COMP_WORDS=(nodlet get nod); COMP_CWORD=2; _nodlet; echo ${COMPREPLY[@]}";
+                    COMP_WORDS=(nodlet get nod); COMP_CWORD=2; COMP_LINE='nodlet get nod'; _nodlet; echo ${COMPREPLY[@]}";
     let said = Command::new("bash").args(["-c", complete]).output().expect("a Debian has bash");
     assert_eq!(String::from_utf8_lossy(&said.stdout), "nodes\n", "{}", String::from_utf8_lossy(&said.stderr));
 }

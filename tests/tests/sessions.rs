@@ -87,7 +87,12 @@ const STEPS: &str = "mirror 127.0.0.1:7000";
 
 /// The pod under all sessions: it prints without an end, answers on a port, and ends at once.
 fn pod(name: &str) -> String {
-    let tick = manifest::container("tick", "print tick 0.05", "");
+    pod_that_ticks(name, "0.05")
+}
+
+/// With so many seconds between two lines of output.
+fn pod_that_ticks(name: &str, seconds: &str) -> String {
+    let tick = manifest::container("tick", &format!("print tick {seconds}"), "");
     let app = manifest::container("app", STEPS, "");
     manifest::pod_of(name, &[tick, app], "terminationGracePeriodSeconds: 1")
 }
@@ -286,7 +291,9 @@ const STAYING: usize = 48 - 1;
 #[test]
 fn a_thousand_at_once_are_served_or_refused_and_the_pod_notices_nothing() {
     let device = Device::start();
-    device.write_manifest("web.yaml", &pod("web"));
+    // None of them reads: what is kept for them meanwhile, on a slow machine for minutes, is another bound's
+    // (`bounded.rs`).
+    device.write_manifest("web.yaml", &pod_that_ticks("web", "10"));
     device.pod("web").wait_ready();
     let born = device.pod("web").born("app");
     Memory::forget_peak(device.agent_pid());

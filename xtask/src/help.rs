@@ -162,10 +162,13 @@ fn flags(lines: &[&str]) -> Result<Vec<Flag>, Failure> {
         loop {
             let (name, rest) = head.split_once(' ').unwrap_or((head, ""));
             head = rest;
-            // `--wait=false` is a switch which is on without it.
+            // `--wait=false` is a switch which is on without it, and so is `--wait[=DURATION]`.
             let is_last = !name.ends_with(',');
-            let name = name.trim_end_matches(',');
-            flag.names.push(name.split('=').next().unwrap_or(name).to_owned());
+            let name = name.trim_end_matches(',').split(['=', '[']).next().unwrap_or(name);
+            if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
+                return Err(Failure(format!("{name:?} is no name of a flag")));
+            }
+            flag.names.push(name.to_owned());
             if is_last || !head.starts_with('-') {
                 break;
             }
@@ -188,13 +191,16 @@ impl Flag {
 }
 
 impl Verb {
-    /// Words of the usage that are typed as they are: `load`, `ls` and `rm` of `nodlet image`.
+    /// Words of the usage that are typed as they are: `load`, `ls` and `rm` of `nodlet image`, and the word that may
+    /// be left out of `nodlet system [status]`.
     pub(crate) fn words(&self) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         for line in &self.usage {
             let line = line.split(" -- ").next().unwrap_or(line);
             let (mut depth, rest) = (0_usize, line.split(' ').skip(2));
             for token in rest {
+                let optional = token.strip_prefix('[').and_then(|token| token.strip_suffix(']'));
+                let token = optional.filter(|token| *token != "flags").unwrap_or(token);
                 let inside = depth > 0 || token.starts_with('[');
                 depth = (depth + token.matches('[').count()).saturating_sub(token.matches(']').count());
                 let token = token.trim_matches(['(', ')']);
@@ -223,15 +229,21 @@ impl Verb {
         self.usage.iter().any(|line| line.split(' ').nth(2) == Some("POD"))
     }
 
-    /// Whether an argument of its own is the name of a file.
-    pub(crate) fn takes_files(&self) -> bool {
-        let mut words = self.usage.iter().flat_map(|line| line.split(' '));
-        let mut before = "";
-        words.any(|word| {
-            let is_argument = word.contains("FILE") && !before.contains('-');
-            before = word;
-            is_argument
-        })
+    /// How many arguments precede the first that is the name of a file; `None` if there is none.
+    pub(crate) fn before_files(&self) -> Option<usize> {
+        let of_line = |line: &String| {
+            let (mut count, mut before) = (0, "");
+            for word in line.split(' ').skip(2) {
+                let is_argument = !word.contains('-') && !before.contains('-');
+                if is_argument && word.contains("FILE") {
+                    return Some(count);
+                }
+                count += usize::from(is_argument);
+                before = word;
+            }
+            None
+        };
+        self.usage.iter().find_map(of_line)
     }
 }
 
@@ -295,9 +307,11 @@ Verbs:
   get          Show pods
   image        Load and list images
   exec         Run a command
+  push         Send files
 
 Options:
-  --root DIR   where all of nodlet's files are
+  --board [USER@]BOARD   on this board
+  --root DIR             where all of nodlet's files are
 
 More is said elsewhere.
 ";
@@ -317,6 +331,9 @@ pub(crate) fn example() -> Help {
             }
             "image" => "Images.\n\nUsage: nodlet image load FILE [--name NAME]\n       nodlet image ls\n",
             "exec" => "Run.\n\nUsage: nodlet exec POD [-c CONTAINER] [flags] -- COMMAND\n\nFlags:\n  -i, --stdin   pass it on\n",
+            "push" => {
+                "Send.\n\nUsage: nodlet push [USER@]BOARD FILE|DIR... [flags]\n\nFlags:\n      --wait[=DURATION]   until all are ready: [1]\n"
+            }
             other => return Err(Failure(other.into())),
         }
         .to_owned())
@@ -332,13 +349,18 @@ mod tests {
     fn a_help_text_is_taken_apart() {
         let help = example();
         assert_eq!(help.summary, "nodlet runs pods.");
-        assert_eq!(help.flags[0].names, ["--root"]);
-        assert_eq!(help.flags[0].value, "DIR");
+        assert_eq!(help.flags[1].names, ["--root"]);
+        assert_eq!(help.flags[1].value, "DIR");
         let names: Vec<(&str, &str)> =
             help.verbs.iter().map(|verb| (verb.name.as_str(), verb.summary.as_str())).collect();
         assert_eq!(
             names,
-            [("get", "Show pods"), ("image", "Load and list images"), ("exec", "Run a command")]
+            [
+                ("get", "Show pods"),
+                ("image", "Load and list images"),
+                ("exec", "Run a command"),
+                ("push", "Send files")
+            ]
         );
         let get = &help.verbs[0];
         assert_eq!(get.description, ["Show objects, in two lines."]);
@@ -368,6 +390,12 @@ mod tests {
         let long = super::flags(&["      --field-selector FIELDS only with  these fields"]).unwrap();
         assert_eq!((long[0].value.as_str(), long[0].text.as_str()), ("FIELDS", "only with these fields"));
         assert!(super::flags(&["  a text of nothing"]).is_err());
+        let wait = super::flags(&["      --wait[=DURATION]   so long"]).unwrap();
+        assert_eq!(
+            (wait[0].names.as_slice(), wait[0].text.as_str()),
+            (&["--wait".to_owned()][..], "so long")
+        );
+        assert!(super::flags(&["      --wait(ing)   so long"]).is_err());
     }
 
     #[test]
@@ -398,10 +426,17 @@ mod tests {
         assert_eq!(verbs[1].words(), ["load", "ls"]);
         assert_eq!(verbs[2].words(), Vec::<String>::new());
         assert!(verbs[2].takes_pod() && !verbs[0].takes_pod());
-        assert!(verbs[1].takes_files() && !verbs[0].takes_files());
+        assert_eq!((verbs[1].before_files(), verbs[0].before_files()), (Some(1), None));
         let usage = "nodlet delete (pod NAME... | pod -l LABELS | a|b NAME... | -f FILE) [flags]".to_owned();
         let delete = verb("delete", "", &format!("D.\n\nUsage: {usage}\n")).unwrap();
         assert_eq!(delete.words(), ["pod", "a", "b"]);
+        let usage = "Usage: nodlet system [status]\n       nodlet system install FILE [flags]\n";
+        let system = verb("system", "", &format!("S.\n\n{usage}")).unwrap();
+        assert_eq!((system.words().join(" "), system.before_files()), ("status install".into(), Some(1)));
+        let usage =
+            "Usage: nodlet push [U@]BOARD FILE|DIR... [flags]\n       nodlet push BOARD --system FILE\n";
+        let push = verb("push", "", &format!("P.\n\n{usage}")).unwrap();
+        assert_eq!((push.words(), push.before_files()), (Vec::new(), Some(1)));
     }
 
     #[test]

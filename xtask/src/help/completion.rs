@@ -12,6 +12,8 @@ enum Argument {
     Types(Vec<String>),
     /// One of these words, and after it a file.
     WordThenFiles(Vec<String>),
+    /// As many words that nobody can know, and after them files.
+    Files(usize),
     Pod,
     None,
 }
@@ -20,12 +22,13 @@ fn argument(verb: &Verb) -> Argument {
     let words = verb.words();
     if verb.takes_pod() {
         Argument::Pod
-    } else if words.is_empty() {
-        Argument::None
-    } else if verb.takes_files() {
-        Argument::WordThenFiles(words)
     } else {
-        Argument::Types(words)
+        match (words.is_empty(), verb.before_files()) {
+            (true, Some(before)) => Argument::Files(before),
+            (true, None) => Argument::None,
+            (false, Some(_)) => Argument::WordThenFiles(words),
+            (false, None) => Argument::Types(words),
+        }
     }
 }
 
@@ -33,9 +36,13 @@ fn argument(verb: &Verb) -> Argument {
 pub(crate) fn bash(help: &Help) -> String {
     let verbs: Vec<&str> = help.verbs.iter().map(|verb| verb.name.as_str()).collect();
     let valued: Vec<String> = help.verbs.iter().flat_map(valued).collect();
+    let globals: Vec<String> = names(&help.flags).into_iter().map(str::to_owned).collect();
+    let valued: Vec<String> = globals.iter().map(|name| format!("' {name}'")).chain(valued).collect();
     let mut text = BASH_HEAD
         .replace("@VERBS@", &format!("{} {HELP}", verbs.join(" ")))
-        .replace("@VALUED@", &valued.join("|"));
+        .replace("@VALUED@", &valued.join("|"))
+        .replace("@GLOBAL_CASES@", &globals.join("|"))
+        .replace("@GLOBALS@", &globals.join(" "));
     for verb in &help.verbs {
         text.push_str(&format!(
             "    {})\n        flags='{} --help'\n",
@@ -58,6 +65,7 @@ pub(crate) fn bash(help: &Help) -> String {
         let does = match argument(verb) {
             Argument::Types(words) => format!("_nodlet_type_and_names '{}'", words.join(" ")),
             Argument::WordThenFiles(words) => format!("_nodlet_word_and_files '{}'", words.join(" ")),
+            Argument::Files(before) => format!("[ \"$count\" -lt {before} ] || _nodlet_files"),
             Argument::Pod => "_nodlet_pod".to_owned(),
             Argument::None => ":".to_owned(),
         };
@@ -97,26 +105,50 @@ _nodlet_word_and_files() {
 # Whether a flag is followed by its value, by the verb and its name.
 _nodlet_takes_value() {
     case $1 in
-    ' --root'|@VALUED@) return 0 ;;
+    @VALUED@) return 0 ;;
     esac
     return 1
 }
 
+# The words of the line, before the current one, as the shell will have them: bash splits user@board too.
+_nodlet_read_words() {
+    local rest=$COMP_LINE word index
+    words=()
+    for ((index = 0; index <= COMP_CWORD; index++)); do
+        word=${COMP_WORDS[index]}
+        continues=
+        [ "$index" -gt 0 ] && [[ $rest != [[:space:]]* ]] && continues=yes
+        rest=${rest#"${rest%%[![:space:]]*}"}
+        rest=${rest#"$word"}
+        if [ "$index" -eq "$COMP_CWORD" ]; then
+            return
+        elif [ -n "$continues" ]; then
+            words[${#words[@]}-1]+=$word
+        else
+            words+=("$word")
+        fi
+    done
+}
+
 _nodlet() {
-    local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}
+    local current=${COMP_WORDS[COMP_CWORD]} before continues words
     local verb= type= count=0 flags= arguments=: word index
     local nodlet=("${COMP_WORDS[0]}") namespace=()
     COMPREPLY=()
-    for ((index = 1; index < COMP_CWORD; index++)); do
-        word=${COMP_WORDS[index]}
+    _nodlet_read_words
+    # The rest of a word such as user@board is nothing that could be known.
+    [ -n "$continues" ] && return
+    before=${words[${#words[@]}-1]}
+    for ((index = 1; index < ${#words[@]}; index++)); do
+        word=${words[index]}
         case $word in
         --) return ;;
         -*)
             # The current word may be its value.
-            if _nodlet_takes_value "$verb $word" && [ $((++index)) -lt "$COMP_CWORD" ]; then
+            if _nodlet_takes_value "$verb $word" && [ $((++index)) -lt "${#words[@]}" ]; then
                 case $word in
-                --root) nodlet+=(--root "${COMP_WORDS[index]}") ;;
-                -n|--namespace) namespace=(-n "${COMP_WORDS[index]}") ;;
+                @GLOBAL_CASES@) nodlet+=("$word" "${words[index]}") ;;
+                -n|--namespace) namespace=(-n "${words[index]}") ;;
                 esac
             fi
             ;;
@@ -132,8 +164,11 @@ _nodlet() {
     done
     case $verb in
     '')
-        case $before in --root) _nodlet_files; return ;; esac
-        flags='--root --help --version'
+        case $before in
+        --root) _nodlet_files; return ;;
+        @GLOBAL_CASES@) return ;;
+        esac
+        flags='@GLOBALS@ --help --version'
         arguments="_nodlet_words '@VERBS@'"
         ;;
     help) [ "$count" -eq 0 ] && _nodlet_words '@VERBS@'; return ;;
@@ -173,13 +208,19 @@ pub(crate) fn zsh(help: &Help) -> String {
             Argument::WordThenFiles(words) => {
                 format!(" \\\n        '1:command:({})' \\\n        '*:file:_files'", words.join(" "))
             }
+            Argument::Files(before) => {
+                let unknown: String =
+                    (1..=before).map(|place| format!(" \\\n        '{place}:argument: '")).collect();
+                unknown + " \\\n        '*:file:_files'"
+            }
             Argument::Pod => " \\\n        '1:pod: _nodlet_names pods'".to_owned(),
             Argument::None => String::new(),
         };
         text.push_str(&arguments);
         text.push_str("\n}\n");
     }
-    text + ZSH_TAIL
+    let globals: Vec<String> = help.flags.iter().map(zsh_flag).collect();
+    text + &ZSH_TAIL.replace("@GLOBALS@", &globals.join(" \\\n        "))
 }
 
 /// A space before the name of a function: it is called with its own arguments alone.
@@ -191,7 +232,7 @@ _nodlet_names() {
     local -a names scope
     [[ -n ${opt_args[--namespace]} ]] && scope=(-n ${opt_args[--namespace]})
     [[ -n ${opt_args[-n]} ]] && scope=(-n ${opt_args[-n]})
-    names=(${${(f)"$(_call_program names nodlet get $1 $scope -o name 2>/dev/null)"}##*/})
+    names=(${${(f)"$(_call_program names nodlet $nodlet_scope get $1 $scope -o name 2>/dev/null)"}##*/})
     compadd -a names
 }
 
@@ -202,12 +243,16 @@ _nodlet() {
     local curcontext=$curcontext state line
     typeset -A opt_args
     _arguments -C \
-        '--root[where all of nodlet'"'"'s files are]:directory:_files -/' \
+        @GLOBALS@ \
         '--help[print this help]' \
         '--version[print the versions]' \
         '1:verb:_nodlet_verbs' \
         '*::argument:->argument'
     if [[ $state == argument ]]; then
+        # Which agent is asked for names.
+        local -a nodlet_scope
+        [[ -n ${opt_args[--board]} ]] && nodlet_scope+=(--board ${opt_args[--board]})
+        [[ -n ${opt_args[--root]} ]] && nodlet_scope+=(--root ${opt_args[--root]})
         curcontext=${curcontext%:*}:nodlet-$line[1]:
         (( $+functions[_nodlet_${line[1]//-/_}] )) && _nodlet_${line[1]//-/_}
     fi
@@ -234,16 +279,19 @@ fn zsh_flag(flag: &Flag) -> String {
 
 /// For `/usr/share/fish/vendor_completions.d/nodlet.fish`.
 pub(crate) fn fish(help: &Help) -> String {
-    let mut text = FISH_HEAD.to_owned();
+    let mut text = FISH_HEAD.replace("@GLOBALS@", &names(&help.flags).join(" "));
+    for flag in &help.flags {
+        text.push_str(&format!("complete -c nodlet -n '__nodlet_verb \"\"'{}\n", fish_flag(flag)));
+    }
     for verb in &help.verbs {
         text.push_str(&format!(
-            "complete -c nodlet -n __fish_use_subcommand -a {} -d {}\n",
+            "complete -c nodlet -n '__nodlet_verb \"\"' -a {} -d {}\n",
             verb.name,
             fish_quoted(&verb.summary)
         ));
     }
     let verbs: Vec<&str> = help.verbs.iter().map(|verb| verb.name.as_str()).collect();
-    text.push_str("complete -c nodlet -n __fish_use_subcommand -a help -d 'Print what a verb does'\n");
+    text.push_str("complete -c nodlet -n '__nodlet_verb \"\"' -a help -d 'Print what a verb does'\n");
     text.push_str(&format!("complete -c nodlet -n '__nodlet_verb help' -a '{}'\n", verbs.join(" ")));
     for verb in &help.verbs {
         let condition = format!("-n '__nodlet_verb {}'", verb.name);
@@ -260,63 +308,85 @@ pub(crate) fn fish(help: &Help) -> String {
                 text.push_str(&format!("complete -c nodlet -n {not_seen} -a '{words}'\n"));
                 text.push_str(&format!("complete -c nodlet -n {seen} -F\n"));
             }
+            Argument::Files(before) => text.push_str(&format!(
+                "complete -c nodlet -n '__nodlet_verb {}; and __nodlet_has_arguments {before}' -F\n",
+                verb.name
+            )),
             Argument::Pod => {
                 text.push_str(&format!("complete -c nodlet {condition} -a '(__nodlet_names pods)'\n"))
             }
             Argument::None => {}
         }
         for flag in &verb.flags {
-            text.push_str(&format!("complete -c nodlet {condition}"));
-            for name in &flag.names {
-                match name.strip_prefix("--") {
-                    Some(long) => text.push_str(&format!(" -l {long}")),
-                    None => text.push_str(&format!(" -s {}", name.trim_start_matches('-'))),
-                }
-            }
-            if !flag.value.is_empty() {
-                text.push_str(&match flag.values() {
-                    Values::Files => " -r -F".to_owned(),
-                    Values::Namespaces => " -x -a '(__nodlet_names namespaces)'".to_owned(),
-                    Values::OneOf(words) => format!(" -x -a '{}'", words.join(" ")),
-                    Values::Unknown => " -x".to_owned(),
-                });
-            }
-            text.push_str(&format!(" -d {}\n", fish_quoted(&flag.text)));
+            text.push_str(&format!("complete -c nodlet {condition}{}\n", fish_flag(flag)));
         }
     }
     text
 }
 
+/// What follows `complete -c nodlet` for a flag.
+fn fish_flag(flag: &Flag) -> String {
+    let name = |name: &String| match name.strip_prefix("--") {
+        Some(long) => format!(" -l {long}"),
+        None => format!(" -s {}", name.trim_start_matches('-')),
+    };
+    let mut text: String = flag.names.iter().map(name).collect();
+    if !flag.value.is_empty() {
+        text.push_str(&match flag.values() {
+            Values::Files => " -r -F".to_owned(),
+            Values::Namespaces => " -x -a '(__nodlet_names namespaces)'".to_owned(),
+            Values::OneOf(words) => format!(" -x -a '{}'", words.join(" ")),
+            Values::Unknown => " -x".to_owned(),
+        });
+    }
+    text + &format!(" -d {}", fish_quoted(&flag.text))
+}
+
 const FISH_HEAD: &str = r#"# fish completion of nodlet, made from the help texts of its verbs.
 
-# Whether the verb of the command line is this one.
-function __nodlet_verb
+# The verb of the command line, if it has one yet.
+function __nodlet_verb_of_line
     set -l words (commandline -opc)
     set -e words[1]
     while test (count $words) -gt 0
         switch $words[1]
-            case --root
+            case @GLOBALS@
                 set -e words[1]
             case '-*'
             case '*'
-                test $words[1] = $argv[1]
+                echo $words[1]
                 return
         end
         set -e words[1]
     end
-    return 1
+end
+
+# Whether the verb of the command line is this one; with '', whether there is none.
+function __nodlet_verb
+    set -l verb (__nodlet_verb_of_line)
+    test "$verb" = "$argv[1]"
+end
+
+# Whether that many words that are no flags follow the verb.
+function __nodlet_has_arguments
+    set -l words (commandline -opc | string match -v -- '-*')
+    test (count $words) -ge (math $argv[1] + 2)
 end
 
 # Names of objects of a type, from the agent.
 function __nodlet_names
     set -l words (commandline -opc)
+    set -l globals
     set -l scope
-    for index in (seq 2 (count $words))
-        test $index -lt (count $words)
-        and contains -- $words[$index] -n --namespace --root
-        and set -a scope $words[$index] $words[(math $index + 1)]
+    for index in (seq 2 (math (count $words) - 1))
+        set -l next (math $index + 1)
+        if contains -- $words[$index] @GLOBALS@
+            set -a globals $words[$index] $words[$next]
+        else if contains -- $words[$index] -n --namespace
+            set -a scope $words[$index] $words[$next]
+        end
     end
-    nodlet get $argv[1] $scope -o name 2>/dev/null | string replace -r '.*/' ''
+    nodlet $globals get $argv[1] $scope -o name 2>/dev/null | string replace -r '.*/' ''
 end
 
 # A type, and after it names of its objects.
@@ -331,7 +401,6 @@ function __nodlet_type_and_names
 end
 
 complete -c nodlet -f
-complete -c nodlet -n __fish_use_subcommand -l root -r -F -d 'where all of nodlet\'s files are'
 complete -c nodlet -l help -d 'print a help text'
 "#;
 
@@ -359,16 +428,21 @@ mod tests {
     /// What bash offers for a command line whose last word is to be completed. The program of that
     /// name is a function that knows two pods and prints its arguments to nobody.
     fn offered(line: &str) -> Vec<String> {
-        let words: Vec<&str> = line.split(' ').collect();
+        // As bash splits it.
+        let spaced = line.replace('@', " @ ").replace('=', " = ");
+        let words: Vec<&str> = spaced.split(' ').collect();
         let script = format!(
             "{}\nnodlet() {{ case \"$*\" in \
              'get pods -o name') printf 'pod/web\\npod/db\\n' ;; \
              'get pods -n kitchen -o name') echo pod/oven ;; \
-             'get namespaces -o name') echo namespace/kitchen ;; esac; }}\n\
+             'get namespaces -o name') echo namespace/kitchen ;; \
+             '--board me@b get pods -o name') echo pod/lamp ;; esac; }}\n\
              COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _nodlet; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
             bash(&example())
         );
-        let output = Command::new("bash").args(["-c", &script, "bash"]).args(&words).output().unwrap();
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &script, "bash"]).args(&words).env("COMP_LINE", line);
+        let output = bash.output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{line}");
         String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
     }
@@ -376,9 +450,18 @@ mod tests {
     #[test]
     fn bash_offers_verbs_flags_values_and_names() {
         for (line, expected) in [
-            ("nodlet ", "get image exec help"),
+            ("nodlet ", "get image exec push help"),
             ("nodlet i", "image"),
             ("nodlet --r", "--root"),
+            ("nodlet --", "--board --root --help --version"),
+            ("nodlet --board ", ""),
+            ("nodlet --board me@", ""),
+            ("nodlet --board me@b g", "get"),
+            ("nodlet --board me@b get pods ", "lamp"),
+            ("nodlet push ", ""),
+            ("nodlet push me@b /et", "/etc"),
+            ("nodlet push me@b --w", "--wait"),
+            ("nodlet push --wait=3s me@b /et", "/etc"),
             ("nodlet help e", "exec"),
             ("nodlet get ", "pods po nodes no events"),
             ("nodlet get --n", "--namespace --names"),
