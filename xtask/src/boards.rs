@@ -83,7 +83,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         let profile = profile::get(&name)?;
         match &profile.qemu {
             Some(qemu) => try_out(&profile, qemu, &steps)?,
-            None if of_all => {}
+            // It was never booted. What it names of its kernel is there at least.
+            None if of_all => image::require_kernel(&profile)?,
             None => return Err(Failure(format!("no emulator has the board {name}"))),
         }
     }
@@ -202,14 +203,16 @@ fn try_disk(profile: &Profile, qemu: &Qemu) -> Outcome {
     fs::write(&config, disk::first_identity(&key)?)?;
     contents.config = Some(config);
     let image = build(profile, &contents, &directory)?;
-    let Some(disk) = &image.disk else {
+    if image.disk.is_none() {
         eprintln!("{}: its profile names no disk: none is booted", profile.name);
         return Ok(());
-    };
-    let first = fs::read(disk)?;
+    }
+    let files: Vec<&PathBuf> = image.files().collect();
+    let read = || files.iter().map(fs::read).collect::<Result<Vec<_>, _>>();
+    let first = read()?;
     build(profile, &contents, &directory)?;
-    if fs::read(disk)? != first {
-        return Err(Failure(format!("{}: two images of the same contents differ", profile.name)));
+    if let Some((file, _)) = files.iter().zip(first.iter().zip(read()?)).find(|(_, (old, new))| *old != new) {
+        return Err(Failure(format!("{}: two images of the same contents differ", file.display())));
     }
     disk::try_out(profile, qemu, &image, &directory, &key)
 }

@@ -6,6 +6,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sha2::{Digest, Sha256};
+
 use crate::{Failure, Outcome, run as run_command, work};
 
 /// With Linux 6.12, which mounts EROFS from a file.
@@ -36,7 +38,8 @@ pub(crate) fn fetch(names: &[&str], processor: &str) -> Outcome {
     }
     let apt = Apt::updated(&dir, processor)?;
     for (name, dir) in missing {
-        apt.unpack(name, &dir)?;
+        let record = apt.unpack(name, &dir)?;
+        fs::write(record_of(name, processor)?, record)?;
     }
     Ok(fs::remove_dir_all(&apt.dir)?)
 }
@@ -46,11 +49,26 @@ fn missing<'a>(names: &[&'a str], processor: &str) -> Result<Vec<(&'a str, PathB
     let mut missing = Vec::new();
     for name in names {
         let dir = dir_of(name, processor)?;
-        if !dir.is_dir() {
+        if !dir.is_dir() || !record_of(name, processor)?.is_file() {
             missing.push((*name, dir));
         }
     }
     Ok(missing)
+}
+
+/// The line that tells which package it is: its name in Debian, version, processor, and the SHA-256 of the file.
+fn record_of(name: &str, processor: &str) -> Result<PathBuf, Failure> {
+    let mut file = dir_of(name, processor)?.into_os_string();
+    file.push(".package");
+    Ok(file.into())
+}
+
+/// Such a line of each of these packages, which are here.
+pub(crate) fn records<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+    processor: &str,
+) -> Result<String, Failure> {
+    names.into_iter().map(|name| Ok(fs::read_to_string(record_of(name, processor)?)?)).collect()
 }
 
 /// Whether a package was fetched before.
@@ -74,20 +92,42 @@ pub(crate) fn only(dir: &Path, begin: &str) -> Result<PathBuf, Failure> {
 
 /// The URI of Debian's archive that this machine's apt uses, whichever suite it takes from there.
 pub(crate) fn mirror() -> Result<String, Failure> {
-    let targets = || -> Result<Option<String>, Failure> {
+    let targets = |options: &[String]| -> Result<Option<String>, Failure> {
         let mut apt = Command::new("apt-get");
+        apt.args(options);
         apt.args(["indextargets", "--format", "$(ORIGIN) $(LABEL) $(REPO_URI)", "Created-By: Packages"]);
         let output = apt.output().map_err(|error| format!("failed to run apt-get: {error}"))?;
         Ok(archive_among(&String::from_utf8_lossy(&output.stdout)).map(str::to_owned))
     };
-    if let Some(uri) = targets()? {
+    if let Some(uri) = targets(&[])? {
         return Ok(uri);
     }
-    // apt knows whose a source is only once it has fetched its lists.
-    run_command(Command::new("apt-get").args(["-qq", "update"]))?;
-    targets()?.ok_or_else(|| {
+    // apt knows whose a source is only once it has fetched its lists: into a directory of ours, as anybody may.
+    let dir = work("kernel")?.join("apt-sources");
+    let _lock = lock(&dir)?;
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(dir.join("lists/partial"))?;
+    let config = dir.join("apt.conf");
+    fs::write(&config, own_directories(&dir))?;
+    let options = ["--config-file".to_owned(), config.display().to_string()];
+    run_command(Command::new("apt-get").args(&options).args(["-qq", "update"]))?;
+    let found = targets(&options)?;
+    fs::remove_dir_all(&dir)?;
+    found.ok_or_else(|| {
         Failure("apt on this machine has no source with the origin and label `Debian`: add one".into())
     })
+}
+
+/// Of apt's configuration, that it keeps its lists in a directory of ours and leaves everything else alone.
+fn own_directories(dir: &Path) -> String {
+    let at = dir.display();
+    // What this machine does after its own updates, as removing what it fetched, is not for ours.
+    format!(
+        "#clear APT::Update::Pre-Invoke;\n#clear APT::Update::Post-Invoke;\n\
+         #clear APT::Update::Post-Invoke-Success;\n\
+         Dir::State::lists \"{at}/lists\";\nDir::Cache \"{at}\";\nAcquire::Languages \"none\";\n\
+         Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\nAPT::Sandbox::User \"root\";\n"
+    )
 }
 
 /// The first URI of Debian itself among lines of origin, label and URI: not of what is derived from
@@ -144,22 +184,18 @@ impl Apt {
             mirror()?
         );
         fs::write(dir.join("debian.sources"), sources)?;
-        // What this machine does after its own updates, as removing what it fetched, is not for ours.
         let at = dir.display();
         let config = format!(
-            "#clear APT::Update::Pre-Invoke;\n#clear APT::Update::Post-Invoke;\n\
-             #clear APT::Update::Post-Invoke-Success;\n\
-             Dir::State::lists \"{at}/lists\";\nDir::State::status \"/dev/null\";\nDir::Cache \"{at}\";\n\
-             Dir::Etc::sourcelist \"{at}/debian.sources\";\nDir::Etc::sourceparts \"/dev/null\";\n\
-             Acquire::Languages \"none\";\nAcquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
-             APT::Architecture \"{processor}\";\nAPT::Sandbox::User \"root\";\n"
+            "{}Dir::State::status \"/dev/null\";\nDir::Etc::sourcelist \"{at}/debian.sources\";\n\
+             Dir::Etc::sourceparts \"/dev/null\";\nAPT::Architecture \"{processor}\";\n",
+            own_directories(dir)
         );
         fs::write(dir.join("apt.conf"), config)?;
         Ok(Apt { dir: dir.to_owned() })
     }
 
-    /// Fetches a package and puts its files into a directory.
-    fn unpack(&self, wanted: &str, dir: &Path) -> Outcome {
+    /// Fetches a package and puts its files into a directory; the line that tells which it is.
+    fn unpack(&self, wanted: &str, dir: &Path) -> Result<String, Failure> {
         let needs = self.command("apt-cache").args(["depends", wanted]).output()?;
         let needs = String::from_utf8_lossy(&needs.stdout).into_owned();
         // A kernel's package without a release is empty and needs the one of the newest.
@@ -172,8 +208,16 @@ impl Apt {
         let aside = dir.with_extension("new");
         let _ = fs::remove_dir_all(&aside);
         run_command(Command::new("dpkg-deb").arg("--extract").arg(&archive).arg(&aside))?;
+        let mut show = Command::new("dpkg-deb");
+        let shown =
+            show.args(["--show", "--showformat", "${Package} ${Version} ${Architecture}"]).arg(&archive);
+        let shown = String::from_utf8(shown.output()?.stdout)?;
+        let _ = fs::remove_dir_all(dir);
         fs::rename(&aside, dir)?;
-        Ok(fs::remove_file(archive)?)
+        let digest: String =
+            Sha256::digest(fs::read(&archive)?).iter().map(|byte| format!("{byte:02x}")).collect();
+        fs::remove_file(archive)?;
+        Ok(format!("{shown} {digest}\n"))
     }
 
     /// Where it puts what it fetches.

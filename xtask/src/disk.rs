@@ -52,6 +52,9 @@ const MODULES: &[&str] =
 const PACKAGES: &[&str] = &["e2fsprogs", "libblkid1", "libcom-err2", "libext2fs2t64", "libuuid1"];
 const PROGRAMS: &[&str] = &["mke2fs", "e2fsck"];
 
+/// Debian's package of the boot loader of a board with UEFI.
+const UEFI_LOADER: &str = "systemd-boot-efi";
+
 /// Where the board mounts something or watches for files: nothing can be made in a read-only root.
 const DIRECTORIES: &[&str] = &[
     "",
@@ -80,6 +83,12 @@ pub(crate) struct Parts<'a> {
     pub(crate) config: Option<&'a Path>,
     /// Where the files lie that the board's own boot loader needs.
     pub(crate) firmware: Option<&'a Path>,
+}
+
+/// Debian's packages of which files lie on a disk.
+pub(crate) fn packages(storage: &Storage) -> Vec<&'static str> {
+    let loader = (storage.loader == Loader::Uefi).then_some(UEFI_LOADER);
+    PACKAGES.iter().copied().chain(loader).collect()
 }
 
 /// Modules that are loaded at boot because of the partitions.
@@ -297,11 +306,11 @@ fn loader_files(
     }
     match storage.loader {
         Loader::Uefi => {
-            let (package, name) = match profile.debian.as_str() {
-                "amd64" => ("systemd-boot-efi", "x64"),
-                "arm64" => ("systemd-boot-efi", "aa64"),
-                "riscv64" => ("systemd-boot-efi", "riscv64"),
-                "armhf" => ("systemd-boot-efi", "arm"),
+            let name = match profile.debian.as_str() {
+                "amd64" => "x64",
+                "arm64" => "aa64",
+                "riscv64" => "riscv64",
+                "armhf" => "arm",
                 other => {
                     return Err(Failure(format!(
                         "board/profiles/{}.toml: storage.loader: there is no boot loader for UEFI and {other}",
@@ -309,7 +318,7 @@ fn loader_files(
                     )));
                 }
             };
-            let loader = debian::package(package, &profile.debian)?
+            let loader = debian::package(UEFI_LOADER, &profile.debian)?
                 .join(format!("usr/lib/systemd/boot/efi/systemd-boot{name}.efi"));
             files.insert(format!("EFI/BOOT/BOOT{}.EFI", name.to_uppercase()), fs::read(loader)?);
             files.insert("loader/loader.conf".to_owned(), b"timeout 0\neditor no\n".to_vec());

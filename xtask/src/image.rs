@@ -2,7 +2,8 @@
 //!
 //! Three files in `.work/boards/PROFILE`: the kernel, an initramfs that holds everything else, and
 //! the kernel's command line. Everything but nodlet is Debian's for the board's processor. Nobody
-//! needs to be root, and the same sources give the same bytes.
+//! needs to be root, and the same sources give the same bytes with the same packages of Debian,
+//! which the file `packages` names.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -137,10 +138,12 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             );
         }
     }
-    let image = build(&profile, &contents, &work(&format!("boards/{}", profile.name))?)?;
+    let directory = work(&format!("boards/{}", profile.name))?;
+    let image = build(&profile, &contents, &directory)?;
     for file in image.files() {
         println!("{}: {} bytes", file.display(), fs::metadata(file)?.len());
     }
+    println!("{}: the packages of Debian in it", directory.join("packages").display());
     print!("{}", boot_commands::of(&profile, &image));
     Ok(())
 }
@@ -157,19 +160,7 @@ pub(crate) fn build(
     authorized_keys(&contents.push_keys)?;
     let baked = bake(profile, contents, directory)?;
     let target = cross::target(&profile.target).map_err(|error| of_key(profile, "target", error))?;
-    let kernel = kernel::of(&profile.kernel, &profile.debian).map_err(|error| {
-        of_key(profile, &format!("kernel {:?} for debian {:?}", profile.kernel, profile.debian), error)
-    })?;
-    let of_medium = profile.storage.as_ref().map(|storage| storage.modules.as_slice());
-    for (key, modules) in
-        [("modules", profile.modules.as_slice()), ("storage.modules", of_medium.unwrap_or_default())]
-    {
-        let wanted: Vec<&str> = modules.iter().map(String::as_str).collect();
-        if let Some(name) = kernel.missing(&wanted) {
-            let (profile, package) = (&profile.name, &profile.kernel);
-            return Err(Failure(format!("board/profiles/{profile}.toml: {key}: {package} has no {name}")));
-        }
-    }
+    let kernel = kernel_of(profile)?;
     let boot_files = boot_files::of(profile, &kernel, contents.firmware.as_deref(), &profile.command_line)?;
     eprintln!("Building nodlet for {} (some minutes the first time)", profile.name);
     let program = cross::build(target)?;
@@ -209,6 +200,7 @@ pub(crate) fn build(
         }
     }
     let image = DeviceImage { ram: fits.then_some(ram), disk };
+    fs::write(directory.join("packages"), packages_of(profile)?)?;
     let _ = fs::remove_dir_all(directory.join("boot"));
     for (path, bytes) in boot_files {
         let file = directory.join("boot").join(path);
@@ -216,6 +208,51 @@ pub(crate) fn build(
         fs::write(&file, bytes).map_err(|error| format!("failed to write {}: {error}", file.display()))?;
     }
     Ok(image)
+}
+
+/// The kernel of a board, which has all modules that the profile names.
+fn kernel_of(profile: &Profile) -> Result<Kernel, Failure> {
+    let kernel = kernel::of(&profile.kernel, &profile.debian).map_err(|error| {
+        of_key(profile, &format!("kernel {:?} for debian {:?}", profile.kernel, profile.debian), error)
+    })?;
+    let of_medium = profile.storage.as_ref().map(|storage| storage.modules.as_slice());
+    for (key, modules) in
+        [("modules", profile.modules.as_slice()), ("storage.modules", of_medium.unwrap_or_default())]
+    {
+        let wanted: Vec<&str> = modules.iter().map(String::as_str).collect();
+        if let Some(name) = kernel.missing(&wanted) {
+            let (profile, package) = (&profile.name, &profile.kernel);
+            return Err(Failure(format!("board/profiles/{profile}.toml: {key}: {package} has no {name}")));
+        }
+    }
+    Ok(kernel)
+}
+
+/// Holds what a profile names of its kernel's package against that package.
+///
+/// # Errors
+/// The package has no such module or device tree.
+pub(crate) fn require_kernel(profile: &Profile) -> Outcome {
+    let kernel = kernel_of(profile)?;
+    let without_firmware = Profile { firmware: Vec::new(), ..profile.clone() };
+    boot_files::of(&without_firmware, &kernel, None, &profile.command_line).map(drop)
+}
+
+/// A line for each package of Debian that an image was made of.
+fn packages_of(profile: &Profile) -> Result<String, Failure> {
+    let ssh = if profile.services.contains(&Program::Ssh) { SSH_PACKAGES } else { &[] };
+    let mut names = vec![profile.kernel.as_str()];
+    for package in PACKAGES.iter().chain(ssh) {
+        names.push(package);
+    }
+    for package in profile.storage.iter().flat_map(disk::packages) {
+        names.push(package);
+    }
+    // Of the C library that nodlet is linked with, where it is not rustup's.
+    if debian::is_here("musl-dev", &profile.debian)? {
+        names.push("musl-dev");
+    }
+    debian::records(names, &profile.debian)
 }
 
 /// What is wrong with a key of a profile.

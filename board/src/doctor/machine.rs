@@ -245,7 +245,13 @@ fn agent(socket: &Path) -> Check {
             silent(format!("answers {line:?} on {shown}"))
         }
         Err(error) => match error.kind() {
-            io::ErrorKind::NotFound => Check::ok(Area::Machine, NAME, "none runs here"),
+            io::ErrorKind::NotFound => match crate::init::crash::is_safe() {
+                Some(reason) => Check::new(Area::Machine, NAME, Verdict::Warning, reason).because(
+                    "The board is in safe mode: no pod is started.",
+                    "Mend the cause, then leave it with nodlet safe-mode --leave.",
+                ),
+                None => Check::ok(Area::Machine, NAME, "none runs here"),
+            },
             io::ErrorKind::PermissionDenied => Check::unknown(
                 Area::Machine,
                 NAME,

@@ -14,8 +14,10 @@ use super::probe::{self, Tried};
 use super::report::{Area, Check, Verdict};
 use crate::init;
 
-/// Less than this is soon full: a small image, or the log of a pod that repeats itself.
+/// Less than this is soon full: an image that is not small, or the log of a pod that repeats itself.
 const BYTES_FEW: u64 = 64 * 1024 * 1024;
+/// Less than this is full.
+const BYTES_NONE: u64 = 4 * 1024 * 1024;
 /// A pod takes some ten inodes; an image that is loaded, one a layer.
 const INODES_FEW: u64 = 1000;
 
@@ -127,13 +129,15 @@ fn judge_room(bytes: u64, inodes: Option<u64>) -> Check {
         bytes / 1024 / 1024,
         inodes.map_or_else(String::new, |inodes| format!(", {inodes} inodes"))
     );
-    if bytes < BYTES_FEW || inodes.is_some_and(|inodes| inodes < INODES_FEW) {
-        return Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
-            "Images cannot be loaded, and pods that write files fail.",
-            "Remove images (nodlet image rm) and other files, or use a larger file system.",
-        );
-    }
-    Check::ok(Area::Storage, NAME, found)
+    let means = if bytes < BYTES_NONE || inodes.is_some_and(|inodes| inodes < INODES_FEW) {
+        "Images cannot be loaded, and pods that write files fail."
+    } else if bytes < BYTES_FEW {
+        "Pods run; images that are larger than this cannot be loaded."
+    } else {
+        return Check::ok(Area::Storage, NAME, found);
+    };
+    Check::new(Area::Storage, NAME, Verdict::Warning, found)
+        .because(means, "Remove images (nodlet image rm) and other files, or use a larger file system.")
 }
 
 /// What became of the data partition when the board booted; `None` where nodlet is not its init.
@@ -162,6 +166,9 @@ fn judge_data_partition(status: &serde_json::Value) -> Check {
 fn options(mount: &Mount) -> Check {
     const NAME: &str = "mount options";
     let new = |found: &str| Check::new(Area::Storage, NAME, Verdict::Warning, found);
+    if ["rootfs", "tmpfs", "ramfs"].contains(&mount.kind.as_str()) {
+        return Check::ok(Area::Storage, NAME, "in RAM: nothing wears out");
+    }
     if mount.has("sync") || mount.has("dirsync") {
         return new("sync").because(
             "Pods run; each small write of a log or a volume is written to the card at once, which is slow and wears it out.",
@@ -299,6 +306,7 @@ mod tests {
             let check = options(&mount("ext4", given));
             assert_eq!((check.found.as_str(), check.verdict), (found, verdict), "{given}");
         }
+        assert_eq!(options(&mount("rootfs", "rw")).verdict, Verdict::Ok);
     }
 
     #[test]
@@ -312,6 +320,8 @@ mod tests {
         ] {
             assert_eq!(judge_room(mib * 1024 * 1024, inodes).verdict, verdict, "{mib} {inodes:?}");
         }
+        assert!(judge_room(39 << 20, None).meaning.contains("larger than this"));
+        assert!(judge_room(3 << 20, None).meaning.contains("cannot be loaded, and pods"));
     }
 
     #[test]

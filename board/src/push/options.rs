@@ -90,8 +90,17 @@ impl Push {
                 }
             }
         }
-        if context.board.is_none() && !push.paths.is_empty() {
-            context.board = Some(push.paths.remove(0).to_string_lossy().into_owned());
+        match (&context.board, push.paths.first()) {
+            (None, Some(_)) => {
+                context.board = Some(push.paths.remove(0).to_string_lossy().into_owned());
+            }
+            (Some(board), Some(path)) if path.to_string_lossy().contains('@') && !path.exists() => {
+                return Err(context.wrong_use(format!(
+                    "{path:?} is neither a file nor a directory, and --board or $NODLET_BOARD names the board already: \
+                     {board}"
+                )));
+            }
+            _ => {}
         }
         let is_update = !update.program.as_os_str().is_empty();
         match (is_update, push.paths.first(), of_files, of_update) {

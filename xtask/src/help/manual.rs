@@ -123,10 +123,7 @@ mod tests {
     fn there_is_a_page_for_the_program_and_one_for_each_verb() {
         let pages = pages(&example(), "1.2.3", "2026-01-31");
         let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(
-            names,
-            ["nodlet.1", "nodlet-get.1", "nodlet-image.1", "nodlet-exec.1", "nodlet-push.1"]
-        );
+        assert_eq!(names, ["nodlet.1", "nodlet-get.1", "nodlet-image.1", "nodlet-exec.1", "nodlet-push.1"]);
         assert!(pages[0].1.contains("\n.BR nodlet\\-get (1)\nShow pods\n"), "{}", pages[0].1);
         let get = &pages[1].1;
         assert!(get.starts_with(".TH NODLET\\-GET 1 2026-01-31 \"nodlet 1.2.3\""), "{get}");
