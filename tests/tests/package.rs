@@ -150,10 +150,19 @@ fn once_installed_the_service_runs_and_members_of_the_group_use_it() {
     for verb in ["", "-get", "-agent", "-port-forward"] {
         assert!(Path::new(&format!("/usr/share/man/man1/nodlet{verb}.1.gz")).is_file(), "{verb}");
     }
-    let complete = "source /usr/share/bash-completion/completions/nodlet\n\
-                    COMP_WORDS=(nodlet get nod); COMP_CWORD=2; COMP_LINE='nodlet get nod'; _nodlet; echo ${COMPREPLY[@]}";
-    let said = Command::new("bash").args(["-c", complete]).output().expect("a Debian has bash");
-    assert_eq!(String::from_utf8_lossy(&said.stdout), "nodes\n", "{}", String::from_utf8_lossy(&said.stderr));
+    let bash = "source /usr/share/bash-completion/completions/nodlet\n\
+                COMP_WORDS=(nodlet push --w); COMP_CWORD=2; COMP_LINE='nodlet push --w'; _nodlet; echo ${COMPREPLY[@]}";
+    // As after the tabulator key: zsh completes nowhere but in a terminal, which its module gives it.
+    let zsh = "zmodload zsh/zpty; zpty shell zsh -f -i\n\
+               zpty -w shell \"PS1=; unsetopt zle_bracketed_paste; autoload -Uz compinit; compinit -u -D; \
+               bindkey '^I' expand-or-complete; print -r -- ready\"\n\
+               zpty -r -m shell line '*ready*ready*'\n\
+               zpty -w -n shell $'nodlet push --w\\t'; zpty -r -m shell line '*--wait*'; print -r -- \"$line\"";
+    for (shell, script) in [("bash", bash), ("fish", "complete -C 'nodlet push --w'"), ("zsh", zsh)] {
+        let said = Command::new(shell).args(["-c", script]).output().expect("it is in the guest");
+        let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+        assert!(out.contains("--wait") && err.is_empty(), "{shell}: {out}{err}");
+    }
 }
 
 #[test]

@@ -15,7 +15,8 @@ use crate::{Failure, project, run as run_command, work};
 /// With systemd 257: DelegateSubgroup= came with 254.
 const SUITE: &str = "trixie";
 
-const PACKAGES: &str = "systemd,systemd-sysv,systemd-resolved,udev,dbus,network-manager,iproute2";
+/// With the shells for which nodlet's package has completion.
+const PACKAGES: &str = "systemd,systemd-sysv,systemd-resolved,udev,dbus,network-manager,iproute2,fish,zsh";
 
 /// Directories of which no test looks at anything, and those that each boot fills itself. What
 /// would be started with it is started by the tests.
@@ -52,7 +53,8 @@ const SERVICE: &str = "[Unit]\nAfter=basic.target\n\n[Service]\nType=exec\nExecS
 /// The system for a processor, as Debian calls it, made if it is not here yet.
 pub(super) fn get(processor: &str) -> Result<PathBuf, Failure> {
     let dir = work(&format!("guest/{processor}"))?.join("debian");
-    if !dir.is_dir() {
+    let made_of = dir.with_extension("packages");
+    if !dir.is_dir() || fs::read_to_string(&made_of).ok().as_deref() != Some(PACKAGES) {
         // Aside and then in place: what is there is whole.
         let aside = dir.with_extension("new");
         let _ = fs::remove_dir_all(&aside);
@@ -60,7 +62,9 @@ pub(super) fn get(processor: &str) -> Result<PathBuf, Failure> {
         debootstrap.args(["--variant=minbase", &format!("--arch={processor}")]);
         debootstrap.arg(format!("--include={PACKAGES}")).arg(SUITE).arg(&aside);
         run_command(debootstrap.arg(debian::mirror()?).stdout(io::stderr()))?;
+        let _ = fs::remove_dir_all(&dir);
         fs::rename(&aside, &dir)?;
+        fs::write(made_of, PACKAGES)?;
     }
     Ok(dir)
 }
