@@ -458,15 +458,20 @@ fn container_record(name: &str, container: &ContainerState, is_over: bool) -> Co
         })
     };
     let previous = container.previous.as_deref().filter(|_| is_over);
+    // A run that was about to begin when the pod ended does not begin any more.
+    let attempts = match container.run {
+        Run::Recording if is_over => container.number,
+        _ => container.begun(),
+    };
     ContainerRecord {
         name: name.to_owned(),
-        attempts: container.begun(),
+        attempts,
         last_exit: container.ended.as_deref().and_then(|ended| exit(ended, None)),
         previous_exit: previous.and_then(|ended| exit(ended, ended.id.as_ref())),
         image: identity.as_ref().map(|identity| identity.image.to_string()),
         image_id: identity.as_ref().map(|identity| identity.image_id.to_string()),
         container_id: identity.as_ref().map(|identity| identity.id.to_string()),
-        decided: container.decided.filter(|_| container.begun() > 0),
+        decided: container.decided.filter(|_| attempts > 0),
         redefined: container.redefined,
         superseded: container.was_to_begin_again(),
     }

@@ -362,6 +362,21 @@ fn one_that_had_not_begun_when_its_pod_was_over_is_not_said_to_have_ended() {
 }
 
 #[test]
+fn nor_after_a_power_cut_when_it_was_about_to_begin() {
+    let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(0, secs(20)));
+    sim.run_until(secs(18));
+    // The card is slow: that it begins is not on flash before its pod is over.
+    sim.weather.latency = secs(4);
+    sim.debug(&uid(), container("look"));
+    sim.run_until(secs(60));
+    let waits = json!({ "waiting": { "reason": "ContainerCreating" } });
+    assert_eq!((phase(&sim), &shown(&sim, "look")["state"]), ("Succeeded".into(), &waits), "{}", sim.log);
+    sim.reboot();
+    sim.run_until(secs(70));
+    assert_eq!((phase(&sim), &shown(&sim, "look")["state"]), ("Succeeded".into(), &waits), "{}", sim.log);
+}
+
+#[test]
 fn the_quality_of_service_of_its_pod_stays_what_it_was() {
     let mut app = container("app");
     let some = Some(Quantity::from_milli(1000));
