@@ -126,6 +126,24 @@ fn a_pod_stays_until_all_of_it_can_be_removed_and_then_runs_again() {
 }
 
 #[test]
+fn what_a_container_made_immutable_goes_with_its_pod() {
+    let device = Device::start();
+    run(&device, "kept");
+    let volume = device.path("/var/lib/nodlet/pods").join(device.pod("kept").uid());
+    let volume = volume.join("volumes/kubernetes.io~empty-dir/kept");
+    let (directory, file) = (volume.join("deep"), volume.join("deep/file"));
+    fs::create_dir(&directory).expect("made");
+    fs::write(&file, "for ever").expect("written");
+    // As it can with CAP_LINUX_IMMUTABLE.
+    for path in [&file, &directory, &volume] {
+        make_immutable(path, true);
+    }
+    device.remove_manifest("kept.yaml");
+    device.pod("kept").wait_gone();
+    device.wait_for("the volume to go", || !volume.exists());
+}
+
+#[test]
 fn a_pod_that_cannot_be_removed_is_removed_by_the_next_agent() {
     let mut device = Device::start();
     run(&device, "record");

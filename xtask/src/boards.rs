@@ -242,6 +242,7 @@ fn use_over_ssh(profile: &Profile, mut board: Board, directory: &Path) -> Outcom
     })?;
     board.expect("cat /proc/sys/kernel/hostname", "", "gate-17\n")?;
     board.expect("nodlet get nodes -l site=hall-3 -o name", "", "node/gate-17\n")?;
+    board.expect("cat /proc/sys/user/max_mnt_namespaces", "", "1048576\n")?;
     board.expect(
         "nodlet apply -f -",
         &manifest::pod("pushed", "print pushed then sleep"),

@@ -71,6 +71,9 @@ fn leave_initial_root() -> io::Result<()> {
     std::env::set_current_dir("/")
 }
 
+/// Namespaces of each kind: more than there is memory for.
+const NAMESPACES: &str = "1048576";
+
 /// Whether the root lies in RAM: an initramfs.
 pub(super) fn is_initial_root() -> bool {
     const RAMFS: u32 = 0x8584_58f6;
@@ -105,7 +108,22 @@ pub(super) fn set_up() -> u8 {
     note("set the host name", nix::unistd::sethostname(&board.name).map_err(io::Error::from));
     note("set the loopback link up", up("lo"));
     clock::begin(board.built);
+    raise_limits_of_namespaces(&mut note);
     code
+}
+
+/// Containers count for root's limits when they make namespaces in user namespaces of theirs: the kernel's defaults,
+/// some hundred on a small board, would let one container keep all pods from starting. The memory that namespaces take
+/// is counted for the container, and so is the limit that remains.
+fn raise_limits_of_namespaces(note: &mut dyn FnMut(&str, io::Result<()>)) {
+    for kind in ["cgroup", "ipc", "mnt", "net", "pid", "time", "uts"] {
+        let path = format!("/proc/sys/user/max_{kind}_namespaces");
+        match fs::write(&path, NAMESPACES) {
+            // The kernel has none of them.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            done => note(&format!("write {path}"), done),
+        }
+    }
 }
 
 /// Loads the modules of this root or initramfs; what becomes of each goes to `note`.

@@ -93,6 +93,10 @@ fn expand(path: &Path) -> Result<Vec<(PathBuf, bool)>, Failure> {
 
 /// A manifest is text, which has no zero bytes and does not begin as compressed files do.
 fn is_archive(path: &Path) -> io::Result<bool> {
+    // An empty one as well: no manifest is called so.
+    if path.extension().is_some_and(|extension| extension == "tar") {
+        return Ok(true);
+    }
     let mut beginning = Vec::new();
     std::fs::File::open(path)?.take(512).read_to_end(&mut beginning)?;
     Ok(beginning.contains(&0) || beginning.first().is_some_and(|byte| *byte >= 0x80 || *byte == 0x1f))

@@ -421,6 +421,13 @@ fn a_store_takes_no_more_than_its_limit_and_says_so_before_anything_has_changed(
     assert_eq!(store.images().unwrap().len(), 2);
     assert!(store.used().unwrap() <= used + 150_000);
     assert_eq!(store.loaded().unwrap().len(), 2);
+    // Zeros take no room, neither while they are loaded nor afterwards.
+    let zeros = "\0".repeat(32 << 20);
+    let holes = TestImage::new("holes:1", vec![TarBuilder::new().file("holes", &zeros).finish()]);
+    let holes = [holes.compressed(Compression::Gzip)];
+    let used = store.used().unwrap();
+    load(&oci_archive(&holes).finish(), used + 1_000_000).unwrap();
+    assert!(store.used().unwrap() <= used + 1_000_000, "{used}");
 }
 
 #[test]

@@ -375,7 +375,7 @@ impl Unpacking<'_> {
             (self.progress)(Progress::Present { layer: diff_id });
         } else {
             self.staged.insert(diff_id, name);
-            self.staged_bytes += converted.image.bytes;
+            self.staged_bytes += converted.image.written.min(converted.image.bytes);
             (self.progress)(Progress::Stored { layer: diff_id, bytes: converted.image.bytes });
         }
         Ok(Met { diff_id, blob, bytes })

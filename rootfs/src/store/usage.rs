@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 
 use nix::sys::statvfs::statvfs;
 
@@ -41,7 +42,8 @@ impl Store {
             for name in names_in(&directory)? {
                 let path = directory.join(name);
                 match fs::symlink_metadata(&path) {
-                    Ok(metadata) if metadata.is_file() => bytes += metadata.len(),
+                    // What lies on the disk, as the limit of a load counts it: holes take nothing.
+                    Ok(metadata) if metadata.is_file() => bytes += metadata.blocks().saturating_mul(512),
                     Ok(_) => {}
                     // Another process loads or removes images.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}

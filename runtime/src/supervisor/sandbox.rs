@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::config::{NetworkConfig, SandboxConfig};
 use super::protocol::{self, Message, cut};
-use super::start::lacking;
+use super::start::{lacking, used_up};
 use super::sys::{self, Parent};
 use crate::network::netlink::{Netlink, link_index};
 use crate::network::{filter, guard, hardware_address};
@@ -141,7 +141,7 @@ fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), Sa
     }
     unshare(flags)
         .map_err(|error| lacking(error, libc::EINVAL, "CONFIG_NAMESPACES, NET_NS, IPC_NS, UTS_NS or PID_NS"))
-        .map_err(SandboxError::Unshare)?;
+        .map_err(|error| SandboxError::Unshare(used_up(error)))?;
 
     if let (Some(network), Some(bridge)) = (&config.network, bridge) {
         nix::unistd::sethostname(&config.hostname).map_err(|error| SandboxError::Hostname(error.into()))?;

@@ -95,7 +95,7 @@ pub(super) struct Target {
 pub(super) enum StartError {
     ReadConfig(io::Error),
     JoinCgroup(io::Error),
-    NewNamespace(nix::Error),
+    NewNamespace(io::Error),
     Scratch(io::Error),
     Keyring(io::Error),
     Proc(io::Error),
@@ -116,7 +116,7 @@ impl fmt::Display for StartError {
         match self {
             StartError::ReadConfig(source) => write!(f, "read the container's configuration: {source}"),
             StartError::JoinCgroup(source) => write!(f, "join the container's cgroup: {source}"),
-            StartError::NewNamespace(source) => write!(f, "make a mount namespace: {}", source.desc()),
+            StartError::NewNamespace(source) => write!(f, "make a mount namespace: {source}"),
             StartError::Scratch(source) => write!(f, "mount a private tmpfs: {source}"),
             StartError::Keyring(source) => write!(f, "make a session keyring: {source}"),
             StartError::Proc(source) => {
@@ -297,7 +297,7 @@ impl Start<'_> {
 
     /// Leaves the host's mounts: from here on nothing that is mounted is seen there.
     fn private_tmpfs(&self) -> Result<PathBuf, StartError> {
-        unshare(CloneFlags::CLONE_NEWNS).map_err(StartError::NewNamespace)?;
+        unshare(CloneFlags::CLONE_NEWNS).map_err(|error| StartError::NewNamespace(used_up(error.into())))?;
         // Slave, not private: what the host mounts later reaches `HostToContainer` volumes.
         let made = mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
             .and_then(|()| {
@@ -517,7 +517,7 @@ fn hide_cgroups(config: &ContainerConfig, view: &Path) -> io::Result<Option<Path
     let mut own = None;
     if unified && config.cgroup.v1_tasks.is_empty() {
         // The helper is in the container's leaf, which thus becomes the root of the view.
-        unshare(CloneFlags::CLONE_NEWCGROUP)?;
+        unshare(CloneFlags::CLONE_NEWCGROUP).map_err(|error| used_up(error.into()))?;
         let directory = made("own")?;
         mount(Some("cgroup"), &directory, Some("cgroup2"), MsFlags::empty(), None::<&str>)?;
         own = Some(directory);
@@ -554,6 +554,19 @@ fn open_in_root(root: BorrowedFd, path: &Path, flags: i32) -> io::Result<File> {
     let relative = path.strip_prefix("/").unwrap_or(path);
     let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
     sys::open_in(root, relative, flags, Resolve::InRoot)
+}
+
+/// Of a namespace that could not be made: an error that says so if there are as many as there may be. Containers count
+/// there as well, for they may make some in user namespaces of theirs.
+pub(super) fn used_up(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC) => io::Error::new(
+            io::ErrorKind::QuotaExceeded,
+            "root and containers have as many namespaces of a kind as this machine allows: raise \
+             user.max_*_namespaces (sysctl)",
+        ),
+        _ => error,
+    }
 }
 
 /// An error that says so if it means that the kernel was built without something.

@@ -24,6 +24,18 @@ const DEPTH: usize = 32;
 /// Mounts upon each other that are taken off one name.
 const MOUNTS: usize = 64;
 
+nix::ioctl_read!(
+    /// `FS_IOC_GETFLAGS`. The kernel writes an int, whatever the number says.
+    flags_of, b'f', 1, libc::c_long
+);
+nix::ioctl_write_ptr!(
+    /// `FS_IOC_SETFLAGS`. The kernel reads an int.
+    set_flags, b'f', 2, libc::c_long
+);
+
+/// Flags of files that nobody can remove, immutable and append-only: a container with CAP_LINUX_IMMUTABLE sets them.
+const KEEPING_FLAGS: libc::c_long = 0x10 | 0x20;
+
 /// A directory that is being emptied.
 struct Level {
     directory: OwnedFd,
@@ -120,7 +132,15 @@ fn remove(at: &impl AsRawFd, name: &OsStr, tried: &mut Tried) -> nix::Result<()>
         if tried.most.is_some_and(|most| tried.entries > most) {
             return Err(Errno::EBUSY);
         }
-        if let Some(below) = unlink_or_enter(&level.directory, &entry)? {
+        let below = match unlink_or_enter(&level.directory, &entry) {
+            Err(Errno::EPERM) if clear_flags_of_file(&level.directory, &entry) => {
+                unlink_or_enter(&level.directory, &entry)?
+            }
+            tried => tried?,
+        };
+        if let Some(below) = below {
+            // Not those of the first directory: that is ours, and no container is in it.
+            clear_flags(&below.directory);
             if levels.len() < DEPTH {
                 levels.push(below);
             } else {
@@ -168,7 +188,7 @@ fn unlink_or_enter(at: &impl AsRawFd, name: &OsStr) -> nix::Result<Option<Level>
         }
         let stat = fstatat(Some(at.as_raw_fd()), name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
         if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFDIR {
-            // Immutable or append-only: said by the first error.
+            // Immutable or append-only.
             return Err(Errno::EPERM);
         }
         match open(at, name) {
@@ -182,6 +202,27 @@ fn unlink_or_enter(at: &impl AsRawFd, name: &OsStr) -> nix::Result<Option<Level>
     Err(Errno::EBUSY)
 }
 
+/// Whether that changed anything.
+fn clear_flags(file: &impl AsRawFd) -> bool {
+    let mut flags = 0;
+    // SAFETY: the kernel writes an int into what is no smaller. It refuses where there are no such flags.
+    if unsafe { flags_of(file.as_raw_fd(), &raw mut flags) }.is_err() || flags & KEEPING_FLAGS == 0 {
+        return false;
+    }
+    flags &= !KEEPING_FLAGS;
+    // SAFETY: the kernel reads an int of what is no smaller.
+    unsafe { set_flags(file.as_raw_fd(), &raw const flags) }.is_ok()
+}
+
+/// As [`clear_flags`], of a regular file in a directory: nothing else that is no directory has any.
+fn clear_flags_of_file(at: &impl AsRawFd, name: &OsStr) -> bool {
+    let is_file = fstatat(Some(at.as_raw_fd()), name, AtFlags::AT_SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG);
+    // Another may be in its place by now: it is not waited for.
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    is_file && open_with(at, name, flags).is_ok_and(|file| clear_flags(&file))
+}
+
 fn remove_directory(at: &impl AsRawFd, name: &OsStr) -> nix::Result<()> {
     match unlinkat(Some(at.as_raw_fd()), name, UnlinkatFlags::RemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
@@ -191,9 +232,12 @@ fn remove_directory(at: &impl AsRawFd, name: &OsStr) -> nix::Result<()> {
 
 /// Opens a directory; one on which something is mounted is EXDEV, be it of the same file system.
 fn open(at: &impl AsRawFd, name: &(impl NixPath + ?Sized)) -> nix::Result<OwnedFd> {
-    let how = OpenHow::new()
-        .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS);
+    open_with(at, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+}
+
+fn open_with(at: &impl AsRawFd, name: &(impl NixPath + ?Sized), flags: OFlag) -> nix::Result<OwnedFd> {
+    let how =
+        OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS);
     let descriptor = openat2(at.as_raw_fd(), name, how)?;
     // SAFETY: openat2 has just given us this descriptor; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
