@@ -212,18 +212,25 @@ fn help(mut parser: lexopt::Parser) -> Outcome {
 /// Verbs of kubectl that nodlet has not itself, and that do what they do anywhere.
 const KUBECTLS: &[&str] = &["annotate", "cp", "create", "edit", "label", "patch", "replace", "run", "wait"];
 
+/// Verbs of kubectl for what a board does not have.
+const OF_CLUSTERS: &[&str] =
+    &["autoscale", "cordon", "drain", "expose", "rollout", "scale", "taint", "top", "uncordon"];
+
 fn unknown(name: &str) -> Failure {
     let near = VERBS
         .iter()
         .filter(|verb| !verb.summary.is_empty())
         .map(|verb| (arguments::distance(name, verb.name), verb.name))
         .min()
-        .filter(|&(distance, _)| distance <= 2);
+        .filter(|&(distance, _)| distance <= 2 && !KUBECTLS.contains(&name) && !OF_CLUSTERS.contains(&name));
     let hint = match near {
         Some((_, near)) => format!("\n\nDid you mean this?\n\t{near}"),
         None if KUBECTLS.contains(&name) => format!(
             "\n\n'kubectl {name}' works with this agent: it speaks Kubernetes' API on run/nodlet/api.sock"
         ),
+        None if OF_CLUSTERS.contains(&name) => {
+            format!("\n\n'kubectl {name}' is for clusters: a board has pods alone")
+        }
         None => String::new(),
     };
     Failure::new(format!("unknown command {name:?} for \"nodlet\"{hint}\n\nSee 'nodlet --help' for usage."))

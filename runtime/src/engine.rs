@@ -261,7 +261,6 @@ impl Engine {
         if let Err(error) = images.tidy() {
             log::warn!("failed to {}", crate::error::chain(&error));
         }
-        let cgroups = Cgroups::open(&paths, config.pod_pids_limit).map_err(EngineError::Cgroups)?;
         let network = if config.down {
             Network::without_range(&paths)
         } else {
@@ -275,6 +274,8 @@ impl Engine {
             }
             network
         };
+        // After what may be wrong with the flags: nothing is left of an agent that does not start.
+        let cgroups = Cgroups::open(&paths, config.pod_pids_limit).map_err(EngineError::Cgroups)?;
         let directories = if config.down { Vec::new() } else { paths.manifest_directories() };
         let sources =
             Sources::new(directories, &config.node_name).without_warnings_of(paths.applied_manifests());

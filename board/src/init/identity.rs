@@ -11,6 +11,8 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use nodlet_runtime::manifest::{check_label, is_node_name, node_name_of};
 
 use super::config::Board;
@@ -237,12 +239,8 @@ impl Identity {
             }
             "ssh-key" | "push-key" => {
                 let mut words = value.split_whitespace();
-                let kind = words.next().is_some_and(|kind| {
-                    ["ssh-", "ecdsa-", "sk-ssh-", "sk-ecdsa-"].iter().any(|known| kind.starts_with(known))
-                });
-                // Base64 comes in fours: most keys that were cut in copying do not.
-                if !kind || !words.next().is_some_and(|key| key.starts_with("AAAA") && key.len() % 4 == 0) {
-                    return Err(format!("{key} must be a public key, as ssh-ed25519 AAAA..."));
+                if !words.next().zip(words.next()).is_some_and(|(kind, blob)| is_public_key(kind, blob)) {
+                    return Err(format!("{key} must be a public key and all of it, as ssh-ed25519 AAAA..."));
                 }
                 let keys = if key == "ssh-key" { &mut self.ssh_keys } else { &mut self.push_keys };
                 keys.push(value.to_owned());
@@ -265,6 +263,22 @@ impl Identity {
             _ => Err(format!("unknown key {key:?}; known are name, label, ssh-key, push-key and network")),
         }
     }
+}
+
+/// Whether a public key of OpenSSH is whole: fields with their lengths before them, of which the first is its kind
+/// again (RFC 4253, section 6.6).
+fn is_public_key(kind: &str, blob: &str) -> bool {
+    let known = ["ssh-", "ecdsa-", "sk-ssh-", "sk-ecdsa-"].iter().any(|known| kind.starts_with(known));
+    let Ok(blob) = STANDARD.decode(blob) else { return false };
+    let (mut rest, mut fields) = (blob.as_slice(), Vec::new());
+    while let Some((length, more)) = rest.split_first_chunk::<4>() {
+        let Some((field, more)) = more.split_at_checked(u32::from_be_bytes(*length) as usize) else {
+            return false;
+        };
+        fields.push(field);
+        rest = more;
+    }
+    known && rest.is_empty() && fields.len() > 1 && fields.first() == Some(&kind.as_bytes())
 }
 
 /// `LINK dhcp` or `LINK ADDRESS/PREFIX [via GATEWAY [dns ADDRESS...]]`.
@@ -356,17 +370,21 @@ mod tests {
 
     #[test]
     fn a_fragment_is_read() {
-        let text = "\u{feff}# Board 17\r\n\r\nname = gate-17\r\nlabel = site=hall-3\r\nlabel=line = 2\n\
-                    ssh-key = ssh-ed25519 AAAAC3Nz me@desk\nnetwork = eth0 192.168.1.17/24 via 192.168.1.1 \
-                    dns 192.168.1.1 9.9.9.9\nnetwork = eth1 10.0.0.1/8\n";
+        let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@desk";
+        let text = format!(
+            "\u{feff}# Board 17\r\n\r\nname = gate-17\r\nlabel = site=hall-3\r\nlabel=line = 2\n\
+             ssh-key = {key}\nnetwork = eth0 192.168.1.17/24 via 192.168.1.1 \
+             dns 192.168.1.1 9.9.9.9\nnetwork = eth1 10.0.0.1/8\n"
+        );
         // The second label has spaces that labels may not have.
-        assert!(parse(text).unwrap_err().starts_with("line 5: label \"line = 2\" must be of labels"));
+        assert!(parse(&text).unwrap_err().starts_with("line 5: label \"line = 2\" must be of labels"));
         let identity = parse(&text.replace("line = 2", "line=2")).unwrap();
         assert_eq!(identity.name.as_deref(), Some("gate-17"));
         assert_eq!(identity.labels, ["site=hall-3", "line=2"]);
-        assert_eq!(identity.ssh_keys, ["ssh-ed25519 AAAAC3Nz me@desk"]);
-        let pusher = parse("push-key = sk-ssh-ed25519@openssh.com AAAAGnNr").unwrap();
-        assert_eq!(pusher.push_keys, ["sk-ssh-ed25519@openssh.com AAAAGnNr"]);
+        assert_eq!(identity.ssh_keys, [key]);
+        let key = "sk-ssh-ed25519@openssh.com AAAAGnNrLXNzaC1lZDI1NTE5QG9wZW5zc2guY29tAAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4fAAAABHNzaDo=";
+        let pusher = parse(&format!("push-key = {key}")).unwrap();
+        assert_eq!(pusher.push_keys, [key]);
         assert!(pusher.ssh_keys.is_empty() && identity.push_keys.is_empty());
         let [first, second] = identity.network.as_slice() else { panic!("{identity:?}") };
         assert_eq!(
@@ -393,6 +411,20 @@ mod tests {
             ("push-key = 7", "push-key must be a public key"),
             ("ssh-key = ssh-ed25519", "must be a public key"),
             ("ssh-key = ssh-ed25519 AAAAC3N me@desk", "must be a public key"),
+            (
+                "ssh-key = ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI... me@desk",
+                "must be a public key and all of it",
+            ),
+            // Cut where four characters end, and another kind than its first word.
+            (
+                "ssh-key = ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZ",
+                "must be a public key and all of it",
+            ),
+            (
+                "ssh-key = ssh-ed25519 AAAAB3NzaC1yc2EAAAADAQABAAAAQAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4fICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj8=",
+                "must be a public key and all of it",
+            ),
+            ("ssh-key = ssh-ed25519 AAAAC3NzaC1lZDI1NTE5", "must be a public key and all of it"),
             ("network = eth0", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0 10.0.0.1/33", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0 10.0.0.1/24 via nowhere", "must be LINK dhcp, LINK ADDRESS/PREFIX"),

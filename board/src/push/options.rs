@@ -91,6 +91,11 @@ impl Push {
             }
         }
         match (&context.board, push.paths.first()) {
+            (None, Some(path)) if path.is_file() => {
+                return Err(
+                    context.wrong_use(format!("{path:?} is a file: the board comes first, as root@board"))
+                );
+            }
             (None, Some(_)) => {
                 context.board = Some(push.paths.remove(0).to_string_lossy().into_owned());
             }

@@ -68,6 +68,9 @@ pub(crate) fn run(name: &str, keep: bool) -> Outcome {
         println!("export NODLET_SSH='{}'", show.ssh_command());
         println!("export NODLET_BOARD=root@127.0.0.1:{}", board.port);
         println!("alias nodlet={}", show.nodlet.display());
+        println!(
+            "nodlet push web.tar web.yaml --wait   # an image and a pod of yours; $NODLET_BOARD names the board"
+        );
         println!("nodlet get pods -w");
         println!("nodlet exec -it hello -- demo tty   # a terminal in a container");
         println!("$NODLET_SSH -p {} root@127.0.0.1     # a shell on the board", board.port);
