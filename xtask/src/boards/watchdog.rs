@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+use serde_json::json;
+
+use super::monitor::{self, Monitor};
 use super::{Board, build, flash, prepare, text};
 use crate::budgets::Budgets;
 use crate::profile::{CrashLoop, Profile, Qemu, Update};
@@ -38,6 +41,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     let mut qemu = qemu.clone();
     // It reboots by itself, which is what is tested.
     qemu.arguments.extend(["-action", "reboot=reset"].map(str::to_owned));
+    qemu.arguments.extend(monitor::arguments(&directory));
     let mut board = medium.boot(&qemu, &directory, &key)?;
     board.wait_for("an agent", |board| Ok(board.ssh("nodlet get pods", "")?.status.success()))?;
     let broken = std::time::Instant::now();
@@ -162,15 +166,27 @@ fn reset_by(board: &mut Board, what: &str, command: &str) -> Result<Duration, Fa
     if !done.status.success() || before.is_empty() {
         return Err(board.failed(&format!("{what} cannot be made: {}", text(&done.stderr))));
     }
-    board.wait_for(&format!("reset of the board by {what}"), |board| {
+    let reset = board.wait_for(&format!("reset of the board by {what}"), |board| {
         let now = board.ssh(BOOT, "")?;
         Ok(now.status.success() && text(&now.stdout) != before)
-    })?;
+    });
+    if let Err(Failure(why)) = reset {
+        // A board that does not boot after its reset writes nothing: only the emulator knows what it does.
+        return Err(Failure(format!("{why}\n{}", state_of(board).unwrap_or_else(|Failure(why)| why))));
+    }
     let took = hung.elapsed();
     board.wait_for("an agent after the reset", |board| {
         Ok(board.ssh("nodlet get pods", "")?.status.success())
     })?;
     Ok(took)
+}
+
+/// What the emulator says of the board's processor.
+fn state_of(board: &mut Board) -> Result<String, Failure> {
+    let mut monitor = Monitor::connect(board)?;
+    let status = monitor.run("query-status", json!({}))?;
+    let registers = monitor.run("human-monitor-command", json!({"command-line": "info registers"}))?;
+    Ok(format!("QEMU: {status}\n{}", registers.as_str().unwrap_or_default()))
 }
 
 /// How often process 1 and the agent's threads woke up while the board was idle. More than the
