@@ -150,7 +150,8 @@ impl Remote {
         let program = std::env::var("NODLET_SSH").unwrap_or_default();
         let mut words = program.split_whitespace();
         let mut ssh = Command::new(words.next().unwrap_or("ssh"));
-        ssh.args(words).args(["-T", "-o", "ServerAliveInterval=15"]);
+        // Of a host that takes the connection and says nothing, ssh tells after a minute.
+        ssh.args(words).args(["-T", "-o", "ConnectTimeout=60", "-o", "ServerAliveInterval=15"]);
         // Over there it would name a board once more, where ssh passes it on.
         ssh.env_remove("NODLET_BOARD");
         if let Some(sockets) = sockets() {

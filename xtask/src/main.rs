@@ -155,6 +155,10 @@ impl<T: std::fmt::Display> From<T> for Failure {
 }
 
 fn main() -> ExitCode {
+    for name in ["NODLET_BOARD", "NODLET_ROOT", "NODLET_SSH"] {
+        // SAFETY: no other thread exists yet. What a task starts is its own, and never the board that a shell names.
+        unsafe { std::env::remove_var(name) };
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let Some((name, rest)) = arguments.split_first() else {
         eprint!("{}", overview());
