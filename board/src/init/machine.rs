@@ -113,8 +113,8 @@ pub(super) fn set_up() -> u8 {
 }
 
 /// Containers count for root's limits when they make namespaces in user namespaces of theirs: the kernel's defaults,
-/// some hundred on a small board, would let one container keep all pods from starting. The memory that namespaces take
-/// is counted for the container, and so is the limit that remains.
+/// some hundred on a small board, would let one container keep all pods from starting. What limits a container instead
+/// is its memory limit: most of the memory of namespaces is counted there. A container without one can use up the board's.
 fn raise_limits_of_namespaces(note: &mut dyn FnMut(&str, io::Result<()>)) {
     for kind in ["cgroup", "ipc", "mnt", "net", "pid", "time", "uts"] {
         let path = format!("/proc/sys/user/max_{kind}_namespaces");
