@@ -280,6 +280,18 @@ impl Board {
         Err(self.failed(&format!("the board went down, and process 1 did not report `{said}`")))
     }
 
+    /// Cuts the power.
+    pub(super) fn turn_off(&mut self) -> Outcome {
+        self.emulator.kill()?;
+        self.emulator.wait()?;
+        Ok(())
+    }
+
+    /// The process of the emulator.
+    pub(super) fn emulator_id(&self) -> u32 {
+        self.emulator.id()
+    }
+
     /// Whether the console had this from process 1.
     pub(super) fn require_said(&self, words: &str) -> Outcome {
         let console = self.console()?;

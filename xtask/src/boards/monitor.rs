@@ -62,6 +62,20 @@ impl Monitor {
         }
     }
 
+    /// Waits for an event.
+    pub(super) fn wait_for_event(&mut self, name: &str) -> Outcome {
+        loop {
+            let mut line = String::new();
+            let read = self.answers.read_line(&mut line);
+            if read.map_err(|error| Failure(format!("no event {name} of QEMU: {error}")))? == 0 {
+                return Err(Failure(format!("the emulator ended before its event {name}")));
+            }
+            if serde_json::from_str::<Value>(&line)?["event"] == name {
+                return Ok(());
+            }
+        }
+    }
+
     /// Plugs the cable of a network link in or out.
     pub(super) fn set_link(&mut self, name: &str, up: bool) -> Outcome {
         self.run("set_link", json!({"name": name, "up": up})).map(drop)

@@ -96,7 +96,8 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
 
     recover_from_hang(&mut board)?;
     give_up_hung_update(&mut board)?;
-    let of_agent = reset_by(&mut board, "a hung agent", HANG)?;
+    let turn_on = || medium.boot(&qemu, &directory, &key);
+    let of_agent = reset_by(&mut board, "a hung agent", HANG, &turn_on)?;
     // The hang was counted before the reset.
     board.expect("cat /var/lib/nodlet/init/crash-loops", "", "1\n")?;
     let update = text(&board.ssh("nodlet system", "")?.stdout);
@@ -104,7 +105,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         return Err(board.failed(&format!("after a hung agent of an update: {update}")));
     }
     let freeze = "cd /sys/fs/cgroup && mkdir hung && echo 1 >hung/cgroup.procs && echo 1 >hung/cgroup.freeze";
-    let of_init = reset_by(&mut board, "a hung process 1", freeze)?;
+    let of_init = reset_by(&mut board, "a hung process 1", freeze, &turn_on)?;
 
     board.ssh("nodlet poweroff", "")?;
     board.wait_until_down("powering off")?;
@@ -158,21 +159,47 @@ fn give_up_hung_update(board: &mut Board) -> Outcome {
     board.expect(BOOT, "", &boot)
 }
 
-/// Hangs something, and waits for another boot. How long that took.
-fn reset_by(board: &mut Board, what: &str, command: &str) -> Result<Duration, Failure> {
+/// How long the firmware of a board that was reset may take until it writes to the console: it is there
+/// after some 3 s.
+const FIRMWARE: Duration = Duration::from_secs(120);
+
+/// Hangs something, and waits until the watchdog has reset the board and it has booted. How long that took.
+///
+/// Now and then the emulator does not come out of the firmware after this reset: nothing of nodlet's has
+/// run yet, and nothing is on the console. What the emulator does is printed then, and the board is turned
+/// off and on, as somebody would do who stands before it; a second silence is an error.
+fn reset_by(
+    board: &mut Board,
+    what: &str,
+    command: &str,
+    turn_on: &dyn Fn() -> Result<Board, Failure>,
+) -> Result<Duration, Failure> {
     let before = text(&board.ssh(BOOT, "")?.stdout);
+    let mut monitor = Monitor::connect(board)?;
     let hung = std::time::Instant::now();
     let done = board.ssh(command, "")?;
     if !done.status.success() || before.is_empty() {
         return Err(board.failed(&format!("{what} cannot be made: {}", text(&done.stderr))));
     }
-    let reset = board.wait_for(&format!("reset of the board by {what}"), |board| {
+    monitor.wait_for_event("WATCHDOG").map_err(|Failure(why)| board.failed(&why))?;
+    // What the board was writing while it was reset is not the firmware's.
+    std::thread::sleep(Duration::from_millis(500));
+    let (reset, written) = (std::time::Instant::now(), board.console()?.len());
+    let mut is_silent = false;
+    board.wait_for(&format!("boot after the reset by {what}"), |board| {
+        is_silent = reset.elapsed() > FIRMWARE && board.console()?.len() == written;
         let now = board.ssh(BOOT, "")?;
-        Ok(now.status.success() && text(&now.stdout) != before)
-    });
-    if let Err(Failure(why)) = reset {
-        // A board that does not boot after its reset writes nothing: only the emulator knows what it does.
-        return Err(Failure(format!("{why}\n{}", state_of(board).unwrap_or_else(|Failure(why)| why))));
+        Ok(is_silent || now.status.success() && text(&now.stdout) != before)
+    })?;
+    if is_silent {
+        let state = state_of(board, &mut monitor).unwrap_or_else(|Failure(why)| why);
+        eprintln!("the firmware has written nothing since the reset by {what}; off and on again\n{state}");
+        board.turn_off()?;
+        *board = turn_on()?;
+        board.wait_for(&format!("boot after the reset by {what}, off and on again"), |board| {
+            let now = board.ssh(BOOT, "")?;
+            Ok(now.status.success() && text(&now.stdout) != before)
+        })?;
     }
     let took = hung.elapsed();
     board.wait_for("an agent after the reset", |board| {
@@ -181,12 +208,24 @@ fn reset_by(board: &mut Board, what: &str, command: &str) -> Result<Duration, Fa
     Ok(took)
 }
 
-/// What the emulator says of the board's processor.
-fn state_of(board: &mut Board) -> Result<String, Failure> {
-    let mut monitor = Monitor::connect(board)?;
+/// What the emulator reports of the board's processor: five looks at its registers, and the time that its
+/// thread runs meanwhile.
+fn state_of(board: &Board, monitor: &mut Monitor) -> Result<String, Failure> {
     let status = monitor.run("query-status", json!({}))?;
-    let registers = monitor.run("human-monitor-command", json!({"command-line": "info registers"}))?;
-    Ok(format!("QEMU: {status}\n{}", registers.as_str().unwrap_or_default()))
+    let processors = monitor.run("query-cpus-fast", json!({}))?;
+    let stat = format!("/proc/{}/task/{}/stat", board.emulator_id(), processors[0]["thread-id"]);
+    let mut state = format!("QEMU: {status}\n");
+    for _ in 0..5 {
+        let registers = monitor.run("human-monitor-command", json!({"command-line": "info registers"}))?;
+        let registers = registers.as_str().unwrap_or_default();
+        let general = registers.lines().take(6).collect::<Vec<_>>().join("\n");
+        let times = std::fs::read_to_string(&stat)?;
+        let times: Vec<&str> = times.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        state += &format!("{general}\nits thread: {:?}\n", (times.first(), times.get(11), times.get(12)));
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let timer = monitor.run("human-monitor-command", json!({"command-line": "info lapic"}))?;
+    Ok(state + timer.as_str().unwrap_or_default())
 }
 
 /// How often process 1 and the agent's threads woke up while the board was idle. More than the
