@@ -246,11 +246,7 @@ impl PodState {
                 self.stage = Stage::Active;
                 self.stop(now, None);
             }
-            Stage::Stopping { .. } => {
-                for container in &mut self.containers {
-                    container.probes.stop();
-                }
-            }
+            Stage::Stopping { .. } => self.stop_probes(),
             Stage::Active | Stage::Stopped | Stage::Finished => {}
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => {}
         }

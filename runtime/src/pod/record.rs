@@ -176,7 +176,8 @@ impl PodState {
             Need::Later { since, .. } => since,
             Need::Unknown { since } => since.unwrap_or(now),
         };
-        let record = self.record(now);
+        let mut record = self.record(now);
+        self.keep_begun(&mut record);
         if self.journal.on_flash.as_ref().is_some_and(|on_flash| on_flash.means(&record)) {
             self.journal.need = Need::Clean;
             return;
@@ -235,6 +236,21 @@ impl PodState {
                 Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
             }
         })
+    }
+
+    /// Keeps on record that a run began whose start failed and is tried again soon. Two containers that
+    /// run once would otherwise each undo, every ten seconds, what the other has recorded.
+    fn keep_begun(&self, record: &mut Record) {
+        let Some(on_flash) = self.journal.on_flash.as_deref().filter(|_| self.is_active()) else { return };
+        let policy = self.policy();
+        let containers = self.containers.iter().zip(&mut record.containers).zip(&on_flash.containers);
+        for ((container, new), old) in containers {
+            let is_tried_again = matches!(container.run, Run::StartFailed { retry: StartRetry::At(_) });
+            let is_same_run = old.decided == new.decided && old.attempts == new.attempts + 1;
+            if is_tried_again && container.runs_once(policy) && is_same_run {
+                new.attempts = old.attempts;
+            }
+        }
     }
 
     /// Whether a readiness gate is closed that was open on flash, or the other way round.
@@ -414,11 +430,7 @@ impl PodState {
                 self.phase = self.derive_phase();
                 self.stop(now, None);
             }
-            Stage::Stopping { .. } => {
-                for container in &mut self.containers {
-                    container.probes.stop();
-                }
-            }
+            Stage::Stopping { .. } => self.stop_probes(),
             Stage::Active | Stage::Stopped | Stage::Finished => {}
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => {}
         }

@@ -109,8 +109,10 @@ impl PodState {
                 container.run = Run::Waiting;
             }
         }
-        // A kubelet ends what it is about first: a start, and its hook.
-        if self.containers.iter().any(ContainerState::is_starting) {
+        // A kubelet ends what it is about first: a start, and its hook. An ephemeral container whose run is
+        // being recorded starts after the restart.
+        let starts = |one: &ContainerState| one.is_starting() && !matches!(one.run, Run::Recording);
+        if self.containers.iter().any(starts) {
             return;
         }
         let mut all = self.pod.spec.container_indexes().zip(&mut self.containers);

@@ -40,11 +40,8 @@ impl PodState {
         let earlier = self.patience().unwrap_or(now + grace);
         self.stage = Stage::Stopping { grace, patience: earlier.min(now + grace) };
         self.restart_all = None;
+        self.stop_probes();
         for container in &mut self.containers {
-            // A kubelet goes on asking sidecars how they are, and does not act on it.
-            if container.role == Role::Regular {
-                container.probes.stop();
-            }
             container.hooks.stop(now + grace);
             match &mut container.run {
                 // A sidecar that was asked late may have longer than the others.
@@ -55,6 +52,14 @@ impl PodState {
             }
         }
         self.touch();
+    }
+
+    /// Ends the probes of the regular containers of a pod that stops. A kubelet goes on probing its
+    /// sidecars, and does not act on the result.
+    pub(super) fn stop_probes(&mut self) {
+        for container in self.containers.iter_mut().filter(|container| container.role == Role::Regular) {
+            container.probes.stop();
+        }
     }
 
     /// `activeDeadlineSeconds` are over: the pod fails.

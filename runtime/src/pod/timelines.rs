@@ -212,6 +212,36 @@ fn a_shorter_grace_that_comes_late_does_not_postpone_the_kill() {
 }
 
 #[test]
+fn a_shorter_grace_that_comes_late_ends_a_sidecar_that_still_waits() {
+    for (then, asked) in [(15, 20), (20, 25), (40, 25)] {
+        let served = pod(RestartPolicy::Always).init([sidecar("proxy")]);
+        let mut sim = Sim::new(served, |name, _| if name == "app" { Fate::IgnoresTerm } else { Fate::Runs });
+        sim.run_until(secs(5));
+        sim.unwant(&uid(), Some(secs(20)));
+        sim.run_until(secs(12));
+        sim.unwant(&uid(), Some(secs(then - 7).min(secs(20))));
+        sim.run_until(secs(60));
+        let ends = format!("{:>4}s proxy#0 Term\n", asked.min(12 + then - 7));
+        assert!(sim.trace.contains(&ends), "{then}: {}", sim.trace);
+        assert_eq!(sim.trace.matches("app#0 Kill").count(), 1, "{}", sim.trace);
+        assert!(sim.is_gone(&uid()));
+    }
+}
+
+#[test]
+fn a_container_that_is_stopped_is_reported_once_however_often_it_is_asked() {
+    let both = pod(RestartPolicy::Always).init([sidecar("proxy")]);
+    let mut sim = Sim::new(both, |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(5));
+    sim.unwant(&uid(), Some(secs(20)));
+    sim.run_until(secs(10));
+    sim.unwant(&uid(), Some(secs(8)));
+    sim.run_until(secs(60));
+    let killing: Vec<_> = sim.events.iter().filter(|event| event.starts_with("Killing")).collect();
+    assert_eq!(killing, ["Killing: Stopping container app", "Killing: Stopping container proxy"]);
+}
+
+#[test]
 fn what_cannot_be_killed_is_killed_again_ever_more_rarely() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
     sim.run_until(secs(5));
@@ -473,6 +503,16 @@ fn a_crashing_pod_writes_its_counts_at_most_every_five_minutes() {
     sim.run_until(secs(3600));
     let saves = sim.of(&uid()).saves;
     assert!((2..=13).contains(&saves), "{saves} saves in an hour");
+}
+
+#[test]
+fn containers_that_run_once_and_cannot_be_created_do_not_wear_out_the_card() {
+    let two = pod(RestartPolicy::Never).with([container("a"), container("b")]);
+    let mut sim = Sim::new(two, |_, _| Fate::FailsToStart(StartFailureReason::CreateContainerError));
+    sim.run_until(secs(3600));
+    let saves = sim.of(&uid()).saves;
+    assert!((2..=30).contains(&saves), "{saves} saves in an hour");
+    assert!(sim.trace.matches("start").count() > 600, "each is tried every ten seconds");
 }
 
 #[test]

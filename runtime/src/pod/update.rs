@@ -186,10 +186,11 @@ impl PodState {
         self.touch();
     }
 
-    /// The images that running containers wait for.
+    /// The images that running containers wait for. A pod that stops waits for none.
     pub(crate) fn missing_images(&self) -> impl Iterator<Item = (ContainerIndex, &MissingImage)> {
-        let waits =
-            |index, container: &ContainerState| container.is_outdated(&self.pod.spec.container(index).image);
+        let waits = |index, container: &ContainerState| {
+            self.is_active() && container.is_outdated(&self.pod.spec.container(index).image)
+        };
         let waiting = self.containers().filter(move |(index, container)| waits(*index, container));
         waiting.filter_map(|(index, container)| Some((index, container.missing_image.as_deref()?)))
     }

@@ -405,3 +405,24 @@ fn one_that_ran_in_an_earlier_sandbox_does_not_come_back_with_the_next_agent() {
     assert_eq!(of(&sim, "look"), ["   5s look#0 start", "  15s look#0 exits 3"], "{}", sim.log);
     assert!(shown(&sim, "look")["state"]["terminated"].is_object(), "{}", sim.log);
 }
+
+#[test]
+fn one_that_is_being_recorded_does_not_hold_up_the_restart_of_all_containers() {
+    let mut restarting = pod(RestartPolicy::Never);
+    let rule = RestartRule { action: RestartAction::RestartAllContainers, within: true, codes: vec![42] };
+    let own = OwnRestart { policy: RestartPolicy::Never, rules: vec![rule] };
+    restarting.spec.containers[0].restart = Some(std::rc::Rc::new(own));
+    let mut sim = Sim::new(restarting, |name, number| match (name, number) {
+        ("app", 0) => Fate::Exits(42, secs(5)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(4));
+    // The card is full for a while: the restart is due before flash knows of the run.
+    sim.weather.failures = 100;
+    sim.debug(&uid(), container("look"));
+    sim.run_until(secs(4));
+    sim.weather.failures = 0;
+    sim.run_until(secs(60));
+    assert_eq!(of(&sim, "app").last().map(|line| line.trim_start().ends_with("app#1 start")), Some(true));
+    assert_eq!(of(&sim, "look").len(), 1, "{}", sim.trace);
+}

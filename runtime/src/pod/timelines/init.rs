@@ -580,3 +580,18 @@ fn an_init_container_that_was_short_of_memory_has_failed_whatever_it_ended_with(
         assert_eq!(container.has_initialised(), !again, "{reason}");
     }
 }
+
+#[test]
+fn the_next_agent_does_not_take_a_sidecar_of_a_pod_that_stops_for_started() {
+    let mut proxy = sidecar("proxy");
+    proxy.startup_probe = Some(Probe { period: secs(1), failure_threshold: 100, ..exec_probe() });
+    let mut sim = Sim::new(pod(RestartPolicy::Always).init([proxy]), |_, _| Fate::IgnoresTerm)
+        .probes(|_, _, _| ProbeResult::Failure("not yet".into()));
+    sim.run_until(secs(5));
+    sim.unwant(&uid(), Some(secs(40)));
+    sim.run_until(secs(10));
+    assert_eq!(shown(&sim, "proxy")["started"], false);
+    sim.restart_agent();
+    sim.run_until(secs(11));
+    assert_eq!(shown(&sim, "proxy")["started"], false, "{}", sim.log);
+}

@@ -501,3 +501,20 @@ fn a_pod_that_is_stopped_waits_for_no_image() {
     assert_eq!(sim.trace, "   0s app#0 start\n  10s app#0 Term\n  10s app#0 exits 143\n");
     assert!(sim.node.is_empty());
 }
+
+#[test]
+fn a_pod_that_stops_waits_for_no_image() {
+    let mut slow = pod(RestartPolicy::Always);
+    slow.spec.containers[0].lifecycle.pre_stop = Some(Hook::Sleeps(secs(20)));
+    let mut sim = Sim::new(slow, |_, _| Fate::Runs);
+    sim.update(&uid(), |pod| image(pod, "app", "app:1"));
+    sim.absent.insert("app:2".into());
+    sim.run_until(secs(5));
+    set_image(&mut sim, "app", "app:2");
+    sim.run_until(secs(20));
+    assert_ne!(image_condition(&sim), serde_json::Value::Null);
+    sim.unwant(&uid(), Some(secs(30)));
+    sim.run_until(secs(25));
+    assert_eq!(image_condition(&sim), serde_json::Value::Null);
+    assert!(first(&sim)["state"]["running"].is_object(), "its hook runs");
+}
