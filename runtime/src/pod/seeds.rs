@@ -14,11 +14,9 @@ use crate::node::*;
 use crate::spec::pod::CRITICAL;
 use crate::spec::*;
 
-/// Runs one story for each seed. Without `NODLET_ROUNDS` always the same, so many that each break that was tried is
-/// met, in some seconds: the fresh `NODLET_SEED` that `check` sets is for the other tests.
+/// Runs one story for each seed, in some seconds; `check` sets a fresh `NODLET_SEED` for each commit.
 fn for_each_seed(story: fn(u64)) {
-    let rounds = setting("NODLET_ROUNDS", 0);
-    let (first, rounds) = if rounds == 0 { (0, 400) } else { (setting("NODLET_SEED", 0), rounds) };
+    let (first, rounds) = (setting("NODLET_SEED", 0), setting("NODLET_ROUNDS", 400));
     println!("seeds {first} to {}", first.saturating_add(rounds));
     for seed in first..first.saturating_add(rounds) {
         if catch_unwind(|| story(seed)).is_err() {

@@ -11,6 +11,7 @@ mod disaster;
 mod gates;
 mod hooks;
 mod order;
+mod restarts;
 mod room;
 mod sample;
 mod shell;
@@ -151,6 +152,9 @@ pub(crate) struct WorldPod {
     /// Containers that ran when their image became another, and have not begun again since.
     outdated: BTreeSet<ContainerIndex>,
     order: order::Order,
+    restarts: restarts::Restarts,
+    /// When the newest run of a container ended.
+    ended_at: BTreeMap<ContainerIndex, Instant>,
 }
 
 /// How a run of a container goes, by the container's name and the run's number.
@@ -279,6 +283,8 @@ impl Sim {
             None => self.pods.push(WorldPod {
                 begun: vec![Vec::new(); pod.spec.container_count()],
                 order: order::Order::default(),
+                restarts: restarts::Restarts::default(),
+                ended_at: BTreeMap::new(),
                 pod: pod.clone(),
                 wanted: true,
                 sandbox: WorldSandbox::None,
@@ -422,6 +428,7 @@ impl Sim {
             self.check_disruption(state, &status);
             let durable = state.is_unwanted();
             let world = self.pods.iter_mut().find(|world| world.pod.uid == uid).expect("a pod of this world");
+            world.check_shown_runs(now, &status, &self.log);
             // `lastState` and `user` do not outlive a reboot.
             let lists = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
             let containers = lists.iter().filter_map(|list| status[*list].as_array()).flatten();

@@ -23,10 +23,14 @@ impl Sim {
         if self.queue.values().any(is_being_made) {
             return;
         }
+        let now = self.now;
         let pod = self.of(uid);
         pod.sandbox = WorldSandbox::Remains;
+        let lost: Vec<_> = pod.alive.keys().map(|attempt| (attempt.container, now)).collect();
+        pod.ended_at.extend(lost);
         pod.alive.clear();
         pod.order = Order::default();
+        pod.restarts.forget_all();
         self.note_log(&format!("{uid} loses its sandbox"));
         self.queue.retain(|_, happening| {
             !matches!(happening, Happening::Executed(of, _, _) | Happening::Ended(of, _, _, _) if of == uid)
@@ -98,6 +102,7 @@ impl Sim {
             pod.over.clear();
             pod.sandbox = WorldSandbox::None;
             pod.order = Order::default();
+            pod.restarts.forget_shown();
             pod.shell = super::shell::PodFiles::default();
         }
         self.boots += 1;
@@ -121,6 +126,7 @@ impl Sim {
             pod.index = None;
             pod.save_in_flight = false;
             pod.gone_by = None;
+            pod.restarts.forget_all();
             pod.order.forget_stop();
             pod.order.forget_failed_hooks();
             if pod.shown_terminal.is_some()

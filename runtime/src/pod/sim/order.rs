@@ -64,6 +64,11 @@ impl Order {
         self.restart_all |= self.stop.is_none();
     }
 
+    /// The first container that begins again is still to start.
+    pub(super) fn is_restarting_all(&self) -> bool {
+        self.restart_all
+    }
+
     /// It is being stopped, with this grace by now.
     pub(super) fn notes_stop(&mut self, now: Instant, grace: Option<Duration>) {
         let since = self.stop.map_or(now, |(since, _)| since);

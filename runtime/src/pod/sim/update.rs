@@ -27,6 +27,9 @@ impl Sim {
             if (alive || runs[usize::from(index.0)]) && image(&pod) != image(&world.pod) {
                 world.outdated.insert(index);
             }
+            if image(&pod) != image(&world.pod) {
+                world.restarts.forget(index);
+            }
         }
         world.pod = pod.into();
         let pod = world.pod.clone();
@@ -50,7 +53,8 @@ impl Sim {
         [Some(image), fallback]
             .into_iter()
             .flatten()
-            .find(|image| !self.absent.contains(&**image))
+            // After a reboot the image that ran before has its whole name.
+            .find(|image| !self.absent.contains(image.trim_start_matches("docker.io/library/")))
             .ok_or(StartFailureReason::ErrImagePull)
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Fate, Happening, Process, Sim, WorldSandbox, hooks, order, secs, stamp, started_for};
+use super::{Fate, Happening, Process, Sim, WorldSandbox, hooks, order, restarts, secs, stamp, started_for};
 use crate::node::*;
 use crate::spec::*;
 use crate::time::Moment;
@@ -62,6 +62,9 @@ impl Sim {
                 }
                 match image {
                     Err(reason) => {
+                        if reason == StartFailureReason::ErrImagePull {
+                            self.of(&uid).restarts.forget(attempt.container);
+                        }
                         let failure = StartFailure { reason, message: "it cannot be".into() };
                         self.answer_of(index, PodObservation::StartFailed { attempt, failure });
                     }
@@ -192,12 +195,15 @@ impl Sim {
 
     fn tell_event(&mut self, event: &Event) {
         let kind = if event.warning { "Warning" } else { "Normal" };
+        assert_eq!(event.warning, restarts::is_warning(event), "the type of {event:?}");
         let _ = writeln!(self.log, "{} {kind} {}", stamp(self.now), event.reason);
         self.events.push(format!("{}: {}", event.reason, event.message));
     }
 
     fn check_start(&mut self, uid: &Uid, attempt: Attempt) {
-        let world = self.of(uid);
+        let now = self.now;
+        let world = self.pods.iter_mut().find(|world| world.pod.uid == *uid).expect("a pod of this world");
+        world.check_restart(now, attempt.container, &self.log);
         let pod = world.pod.clone();
         assert_eq!(world.sandbox, WorldSandbox::Made, "{uid} starts {attempt:?} without a sandbox");
         assert!(world.shown_terminal.is_none(), "{uid} starts {attempt:?} though it is over");
@@ -232,7 +238,11 @@ impl Sim {
         match happening {
             Happening::Told(seen) => {
                 self.down |= matches!(seen, Observation::Shutdown(_));
-                self.down &= !matches!(seen, Observation::ShutdownCancelled);
+                if let Observation::ShutdownCancelled = seen {
+                    self.down = false;
+                    // Pods begin again with what is on flash of them: less than was shown if the card failed.
+                    self.pods.iter_mut().for_each(|world| world.restarts.forget_shown());
+                }
                 self.tell(seen);
             }
             Happening::ToldOf(index, seen) => {
@@ -244,6 +254,12 @@ impl Sim {
                 }
                 if let PodObservation::Hooked { attempt, kind, ref failure } = seen {
                     self.hook_was_told(index, attempt, kind, failure.is_some());
+                }
+                if let PodObservation::StartFailed { attempt, failure } = &seen
+                    && failure.reason == StartFailureReason::RunContainerError
+                    && let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index))
+                {
+                    world.restarts.ended(self.now, attempt.container, false);
                 }
                 if let PodObservation::SaveFailed { .. } = seen
                     && let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index))
@@ -275,12 +291,17 @@ impl Sim {
                 let Some(process) = self.of(&uid).alive.remove(&attempt) else { return };
                 let what = format!("{}#{} exits {code}", self.label(&pod, attempt.container), attempt.number);
                 self.note(&what);
-                self.of(&uid).order.ended(attempt, code, oom_killed);
+                let world = self.of(&uid);
+                world.order.ended(attempt, code, oom_killed);
+                world.restarts.ended(now, attempt.container, code == 0 && !oom_killed);
+                world.ended_at.insert(attempt.container, now);
                 let rule = pod.spec.container(attempt.container).restart.as_ref();
                 let rule = rule.and_then(|own| own.action(code));
                 let by_itself = process.asked_to_end.is_none() && !process.hooks.is_ending();
                 if by_itself && rule == Some(RestartAction::RestartAllContainers) {
-                    self.of(&uid).order.restarts_all();
+                    let world = self.of(&uid);
+                    world.order.restarts_all();
+                    world.restarts.forget_all();
                 }
                 let started_at = process.started.unwrap_or(now);
                 if let Some(index) = index {
@@ -314,6 +335,7 @@ impl Sim {
                 let world = self.of(&uid);
                 world.sandbox = WorldSandbox::None;
                 world.order = order::Order::default();
+                world.restarts.forget_all();
                 world.over.clear();
                 world.shell.remove_directory();
                 self.tell_of(index, PodObservation::SandboxRemoved);
@@ -340,6 +362,7 @@ impl Sim {
         world.gone_by = None;
         world.index = None;
         world.begun.iter_mut().for_each(Vec::clear);
+        world.restarts = restarts::Restarts::default();
         world.saves = 0;
         // They were given to the pod that went.
         world.pod = std::rc::Rc::new(Pod::clone(&world.pod).without_ephemeral());
