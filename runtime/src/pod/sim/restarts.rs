@@ -121,7 +121,7 @@ impl WorldPod {
 
 /// Whether an event is a warning, by its reason (`pkg/kubelet/events/event.go`) and its message.
 pub(super) fn is_warning(event: &Event) -> bool {
-    match &*event.reason {
+    match event.reason {
         "Pulled" | "Created" | "Started" | "Killing" | "SandboxChanged" | "DeadlineExceeded" => false,
         // Of an image it is a note, unless the run before goes on meanwhile, which no kubelet reports.
         "BackOff" => {
