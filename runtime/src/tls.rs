@@ -105,7 +105,7 @@ impl Client {
         head.copy_from_slice(&self.received[..HEAD]);
         // As Go's client judges: a handshake or an alert, of a version that could be one.
         match head {
-            [21 | 22, ..0x10, ..] => Ok(()),
+            [21 | 22, (..0x10), ..] => Ok(()),
             _ => Err(TlsError::NoTls(head)),
         }
     }

@@ -6,7 +6,7 @@
 
 use std::process::Command;
 
-use crate::{Failure, Outcome, cargo, earlier, guest, run as run_command, setup, target_dir, usage};
+use crate::{Failure, Outcome, cargo, earlier, guest, mutants, run as run_command, setup, target_dir, usage};
 
 /// How a subject is tested.
 enum Test {
@@ -16,6 +16,8 @@ enum Test {
     Guided(u64, &'static [&'static str]),
     /// As often, or as much, as is said: what takes some minutes, and the tests.
     Rounds(u64, &'static [&'static str]),
+    /// Of so many cases, which the seed chooses.
+    Sample(u64, fn(u64, u64) -> Outcome),
     /// In every case there is, or in those of one part: `2/5`.
     Parts(fn(&str) -> Outcome),
     /// In every case there is.
@@ -35,6 +37,8 @@ const SUBJECTS: &[(&str, Test)] = &[
     ),
     // Pods whose lives chance writes, in simulated time.
     ("stories", Test::Random(2_000, &["--release", "--package", "nodlet-runtime", "--lib", "pod::seeds::"])),
+    // Faults of one operator in the core, each of which has to fail a test.
+    ("mutants", Test::Sample(20, mutants::run)),
     // An image of so many megabytes in one layer, and one of as many names as are taken.
     ("memory", Test::Rounds(500, &["--package", "nodlet-rootfs", "tests::memory::"])),
     // So many restarts of containers, and at least twice as many exec probes.
@@ -66,7 +70,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let chosen = || SUBJECTS.iter().filter(|(name, _)| wanted.is_empty() || wanted.contains(name));
     for (name, test) in chosen() {
         let (has_rounds, has_seed, has_parts) = match test {
-            Test::Random(..) | Test::Guided(..) => (true, true, false),
+            Test::Random(..) | Test::Guided(..) | Test::Sample(..) => (true, true, false),
             Test::Rounds(..) => (true, false, false),
             Test::Parts(_) => (false, false, true),
             Test::All(_) => (false, false, false),
@@ -100,6 +104,10 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                         .env("NODLET_ROUNDS", rounds)
                         .env("NODLET_SEED", seed.as_deref().unwrap_or("1")),
                 )?;
+            }
+            Test::Sample(default, test) => {
+                let number = |given: &Option<String>| given.as_ref().and_then(|text| text.parse().ok());
+                test(number(&rounds).unwrap_or(*default), number(&seed).unwrap_or(1))?;
             }
             Test::Parts(test) => test(shard.as_deref().unwrap_or("1/1"))?,
             Test::All(test) => test()?,

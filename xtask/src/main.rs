@@ -28,6 +28,7 @@ mod images;
 mod layout;
 mod long;
 mod musl;
+mod mutants;
 mod patched;
 mod profile;
 mod programs;

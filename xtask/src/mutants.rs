@@ -1,0 +1,76 @@
+//! Faults of one operator in the core's decisions, as `cargo-mutants` makes them: the tests beside the
+//! code have to fail for each.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::{Failure, Outcome, cargo, project, run as run_command, work};
+
+const VERSION: &str = "27.1.0";
+
+/// The code that decides, and what lies beside it.
+const FILES: &[&str] = &[
+    "--file=runtime/src/pod.rs",
+    "--file=runtime/src/pod/**/*.rs",
+    "--file=runtime/src/node.rs",
+    "--file=runtime/src/node/**/*.rs",
+    "--exclude=**/tests.rs",
+    "--exclude=**/seeds.rs",
+    "--exclude=**/sim.rs",
+    "--exclude=**/sim/**",
+    "--exclude=**/timelines.rs",
+    "--exclude=**/timelines/**",
+];
+
+/// Of ten faults so many have to be caught: some change nothing that anybody could notice.
+const CAUGHT_OF_TEN: usize = 9;
+
+/// Makes so many faults, which the seed chooses from all that are possible.
+pub(crate) fn run(rounds: u64, seed: u64) -> Outcome {
+    let mut list = mutants(&["--list", "--json"])?;
+    let listed = list.output()?;
+    if !listed.status.success() {
+        return Err(Failure(format!("{list:?}: {}", String::from_utf8_lossy(&listed.stderr))));
+    }
+    let all = serde_json::from_slice::<Vec<Value>>(&listed.stdout)?.len() as u64;
+    let parts = (all / rounds.max(1)).max(1);
+    let shard = format!("--shard={}/{parts}", seed % parts);
+    eprintln!("one of {parts} parts of {all} faults, by the seed {seed}");
+    let output = work("mutants")?;
+    let options = ["--no-shuffle", "--sharding=round-robin", "--timeout=900", &shard];
+    let mut run = mutants(&options)?;
+    run.arg(format!("--output={}", output.display()));
+    run.args(["--", "--lib", "--", "pod::", "node::"]);
+    // What is missed is an outcome, which the file tells.
+    let status = run.status()?;
+    let outcomes = std::fs::read(output.join("mutants.out/outcomes.json"))
+        .map_err(|error| format!("{run:?} ended with {status} and left no outcomes: {error}"))?;
+    let outcomes: Value = serde_json::from_slice(&outcomes)?;
+    let count = |kind: &str| outcomes[kind].as_u64().unwrap_or_default() as usize;
+    let (caught, missed) = (count("caught") + count("timeout"), count("missed"));
+    eprintln!("{caught} of {} faults were caught", caught + missed);
+    if caught + missed == 0 || caught * 10 < (caught + missed) * CAUGHT_OF_TEN {
+        return Err(Failure(format!("the tests miss {missed} faults of {}: see above", caught + missed)));
+    }
+    Ok(())
+}
+
+/// `cargo mutants` of the core.
+fn mutants(options: &[&str]) -> Result<Command, Failure> {
+    let mut command = Command::new(program()?);
+    command.current_dir(project()).args(["mutants", "--package=nodlet-runtime"]).args(FILES).args(options);
+    Ok(command)
+}
+
+/// `cargo-mutants`, built if it is not here yet.
+fn program() -> Result<PathBuf, Failure> {
+    let root = work("tools")?;
+    let program = root.join("bin/cargo-mutants");
+    if !program.is_file() {
+        let install = ["install", "cargo-mutants", "--locked", "--version", VERSION, "--root"];
+        run_command(cargo()?.args(install).arg(&root))?;
+    }
+    Ok(program)
+}
