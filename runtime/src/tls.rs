@@ -385,3 +385,14 @@ impl KeyProvider for NoKeys {
         Err(Error::General("no private keys are read".to_owned()))
     }
 }
+
+/// Bytes of test vectors. White space is ignored.
+#[cfg(test)]
+fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text
+        .chars()
+        .filter(|digit| !digit.is_whitespace())
+        .map(|digit| digit.to_digit(16).expect("a hexadecimal digit") as u8)
+        .collect();
+    digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+}

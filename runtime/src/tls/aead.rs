@@ -12,6 +12,11 @@ use rustls::crypto::cipher::{
 };
 use rustls::{ConnectionTrafficSecrets, ContentType, Error, ProtocolVersion};
 
+#[cfg(test)]
+mod rfc8448;
+#[cfg(test)]
+mod tests;
+
 /// Bytes of a tag, of each of them.
 const TAG: usize = 16;
 
@@ -48,17 +53,13 @@ impl Aead {
         }
     }
 
-    fn keyed(self, key: &AeadKey) -> Keyed {
+    fn keyed(self, key: &[u8]) -> Keyed {
         let wrong = "rustls makes keys of the length that it was told";
         match self {
-            Aead::Aes128Gcm => {
-                Keyed::Aes128Gcm(Box::new(Aes128Gcm::new_from_slice(key.as_ref()).expect(wrong)))
-            }
-            Aead::Aes256Gcm => {
-                Keyed::Aes256Gcm(Box::new(Aes256Gcm::new_from_slice(key.as_ref()).expect(wrong)))
-            }
+            Aead::Aes128Gcm => Keyed::Aes128Gcm(Box::new(Aes128Gcm::new_from_slice(key).expect(wrong))),
+            Aead::Aes256Gcm => Keyed::Aes256Gcm(Box::new(Aes256Gcm::new_from_slice(key).expect(wrong))),
             Aead::ChaCha20Poly1305 => {
-                Keyed::ChaCha20Poly1305(ChaCha20Poly1305::new_from_slice(key.as_ref()).expect(wrong))
+                Keyed::ChaCha20Poly1305(ChaCha20Poly1305::new_from_slice(key).expect(wrong))
             }
         }
     }
@@ -108,11 +109,11 @@ impl Keyed {
 
 impl Tls13AeadAlgorithm for Aead {
     fn encrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageEncrypter> {
-        Box::new(Tls13 { keyed: self.keyed(&key), iv })
+        Box::new(Tls13 { keyed: self.keyed(key.as_ref()), iv })
     }
 
     fn decrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageDecrypter> {
-        Box::new(Tls13 { keyed: self.keyed(&key), iv })
+        Box::new(Tls13 { keyed: self.keyed(key.as_ref()), iv })
     }
 
     fn key_len(&self) -> usize {
@@ -171,12 +172,20 @@ impl MessageDecrypter for Tls13 {
 
 impl Tls12AeadAlgorithm for Aead {
     fn encrypter(&self, key: AeadKey, iv: &[u8], extra: &[u8]) -> Box<dyn MessageEncrypter> {
-        Box::new(Tls12 { keyed: self.keyed(&key), iv: whole_iv(iv, extra), explicit: self.is_explicit() })
+        Box::new(Tls12 {
+            keyed: self.keyed(key.as_ref()),
+            iv: whole_iv(iv, extra),
+            explicit: self.is_explicit(),
+        })
     }
 
     fn decrypter(&self, key: AeadKey, iv: &[u8]) -> Box<dyn MessageDecrypter> {
         let extra = if self.is_explicit() { &[0; EXPLICIT][..] } else { &[] };
-        Box::new(Tls12 { keyed: self.keyed(&key), iv: whole_iv(iv, extra), explicit: self.is_explicit() })
+        Box::new(Tls12 {
+            keyed: self.keyed(key.as_ref()),
+            iv: whole_iv(iv, extra),
+            explicit: self.is_explicit(),
+        })
     }
 
     fn key_block_shape(&self) -> KeyBlockShape {

@@ -56,8 +56,7 @@ impl SupportedKxGroup for P256 {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
         for _ in 0..DRAWS {
             let Ok(secret) = p256::SecretKey::from_slice(&random()?) else { continue };
-            let public = secret.public_key().to_sec1_point(false).as_bytes().into();
-            return Ok(Box::new(OfP256 { secret, public }));
+            return Ok(Box::new(OfP256::new(secret)));
         }
         Err(GetRandomFailed.into())
     }
@@ -70,6 +69,13 @@ impl SupportedKxGroup for P256 {
 struct OfP256 {
     secret: p256::SecretKey,
     public: Box<[u8]>,
+}
+
+impl OfP256 {
+    fn new(secret: p256::SecretKey) -> OfP256 {
+        let public = secret.public_key().to_sec1_point(false).as_bytes().into();
+        OfP256 { secret, public }
+    }
 }
 
 impl ActiveKeyExchange for OfP256 {
@@ -96,3 +102,6 @@ fn random() -> Result<[u8; 32], GetRandomFailed> {
     super::fill(&mut bytes)?;
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests;

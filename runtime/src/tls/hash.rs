@@ -88,3 +88,6 @@ struct Keyed<M>(M);
 
 sha2!(Sha256, HashSha256, HmacSha256, SHA256, 32);
 sha2!(Sha384, HashSha384, HmacSha384, SHA384, 48);
+
+#[cfg(test)]
+mod tests;
