@@ -63,7 +63,7 @@ pub(super) fn same(old: &str, new: &Value) -> bool {
 
 fn random<const N: usize>() -> Result<[u8; N], Status> {
     let mut bytes = [0; N];
-    crate::random::fill(&mut bytes).map_err(Status::internal)?;
+    crate::random::unique(&mut bytes).map_err(Status::internal)?;
     Ok(bytes)
 }
 

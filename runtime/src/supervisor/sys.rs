@@ -453,8 +453,8 @@ pub(super) fn new_session_keyring() -> io::Result<()> {
             /// know which one this is.
             const BEYOND_PODS: u32 = 1 << 31;
             let mut bytes = [0; 4];
-            // SAFETY: the kernel writes as many bytes as there are.
-            check(unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } as libc::c_long)?;
+            // A container starts only after this, so it must not wait for entropy.
+            crate::random::unique(&mut bytes)?;
             let user = BEYOND_PODS | u32::from_ne_bytes(bytes) >> 2;
             let (real, root) = (nix::unistd::Uid::from_raw(user), nix::unistd::Uid::from_raw(0));
             // Root is still what it may act as, so no capability is lost.

@@ -1,0 +1,89 @@
+//! A kernel whose pool is empty, made by a seccomp filter of the test's own thread.
+
+use std::io;
+
+use libc::{c_ulong, sock_filter, sock_fprog};
+
+/// What a call that would block fails with in these tests.
+const WOULD_HAVE_BLOCKED: i32 = libc::EDEADLK;
+
+/// From now on `getrandom` answers this thread, and those that it starts, as if the pool were empty.
+fn empty_the_pool() {
+    /// Offsets in `struct seccomp_data`: the call's number, and the lower half of its third argument.
+    const NUMBER: u32 = 0;
+    const FLAGS: u32 = if cfg!(target_endian = "big") { 36 } else { 32 };
+    let load = |offset| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0, 0);
+    let skip = |kind, value, yes, no| statement(libc::BPF_JMP | kind | libc::BPF_K, value, yes, no);
+    let answer = |value| statement(libc::BPF_RET | libc::BPF_K, value, 0, 0);
+    let mut program = [
+        load(NUMBER),
+        skip(libc::BPF_JEQ, libc::SYS_getrandom as u32, 0, 2),
+        load(FLAGS),
+        skip(libc::BPF_JSET, libc::GRND_INSECURE, 0, 1),
+        answer(libc::SECCOMP_RET_ALLOW),
+        skip(libc::BPF_JSET, libc::GRND_NONBLOCK, 0, 1),
+        answer(libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32),
+        answer(libc::SECCOMP_RET_ERRNO | WOULD_HAVE_BLOCKED as u32),
+    ];
+    let program = sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: takes numbers only.
+    let unprivileged = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1 as c_ulong, 0, 0, 0) };
+    assert_eq!(unprivileged, 0, "{}", io::Error::last_os_error());
+    // SAFETY: the kernel copies the program, which lives until then.
+    let filtered =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
+    assert_eq!(filtered, 0, "{}", io::Error::last_os_error());
+}
+
+fn statement(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter { code: code as u16, jt, jf, k }
+}
+
+#[test]
+fn the_filter_tells_a_call_that_blocks() {
+    empty_the_pool();
+    let error = super::getrandom(&mut [0; 16], 0).expect_err("an empty pool");
+    assert_eq!(error.raw_os_error(), Some(WOULD_HAVE_BLOCKED));
+}
+
+#[test]
+fn secret_bytes_are_refused_at_once_while_the_pool_is_empty() {
+    empty_the_pool();
+    for _ in 0..3 {
+        let error = super::secret(&mut [0; 32]).expect_err("an empty pool");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    }
+}
+
+#[test]
+fn unique_bytes_are_given_while_the_pool_is_empty() {
+    empty_the_pool();
+    let (mut one, mut other) = ([0; 16], [0; 16]);
+    super::unique(&mut one).expect("bytes");
+    super::unique(&mut other).expect("bytes");
+    assert_ne!(one, [0; 16]);
+    assert_ne!(one, other);
+}
+
+#[test]
+fn tls_makes_no_keys_while_the_pool_is_empty() {
+    let provider = crate::tls::provider();
+    for group in &provider.kx_groups {
+        group.start().map(drop).expect("a key of a pool that is ready");
+    }
+    empty_the_pool();
+    for group in &provider.kx_groups {
+        let error = group.start().map(drop).expect_err("an empty pool");
+        assert_eq!(error, rustls::Error::FailedToGetRandomBytes, "{:?}", group.name());
+    }
+    provider.secure_random.fill(&mut [0; 32]).expect_err("an empty pool");
+}
+
+#[test]
+fn bytes_differ_once_the_pool_is_ready() {
+    let (mut one, mut other) = ([0; 256], [0; 256]);
+    super::secret(&mut one).expect("bytes");
+    super::secret(&mut other).expect("bytes");
+    assert_ne!(one, [0; 256]);
+    assert_ne!(one, other);
+}
