@@ -12,6 +12,8 @@
 mod aead;
 mod exchange;
 mod hash;
+#[cfg(test)]
+mod tests;
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -3,6 +3,7 @@
 use p256::elliptic_curve::sec1::ToSec1Point;
 use rustls::crypto::{ActiveKeyExchange, GetRandomFailed, SharedSecret, SupportedKxGroup};
 use rustls::{Error, NamedGroup, PeerMisbehaved};
+use zeroize::Zeroizing;
 
 /// The group of Curve25519 (RFC 7748).
 #[derive(Debug)]
@@ -17,7 +18,9 @@ const DRAWS: usize = 8;
 
 impl SupportedKxGroup for X25519 {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
-        let secret = x25519_dalek::StaticSecret::from(random()?);
+        let mut bytes = Zeroizing::new([0; 32]);
+        super::fill(&mut *bytes)?;
+        let secret = x25519_dalek::StaticSecret::from(*bytes);
         let public = x25519_dalek::PublicKey::from(&secret);
         Ok(Box::new(OfX25519 { secret, public }))
     }
@@ -55,7 +58,9 @@ impl ActiveKeyExchange for OfX25519 {
 impl SupportedKxGroup for P256 {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
         for _ in 0..DRAWS {
-            let Ok(secret) = p256::SecretKey::from_slice(&random()?) else { continue };
+            let mut bytes = Zeroizing::new([0; 32]);
+            super::fill(&mut *bytes)?;
+            let Ok(secret) = p256::SecretKey::from_slice(&*bytes) else { continue };
             return Ok(Box::new(OfP256::new(secret)));
         }
         Err(GetRandomFailed.into())
@@ -84,7 +89,8 @@ impl ActiveKeyExchange for OfP256 {
         let peer = Some(peer).filter(|peer| peer.first() == Some(&4));
         let peer = peer.and_then(|peer| p256::PublicKey::from_sec1_bytes(peer).ok());
         let peer = peer.ok_or(PeerMisbehaved::InvalidKeyShare)?;
-        let shared = p256::ecdh::diffie_hellman(self.secret.to_nonzero_scalar(), peer.as_affine());
+        let secret = Zeroizing::new(self.secret.to_nonzero_scalar());
+        let shared = p256::ecdh::diffie_hellman(*secret, peer.as_affine());
         Ok(SharedSecret::from(shared.raw_secret_bytes().as_slice()))
     }
 
@@ -95,12 +101,6 @@ impl ActiveKeyExchange for OfP256 {
     fn group(&self) -> NamedGroup {
         NamedGroup::secp256r1
     }
-}
-
-fn random() -> Result<[u8; 32], GetRandomFailed> {
-    let mut bytes = [0; 32];
-    super::fill(&mut bytes)?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

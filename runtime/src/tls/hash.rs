@@ -4,6 +4,7 @@ use hmac::{KeyInit, Mac};
 use rustls::crypto::hash::{Context, Hash, HashAlgorithm, Output};
 use rustls::crypto::hmac::{Hmac, Key, Tag};
 use sha2::{Digest, Sha256, Sha384};
+use zeroize::Zeroizing;
 
 /// SHA-256.
 pub(super) struct HashSha256;
@@ -73,7 +74,8 @@ macro_rules! sha2 {
                     signing.update(part);
                 }
                 signing.update(last);
-                Tag::new(&signing.finalize().into_bytes())
+                // HKDF makes keys of it.
+                Tag::new(Zeroizing::new(signing.finalize().into_bytes()).as_slice())
             }
 
             fn tag_len(&self) -> usize {
