@@ -8,14 +8,18 @@ use crate::attribute::{Attribute, Message, number};
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 
+/// The hardware address of a neighbour, or a forwarding entry of a bridge: `RTM_NEWNEIGH`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the field of that name")]
 pub struct NeighbourMessage {
     pub header: NeighbourHeader,
     pub attributes: Vec<NeighbourAttribute>,
 }
 
+/// `struct ndmsg`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "each is the field of that name")]
 pub struct NeighbourHeader {
     pub family: AddressFamily,
     pub ifindex: u32,
@@ -26,6 +30,7 @@ pub struct NeighbourHeader {
 /// `NUD_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the state of that name")]
 pub enum NeighbourState {
     #[default]
     None,
@@ -38,14 +43,18 @@ bitflags::bitflags! {
     /// `NTF_*`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct NeighbourFlags: u8 {
+        /// `NTF_MASTER`: an entry of the bridge that the link is a port of.
         const Controller = 4;
+        /// `NTF_STICKY`: the entry stays where it is, whatever port its address is seen at.
         const Sticky = 64;
         const _ = !0;
     }
 }
 
+/// `NDA_*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the attribute of that name")]
 pub enum NeighbourAttribute {
     Destination(Ipv4Addr),
     LinkLayerAddress(Vec<u8>),

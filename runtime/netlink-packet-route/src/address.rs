@@ -10,14 +10,18 @@ const IFA_LOCAL: u16 = 2;
 const IFA_BROADCAST: u16 = 4;
 const IFA_MULTICAST: u16 = 7;
 
+/// An address of a link: `RTM_NEWADDR`, `RTM_GETADDR`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the field of that name")]
 pub struct AddressMessage {
     pub header: AddressHeader,
     pub attributes: Vec<AddressAttribute>,
 }
 
+/// `struct ifaddrmsg`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "each is the field of that name")]
 pub struct AddressHeader {
     pub family: AddressFamily,
     pub prefix_len: u8,
@@ -27,8 +31,10 @@ pub struct AddressHeader {
 }
 
 bitflags::bitflags! {
+    /// `IFA_F_*`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct AddressHeaderFlags: u8 {
+        /// `IFA_F_PERMANENT`.
         const Permanent = 0x80;
         const _ = !0;
     }
@@ -37,14 +43,17 @@ bitflags::bitflags! {
 /// `RT_SCOPE_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the scope of that name")]
 pub enum AddressScope {
     #[default]
     Universe,
     Other(u8),
 }
 
+/// `IFA_*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the attribute of that name")]
 pub enum AddressAttribute {
     Address(IpAddr),
     Local(IpAddr),

@@ -14,14 +14,18 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
 
+/// A network interface: `RTM_NEWLINK` and the like.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the field of that name")]
 pub struct LinkMessage {
     pub header: LinkHeader,
     pub attributes: Vec<LinkAttribute>,
 }
 
+/// `struct ifinfomsg`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "each is the field of that name")]
 pub struct LinkHeader {
     pub interface_family: AddressFamily,
     pub index: u32,
@@ -32,15 +36,19 @@ pub struct LinkHeader {
 }
 
 bitflags::bitflags! {
+    /// `IFF_*`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct LinkFlags: u32 {
+        /// `IFF_UP`.
         const Up = 1;
         const _ = !0;
     }
 }
 
+/// `IFLA_*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the attribute of that name")]
 pub enum LinkAttribute {
     Address(Vec<u8>),
     IfName(String),
@@ -50,16 +58,20 @@ pub enum LinkAttribute {
     Other(u16, Vec<u8>),
 }
 
+/// `IFLA_INFO_*`, the attributes in `IFLA_LINKINFO`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the attribute of that name")]
 pub enum LinkInfo {
     Kind(InfoKind),
     Data(InfoData),
     Other(u16, Vec<u8>),
 }
 
+/// The driver that makes a link, by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the driver of that name")]
 pub enum InfoKind {
     Bridge,
     Veth,
@@ -69,12 +81,15 @@ pub enum InfoKind {
 /// Written only: what the kernel tells of a link stays bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the driver of that name")]
 pub enum InfoData {
     Veth(InfoVeth),
 }
 
+/// `VETH_INFO_*`, the attributes in `IFLA_INFO_DATA` of a veth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the attribute of that name")]
 pub enum InfoVeth {
     Peer(LinkMessage),
 }

@@ -9,14 +9,18 @@ const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 
+/// A route: `RTM_NEWROUTE`, `RTM_GETROUTE`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the field of that name")]
 pub struct RouteMessage {
     pub header: RouteHeader,
     pub attributes: Vec<RouteAttribute>,
 }
 
+/// `struct rtmsg`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "each is the field of that name")]
 pub struct RouteHeader {
     pub address_family: AddressFamily,
     pub destination_prefix_length: u8,
@@ -31,12 +35,14 @@ pub struct RouteHeader {
 }
 
 impl RouteHeader {
+    /// The routing table that `ip route` shows.
     pub const RT_TABLE_MAIN: u8 = 254;
 }
 
 /// `RTPROT_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the protocol of that name")]
 pub enum RouteProtocol {
     #[default]
     Unspec,
@@ -47,6 +53,7 @@ pub enum RouteProtocol {
 /// `RT_SCOPE_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the scope of that name")]
 pub enum RouteScope {
     #[default]
     Universe,
@@ -56,6 +63,7 @@ pub enum RouteScope {
 /// `RTN_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the type of that name")]
 pub enum RouteType {
     #[default]
     Unspec,
@@ -63,8 +71,10 @@ pub enum RouteType {
     Other(u8),
 }
 
+/// `RTA_*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the attribute of that name")]
 pub enum RouteAttribute {
     Destination(RouteAddress),
     Gateway(RouteAddress),
@@ -72,8 +82,10 @@ pub enum RouteAttribute {
     Other(u16, Vec<u8>),
 }
 
+/// An address, of the family that the header names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the family of that name")]
 pub enum RouteAddress {
     Inet(Ipv4Addr),
     Inet6(Ipv6Addr),

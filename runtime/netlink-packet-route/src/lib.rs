@@ -1,7 +1,7 @@
 //! The part of rtnetlink that libcontainer and nodlet speak: links, addresses,
 //! routes and neighbours, with the attributes that either of them reads or writes. Any other
-//! attribute is kept as bytes; any other message is an error. `Cargo.toml` says
-//! why this is not the crate of the name.
+//! attribute is kept as bytes; any other message is an error. `Cargo.toml` gives the reason
+//! for which this is not the published crate.
 
 use netlink_packet_core::{
     DecodeError, NetlinkDeserializable, NetlinkHeader, NetlinkPayload, NetlinkSerializable,
@@ -32,6 +32,7 @@ const RTM_NEWNEIGH: u16 = 28;
 /// `AF_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the family of that name")]
 pub enum AddressFamily {
     #[default]
     Unspec,
@@ -65,6 +66,7 @@ impl From<AddressFamily> for u8 {
 /// `RTM_*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each is the message of that name")]
 pub enum RouteNetlinkMessage {
     NewLink(LinkMessage),
     DelLink(LinkMessage),
@@ -139,3 +141,6 @@ impl From<RouteNetlinkMessage> for NetlinkPayload<RouteNetlinkMessage> {
         Self::InnerMessage(message)
     }
 }
+
+#[cfg(test)]
+mod tests;
