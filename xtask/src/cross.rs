@@ -15,7 +15,8 @@ use crate::musl::{self, Musl, Package};
 use crate::patched::{self, Patched};
 use crate::toolchain::{self, Part};
 use crate::{
-    Failure, Outcome, cargo, elf, line_of, misused, plain_cargo, project, run as run_command, target_dir,
+    Failure, Outcome, cargo, elf, line_of, linker_script, misused, plain_cargo, project, run as run_command,
+    target_dir,
 };
 
 /// What a board is built for.
@@ -180,9 +181,9 @@ fn require_small(bytes: u64, target: &Target) -> Outcome {
 /// Where the code lies in the program, for the linker. The file has another name with
 /// other content, since cargo does not look into it.
 fn layout() -> Result<PathBuf, Failure> {
-    let text = fs::read(project().join("xtask/layout.ld"))?;
+    let text = linker_script::script(&linker_script::read()?);
     let mut hasher = DefaultHasher::new();
-    hasher.write(&text);
+    hasher.write(text.as_bytes());
     let file = build_dir().join(format!("layout-{:016x}.ld", hasher.finish()));
     fs::create_dir_all(build_dir())?;
     fs::write(&file, text).map_err(|error| format!("failed to write {}: {error}", file.display()))?;

@@ -1,4 +1,4 @@
-//! Writes `xtask/layout.ld`, which says where the code lies in a binary for boards: first what an
+//! Writes the lists in `xtask/layout`, by which code lies in a binary for boards (`linker_script.rs`): first what an
 //! agent runs that has no pods, then what pods add, then what a supervisor runs, and at the end
 //! all the rest, which is most of it.
 //!
@@ -10,7 +10,6 @@
 //! which is taken away when it is hit: nothing but each function's first call is slower.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -26,18 +25,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_tests::{Device, manifest};
 
-use crate::{Failure, Outcome, cross, misused, project, setup};
-
-/// Who executes something, in the order in which it lies in the binary.
-const GROUPS: [(&str, &str); 3] = [
-    (".text.agent", "An agent from its start on, that has an image and no pods."),
-    (".text.pods", "What pods, probes and the clients that look at them add to that."),
-    (".text.supervisor", "What a supervisor runs and an agent does not."),
-];
-
-/// What LLVM makes of instructions that several functions repeat. Its numbers are others with each
-/// change and on each processor, and all groups call these: they lie together, behind the agent's.
-const OUTLINED: &str = ".text.OUTLINED_FUNCTION_*";
+use crate::linker_script::{self, Functions, LISTS, OUTLINED};
+use crate::{Failure, Outcome, cross, misused, setup};
 
 /// The instruction that stops a process of x86-64: `int3`.
 const BREAKPOINT: u8 = 0xcc;
@@ -57,48 +46,28 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 
     let mut others: BTreeMap<u64, &str> =
         functions.iter().map(|(address, function)| (*address, function.name.as_str())).collect();
-    let mut text = HEADER.to_owned();
-    let mut after = ".text";
-    for (group, (section, what)) in GROUPS.iter().enumerate() {
-        let addresses = &executed[group];
+    let mut lists = Functions::default();
+    for ((group, list), addresses) in LISTS.iter().zip(&mut lists).zip(&executed) {
         let bytes: u64 = addresses.iter().map(|address| functions[address].size).sum();
-        println!("{section}: {} functions, {bytes} bytes", addresses.len());
-        let _ = writeln!(text, "/* {what} */\nSECTIONS {{ {section} : {{");
+        println!("{}: {} functions, {bytes} bytes", group.0, addresses.len());
         others.retain(|address, _| !addresses.contains(address));
-        let mut before: Vec<String> = Vec::new();
         let names = addresses.iter().map(|address| functions[address].name.as_str());
         for name in names.filter(|name| !fits(OUTLINED, name)) {
-            if !before.iter().any(|pattern| fits(pattern, name)) {
-                let pattern = shortened(&pattern(name), &others);
-                let _ = match pattern.starts_with(".text") {
-                    true => writeln!(text, "*({pattern})"),
-                    false => writeln!(text, "*{pattern}(.text)"),
-                };
-                before.push(pattern);
+            if !list.iter().any(|pattern| fits(pattern, name)) {
+                list.push(shortened(&pattern(name), &others));
             }
         }
-        if group == 0 {
-            let _ = writeln!(text, "*({OUTLINED})");
-        }
-        let _ = writeln!(text, "}} }} INSERT AFTER {after};");
-        after = section;
     }
-    fs::write(project().join("xtask/layout.ld"), text)?;
-    Ok(())
+    linker_script::write(lists)
 }
 
-/// How many of the patterns in `xtask/layout.ld` fit no function of the binary that was built with it:
-/// functions that were renamed or removed since it was written, whose successors lie among the rest.
+/// How many of the patterns in `xtask/layout` fit no function of the binary that was built with them:
+/// functions that were renamed or removed since they were written, whose successors lie among the rest.
 pub(crate) fn stale(target: &cross::Target) -> Result<u64, Failure> {
     let functions = functions(&fs::read_to_string(cross::map_of(target)?)?)?;
     let names: Vec<&str> = functions.values().map(|function| function.name.as_str()).collect();
-    let text = fs::read_to_string(project().join("xtask/layout.ld"))?;
-    let patterns = text.lines().filter_map(|line| {
-        let line = line.strip_prefix('*')?;
-        line.strip_suffix("(.text)").or_else(|| line.strip_prefix('(')?.strip_suffix(')'))
-    });
-    let stale =
-        patterns.filter(|pattern| *pattern != OUTLINED && !names.iter().any(|name| fits(pattern, name)));
+    let lists = linker_script::read()?;
+    let stale = lists.iter().flatten().filter(|pattern| !names.iter().any(|name| fits(pattern, name)));
     Ok(u64::try_from(stale.count())?)
 }
 
@@ -127,12 +96,6 @@ fn fits(pattern: &str, name: &str) -> bool {
     }
     rest.ends_with(last)
 }
-
-const HEADER: &str = "\
-/* Written by `cargo xtask layout`, which says more (xtask/src/layout.rs): where the code lies in
-   a binary for boards (`cargo xtask cross`). A pattern that fits nothing costs nothing but
-   memory, which `cargo xtask gates` measures. What is in no pattern lies in .text. */
-";
 
 /// A function as the linker placed it.
 struct Function {

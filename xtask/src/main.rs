@@ -26,6 +26,7 @@ mod image;
 mod images;
 #[cfg(target_arch = "x86_64")]
 mod layout;
+mod linker_script;
 mod long;
 mod musl;
 mod mutants;
@@ -103,7 +104,7 @@ const TASKS: &[Task] = &[
     (
         "layout",
         "",
-        "write xtask/layout.ld: what agents and supervisors execute lies together in the binary",
+        "write the lists in xtask/layout: what agents and supervisors execute lies together in the binary",
         layout::run,
     ),
     (
