@@ -16,6 +16,7 @@ mod room;
 mod sample;
 mod shell;
 mod update;
+mod wear;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -153,6 +154,7 @@ pub(crate) struct WorldPod {
     outdated: BTreeSet<ContainerIndex>,
     order: order::Order,
     restarts: restarts::Restarts,
+    wear: wear::Wear,
     /// When the newest run of a container ended.
     ended_at: BTreeMap<ContainerIndex, Instant>,
 }
@@ -284,6 +286,7 @@ impl Sim {
                 begun: vec![Vec::new(); pod.spec.container_count()],
                 order: order::Order::default(),
                 restarts: restarts::Restarts::default(),
+                wear: wear::Wear::default(),
                 ended_at: BTreeMap::new(),
                 pod: pod.clone(),
                 wanted: true,

@@ -163,9 +163,12 @@ impl Sim {
             Action::Save { record, generation } => {
                 self.note_log(&format!("{} save {:?}", pod.name, record.phase));
                 let fails = self.fails();
+                let log = std::mem::take(&mut self.log);
                 let world = self.of(&uid);
                 assert!(!std::mem::replace(&mut world.save_in_flight, true), "two saves at once");
                 world.saves += 1;
+                world.wear.writes(now, &log);
+                self.log = log;
                 if fails {
                     self.answer_of(index, PodObservation::SaveFailed { message: "no space".into() });
                 } else {
