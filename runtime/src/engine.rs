@@ -64,8 +64,9 @@ use crate::node::{
 use crate::objects::Objects;
 use crate::paths::Paths;
 use crate::progress::Progress;
+use crate::registry::{DefinitionsByName, Refusal, Registry, Wanted, WantedByName};
 use crate::service::Service;
-use crate::sources::{DefinitionsByName, LOOK_AGAIN, Refusal, Sources, Wanted, WantedByName};
+use crate::sources::{Directories, LOOK_AGAIN};
 use crate::spec::{Taint, Uid};
 use crate::storage::Storage;
 use crate::store::{Fault, NoFault, Records};
@@ -156,7 +157,7 @@ struct Shell {
     fault: Arc<dyn Fault>,
     objects: Rc<Objects>,
     events: RefCell<Events>,
-    sources: RefCell<Sources>,
+    directories: RefCell<Directories>,
     /// A look at what cannot be watched is due.
     looks_again: Cell<bool>,
     cgroups: Cgroups,
@@ -230,6 +231,7 @@ pub struct Engine {
     requests: Receiver<Request>,
     /// The API and its socket, until it is served from. Whoever comes before that waits.
     door: Option<(api::Api, Async<UnixListener>)>,
+    registry: Registry,
     /// What the core was last told, by namespace and name.
     told: WantedByName,
     /// What there is besides pods.
@@ -277,8 +279,9 @@ impl Engine {
         // After what may be wrong with the flags: nothing is left of an agent that does not start.
         let cgroups = Cgroups::open(&paths, config.pod_pids_limit).map_err(EngineError::Cgroups)?;
         let directories = if config.down { Vec::new() } else { paths.manifest_directories() };
-        let sources =
-            Sources::new(directories, &config.node_name).without_warnings_of(paths.applied_manifests());
+        let registry = Registry::new(directories.clone());
+        let directories =
+            Directories::new(directories, &config.node_name).without_warnings_of(paths.applied_manifests());
         let (news, inbox) = async_channel::bounded(NEWS);
         let (request_sender, requests) = async_channel::bounded(REQUESTS);
         // Versions never go back while the boot lasts: the clock ticks faster than objects change.
@@ -295,7 +298,7 @@ impl Engine {
             fault: Arc::new(NoFault),
             events: RefCell::new(Events::new(objects.clone(), &config.node_name, config.max_events)),
             objects: objects.clone(),
-            sources: RefCell::new(sources),
+            directories: RefCell::new(directories),
             looks_again: Cell::new(false),
             cgroups,
             network: RefCell::new(network),
@@ -335,6 +338,7 @@ impl Engine {
             inbox,
             requests,
             door,
+            registry,
             told: BTreeMap::new(),
             holds: held::Holds::default(),
             image_use: image_collection::ImageUse::default(),
@@ -515,7 +519,7 @@ impl Engine {
                 Woken::News(News::Terminate) => return false,
                 Woken::News(News::Seen(pod, seen)) => self.observe(Observation::Of(pod, seen)),
                 Woken::News(News::SourcesChanged) => {
-                    if self.shell.sources.borrow_mut().drain() {
+                    if self.shell.directories.borrow_mut().drain() {
                         self.read_sources();
                     }
                 }

@@ -43,6 +43,7 @@ pub mod pod_files;
 pub mod prober;
 pub mod progress;
 mod random;
+pub mod registry;
 pub mod replay;
 pub mod schema;
 pub mod service;

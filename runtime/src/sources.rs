@@ -1,12 +1,10 @@
-//! Where desired pods come from: directories of manifests, later ones
-//! overriding earlier ones by object name. inotify says when to look again:
-//! an idle directory costs nothing. Only what the kernel has no watch for, and
-//! what cannot be read, is looked at from time to time.
+//! Reads the manifest directories, and tells the registry what their files hold.
+//! inotify says when to look again: an idle directory costs nothing. Only what the
+//! kernel has no watch for, and what cannot be read, is looked at from time to time.
 //!
-//! A file that is wrong disturbs nobody: the pods of its last good contents stay
-//! wanted until the file is right or gone. Read next: `engine.rs`, which tells
-//! the core of the difference between two readings; `sources/precedence.rs`,
-//! whose word counts.
+//! It decides nothing about objects: [`crate::registry`] owns them. Read next:
+//! `registry/sources.rs`, whose word counts; `engine/wants.rs`, which tells the core
+//! of the difference between two readings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -16,38 +14,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
-use crate::manifest::{self, Definition, Validation};
+use crate::manifest::{self, Validation};
+use crate::registry::{MAX_BYTES, MAX_FILES, Size, Sources};
 use crate::time::Instant;
-
-mod precedence;
-mod wanted;
-
-pub use precedence::DefinitionsByName;
-pub use wanted::{Wanted, WantedByName};
-
-/// Bytes of a manifest that are read: as many as the API takes, and more than a cluster keeps
-/// of an object. A kubelet reads ten times that, on a machine with memory for it.
-const MAX_BYTES: u64 = 1 << 20;
-
-/// Files of one directory that are read, the first by name; the rest is counted in the log.
-const MAX_FILES: usize = 1024;
-
-/// What is kept of all files together: room for the pods of a node, each with several times
-/// the manifest that people write. What is beyond is refused by name and read when there is room.
-const ROOM: Size = Size { pods: 1024, bytes: 4 << 20 };
 
 /// How often what cannot be watched is looked at.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
-
-/// Bytes that are kept of what is said about a file; the rest of a list of a thousand wrong
-/// fields helps nobody.
-const MESSAGE: usize = 1024;
 
 /// How long a file that was moved to `NAME~` is taken for one that is written anew:
 /// so vim and emacs save, and the pod is not to end for it.
@@ -63,19 +40,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A file, or a pod of one, that is not obeyed, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// The file.
-    pub source: PathBuf,
-    /// Namespace and name of the pod that it would have been, where one is known.
-    pub pod: Option<(String, String)>,
-    /// What is wrong and what would be right.
-    pub message: String,
-}
-
-/// The manifest directories and what was last read from them.
-pub struct Sources {
+/// The manifest directories, and what was found of their files when they were last read.
+pub struct Directories {
     /// `None` while the kernel gives none.
     inotify: Option<Inotify>,
     /// Somebody waits for it.
@@ -90,38 +56,21 @@ pub struct Sources {
     node: String,
     /// Of whose files the warnings were shown to somebody else.
     warned: Option<PathBuf>,
-    /// What files take that are being written, and by how many.
-    reserved: BTreeMap<PathBuf, (Size, usize)>,
 }
 
 struct Directory {
     path: PathBuf,
     files: BTreeMap<OsString, ReadFile>,
-    /// Why what it holds is not known: `files` is what it was.
-    unread: Option<Refusal>,
 }
-
-type Files = BTreeMap<OsString, ReadFile>;
 
 #[derive(Default)]
 struct ReadFile {
     /// Device, inode, size and change time: what differs when it was written.
     stamp: Option<Stamp>,
-    wanted: Vec<Rc<Wanted>>,
-    definitions: Vec<Rc<Definition>>,
-    refusal: Option<Refusal>,
     /// When it was found to be moved to its `NAME~`.
     aside: Option<Instant>,
     /// It is there and could not be read, which nobody tells when it can be.
     unread: bool,
-}
-
-/// What pods take.
-#[derive(Clone, Copy, Default)]
-struct Size {
-    pods: usize,
-    /// Of their objects as JSON.
-    bytes: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -132,31 +81,26 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-impl Sources {
-    /// Watches `directories` from the first [`Sources::read`] on, lowest precedence first; none
-    /// needs to exist.
-    pub fn new(directories: Vec<PathBuf>, node: &str) -> Sources {
-        let directories = directories
-            .into_iter()
-            .map(|path| Directory { path, files: BTreeMap::new(), unread: None })
-            .collect();
-        Sources {
+impl Directories {
+    /// Watches `directories` from the first [`Directories::read`] on; none needs to exist.
+    pub fn new(directories: Vec<PathBuf>, node: &str) -> Directories {
+        let directories = directories.into_iter().map(|path| Directory { path, files: BTreeMap::new() });
+        Directories {
             inotify: None,
             heard: false,
             blind: false,
             said_blind: false,
             watches: BTreeMap::new(),
-            directories,
+            directories: directories.collect(),
             node: node.to_owned(),
             warned: None,
-            reserved: BTreeMap::new(),
         }
     }
 
     /// Leaves warnings about the files of `directory` out of the log: they hold
     /// what was applied, with its defaults, and whoever applied it was warned.
-    pub fn without_warnings_of(self, directory: PathBuf) -> Sources {
-        Sources { warned: Some(directory), ..self }
+    pub fn without_warnings_of(self, directory: PathBuf) -> Directories {
+        Directories { warned: Some(directory), ..self }
     }
 
     /// Readable when something may have changed: given until somebody waits for it.
@@ -168,7 +112,7 @@ impl Sources {
         inotify.map(|inotify| inotify.as_fd().try_clone_to_owned()).transpose()
     }
 
-    /// Somebody waits for what [`Sources::unheard`] gave.
+    /// Somebody waits for what [`Directories::unheard`] gave.
     pub fn is_heard(&mut self) {
         self.heard = true;
     }
@@ -179,7 +123,7 @@ impl Sources {
         self.blind
     }
 
-    /// Takes the kernel's news. `true` if [`Sources::read`] is worth its while.
+    /// Takes the kernel's news. `true` if [`Directories::read`] is worth its while.
     pub fn drain(&mut self) -> bool {
         let mut changed = false;
         let Some(inotify) = &self.inotify else { return true };
@@ -227,22 +171,22 @@ impl Sources {
             .is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
     }
 
-    /// Reads what changed since the last time. `true` if it is to be called again
-    /// [`SAVED_WITHIN`] from `now`, to see whether a file came back.
-    pub fn read(&mut self, now: Instant) -> bool {
+    /// Reads what changed since the last time into `sources`, which has the same directories. `true`
+    /// if it is to be called again [`SAVED_WITHIN`] from `now`, to see whether a file came back.
+    pub fn read(&mut self, now: Instant, sources: &mut Sources) -> bool {
         let mut kept = BTreeSet::new();
         self.blind = false;
         self.open();
         for index in 0..self.directories.len() {
             let path = self.directories[index].path.clone();
             watch_way_to(&path, |directory| self.watch(directory, &mut kept));
-            let files = std::mem::take(&mut self.directories[index].files);
-            let (files, unread) = match self.read_directory(&path, files, now, &mut kept) {
-                Ok(files) => (files, None),
-                Err((files, error)) => (files, Some(self.not_read(index, error))),
-            };
-            self.blind |= unread.is_some() || files.values().any(|file| file.unread);
-            (self.directories[index].files, self.directories[index].unread) = (files, unread);
+            let unread = self.read_directory(index, now, &mut kept, sources).err();
+            let message = unread.map(|error| format!("failed to read {}: {error}", path.display()));
+            self.blind |= message.is_some() || self.directories[index].files.values().any(|file| file.unread);
+            // Told once for each reason.
+            if let Some(refusal) = sources.set_unread(index, message) {
+                log::error!("{}; its pods stay as they are", refusal.message);
+            }
         }
         self.watches.retain(|watch, _| {
             let keep = kept.contains(watch);
@@ -311,27 +255,31 @@ impl Sources {
         (self.blind, self.said_blind) = (true, true);
     }
 
+    /// # Errors
+    /// It cannot be read. What is known of its files stays.
     fn read_directory(
         &mut self,
-        directory: &Path,
-        mut before: BTreeMap<OsString, ReadFile>,
+        index: usize,
         now: Instant,
         kept: &mut BTreeSet<WatchDescriptor>,
-    ) -> Result<Files, (Files, io::Error)> {
-        let mut after = BTreeMap::new();
+        sources: &mut Sources,
+    ) -> io::Result<()> {
+        let directory = &self.directories[index].path.clone();
         let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(after),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                for name in std::mem::take(&mut self.directories[index].files).into_keys() {
+                    sources.remove(index, &name);
+                }
+                return Ok(());
+            }
             // Not "gone": its pods stay until it can be read again.
-            Err(error) => return Err((before, error)),
+            Err(error) => return Err(error),
         };
         // No more of them are kept than are read, whatever else lies there.
         let (mut names, mut passed_over) = (BTreeSet::new(), 0_usize);
         for entry in entries {
-            let name = match entry {
-                Ok(entry) => entry.file_name(),
-                Err(error) => return Err((before, error)),
-            };
+            let name = entry?.file_name();
             if !is_manifest_name(&name) {
                 continue;
             }
@@ -348,10 +296,12 @@ impl Sources {
                 MAX_FILES + passed_over
             );
         }
-        // What goes with this reading has given its room back already. This directory is not among ours.
-        let others = self.directories.iter().flat_map(|directory| directory.files.values());
-        let stay = before.iter().filter(|(name, _)| names.contains(*name)).map(|(_, file)| file);
-        let mut held = others.chain(stay).map(ReadFile::size).sum();
+        let (mut before, mut after) = (std::mem::take(&mut self.directories[index].files), BTreeMap::new());
+        // What goes with this reading has given its room back already.
+        for name in before.keys().filter(|name| !names.contains(*name)) {
+            sources.set_aside(index, name, true);
+        }
+        let mut used = sources.used(index);
         for name in names {
             let path = directory.join(&name);
             if let Ok(target) = fs::read_link(&path) {
@@ -364,208 +314,109 @@ impl Sources {
                     self.watch(parent, kept);
                 }
             }
-            let old = before.remove(&name).unwrap_or_default();
-            match self.read_file(&path, old, &mut held) {
-                Ok(file) => after.insert(name, file),
-                Err(gone) => before.insert(name, *gone),
+            let mut file = before.remove(&name).unwrap_or_default();
+            match self.read_file((index, &name), &mut file, sources, &mut used) {
+                true => after.insert(name, file),
+                false => before.insert(name, file),
             };
         }
         for (name, mut file) in before {
             let since = *file.aside.get_or_insert(now);
             if now.since(since) < SAVED_WITHIN && file.is_aside(directory, &name) {
                 after.insert(name, file);
+            } else {
+                sources.remove(index, &name);
             }
         }
-        Ok(after)
-    }
-
-    /// A directory that cannot be read, told once for each reason.
-    fn not_read(&self, index: usize, error: io::Error) -> Refusal {
-        let Directory { path, unread, .. } = &self.directories[index];
-        let message = format!("failed to read {}: {error}", path.display());
-        let refusal = Refusal { source: path.clone(), pod: None, message };
-        if unread.as_ref() != Some(&refusal) {
-            log::error!("{}; its pods stay as they are", refusal.message);
-        }
-        refusal
-    }
-
-    /// What it holds now; as it was, as an error, if it is not a file, or gone.
-    fn read_file(&self, path: &Path, mut file: ReadFile, held: &mut Size) -> Result<ReadFile, Box<ReadFile>> {
-        let refuse = |file: ReadFile, message: String| {
-            let pod = file
-                .wanted
-                .first()
-                .map(|wanted| (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
-            let refusal = Refusal { source: path.to_owned(), pod, message: shortened(message) };
-            if file.refusal.as_ref() != Some(&refusal) && file.stamp.is_none_or(|stamp| stamp.size > 0) {
-                // An empty file is one that somebody is about to write.
-                log::error!("{}", refusal.message);
-            }
-            Ok(ReadFile { refusal: Some(refusal), ..file })
-        };
-        let metadata = match fs::metadata(path) {
-            Ok(metadata) if metadata.is_file() => metadata,
-            Ok(_) => return Err(Box::new(file)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Box::new(file)),
-            Err(error) => {
-                file.unread = true;
-                return refuse(file, format!("failed to read {}: {error}", path.display()));
-            }
-        };
-        (file.aside, file.unread) = (None, false);
-        let stamp = Stamp::of(&metadata);
-        if file.stamp == Some(stamp) {
-            return Ok(file);
-        }
-        file.stamp = Some(stamp);
-        let too_large =
-            || format!("{}: is larger than 1 MiB, which no manifest needs: split it", path.display());
-        if stamp.size > MAX_BYTES {
-            return refuse(file, too_large());
-        }
-        let bytes = match read(path) {
-            Ok(bytes) if bytes.len() as u64 > MAX_BYTES => return refuse(file, too_large()),
-            Ok(bytes) => bytes,
-            Err(error) => {
-                (file.stamp, file.unread) = (None, true);
-                return refuse(file, format!("failed to read {}: {error}", path.display()));
-            }
-        };
-        match manifest::contents(&path.to_string_lossy(), &bytes, Validation::Strict, &self.node) {
-            Ok(contents) => {
-                let new = |manifest| Rc::new(Wanted::new(manifest, path));
-                let read = ReadFile {
-                    wanted: contents.pods.into_iter().map(new).collect(),
-                    definitions: contents.definitions.into_iter().map(Rc::new).collect(),
-                    ..Default::default()
-                };
-                if !held.replace(file.size(), read.size()) {
-                    // Looked at again whenever something changed: then there may be room.
-                    file.stamp = None;
-                    return refuse(file, format!("{}: {}; take some away", path.display(), no_room()));
-                }
-                file.refusal = None;
-                (file.wanted, file.definitions) = (read.wanted, read.definitions);
-                let warned = self.warned.as_ref().is_some_and(|directory| path.starts_with(directory));
-                let of_pods = file.wanted.iter().flat_map(|wanted| &wanted.warnings);
-                let of_others = file.definitions.iter().flat_map(|other| &other.warnings);
-                for warning in of_pods.chain(of_others).filter(|_| !warned) {
-                    log::warn!("{}: {warning}", path.display());
-                }
-                Ok(file)
-            }
-            Err(error) => refuse(file, error.to_string()),
-        }
-    }
-
-    /// Takes room for an object of `bytes` that is to be the file `path`, of `text` bytes, until
-    /// [`Sources::release`].
-    ///
-    /// # Errors
-    /// It would not be read: there is no room for it beside what is there and what is being written.
-    pub fn reserve(&mut self, path: &Path, bytes: usize, text: usize) -> Result<(), String> {
-        if text as u64 > MAX_BYTES {
-            return Err("its manifest is larger than 1 MiB, which none needs".to_owned());
-        }
-        let mut files: BTreeMap<PathBuf, Size> = BTreeMap::new();
-        for directory in &self.directories {
-            let here = directory.files.iter().map(|(name, file)| (directory.path.join(name), file.size()));
-            files.extend(here);
-        }
-        for (path, (size, _)) in &self.reserved {
-            let held = files.entry(path.clone()).or_default();
-            *held = held.or(*size);
-        }
-        let old = files.remove(path);
-        let beside = files.keys().filter(|other| other.parent() == path.parent()).count();
-        if old.is_none() && beside >= MAX_FILES {
-            return Err(format!("no room: a directory may have {MAX_FILES} manifests; delete some"));
-        }
-        let new = Size { pods: 1, bytes };
-        if !files.into_values().sum::<Size>().replace(Size::default(), new) {
-            return Err(format!("{}; delete some", no_room()));
-        }
-        let (size, writers) = self.reserved.entry(path.to_owned()).or_default();
-        (*size, *writers) = (size.or(new), *writers + 1);
+        self.directories[index].files = after;
         Ok(())
     }
 
-    /// A file for which room was taken was read, or was not written.
-    pub fn release(&mut self, path: &Path) {
-        if let Some((_, writers)) = self.reserved.get_mut(path) {
-            *writers -= 1;
-            if *writers == 0 {
-                self.reserved.remove(path);
+    /// Reads a file if it changed; `false`, with nothing changed, if it is not a file, or gone.
+    fn read_file(
+        &self,
+        (index, name): (usize, &OsStr),
+        file: &mut ReadFile,
+        sources: &mut Sources,
+        used: &mut Size,
+    ) -> bool {
+        let path = &self.directories[index].path.join(name);
+        let metadata = match fs::metadata(path) {
+            Ok(metadata) if metadata.is_file() => metadata,
+            Ok(_) => return false,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return false,
+            Err(error) => {
+                file.unread = true;
+                let message = format!("failed to read {}: {error}", path.display());
+                refuse(sources, (index, name), file, message);
+                return true;
             }
-        }
-    }
-
-    /// Whether `source` is a file that is there and cannot be understood: what
-    /// it wanted before stays.
-    pub fn is_refused(&self, source: &Path) -> bool {
-        self.directories.iter().any(|directory| {
-            let of_file = || source.file_name().and_then(|name| directory.files.get(name));
-            source.parent() == Some(&directory.path)
-                && (directory.unread.is_some()
-                    || of_file().is_some_and(|file| {
-                        file.refusal.is_some() && file.wanted.is_empty() && file.definitions.is_empty()
-                    }))
-        })
-    }
-}
-
-impl Size {
-    /// Room for the one as well as for the other.
-    fn or(self, other: Size) -> Size {
-        Size { pods: self.pods.max(other.pods), bytes: self.bytes.max(other.bytes) }
-    }
-
-    /// Makes room for `new` in the place of `old`; `false`, with nothing changed, if there is none.
-    fn replace(&mut self, old: Size, new: Size) -> bool {
-        let with = Size {
-            pods: self.pods.saturating_sub(old.pods) + new.pods,
-            bytes: self.bytes.saturating_sub(old.bytes) + new.bytes,
         };
-        let fits = with.pods <= ROOM.pods && with.bytes <= ROOM.bytes;
-        if fits {
-            *self = with;
+        (file.aside, file.unread) = (None, false);
+        sources.set_aside(index, name, false);
+        let stamp = Stamp::of(&metadata);
+        if file.stamp == Some(stamp) {
+            return true;
         }
-        fits
+        file.stamp = Some(stamp);
+        if let Err(message) = self.read_contents((index, name), file, sources, used) {
+            refuse(sources, (index, name), file, message);
+            return true;
+        }
+        let warned = self.warned.as_ref().is_some_and(|directory| path.starts_with(directory));
+        for warning in sources.warnings(index, name).filter(|_| !warned) {
+            log::warn!("{}: {warning}", path.display());
+        }
+        true
     }
-}
 
-impl std::iter::Sum for Size {
-    fn sum<I: Iterator<Item = Size>>(sizes: I) -> Size {
-        sizes.fold(Size::default(), |all, one| Size {
-            pods: all.pods + one.pods,
-            bytes: all.bytes + one.bytes,
+    /// Reads a file that changed.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    fn read_contents(
+        &self,
+        (index, name): (usize, &OsStr),
+        file: &mut ReadFile,
+        sources: &mut Sources,
+        used: &mut Size,
+    ) -> Result<(), String> {
+        let path = &self.directories[index].path.join(name);
+        let too_large =
+            || format!("{}: is larger than 1 MiB, which no manifest needs: split it", path.display());
+        if file.stamp.is_some_and(|stamp| stamp.size > MAX_BYTES) {
+            return Err(too_large());
+        }
+        let bytes = match read(path) {
+            Ok(bytes) if bytes.len() as u64 > MAX_BYTES => return Err(too_large()),
+            Ok(bytes) => bytes,
+            Err(error) => {
+                (file.stamp, file.unread) = (None, true);
+                return Err(format!("failed to read {}: {error}", path.display()));
+            }
+        };
+        let contents = manifest::contents(&path.to_string_lossy(), &bytes, Validation::Strict, &self.node);
+        let contents = contents.map_err(|error| error.to_string())?;
+        sources.put(index, name, contents, used).map_err(|why| {
+            // Looked at again whenever something changed: then there may be room.
+            file.stamp = None;
+            format!("{}: {why}; take some away", path.display())
         })
     }
 }
 
-fn no_room() -> String {
-    let (pods, bytes) = (ROOM.pods, ROOM.bytes >> 20);
-    format!("no room: all manifests together may ask for {pods} pods and have {bytes} MiB")
-}
-
-/// At most [`MESSAGE`] bytes of it.
-fn shortened(mut message: String) -> String {
-    if message.len() > MESSAGE {
-        message.truncate(message.floor_char_boundary(MESSAGE));
-        message.push('…');
-        message.shrink_to_fit();
+/// Tells the registry why a file is refused, and the log if that is new.
+fn refuse(sources: &mut Sources, (index, name): (usize, &OsStr), file: &ReadFile, message: String) {
+    let refusal = sources.refuse(index, name, message);
+    // An empty file is one that somebody is about to write.
+    if let Some(refusal) = refusal
+        && file.stamp.is_none_or(|stamp| stamp.size > 0)
+    {
+        log::error!("{}", refusal.message);
     }
-    message
 }
 
 impl ReadFile {
-    fn size(&self) -> Size {
-        let of_pods: usize = self.wanted.iter().map(|wanted| wanted.object.get().len()).sum();
-        let of_others: usize = self.definitions.iter().map(|other| other.size).sum();
-        Size { pods: self.wanted.len() + self.definitions.len(), bytes: of_pods + of_others }
-    }
-
     /// Whether it is `NAME~` now, and not merely an older backup that is so called.
     fn is_aside(&self, directory: &Path, name: &OsStr) -> bool {
         let mut backup = name.to_owned();

@@ -11,7 +11,7 @@ use crate::api::{Accepted, Applied as Outcome, Change, FieldValidation, Precondi
 use crate::manifest::{self, Applied, Definition, Kind, Validation, priority};
 use crate::node::Event;
 use crate::objects::Key;
-use crate::sources::{Refusal, Wanted};
+use crate::registry::{Refusal, Wanted};
 use crate::time::Instant;
 
 use super::update::{Updating, preconditions};
@@ -30,7 +30,7 @@ type Name = (Kind, Rc<str>, Rc<str>);
 impl Engine {
     /// Shows what is defined now besides pods. What is said of that which is not.
     pub(super) fn read_definitions(&mut self) -> Vec<Refusal> {
-        let (definitions, mut refusals) = self.shell.sources.borrow().definitions();
+        let (definitions, mut refusals) = self.registry.sources.definitions();
         Self::tell_defaults(&definitions, &mut refusals);
         for name in self.definitions.keys().filter(|name| !definitions.contains_key(*name)) {
             self.shell.objects.delete(&key(name));
@@ -206,7 +206,7 @@ impl Engine {
 
     /// Of several default classes in files, that of the least value is the default; the others
     /// are classes like any other.
-    fn tell_defaults(definitions: &crate::sources::DefinitionsByName, refusals: &mut Vec<Refusal>) {
+    fn tell_defaults(definitions: &crate::registry::DefinitionsByName, refusals: &mut Vec<Refusal>) {
         let mut defaults: Vec<(i32, &Name, &PathBuf)> = definitions
             .iter()
             .filter(|(name, _)| name.0 == Kind::PriorityClass)

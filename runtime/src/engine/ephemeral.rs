@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::api::{Accepted, Applied, Change, FieldValidation, Reply, Status};
 use crate::manifest;
 use crate::node::{Observation, PodIndex, PodState, StartFailure, StartFailureReason};
-use crate::sources::Wanted;
+use crate::registry::Wanted;
 
 use super::run::{self, failure};
 use super::sandbox::Sandbox;

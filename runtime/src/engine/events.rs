@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::node::{Event, PodIndex};
 use crate::objects::{Key, Objects};
-use crate::sources::{Refusal, Wanted};
+use crate::registry::{Refusal, Wanted};
 use crate::time::{Anchor, Instant};
 
 use super::Shell;

@@ -15,7 +15,7 @@ use smol::io::AsyncReadExt;
 
 use crate::node::{Attempt, PodIndex, ProbeResult};
 use crate::prober;
-use crate::sources::Wanted;
+use crate::registry::Wanted;
 use crate::spec::{ProbeAction, ProbeKind};
 use crate::supervisor::config::ExecConfig;
 use crate::time::Instant;

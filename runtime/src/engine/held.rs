@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::manifest::{self, Validation};
 use crate::node::Event;
-use crate::sources::{Wanted, WantedByName};
+use crate::registry::{Wanted, WantedByName};
 use crate::spec::{Pod, Uid};
 use crate::time::Instant;
 

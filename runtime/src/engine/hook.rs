@@ -11,7 +11,7 @@ use smol::Async;
 
 use crate::node::{Attempt, Event, PodIndex};
 use crate::prober;
-use crate::sources::Wanted;
+use crate::registry::Wanted;
 use crate::spec::{Container, Hook, HookKind, Pod, ProbeAction};
 use crate::supervisor::config::ExecConfig;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::cgroup::PodCgroup;
 use crate::paths::Paths;
-use crate::sources::Wanted;
+use crate::registry::Wanted;
 use crate::storage::Storage;
 use crate::{log_files, volume};
 

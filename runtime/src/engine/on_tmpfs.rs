@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::manifest::{Applied, Priority};
 use crate::node::{FoundStatus, Health};
-use crate::sources::Wanted;
+use crate::registry::Wanted;
 use crate::time::{Instant, Moment};
 
 use super::held::Waits;

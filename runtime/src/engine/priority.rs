@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::api::Status;
 use crate::manifest::{Classes, Kind, Manifest, Priority, priority};
-use crate::sources::{Refusal, Wanted, WantedByName};
+use crate::registry::{Refusal, Wanted, WantedByName};
 use crate::spec::Uid;
 
 use super::Engine;
@@ -40,7 +40,7 @@ impl Engine {
     /// stays what it is.
     pub(super) fn would_lack_class(&self, found: &Wanted) -> bool {
         let name = (found.pod.namespace.clone(), found.pod.name.clone());
-        let (wanted, _) = self.shell.sources.borrow().wanted();
+        let (wanted, _) = self.registry.sources.wanted();
         let new = wanted.get(&name).filter(|new| new.source == found.source);
         // What it was admitted with itself it keeps.
         new.is_some_and(|new| {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::node::{Observation, PodIndex, PodState, Record};
 use crate::objects::Key;
 use crate::pod::IMAGE_UPDATE_PENDING;
-use crate::sources::Wanted;
+use crate::registry::Wanted;
 use crate::status;
 use crate::time::{Instant, Moment};
 

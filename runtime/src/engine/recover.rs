@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::cgroup::{CgroupError, PodCgroup};
 use crate::manifest;
 use crate::node::{Attempt, Found, FoundAttempt, FoundSandbox, Health, User};
-use crate::sources::Wanted;
+use crate::registry::Wanted;
 use crate::spec::ContainerIndex;
 use crate::supervisor::ExitRecord;
 use crate::supervisor::client::{

@@ -12,7 +12,7 @@ use crate::api::{
 };
 use crate::manifest::{self, Kind, Manifest};
 use crate::node::{Observation, PodIndex, PodState};
-use crate::sources::Wanted;
+use crate::registry::Wanted;
 use crate::spec::{Pod, Uid};
 use crate::supervisor::config::ExecConfig;
 use crate::time::Instant;
@@ -276,7 +276,7 @@ impl Engine {
     /// What to warn of if another file wins over what is applied for a pod.
     fn overridden(&self, pod: &Pod) -> Option<String> {
         let path = self.applied_path(&pod.namespace, &pod.name);
-        let file = self.shell.sources.borrow().overriding(&path, &pod.namespace, &pod.name)?;
+        let file = self.registry.sources.overriding(&path, &pod.namespace, &pod.name)?;
         Some(format!(
             "{} overrides this: pod \"{}\" is as that file says until it is gone from there",
             file.display(),

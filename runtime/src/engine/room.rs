@@ -16,22 +16,14 @@ impl Engine {
     /// # Errors
     /// There is no room, as for a quota that is exceeded.
     pub(super) fn reserve(
-        &self,
+        &mut self,
         path: &Path,
-        (resource, name): (&str, &str),
+        of: (&str, &str),
         object: &Value,
     ) -> Result<Vec<u8>, Status> {
-        // Without the node's name, which may be another after the next start.
-        let mut object = object.clone();
-        let bytes = object.to_string().len();
-        if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
-            spec.remove("nodeName");
-        }
-        let text = serde_json::to_vec_pretty(&object).expect("an object that was JSON before");
-        let reserved = self.shell.sources.borrow_mut().reserve(path, bytes, text.len());
-        reserved
-            .map(|()| text)
-            .map_err(|why| Status::forbidden(format!("{resource} \"{name}\" is forbidden: {why}")))
+        let (bytes, text) = text_of(object);
+        let reserved = self.registry.sources.reserve(path, bytes, text.len());
+        reserved.map(|()| text).map_err(|why| no_room(of, &why))
     }
 
     /// Whether [`Engine::reserve`] would find room.
@@ -39,9 +31,8 @@ impl Engine {
     /// # Errors
     /// There is none.
     pub(super) fn has_room(&self, path: &Path, of: (&str, &str), object: &Value) -> Result<(), Status> {
-        self.reserve(path, of, object)?;
-        self.shell.sources.borrow_mut().release(path);
-        Ok(())
+        let (bytes, text) = text_of(object);
+        self.registry.sources.check_room(path, bytes, text.len()).map_err(|why| no_room(of, &why))
     }
 
     /// Writes to its file what [`Engine::reserve`] gave, has it read as files are, and then tells `done`.
@@ -60,7 +51,7 @@ impl Engine {
             if written.is_ok() {
                 engine.read_sources();
             }
-            engine.shell.sources.borrow_mut().release(&path);
+            engine.registry.sources.release(&path);
             if written.is_ok() {
                 engine.publish_changed();
             }
@@ -71,4 +62,19 @@ impl Engine {
             done(engine, written.map_err(failed));
         });
     }
+}
+
+/// The size of an object, and the text of its file.
+fn text_of(object: &Value) -> (usize, Vec<u8>) {
+    // Without the node's name, which may be another after the next start.
+    let mut object = object.clone();
+    let bytes = object.to_string().len();
+    if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.remove("nodeName");
+    }
+    (bytes, serde_json::to_vec_pretty(&object).expect("an object that was JSON before"))
+}
+
+fn no_room((resource, name): (&str, &str), why: &str) -> Status {
+    Status::forbidden(format!("{resource} \"{name}\" is forbidden: {why}"))
 }

@@ -15,7 +15,7 @@ use crate::node::{
     Attempt, Exit, PodIndex, PodObservation, Record, StartFailure, StartFailureReason, StartedContainer, User,
 };
 use crate::pod_files::{self, PodFiles};
-use crate::sources::Wanted;
+use crate::registry::Wanted;
 use crate::spec::Container;
 use crate::spec::container::PullPolicy;
 use crate::supervisor::ExitRecord;

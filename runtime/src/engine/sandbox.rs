@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::cgroup::PodCgroup;
 use crate::node::{Event, PodIndex, PodObservation, SandboxFailure};
-use crate::sources::Wanted;
+use crate::registry::Wanted;
 use crate::supervisor::LAST_WORDS;
 use crate::supervisor::client::{self, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
 use crate::time::Instant;

@@ -10,7 +10,7 @@ use crate::manifest::update::{self, Update};
 use crate::manifest::{self, Manifest, Validation};
 use crate::node::{Observation, PodIndex, PodObservation};
 use crate::objects::Key;
-use crate::sources::Wanted;
+use crate::registry::Wanted;
 use crate::spec::Uid;
 
 use super::Engine;

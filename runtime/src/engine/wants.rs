@@ -5,7 +5,8 @@ use std::rc::Rc;
 use super::on_tmpfs::{self, LeftBehind};
 use super::{Engine, PodShell, kernel_news, leave, recover, sandbox};
 use crate::node::{Observation, PodState, Record};
-use crate::sources::{SAVED_WITHIN, Wanted};
+use crate::registry::Wanted;
+use crate::sources::SAVED_WITHIN;
 use crate::spec::{Pod, Uid};
 use crate::store::LoadError;
 use crate::time::Instant;
@@ -14,17 +15,17 @@ impl Engine {
     /// Reads what changed in the manifest directories; from now on, or again when it is time.
     pub(super) fn look_at_sources(&mut self) {
         let shell = &self.shell;
-        let mut sources = shell.sources.borrow_mut();
-        if sources.read(Instant::now()) {
+        let mut directories = shell.directories.borrow_mut();
+        if directories.read(Instant::now(), &mut self.registry.sources) {
             shell.later(SAVED_WITHIN, Engine::read_sources);
         }
-        let heard = sources.unheard().and_then(|watch| kernel_news::hear_sources(shell, watch));
+        let heard = directories.unheard().and_then(|watch| kernel_news::hear_sources(shell, watch));
         match &heard {
-            Ok(true) => sources.is_heard(),
+            Ok(true) => directories.is_heard(),
             Ok(false) => {}
             Err(error) => log::error!("failed to wait for what becomes of the manifest directories: {error}"),
         }
-        if sources.is_blind() || heard.is_err() {
+        if directories.is_blind() || heard.is_err() {
             shell.look_again();
         }
     }
@@ -32,7 +33,7 @@ impl Engine {
     /// Tells the core the difference between what was wanted and what is.
     pub(super) fn read_sources(&mut self) {
         self.look_at_sources();
-        let (mut wanted, mut refusals) = self.shell.sources.borrow().wanted();
+        let (mut wanted, mut refusals) = self.registry.sources.wanted();
         refusals.extend(self.read_definitions());
         refusals.extend(self.take_priorities(&mut wanted));
         self.hold_back(&mut wanted);
@@ -42,7 +43,7 @@ impl Engine {
             let stays = wanted.get(&name).is_some_and(|new| new.pod.uid == old.pod.uid);
             let unread = !wanted.contains_key(&name)
                 && (self.without_class.get(&name).is_some_and(|refused| refused.source == old.source)
-                    || self.shell.sources.borrow().is_refused(&old.source));
+                    || self.registry.sources.is_refused(&old.source));
             if unread {
                 self.told.insert(name, old);
             } else if !stays && self.is_deleting(&old.pod.uid) {
@@ -149,8 +150,8 @@ impl Engine {
         if let Some(waits) = found.waits {
             self.holds.adopt(uid.clone(), waits);
         }
-        let unread = self.shell.sources.borrow().is_refused(&found.wanted.source)
-            || self.would_lack_class(&found.wanted);
+        let unread =
+            self.registry.sources.is_refused(&found.wanted.source) || self.would_lack_class(&found.wanted);
         self.observe_with(Observation::Found(found.found), Some(&found.wanted));
         let Some(index) = self.node.index_of(&uid) else { return };
         if unread {
@@ -172,7 +173,7 @@ impl Engine {
     /// Removes what earlier boots left of pods that nobody wants; not while a file is
     /// refused, for then nobody can say what it wants.
     pub(super) fn sweep(&mut self) {
-        let all_read = self.without_class.is_empty() && self.shell.sources.borrow().wanted().1.is_empty();
+        let all_read = self.without_class.is_empty() && self.registry.sources.wanted().1.is_empty();
         if !self.swept && all_read {
             self.swept = true;
             let known = self.node.pods().map(|pod| pod.pod().uid.0.to_string()).collect();

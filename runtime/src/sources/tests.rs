@@ -2,6 +2,38 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use super::*;
+use crate::registry;
+
+/// The directories with the sources that they are read into.
+struct Sources {
+    directories: Directories,
+    list: registry::Sources,
+}
+
+impl Sources {
+    fn new(directories: Vec<PathBuf>, node: &str) -> Sources {
+        let list = registry::Sources::new(directories.clone());
+        Sources { directories: Directories::new(directories, node), list }
+    }
+
+    fn read(&mut self, now: Instant) -> bool {
+        self.directories.read(now, &mut self.list)
+    }
+}
+
+impl std::ops::Deref for Sources {
+    type Target = registry::Sources;
+
+    fn deref(&self) -> &registry::Sources {
+        &self.list
+    }
+}
+
+impl std::ops::DerefMut for Sources {
+    fn deref_mut(&mut self) -> &mut registry::Sources {
+        &mut self.list
+    }
+}
 
 struct Scratch(PathBuf);
 
@@ -40,10 +72,10 @@ fn news(sources: &mut Sources) {
     loop {
         let left = deadline.saturating_duration_since(std::time::Instant::now());
         assert!(!left.is_zero(), "the kernel told of no change");
-        let inotify = sources.inotify.as_ref().expect("it is watched").as_fd();
+        let inotify = sources.directories.inotify.as_ref().expect("it is watched").as_fd();
         let mut poll = [nix::poll::PollFd::new(inotify, nix::poll::PollFlags::POLLIN)];
         nix::poll::poll(&mut poll, left.as_millis() as u16).expect("poll");
-        if sources.drain() {
+        if sources.directories.drain() {
             sources.read(Instant::now());
             return;
         }
@@ -52,7 +84,7 @@ fn news(sources: &mut Sources) {
 
 /// True if the kernel has nothing to say that concerns us.
 fn quiet(sources: &mut Sources) -> bool {
-    !sources.drain()
+    !sources.directories.drain()
 }
 
 #[test]
@@ -249,7 +281,7 @@ fn of_more_files_than_are_read_the_first_by_name_are() {
     let mut sources = Sources::new(vec![scratch.0.clone()], "node");
     sources.read(Instant::now());
     assert_eq!(images(&sources), ["p00007=one"]);
-    assert_eq!(sources.directories[0].files.len(), MAX_FILES);
+    assert_eq!(sources.directories.directories[0].files.len(), MAX_FILES);
 }
 
 #[test]
@@ -286,10 +318,10 @@ fn a_directory_that_is_made_while_it_is_looked_for_is_found() {
         };
         let directory = above.join(LEVELS[3]);
         let mut sources = Sources::new(vec![directory.clone()], "node");
-        sources.open();
+        sources.directories.open();
         let (mut steps, mut kept) = (0, BTreeSet::new());
         watch_way_to(&directory, |place| {
-            let watched = sources.watch(place, &mut kept);
+            let watched = sources.directories.watch(place, &mut kept);
             steps += 1;
             if steps == step {
                 make(&LEVELS[..levels]);
@@ -315,13 +347,13 @@ fn a_directory_that_cannot_be_read_is_refused_and_looked_at_again() {
     let refusals = sources.wanted().1;
     assert!(refusals.len() == 1 && refusals[0].message.starts_with("failed to read "), "{refusals:?}");
     // Whatever a pod is from that is in there, nobody can say that it is wanted no more.
-    assert!(sources.is_blind() && sources.is_refused(&directory.join("a.yaml")));
+    assert!(sources.directories.is_blind() && sources.is_refused(&directory.join("a.yaml")));
     fs::remove_file(&directory).expect("it is a link");
     fs::create_dir(&directory).expect("made");
     fs::write(directory.join("a.yaml"), manifest("a", "one")).expect("written");
     sources.read(Instant::now());
     assert_eq!(images(&sources), ["a=one"]);
-    assert!(!sources.is_blind() && sources.wanted().1.is_empty());
+    assert!(!sources.directories.is_blind() && sources.wanted().1.is_empty());
 }
 
 #[test]
@@ -380,7 +412,7 @@ fn room_is_taken_for_what_is_being_written_and_given_back_when_it_was_read() {
     }
     let mut sources = Sources::new(vec![vendor.clone(), ours.clone()], "node");
     sources.read(Instant::now());
-    let left = ROOM.bytes - sources.directories[0].files.values().map(ReadFile::size).sum::<Size>().bytes;
+    let left = (4 << 20) - sources.used(1).bytes;
     let full =
         Err("no room: all manifests together may ask for 1024 pods and have 4 MiB; delete some".to_owned());
     let (a, b) = (ours.join("a"), ours.join("b"));
@@ -403,7 +435,7 @@ fn room_is_taken_for_what_is_being_written_and_given_back_when_it_was_read() {
     sources.release(&first);
     let long = sources.reserve(&b, 1, MAX_BYTES as usize + 1);
     assert_eq!(long, Err("its manifest is larger than 1 MiB, which none needs".to_owned()));
-    assert!(sources.reserved.is_empty());
+    assert_eq!(sources.reserve(&b, left, 0), Ok(()), "nothing is kept for a refused one");
 }
 
 #[test]

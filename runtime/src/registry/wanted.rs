@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::shortened;
+use super::sources::shortened;
 use crate::manifest::{self, Applied, Classes, Manifest, Priority};
 use crate::spec::Pod;
 

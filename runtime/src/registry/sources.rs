@@ -1,0 +1,385 @@
+//! The sources of desired objects, and which of several objects of one name counts.
+//!
+//! A source is a directory of manifests. What its files hold is told by whoever reads them
+//! ([`crate::sources`]): nothing here opens a file. A file that becomes wrong disturbs nobody: its
+//! last good contents stay until it is right or gone.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use super::{Refusal, Wanted, WantedByName};
+use crate::manifest::{Contents, Definition, Kind};
+use crate::spec::Uid;
+
+/// Bytes of a manifest that are read: as many as the API takes, and more than a cluster keeps
+/// of an object. A kubelet reads ten times that, on a machine with memory for it.
+pub const MAX_BYTES: u64 = 1 << 20;
+
+/// Files of one source that are read, the first by name; the rest is counted in the log.
+pub const MAX_FILES: usize = 1024;
+
+/// The quota of all files together: room for the pods of a node, each with several times
+/// the manifest that people write. What is beyond is refused by name and read when there is room.
+const QUOTA: Size = Size { pods: 1024, bytes: 4 << 20 };
+
+/// Bytes that are kept of what is said about a file; the rest of a list of a thousand wrong
+/// fields helps nobody.
+const MESSAGE: usize = 1024;
+
+/// What is defined besides pods, by kind, namespace and name, with the file of each.
+pub type DefinitionsByName = BTreeMap<(Kind, Rc<str>, Rc<str>), (Rc<Definition>, PathBuf)>;
+
+/// All sources, lowest precedence first, and the quota that their objects share.
+#[derive(Debug, Default)]
+pub struct Sources {
+    list: Vec<Source>,
+    /// What files take that are being written, and by how many.
+    reserved: BTreeMap<PathBuf, (Size, usize)>,
+}
+
+/// One directory of manifests.
+#[derive(Debug)]
+struct Source {
+    path: PathBuf,
+    files: BTreeMap<OsString, SourceFile>,
+    /// Why its files are not known: `files` is what they were.
+    unread: Option<Refusal>,
+}
+
+/// The last good contents of one file, and why its present contents are refused.
+#[derive(Debug, Default)]
+struct SourceFile {
+    wanted: Vec<Rc<Wanted>>,
+    definitions: Vec<Rc<Definition>>,
+    refusal: Option<Refusal>,
+    /// It was moved to its `NAME~`, and may come back.
+    is_aside: bool,
+}
+
+/// What objects take of the quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// How many there are.
+    pub pods: usize,
+    /// Of their objects as JSON.
+    pub bytes: usize,
+}
+
+impl Sources {
+    /// Sources at these paths, lowest precedence first; nothing is known of their files.
+    pub fn new(paths: Vec<PathBuf>) -> Sources {
+        let list = paths.into_iter().map(|path| Source { path, files: BTreeMap::new(), unread: None });
+        Sources { list: list.collect(), reserved: BTreeMap::new() }
+    }
+
+    /// The directory of a source.
+    pub fn path(&self, source: usize) -> &Path {
+        &self.list[source].path
+    }
+
+    /// What the quota has given to all files but those of `source` that are set aside: these give
+    /// their room to the files that are read beside them.
+    pub fn used(&self, source: usize) -> Size {
+        let others = self.list.iter().enumerate().flat_map(|(index, other)| {
+            other.files.values().filter(move |file| index != source || !file.is_aside)
+        });
+        others.map(SourceFile::size).sum()
+    }
+
+    /// A file holds `contents` now, which are right.
+    ///
+    /// # Errors
+    /// Why there is no room for them in `used`; then the file keeps its last contents.
+    pub fn put(
+        &mut self,
+        source: usize,
+        name: &OsStr,
+        contents: Contents,
+        used: &mut Size,
+    ) -> Result<(), String> {
+        let path = self.list[source].path.join(name);
+        let wanted = |manifest| Rc::new(Wanted::new(manifest, &path));
+        let new = SourceFile {
+            wanted: contents.pods.into_iter().map(wanted).collect(),
+            definitions: contents.definitions.into_iter().map(Rc::new).collect(),
+            ..SourceFile::default()
+        };
+        let old = self.list[source].files.get(name).map(SourceFile::size).unwrap_or_default();
+        if !used.replace(old, new.size()) {
+            return Err(no_room());
+        }
+        self.list[source].files.insert(name.to_owned(), new);
+        Ok(())
+    }
+
+    /// The warnings about the contents of a file.
+    pub fn warnings(&self, source: usize, name: &OsStr) -> impl Iterator<Item = &String> {
+        let file = self.list[source].files.get(name);
+        let of_pods = file.into_iter().flat_map(|file| &file.wanted).flat_map(|wanted| &wanted.warnings);
+        let of_others = file.into_iter().flat_map(|file| &file.definitions).flat_map(|other| &other.warnings);
+        of_pods.chain(of_others)
+    }
+
+    /// A file is wrong for the reason `message`: it keeps its last contents. `None` if that was
+    /// the reason before.
+    pub fn refuse(&mut self, source: usize, name: &OsStr, message: String) -> Option<&Refusal> {
+        let Source { path, files, .. } = &mut self.list[source];
+        let file = files.entry(name.to_owned()).or_default();
+        let pod =
+            file.wanted.first().map(|wanted| (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
+        let refusal = Refusal { source: path.join(name), pod, message: shortened(message) };
+        if file.refusal.as_ref() == Some(&refusal) {
+            return None;
+        }
+        Some(file.refusal.insert(refusal))
+    }
+
+    /// Whether a file was moved to its `NAME~`, from which it may come back.
+    pub fn set_aside(&mut self, source: usize, name: &OsStr, is_aside: bool) {
+        if let Some(file) = self.list[source].files.get_mut(name) {
+            file.is_aside = is_aside;
+        }
+    }
+
+    /// A file is gone.
+    pub fn remove(&mut self, source: usize, name: &OsStr) {
+        self.list[source].files.remove(name);
+    }
+
+    /// A source can be read again, or not for the reason `message`: its objects stay as they are.
+    /// `None` if that was the reason before.
+    pub fn set_unread(&mut self, source: usize, message: Option<String>) -> Option<&Refusal> {
+        let Source { path, unread, .. } = &mut self.list[source];
+        let refusal = message.map(|message| Refusal { source: path.clone(), pod: None, message });
+        if *unread == refusal {
+            return None;
+        }
+        *unread = refusal;
+        unread.as_ref()
+    }
+
+    /// Every pod that is wanted, by namespace and name: a later directory wins
+    /// over an earlier one; within one, the first file in the order of names.
+    pub fn wanted(&self) -> (WantedByName, Vec<Refusal>) {
+        let mut wanted: BTreeMap<_, Rc<Wanted>> = BTreeMap::new();
+        let mut refusals = Vec::new();
+        for source in &self.list {
+            let mut here: BTreeMap<_, Rc<Wanted>> = BTreeMap::new();
+            refusals.extend(source.unread.clone());
+            for file in source.files.values() {
+                refusals.extend(file.refusal.clone());
+                for pod in &file.wanted {
+                    let name = (pod.pod.namespace.clone(), pod.pod.name.clone());
+                    if let Some(first) = here.get(&name) {
+                        refusals.push(Refusal {
+                            source: pod.source.clone(),
+                            pod: Some((name.0.to_string(), name.1.to_string())),
+                            message: format!(
+                                "Error validating pod {}_{} from file due to duplicate pod name \"{}\", ignoring {}: {} has it already",
+                                name.1, name.0, name.1, pod.source.display(), first.source.display()
+                            ),
+                        });
+                    } else {
+                        here.insert(name, pod.clone());
+                    }
+                }
+            }
+            wanted.append(&mut here);
+        }
+        refusals.extend(self.refuse_repeated_uids(&mut wanted));
+        (wanted, refusals)
+    }
+
+    /// All that is defined besides pods: a later directory wins over an earlier one; within one,
+    /// the first file in the order of names.
+    pub fn definitions(&self) -> (DefinitionsByName, Vec<Refusal>) {
+        let mut definitions = DefinitionsByName::new();
+        let mut refusals = Vec::new();
+        for source in &self.list {
+            let mut here = DefinitionsByName::new();
+            for (file, read) in &source.files {
+                let path = source.path.join(file);
+                for definition in &read.definitions {
+                    let key = definition.key();
+                    if let Some((_, first)) = here.get(&key) {
+                        let message = format!(
+                            "{}: {} {}{}{} is ignored: {} has one of that name already",
+                            path.display(),
+                            key.0.as_str().to_lowercase(),
+                            key.1,
+                            if key.1.is_empty() { "" } else { "/" },
+                            key.2,
+                            first.display()
+                        );
+                        refusals.push(Refusal { source: path.clone(), pod: None, message });
+                    } else {
+                        here.insert(key, (definition.clone(), path.clone()));
+                    }
+                }
+            }
+            definitions.append(&mut here);
+        }
+        (definitions, refusals)
+    }
+
+    /// A uid is one pod: of several that give themselves the same one, as copies of a file that
+    /// somebody got from a server do, the first is taken, in the order of directories and files.
+    fn refuse_repeated_uids(&self, wanted: &mut WantedByName) -> Vec<Refusal> {
+        let mut refusals = Vec::new();
+        let mut taken: BTreeMap<&Uid, &Wanted> = BTreeMap::new();
+        let files = self.list.iter().flat_map(|source| source.files.values());
+        for pod in files.flat_map(|file| &file.wanted) {
+            let name = (pod.pod.namespace.clone(), pod.pod.name.clone());
+            if !wanted.get(&name).is_some_and(|winner| Rc::ptr_eq(winner, pod)) {
+                continue;
+            }
+            let Some(first) = taken.get(&pod.pod.uid) else {
+                taken.insert(&pod.pod.uid, pod);
+                continue;
+            };
+            refusals.push(Refusal {
+                source: pod.source.clone(),
+                pod: Some((name.0.to_string(), name.1.to_string())),
+                message: format!(
+                    "{}: The Pod \"{}\" is invalid: metadata.uid: Duplicate value: \"{}\": the pod {}/{} of {} has it already: leave the field out",
+                    pod.source.display(), name.1, pod.pod.uid, first.pod.namespace, first.pod.name, first.source.display()
+                ),
+            });
+            wanted.remove(&name);
+        }
+        refusals
+    }
+
+    /// The file that says what the pod of a name is, and not `source`, whether that says it or will.
+    pub fn overriding(&self, source: &Path, namespace: &str, name: &str) -> Option<PathBuf> {
+        let (wanted, _) = self.wanted();
+        let winner = &wanted.get(&(Rc::from(namespace), Rc::from(name)))?.source;
+        let rank = |file: &Path| self.list.iter().position(|other| file.starts_with(&other.path));
+        let wins = match rank(winner).cmp(&rank(source)) {
+            Ordering::Greater => true,
+            Ordering::Equal => winner.file_name() < source.file_name(),
+            Ordering::Less => false,
+        };
+        wins.then(|| winner.clone())
+    }
+
+    /// Takes room for an object of `bytes` that is to be the file `path`, of `text` bytes, until
+    /// [`Sources::release`].
+    ///
+    /// # Errors
+    /// As of [`Sources::check_room`].
+    pub fn reserve(&mut self, path: &Path, bytes: usize, text: usize) -> Result<(), String> {
+        self.check_room(path, bytes, text)?;
+        let new = Size { pods: 1, bytes };
+        let (size, writers) = self.reserved.entry(path.to_owned()).or_default();
+        (*size, *writers) = (size.or(new), *writers + 1);
+        Ok(())
+    }
+
+    /// Whether there is room for an object of `bytes` as the file `path`, of `text` bytes.
+    ///
+    /// # Errors
+    /// It would not be read: there is no room for it beside what is there and what is being written.
+    pub fn check_room(&self, path: &Path, bytes: usize, text: usize) -> Result<(), String> {
+        if text as u64 > MAX_BYTES {
+            return Err("its manifest is larger than 1 MiB, which none needs".to_owned());
+        }
+        let mut files: BTreeMap<PathBuf, Size> = BTreeMap::new();
+        for source in &self.list {
+            let here = source.files.iter().map(|(name, file)| (source.path.join(name), file.size()));
+            files.extend(here);
+        }
+        for (path, (size, _)) in &self.reserved {
+            let held = files.entry(path.clone()).or_default();
+            *held = held.or(*size);
+        }
+        let old = files.remove(path);
+        let beside = files.keys().filter(|other| other.parent() == path.parent()).count();
+        if old.is_none() && beside >= MAX_FILES {
+            return Err(format!("no room: a directory may have {MAX_FILES} manifests; delete some"));
+        }
+        let new = Size { pods: 1, bytes };
+        if !files.into_values().sum::<Size>().replace(Size::default(), new) {
+            return Err(format!("{}; delete some", no_room()));
+        }
+        Ok(())
+    }
+
+    /// A file for which room was taken was read, or was not written.
+    pub fn release(&mut self, path: &Path) {
+        if let Some((_, writers)) = self.reserved.get_mut(path) {
+            *writers -= 1;
+            if *writers == 0 {
+                self.reserved.remove(path);
+            }
+        }
+    }
+
+    /// Whether `source` is a file that is there and cannot be understood: what
+    /// it wanted before stays.
+    pub fn is_refused(&self, source: &Path) -> bool {
+        self.list.iter().any(|list| {
+            let of_file = || source.file_name().and_then(|name| list.files.get(name));
+            source.parent() == Some(&list.path)
+                && (list.unread.is_some()
+                    || of_file().is_some_and(|file| {
+                        file.refusal.is_some() && file.wanted.is_empty() && file.definitions.is_empty()
+                    }))
+        })
+    }
+}
+
+impl Size {
+    /// Room for the one as well as for the other.
+    fn or(self, other: Size) -> Size {
+        Size { pods: self.pods.max(other.pods), bytes: self.bytes.max(other.bytes) }
+    }
+
+    /// Makes room for `new` in the place of `old`; `false`, with nothing changed, if there is none.
+    fn replace(&mut self, old: Size, new: Size) -> bool {
+        let with = Size {
+            pods: self.pods.saturating_sub(old.pods) + new.pods,
+            bytes: self.bytes.saturating_sub(old.bytes) + new.bytes,
+        };
+        let fits = with.pods <= QUOTA.pods && with.bytes <= QUOTA.bytes;
+        if fits {
+            *self = with;
+        }
+        fits
+    }
+}
+
+impl std::iter::Sum for Size {
+    fn sum<I: Iterator<Item = Size>>(sizes: I) -> Size {
+        sizes.fold(Size::default(), |all, one| Size {
+            pods: all.pods + one.pods,
+            bytes: all.bytes + one.bytes,
+        })
+    }
+}
+
+fn no_room() -> String {
+    let (pods, bytes) = (QUOTA.pods, QUOTA.bytes >> 20);
+    format!("no room: all manifests together may ask for {pods} pods and have {bytes} MiB")
+}
+
+/// At most [`MESSAGE`] bytes of it.
+pub(super) fn shortened(mut message: String) -> String {
+    if message.len() > MESSAGE {
+        message.truncate(message.floor_char_boundary(MESSAGE));
+        message.push('…');
+        message.shrink_to_fit();
+    }
+    message
+}
+
+impl SourceFile {
+    fn size(&self) -> Size {
+        let of_pods: usize = self.wanted.iter().map(|wanted| wanted.object.get().len()).sum();
+        let of_others: usize = self.definitions.iter().map(|other| other.size).sum();
+        Size { pods: self.wanted.len() + self.definitions.len(), bytes: of_pods + of_others }
+    }
+}
