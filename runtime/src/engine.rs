@@ -9,7 +9,6 @@
 //! Read next: `engine/sandbox.rs` and `engine/run.rs` for what the actions do,
 //! `engine/publish.rs` for what people see of it.
 
-mod definitions;
 mod descriptors;
 mod ephemeral;
 mod error;
@@ -23,22 +22,18 @@ mod kernel_news;
 mod leave;
 mod netns;
 mod on_tmpfs;
-mod priority;
 mod publish;
 mod recover;
 mod requests;
 mod resolver;
-mod room;
 mod root;
 mod run;
 mod sandbox;
-mod sent;
 mod shutdown;
 mod terminated;
 #[cfg(test)]
 mod tests;
 mod this_node;
-mod update;
 mod wants;
 
 use std::cell::{Cell, RefCell};
@@ -64,7 +59,7 @@ use crate::node::{
 use crate::objects::Objects;
 use crate::paths::Paths;
 use crate::progress::Progress;
-use crate::registry::{DefinitionsByName, Refusal, Registry, Wanted, WantedByName};
+use crate::registry::{self, Registry, Wanted};
 use crate::service::Service;
 use crate::sources::{Directories, LOOK_AGAIN};
 use crate::spec::{Taint, Uid};
@@ -232,12 +227,6 @@ pub struct Engine {
     /// The API and its socket, until it is served from. Whoever comes before that waits.
     door: Option<(api::Api, Async<UnixListener>)>,
     registry: Registry,
-    /// What the core was last told, by namespace and name.
-    told: WantedByName,
-    /// What there is besides pods.
-    definitions: DefinitionsByName,
-    /// Pods of files that are refused for their priority, by namespace and name.
-    without_class: BTreeMap<(Rc<str>, Rc<str>), Refusal>,
     /// Changes of pods that wait for images.
     holds: held::Holds,
     image_use: image_collection::ImageUse,
@@ -279,7 +268,7 @@ impl Engine {
         // After what may be wrong with the flags: nothing is left of an agent that does not start.
         let cgroups = Cgroups::open(&paths, config.pod_pids_limit).map_err(EngineError::Cgroups)?;
         let directories = if config.down { Vec::new() } else { paths.manifest_directories() };
-        let registry = Registry::new(directories.clone());
+        let sources = directories.clone();
         let directories =
             Directories::new(directories, &config.node_name).without_warnings_of(paths.applied_manifests());
         let (news, inbox) = async_channel::bounded(NEWS);
@@ -287,6 +276,12 @@ impl Engine {
         // Versions never go back while the boot lasts: the clock ticks faster than objects change.
         let ring = Told::begin();
         let objects = Rc::new(Objects::new(Instant::now().0 / 1000));
+        let places = registry::Directories {
+            applied: paths.applied_manifests(),
+            vendor: paths.vendor_manifests(),
+            site: paths.site_manifests(),
+        };
+        let registry = Registry::new(sources, places, &config.node_name, objects.clone());
         let shell = Rc::new(Shell {
             records: Arc::new(Records::new(paths.records())),
             capacity: root::capacity_of_the_machine(&paths, config.max_pods),
@@ -339,11 +334,8 @@ impl Engine {
             requests,
             door,
             registry,
-            told: BTreeMap::new(),
             holds: held::Holds::default(),
             image_use: image_collection::ImageUse::default(),
-            definitions: BTreeMap::new(),
-            without_class: BTreeMap::new(),
             swept: false,
             begun: 0,
             _lock: lock,

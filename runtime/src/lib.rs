@@ -3,9 +3,10 @@
 //! # The life of one pod
 //!
 //! 1. A file appears in a manifest directory: [`sources`]. Or a client applies an
-//!    object: [`api`], which the engine turns into such a file.
+//!    object: [`api`], which the engine turns into such a file, if the registry allows it.
 //! 2. Its bytes become an object that is checked against the [`schema`] table,
-//!    defaulted and validated, and then a typed [`spec::Pod`]: [`manifest`].
+//!    defaulted and validated, and then a typed [`spec::Pod`]: [`manifest`]. The
+//!    [`registry`] says which of several of one name counts, and admits it.
 //! 3. The core is told, [`node::Node::observe`], and says what to do,
 //!    [`node::Node::plan`]: pure decisions, for one pod in [`pod`], simulated in
 //!    its tests.

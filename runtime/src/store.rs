@@ -212,17 +212,18 @@ impl Records {
         serde_json::from_slice::<OnFlash>(bytes).map(|record| Box::new(record.into_record(&self.boot_id)))
     }
 
-    /// The presets that were applied to the pod `uid` when it was admitted; none if there is no
-    /// record of it that can be read.
-    pub fn presets(&self, uid: &str) -> Vec<Applied> {
-        let record = fs::read(self.path(uid)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        record.map(|record: OnFlash| record.presets.into_owned()).unwrap_or_default()
-    }
-
-    /// The priority that it was admitted with, likewise.
-    pub fn priority(&self, uid: &str) -> Option<Priority> {
-        let record = fs::read(self.path(uid)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        record.and_then(|record: OnFlash| record.priority.map(Cow::into_owned))
+    /// The presets and the priority that the pod `uid` was admitted with; `None` if there is no record
+    /// of it, and an error if that cannot be read.
+    pub fn admitted(&self, uid: &str) -> Option<io::Result<(Vec<Applied>, Option<Priority>)>> {
+        let bytes = match fs::read(self.path(uid)) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => return Some(Err(error)),
+        };
+        let record = serde_json::from_slice(&bytes).map_err(io::Error::from);
+        Some(
+            record.map(|record: OnFlash| (record.presets.into_owned(), record.priority.map(Cow::into_owned))),
+        )
     }
 
     /// The bytes of `record`, with what its pod was admitted with, and where they belong.
@@ -649,8 +650,9 @@ mod tests {
         let (path, bytes) = records.render("uid", &record, &presets, None, Anchor(1000));
         replace(&path, &bytes, &NoFault).expect("written");
         assert_eq!(records.load("uid"), Ok(Some(Box::new(record))));
-        assert_eq!(records.presets("uid"), presets);
-        assert_eq!(records.presets("other"), []);
+        let admitted = records.admitted("uid").expect("there is a record").expect("it is readable");
+        assert_eq!(admitted, (presets.to_vec(), None));
+        assert!(records.admitted("other").is_none());
         // Of no pod: its directory would be that of all.
         fs::write(directory.join(".json"), "{}").expect("written");
         assert_eq!(records.uids(), ["uid"]);
@@ -678,10 +680,12 @@ mod tests {
         let old = records.load("uid").expect("it is readable").expect("it is there");
         assert_eq!(old.containers, [ContainerRecord { attempts: 3, ..ContainerRecord::default() }]);
         assert_eq!(old.given, [], "nor was anything given then");
-        assert_eq!(records.presets("uid"), [], "nor were there presets");
+        let admitted = records.admitted("uid").expect("there is a record").expect("it is readable");
+        assert_eq!(admitted, (Vec::new(), None), "nor were there presets");
         fs::write(&path, b"{").expect("torn");
         let damaged = records.load("uid").expect_err("it is torn").message;
         assert!(damaged.starts_with(&format!("{} is damaged: EOF", path.display())), "{damaged}");
+        assert!(records.admitted("uid").is_some_and(|admitted| admitted.is_err()));
         fs::remove_file(&path).expect("it was there");
         fs::create_dir(&path).expect("nothing is there");
         let unreadable = records.load("uid").expect_err("it is a directory").message;

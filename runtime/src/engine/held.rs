@@ -14,14 +14,11 @@ use serde_json::Value;
 
 use crate::manifest::{self, Validation};
 use crate::node::Event;
-use crate::registry::{Wanted, WantedByName};
+use crate::registry::{PodName, Wanted, WantedByName, without_ephemeral};
 use crate::spec::{Pod, Uid};
 use crate::time::Instant;
 
-use super::{Engine, ephemeral, images};
-
-/// Namespace and name of a pod.
-type Name = (Rc<str>, Rc<str>);
+use super::{Engine, images};
 
 /// A change that is held back.
 pub(super) struct Held {
@@ -44,7 +41,7 @@ pub(super) struct Waits {
 /// All changes that are held back, and what is known of their images.
 #[derive(Default)]
 pub(super) struct Holds {
-    held: BTreeMap<Name, Held>,
+    held: BTreeMap<PodName, Held>,
     /// Whether an image is on the board; `None` while that is being looked up.
     presence: BTreeMap<String, Option<bool>>,
     /// Counts changes of the board's images: an answer of before one is out of date.
@@ -91,7 +88,7 @@ impl Holds {
     }
 
     /// The pod of a name that was wanted last, if it is held back.
-    pub(super) fn newest(&self, name: &Name) -> Option<&Rc<Wanted>> {
+    pub(super) fn newest(&self, name: &PodName) -> Option<&Rc<Wanted>> {
         self.held.get(name).map(|held| &held.new)
     }
 
@@ -195,19 +192,19 @@ impl Engine {
     }
 
     /// The pod that works in the place of `new`, if `new` is another one.
-    fn predecessor(&self, name: &Name, new: &Wanted, kept: &WantedByName) -> Option<Rc<Wanted>> {
-        if let Some(old) = self.told.get(name).cloned().or_else(|| self.found(name)) {
+    fn predecessor(&self, name: &PodName, new: &Wanted, kept: &WantedByName) -> Option<Rc<Wanted>> {
+        if let Some(old) = self.registry.desired(name).cloned().or_else(|| self.found(name)) {
             return self.replaces(&old.pod, &new.pod).then_some(old);
         }
         kept.get(name).filter(|old| is_another(&old.pod, &new.pod)).cloned()
     }
 
     /// A pod that this agent found.
-    fn found(&self, name: &Name) -> Option<Rc<Wanted>> {
+    fn found(&self, name: &PodName) -> Option<Rc<Wanted>> {
         let pods = self.shell.pods.borrow();
         let of_name = |wanted: &Wanted| (&wanted.pod.namespace, &wanted.pod.name) == (&name.0, &name.1);
         let mut found = pods.values().map(|entry| &entry.wanted).filter(|wanted| of_name(wanted));
-        found.find(|wanted| self.works(&wanted.pod.uid)).map(ephemeral::without)
+        found.find(|wanted| self.works(&wanted.pod.uid)).map(without_ephemeral)
     }
 
     /// The pod is wanted, and containers of it run or are to run again.
@@ -302,8 +299,8 @@ impl Engine {
             let kept: Kept = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
             let manifest =
                 manifest::admit(kept.object, Validation::Ignore, &self.shell.config.node_name).ok()?;
-            let wanted = Wanted::new(manifest, &kept.source);
-            let wanted = Rc::new(self.with_priority(&wanted).ok()?);
+            let wanted = Rc::new(Wanted::new(manifest, &kept.source));
+            let wanted = self.admit(self.base_of(&wanted), &wanted)?;
             Some(((wanted.pod.namespace.clone(), wanted.pod.name.clone()), wanted))
         };
         let paths = self.shell.records.kept_paths();

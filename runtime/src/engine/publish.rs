@@ -2,17 +2,17 @@
 
 use std::hash::{DefaultHasher, Hasher};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::node::{Observation, PodIndex, PodState, Record};
 use crate::objects::Key;
 use crate::pod::IMAGE_UPDATE_PENDING;
-use crate::registry::Wanted;
+use crate::registry::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE, Wanted, without_ephemeral};
 use crate::status;
 use crate::time::{Instant, Moment};
 
 use super::on_tmpfs::{self, LeftBehind};
-use super::{Deletion, Engine, PodShell, Shell, ephemeral};
+use super::{Deletion, Engine, PodShell, Shell};
 
 impl Engine {
     /// Shows a pod as it is now.
@@ -32,7 +32,7 @@ impl Engine {
             self.shell.objects.delete(&key(&gone.wanted));
         }
         if let Some(again) = again {
-            let wanted = gone.again.unwrap_or_else(|| ephemeral::without(&gone.wanted));
+            let wanted = gone.again.unwrap_or_else(|| without_ephemeral(&gone.wanted));
             let new = PodShell::new(wanted, self.shell.created(None));
             self.shell.pods.borrow_mut().insert(again, new);
         }
@@ -115,7 +115,7 @@ impl Engine {
             metadata["creationTimestamp"] = created.timestamp(anchor).to_string().into();
         }
         metadata["generation"] = state.generation().into();
-        let is_applied = wanted.source == self.applied_path(&wanted.pod.namespace, &wanted.pod.name);
+        let is_applied = self.registry.is_applied(&wanted);
         let annotations = &mut metadata["annotations"];
         annotations[CONFIG_SEEN] = created.timestamp(anchor).to_string().into();
         annotations[CONFIG_SOURCE] = if is_applied { "api" } else { "file" }.into();
@@ -143,28 +143,17 @@ impl Engine {
     }
 }
 
-/// What a kubelet says of where it has a pod from, and since when. It is said of what is shown
-/// alone: it is in no file of ours, and nobody else can say it.
-const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
-const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
-const CONFIG_HASH: &str = "kubernetes.io/config.hash";
-
-/// Takes it from what a client has read here and sends back.
-pub(super) fn strip_config(metadata: &mut Map<String, Value>) {
-    let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else { return };
-    let known = annotations.len();
-    annotations.retain(|key, _| ![CONFIG_SOURCE, CONFIG_SEEN, CONFIG_HASH].contains(&key.as_str()));
-    if known > 0 && annotations.is_empty() {
-        metadata.remove("annotations");
-    }
-}
-
 /// The place of a pod's object in the store.
 pub(super) fn key(wanted: &Wanted) -> Key {
     Key::new("pods", &wanted.pod.namespace, &wanted.pod.name)
 }
 
 impl Shell {
+    /// A time of this boot, as objects have it.
+    pub(super) fn timestamp(&self, at: Instant) -> String {
+        self.anchor.get().timestamp(at).to_string()
+    }
+
     /// `metadata.creationTimestamp` of a pod from a file: when it was first seen, as far as that is known.
     pub(super) fn created(&self, record: Option<&Record>) -> Moment {
         record.and_then(|record| record.start_time).unwrap_or(Moment::ThisBoot(Instant::now()))

@@ -1,26 +1,24 @@
 //! What the API asks for: pods applied and deleted, processes in containers.
 //! An applied pod is a manifest file of ours; the answer comes when it is durable.
 
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::api::{
-    Accepted, Applied, ExecExit, ExecSession, FieldValidation, Preconditions, Reply, Request, Status,
+use crate::api::{Accepted, Applied, ExecExit, ExecSession, Preconditions, Reply, Request, Status};
+use crate::manifest::Kind;
+use crate::node::{Observation, PodIndex, PodObservation, PodState};
+use crate::registry::{
+    Decision, DefinitionName, Deletion, How, Identity, Known, PodName, Present, Registry, Updating, Write,
+    Written,
 };
-use crate::manifest::{self, Kind, Manifest};
-use crate::node::{Observation, PodIndex, PodState};
-use crate::registry::Wanted;
-use crate::spec::{Pod, Uid};
+use crate::spec::Uid;
 use crate::supervisor::config::ExecConfig;
 use crate::time::Instant;
 
 use super::ephemeral::Asked;
 use super::exec::{Exec, ExecNews};
-use super::sent::{generated_name, how, random_uid, refused, same, strip};
-use super::update::{MODIFIED, Updating, another_uid};
 use super::{Engine, Shell};
 
 impl Engine {
@@ -28,22 +26,26 @@ impl Engine {
     pub(super) fn answer(&mut self, request: Request) {
         match request {
             Request::Create { object, validation, dry_run, reply } => {
-                self.accept(object, validation, dry_run, true, reply);
+                self.apply(object, How { validation, dry_run, new: true }, reply);
             }
             Request::Apply { object, validation, dry_run, reply } => {
-                self.accept(object, validation, dry_run, false, reply);
+                self.apply(object, How { validation, dry_run, new: false }, reply);
             }
             Request::Update { resource, namespace, name, change, part, validation, dry_run, reply } => {
-                let asked = Updating { change, part, validation, dry_run };
-                match definition(resource) {
-                    Some(kind) => self.update_definition(kind, &name, asked, reply),
-                    None => self.update(&namespace, &name, asked, reply),
+                let Some(kind) = definition(resource) else {
+                    let asked = Updating { change, part, validation, dry_run };
+                    return self.update(&namespace, &name, asked, reply);
+                };
+                match self.registry.change_definition(kind, &name, change) {
+                    Ok(changed) => self.apply(changed, How { validation, dry_run, new: false }, reply),
+                    Err(status) => drop(reply.try_send(Err(status))),
                 }
             }
             Request::Delete { resource, namespace, name, preconditions, grace, dry_run, reply } => {
                 match definition(resource) {
                     Some(kind) => {
-                        self.delete_definition((kind, &namespace, &name), &preconditions, dry_run, reply);
+                        let name = (kind, (*namespace).into(), (*name).into());
+                        self.delete_definition(&name, &preconditions, dry_run, reply);
                     }
                     None => self.delete(&namespace, &name, &preconditions, grace, dry_run, reply),
                 }
@@ -92,200 +94,180 @@ impl Engine {
         }
     }
 
-    fn accept(
+    /// Takes an object that a client sends whole.
+    fn apply(&mut self, mut object: Value, asked: How, reply: Reply<Accepted>) {
+        // What says that it is of no kind at all is refused as a pod.
+        let kind = object["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);
+        let prepared = self
+            .identity()
+            .and_then(|identity| self.registry.prepare(kind, &mut object, asked.new, &identity));
+        let decision = match prepared {
+            Err(status) => Err(status),
+            Ok(()) if kind == Kind::Pod => {
+                let known = self.known(&Registry::name_of(&object));
+                self.registry.apply(object, asked, &known)
+            }
+            Ok(()) => self.registry.apply_definition(kind, object, asked),
+        };
+        self.carry_out(decision, None, reply);
+    }
+
+    /// Changes a pod that is published, as the same pod.
+    fn update(&mut self, namespace: &str, name: &str, asked: Updating, reply: Reply<Accepted>) {
+        let index = self.shown(namespace, name);
+        let present = index.and_then(|index| self.present(index));
+        let decision = self.registry.update(name, asked, present.as_ref());
+        self.carry_out(decision, index, reply);
+    }
+
+    /// Does what the registry decided, and answers the client. `index`: the pod that was asked for.
+    fn carry_out(
         &mut self,
-        object: Value,
-        validation: FieldValidation,
-        dry_run: bool,
-        new: bool,
+        decision: Result<Decision, Status>,
+        index: Option<PodIndex>,
         reply: Reply<Accepted>,
     ) {
-        let kind = object["kind"].as_str().and_then(Kind::named);
-        if let Some(kind) = kind.filter(|kind| *kind != Kind::Pod) {
-            return self.accept_definition(kind, object, (validation, dry_run, new), reply);
-        }
-        match self.admit(object, validation, new) {
-            Ok((mut manifest, applied)) => {
-                manifest.warnings.extend(self.overridden(&manifest.pod));
-                if applied != Applied::Unchanged {
-                    match self.priority_of(&manifest) {
-                        Ok(priority) if dry_run => priority.show(&mut manifest.object),
-                        Ok(_) => {}
-                        Err(status) => return drop(reply.try_send(Err(status))),
-                    }
-                }
-                let shown = |object: Value, applied, warnings| Accepted { object, applied, warnings };
-                let path = self.applied_path(&manifest.pod.namespace, &manifest.pod.name);
-                if dry_run
-                    && applied != Applied::Unchanged
-                    && let Err(status) = self.has_room(&path, ("pods", &manifest.pod.name), &manifest.object)
-                {
-                    return drop(reply.try_send(Err(status)));
-                }
-                if dry_run || applied == Applied::Unchanged {
-                    let awaited = self.awaited_images(&manifest.pod);
-                    let accepted = shown(manifest.object, applied, manifest.warnings);
-                    return self.answer_with_images(accepted, awaited, reply);
-                }
-                self.keep(manifest, applied, reply);
+        // A client that hung up has changed nothing about what it asked for.
+        let answer = match decision {
+            Err(status) => Err(status),
+            Ok(Decision::Reply(accepted, None)) => Ok(accepted),
+            Ok(Decision::Reply(accepted, Some(pod))) => {
+                let awaited = self.awaited_images(&pod);
+                return self.answer_with_images(accepted, awaited, reply);
             }
-            Err(status) => drop(reply.try_send(Err(status))),
-        }
-    }
-
-    /// Admits an object and says what applying it does.
-    fn admit(
-        &self,
-        mut object: Value,
-        validation: FieldValidation,
-        new: bool,
-    ) -> Result<(Manifest, Applied), Status> {
-        self.check_version("pods", &object, new)?;
-        self.own(&mut object)?;
-        self.leave_out_known(&mut object);
-        let manifest = manifest::admit(object, how(validation), &self.shell.config.node_name)
-            .map_err(|error| refused(&error))?;
-        let name = (manifest.pod.namespace.clone(), manifest.pod.name.clone());
-        let old = self.holds.newest(&name).or_else(|| self.told.get(&name));
-        let shown = self.shell.objects.get(&crate::objects::Key::new("pods", &name.0, &name.1));
-        match (old, new) {
-            (None, true) if shown.is_some() => {
-                let mut status = Status::already_exists("pods", &name.1);
-                status.message = format!("object is being deleted: {}", status.message);
-                Err(status)
-            }
-            (Some(_), true) => Err(Status::already_exists("pods", &name.1)),
-            (None, _) => Ok((manifest, Applied::Created)),
-            // What it says is what runs: nothing is kept, unless another file says it that may go.
-            (Some(old), false)
-                if self.overridden(&manifest.pod).is_none()
-                    && same(old.as_written().get(), &manifest.object) =>
-            {
-                let object = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
-                Ok((Manifest { object, ..manifest }, Applied::Unchanged))
-            }
-            (Some(old), false) => {
-                let old = old.clone();
-                // What is changed back to what runs is that again, and nothing waits any more.
-                if let Some(runs) = self.told.get(&name).filter(|runs| runs.pod.uid != old.pod.uid) {
-                    let updated = self.as_update_of(&runs.clone(), manifest.clone())?;
-                    if updated.pod.uid == runs.pod.uid {
-                        return Ok((updated, Applied::Configured));
-                    }
+            Ok(Decision::Published(warnings)) => self.accepted(index, Applied::Unchanged, warnings),
+            Ok(Decision::Given(conditions, warnings)) => {
+                if let Some(index) = index {
+                    self.observe(Observation::Of(index, PodObservation::Given { conditions }));
+                    self.publish_changed();
                 }
-                // Whoever applies another image to a pod that is over wants it to run.
-                let is_over = self.node.index_of(&old.pod.uid).and_then(|index| self.node.pod(index));
-                let is_over = is_over.is_some_and(PodState::is_over);
-                let updated = self.as_update_of(&old, manifest.clone())?;
-                match is_over && updated.pod.generation != old.pod.generation {
-                    true => Ok((manifest, Applied::Configured)),
-                    false => Ok((updated, Applied::Configured)),
-                }
+                self.accepted(index, Applied::Configured, warnings)
             }
-        }
-    }
-
-    /// Checks `metadata.resourceVersion` and `metadata.uid` that a client sends: the existing object
-    /// must have them. A new one has no version, and is given a uid.
-    pub(super) fn check_version(
-        &self,
-        resource: &'static str,
-        object: &Value,
-        new: bool,
-    ) -> Result<(), Status> {
-        let metadata = &object["metadata"];
-        let text = |field: &str| metadata[field].as_str().filter(|text| !text.is_empty());
-        let version = text("resourceVersion").filter(|asked| *asked != "0");
-        if new {
-            let why = "resourceVersion should not be set on objects to be created";
-            return version.map_or(Ok(()), |_| Err(Status::bad_request(why)));
-        }
-        let uid = text("uid");
-        if version.is_none() && uid.is_none() {
-            return Ok(());
-        }
-        let kind = Kind::of_resource(resource);
-        let namespace = match kind {
-            Some(Kind::PriorityClass) => "",
-            Some(Kind::Pod | Kind::PodPreset) | None => text("namespace").unwrap_or("default"),
+            Ok(Decision::Write(write)) => return self.write(*write, reply),
         };
-        let name = text("name").unwrap_or_default();
-        let shown = self.shell.objects.get(&crate::objects::Key::new(resource, namespace, name));
-        let Some(shown) = shown else { return Ok(()) };
-        let conflict = |why: &str| {
-            let resource = kind.map_or_else(|| resource.to_owned(), Kind::qualified);
-            Err(Status::conflict(&resource, name, why))
-        };
-        let present: Value = serde_json::from_str(&shown.json).unwrap_or_default();
-        let present = present["metadata"]["uid"].as_str().unwrap_or_default();
-        if let Some(asked) = uid.filter(|asked| *asked != present) {
-            return conflict(&another_uid(asked, present));
-        }
-        match version {
-            Some(asked) if shown.version.to_string() != asked => conflict(MODIFIED),
-            Some(_) | None => Ok(()),
-        }
+        let _ = reply.try_send(answer);
     }
 
-    /// Gives an object what only the server gives, and takes from it what clients must not say.
-    pub(super) fn own(&self, object: &mut Value) -> Result<(), Status> {
-        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            strip(metadata);
-            if let Some(prefix) = metadata.get("generateName").and_then(Value::as_str).map(str::to_owned)
-                && metadata.get("name").is_none_or(Value::is_null)
-            {
-                metadata.insert("name".into(), generated_name(&prefix)?.into());
+    /// Writes a file, has it read as files are, and answers then.
+    fn write(&mut self, mut write: Write, reply: Reply<Accepted>) {
+        let awaited = match &write.of {
+            Written::Pod(pod) => {
+                self.set_updating(&pod.uid, true);
+                self.awaited_images(pod)
             }
-            metadata.insert("uid".into(), random_uid()?.into());
-            let now = self.shell.anchor.get().timestamp(Instant::now());
-            metadata.insert("creationTimestamp".into(), now.to_string().into());
-        }
-        if let Some(fields) = object.as_object_mut() {
-            fields.remove("status");
-        }
-        Ok(())
-    }
-
-    /// Makes an applied pod durable, and answers when it is.
-    pub(super) fn keep(&mut self, manifest: Manifest, applied: Applied, reply: Reply<Accepted>) {
-        let path = self.applied_path(&manifest.pod.namespace, &manifest.pod.name);
-        let bytes = match self.reserve(&path, ("pods", &manifest.pod.name), &manifest.object) {
-            Ok(bytes) => bytes,
-            Err(status) => return drop(reply.try_send(Err(status))),
+            Written::Definition(_) => Vec::new(),
         };
-        self.set_updating(&manifest.pod.uid, true);
-        let awaited = self.awaited_images(&manifest.pod);
-        self.write_reserved(path, bytes, move |engine, written| {
-            engine.set_updating(&manifest.pod.uid, false);
-            let accepted = |()| {
-                // With what presets have added to it, if it is the one that is told.
-                let told = (manifest.pod.namespace.clone(), manifest.pod.name.clone());
-                let told = engine.told.get(&told).filter(|told| told.pod.uid == manifest.pod.uid);
-                let told = told.and_then(|told| serde_json::from_str(told.object.get()).ok());
-                let object = told.unwrap_or(manifest.object);
-                Accepted { object, applied, warnings: manifest.warnings }
-            };
-            // A client that hung up has changed nothing about what it applied.
-            match written.map(accepted) {
-                Ok(accepted) => engine.answer_with_images(accepted, awaited, reply),
-                Err(status) => drop(reply.try_send(Err(status))),
+        let (path, text, fault) =
+            (write.path.clone(), std::mem::take(&mut write.text), self.shell.fault.clone());
+        let written = self.shell.storage.run(move || crate::store::replace(&path, &text, &*fault));
+        self.shell.then(written, move |engine, written| {
+            if written.is_ok() {
+                engine.read_sources();
+            }
+            engine.registry.release(&write.path);
+            if written.is_ok() {
+                engine.publish_changed();
+            }
+            if let Written::Pod(pod) = &write.of {
+                engine.set_updating(&pod.uid, false);
+            }
+            match written {
+                Ok(()) => {
+                    let accepted = engine.registry.written(write);
+                    engine.answer_with_images(accepted, awaited, reply);
+                }
+                Err(error) => {
+                    let (path, why) = (write.path.display(), crate::error::chain(&error));
+                    let _ = reply.try_send(Err(Status::internal(format!("failed to write {path}: {why}"))));
+                }
             }
         });
     }
 
-    /// What to warn of if another file wins over what is applied for a pod.
-    fn overridden(&self, pod: &Pod) -> Option<String> {
-        let path = self.applied_path(&pod.namespace, &pod.name);
-        let file = self.registry.sources.overriding(&path, &pod.namespace, &pod.name)?;
-        Some(format!(
-            "{} overrides this: pod \"{}\" is as that file says until it is gone from there",
-            file.display(),
-            pod.name
-        ))
+    /// A new identity for an object that a client sends.
+    fn identity(&self) -> Result<Identity, Status> {
+        let (mut uid, mut suffix) = ([0; 16], [0; 5]);
+        crate::random::unique(&mut uid).map_err(Status::internal)?;
+        crate::random::unique(&mut suffix).map_err(Status::internal)?;
+        Ok(Identity::new(uid, suffix, self.shell.timestamp(Instant::now())))
     }
 
-    pub(super) fn applied_path(&self, namespace: &str, name: &str) -> PathBuf {
-        self.shell.paths.applied_manifests().join(format!("{namespace}_{name}.json"))
+    /// What the node knows of the pod in whose place an object is applied.
+    fn known(&self, name: &PodName) -> Known {
+        let published = self.shown(&name.0, &name.1).and_then(|index| self.shell.wanted(index));
+        let waiting = self.holds.newest(name).cloned();
+        let newest = waiting.as_ref().or_else(|| self.registry.desired(name));
+        let index = newest.and_then(|newest| self.node.index_of(&newest.pod.uid));
+        let is_over = index.and_then(|index| self.node.pod(index)).is_some_and(PodState::is_over);
+        Known { published, waiting, is_over }
+    }
+
+    /// A pod that is published, for requests that change it.
+    pub(super) fn present(&self, index: PodIndex) -> Option<Present> {
+        let object = self.object(index)?;
+        let state = self.node.pod(index)?;
+        let pods = self.shell.pods.borrow();
+        let entry = pods.get(&index)?;
+        let waiting = self.holds.of(&entry.wanted.pod.uid).map(|held| held.new.clone());
+        Some(Present {
+            wanted: entry.wanted.clone(),
+            object,
+            is_unwanted: state.is_unwanted(),
+            is_updating: entry.updating,
+            waiting,
+            given: state.given().clone(),
+        })
+    }
+
+    fn accepted(
+        &self,
+        index: Option<PodIndex>,
+        applied: Applied,
+        warnings: Vec<String>,
+    ) -> Result<Accepted, Status> {
+        let object = index.and_then(|index| self.object(index));
+        let object = object.ok_or_else(|| Status::internal("the pod is gone"))?;
+        Ok(Accepted { object, applied, warnings })
+    }
+
+    /// Whether what is asked of a pod next must wait for what it is to be.
+    fn set_updating(&self, uid: &Uid, updating: bool) {
+        let mut pods = self.shell.pods.borrow_mut();
+        for entry in pods.values_mut().filter(|entry| entry.wanted.pod.uid == *uid) {
+            entry.updating = updating;
+        }
+    }
+
+    /// Removes a definition.
+    fn delete_definition(
+        &mut self,
+        name: &DefinitionName,
+        preconditions: &Preconditions,
+        dry_run: bool,
+        reply: Reply<Value>,
+    ) {
+        let (object, source) = match self.registry.delete_definition(name, preconditions) {
+            Ok(found) => found,
+            Err(status) => return drop(reply.try_send(Err(status))),
+        };
+        if dry_run {
+            return drop(reply.try_send(Ok(object)));
+        }
+        let (fault, path) = (self.shell.fault.clone(), source.clone());
+        let removed = self.shell.storage.run(move || crate::store::remove(&path, &*fault));
+        self.shell.then(removed, move |engine, removed| {
+            let answer = match removed {
+                Ok(()) => {
+                    engine.read_sources();
+                    engine.publish_changed();
+                    Ok(object)
+                }
+                Err(error) => {
+                    Err(Status::internal(format!("failed to remove {}: {error}", source.display())))
+                }
+            };
+            let _ = reply.try_send(answer);
+        });
     }
 
     fn delete(
@@ -297,23 +279,24 @@ impl Engine {
         dry_run: bool,
         reply: Reply<Value>,
     ) {
-        let (index, told) = match self.deletable(namespace, name, preconditions) {
-            Ok(found) => found,
-            Err(status) => return drop(reply.try_send(Err(status))),
+        let index = self.shown(namespace, name);
+        let present = index.and_then(|index| self.present(index));
+        let deletion = self.registry.delete(name, preconditions, grace, present.as_ref());
+        let (index, Deletion { desired, grace }) = match (index, deletion) {
+            (Some(index), Ok(deletion)) => (index, deletion),
+            (None, Ok(_)) => return,
+            (_, Err(status)) => return drop(reply.try_send(Err(status))),
         };
-        // A grace of nothing that the pod itself has is as good as one that is asked for (`BeforeDelete`).
-        let of_pod = || self.shell.wanted(index).map(|wanted| wanted.pod.spec.termination_grace_period);
-        let grace = grace.map(Duration::from_secs).or_else(|| of_pod().filter(Duration::is_zero));
         let name = name.to_owned();
-        match told {
-            Some(told) if !dry_run => {
+        match desired {
+            Some(desired) if !dry_run => {
                 // Gone from flash before it is stopped: a power cut does not bring it back. Whoever
                 // reads the sources meanwhile does not know with what grace it is stopped.
-                self.set_deleting(&told.pod.uid, true);
-                let (fault, source) = (self.shell.fault.clone(), told.source.clone());
+                self.set_deleting(&desired.pod.uid, true);
+                let (fault, source) = (self.shell.fault.clone(), desired.source.clone());
                 let removed = self.shell.storage.run(move || crate::store::remove(&source, &*fault));
                 self.shell.then(removed, move |engine, removed| {
-                    let uid = &told.pod.uid;
+                    let uid = &desired.pod.uid;
                     let answer = match removed {
                         Ok(()) => {
                             engine.read_sources();
@@ -327,10 +310,10 @@ impl Engine {
                         Err(error) => {
                             engine.set_deleting(uid, false);
                             // The file may be gone all the same, and that have been noticed.
-                            if !engine.told.values().any(|told| told.pod.uid == *uid) {
+                            if !engine.registry.desires(uid) {
                                 engine.observe(Observation::Unwanted { uid: uid.clone(), grace: None });
                             }
-                            let source = told.source.display();
+                            let source = desired.source.display();
                             Err(Status::internal(format!("failed to remove {source}: {error}")))
                         }
                     };
@@ -350,45 +333,6 @@ impl Engine {
         for entry in pods.values_mut().filter(|entry| entry.wanted.pod.uid == *uid) {
             entry.deleting = deleting;
         }
-    }
-
-    /// The pod of a name, and the manifest of ours that it comes from unless it is being deleted already.
-    fn deletable(
-        &self,
-        namespace: &str,
-        name: &str,
-        preconditions: &Preconditions,
-    ) -> Result<(PodIndex, Option<Rc<Wanted>>), Status> {
-        let index = self.shown(namespace, name).ok_or_else(|| Status::not_found("pods", name))?;
-        let wanted = self.shell.wanted(index).ok_or_else(|| Status::not_found("pods", name))?;
-        preconditions.check("Pod", name, &self.current(index, namespace, name)?)?;
-        let told = self.told.get(&(Rc::from(namespace), Rc::from(name)));
-        // An applied replacement that waits for the end of the pod is deleted with it, unless the
-        // client means the one that ends.
-        let replaces =
-            |told: &Wanted| told.source == self.applied_path(namespace, name) && preconditions.uid.is_none();
-        let told = told.filter(|told| told.pod.uid == wanted.pod.uid || replaces(told)).cloned();
-        match &told {
-            Some(told) if told.source != self.applied_path(namespace, name) => {
-                Err(self.defined_by_file(name, &told.source, "remove that file, or the pod from it"))
-            }
-            Some(_) | None => Ok((index, told)),
-        }
-    }
-
-    /// Refuses to change a pod that a file defines. What is part of the device's image nobody can
-    /// change there.
-    pub(super) fn defined_by_file(&self, name: &str, file: &Path, remedy: &str) -> Status {
-        let remedy = if file.starts_with(self.shell.paths.vendor_manifests()) {
-            let site = self.shell.paths.site_manifests();
-            format!("a pod of its name in {} takes its place", site.display())
-        } else {
-            remedy.to_owned()
-        };
-        Status::forbidden(format!(
-            "pods \"{name}\" is forbidden: it is defined by {}; {remedy}",
-            file.display()
-        ))
     }
 
     /// Stops a pod that no source wants any more; the pod as it is then.

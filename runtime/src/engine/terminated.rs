@@ -42,10 +42,7 @@ impl Engine {
         }
         let may_go = |pod: &PodState| {
             let pods = self.shell.pods.borrow();
-            pods.get(&pod.index()).is_some_and(|entry| {
-                let (namespace, name) = (&entry.wanted.pod.namespace, &entry.wanted.pod.name);
-                entry.wanted.source == self.applied_path(namespace, name)
-            })
+            pods.get(&pod.index()).is_some_and(|entry| self.registry.is_applied(&entry.wanted))
         };
         for index in self.node.terminated_beyond(kept, may_go) {
             self.collect(index);

@@ -1,11 +1,12 @@
 //! What files and earlier agents want of the core: it is told the difference between two readings.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::on_tmpfs::{self, LeftBehind};
 use super::{Engine, PodShell, kernel_news, leave, recover, sandbox};
 use crate::node::{Observation, PodState, Record};
-use crate::registry::Wanted;
+use crate::registry::{self, Admitted, Base, Problem, Refusal, Wanted};
 use crate::sources::SAVED_WITHIN;
 use crate::spec::{Pod, Uid};
 use crate::store::LoadError;
@@ -35,59 +36,89 @@ impl Engine {
         self.look_at_sources();
         let (mut wanted, mut refusals) = self.registry.sources.wanted();
         refusals.extend(self.read_definitions());
-        refusals.extend(self.take_priorities(&mut wanted));
+        let new = self.registry.unadmitted(&wanted);
+        let bases = new.into_iter().map(|(name, new)| (name, self.base_of(new))).collect();
+        let admissions = self.registry.admit_all(&mut wanted, bases);
+        for message in &admissions.new_refusals {
+            log::error!("{message}");
+        }
+        refusals.extend(admissions.refusals);
         self.hold_back(&mut wanted);
         self.shell.events.borrow_mut().refused(&refusals, self.shell.anchor.get());
-        let before = std::mem::take(&mut self.told);
-        for (name, old) in before {
-            let stays = wanted.get(&name).is_some_and(|new| new.pod.uid == old.pod.uid);
-            let unread = !wanted.contains_key(&name)
-                && (self.without_class.get(&name).is_some_and(|refused| refused.source == old.source)
-                    || self.registry.sources.is_refused(&old.source));
-            if unread {
-                self.told.insert(name, old);
-            } else if !stays && self.is_deleting(&old.pod.uid) {
-                // It is stopped by whoever removed its file.
-            } else if !stays {
-                self.observe(Observation::Unwanted { uid: old.pod.uid.clone(), grace: None });
-            } else {
-                self.told.insert(name, old);
-            }
+        let difference = self.registry.difference(wanted, &self.deleting());
+        for uid in difference.unwanted {
+            self.observe(Observation::Unwanted { uid, grace: None });
         }
         let mut news = Vec::new();
-        for (name, new) in wanted {
-            if self.told.get(&name).is_none_or(|old| !old.says_the_same(&new)) {
-                match self.record_of(&new.pod) {
-                    Ok(record) => {
-                        let left = self.left_behind_of(&new.pod);
-                        news.push((name, new, record, left));
-                    }
-                    Err(short) => {
-                        log::error!("{}/{}: {short}; trying again", new.pod.namespace, new.pod.name);
-                        self.shell.look_again();
-                    }
+        for (_, new) in difference.wanted {
+            match self.record_of(&new.pod) {
+                Ok(record) => {
+                    let left = self.left_behind_of(&new.pod);
+                    news.push((new, record, left));
+                }
+                Err(short) => {
+                    log::error!("{}/{}: {short}; trying again", new.pod.namespace, new.pod.name);
+                    self.shell.look_again();
                 }
             }
         }
         // Nobody new takes the room of one that the node has taken before.
-        news.sort_by_key(|(_, _, record, left)| {
+        news.sort_by_key(|(_, record, left)| {
             let had_place = left.as_ref().is_some_and(|left| left.status.had_place());
             !had_place && record.as_ref().is_none_or(|record| !record.was_judged())
         });
-        for (name, new, record, left) in news {
-            let (new, conflict) = self.with_presets(new, record.is_some());
+        for (new, record, left) in news {
             self.want(new.clone(), record, left);
-            if let Some(conflict) = conflict {
-                self.shell.emit_of(&new, &conflict);
+            for (_, problem) in admissions.problems.iter().filter(|(of, _)| Rc::ptr_eq(of, &new)) {
+                match problem {
+                    Problem::Conflict(event) => self.shell.emit_of(&new, event),
+                    Problem::Lost(why) => log::error!("{why}"),
+                }
             }
-            self.told.insert(name, new);
+            self.registry.set_desired(new);
         }
         self.sweep();
     }
 
-    /// A client deletes the pod, and its file is being removed.
-    fn is_deleting(&self, uid: &Uid) -> bool {
-        self.shell.pods.borrow().values().any(|entry| entry.deleting && entry.wanted.pod.uid == *uid)
+    /// Pods that clients delete, and whose files are being removed.
+    fn deleting(&self) -> BTreeSet<Uid> {
+        let pods = self.shell.pods.borrow();
+        let deleting = pods.values().filter(|entry| entry.deleting);
+        deleting.map(|entry| entry.wanted.pod.uid.clone()).collect()
+    }
+
+    /// Publishes what is defined now besides pods.
+    pub(super) fn read_definitions(&mut self) -> Vec<Refusal> {
+        let (now, began) = (self.shell.timestamp(Instant::now()), self.shell.timestamp(self.shell.began));
+        self.registry.read_definitions(&now, &began)
+    }
+
+    /// What a pod was admitted with before, as the core or flash knows it.
+    pub(super) fn base_of(&self, new: &Wanted) -> Base {
+        let uid = &new.pod.uid;
+        if let Some(known) = self.node.index_of(uid).and_then(|index| self.shell.wanted(index)) {
+            let priority = known.priority.as_deref().cloned();
+            return Base::Before { presets: known.presets.to_vec(), priority };
+        }
+        match self.shell.records.admitted(&uid.0) {
+            Some(Ok((presets, priority))) => Base::Before { presets, priority },
+            // As `record_of` takes it.
+            Some(Err(_)) if Record::unknown(&new.pod.spec, "").is_some() => {
+                Base::Before { presets: Vec::new(), priority: None }
+            }
+            Some(Err(_)) | None => Base::New,
+        }
+    }
+
+    /// Admits a pod that no source wants; `None` if it is refused.
+    pub(super) fn admit(&self, base: Base, new: &Rc<Wanted>) -> Option<Rc<Wanted>> {
+        let Admitted { wanted, problem } = registry::admit(base, new, &self.registry.policy()).ok()?;
+        match problem {
+            Some(Problem::Lost(why)) => log::error!("{why}"),
+            Some(Problem::Conflict(event)) => self.shell.emit_of(&wanted, &event),
+            None => {}
+        }
+        Some(wanted)
     }
 
     /// What an agent before left behind of a pod that the core does not know yet.
@@ -150,16 +181,14 @@ impl Engine {
         if let Some(waits) = found.waits {
             self.holds.adopt(uid.clone(), waits);
         }
-        let unread =
-            self.registry.sources.is_refused(&found.wanted.source) || self.would_lack_class(&found.wanted);
+        let unread = self.registry.is_unread(&found.wanted);
         self.observe_with(Observation::Found(found.found), Some(&found.wanted));
         let Some(index) = self.node.index_of(&uid) else { return };
         if unread {
             // Its file is there and wrong: it stays wanted.
             let seen = Observation::Wanted { pod: found.wanted.pod.clone(), record: None, status: None };
             self.observe_with(seen, Some(&found.wanted));
-            let name = (found.wanted.pod.namespace.clone(), found.wanted.pod.name.clone());
-            self.told.insert(name, found.wanted.clone());
+            self.registry.set_desired(found.wanted.clone());
         }
         let sandbox = found.sandbox.map(Rc::new);
         let pod =
@@ -173,8 +202,7 @@ impl Engine {
     /// Removes what earlier boots left of pods that nobody wants; not while a file is
     /// refused, for then nobody can say what it wants.
     pub(super) fn sweep(&mut self) {
-        let all_read = self.without_class.is_empty() && self.registry.sources.wanted().1.is_empty();
-        if !self.swept && all_read {
+        if !self.swept && self.registry.all_read() {
             self.swept = true;
             let known = self.node.pods().map(|pod| pod.pod().uid.0.to_string()).collect();
             leave::sweep(&self.shell, &known);

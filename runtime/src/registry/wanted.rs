@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::sources::shortened;
-use crate::manifest::{self, Applied, Classes, Manifest, Priority};
+use crate::manifest::{self, Applied, Manifest, Priority};
 use crate::spec::Pod;
 
 /// Warnings about one pod.
@@ -32,8 +33,11 @@ pub struct Wanted {
     pub written: Option<Rc<RawValue>>,
 }
 
+/// Namespace and name of a pod.
+pub type PodName = (Rc<str>, Rc<str>);
+
 /// What is wanted, by namespace and name.
-pub type WantedByName = BTreeMap<(Rc<str>, Rc<str>), Rc<Wanted>>;
+pub type WantedByName = BTreeMap<PodName, Rc<Wanted>>;
 
 impl Wanted {
     /// What `manifest`, read from `source`, asks for.
@@ -64,13 +68,8 @@ impl Wanted {
         }
     }
 
-    /// The same as it is admitted among `classes`; `before`: with what priority it was.
-    ///
-    /// # Errors
-    /// In the words of Kubernetes' admission.
-    pub fn with_priority(&self, classes: &Classes, before: Option<Priority>) -> Result<Wanted, String> {
-        let mut object = serde_json::from_str(self.object.get()).map_err(|error| error.to_string())?;
-        let priority = Priority::of(&object, classes, before)?;
+    /// The same with `priority`; `object` is its object.
+    pub fn with_priority(&self, mut object: Value, priority: Priority) -> Wanted {
         priority.show(&mut object);
         let mut pod = self.pod.clone();
         if (pod.priority, &*pod.spec.priority_class_name) != (priority.value(), priority.class()) {
@@ -79,11 +78,11 @@ impl Wanted {
             priority.class().clone_into(&mut pod.spec.priority_class_name);
         }
         let manifest = Manifest { pod, object, warnings: self.warnings.clone() };
-        Ok(Wanted { priority: Some(Rc::new(priority)), ..self.changed(manifest) })
+        Wanted { priority: Some(Rc::new(priority)), ..self.changed(manifest) }
     }
 
     /// Takes from `pod`, an object that somebody read here and sends back, what was computed.
-    pub fn leave_out_priority(&self, pod: &mut serde_json::Value) {
+    pub fn leave_out_priority(&self, pod: &mut Value) {
         let read = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or_default();
         manifest::priority::leave_out(pod, &read(&self.object), &read(self.as_written()));
     }

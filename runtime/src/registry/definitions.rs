@@ -1,0 +1,232 @@
+//! PodPresets and PriorityClasses: which there are, and how they come and go. What pods were
+//! admitted with stays as it is.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use super::request::{How, how, refused, same};
+use super::{Decision, DefinitionsByName, Refusal, Registry, Write, Written, preconditions};
+use crate::api::{Accepted, Applied, Change, Preconditions, Status};
+use crate::manifest::{self, Definition, Kind, priority};
+use crate::objects::Key;
+
+/// Kind, namespace and name.
+pub type DefinitionName = (Kind, Rc<str>, Rc<str>);
+
+impl Registry {
+    /// Publishes what the sources define now besides pods. Returns the refusals of definitions.
+    /// `now` and `began` are the time and when the node began, as `creationTimestamp`.
+    pub fn read_definitions(&mut self, now: &str, began: &str) -> Vec<Refusal> {
+        let (definitions, mut refusals) = self.sources.definitions();
+        refuse_defaults(&definitions, &mut refusals);
+        for name in self.definitions.keys().filter(|name| !definitions.contains_key(*name)) {
+            self.objects.delete(&key(name));
+        }
+        for (name, (definition, _)) in &definitions {
+            let known = self.definitions.get(name).is_some_and(|(known, _)| Rc::ptr_eq(known, definition));
+            if !known {
+                self.objects.put(key(name), self.with_creation(definition, now));
+            }
+        }
+        self.definitions = definitions;
+        self.publish_built_in_classes(began);
+        refusals
+    }
+
+    /// Decides on a definition that a client sends, after [`Registry::prepare`].
+    ///
+    /// # Errors
+    /// It is wrong, or may not be there.
+    pub fn apply_definition(&mut self, kind: Kind, object: Value, asked: How) -> Result<Decision, Status> {
+        let definition = manifest::admit_definition(object, kind, how(asked.validation), &self.node)
+            .map_err(|error| refused(&error))?;
+        let applied = self.outcome_of(&definition, asked.new)?;
+        let name = definition.key();
+        let Definition { object, warnings, .. } = definition;
+        if applied == Applied::Unchanged {
+            let object = self.published_definition(&name).unwrap_or(object);
+            return Ok(Decision::Reply(Accepted { object, applied, warnings }, None));
+        }
+        let (path, qualified) = (self.definition_path(&name), kind.qualified());
+        let called = (&*qualified, &*name.2);
+        if asked.dry_run {
+            self.check_room(&path, called, &object)?;
+            return Ok(Decision::Reply(Accepted { object, applied, warnings }, None));
+        }
+        let text = self.reserve(&path, called, &object)?;
+        let of = Written::Definition(name);
+        Ok(Decision::Write(Box::new(Write { path, text, of, object, applied, warnings })))
+    }
+
+    /// What it does to apply it, if that may be.
+    fn outcome_of(&self, new: &Definition, is_new: bool) -> Result<Applied, Status> {
+        let (name, qualified) = (new.key(), new.kind.qualified());
+        let known = self.definitions.get(&name);
+        let published = self.published_definition(&name);
+        if is_new && published.is_some() {
+            return Err(Status::already_exists(&qualified, &new.name));
+        }
+        if let Some((_, source)) = known.filter(|(_, source)| *source != self.definition_path(&name)) {
+            return Err(defined_by(&name, source));
+        }
+        if new.kind == Kind::PriorityClass {
+            if let Some(old) = &published {
+                priority::check_update(old, &new.object).map_err(|error| refused(&error))?;
+            }
+            let defaults = self.definitions.iter().filter(|(other, (class, _))| {
+                **other != name
+                    && other.0 == Kind::PriorityClass
+                    && priority::class(&class.object).global_default
+            });
+            if let Some(((_, _, other), _)) = defaults.into_iter().next()
+                && priority::class(&new.object).global_default
+            {
+                return Err(Status::forbidden(one_default(&new.name, other)));
+            }
+        }
+        Ok(match known {
+            Some((known, _)) if same(&known.object.to_string(), &new.object) => Applied::Unchanged,
+            _ if published.is_some() => Applied::Configured,
+            _ => Applied::Created,
+        })
+    }
+
+    /// A definition as a client wants it changed. To be applied like one that is sent whole.
+    ///
+    /// # Errors
+    /// It is not there, or not the one that is meant.
+    pub fn change_definition(&self, kind: Kind, name: &str, change: Change) -> Result<Value, Status> {
+        let key = (kind, Rc::from(""), Rc::from(name));
+        let current = self.published_definition(&key);
+        let current = current.ok_or_else(|| Status::not_found(&kind.qualified(), name))?;
+        let mut changed = change.apply(&current)?;
+        let kind = current["kind"].as_str().and_then(Kind::named);
+        preconditions::check(&current, &changed, (&kind.map_or_else(String::new, Kind::qualified), name))?;
+        if changed["metadata"]["name"] != *name {
+            return Err(Status::bad_request(format!(
+                "the name of the object ({}) does not match the name on the URL ({name})",
+                changed["metadata"]["name"]
+            )));
+        }
+        for field in ["apiVersion", "kind"] {
+            changed[field] = current[field].clone();
+        }
+        Ok(changed)
+    }
+
+    /// The object that a client may remove, and its file.
+    ///
+    /// # Errors
+    /// It is not there, not the one that is meant, or not the client's.
+    pub fn delete_definition(
+        &self,
+        name: &DefinitionName,
+        preconditions: &Preconditions,
+    ) -> Result<(Value, PathBuf), Status> {
+        let qualified = name.0.qualified();
+        let object = self.published_definition(name).ok_or_else(|| Status::not_found(&qualified, &name.2))?;
+        if name.0 == Kind::PriorityClass && priority::BUILT_IN.iter().any(|(known, ..)| **known == *name.2) {
+            return Err(Status::forbidden(format!(
+                "{qualified} \"{}\" is forbidden: this is a system priority class and cannot be deleted",
+                name.2
+            )));
+        }
+        preconditions.check(&name.0.qualified_kind(), &name.2, &object)?;
+        let Some((_, source)) = self.definitions.get(name) else {
+            return Err(Status::not_found(&qualified, &name.2));
+        };
+        if *source != self.definition_path(name) {
+            return Err(defined_by(name, source));
+        }
+        Ok((object, source.clone()))
+    }
+
+    fn publish_built_in_classes(&self, created: &str) {
+        for (name, value, description) in priority::BUILT_IN {
+            let name: DefinitionName = (Kind::PriorityClass, "".into(), name.into());
+            if self.definitions.contains_key(&name) || self.objects.get(&key(&name)).is_some() {
+                continue;
+            }
+            let object = json!({
+                "apiVersion": Kind::PriorityClass.version(),
+                "kind": Kind::PriorityClass.as_str(),
+                "metadata": { "name": &*name.2, "uid": &*name.2, "creationTimestamp": created },
+                "value": value,
+                "description": description,
+                "preemptionPolicy": "PreemptLowerPriority",
+            });
+            self.objects.put(key(&name), object);
+        }
+    }
+
+    /// The file of a definition that clients apply. Pods' files have one underscore in their names.
+    fn definition_path(&self, name: &DefinitionName) -> PathBuf {
+        let kind = name.0.as_str().to_lowercase();
+        self.directories.applied.join(format!("{kind}_{}_{}.json", name.1, name.2))
+    }
+
+    /// A definition as it is published.
+    pub(super) fn published_definition(&self, name: &DefinitionName) -> Option<Value> {
+        let shown = self.objects.get(&key(name))?;
+        serde_json::from_str(&shown.json).ok()
+    }
+
+    /// The object as it is published: created when it was first seen.
+    fn with_creation(&self, definition: &Definition, now: &str) -> Value {
+        let mut object = definition.object.clone();
+        let metadata = &mut object["metadata"];
+        if metadata.get("creationTimestamp").is_none_or(Value::is_null) {
+            let created = self
+                .published_definition(&definition.key())
+                .map(|mut shown| shown["metadata"]["creationTimestamp"].take());
+            metadata["creationTimestamp"] = created.filter(Value::is_string).unwrap_or_else(|| now.into());
+        }
+        object
+    }
+}
+
+/// Of several default classes in files, that of the least value is the default; the others
+/// are classes like any other.
+fn refuse_defaults(definitions: &DefinitionsByName, refusals: &mut Vec<Refusal>) {
+    let mut defaults: Vec<(i32, &DefinitionName, &PathBuf)> = definitions
+        .iter()
+        .filter(|(name, _)| name.0 == Kind::PriorityClass)
+        .map(|(name, (class, source))| (priority::class(&class.object), name, source))
+        .filter(|(class, ..)| class.global_default)
+        .map(|(class, name, source)| (class.value, name, source))
+        .collect();
+    defaults.sort();
+    let Some(((_, first, _), others)) = defaults.split_first() else { return };
+    for (_, name, source) in others {
+        let message = format!(
+            "{}: globalDefault of PriorityClass {} is not obeyed: {} is the default: its value is less, or its name comes first",
+            source.display(),
+            name.2,
+            first.2
+        );
+        refusals.push(Refusal { source: (*source).clone(), pod: None, message });
+    }
+}
+
+fn one_default(class: &str, other: &str) -> String {
+    format!(
+        "{} \"{class}\" is forbidden: PriorityClass {other} is already marked as default. Only one default can exist",
+        Kind::PriorityClass.qualified()
+    )
+}
+
+fn defined_by(name: &DefinitionName, file: &Path) -> Status {
+    Status::forbidden(format!(
+        "{} \"{}\" is forbidden: it is defined by {}; change that file",
+        name.0.qualified(),
+        name.2,
+        file.display()
+    ))
+}
+
+/// The place of a definition in the store of objects.
+pub(super) fn key(name: &DefinitionName) -> Key {
+    Key::new(name.0.resource(), &name.1, &name.2)
+}

@@ -1,0 +1,118 @@
+//! The difference between what the core was last told and what the sources want now.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use super::admission::{Admitted, Base, Problem, admit};
+use super::{PodName, Refusal, Registry, Wanted, WantedByName};
+use crate::spec::Uid;
+
+/// What came of the admission of pods.
+#[derive(Debug, Default)]
+pub struct Admissions {
+    /// All pods that are refused for their priority.
+    pub refusals: Vec<Refusal>,
+    /// Those of them that were not among them before. For the log.
+    pub new_refusals: Vec<String>,
+    /// Pods that could not be admitted with all that they were to have.
+    pub problems: Vec<(Rc<Wanted>, Problem)>,
+}
+
+/// What the core is to be told.
+#[derive(Debug, Default)]
+pub struct Difference {
+    /// Pods that no source wants any more.
+    pub unwanted: Vec<Uid>,
+    /// Pods that are new, or changed. [`Registry::set_desired`] once the core was told one.
+    pub wanted: Vec<(PodName, Rc<Wanted>)>,
+}
+
+impl Registry {
+    /// The pods among `wanted` that differ from what the core was told: these are to be admitted.
+    pub fn unadmitted<'a>(&self, wanted: &'a WantedByName) -> Vec<(PodName, &'a Rc<Wanted>)> {
+        let known =
+            |name: &PodName, new: &Wanted| self.desired.get(name).is_some_and(|old| old.says_the_same(new));
+        let new = wanted.iter().filter(|(name, new)| !known(name, new));
+        new.map(|(name, new)| (name.clone(), new)).collect()
+    }
+
+    /// Admits these pods of `wanted`. Those for which there is no priority are wanted no more.
+    pub fn admit_all(&mut self, wanted: &mut WantedByName, bases: Vec<(PodName, Base)>) -> Admissions {
+        let policy = self.policy();
+        let before = std::mem::take(&mut self.without_class);
+        let mut admissions = Admissions::default();
+        for (name, base) in bases {
+            let Some(new) = wanted.get_mut(&name) else { continue };
+            match admit(base, new, &policy) {
+                Ok(Admitted { wanted, problem }) => {
+                    *new = wanted.clone();
+                    admissions.problems.extend(problem.map(|problem| (wanted, problem)));
+                }
+                Err(why) => {
+                    let message = format!("{}: {}", new.source.display(), forbidden(&name.1, &why));
+                    let pod = Some((name.0.to_string(), name.1.to_string()));
+                    let refusal = Refusal { source: new.source.clone(), pod, message };
+                    if before.get(&name) != Some(&refusal) {
+                        admissions.new_refusals.push(refusal.message.clone());
+                    }
+                    self.without_class.insert(name, refusal);
+                }
+            }
+        }
+        wanted.retain(|name, _| !self.without_class.contains_key(name));
+        admissions.refusals = self.without_class.values().cloned().collect();
+        admissions
+    }
+
+    /// Whether all files are right, so that a pod that is not wanted is one that nobody wants.
+    pub fn all_read(&self) -> bool {
+        self.without_class.is_empty() && self.sources.wanted().1.is_empty()
+    }
+
+    /// Whether the file of a pod that was found is there and wrong: then the pod stays what it is.
+    pub fn is_unread(&self, found: &Wanted) -> bool {
+        self.sources.is_refused(&found.source) || self.would_lack_class(found)
+    }
+
+    /// Whether what the file of a pod that was found says now is refused for its priority.
+    fn would_lack_class(&self, found: &Wanted) -> bool {
+        let name = (found.pod.namespace.clone(), found.pod.name.clone());
+        let (wanted, _) = self.sources.wanted();
+        let new = wanted.get(&name).filter(|new| new.source == found.source);
+        // What it was admitted with itself it keeps.
+        new.is_some_and(|new| {
+            let before = found.priority.as_deref().filter(|_| new.pod.uid == found.pod.uid);
+            match serde_json::from_str(new.object.get()) {
+                Ok(object) => self.policy().priority(&object, before.cloned()).is_err(),
+                Err(_) => true,
+            }
+        })
+    }
+
+    /// What the core is to be told if the sources want `wanted`. Of those in `deleting` whoever removed
+    /// their file tells the core.
+    pub fn difference(&mut self, wanted: WantedByName, deleting: &BTreeSet<Uid>) -> Difference {
+        let mut difference = Difference::default();
+        for (name, old) in std::mem::take(&mut self.desired) {
+            let stays = wanted.get(&name).is_some_and(|new| new.pod.uid == old.pod.uid);
+            let is_unread = !wanted.contains_key(&name)
+                && (self.without_class.get(&name).is_some_and(|refused| refused.source == old.source)
+                    || self.sources.is_refused(&old.source));
+            if stays || is_unread {
+                self.desired.insert(name, old);
+            } else if !deleting.contains(&old.pod.uid) {
+                difference.unwanted.push(old.pod.uid.clone());
+            }
+        }
+        let desired = &self.desired;
+        let is_news =
+            |(name, new): &(PodName, Rc<Wanted>)| desired.get(name).is_none_or(|old| !old.says_the_same(new));
+        difference.wanted = wanted.into_iter().filter(is_news).collect();
+        difference
+    }
+}
+
+/// The words for a pod that is refused for its priority.
+pub(super) fn forbidden(pod: &str, why: &str) -> String {
+    format!("pods \"{pod}\" is forbidden: {why}")
+}

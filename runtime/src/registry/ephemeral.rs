@@ -1,0 +1,108 @@
+//! Ephemeral containers: given to a pod that is there, by the API alone. No source has them, so
+//! the engine keeps them in a file of their own beside the pod's record, and they go with the pod.
+
+use std::rc::Rc;
+
+use serde_json::Value;
+
+use super::pods::Present;
+use super::request::{how, refused};
+use super::{Registry, Wanted, preconditions};
+use crate::api::{Applied, Change, FieldValidation, Status};
+use crate::manifest;
+
+/// Bytes of the ephemeral containers of all pods together, as JSON: some hundreds of them.
+/// Nothing of them goes before their pod does.
+const ROOM: usize = 512 * 1024;
+
+impl Registry {
+    /// Decides on a change of the ephemeral containers of a pod: the pod with them. `all` are the pods
+    /// that the node has.
+    ///
+    /// # Errors
+    /// It is not the one that is meant, or cannot have them.
+    pub fn change_ephemeral(
+        &self,
+        name: &str,
+        change: Change,
+        validation: FieldValidation,
+        present: &Present,
+        all: &[Rc<Wanted>],
+    ) -> Result<(Rc<Wanted>, Applied), Status> {
+        let old = &present.wanted;
+        if present.is_unwanted {
+            let why = "the object is being deleted: nothing starts in it any more";
+            return Err(Status::conflict("pods", name, why));
+        }
+        let current = self.current(present);
+        let new = change.apply(&current)?;
+        preconditions::check(&current, &new, ("pods", name))?;
+        let list = match &new["spec"]["ephemeralContainers"] {
+            Value::Null => Vec::new(),
+            Value::Array(list) => list.clone(),
+            _ => return Err(Status::bad_request("spec.ephemeralContainers: must be a list")),
+        };
+        let before: Value = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
+        let mut object = before.clone();
+        // Each that is added is a change of the spec.
+        let added = list.len().saturating_sub(old.pod.spec.ephemeral_containers.len());
+        object["metadata"]["generation"] = (old.pod.generation + added as u64).into();
+        object["spec"]["nodeName"] = self.node.as_str().into();
+        let mut manifest = manifest::admit_ephemeral(object, list, how(validation), &self.node)
+            .map_err(|error| refused(&error))?;
+        manifest.warnings = manifest::new_warnings(manifest.warnings, &before);
+        let wanted = old.changed(manifest);
+        let used: usize = all.iter().map(|pod| bytes_of(pod)).sum();
+        if (used + bytes_of(&wanted)).saturating_sub(bytes_of(old)) > ROOM {
+            let why = "the ephemeral containers of all pods together take more room than there is: delete a pod \
+                       that has some";
+            return Err(Status::forbidden(format!("pods \"{name}\" is forbidden: {why}")));
+        }
+        let same = wanted.pod.spec.ephemeral_containers.len() == old.pod.spec.ephemeral_containers.len();
+        Ok((Rc::new(wanted), if same { Applied::Unchanged } else { Applied::Configured }))
+    }
+}
+
+/// The pod as its source has it: without ephemeral containers.
+pub fn without(wanted: &Rc<Wanted>) -> Rc<Wanted> {
+    if wanted.pod.spec.ephemeral_containers.is_empty() {
+        return wanted.clone();
+    }
+    let mut object = serde_json::from_str(wanted.object.get()).unwrap_or(Value::Null);
+    if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.remove("ephemeralContainers");
+    }
+    let pod = Rc::new((*wanted.pod).clone().without_ephemeral());
+    object["metadata"]["generation"] = pod.generation.into();
+    Rc::new(wanted.changed(manifest::Manifest { pod, object, warnings: Vec::new() }))
+}
+
+/// `spec.ephemeralContainers` as it was admitted.
+pub fn list_of(wanted: &Wanted) -> Value {
+    let mut object: Value = serde_json::from_str(wanted.object.get()).unwrap_or(Value::Null);
+    object["spec"]["ephemeralContainers"].take()
+}
+
+/// An object of a pod that has none, with them.
+pub(super) fn put_list(mut object: Value, list: Value) -> Value {
+    let generation = object["metadata"]["generation"].as_u64().unwrap_or(1);
+    let added = list.as_array().map_or(0, Vec::len);
+    object["metadata"]["generation"] = (generation + added as u64).into();
+    if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.insert("ephemeralContainers".to_owned(), list);
+    }
+    object
+}
+
+/// What is published of a pod, as it would be with the ephemeral containers of `wanted`.
+pub fn with_list(mut published: Value, wanted: &Wanted) -> Value {
+    if !wanted.pod.spec.ephemeral_containers.is_empty() {
+        published["spec"]["ephemeralContainers"] = list_of(wanted);
+    }
+    published
+}
+
+/// About so many bytes the ephemeral containers of a pod take.
+fn bytes_of(wanted: &Wanted) -> usize {
+    if wanted.pod.spec.ephemeral_containers.is_empty() { 0 } else { list_of(wanted).to_string().len() }
+}

@@ -1,0 +1,349 @@
+//! What clients may do with pods: apply, update and delete them.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::admission::as_update_of;
+use super::difference::forbidden;
+use super::preconditions::{self, MODIFIED};
+use super::request::{How, how, refused, same, strip};
+use super::{Decision, PodName, Registry, Wanted, Write, Written, ephemeral};
+use crate::api::{Accepted, Applied, Change, FieldValidation, Part, Preconditions, Status};
+use crate::manifest::update::{self, Update};
+use crate::manifest::{self, Manifest};
+use crate::node::GivenCondition;
+use crate::objects::Key;
+use crate::spec::Pod;
+
+/// What the node knows of the pod in whose place an object is applied.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// The pod that is published under its name.
+    pub published: Option<Rc<Wanted>>,
+    /// Its newest version, if that waits for images.
+    pub waiting: Option<Rc<Wanted>>,
+    /// The pod that is desired, or that waits, is over.
+    pub is_over: bool,
+}
+
+/// A pod that is published, for requests that change it.
+#[derive(Debug)]
+pub struct Present {
+    /// The pod.
+    pub wanted: Rc<Wanted>,
+    /// The object as it is published.
+    pub object: Value,
+    /// It ends, and nothing of it starts again.
+    pub is_unwanted: bool,
+    /// A change of it is being written: what is changed next has to see it.
+    pub is_updating: bool,
+    /// Another version of it waits for images.
+    pub waiting: Option<Rc<Wanted>>,
+    /// The conditions that others gave it.
+    pub given: Rc<[GivenCondition]>,
+}
+
+/// A change of a pod.
+#[derive(Debug)]
+pub struct Updating {
+    /// What is to change.
+    pub change: Change,
+    /// Where.
+    pub part: Part,
+    /// What to do with fields that are unknown or given twice.
+    pub validation: FieldValidation,
+    /// Only say what would happen.
+    pub dry_run: bool,
+}
+
+/// What the deletion of a pod comes to.
+#[derive(Debug)]
+pub struct Deletion {
+    /// The pod whose file is to be removed first; none if that is gone already.
+    pub desired: Option<Rc<Wanted>>,
+    /// How long its containers may take to end, if not as long as the pod says.
+    pub grace: Option<Duration>,
+}
+
+impl Registry {
+    /// Namespace and name of a pod that was prepared.
+    pub fn name_of(object: &Value) -> PodName {
+        let metadata = &object["metadata"];
+        let text = |field: &str| metadata[field].as_str().filter(|text| !text.is_empty());
+        (text("namespace").unwrap_or("default").into(), text("name").unwrap_or_default().into())
+    }
+
+    /// Decides on a pod that a client sends, after [`Registry::prepare`].
+    ///
+    /// # Errors
+    /// It is wrong, or may not be there.
+    pub fn apply(&mut self, mut object: Value, asked: How, known: &Known) -> Result<Decision, Status> {
+        if let Some(published) = &known.published {
+            leave_out_known(published, &mut object);
+        }
+        let manifest =
+            manifest::admit(object, how(asked.validation), &self.node).map_err(|error| refused(&error))?;
+        let (mut manifest, applied) = self.outcome_of_pod(manifest, asked.new, known)?;
+        manifest.warnings.extend(self.overridden(&manifest.pod));
+        if applied != Applied::Unchanged {
+            let desired = self.desired.get(&(manifest.pod.namespace.clone(), manifest.pod.name.clone()));
+            let desired = desired.filter(|desired| desired.pod.uid == manifest.pod.uid);
+            let before = desired.and_then(|desired| desired.priority.as_deref().cloned());
+            let priority = self
+                .policy()
+                .priority(&manifest.object, before)
+                .map_err(|why| Status::forbidden(forbidden(&manifest.pod.name, &why)))?;
+            if asked.dry_run {
+                priority.show(&mut manifest.object);
+                let path = self.applied_path(&manifest.pod.namespace, &manifest.pod.name);
+                self.check_room(&path, ("pods", &manifest.pod.name), &manifest.object)?;
+            }
+        }
+        if asked.dry_run || applied == Applied::Unchanged {
+            let Manifest { pod, object, warnings } = manifest;
+            return Ok(Decision::Reply(Accepted { object, applied, warnings }, Some(pod)));
+        }
+        self.keep(manifest, applied)
+    }
+
+    /// What it does to apply a pod, and the pod with the identity that it has then.
+    fn outcome_of_pod(
+        &self,
+        manifest: Manifest,
+        is_new: bool,
+        known: &Known,
+    ) -> Result<(Manifest, Applied), Status> {
+        let name = (manifest.pod.namespace.clone(), manifest.pod.name.clone());
+        let desired = self.desired.get(&name);
+        let Some(old) = known.waiting.as_ref().or(desired) else {
+            let is_published = self.objects.get(&Key::new("pods", &name.0, &name.1)).is_some();
+            if is_new && is_published {
+                let mut status = Status::already_exists("pods", &name.1);
+                status.message = format!("object is being deleted: {}", status.message);
+                return Err(status);
+            }
+            return Ok((manifest, Applied::Created));
+        };
+        if is_new {
+            return Err(Status::already_exists("pods", &name.1));
+        }
+        // What it says is what runs: nothing is kept, unless another file says it that may go.
+        if self.overridden(&manifest.pod).is_none() && same(old.as_written().get(), &manifest.object) {
+            let object = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
+            return Ok((Manifest { object, ..manifest }, Applied::Unchanged));
+        }
+        // What is changed back to what runs is that again, and nothing waits any more.
+        if let Some(runs) = desired.filter(|runs| runs.pod.uid != old.pod.uid) {
+            let updated = as_update_of(runs, self.is_applied(runs), manifest.clone())?;
+            if updated.pod.uid == runs.pod.uid {
+                return Ok((updated, Applied::Configured));
+            }
+        }
+        let updated = as_update_of(old, self.is_applied(old), manifest.clone())?;
+        // Whoever applies another image to a pod that is over wants it to run.
+        match known.is_over && updated.pod.generation != old.pod.generation {
+            true => Ok((manifest, Applied::Configured)),
+            false => Ok((updated, Applied::Configured)),
+        }
+    }
+
+    /// Takes room for an applied pod.
+    fn keep(&mut self, manifest: Manifest, applied: Applied) -> Result<Decision, Status> {
+        let Manifest { pod, object, warnings } = manifest;
+        let path = self.applied_path(&pod.namespace, &pod.name);
+        let text = self.reserve(&path, ("pods", &pod.name), &object)?;
+        let of = Written::Pod(pod);
+        Ok(Decision::Write(Box::new(Write { path, text, of, object, applied, warnings })))
+    }
+
+    /// The warning about a file that wins over what is applied for a pod.
+    fn overridden(&self, pod: &Pod) -> Option<String> {
+        let path = self.applied_path(&pod.namespace, &pod.name);
+        let file = self.sources.overriding(&path, &pod.namespace, &pod.name)?;
+        Some(format!(
+            "{} overrides this: pod \"{}\" is as that file says until it is gone from there",
+            file.display(),
+            pod.name
+        ))
+    }
+
+    /// Decides on a change of a pod that is published, as the same pod.
+    ///
+    /// # Errors
+    /// It is not there, not the one that is meant, or cannot change so.
+    pub fn update(
+        &mut self,
+        name: &str,
+        asked: Updating,
+        present: Option<&Present>,
+    ) -> Result<Decision, Status> {
+        let present = present.ok_or_else(|| Status::not_found("pods", name))?;
+        let current = self.current(present);
+        let changed = asked.change.apply(&current)?;
+        preconditions::check(&current, &changed, ("pods", name))?;
+        match asked.part {
+            Part::Status => update_status(&current, changed, asked.validation, asked.dry_run, present),
+            Part::Whole => self.update_whole(&current, changed, asked.validation, asked.dry_run, present),
+        }
+    }
+
+    /// A pod as it is published, with the version that it is published in.
+    pub(super) fn current(&self, present: &Present) -> Value {
+        let mut current = present.object.clone();
+        let Pod { namespace, name, .. } = &*present.wanted.pod;
+        if let Some(published) = self.objects.get(&Key::new("pods", namespace, name)) {
+            current["metadata"]["resourceVersion"] = published.version.to_string().into();
+        }
+        current
+    }
+
+    /// A change of all but the status: only what makes no other pod of it.
+    fn update_whole(
+        &mut self,
+        current: &Value,
+        mut changed: Value,
+        validation: FieldValidation,
+        dry_run: bool,
+        present: &Present,
+    ) -> Result<Decision, Status> {
+        let Pod { namespace, name, uid, .. } = &*present.wanted.pod;
+        if present.is_updating {
+            return Err(Status::conflict("pods", name, MODIFIED));
+        }
+        let desired = self.desired.get(&(namespace.clone(), name.clone()));
+        let Some(desired) = desired.filter(|desired| desired.pod.uid == *uid).cloned() else {
+            return Err(Status::conflict("pods", name, "the pod is being deleted"));
+        };
+        update::metadata(current, &changed).map_err(|error| refused(&error))?;
+        if let Some(waiting) = &present.waiting {
+            let why = format!(
+                "another version of the pod, from {}, waits for its images: change that, or remove it first",
+                waiting.source.display()
+            );
+            return Err(Status::conflict("pods", name, &why));
+        }
+        if let Some(fields) = changed.as_object_mut() {
+            fields.remove("status");
+        }
+        // They change by a subresource of their own, and are in no manifest.
+        let known = ephemeral_containers(current).to_vec();
+        let changes_ephemeral = ephemeral_containers(&changed) != known;
+        leave_out_known(&present.wanted, &mut changed);
+        if let Some(metadata) = changed.get_mut("metadata").and_then(Value::as_object_mut) {
+            strip(metadata);
+            metadata.insert("uid".into(), (*uid.0).into());
+        }
+        let mut manifest =
+            manifest::admit_update(changed, how(validation), &self.node).map_err(|error| refused(&error))?;
+        let mut old: Value = serde_json::from_str(desired.object.get()).map_err(Status::internal)?;
+        if changes_ephemeral && !known.is_empty() {
+            old["spec"]["ephemeralContainers"] = known.into();
+        }
+        manifest.warnings = manifest::new_warnings(manifest.warnings, &old);
+        desired.leave_out_priority(&mut old);
+        match update::compare(&old, &manifest.object) {
+            Update::Nothing => Ok(Decision::Published(manifest.warnings)),
+            Update::Other(_) | Update::InPlace { .. } if !self.is_applied(&desired) => {
+                Err(self.defined_by_file(name, &desired.source, "edit that file"))
+            }
+            Update::Other(error) => Err(refused(&error)),
+            Update::InPlace { .. } => {
+                let manifest = as_update_of(&desired, true, manifest)?;
+                if !dry_run {
+                    return self.keep(manifest, Applied::Configured);
+                }
+                let Manifest { pod, object, warnings } = manifest;
+                let accepted = Accepted { object, applied: Applied::Configured, warnings };
+                Ok(Decision::Reply(accepted, Some(pod)))
+            }
+        }
+    }
+
+    /// Decides on the deletion of the pod that is published under a name.
+    ///
+    /// # Errors
+    /// It is not there, not the one that is meant, or a file defines it.
+    pub fn delete(
+        &self,
+        name: &str,
+        preconditions: &Preconditions,
+        grace: Option<u64>,
+        present: Option<&Present>,
+    ) -> Result<Deletion, Status> {
+        let present = present.ok_or_else(|| Status::not_found("pods", name))?;
+        preconditions.check("Pod", name, &self.current(present))?;
+        let pod = &present.wanted.pod;
+        // An applied replacement that waits for the end of the pod is deleted with it, unless the
+        // client means the one that ends.
+        let replaces = |desired: &Wanted| self.is_applied(desired) && preconditions.uid.is_none();
+        let desired = self.desired.get(&(pod.namespace.clone(), pod.name.clone()));
+        let desired = desired.filter(|desired| desired.pod.uid == pod.uid || replaces(desired));
+        if let Some(desired) = desired.filter(|desired| !self.is_applied(desired)) {
+            let remedy = "remove that file, or the pod from it";
+            return Err(self.defined_by_file(name, &desired.source, remedy));
+        }
+        // A grace of nothing that the pod itself has is as good as one that is asked for (`BeforeDelete`).
+        let own = Some(pod.spec.termination_grace_period).filter(Duration::is_zero);
+        Ok(Deletion { desired: desired.cloned(), grace: grace.map(Duration::from_secs).or(own) })
+    }
+
+    /// Refuses to change a pod that a file defines. What is part of the device's image nobody can
+    /// change there.
+    fn defined_by_file(&self, name: &str, file: &Path, remedy: &str) -> Status {
+        let remedy = if file.starts_with(&self.directories.vendor) {
+            format!("a pod of its name in {} takes its place", self.directories.site.display())
+        } else {
+            remedy.to_owned()
+        };
+        Status::forbidden(format!(
+            "pods \"{name}\" is forbidden: it is defined by {}; {remedy}",
+            file.display()
+        ))
+    }
+}
+
+/// A change of the conditions that are not the node's.
+fn update_status(
+    current: &Value,
+    changed: Value,
+    validation: FieldValidation,
+    dry_run: bool,
+    present: &Present,
+) -> Result<Decision, Status> {
+    let update = update::status(current, &changed).map_err(|error| refused(&error))?;
+    let warnings = match validation {
+        FieldValidation::Strict if !update.warnings.is_empty() => {
+            let all = update.warnings.join(", ");
+            return Err(Status::bad_request(format!("strict decoding error: {all}")));
+        }
+        FieldValidation::Ignore => Vec::new(),
+        FieldValidation::Warn | FieldValidation::Strict => update.warnings,
+    };
+    let given: Rc<[_]> = update.given.into();
+    let is_same = present.given == given;
+    if dry_run {
+        let applied = if is_same { Applied::Unchanged } else { Applied::Configured };
+        return Ok(Decision::Reply(Accepted { object: changed, applied, warnings }, None));
+    }
+    Ok(if is_same { Decision::Published(warnings) } else { Decision::Given(given, warnings) })
+}
+
+/// Takes from an object that is applied the ephemeral containers that the pod has, and what was
+/// computed of its priority: whoever read it here and sends it back asks for nothing else.
+fn leave_out_known(known: &Wanted, object: &mut Value) {
+    known.leave_out_priority(object);
+    if !known.pod.spec.ephemeral_containers.is_empty()
+        && object["spec"]["ephemeralContainers"] == ephemeral::list_of(known)
+        && let Some(spec) = object["spec"].as_object_mut()
+    {
+        spec.remove("ephemeralContainers");
+    }
+}
+
+/// `spec.ephemeralContainers`; empty if there are none.
+fn ephemeral_containers(pod: &Value) -> &[Value] {
+    pod["spec"]["ephemeralContainers"].as_array().map_or(&[], Vec::as_slice)
+}

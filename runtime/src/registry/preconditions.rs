@@ -1,0 +1,81 @@
+//! Preconditions of requests: whoever names a version or a uid means that object and no other.
+
+use serde_json::Value;
+
+use super::Registry;
+use crate::api::Status;
+use crate::manifest::Kind;
+use crate::objects::Key;
+
+/// kubectl reads the object again then, and patches that.
+pub(super) const MODIFIED: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
+
+/// The words for a `metadata.uid` that is another object's.
+fn another_uid(asked: &str, present: &str) -> String {
+    format!("Precondition failed: UID in precondition: {asked}, UID in object meta: {present}")
+}
+
+/// Checks the version and the uid of a changed object against those of the current one.
+///
+/// # Errors
+/// 409: it names another version or another uid.
+pub(super) fn check(current: &Value, changed: &Value, (resource, name): (&str, &str)) -> Result<(), Status> {
+    let of = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    let (uid, asked) = (of(current, "uid"), of(changed, "uid"));
+    if !asked.is_empty() && asked != uid {
+        return Err(Status::conflict(resource, name, &another_uid(&asked, &uid)));
+    }
+    let (version, asked) = (of(current, "resourceVersion"), of(changed, "resourceVersion"));
+    if !asked.is_empty() && asked != version {
+        return Err(Status::conflict(resource, name, MODIFIED));
+    }
+    Ok(())
+}
+
+impl Registry {
+    /// Checks `metadata.resourceVersion` and `metadata.uid` of an object that a client sends: the existing
+    /// object must have them. A new one has no version, and is given a uid.
+    ///
+    /// # Errors
+    /// 409, or 400 for a new object with a version.
+    pub(super) fn check_version(
+        &self,
+        resource: &'static str,
+        object: &Value,
+        new: bool,
+    ) -> Result<(), Status> {
+        let metadata = &object["metadata"];
+        let text = |field: &str| metadata[field].as_str().filter(|text| !text.is_empty());
+        let version = text("resourceVersion").filter(|asked| *asked != "0");
+        if new {
+            let why = "resourceVersion should not be set on objects to be created";
+            return version.map_or(Ok(()), |_| Err(Status::bad_request(why)));
+        }
+        let uid = text("uid");
+        if version.is_none() && uid.is_none() {
+            return Ok(());
+        }
+        let kind = Kind::of_resource(resource);
+        let namespace = match kind {
+            Some(Kind::PriorityClass) => "",
+            Some(Kind::Pod | Kind::PodPreset) | None => text("namespace").unwrap_or("default"),
+        };
+        let name = text("name").unwrap_or_default();
+        let shown = self.objects.get(&Key::new(resource, namespace, name));
+        let Some(shown) = shown else { return Ok(()) };
+        let conflict = |why: &str| {
+            let resource = kind.map_or_else(|| resource.to_owned(), Kind::qualified);
+            Err(Status::conflict(&resource, name, why))
+        };
+        let present: Value = serde_json::from_str(&shown.json).unwrap_or_default();
+        let present = present["metadata"]["uid"].as_str().unwrap_or_default();
+        if let Some(asked) = uid.filter(|asked| *asked != present) {
+            return conflict(&another_uid(asked, present));
+        }
+        match version {
+            Some(asked) if shown.version.to_string() != asked => conflict(MODIFIED),
+            Some(_) | None => Ok(()),
+        }
+    }
+}

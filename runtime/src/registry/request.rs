@@ -1,0 +1,150 @@
+//! Objects that clients send: what in them is the server's own, what it gives them, and its answer to
+//! those that it does not take.
+
+use serde_json::{Map, Value};
+
+use super::Registry;
+use crate::api::{FieldValidation, Status};
+use crate::manifest::{Kind, ManifestError, Validation};
+
+/// What only the server gives an object.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// Ends a generated name.
+    pub suffix: String,
+    /// `metadata.creationTimestamp`.
+    pub created: String,
+}
+
+impl Identity {
+    /// An identity out of bytes that nobody can guess, of the time `created`.
+    pub fn new(mut bytes: [u8; 16], suffix: [u8; 5], created: String) -> Identity {
+        const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+        // A UUID of version 4.
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let uid = format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
+        let letter = |byte: u8| char::from(ALPHABET[usize::from(byte) % ALPHABET.len()]);
+        Identity { uid, suffix: suffix.map(letter).iter().collect(), created }
+    }
+}
+
+/// How a request is taken.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// What to do with fields that are unknown or given twice.
+    pub validation: FieldValidation,
+    /// Only say what would happen.
+    pub dry_run: bool,
+    /// The object must not be there yet.
+    pub new: bool,
+}
+
+impl Registry {
+    /// Prepares an object that a client sends: checks its preconditions, gives it what only the server
+    /// gives it, and takes from it what clients must not say.
+    ///
+    /// # Errors
+    /// A precondition does not hold.
+    pub fn prepare(
+        &self,
+        kind: Kind,
+        object: &mut Value,
+        new: bool,
+        identity: &Identity,
+    ) -> Result<(), Status> {
+        self.check_version(kind.resource(), object, new)?;
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            strip(metadata);
+            let prefix = metadata.get("generateName").and_then(Value::as_str);
+            if let Some(prefix) = prefix
+                && metadata.get("name").is_none_or(Value::is_null)
+            {
+                // `generateName` and five characters (pod-semantics: names.SimpleNameGenerator).
+                let cut: String = prefix.chars().take(58).collect();
+                metadata.insert("name".into(), (cut + &identity.suffix).into());
+            }
+            metadata.insert("uid".into(), identity.uid.as_str().into());
+            metadata.insert("creationTimestamp".into(), identity.created.as_str().into());
+        }
+        if let Some(fields) = object.as_object_mut() {
+            fields.remove("status");
+        }
+        Ok(())
+    }
+}
+
+/// Takes away the server's own fields: what a client sends there is not obeyed.
+pub(super) fn strip(metadata: &mut Map<String, Value>) {
+    for field in [
+        "uid",
+        "creationTimestamp",
+        "resourceVersion",
+        "generation",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "managedFields",
+        "selfLink",
+    ] {
+        metadata.remove(field);
+    }
+    strip_config(metadata);
+}
+
+/// What a kubelet says of where it has a pod from, and since when. It is said of what is shown
+/// alone: it is in no file of ours, and nobody else can say it.
+pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+/// When the pod was seen first.
+pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
+/// The version of its file.
+pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+
+/// Takes it from what a client has read here and sends back.
+fn strip_config(metadata: &mut Map<String, Value>) {
+    let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else { return };
+    let known = annotations.len();
+    annotations.retain(|key, _| ![CONFIG_SOURCE, CONFIG_SEEN, CONFIG_HASH].contains(&key.as_str()));
+    if known > 0 && annotations.is_empty() {
+        metadata.remove("annotations");
+    }
+}
+
+/// How strictly a manifest is taken.
+pub(super) fn how(validation: FieldValidation) -> Validation {
+    match validation {
+        FieldValidation::Strict => Validation::Strict,
+        FieldValidation::Warn => Validation::Warn,
+        FieldValidation::Ignore => Validation::Ignore,
+    }
+}
+
+/// The answer to an object that is not admitted.
+pub(super) fn refused(error: &ManifestError) -> Status {
+    let mut status = error.status();
+    let message = status["message"].as_str().unwrap_or_default().to_owned();
+    match status["code"].as_u64() {
+        Some(422) => {
+            let mut invalid = Status::invalid(error.kind_name(), "", message, Vec::new());
+            invalid.details = Some(status["details"].take());
+            invalid
+        }
+        Some(_) | None => Status::bad_request(message),
+    }
+}
+
+/// Whether two objects differ only in what the server itself gave them.
+pub(super) fn same(old: &str, new: &Value) -> bool {
+    let Ok(mut old) = serde_json::from_str::<Value>(old) else { return false };
+    let mut new = new.clone();
+    for object in [&mut old, &mut new] {
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("uid");
+            metadata.remove("creationTimestamp");
+            metadata.remove("generation");
+        }
+    }
+    old == new
+}

@@ -1,0 +1,247 @@
+//! The registry beside a small engine, which does what the registry decides, at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::{Change, FieldValidation, Part, Preconditions, Status};
+use crate::manifest::{self, Applied as AppliedPreset, Kind, Validation};
+use crate::objects::Key;
+use crate::spec::Uid;
+
+mod admission;
+mod definitions;
+mod difference;
+mod ephemeral;
+mod pods;
+mod preconditions;
+mod request;
+mod seeds;
+
+pub(super) const NODE: &str = "board";
+const NOW: &str = "2026-01-01T00:00:00Z";
+
+/// Creates an object, whatever is wrong with its fields being an error.
+pub(super) const CREATE: How = How { validation: FieldValidation::Strict, dry_run: false, new: true };
+/// Applies an object.
+pub(super) const APPLY: How = How { new: false, ..CREATE };
+
+/// The registry, and what the core and the file system would have.
+pub(super) struct World {
+    pub(super) registry: Registry,
+    pub(super) objects: Rc<Objects>,
+    /// The pods that the core has, as it was told them.
+    pub(super) pods: BTreeMap<PodName, Rc<Wanted>>,
+    /// Pods that still end: nobody wants them, and they are published.
+    pub(super) ending: BTreeSet<Uid>,
+    /// The text of each file.
+    pub(super) files: BTreeMap<PathBuf, String>,
+    serial: u8,
+}
+
+impl World {
+    pub(super) fn new() -> World {
+        let directories =
+            Directories { applied: "/applied".into(), vendor: "/vendor".into(), site: "/site".into() };
+        let sources = ["/vendor", "/site", "/applied", "/run"].map(PathBuf::from).to_vec();
+        let objects = Rc::new(Objects::new(100));
+        let registry = Registry::new(sources, directories, NODE, objects.clone());
+        let mut world = World {
+            registry,
+            objects,
+            pods: BTreeMap::new(),
+            ending: BTreeSet::new(),
+            files: BTreeMap::new(),
+            serial: 0,
+        };
+        world.read();
+        world
+    }
+
+    /// A file holds this text now. What the core is told for it, and what is refused.
+    pub(super) fn file(&mut self, path: &str, text: &str) -> Vec<String> {
+        self.put(Path::new(path), text);
+        self.read()
+    }
+
+    fn put(&mut self, path: &Path, text: &str) {
+        let (source, name) = self.place(path);
+        let mut used = self.registry.sources.used(source);
+        let contents = manifest::contents(&path.to_string_lossy(), text.as_bytes(), Validation::Strict, NODE);
+        let put = contents.map_err(|error| error.to_string());
+        let put = put.and_then(|contents| self.registry.sources.put(source, &name, contents, &mut used));
+        if let Err(message) = put {
+            self.registry.sources.refuse(source, &name, message);
+        }
+        self.files.insert(path.to_owned(), text.to_owned());
+    }
+
+    /// A file is gone.
+    pub(super) fn remove(&mut self, path: &str) -> Vec<String> {
+        let (source, name) = self.place(Path::new(path));
+        self.registry.sources.remove(source, &name);
+        self.files.remove(Path::new(path));
+        self.read()
+    }
+
+    fn place(&self, path: &Path) -> (usize, std::ffi::OsString) {
+        let directory = path.parent().expect("a file of a directory");
+        let source = (0..4).find(|source| self.registry.sources.path(*source) == directory);
+        (source.expect("one of the sources"), path.file_name().map(OsStr::to_owned).expect("it has a name"))
+    }
+
+    /// Tells the core the difference.
+    pub(super) fn read(&mut self) -> Vec<String> {
+        let mut told = Vec::new();
+        let (mut wanted, mut refusals) = self.registry.sources.wanted();
+        refusals.extend(self.registry.read_definitions(NOW, NOW));
+        let new = self.registry.unadmitted(&wanted);
+        let base = |new: &Wanted| match self.pods.values().find(|known| known.pod.uid == new.pod.uid) {
+            Some(known) => {
+                Base::Before { presets: known.presets.to_vec(), priority: known.priority.as_deref().cloned() }
+            }
+            None => Base::New,
+        };
+        let bases = new.into_iter().map(|(name, new)| (name, base(new))).collect();
+        let admissions = self.registry.admit_all(&mut wanted, bases);
+        refusals.extend(admissions.refusals);
+        let difference = self.registry.difference(wanted, &BTreeSet::new());
+        for uid in difference.unwanted {
+            let name = self.pods.iter().find(|(_, pod)| pod.pod.uid == uid).map(|(name, _)| name.clone());
+            let name = name.expect("only what the core knows is unwanted");
+            told.push(format!("{} goes", name.1));
+            self.gone(&name);
+        }
+        for ((_, name), new) in difference.wanted {
+            told.push(format!("{name} is {}", new.pod.spec.containers[0].image));
+            self.registry.set_desired(new.clone());
+            self.publish(new);
+        }
+        for (_, problem) in admissions.problems {
+            told.push(match problem {
+                Problem::Conflict(event) => format!("{}: {}", event.reason, event.message),
+                Problem::Lost(why) => why,
+            });
+        }
+        told.extend(refusals.into_iter().map(|refusal| refusal.message));
+        told
+    }
+
+    pub(super) fn publish(&mut self, pod: Rc<Wanted>) {
+        let object = serde_json::from_str(pod.object.get()).expect("it is JSON");
+        self.objects.put(Key::new("pods", &pod.pod.namespace, &pod.pod.name), object);
+        self.pods.insert((pod.pod.namespace.clone(), pod.pod.name.clone()), pod);
+    }
+
+    /// The pod of this name has ended.
+    pub(super) fn gone(&mut self, name: &PodName) {
+        self.pods.remove(name);
+        self.objects.delete(&Key::new("pods", &name.0, &name.1));
+    }
+
+    pub(super) fn present(&self, name: &str) -> Option<Present> {
+        let wanted = self.pods.get(&pod_name(name))?.clone();
+        let object = serde_json::from_str(wanted.object.get()).expect("it is JSON");
+        let is_unwanted = self.ending.contains(&wanted.pod.uid);
+        let given = Rc::new([]);
+        Some(Present { wanted, object, is_unwanted, is_updating: false, waiting: None, given })
+    }
+
+    /// What a client is answered that sends an object whole.
+    pub(super) fn apply(&mut self, mut object: Value, asked: How) -> Result<Accepted, Status> {
+        self.serial += 1;
+        let identity = Identity::new([self.serial; 16], [0, 1, 2, 3, 4], NOW.to_owned());
+        let kind = object["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);
+        self.registry.prepare(kind, &mut object, asked.new, &identity)?;
+        let decision = if kind == Kind::Pod {
+            let published = self.pods.get(&Registry::name_of(&object)).cloned();
+            self.registry.apply(object, asked, &Known { published, waiting: None, is_over: false })
+        } else {
+            self.registry.apply_definition(kind, object, asked)
+        };
+        self.carry_out(decision?)
+    }
+
+    pub(super) fn carry_out(&mut self, decision: Decision) -> Result<Accepted, Status> {
+        match decision {
+            Decision::Reply(accepted, _) => Ok(accepted),
+            Decision::Published(warnings) | Decision::Given(_, warnings) => {
+                Ok(Accepted { object: Value::Null, applied: Applied::Unchanged, warnings })
+            }
+            Decision::Write(write) => {
+                let text = String::from_utf8(write.text.clone()).expect("it is JSON");
+                self.put(&write.path, &text);
+                self.read();
+                self.registry.release(&write.path);
+                Ok(self.registry.written(*write))
+            }
+        }
+    }
+
+    /// What a client is answered that changes a pod in place.
+    pub(super) fn update(&mut self, name: &str, change: Change, dry_run: bool) -> Result<Accepted, Status> {
+        let asked = Updating { change, part: Part::Whole, validation: FieldValidation::Strict, dry_run };
+        let present = self.present(name);
+        let decision = self.registry.update(name, asked, present.as_ref())?;
+        self.carry_out(decision)
+    }
+
+    /// What a client is answered that deletes a pod.
+    pub(super) fn delete(&mut self, name: &str, preconditions: &Preconditions) -> Result<(), Status> {
+        let present = self.present(name);
+        let deletion = self.registry.delete(name, preconditions, None, present.as_ref())?;
+        if let Some(desired) = deletion.desired {
+            self.remove(&desired.source.to_string_lossy());
+        }
+        Ok(())
+    }
+
+    /// The image of a pod that the core has.
+    pub(super) fn image(&self, name: &str) -> &str {
+        self.pods.get(&pod_name(name)).map_or("none", |pod| &pod.pod.spec.containers[0].image)
+    }
+}
+
+pub(super) fn pod_name(name: &str) -> PodName {
+    ("default".into(), name.into())
+}
+
+pub(super) fn pod(name: &str, image: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"containers": [{"name": "app", "image": image}]},
+    })
+}
+
+/// What a client sees of an answer, on one line.
+pub(super) fn line(answer: Result<Accepted, Status>) -> String {
+    match answer {
+        Ok(accepted) => {
+            let warnings: String = accepted.warnings.iter().map(|warning| format!("; {warning}")).collect();
+            format!("{:?}{warnings}", accepted.applied)
+        }
+        Err(status) => format!("{} {}: {}", status.code, status.reason, status.message),
+    }
+}
+
+#[test]
+fn the_registry_names_nothing_that_waits_or_touches_the_machine() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = vec![directory.join("registry.rs")];
+    let entries = fs::read_dir(directory.join("registry")).expect("the source is there");
+    files.extend(entries.map(|entry| entry.expect("it can be read").path()).filter(|path| path.is_file()));
+    assert!(files.len() > 10, "{files:?}");
+    for file in files.iter().filter(|file| !file.ends_with("tests.rs")) {
+        let text = fs::read_to_string(file).expect("it can be read");
+        for word in
+            ["nix::", "smol", "libcontainer", "std::fs", "fs::", "Instant", "SystemTime", "engine::", "log::"]
+        {
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let named: Vec<&str> = code.filter(|line| line.contains(word)).collect();
+            assert!(named.is_empty(), "{}: {named:?}", file.display());
+        }
+    }
+}

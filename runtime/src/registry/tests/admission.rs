@@ -1,0 +1,211 @@
+use super::*;
+
+fn written(spec: &str) -> Rc<Wanted> {
+    let text = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: web, labels: {{app: web}}}}\nspec: {{containers: [{{name: app, image: 'a:1'}}], {spec}}}\n"
+    );
+    let manifests = manifest::parse("/site/web.yaml", text.as_bytes(), Validation::Strict, NODE);
+    let manifest = manifests.unwrap_or_else(|error| panic!("{text}: {error}")).remove(0);
+    Rc::new(Wanted::new(manifest, Path::new("/site/web.yaml")))
+}
+
+fn preset(name: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: settings.k8s.io/v1alpha1\nkind: PodPreset\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n"
+    )
+}
+
+fn class(name: &str, fields: &str) -> String {
+    format!("apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {{name: {name}}}\n{fields}\n")
+}
+
+fn policy(definitions: &[String]) -> Policy {
+    let mut world = World::new();
+    world.file("/site/definitions.yaml", &definitions.join("---\n"));
+    world.registry.policy()
+}
+
+/// What a pod is admitted with: the class, the priority, the variables of its container, and what
+/// went wrong.
+fn admitted(base: Base, new: &Rc<Wanted>, policy: &Policy) -> String {
+    let Admitted { wanted, problem } = match admit(base, new, policy) {
+        Ok(admitted) => admitted,
+        Err(why) => return why,
+    };
+    let object: Value = serde_json::from_str(wanted.object.get()).expect("it is JSON");
+    assert_eq!(object["spec"]["priority"], wanted.pod.priority, "the object and the pod say the same");
+    assert_eq!(new.as_written().get(), wanted.as_written().get(), "what was written stays known");
+    let env = object["spec"]["containers"][0]["env"].as_array().into_iter().flatten();
+    let env: Vec<&str> = env.filter_map(|variable| variable["name"].as_str()).collect();
+    let problem = match problem {
+        Some(Problem::Conflict(event)) => format!(" {}: {}", event.reason, event.message),
+        Some(Problem::Lost(why)) => format!(" lost: {why}"),
+        None => String::new(),
+    };
+    format!("{}={} [{}]{problem}", wanted.pod.spec.priority_class_name, wanted.pod.priority, env.join(" "))
+}
+
+#[test]
+fn a_new_pod_is_admitted_by_the_definitions_of_now() {
+    let high = class("high", "value: 1000");
+    let usual = class("usual", "value: 7\nglobalDefault: true");
+    let for_web = preset("p", "selector: {matchLabels: {app: web}}, env: [{name: A, value: '1'}]");
+    let for_db = preset("q", "selector: {matchLabels: {app: db}}, env: [{name: B, value: '1'}]");
+    let for_all = preset("r", "selector: {}, env: [{name: C, value: '1'}]");
+    let contrary = preset("s", "selector: {}, env: [{name: A, value: '2'}]");
+    for (definitions, spec, expected) in [
+        (vec![], "", "=0 []"),
+        (vec![&high], "", "=0 []"),
+        (vec![&high], "priorityClassName: high", "high=1000 []"),
+        (vec![&high, &usual], "", "usual=7 []"),
+        (vec![], "priorityClassName: high", "no PriorityClass with name high was found"),
+        (vec![], "priorityClassName: system-node-critical", "system-node-critical=2000001000 []"),
+        (
+            vec![&high],
+            "priorityClassName: high, priority: 3",
+            "the integer value of priority (3) must not be provided in pod spec; priority admission controller computed 1000 from the given PriorityClass name",
+        ),
+        (vec![&for_web], "", "=0 [A]"),
+        (vec![&for_db], "", "=0 []"),
+        (vec![&for_web, &for_db, &for_all], "", "=0 [A C]"),
+        (vec![&usual, &for_web], "", "usual=7 [A]"),
+        (
+            vec![&for_web, &contrary],
+            "",
+            "=0 [] PodPresetConflict: conflict occurred while applying podpresets: p,s on pod: web err: merging env for s has a conflict on A: \n{\"name\":\"A\",\"value\":\"2\"}\ndoes not match\n{\"name\":\"A\",\"value\":\"1\"}\n in container",
+        ),
+    ] {
+        let definitions: Vec<String> = definitions.into_iter().cloned().collect();
+        let policy =
+            if definitions.is_empty() { World::new().registry.policy() } else { policy(&definitions) };
+        assert_eq!(admitted(Base::New, &written(spec), &policy), expected, "{definitions:?} {spec}");
+    }
+}
+
+#[test]
+fn a_preset_that_adds_too_much_is_a_conflict() {
+    let large = preset("p", &format!("selector: {{}}, env: [{{name: A, value: '{}'}}]", "x".repeat(70_000)));
+    assert_eq!(
+        admitted(Base::New, &written(""), &policy(&[large])),
+        "=0 [] PodPresetConflict: conflict occurred while applying podpresets: p on pod: web err: they add more than 64 KiB to it"
+    );
+}
+
+#[test]
+fn a_pod_keeps_what_it_was_admitted_with() {
+    let one =
+        policy(&[class("high", "value: 1000"), preset("p", "selector: {}, env: [{name: A, value: '1'}]")]);
+    let other = policy(&[
+        class("high", "value: 5"),
+        class("low", "value: 1"),
+        preset("q", "selector: {}, env: [{name: B, value: '1'}]"),
+    ]);
+    let Admitted { wanted, .. } =
+        admit(Base::New, &written("priorityClassName: high"), &one).expect("it is right");
+    let base =
+        || Base::Before { presets: wanted.presets.to_vec(), priority: wanted.priority.as_deref().cloned() };
+    for (policy, spec, expected) in [
+        (&one, "priorityClassName: high", "high=1000 [A]"),
+        (&other, "priorityClassName: high", "high=1000 [A]"),
+        // With another class it is another pod.
+        (&other, "priorityClassName: low", "low=1 [A]"),
+        (&one, "priorityClassName: low", "no PriorityClass with name low was found"),
+    ] {
+        assert_eq!(admitted(base(), &written(spec), policy), expected, "{spec}");
+    }
+    // A pod of before there were presets gets none.
+    let none = Base::Before { presets: Vec::new(), priority: None };
+    assert_eq!(admitted(none, &written(""), &one), "=0 []");
+    let mut presets = wanted.presets.to_vec();
+    presets.push(AppliedPreset {
+        name: "z".into(),
+        version: "1".into(),
+        spec: json!({"env": [{"name": "A", "value": "2"}]}),
+    });
+    let contrary = admitted(Base::Before { presets, priority: None }, &written(""), &one);
+    assert!(
+        contrary.starts_with("=0 [] lost: default/web: merging env for z has a conflict on A: "),
+        "{contrary}"
+    );
+    assert!(contrary.ends_with(" in container; it goes on without"), "{contrary}");
+}
+
+#[test]
+fn ephemeral_containers_are_added_to_what_a_pod_was_admitted_with() {
+    let policy =
+        policy(&[class("high", "value: 1000"), preset("p", "selector: {}, env: [{name: A, value: '1'}]")]);
+    let Admitted { wanted, .. } =
+        admit(Base::New, &written("priorityClassName: high"), &policy).expect("it is right");
+    let list = |fields: Value| {
+        let mut container = json!({"name": "debug", "image": "b:1"});
+        container.as_object_mut().expect("an object").extend(fields.as_object().cloned().unwrap_or_default());
+        Base::Ephemeral(json!([container]))
+    };
+    assert_eq!(admitted(list(json!({})), &wanted, &policy), "high=1000 [A]");
+    let with = admit(list(json!({})), &wanted, &policy).expect("it is right").wanted;
+    assert_eq!(
+        (with.pod.generation, with.pod.spec.ephemeral_containers.len()),
+        (wanted.pod.generation + 1, 1)
+    );
+    // Whatever the definitions are by now.
+    assert_eq!(admitted(list(json!({})), &wanted, &World::new().registry.policy()), "high=1000 [A]");
+    let again = without_ephemeral(&with);
+    assert_eq!(again.pod, wanted.pod);
+    assert!(again.says_the_same(&wanted));
+    assert_eq!(
+        admitted(list(json!({"targetContainerName": "other"})), &wanted, &policy),
+        "high=1000 [A] lost: default/web: The Pod \"web\" is invalid: spec.ephemeralContainers[0].targetContainerName: Not found: \"other\"; it is without ephemeral containers"
+    );
+}
+
+#[test]
+fn an_object_in_the_place_of_another_has_its_identity_if_it_may_be_the_same_pod() {
+    let manifest = |object: Value| {
+        let mut object = object;
+        object["metadata"]["uid"] = "new".into();
+        object["metadata"]["creationTimestamp"] = NOW.into();
+        manifest::admit(object, Validation::Strict, NODE).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let with = |pointer: &str, value: Value| {
+        let mut object = pod("web", "a:1");
+        let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
+        object.pointer_mut(parent).expect("it is there")[field] = value;
+        object
+    };
+    let old = {
+        let mut object = pod("web", "a:1");
+        object["metadata"]["generation"] = 4.into();
+        let mut manifest = manifest(object);
+        manifest.object["metadata"]["uid"] = "old".into();
+        manifest.pod = Rc::new(Pod { uid: Uid("old".into()), ..(*manifest.pod).clone() });
+        Wanted::new(manifest, Path::new("/applied/default_web.json"))
+    };
+    for (object, is_applied, expected) in [
+        (pod("web", "a:1"), true, "old 4"),
+        (pod("web", "a:2"), true, "old 5"),
+        (with("/metadata/labels", json!({"a": "b"})), true, "old 4"),
+        (with("/spec/activeDeadlineSeconds", json!(9)), true, "old 5"),
+        (with("/spec/containers/0/command", json!(["sh"])), true, "new 1"),
+        (with("/spec/restartPolicy", json!("Never")), true, "new 1"),
+        (pod("web", "a:1"), false, "new 1"),
+        (pod("web", "a:2"), false, "new 1"),
+        (
+            with("/spec/schedulingGates", json!([{"name": "g"}])),
+            true,
+            "422 Pod \"web\" is invalid: spec.schedulingGates[0].name: Forbidden: only deletion is allowed, but found new scheduling gate 'g'",
+        ),
+    ] {
+        let new = manifest(object.clone());
+        let got = match super::super::admission::as_update_of(&old, is_applied, new) {
+            Ok(updated) => {
+                // It is what it would be if it was read anew.
+                let again =
+                    manifest::admit(updated.object.clone(), Validation::Ignore, NODE).expect("it is right");
+                assert_eq!((&again.pod, &again.object), (&updated.pod, &updated.object));
+                format!("{} {}", updated.pod.uid.0, updated.pod.generation)
+            }
+            Err(status) => format!("{} {}", status.code, status.message),
+        };
+        assert_eq!(got, expected, "{object}");
+    }
+}

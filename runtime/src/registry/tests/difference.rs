@@ -1,0 +1,107 @@
+use super::*;
+
+fn text(name: &str, image: &str) -> String {
+    pod(name, image).to_string()
+}
+
+/// Steps: a file and its text, empty if it goes; and what the core is told, with the refusals.
+fn check(steps: &[(&str, &str, &[&str])]) {
+    let mut world = World::new();
+    for (step, (path, text, expected)) in steps.iter().enumerate() {
+        let told = if text.is_empty() { world.remove(path) } else { world.file(path, text) };
+        assert_eq!(told, *expected, "step {step}: {path}");
+    }
+}
+
+#[test]
+fn the_core_is_told_what_differs_from_what_it_was_told() {
+    check(&[
+        ("/site/a", &text("web", "a:1"), &["web is a:1"]),
+        ("/site/a", &text("web", "a:1"), &[]),
+        ("/site/b", &text("db", "b:1"), &["db is b:1"]),
+        ("/site/a", &text("web", "a:2"), &["web goes", "web is a:2"]),
+        ("/site/b", "", &["db goes"]),
+        ("/site/a", "", &["web goes"]),
+    ]);
+}
+
+#[test]
+fn a_later_source_takes_the_place_of_an_earlier_one_and_gives_it_back() {
+    check(&[
+        ("/vendor/a", &text("web", "a:1"), &["web is a:1"]),
+        ("/site/a", &text("web", "a:2"), &["web goes", "web is a:2"]),
+        ("/run/a", &text("web", "a:3"), &["web goes", "web is a:3"]),
+        ("/site/a", "", &[]),
+        ("/run/a", "", &["web goes", "web is a:1"]),
+    ]);
+}
+
+#[test]
+fn of_two_files_of_one_source_the_first_counts() {
+    let ignored = "Error validating pod web_default from file due to duplicate pod name \"web\", ignoring /site/b: /site/a has it already";
+    check(&[
+        ("/site/b", &text("web", "a:2"), &["web is a:2"]),
+        ("/site/a", &text("web", "a:1"), &["web goes", "web is a:1", ignored]),
+        ("/site/a", "", &["web goes", "web is a:2"]),
+    ]);
+}
+
+#[test]
+fn a_file_that_becomes_wrong_keeps_its_pod() {
+    let wrong = text("web", "a:1").replace("\"image\"", "\"imago\"");
+    let refusal = "/site/a: Pod \"web\" cannot be handled as a Pod: strict decoding error: unknown field \"spec.containers[0].imago\"";
+    let mut world = World::new();
+    world.file("/site/a", &text("web", "a:1"));
+    let told = world.file("/site/a", &wrong);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("unknown field \"spec.containers[0].imago\""), "{told:?} {refusal}");
+    assert!(!world.registry.all_read());
+    assert_eq!(world.image("web"), "a:1");
+    assert_eq!(world.file("/site/a", &text("web", "a:1")), [] as [&str; 0]);
+    assert!(world.registry.all_read());
+}
+
+#[test]
+fn a_pod_whose_class_is_not_there_is_refused_and_one_that_runs_stays() {
+    let classy = |class: &str| {
+        let mut object = pod("web", "a:1");
+        object["spec"]["priorityClassName"] = class.into();
+        object.to_string()
+    };
+    let refused = "/site/a: pods \"web\" is forbidden: no PriorityClass with name high was found";
+    check(&[
+        ("/site/a", &classy("high"), &[refused]),
+        ("/site/a", &text("web", "a:1"), &["web is a:1"]),
+        ("/site/a", &classy("high"), &[refused]),
+        // Its file is there, and nobody can say that it is wanted no more.
+        ("/site/b", &text("db", "b:1"), &["db is b:1", refused]),
+        ("/site/a", "", &["web goes"]),
+    ]);
+    let class = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: high}\nvalue: 9\n";
+    let mut world = World::new();
+    world.file("/site/class", class);
+    assert_eq!(world.file("/site/a", &classy("high")), ["web is a:1"]);
+    // A pod keeps the priority that it was admitted with.
+    assert_eq!(world.remove("/site/class"), [] as [&str; 0]);
+    assert_eq!(world.pods[&pod_name("web")].pod.priority, 9);
+    let found = world.pods[&pod_name("web")].clone();
+    assert!(!world.registry.is_unread(&found));
+    world.file("/site/a", &classy("low"));
+    assert!(world.registry.is_unread(&found));
+}
+
+#[test]
+fn a_pod_that_a_client_deletes_is_stopped_by_whoever_removes_its_file() {
+    let mut world = World::new();
+    world.file("/site/a", &text("web", "a:1"));
+    let uid = world.pods[&pod_name("web")].pod.uid.clone();
+    let unwanted = |deleting: &[Uid]| {
+        let mut world = World::new();
+        world.file("/site/a", &text("web", "a:1"));
+        let deleting = deleting.iter().cloned().collect();
+        let difference = world.registry.difference(WantedByName::new(), &deleting);
+        assert!(!world.registry.desires(&uid) && difference.wanted.is_empty());
+        difference.unwanted.len()
+    };
+    assert_eq!((unwanted(&[]), unwanted(std::slice::from_ref(&uid))), (1, 0));
+}

@@ -1,0 +1,346 @@
+use super::*;
+
+fn with(pointer: &str, value: Value) -> Value {
+    let mut object = pod("web", "a:1");
+    let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
+    object.pointer_mut(parent).expect("it is there")[field] = value;
+    object
+}
+
+#[test]
+fn what_clients_apply_is_created_configured_or_unchanged() {
+    let mut world = World::new();
+    let dry = |how: How| How { dry_run: true, ..how };
+    for (object, how, expected, image) in [
+        (pod("web", "a:1"), dry(CREATE), "Created", "none"),
+        (pod("web", "a:1"), CREATE, "Created", "a:1"),
+        (pod("web", "a:1"), CREATE, "409 AlreadyExists: pods \"web\" already exists", "a:1"),
+        (pod("web", "a:1"), APPLY, "Unchanged", "a:1"),
+        (pod("web", "a:2"), dry(APPLY), "Configured", "a:1"),
+        (pod("web", "a:2"), APPLY, "Configured", "a:2"),
+        (with("/spec/hostname", json!("h")), APPLY, "Configured", "a:1"),
+        (
+            with("/spec/priorityClassName", json!("high")),
+            APPLY,
+            "403 Forbidden: pods \"web\" is forbidden: no PriorityClass with name high was found",
+            "a:1",
+        ),
+        (
+            with("/spec/priorityClassName", json!("high")),
+            dry(APPLY),
+            "403 Forbidden: pods \"web\" is forbidden: no PriorityClass with name high was found",
+            "a:1",
+        ),
+        (
+            with("/metadata/resourceVersion", json!("1")),
+            APPLY,
+            "409 Conflict: Operation cannot be fulfilled on pods \"web\": the object has been modified; please apply your changes to the latest version and try again",
+            "a:1",
+        ),
+        (
+            with("/spec/nodeName", json!("other")),
+            APPLY,
+            "422 Invalid: Pod \"web\" is invalid: spec.nodeName: Invalid value: \"other\": this node is \"board\": leave the field out",
+            "a:1",
+        ),
+        (
+            with("/spec/colour", json!("red")),
+            APPLY,
+            "400 BadRequest: Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: unknown field \"spec.colour\"",
+            "a:1",
+        ),
+    ] {
+        let answer = line(world.apply(object.clone(), how));
+        assert_eq!((answer.as_str(), world.image("web")), (expected, image), "{object} {how:?}");
+    }
+}
+
+#[test]
+fn a_pod_that_changes_in_place_keeps_its_uid_and_one_that_cannot_does_not() {
+    let mut world = World::new();
+    world.apply(pod("web", "a:1"), CREATE).expect("it is new");
+    let identity = |world: &World| {
+        let pod = &world.pods[&pod_name("web")].pod;
+        (pod.uid.clone(), pod.generation)
+    };
+    let (uid, generation) = identity(&world);
+    world.apply(pod("web", "a:2"), APPLY).expect("it is right");
+    assert_eq!(identity(&world), (uid.clone(), generation + 1));
+    world.apply(with("/spec/hostname", json!("h")), APPLY).expect("it is right");
+    let (other, generation) = identity(&world);
+    assert!(other != uid && generation == 1, "{other} {generation}");
+}
+
+#[test]
+fn a_pod_that_still_ends_has_its_name() {
+    let mut world = World::new();
+    world.file("/site/web.yaml", &pod("web", "a:1").to_string());
+    let ending = world.pods[&pod_name("web")].clone();
+    world.remove("/site/web.yaml");
+    world.ending.insert(ending.pod.uid.clone());
+    world.publish(ending);
+    assert_eq!(
+        line(world.apply(pod("web", "a:1"), CREATE)),
+        "409 AlreadyExists: object is being deleted: pods \"web\" already exists"
+    );
+    let label = Change::Replace(with("/metadata/labels", json!({"a": "b"})));
+    assert_eq!(
+        line(world.update("web", label, false)),
+        "409 Conflict: Operation cannot be fulfilled on pods \"web\": the pod is being deleted"
+    );
+    world.delete("web", &Preconditions::default()).expect("again");
+    assert_eq!(line(world.apply(pod("web", "a:1"), APPLY)), "Created");
+}
+
+#[test]
+fn a_file_is_never_overridden_in_silence() {
+    let mut world = World::new();
+    world.file("/run/web.yaml", &pod("web", "file:1").to_string());
+    let warning =
+        "/run/web.yaml overrides this: pod \"web\" is as that file says until it is gone from there";
+    assert_eq!(line(world.apply(pod("web", "a:1"), APPLY)), format!("Configured; {warning}"));
+    assert_eq!(world.image("web"), "file:1");
+    world.remove("/run/web.yaml");
+    assert_eq!(world.image("web"), "a:1");
+    // What the device's image has is overridden by whoever applies it.
+    world.file("/vendor/db.yaml", &pod("db", "file:1").to_string());
+    assert_eq!(line(world.apply(pod("db", "a:1"), CREATE)), "409 AlreadyExists: pods \"db\" already exists");
+    assert_eq!(line(world.apply(pod("db", "a:1"), APPLY)), "Configured");
+    assert_eq!(world.image("db"), "a:1");
+}
+
+#[test]
+fn what_may_not_change_in_place_is_refused() {
+    let mut world = World::new();
+    world.apply(pod("web", "a:1"), CREATE).expect("it is new");
+    world.file("/site/site.yaml", &pod("site", "a:1").to_string());
+    world.file("/vendor/vendor.yaml", &pod("vendor", "a:1").to_string());
+    let image = |name: &str| {
+        let mut object = pod(name, "a:2");
+        object["metadata"]["namespace"] = "default".into();
+        object
+    };
+    for (name, object, expected) in [
+        ("db", image("db"), "404 NotFound: pods \"db\" not found"),
+        (
+            "site",
+            image("site"),
+            "403 Forbidden: pods \"site\" is forbidden: it is defined by /site/site.yaml; edit that file",
+        ),
+        (
+            "vendor",
+            image("vendor"),
+            "403 Forbidden: pods \"vendor\" is forbidden: it is defined by /vendor/vendor.yaml; a pod of its name in /site takes its place",
+        ),
+        ("web", image("web"), "Configured"),
+        ("web", image("web"), "Unchanged"),
+        (
+            "web",
+            with("/metadata/uid", json!("v")),
+            "409 Conflict: Operation cannot be fulfilled on pods \"web\": Precondition failed: UID in precondition: v, UID in object meta: 01010101-0101-4101-8101-010101010101",
+        ),
+        (
+            "web",
+            with("/metadata/deletionTimestamp", json!(NOW)),
+            "422 Invalid: Pod \"web\" is invalid: metadata.deletionTimestamp: Invalid value: \"2026-01-01T00:00:00Z\": field is immutable",
+        ),
+    ] {
+        let answer = line(world.update(name, Change::Replace(object.clone()), false));
+        assert_eq!(answer, expected, "{object}");
+    }
+    let command = with("/spec/hostname", json!("h"));
+    let answer = line(world.update("web", Change::Replace(command), false));
+    let forbidden =
+        "422 Invalid: Pod \"web\" is invalid: spec: Forbidden: pod updates may not change fields other than ";
+    assert!(answer.starts_with(forbidden), "{answer}");
+    assert_eq!(world.image("web"), "a:2");
+    assert_eq!(line(world.update("web", Change::Replace(image("web").clone()), true)), "Unchanged");
+}
+
+#[test]
+fn a_pod_whose_change_is_under_way_is_not_changed_again() {
+    let mut world = World::new();
+    world.apply(pod("web", "a:1"), CREATE).expect("it is new");
+    let mut asked = |present: Present| {
+        let change = Change::Replace(pod("web", "a:2"));
+        let asked =
+            Updating { change, part: Part::Whole, validation: FieldValidation::Strict, dry_run: true };
+        let decision = world.registry.update("web", asked, Some(&present));
+        decision.map_or_else(|status| status.message, |_| "taken".to_owned())
+    };
+    let present = || {
+        let mut world = World::new();
+        world.apply(pod("web", "a:1"), CREATE).expect("it is new");
+        world.present("web").expect("it is there")
+    };
+    assert_eq!(asked(present()), "taken");
+    assert_eq!(
+        asked(Present { is_updating: true, ..present() }),
+        "Operation cannot be fulfilled on pods \"web\": the object has been modified; please apply your changes to the latest version and try again"
+    );
+    let waiting = Some(present().wanted);
+    assert_eq!(
+        asked(Present { waiting, ..present() }),
+        "Operation cannot be fulfilled on pods \"web\": another version of the pod, from /applied/default_web.json, waits for its images: change that, or remove it first"
+    );
+}
+
+#[test]
+fn others_may_set_conditions_that_are_not_the_nodes() {
+    let mut world = World::new();
+    world.file("/site/web.yaml", &pod("web", "a:1").to_string());
+    let gate = json!({"type": "example.com/gate", "status": "True"});
+    let mut given: Rc<[GivenCondition]> = Rc::new([]);
+    for (status, validation, expected) in [
+        (json!({}), FieldValidation::Strict, "published"),
+        (json!({"conditions": [gate]}), FieldValidation::Strict, "given 1"),
+        (json!({"conditions": [gate]}), FieldValidation::Strict, "published"),
+        (json!({"conditions": [gate], "colour": 1}), FieldValidation::Ignore, "published"),
+        (
+            json!({"conditions": [gate], "colour": 1}),
+            FieldValidation::Strict,
+            "400 strict decoding error: unknown field \"status.colour\"",
+        ),
+        (
+            json!({"conditions": [gate], "colour": 1}),
+            FieldValidation::Warn,
+            "published; unknown field \"status.colour\"",
+        ),
+        (
+            json!({"phase": "Running"}),
+            FieldValidation::Strict,
+            "422 Pod \"web\" is invalid: status.phase: Forbidden: is what the node says of the pod: only conditions that are not the node's may be set",
+        ),
+    ] {
+        let mut object = pod("web", "a:1");
+        object["status"] = status.clone();
+        let change = Change::Replace(object);
+        let asked = Updating { change, part: Part::Status, validation, dry_run: false };
+        let present = Present { given: given.clone(), ..world.present("web").expect("it is there") };
+        let answer = match world.registry.update("web", asked, Some(&present)) {
+            Ok(Decision::Published(warnings)) => {
+                warnings.iter().fold("published".to_owned(), |all, warning| format!("{all}; {warning}"))
+            }
+            Ok(Decision::Given(conditions, _)) => {
+                given = conditions;
+                format!("given {}", given.len())
+            }
+            Ok(decision) => format!("{decision:?}"),
+            Err(status) => format!("{} {}", status.code, status.message),
+        };
+        assert_eq!(answer, expected, "{status}");
+    }
+}
+
+#[test]
+fn who_may_delete_a_pod() {
+    let mut world = World::new();
+    world.apply(pod("web", "a:1"), CREATE).expect("it is new");
+    world.file("/site/site.yaml", &pod("site", "a:1").to_string());
+    world.file("/vendor/vendor.yaml", &pod("vendor", "a:1").to_string());
+    let uid = |uid: &str| Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+    let version = Preconditions { uid: None, resource_version: Some("1".to_owned()) };
+    let none = Preconditions::default;
+    for (name, preconditions, expected) in [
+        ("db", none(), "404 NotFound: pods \"db\" not found"),
+        (
+            "site",
+            none(),
+            "403 Forbidden: pods \"site\" is forbidden: it is defined by /site/site.yaml; remove that file, or the pod from it",
+        ),
+        (
+            "vendor",
+            none(),
+            "403 Forbidden: pods \"vendor\" is forbidden: it is defined by /vendor/vendor.yaml; a pod of its name in /site takes its place",
+        ),
+        (
+            "web",
+            uid("v"),
+            "409 Conflict: Operation cannot be fulfilled on Pod \"web\": the UID in the precondition (v) does not match the UID in record (01010101-0101-4101-8101-010101010101). The object might have been deleted and then recreated",
+        ),
+        (
+            "web",
+            version,
+            "409 Conflict: Operation cannot be fulfilled on Pod \"web\": the ResourceVersion in the precondition (1) does not match the ResourceVersion in record (103). The object might have been modified",
+        ),
+        ("web", uid("01010101-0101-4101-8101-010101010101"), "gone"),
+        ("web", none(), "404 NotFound: pods \"web\" not found"),
+    ] {
+        let answer = match world.delete(name, &preconditions) {
+            Ok(()) => "gone".to_owned(),
+            Err(status) => line(Err(status)),
+        };
+        assert_eq!(answer, expected, "{name} {preconditions:?}");
+    }
+}
+
+#[test]
+fn a_pod_ends_with_the_grace_that_is_asked_for_or_with_none_if_it_has_none() {
+    for (own, asked, expected) in [
+        (30, None, None),
+        (30, Some(5), Some(5)),
+        (30, Some(0), Some(0)),
+        (0, None, Some(0)),
+        (0, Some(5), Some(5)),
+    ] {
+        let mut world = World::new();
+        world.apply(with("/spec/terminationGracePeriodSeconds", json!(own)), CREATE).expect("it is new");
+        let present = world.present("web");
+        let deletion = world.registry.delete("web", &Preconditions::default(), asked, present.as_ref());
+        let grace = deletion.expect("it may go").grace.map(|grace| grace.as_secs());
+        assert_eq!(grace, expected, "{own} {asked:?}");
+    }
+}
+
+#[test]
+fn a_replacement_is_deleted_with_the_pod_that_it_waits_for_unless_that_alone_is_meant() {
+    let mut world = World::new();
+    world.apply(pod("web", "a:1"), CREATE).expect("it is new");
+    let old = world.pods[&pod_name("web")].clone();
+    world.apply(with("/spec/hostname", json!("h")), APPLY).expect("it is right");
+    let new = world.pods[&pod_name("web")].pod.uid.clone();
+    // The old one is published until it has ended.
+    world.publish(old.clone());
+    let present = world.present("web");
+    for (uid, expected) in [(None, Some(new)), (Some(old.pod.uid.0.to_string()), None)] {
+        let preconditions = Preconditions { uid, resource_version: None };
+        let deletion = world.registry.delete("web", &preconditions, None, present.as_ref());
+        let desired = deletion.expect("it may go").desired.map(|desired| desired.pod.uid.clone());
+        assert_eq!(desired, expected, "{preconditions:?}");
+    }
+}
+
+#[test]
+fn what_finds_no_room_is_refused_and_changes_nothing() {
+    let mut world = World::new();
+    let large = |name: &str, image: &str| {
+        let mut object = pod(name, image);
+        object["metadata"]["annotations"] = json!({"a": "x".repeat(250_000)});
+        object
+    };
+    let mut taken = 0;
+    let answer = loop {
+        match line(world.apply(large(&format!("p{taken}"), "a:1"), CREATE)) {
+            answer if answer == "Created" => taken += 1,
+            answer => break answer,
+        }
+    };
+    assert_eq!(taken, 16);
+    let full = "403 Forbidden: pods \"p16\" is forbidden: no room: all manifests together may ask for 1024 pods and have 4 MiB; delete some";
+    assert_eq!(answer, full);
+    assert_eq!(world.pods.len(), 16);
+    let dry = How { dry_run: true, ..CREATE };
+    assert_eq!(line(world.apply(large("p16", "a:1"), dry)), full);
+    // In the place of what is there.
+    assert_eq!(line(world.apply(large("p3", "a:2"), APPLY)), "Configured");
+    world.delete("p3", &Preconditions::default()).expect("it is there");
+    assert_eq!(line(world.apply(large("p16", "a:1"), CREATE)), "Created");
+    let mut object = pod("big", "a:1");
+    object["metadata"]["annotations"] = json!({"a": "x".repeat(200_000)});
+    world.delete("p1", &Preconditions::default()).expect("it is there");
+    object["spec"]["containers"][0]["args"] = vec!["\n".repeat(300_000), "\n".repeat(300_000)].into();
+    assert_eq!(
+        line(world.apply(object, CREATE)),
+        "403 Forbidden: pods \"big\" is forbidden: its manifest is larger than 1 MiB, which none needs"
+    );
+}
