@@ -30,6 +30,7 @@ use smol::{Async, LocalExecutor};
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use crate::objects::Objects;
+use crate::storage::Storage;
 use crate::told::Told;
 
 mod attach;
@@ -89,6 +90,8 @@ pub struct Api {
     pub requests: async_channel::Sender<Request>,
     /// `--root`: logs are read below it.
     pub root: PathBuf,
+    /// Reads what the loop would have to wait for.
+    pub storage: Storage,
     /// Of the one node that there is.
     pub node_name: String,
     /// What its core was told last.
@@ -301,7 +304,7 @@ async fn answer(
                 ("pods", "status", &(Method::PUT | Method::PATCH)) => {
                     write::update(api, &key, Part::Status, &query, request).await
                 }
-                ("pods", "log", &Method::GET) => log::log(api, &key, &query),
+                ("pods", "log", &Method::GET) => log::log(api, &key, &query).await,
                 ("pods", "exec", &(Method::GET | Method::POST)) => {
                     exec::exec(api, &key, &query, request, afterwards, place)
                 }
