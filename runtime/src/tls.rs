@@ -3,7 +3,8 @@
 //!
 //! So far it has one user, the prober, who believes no certificate and asks for
 //! none to be right: a kubelet's probes neither. Whoever needs to know whom it
-//! talks to adds what verifies signatures to the provider, and a configuration
+//! talks to adds what verifies signatures to the provider
+//! (`docs/decisions/0009-cryptography-for-mutual-tls.md`), and a configuration
 //! of its own. Nothing here waits for anything but the connection, and a server is
 //! bounded in what it can make it keep: a record, and a handshake message of 64 KiB;
 //! and in what it can make it do: each read lets others go first, and of what brings
