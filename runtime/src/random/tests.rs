@@ -1,4 +1,4 @@
-//! A kernel whose pool is empty, made by a seccomp filter of the test's own thread.
+//! A kernel whose pool is empty, made by a seccomp filter of a thread.
 
 use std::io;
 
@@ -39,44 +39,57 @@ fn statement(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: code as u16, jt, jf, k }
 }
 
+/// Runs a test on a thread of its own, for which the pool is empty.
+fn with_an_empty_pool(test: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(|| {
+        empty_the_pool();
+        test();
+    });
+    thread.join().expect("the test succeeds");
+}
+
 #[test]
 fn the_filter_tells_a_call_that_blocks() {
-    empty_the_pool();
-    let error = super::getrandom(&mut [0; 16], 0).expect_err("an empty pool");
-    assert_eq!(error.raw_os_error(), Some(WOULD_HAVE_BLOCKED));
+    with_an_empty_pool(|| {
+        let error = super::getrandom(&mut [0; 16], 0).expect_err("an empty pool");
+        assert_eq!(error.raw_os_error(), Some(WOULD_HAVE_BLOCKED));
+    });
 }
 
 #[test]
 fn secret_bytes_are_refused_at_once_while_the_pool_is_empty() {
-    empty_the_pool();
-    for _ in 0..3 {
-        let error = super::secret(&mut [0; 32]).expect_err("an empty pool");
-        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-    }
+    with_an_empty_pool(|| {
+        for _ in 0..3 {
+            let error = super::secret(&mut [0; 32]).expect_err("an empty pool");
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        }
+    });
 }
 
 #[test]
 fn unique_bytes_are_given_while_the_pool_is_empty() {
-    empty_the_pool();
-    let (mut one, mut other) = ([0; 16], [0; 16]);
-    super::unique(&mut one).expect("bytes");
-    super::unique(&mut other).expect("bytes");
-    assert_ne!(one, [0; 16]);
-    assert_ne!(one, other);
+    with_an_empty_pool(|| {
+        let (mut one, mut other) = ([0; 16], [0; 16]);
+        super::unique(&mut one).expect("bytes");
+        super::unique(&mut other).expect("bytes");
+        assert_ne!(one, [0; 16]);
+        assert_ne!(one, other);
+    });
 }
 
 #[test]
 fn tls_makes_no_keys_while_the_pool_is_empty() {
-    let provider = crate::tls::provider();
-    for group in &provider.kx_groups {
+    for group in crate::tls::provider().kx_groups {
         group.start().map(drop).expect("a key of a pool that is ready");
     }
-    empty_the_pool();
-    for group in &provider.kx_groups {
-        let error = group.start().map(drop).expect_err("an empty pool");
-        assert_eq!(error, rustls::Error::FailedToGetRandomBytes, "{:?}", group.name());
-    }
-    provider.secure_random.fill(&mut [0; 32]).expect_err("an empty pool");
+    with_an_empty_pool(|| {
+        let provider = crate::tls::provider();
+        for group in &provider.kx_groups {
+            let error = group.start().map(drop).expect_err("an empty pool");
+            assert_eq!(error, rustls::Error::FailedToGetRandomBytes, "{:?}", group.name());
+        }
+        provider.secure_random.fill(&mut [0; 32]).expect_err("an empty pool");
+    });
 }
 
 #[test]
