@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
 use nodlet_rootfs::{Reference, Store, StoreError};
-use nodlet_runtime::manifest::{self, Kind, Validation};
+use nodlet_runtime::kinds::Kind;
+use nodlet_runtime::manifest::{self, Validation};
 use nodlet_runtime::spec::Pod;
 
 use crate::arguments::{Context, Flag};
@@ -183,11 +184,11 @@ impl Apply {
         /// Any name that a Node may have.
         const NODE: &str = "board";
         let mut value = object.value.clone();
-        let kind = value["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);
+        let kind = object.kind();
         let (_, shown) = object.collection(namespace);
         if let Some(metadata) = value["metadata"].as_object_mut() {
             metadata.insert("uid".to_owned(), "00000000-0000-4000-8000-000000000000".into());
-            if kind != Kind::PriorityClass {
+            if kind.row().namespaced {
                 metadata.insert("namespace".to_owned(), namespace.into());
             }
         }

@@ -1,5 +1,7 @@
 //! Which container of a pod is meant when none is named.
 
+use nodlet_runtime::kinds::Kind;
+
 use crate::arguments::Context;
 use crate::client::{Client, encode};
 use crate::{Failure, get};
@@ -8,9 +10,9 @@ use crate::{Failure, get};
 pub(crate) fn pod_name(text: &str) -> Result<String, Failure> {
     match text.split_once('/') {
         None => Ok(text.into()),
-        Some((kind, name)) => match get::resource(kind)?.0 {
-            "pods" => Ok(name.into()),
-            other => Err(Failure::new(format!("{other} have no containers, only pods"))),
+        Some((kind, name)) => match get::kind(kind)? {
+            Kind::Pod => Ok(name.into()),
+            other => Err(Failure::new(format!("{} have no containers, only pods", other.resource()))),
         },
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
+use nodlet_runtime::kinds::{KINDS, Kind};
 use nodlet_runtime::manifest::Validation;
 use serde_json::{Value, json};
 
@@ -48,7 +49,7 @@ const WARNING: &str = "Warning: Immediate deletion does not wait for confirmatio
 #[derive(Debug, PartialEq, Eq)]
 struct Delete {
     /// What `names` are the names of.
-    resource: &'static str,
+    kind: Kind,
     names: Vec<String>,
     files: Vec<PathBuf>,
     labels: String,
@@ -60,8 +61,7 @@ struct Delete {
 
 /// What is to go.
 struct Named {
-    /// Its kind, as it is printed.
-    kind: &'static str,
+    kind: Kind,
     /// Where the API has it.
     collection: String,
     /// None of a kind that all namespaces share.
@@ -70,18 +70,10 @@ struct Named {
 }
 
 impl Named {
-    fn new(resource: &str, namespace: &str, name: &str) -> Named {
-        let (kind, root) = match resource {
-            "podpresets" => ("podpreset.settings.k8s.io", "apis/settings.k8s.io/v1alpha1"),
-            "priorityclasses" => ("priorityclass.scheduling.k8s.io", "apis/scheduling.k8s.io/v1"),
-            _ => ("pod", "api/v1"),
-        };
-        let namespace = (resource != "priorityclasses").then_some(namespace);
-        let collection = match namespace {
-            None => format!("/{root}/{resource}"),
-            Some(namespace) => format!("/{root}/namespaces/{}/{resource}", encode(namespace)),
-        };
-        Named { kind, collection, namespace: namespace.map(str::to_owned), name: name.into() }
+    fn new(kind: Kind, namespace: &str, name: &str) -> Named {
+        let row = kind.row();
+        let collection = get::collection(row, Some(namespace));
+        Named { kind, collection, namespace: row.namespaced.then(|| namespace.to_owned()), name: name.into() }
     }
 }
 
@@ -105,7 +97,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
             Ok(found) => {
                 println!("{}", delete.deleted(named));
                 // A preset is gone when that is answered.
-                going.extend(Some(found).filter(|_| named.kind == "pod"));
+                going.extend(Some(found).filter(|_| named.kind == Kind::Pod));
             }
             Err(failure) if failure.is_disconnected() => return Err(failure),
             Err(failure) if delete.ignore_not_found && failure.is_not_found() => {}
@@ -129,7 +121,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 impl Delete {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Delete, Failure> {
         let mut delete = Delete {
-            resource: "pods",
+            kind: Kind::Pod,
             names: Vec::new(),
             files: Vec::new(),
             labels: String::new(),
@@ -191,34 +183,36 @@ impl Delete {
     }
 
     fn names(&mut self, context: &Context, values: Vec<String>) -> Result<(), Failure> {
-        let deletable = |kind: &str| match get::resource(kind)?.0 {
-            resource @ ("pods" | "podpresets" | "priorityclasses") => Ok(resource),
+        let deletable = |name: &str| match get::kind(name)? {
+            kind if kind.row().allows("delete") => Ok(kind),
             other => Err(Failure::new(format!(
-                "{other} cannot be deleted, only pods, podpresets and priorityclasses"
+                "{} cannot be deleted, only {}",
+                other.resource(),
+                get::plurals(KINDS.iter().filter(|row| row.allows("delete")))
             ))),
         };
         let mut values = values.into_iter().peekable();
         let mut typed = false;
         if let Some(first) = values.next_if(|first| !first.contains('/')) {
-            self.resource = deletable(&first)?;
+            self.kind = deletable(&first)?;
             typed = true;
         }
         for value in values {
             match value.split_once('/') {
                 Some((kind, name)) => {
-                    let resource = deletable(kind)?;
-                    if (typed || !self.names.is_empty()) && resource != self.resource {
+                    let kind = deletable(kind)?;
+                    if (typed || !self.names.is_empty()) && kind != self.kind {
                         return Err(Failure::new("there is only one type of resource in a call"));
                     }
-                    self.resource = resource;
+                    self.kind = kind;
                     self.names.push(name.into());
                 }
                 None if typed => self.names.push(value),
                 None => return Err(context.wrong_use("TYPE/NAME and names without a type cannot be mixed")),
             }
         }
-        if self.resource != "pods" && (self.all || !self.labels.is_empty()) {
-            return Err(Failure::new(format!("{} are deleted by name or with -f", self.resource)));
+        if self.kind != Kind::Pod && (self.all || !self.labels.is_empty()) {
+            return Err(Failure::new(format!("{} are deleted by name or with -f", self.kind.resource())));
         }
         let ways = [!self.names.is_empty(), !self.files.is_empty(), !self.labels.is_empty(), self.all];
         match ways.into_iter().filter(|given| *given).count() {
@@ -239,12 +233,11 @@ impl Delete {
                 return Err(failure);
             }
             let named = objects.iter().map(|object| {
-                let resource = object.resource();
-                Ok(Named::new(resource, &context.namespace_of(&object.value)?, object.required_name()?))
+                Ok(Named::new(object.kind(), &context.namespace_of(&object.value)?, object.required_name()?))
             });
             return named.collect();
         }
-        let of = |name: &str| Named::new(self.resource, &context.namespace, name);
+        let of = |name: &str| Named::new(self.kind, &context.namespace, name);
         if !self.names.is_empty() {
             return Ok(self.names.iter().map(|name| of(name)).collect());
         }
@@ -276,7 +269,7 @@ impl Delete {
         let Named { kind, name, namespace, .. } = named;
         let from =
             namespace.as_ref().map(|namespace| format!(" from {namespace} namespace")).unwrap_or_default();
-        format!("{kind} \"{name}\" {force}deleted{from}")
+        format!("{} \"{name}\" {force}deleted{from}", kind.row().qualified_singular())
     }
 }
 

@@ -1,26 +1,17 @@
 //! `nodlet describe`: all that is known of a pod, of the node or of something else, for people, as
 //! kubectl prints it.
 
-mod class;
-mod events;
-mod generic;
-mod namespace;
-mod node;
-mod pod;
-mod text;
-
 use std::io::Write;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
+use nodlet_runtime::kinds::{self, Kind};
 use serde_json::Value;
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, encode};
-use crate::get::{collection, resource};
+use crate::get::{collection, kind};
 use crate::{Failure, Outcome, Verb};
-
-pub(crate) use events::interval;
 
 pub(crate) const VERB: Verb = Verb {
     name: "describe",
@@ -52,8 +43,7 @@ Flags:
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Describe {
-    resource: &'static str,
-    namespaced: bool,
+    kind: Kind,
     names: Vec<String>,
     /// One was named as `TYPE/NAME`, which stands for no other.
     exact: bool,
@@ -81,12 +71,17 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         eprintln!("{failure}");
     }
     if all == 0 {
-        match describe.namespaced && !describe.all_namespaces {
+        match describe.kind.row().namespaced && !describe.all_namespaces {
             true => eprintln!("No resources found in {} namespace.", context.namespace),
             false => eprintln!("No resources found"),
         }
     }
     Ok(if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A string; empty where there is none.
+fn text_of(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
 }
 
 /// The objects that are meant.
@@ -128,12 +123,12 @@ impl Describe {
             Some((kind, name)) => (kind.to_owned(), Some(name.to_owned())),
             None => (first, None),
         };
-        (describe.resource, describe.namespaced) = resource(&kind)?;
+        describe.kind = self::kind(&kind)?;
         describe.exact = name.is_some();
         describe.names.extend(name);
         for value in values {
             let name = match value.split_once('/') {
-                Some((other, name)) if describe.exact && resource(other)?.0 == describe.resource => {
+                Some((other, name)) if describe.exact && self::kind(other)? == describe.kind => {
                     name.to_owned()
                 }
                 Some(_) => {
@@ -155,8 +150,8 @@ impl Describe {
     }
 
     fn find(&self, context: &Context, client: &Client) -> Result<Found, Failure> {
-        let namespace = Some(context.namespace.as_str()).filter(|_| self.namespaced && !self.all_namespaces);
-        let collection = collection(self.resource, namespace);
+        let namespace = Some(context.namespace.as_str()).filter(|_| !self.all_namespaces);
+        let collection = collection(self.kind.row(), namespace);
         let list = |labels: &str| -> Result<Vec<Value>, Failure> {
             let mut list =
                 client.json("GET", &format!("{collection}?labelSelector={}", encode(labels)), None)?;
@@ -172,7 +167,7 @@ impl Describe {
                 // One alone may be the beginning of names.
                 Err(failure) if failure.code() == Some(404) && self.names.len() == 1 && !self.exact => {
                     let begins =
-                        |object: &Value| text::of(&object["metadata"]["name"]).starts_with(name.as_str());
+                        |object: &Value| text_of(&object["metadata"]["name"]).starts_with(name.as_str());
                     found.objects = list("")?.into_iter().filter(begins).collect();
                     found.by_prefix = true;
                     if found.objects.is_empty() {
@@ -188,37 +183,33 @@ impl Describe {
 
     fn text(&self, client: &Client, object: &Value, events: bool) -> Result<String, Failure> {
         let metadata = &object["metadata"];
-        let (name, namespace) = (text::of(&metadata["name"]), text::of(&metadata["namespace"]));
+        let (name, namespace) = (text_of(&metadata["name"]), text_of(&metadata["namespace"]));
         let search = |more: &str| -> Result<Vec<Value>, Failure> {
             let selector = format!("involvedObject.name={name},involvedObject.namespace={namespace}{more}");
-            let collection = collection("events", Some(namespace).filter(|namespace| !namespace.is_empty()));
+            let collection =
+                collection(Kind::Event.row(), Some(namespace).filter(|namespace| !namespace.is_empty()));
             let mut list =
                 client.json("GET", &format!("{collection}?fieldSelector={}", encode(&selector)), None)?;
             Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
         };
         let its = format!(
             ",involvedObject.kind={},involvedObject.uid={}",
-            text::of(&object["kind"]),
-            text::of(&metadata["uid"])
+            text_of(&object["kind"]),
+            text_of(&metadata["uid"])
         );
-        Ok(match self.resource {
-            "nodes" => {
+        Ok(match self.kind.row().describe {
+            kinds::Describe::Node(describe) => {
                 // Its events carry its name for its uid.
                 let events = events.then(|| search(",involvedObject.kind=Node")).transpose()?;
                 let selector = format!("spec.nodeName={name},status.phase!=Failed,status.phase!=Succeeded");
                 let mut pods =
                     client.json("GET", &format!("/api/v1/pods?fieldSelector={}", encode(&selector)), None)?;
                 let pods = pods["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
-                node::describe(object, &pods, events)
+                describe(object, &pods, events)
             }
-            "namespaces" => namespace::describe(object),
-            other => {
-                let events = events.then(|| search(&its)).transpose()?;
-                match other {
-                    "pods" => pod::describe(object, events),
-                    "priorityclasses" => class::describe(object, events),
-                    _ => generic::describe(object, events),
-                }
+            kinds::Describe::Alone(describe) => describe(object),
+            kinds::Describe::WithEvents(describe) => {
+                describe(object, events.then(|| search(&its)).transpose()?)
             }
         })
     }
@@ -238,7 +229,7 @@ mod tests {
 
     #[test]
     fn arguments_mean_what_they_mean_to_kubectl() {
-        let pods = || Describe { resource: "pods", namespaced: true, ..Describe::default() };
+        let pods = || Describe { kind: Kind::Pod, ..Describe::default() };
         for (line, expected) in [
             ("pods", pods()),
             ("pod web db", Describe { names: vec!["web".into(), "db".into()], ..pods() }),
@@ -248,12 +239,12 @@ mod tests {
                 "pods -A --show-events=false",
                 Describe { all_namespaces: true, show_events: Some(false), ..pods() },
             ),
-            ("node", Describe { resource: "nodes", ..Describe::default() }),
+            ("node", Describe { kind: Kind::Node, ..Describe::default() }),
             (
                 "pc high",
-                Describe { resource: "priorityclasses", names: vec!["high".into()], ..Describe::default() },
+                Describe { kind: Kind::PriorityClass, names: vec!["high".into()], ..Describe::default() },
             ),
-            ("podpreset", Describe { resource: "podpresets", ..pods() }),
+            ("podpreset", Describe { kind: Kind::PodPreset, ..pods() }),
         ] {
             assert_eq!(parse(line), Ok(expected), "{line}");
         }

@@ -4,12 +4,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
+use nodlet_runtime::kinds::interval;
 use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, Watched, encode};
-use crate::describe::interval;
-use crate::get::resource;
+use crate::get;
 use crate::output::{self, Columns, escaped};
 use crate::{Failure, Outcome, Verb};
 
@@ -183,13 +183,11 @@ fn about(text: &str) -> Result<String, Failure> {
     if name.contains('/') {
         return Err(Failure::new("arguments in resource/name form may not have more than one slash"));
     }
-    let kind = match resource(kind)?.0 {
-        "pods" => "Pod",
-        "nodes" => "Node",
-        "events" => "Event",
-        _ => "Namespace",
-    };
-    Ok(format!("involvedObject.kind={kind},involvedObject.apiVersion=v1,involvedObject.name={name}"))
+    let row = get::kind(kind)?.row();
+    Ok(format!(
+        "involvedObject.kind={},involvedObject.apiVersion={},involvedObject.name={name}",
+        row.name, row.version
+    ))
 }
 
 fn types(text: &str) -> Result<Vec<String>, Failure> {

@@ -3,11 +3,12 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use nodlet_runtime::kinds::Kind;
 use nodlet_runtime::manifest::{self, SIZE_LIMIT, Validation};
 use serde_json::Value;
 
 use crate::Failure;
-use crate::client::encode;
+use crate::get::collection;
 
 /// An object as it was written, and where.
 pub(crate) struct Object {
@@ -24,27 +25,18 @@ impl Object {
     }
 
     /// Where the API has objects of its kind, and what they are called in what is printed.
-    pub(crate) fn collection(&self, namespace: &str) -> (String, &'static str) {
-        let namespace = encode(namespace);
-        match self.value["kind"].as_str() {
-            Some("PodPreset") => (
-                format!("/apis/settings.k8s.io/v1alpha1/namespaces/{namespace}/podpresets"),
-                "podpreset.settings.k8s.io",
-            ),
-            Some("PriorityClass") => {
-                ("/apis/scheduling.k8s.io/v1/priorityclasses".to_owned(), "priorityclass.scheduling.k8s.io")
-            }
-            Some(_) | None => (format!("/api/v1/namespaces/{namespace}/pods"), "pod"),
-        }
+    pub(crate) fn collection(&self, namespace: &str) -> (String, String) {
+        let row = self.kind().row();
+        (collection(row, Some(namespace)), row.qualified_singular())
     }
 
     pub(crate) fn is_pod(&self) -> bool {
-        self.value["kind"] == "Pod"
+        self.value["kind"] == Kind::Pod.as_str()
     }
 
-    /// The plural of its kind.
-    pub(crate) fn resource(&self) -> &'static str {
-        self.value["kind"].as_str().and_then(manifest::Kind::named).map_or("pods", manifest::Kind::resource)
+    /// Its kind: Pod for an object without a known kind.
+    pub(crate) fn kind(&self) -> Kind {
+        self.value["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod)
     }
 
     /// For verbs that can do nothing without.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
+use nodlet_runtime::kinds::{self, Kind, Row};
 use nodlet_runtime::manifest::Validation;
 use serde_json::{Value, json};
 
@@ -50,16 +51,6 @@ Flags:
     run,
 };
 
-/// The types that there are, and what people call them.
-const TYPES: &[(&str, &[&str], bool)] = &[
-    ("pods", &["pod", "po"], true),
-    ("events", &["event", "ev"], true),
-    ("nodes", &["node", "no"], false),
-    ("namespaces", &["namespace", "ns"], false),
-    ("podpresets", &["podpreset"], true),
-    ("priorityclasses", &["priorityclass", "pc"], false),
-];
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Format {
     #[default]
@@ -72,11 +63,10 @@ enum Format {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Get {
-    resource: &'static str,
+    kind: Kind,
     /// Namespace and name, where objects are named.
     names: Vec<(String, String)>,
     files: Vec<PathBuf>,
-    namespaced: bool,
     all_namespaces: bool,
     labels: String,
     fields: String,
@@ -149,7 +139,7 @@ impl Get {
             if self.files.is_empty() {
                 return Err(context.wrong_use("You must specify the type of resource to get."));
             }
-            (self.resource, self.namespaced) = ("pods", true);
+            self.kind = Kind::Pod;
             let (objects, failures) = files::read(&self.files, Validation::Ignore)?;
             if let Some(failure) = failures.into_iter().next() {
                 return Err(failure);
@@ -166,12 +156,12 @@ impl Get {
             Some((kind, name)) => (kind, Some(name.to_owned())),
             None => (first.as_str(), None),
         };
-        (self.resource, self.namespaced) = resource(kind)?;
+        self.kind = self::kind(kind)?;
         let mut names: Vec<String> = name.into_iter().collect();
         for value in values {
             match value.split_once('/') {
                 None => names.push(value),
-                Some((kind, name)) if resource(kind)?.0 == self.resource => names.push(name.into()),
+                Some((kind, name)) if self::kind(kind)? == self.kind => names.push(name.into()),
                 Some(_) => return Err(Failure::new("there is only one type of resource in a call")),
             }
         }
@@ -180,7 +170,7 @@ impl Get {
     }
 
     fn collection(&self, namespace: &str) -> String {
-        collection(self.resource, Some(namespace).filter(|_| self.namespaced && !self.all_namespaces))
+        collection(self.kind.row(), Some(namespace).filter(|_| !self.all_namespaces))
     }
 
     /// What is shown first: the named objects, or all.
@@ -201,7 +191,7 @@ impl Get {
         const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
         let shown = output::Shown {
             wide: self.format == Format::Wide,
-            namespace: self.namespaced && self.all_namespaces,
+            namespace: self.kind.row().namespaced && self.all_namespaces,
             labels: self.show_labels,
         };
         let mut headers = !self.no_headers;
@@ -226,7 +216,7 @@ impl Get {
             eprintln!("{failure}");
         }
         if rows.is_empty() && missing.is_empty() && !self.watch {
-            match self.namespaced && !self.all_namespaces {
+            match self.kind.row().namespaced && !self.all_namespaces {
                 true => eprintln!("No resources found in {} namespace.", context.namespace),
                 false => eprintln!("No resources found"),
             }
@@ -278,7 +268,7 @@ impl Get {
             Format::Yaml => write!(out, "{}", output::yaml(object))?,
             Format::Json => writeln!(out, "{}", output::json(object))?,
             Format::Name | Format::Table | Format::Wide => {
-                let singular = self.resource.trim_end_matches('s');
+                let singular = self.kind.row().singular;
                 writeln!(out, "{singular}/{}", object["metadata"]["name"].as_str().unwrap_or(""))?;
             }
         }
@@ -310,30 +300,30 @@ impl Get {
     }
 }
 
-/// The plural of a type, and whether it lies in a namespace.
-pub(crate) fn resource(name: &str) -> Result<(&'static str, bool), Failure> {
-    let lower = name.to_lowercase();
-    TYPES
-        .iter()
-        .find(|(plural, others, _)| *plural == lower || others.contains(&lower.as_str()))
-        .map(|&(plural, _, namespaced)| (plural, namespaced))
-        .ok_or_else(|| {
-            Failure::new(format!(
-                "the server doesn't have a resource type {name:?}: there are pods, events, nodes, namespaces, podpresets and priorityclasses"
-            ))
-        })
+/// The kind of a type that was named.
+pub(crate) fn kind(name: &str) -> Result<Kind, Failure> {
+    kinds::on_command_line(name).map(|row| row.kind).ok_or_else(|| {
+        Failure::new(format!(
+            "the server doesn't have a resource type {name:?}: there are {}",
+            plurals(&kinds::KINDS)
+        ))
+    })
 }
 
-/// Where objects of a type are, those of one namespace or all.
-pub(crate) fn collection(resource: &str, namespace: Option<&str>) -> String {
-    let group = match resource {
-        "podpresets" => "apis/settings.k8s.io/v1alpha1",
-        "priorityclasses" => "apis/scheduling.k8s.io/v1",
-        _ => "api/v1",
-    };
-    match namespace {
-        Some(namespace) => format!("/{group}/namespaces/{}/{resource}", encode(namespace)),
-        None => format!("/{group}/{resource}"),
+/// The plurals of kinds, as a sentence has them: `pods, events and nodes`.
+pub(crate) fn plurals<'a>(rows: impl IntoIterator<Item = &'a Row>) -> String {
+    let plurals: Vec<&str> = rows.into_iter().map(|row| row.plural).collect();
+    match plurals.split_last() {
+        Some((last, before)) if !before.is_empty() => format!("{} and {last}", before.join(", ")),
+        _ => plurals.concat(),
+    }
+}
+
+/// Where objects of a kind are, those of one namespace or all.
+pub(crate) fn collection(row: &Row, namespace: Option<&str>) -> String {
+    match namespace.filter(|_| row.namespaced) {
+        Some(namespace) => format!("/{}/namespaces/{}/{}", row.root(), encode(namespace), row.plural),
+        None => format!("/{}/{}", row.root(), row.plural),
     }
 }
 
@@ -364,7 +354,7 @@ mod tests {
     }
 
     fn pods() -> Get {
-        Get { resource: "pods", namespaced: true, ..Get::default() }
+        Get { kind: Kind::Pod, ..Get::default() }
     }
 
     #[test]
@@ -382,7 +372,7 @@ mod tests {
                 "default",
             ),
             ("pods --watch=false -l app=web", Get { labels: "app=web".into(), ..pods() }, "default"),
-            ("-ojson nodes", Get { resource: "nodes", format: Format::Json, ..Get::default() }, "default"),
+            ("-ojson nodes", Get { kind: Kind::Node, format: Format::Json, ..Get::default() }, "default"),
         ] {
             assert_eq!(parse(line), Ok((expected, namespace.into())), "{line}");
         }
@@ -405,6 +395,20 @@ mod tests {
         ] {
             let refused = parse(line).expect_err(line);
             assert!(refused.starts_with(expected), "{line}: {refused}");
+        }
+    }
+
+    #[test]
+    fn the_help_names_every_kind() {
+        for row in &kinds::KINDS {
+            let short = row.short_names.iter().map(|name| format!(", {name}")).collect::<String>();
+            let get = row.short_names.first().map(|name| format!(" ({name})")).unwrap_or_default();
+            assert!(VERB.help.contains(&format!("{}{get}", row.plural)), "{}", row.plural);
+            let described = format!("{} ({}{short})", row.singular, row.plural);
+            assert!(crate::describe::VERB.help.contains(&described), "{described}");
+            if row.allows("delete") {
+                assert!(crate::delete::VERB.help.contains(row.singular), "{}", row.singular);
+            }
         }
     }
 }

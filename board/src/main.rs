@@ -36,7 +36,6 @@ mod ring;
 mod safe_mode;
 mod session;
 mod system;
-mod tabs;
 mod version;
 mod watch;
 

@@ -1,10 +1,10 @@
 //! How objects look in a terminal: kubectl's tables, its JSON and its YAML.
 
-use std::borrow::Cow;
 use std::io::{self, Write};
 
 use serde_json::Value;
 
+pub(crate) use nodlet_runtime::kinds::escaped;
 pub(crate) use nodlet_runtime::manifest::to_yaml as yaml;
 
 /// Between two columns, as kubectl has it.
@@ -43,31 +43,6 @@ impl Columns {
         }
         out.flush()
     }
-}
-
-/// Text that others wrote, so that it cannot steer a terminal: control characters, those of C1 and those that
-/// change the direction of writing are spelled out. Line ends and tabs stay. What kubectl escapes looks as
-/// kubectl has it.
-pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(steers) {
-        return Cow::Borrowed(text);
-    }
-    let mut out = String::with_capacity(text.len() + 8);
-    for letter in text.chars() {
-        match letter {
-            '\u{1b}' => out.push_str("^["),
-            '\r' => out.push_str("\\r"),
-            letter if steers(letter) => out.extend(letter.escape_unicode()),
-            letter => out.push(letter),
-        }
-    }
-    Cow::Owned(out)
-}
-
-fn steers(letter: char) -> bool {
-    let direction =
-        matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
-    (letter.is_control() && !matches!(letter, '\n' | '\t')) || direction
 }
 
 /// What is shown of a Table besides its plain columns.

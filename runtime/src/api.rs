@@ -29,6 +29,7 @@ use smol::lock::{Semaphore, SemaphoreGuardArc};
 use smol::{Async, LocalExecutor};
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
+use crate::kinds::Kind;
 use crate::objects::Objects;
 use crate::storage::Storage;
 use crate::told::Told;
@@ -65,9 +66,8 @@ pub use request::{
     Accepted, Applied, Change, ExecExit, ExecSession, Family, FieldValidation, Part, Preconditions, Reply,
     Request,
 };
-use route::{Query, Resource, Target};
+use route::{Query, Target};
 pub use status::Status;
-pub use table::age;
 
 /// Clients at a time, if the agent is not told otherwise.
 pub const CONNECTIONS: usize = 64;
@@ -264,65 +264,64 @@ async fn answer(
         fixed if method == Method::GET || method == Method::HEAD => return discovery::show(&fixed),
         _ => return Err(not_allowed(&method)),
     };
-    let route::Objects { resource, namespace, name, subresource } = target;
-    let of_none = (!resource.namespaced).then(String::new);
+    let route::Objects { row, namespace, name, subresource } = target;
+    let of_none = (!row.namespaced).then(String::new);
     match (name, subresource.as_deref()) {
         (None, _) => match method {
             Method::GET if query.flag("watch") => {
-                watch::watch(api, resource, namespace.as_deref(), &query, request.headers())
+                watch::watch(api, row, namespace.as_deref(), &query, request.headers())
             }
-            Method::GET => read::list(api, resource, namespace.as_deref(), &query, request.headers()),
-            Method::POST if resource.writable => {
+            Method::GET => read::list(api, row, namespace.as_deref(), &query, request.headers()),
+            Method::POST if row.allows("create") => {
                 let namespace = namespace.or(of_none).ok_or_else(|| not_allowed(&method))?;
-                write::create(api, resource, &namespace, &query, request).await
+                write::create(api, row, &namespace, &query, request).await
             }
-            Method::DELETE if resource.writable => {
+            Method::DELETE if row.allows("deletecollection") => {
                 let namespace = namespace.or(of_none).ok_or_else(|| not_allowed(&method))?;
-                write::delete_collection(api, resource, &namespace, &query, request).await
+                write::delete_collection(api, row, &namespace, &query, request).await
             }
             _ => Err(not_allowed(&method)),
         },
         (Some(name), None) => {
-            let key = route::key(resource, namespace.as_deref(), &name)?;
+            let key = route::key(row, namespace.as_deref(), &name)?;
             match method {
-                Method::GET => read::get(api, resource, &key, &query, request.headers()),
-                Method::PUT if resource.writable => write::apply(api, resource, &key, &query, request).await,
-                Method::DELETE if resource.writable => write::delete(api, &key, &query, request).await,
-                Method::PATCH if matches!(resource.name, "pods" | "priorityclasses") => {
+                Method::GET => read::get(api, row, &key, &query, request.headers()),
+                Method::PUT if row.allows("update") => write::apply(api, row, &key, &query, request).await,
+                Method::DELETE if row.allows("delete") => write::delete(api, &key, &query, request).await,
+                Method::PATCH if row.allows("patch") => {
                     write::update(api, &key, Part::Whole, &query, request).await
                 }
-                Method::PATCH if resource.writable => Err(Status::unsupported_media_type(
-                    "nodlet takes no patches of podpresets: replace one with `nodlet apply -f` or `kubectl replace -f`",
-                )),
+                Method::PATCH if row.allows("update") => Err(Status::unsupported_media_type(format!(
+                    "nodlet takes no patches of {}: replace one with `nodlet apply -f` or `kubectl replace -f`",
+                    row.plural
+                ))),
                 _ => Err(not_allowed(&method)),
             }
         }
         (Some(name), Some(subresource)) => {
-            let key = route::key(resource, namespace.as_deref(), &name)?;
-            match (resource.name, subresource, &method) {
-                ("pods", "status", &Method::GET) => read::get(api, resource, &key, &query, request.headers()),
-                ("pods", "status", &(Method::PUT | Method::PATCH)) => {
+            let key = route::key(row, namespace.as_deref(), &name)?;
+            match (row.kind, subresource, &method) {
+                (Kind::Pod, "status", &Method::GET) => read::get(api, row, &key, &query, request.headers()),
+                (Kind::Pod, "status", &(Method::PUT | Method::PATCH)) => {
                     write::update(api, &key, Part::Status, &query, request).await
                 }
-                ("pods", "log", &Method::GET) => log::log(api, &key, &query).await,
-                ("pods", "exec", &(Method::GET | Method::POST)) => {
+                (Kind::Pod, "log", &Method::GET) => log::log(api, &key, &query).await,
+                (Kind::Pod, "exec", &(Method::GET | Method::POST)) => {
                     exec::exec(api, &key, &query, request, afterwards, place)
                 }
-                ("pods", "attach", &(Method::GET | Method::POST)) => {
+                (Kind::Pod, "attach", &(Method::GET | Method::POST)) => {
                     attach::attach(api, &key, &query, request, afterwards, place)
                 }
-                ("pods", "portforward", &(Method::GET | Method::POST)) => {
+                (Kind::Pod, "portforward", &(Method::GET | Method::POST)) => {
                     portforward::portforward(api, &key, request, afterwards, place)
                 }
-                ("pods", "ephemeralcontainers", &Method::GET) => {
-                    read::get(api, resource, &key, &query, request.headers())
+                (Kind::Pod, "ephemeralcontainers", &Method::GET) => {
+                    read::get(api, row, &key, &query, request.headers())
                 }
-                ("pods", "ephemeralcontainers", &(Method::PUT | Method::PATCH)) => {
+                (Kind::Pod, "ephemeralcontainers", &(Method::PUT | Method::PATCH)) => {
                     write::ephemeral(api, &key, &query, request).await
                 }
-                ("pods", "log" | "exec" | "attach" | "portforward" | "status" | "ephemeralcontainers", _) => {
-                    Err(not_allowed(&method))
-                }
+                _ if row.subresource(subresource).is_some() => Err(not_allowed(&method)),
                 _ => Err(Status::no_such_path()),
             }
         }
@@ -356,5 +355,7 @@ fn wants_table(headers: &hyper::HeaderMap, query: &Query) -> Result<Option<table
 
 #[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+mod golden;
 #[cfg(test)]
 mod tests;

@@ -23,6 +23,7 @@
 //!    last is in [`told`], and [`replay`] tells it again.
 //!    The [`service`] manager is told that the loop turns, or by [`progress`] process 1 of a board, and [`logind`] holds up a shutdown until
 //!    the pods have ended.
+//!    [`kinds`] is the one table of kinds: their names, columns and descriptions.
 //! 9. What must survive a power cut is written by [`store`], on the one thread of
 //!    [`storage`]; [`paths`] says where everything lies.
 
@@ -32,6 +33,7 @@ pub mod cgroup;
 pub mod container_config;
 pub mod engine;
 pub mod error;
+pub mod kinds;
 mod log_files;
 pub mod logind;
 pub mod manifest;

@@ -12,7 +12,7 @@
 //! or the field, and what would be right.
 //! Next: [`crate::node`] takes what is parsed here.
 
-mod class;
+pub(crate) mod class;
 mod convert;
 mod defaults;
 mod emit;
@@ -22,7 +22,7 @@ mod identity;
 pub(crate) mod json;
 mod kind;
 mod locate;
-mod preset;
+pub(crate) mod preset;
 pub mod priority;
 mod rules;
 pub mod update;
@@ -35,6 +35,7 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
+use crate::kinds::{Kind, Reader};
 use crate::schema;
 use crate::spec::Pod;
 
@@ -42,7 +43,6 @@ pub use emit::to_yaml;
 pub use error::{ManifestCause, ManifestError};
 use field::Errors;
 pub use field::{FieldError, FieldErrorKind};
-pub use kind::Kind;
 pub use preset::{Applied, Definition, inject};
 pub use priority::{Classes, Priority};
 
@@ -239,11 +239,14 @@ fn definition(
     node: &str,
     file: Option<&str>,
 ) -> Result<Definition, ManifestError> {
-    let taken = match kind {
-        Kind::PriorityClass => class::take(object, validation, node, file),
-        Kind::Pod | Kind::PodPreset => preset::take(object, validation, node, file),
+    let read = match kind.row().reader {
+        Some(Reader::Definition(read)) => read,
+        Some(Reader::Pod) | None => {
+            let name = kind.as_str();
+            return Err(ManifestError::of_kind(format!("a {name} cannot be handled as a definition")));
+        }
     };
-    taken.map_err(|error| ManifestError { kind, ..error })
+    read(object, validation, node, file).map_err(|error| ManifestError { kind, ..error })
 }
 
 fn one(object: Value) -> Result<Value, ManifestError> {

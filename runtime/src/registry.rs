@@ -33,6 +33,7 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use crate::api::{Accepted, Applied};
+use crate::kinds::Kind;
 use crate::node::GivenCondition;
 use crate::objects::Objects;
 use crate::spec::Pod;
@@ -162,7 +163,7 @@ impl Registry {
 
     /// The file of a pod that clients apply.
     pub fn applied_path(&self, namespace: &str, name: &str) -> PathBuf {
-        self.directories.applied.join(format!("{namespace}_{name}.json"))
+        self.directories.applied.join(Kind::Pod.row().file(namespace, name))
     }
 
     /// Whether the pod comes from a client.

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::Status;
 use super::body::{self, Body};
-use super::route::{GROUPS, RESOURCES, Target};
+use super::route::Target;
+use crate::kinds::{self, KINDS};
 
 pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
     let shown = match target {
@@ -16,7 +17,7 @@ pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
             "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}],
         }),
         Target::Groups => {
-            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": GROUPS.map(group)})
+            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": kinds::groups().map(group).collect::<Vec<_>>()})
         }
         Target::Group(version) => {
             let mut shown = group(version);
@@ -27,7 +28,7 @@ pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
         Target::Resources(version) => resources(version),
         Target::OpenApi => {
             let mut paths = json!({"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1"}});
-            for version in GROUPS {
+            for version in kinds::groups() {
                 let url = format!("/openapi/v3/apis/{version}");
                 paths[format!("apis/{version}")] = json!({"serverRelativeURL": url});
             }
@@ -63,32 +64,19 @@ fn group(version: &str) -> Value {
 }
 
 fn resources(version: &str) -> Value {
+    let rows = || KINDS.iter().filter(|row| row.version == version);
     let mut list = Vec::new();
-    for resource in RESOURCES.iter().filter(|resource| resource.version == version) {
-        let verbs: &[&str] = if matches!(resource.name, "pods" | "priorityclasses") {
-            &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
-        } else if resource.writable {
-            &["create", "delete", "deletecollection", "get", "list", "update", "watch"]
-        } else {
-            &["get", "list", "watch"]
-        };
+    for row in rows() {
         list.push(json!({
-            "name": resource.name, "singularName": resource.singular, "namespaced": resource.namespaced,
-            "kind": resource.kind, "verbs": verbs, "shortNames": resource.short_names,
+            "name": row.plural, "singularName": row.singular, "namespaced": row.namespaced,
+            "kind": row.name, "verbs": row.verbs, "shortNames": row.short_names,
         }));
     }
-    let subresources = [
-        ("pods/attach", "PodAttachOptions", &["create", "get"][..]),
-        ("pods/ephemeralcontainers", "Pod", &["get", "patch", "update"]),
-        ("pods/exec", "PodExecOptions", &["create", "get"]),
-        ("pods/log", "Pod", &["get"]),
-        ("pods/portforward", "PodPortForwardOptions", &["create", "get"]),
-        ("pods/status", "Pod", &["get", "patch", "update"]),
-    ];
-    for (name, kind, verbs) in subresources.into_iter().filter(|_| version == "v1") {
-        list.push(
-            json!({"name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": verbs}),
-        );
+    for (row, part) in rows().flat_map(|row| row.subresources.iter().map(move |part| (row, part))) {
+        list.push(json!({
+            "name": format!("{}/{}", row.plural, part.name), "singularName": "", "namespaced": row.namespaced,
+            "kind": part.kind, "verbs": part.verbs,
+        }));
     }
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": list})
 }
@@ -96,13 +84,12 @@ fn resources(version: &str) -> Value {
 /// So much of OpenAPI that kubectl leaves validation to us: that a Pod or a
 /// PodPreset can be sent with `fieldValidation`.
 fn openapi(version: &str) -> Value {
-    let (group, number) = version.split_once('/').unwrap_or(("", version));
-    let root = if group.is_empty() { "api/v1".to_owned() } else { format!("apis/{version}") };
-    let written = RESOURCES.iter().find(|resource| resource.version == version && resource.writable);
-    let Some(resource) = written else { return json!({}) };
-    let (plural, kind) = (resource.name, resource.kind);
+    let written = KINDS.iter().find(|row| row.version == version && row.allows("create"));
+    let Some(written) = written else { return json!({}) };
+    let (group, number) = (written.group(), version.rsplit('/').next());
+    let (root, plural, kind) = (written.root(), written.plural, written.name);
     let (scope, namespaced) =
-        if resource.namespaced { ("/namespaces/{namespace}", "Namespaced") } else { ("", "") };
+        if written.namespaced { ("/namespaces/{namespace}", "Namespaced") } else { ("", "") };
     let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
     json!({
         "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": KUBERNETES},

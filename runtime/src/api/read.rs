@@ -8,21 +8,22 @@ use serde_json::{Value, json};
 
 use super::body::{self, Body};
 use super::select::Selector;
-use super::{Api, Query, Resource, Status, table, wants_table};
+use super::{Api, Query, Status, table, wants_table};
+use crate::kinds::{Kind, Row};
 use crate::objects::Key;
 use crate::time::Timestamp;
 
 pub(super) fn get(
     api: &Api,
-    resource: &Resource,
+    row: &Row,
     key: &Key,
     query: &Query,
     headers: &HeaderMap,
 ) -> Result<Response<Body>, Status> {
     let table = wants_table(headers, query)?;
-    let missing = || Status::not_found(&resource.qualified(), &key.name);
-    let (json, version) = if resource.name == "namespaces" {
-        let (found, version) = all(api, resource, None);
+    let missing = || Status::not_found(&row.qualified(), &key.name);
+    let (json, version) = if row.kind == Kind::Namespace {
+        let (found, version) = all(api, row, None);
         let found = found.into_iter().find(|shown| *shown.name == *key.name).ok_or_else(missing)?;
         (found.json, version)
     } else {
@@ -32,13 +33,8 @@ pub(super) fn get(
     Ok(match table {
         None => body::json(StatusCode::OK, json.as_bytes().to_vec()),
         Some(include) => {
-            let table = table::table(
-                resource.name,
-                vec![parse(&json)],
-                &version.to_string(),
-                include,
-                Timestamp::now(),
-            );
+            let table =
+                table::table(row, vec![parse(&json)], &version.to_string(), include, Timestamp::now());
             body::value(StatusCode::OK, &table)
         }
     })
@@ -46,7 +42,7 @@ pub(super) fn get(
 
 pub(super) fn list(
     api: &Api,
-    resource: &Resource,
+    row: &Row,
     namespace: Option<&str>,
     query: &Query,
     headers: &HeaderMap,
@@ -56,24 +52,19 @@ pub(super) fn list(
     if query.get("continue").is_some_and(|token| !token.is_empty()) {
         return Err(Status::expired("The provided continue parameter is too old: list again without it"));
     }
-    let selector = selector(resource, query)?;
+    let selector = selector(row, query)?;
     let table = wants_table(headers, query)?;
-    let (found, version) = all(api, resource, namespace);
+    let (found, version) = all(api, row, namespace);
     let version = version.to_string();
     if table.is_none() && selector.is_empty() {
-        return Ok(body::json(
-            StatusCode::OK,
-            join(resource, found.iter().map(|shown| &*shown.json), &version),
-        ));
+        return Ok(body::json(StatusCode::OK, join(row, found.iter().map(|shown| &*shown.json), &version)));
     }
     let found = found.iter().map(|shown| parse(&shown.json)).filter(|object| selector.matches(object));
     let listed = match table {
-        Some(include) => {
-            table::table(resource.name, found.collect(), &version, include, Timestamp::now()).to_string()
-        }
+        Some(include) => table::table(row, found.collect(), &version, include, Timestamp::now()).to_string(),
         None => {
             let found: Vec<String> = found.map(|object| object.to_string()).collect();
-            join(resource, found.iter().map(String::as_str), &version)
+            join(row, found.iter().map(String::as_str), &version)
         }
     };
     Ok(body::json(StatusCode::OK, listed))
@@ -85,12 +76,12 @@ pub(super) struct Shown {
     pub(super) json: Rc<str>,
 }
 
-/// Every object of a resource, and the version that this is the state of.
-pub(super) fn all(api: &Api, resource: &Resource, namespace: Option<&str>) -> (Vec<Shown>, u64) {
-    if resource.name == "namespaces" {
+/// Every object of a kind, and the version that this is the state of.
+pub(super) fn all(api: &Api, row: &Row, namespace: Option<&str>) -> (Vec<Shown>, u64) {
+    if row.kind == Kind::Namespace {
         return namespaces(api);
     }
-    let (found, version) = api.objects.list(resource.name, namespace);
+    let (found, version) = api.objects.list(row.plural, namespace);
     (found.into_iter().map(|(key, object)| Shown { name: key.name, json: object.json }).collect(), version)
 }
 
@@ -122,9 +113,9 @@ fn namespaces(api: &Api) -> (Vec<Shown>, u64) {
     (objects.collect(), version)
 }
 
-pub(super) fn selector(resource: &Resource, query: &Query) -> Result<Selector, Status> {
+pub(super) fn selector(row: &Row, query: &Query) -> Result<Selector, Status> {
     let text = |name| query.get(name).unwrap_or("");
-    Selector::parse(text("labelSelector"), text("fieldSelector"), resource.fields)
+    Selector::parse(text("labelSelector"), text("fieldSelector"), row.fields)
 }
 
 /// An object of the store.
@@ -132,10 +123,10 @@ pub(super) fn parse(json: &str) -> Value {
     serde_json::from_str(json).expect("the store holds what it wrote itself")
 }
 
-fn join<'a>(resource: &Resource, objects: impl Iterator<Item = &'a str>, version: &str) -> String {
+fn join<'a>(row: &Row, objects: impl Iterator<Item = &'a str>, version: &str) -> String {
     let mut list = format!(
         r#"{{"kind":"{}List","apiVersion":"{}","metadata":{{"resourceVersion":"{version}"}},"items":["#,
-        resource.kind, resource.version
+        row.name, row.version
     );
     for (index, object) in objects.enumerate() {
         if index > 0 {

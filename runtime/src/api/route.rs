@@ -1,132 +1,11 @@
 //! What a URL means.
 
 use super::Status;
+use crate::kinds::{self, KINDS, Row};
 use crate::objects::Key;
 
 /// Parameters of one query.
 const MAX_PARAMETERS: usize = 512;
-
-/// A kind that the API shows.
-pub(super) struct Resource {
-    /// `apiVersion` of its objects.
-    pub(super) version: &'static str,
-    /// Its plural, as in URLs.
-    pub(super) name: &'static str,
-    pub(super) kind: &'static str,
-    pub(super) singular: &'static str,
-    pub(super) short_names: &'static [&'static str],
-    pub(super) namespaced: bool,
-    /// Can be created and deleted.
-    pub(super) writable: bool,
-    /// What a `fieldSelector` may name.
-    pub(super) fields: &'static [&'static str],
-}
-
-impl Resource {
-    /// As messages name it: with its group.
-    pub(super) fn qualified(&self) -> String {
-        match self.version.split_once('/') {
-            Some((group, _)) => format!("{}.{group}", self.name),
-            None => self.name.to_owned(),
-        }
-    }
-}
-
-/// All that there is, in the order of discovery.
-pub(super) const RESOURCES: &[Resource] = &[
-    Resource {
-        version: "v1",
-        name: "pods",
-        kind: "Pod",
-        singular: "pod",
-        short_names: &["po"],
-        namespaced: true,
-        writable: true,
-        fields: &[
-            "metadata.name",
-            "metadata.namespace",
-            "spec.nodeName",
-            "spec.restartPolicy",
-            "status.phase",
-            "status.podIP",
-            "status.nominatedNodeName",
-            "spec.schedulerName",
-            "spec.serviceAccountName",
-        ],
-    },
-    Resource {
-        version: "v1",
-        name: "events",
-        kind: "Event",
-        singular: "event",
-        short_names: &["ev"],
-        namespaced: true,
-        writable: false,
-        fields: &[
-            "metadata.name",
-            "metadata.namespace",
-            "involvedObject.kind",
-            "involvedObject.namespace",
-            "involvedObject.name",
-            "involvedObject.uid",
-            "involvedObject.apiVersion",
-            "involvedObject.resourceVersion",
-            "involvedObject.fieldPath",
-            "reason",
-            "type",
-            "reportingComponent",
-        ],
-    },
-    Resource {
-        version: "v1",
-        name: "namespaces",
-        kind: "Namespace",
-        singular: "namespace",
-        short_names: &["ns"],
-        namespaced: false,
-        writable: false,
-        fields: &["metadata.name", "status.phase"],
-    },
-    Resource {
-        version: "v1",
-        name: "nodes",
-        kind: "Node",
-        singular: "node",
-        short_names: &["no"],
-        namespaced: false,
-        writable: false,
-        fields: &["metadata.name"],
-    },
-    Resource {
-        version: SETTINGS,
-        name: "podpresets",
-        kind: "PodPreset",
-        singular: "podpreset",
-        short_names: &[],
-        namespaced: true,
-        writable: true,
-        fields: &["metadata.name", "metadata.namespace"],
-    },
-    Resource {
-        version: SCHEDULING,
-        name: "priorityclasses",
-        kind: "PriorityClass",
-        singular: "priorityclass",
-        short_names: &["pc"],
-        namespaced: false,
-        writable: true,
-        fields: &["metadata.name"],
-    },
-];
-
-/// The group of PodPresets, with its version.
-pub(super) const SETTINGS: &str = "settings.k8s.io/v1alpha1";
-
-/// The group of PriorityClasses, with its version.
-pub(super) const SCHEDULING: &str = "scheduling.k8s.io/v1";
-
-/// The groups besides the core, with their versions.
-pub(super) const GROUPS: [&str; 2] = [SETTINGS, SCHEDULING];
 
 /// What is asked about.
 pub(super) enum Target {
@@ -175,7 +54,7 @@ pub(super) fn stays(target: &Target) -> bool {
 
 /// All objects of a resource, one, or a part of one.
 pub(super) struct Objects {
-    pub(super) resource: &'static Resource,
+    pub(super) row: &'static Row,
     pub(super) namespace: Option<String>,
     pub(super) name: Option<String>,
     pub(super) subresource: Option<String>,
@@ -202,38 +81,36 @@ pub(super) fn parse(path: &str) -> Result<Target, Status> {
         ["api", "v1"] => Target::Resources("v1"),
         ["apis", group, number] => Target::Resources(version(group, Some(number))?),
         ["apis", group, number, "namespaces", namespace, resource, ref rest @ ..] if rest.len() <= 1 => {
-            let resource =
-                find(version(group, Some(number))?, resource).filter(|resource| resource.namespaced);
-            objects(resource.ok_or_else(Status::no_such_path)?, Some(namespace), rest)
+            let row = find(version(group, Some(number))?, resource).filter(|row| row.namespaced);
+            objects(row.ok_or_else(Status::no_such_path)?, Some(namespace), rest)
         }
         ["apis", group, number, resource, ref rest @ ..] if rest.len() <= 1 => {
-            let resource = find(version(group, Some(number))?, resource).ok_or_else(Status::no_such_path)?;
-            if resource.namespaced && !rest.is_empty() {
+            let row = find(version(group, Some(number))?, resource).ok_or_else(Status::no_such_path)?;
+            if row.namespaced && !rest.is_empty() {
                 return Err(Status::no_such_path());
             }
-            objects(resource, None, rest)
+            objects(row, None, rest)
         }
         // A namespace is an object and a place for others.
         ["api", "v1", "namespaces", namespace, resource, ref rest @ ..] if rest.len() <= 2 => {
-            let found = find("v1", resource).filter(|resource| resource.namespaced);
-            let resource = found.ok_or_else(Status::no_such_path)?;
-            objects(resource, Some(namespace), rest)
+            let row = find("v1", resource).filter(|row| row.namespaced);
+            objects(row.ok_or_else(Status::no_such_path)?, Some(namespace), rest)
         }
         ["api", "v1", "nodes", node, "proxy", "debug", "ring"] => Target::Ring { node: node.into() },
         ["api", "v1", resource, ref rest @ ..] if rest.len() <= 2 => {
-            let resource = find("v1", resource).ok_or_else(Status::no_such_path)?;
-            if resource.namespaced && !rest.is_empty() {
+            let row = find("v1", resource).ok_or_else(Status::no_such_path)?;
+            if row.namespaced && !rest.is_empty() {
                 return Err(Status::no_such_path());
             }
-            objects(resource, None, rest)
+            objects(row, None, rest)
         }
         _ => return Err(Status::no_such_path()),
     })
 }
 
-fn objects(resource: &'static Resource, namespace: Option<&str>, rest: &[&str]) -> Target {
+fn objects(row: &'static Row, namespace: Option<&str>, rest: &[&str]) -> Target {
     Target::Objects(Objects {
-        resource,
+        row,
         namespace: namespace.map(Into::into),
         name: rest.first().map(|&name| name.into()),
         subresource: rest.get(1).map(|&part| part.into()),
@@ -242,23 +119,23 @@ fn objects(resource: &'static Resource, namespace: Option<&str>, rest: &[&str]) 
 
 /// The `apiVersion` of a group, in the version that is asked for.
 fn version(group: &str, number: Option<&str>) -> Result<&'static str, Status> {
-    let is_it = |version: &&&'static str| {
+    let is_it = |version: &&'static str| {
         version
             .split_once('/')
             .is_some_and(|(of, its)| of == group && number.is_none_or(|number| number == its))
     };
-    GROUPS.iter().find(is_it).copied().ok_or_else(Status::no_such_path)
+    kinds::groups().find(is_it).ok_or_else(Status::no_such_path)
 }
 
-fn find(version: &str, name: &str) -> Option<&'static Resource> {
-    RESOURCES.iter().find(|resource| resource.version == version && resource.name == name)
+fn find(version: &str, resource: &str) -> Option<&'static Row> {
+    KINDS.iter().find(|row| row.version == version && row.plural == resource)
 }
 
 /// The key of one object.
-pub(super) fn key(resource: &'static Resource, namespace: Option<&str>, name: &str) -> Result<Key, Status> {
+pub(super) fn key(row: &'static Row, namespace: Option<&str>, name: &str) -> Result<Key, Status> {
     match namespace {
-        None if resource.namespaced => Err(Status::no_such_path()),
-        _ => Ok(Key::new(resource.name, namespace.unwrap_or(""), name)),
+        None if row.namespaced => Err(Status::no_such_path()),
+        _ => Ok(Key::new(row.plural, namespace.unwrap_or(""), name)),
     }
 }
 
@@ -337,7 +214,7 @@ mod tests {
         match parse(path) {
             Ok(Target::Objects(objects)) => format!(
                 "{} {} {} {}",
-                objects.resource.name,
+                objects.row.plural,
                 objects.namespace.as_deref().unwrap_or("*"),
                 objects.name.as_deref().unwrap_or("*"),
                 objects.subresource.as_deref().unwrap_or("-")

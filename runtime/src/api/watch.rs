@@ -12,7 +12,8 @@ use super::body::Body;
 use super::place::Held;
 use super::read::{self, parse};
 use super::select::Selector;
-use super::{Api, Query, Resource, Status, table, wants_table};
+use super::{Api, Query, Status, table, wants_table};
+use crate::kinds::Row;
 use crate::objects::{Change, ChangeKind, Expired, Objects};
 use crate::time::Timestamp;
 
@@ -21,7 +22,7 @@ const CHANGES_AT_ONCE: usize = 16;
 
 struct Watch {
     objects: Rc<Objects>,
-    resource: &'static Resource,
+    row: &'static Row,
     namespace: Option<Box<str>>,
     selector: Selector,
     table: Option<table::Include>,
@@ -43,7 +44,7 @@ struct First {
 
 pub(super) fn watch(
     api: &Rc<Api>,
-    resource: &'static Resource,
+    row: &'static Row,
     namespace: Option<&str>,
     query: &Query,
     headers: &HeaderMap,
@@ -58,9 +59,9 @@ pub(super) fn watch(
     let initial = query.flag("sendInitialEvents");
     let mut watch = Watch {
         objects: api.objects.clone(),
-        resource,
+        row,
         namespace: namespace.map(Into::into),
-        selector: read::selector(resource, query)?,
+        selector: read::selector(row, query)?,
         table: wants_table(headers, query)?,
         since: given.unwrap_or(0),
         first: None,
@@ -70,7 +71,7 @@ pub(super) fn watch(
         ended: false,
     };
     if given.is_none() || initial {
-        let (found, version) = read::all(api, resource, namespace);
+        let (found, version) = read::all(api, row, namespace);
         watch.since = version;
         watch.first = Some(First {
             _held: api.places.hold(found.iter().map(|shown| shown.json.len()).sum())?,
@@ -167,7 +168,7 @@ impl Watch {
     /// What the client sees of a change, if anything: an object that a selector
     /// no longer matches is deleted as far as this client is concerned.
     fn show(&self, change: &Change) -> Option<String> {
-        if change.key.resource != self.resource.name
+        if change.key.resource != self.row.plural
             || self.namespace.as_deref().is_some_and(|namespace| *change.key.namespace != *namespace)
         {
             return None;
@@ -189,13 +190,7 @@ impl Watch {
             None => line(kind, json),
             Some(include) => {
                 let objects = vec![parse(json)];
-                let table = table::table(
-                    self.resource.name,
-                    objects,
-                    &version.to_string(),
-                    include,
-                    Timestamp::now(),
-                );
+                let table = table::table(self.row, objects, &version.to_string(), include, Timestamp::now());
                 line(kind, &table.to_string())
             }
         }
@@ -207,7 +202,7 @@ impl Watch {
         });
         let object: Value = match self.table {
             None => {
-                json!({"kind": self.resource.kind, "apiVersion": self.resource.version, "metadata": metadata})
+                json!({"kind": self.row.name, "apiVersion": self.row.version, "metadata": metadata})
             }
             Some(_) => json!({
                 "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,

@@ -9,11 +9,11 @@ use serde_json::{Map, Value, json};
 use super::body::{self, Body};
 use super::place::Held;
 use super::request::ANSWER_WITHIN;
-use super::route::RESOURCES;
 use super::{
     Accepted, Api, Applied, Change, FieldValidation, Part, PatchKind, Preconditions, Query, Reply, Request,
-    Resource, Status, read,
+    Status, read,
 };
+use crate::kinds::{KINDS, Kind, Row};
 use crate::objects::Key;
 
 /// Says on a PUT what it did: `created`, `configured` or `unchanged`.
@@ -21,33 +21,33 @@ const APPLIED: &str = "nodlet-applied";
 
 pub(super) async fn create(
     api: &Rc<Api>,
-    resource: &'static Resource,
+    row: &'static Row,
     namespace: &str,
     query: &Query,
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
     let (mut object, _held) = body::read(&api.places, request).await?;
-    belongs(&mut object, resource, namespace, None)?;
+    belongs(&mut object, row, namespace, None)?;
     let accepted = ask(api, |reply| Request::Create { object, validation, dry_run, reply }).await?;
     Ok(show(StatusCode::CREATED, &accepted))
 }
 
 pub(super) async fn apply(
     api: &Rc<Api>,
-    resource: &'static Resource,
+    row: &'static Row,
     key: &Key,
     query: &Query,
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     // `nodlet apply` wants the pod to be so even if that makes it another; whoever puts an object
     // elsewhere is told what cannot change.
-    if resource.name == "pods" && query.get("force") != Some("true") {
+    if row.kind == Kind::Pod && query.get("force") != Some("true") {
         return update(api, key, Part::Whole, query, request).await;
     }
     let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
     let (mut object, _held) = body::read(&api.places, request).await?;
-    belongs(&mut object, resource, &key.namespace, Some(&key.name))?;
+    belongs(&mut object, row, &key.namespace, Some(&key.name))?;
     let accepted = ask(api, |reply| Request::Apply { object, validation, dry_run, reply }).await?;
     let (code, applied) = match accepted.applied {
         Applied::Created => (StatusCode::CREATED, "created"),
@@ -122,9 +122,8 @@ async fn change(
         return Ok((Change::Patch(kind, patch), held));
     }
     let (mut object, held) = body::read(&api.places, request).await?;
-    let resource = RESOURCES.iter().find(|resource| resource.name == key.resource);
-    let resource = resource.ok_or_else(Status::no_such_path)?;
-    belongs(&mut object, resource, &key.namespace, Some(&key.name))?;
+    let row = KINDS.iter().find(|row| row.plural == key.resource).ok_or_else(Status::no_such_path)?;
+    belongs(&mut object, row, &key.namespace, Some(&key.name))?;
     Ok((Change::Replace(object), held))
 }
 
@@ -143,14 +142,14 @@ pub(super) async fn delete(
 /// Deletes all that match, and shows them.
 pub(super) async fn delete_collection(
     api: &Rc<Api>,
-    resource: &'static Resource,
+    row: &'static Row,
     namespace: &str,
     query: &Query,
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
-    let selector = read::selector(resource, query)?;
+    let selector = read::selector(row, query)?;
     let options = DeleteOptions::read(api, query, request).await?;
-    let (found, version) = api.objects.list(resource.name, Some(namespace).filter(|_| resource.namespaced));
+    let (found, version) = api.objects.list(row.plural, Some(namespace).filter(|_| row.namespaced));
     let mut deleted = Vec::new();
     for (key, object) in found {
         if !selector.matches(&read::parse(&object.json)) {
@@ -164,7 +163,7 @@ pub(super) async fn delete_collection(
         }
     }
     let list = json!({
-        "kind": format!("{}List", resource.kind), "apiVersion": resource.version,
+        "kind": format!("{}List", row.name), "apiVersion": row.version,
         "metadata": {"resourceVersion": version.to_string()}, "items": deleted,
     });
     Ok(body::value(StatusCode::OK, &list))
@@ -194,38 +193,33 @@ fn send(api: &Api, request: Request) -> Result<(), Status> {
 }
 
 /// Fills in what the URL says of an object, and refuses what contradicts it.
-fn belongs(
-    object: &mut Value,
-    resource: &Resource,
-    namespace: &str,
-    name: Option<&str>,
-) -> Result<(), Status> {
+fn belongs(object: &mut Value, row: &Row, namespace: &str, name: Option<&str>) -> Result<(), Status> {
     if !object.is_object() {
         return Err(Status::bad_request(format!(
             "the body of the request is not an object: send the manifest of a {}",
-            resource.kind
+            row.name
         )));
     }
     // What does not say what it is is what its URL says (`gvkWithDefaults` of the API server).
-    for (field, in_url) in [("apiVersion", resource.version), ("kind", resource.kind)] {
+    for (field, in_url) in [("apiVersion", row.version), ("kind", row.name)] {
         if object[field].is_null() || object[field] == "" {
             object[field] = in_url.into();
         }
     }
     // A kind that nobody takes is told by whoever reads it.
     let given = object["kind"].as_str().unwrap_or_default();
-    if given != resource.kind && RESOURCES.iter().any(|other| other.writable && other.kind == given) {
+    if given != row.name && Kind::named(given).is_some() {
         let version = object["apiVersion"].as_str().unwrap_or_default();
         return Err(Status::bad_request(format!(
             "{given} in version {version:?} cannot be handled as a {}",
-            resource.kind
+            row.name
         )));
     }
     if !object["metadata"].is_object() {
         object["metadata"] = json!({});
     }
     let metadata = &mut object["metadata"];
-    let namespace = Some(namespace).filter(|_| resource.namespaced);
+    let namespace = Some(namespace).filter(|_| row.namespaced);
     for (field, in_url) in [("namespace", namespace), ("name", name)] {
         let Some(in_url) = in_url else { continue };
         match &metadata[field] {

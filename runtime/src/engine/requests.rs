@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::api::{Accepted, Applied, ExecExit, ExecSession, Preconditions, Reply, Request, Status};
-use crate::manifest::Kind;
+use crate::kinds::Kind;
 use crate::node::{Observation, PodIndex, PodObservation, PodState};
 use crate::registry::{
     Decision, DefinitionName, Deletion, How, Identity, Known, PodName, Present, Registry, Updating, Write,

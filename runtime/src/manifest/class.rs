@@ -18,7 +18,7 @@ const SYSTEM: &str = "system-";
 const FIELDS: [&str; 4] = ["description", "globalDefault", "preemptionPolicy", "value"];
 
 /// One object that says it is a PriorityClass. `file` is `None` for those of the API.
-pub(super) fn take(
+pub(crate) fn take(
     mut object: Value,
     validation: Validation,
     node: &str,

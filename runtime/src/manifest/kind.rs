@@ -1,6 +1,8 @@
-//! Which objects are Pods, PodPresets and PriorityClasses, and what is said of those that are none.
+//! Which objects of a manifest are of a kind that the agent reads (`kinds.rs`), and what is said of the others.
 
 use serde_json::Value;
+
+use crate::kinds::{self, Kind};
 
 /// How deep a `List` may hold `List`s.
 const LISTS: usize = 4;
@@ -10,73 +12,6 @@ pub(super) struct Found {
     pub(super) object: Value,
     pub(super) kind: Kind,
     pub(super) at: String,
-}
-
-/// The kinds that are taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "each is the kind of that name")]
-pub enum Kind {
-    Pod,
-    PodPreset,
-    PriorityClass,
-}
-
-impl Kind {
-    const ALL: [Kind; 3] = [Kind::Pod, Kind::PodPreset, Kind::PriorityClass];
-
-    /// As the API spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Pod => "Pod",
-            Kind::PodPreset => "PodPreset",
-            Kind::PriorityClass => "PriorityClass",
-        }
-    }
-
-    /// `apiVersion`.
-    pub fn version(self) -> &'static str {
-        match self {
-            Kind::Pod => "v1",
-            // The only one that there ever was.
-            Kind::PodPreset => "settings.k8s.io/v1alpha1",
-            Kind::PriorityClass => "scheduling.k8s.io/v1",
-        }
-    }
-
-    /// Its plural, as in URLs.
-    pub fn resource(self) -> &'static str {
-        match self {
-            Kind::Pod => "pods",
-            Kind::PodPreset => "podpresets",
-            Kind::PriorityClass => "priorityclasses",
-        }
-    }
-
-    /// The same with its group, as messages have it.
-    pub fn qualified(self) -> String {
-        match self.version().split_once('/') {
-            Some((group, _)) => format!("{}.{group}", self.resource()),
-            None => self.resource().to_owned(),
-        }
-    }
-
-    /// Its name with its group, as messages have it.
-    pub fn qualified_kind(self) -> String {
-        match self.version().split_once('/') {
-            Some((group, _)) => format!("{}.{group}", self.as_str()),
-            None => self.as_str().to_owned(),
-        }
-    }
-
-    /// What its plural in a URL means.
-    pub fn of_resource(resource: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.resource() == resource)
-    }
-
-    /// The kind of this name.
-    pub fn named(name: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
 }
 
 /// The objects that an object is: itself, or the items of a `List`, `PodList` and the like.
@@ -157,7 +92,13 @@ const NOT_YET: [&str; 7] = [
     "Service",
 ];
 
-const TAKEN: &str = "nodlet takes Pods, PodPresets, PriorityClasses and Lists of them";
+/// The kinds that are read: Pods, PodPresets and so on.
+fn taken() -> String {
+    let kinds: Vec<String> = kinds::readable()
+        .map(|row| format!("{}{}", row.name, row.plural.get(row.name.len()..).unwrap_or_default()))
+        .collect();
+    format!("nodlet takes {} and Lists of them", kinds.join(", "))
+}
 
 fn other(kind: &str, version: &str) -> String {
     if kind.eq_ignore_ascii_case("pod") || kind.eq_ignore_ascii_case("pods") {
@@ -175,9 +116,9 @@ fn other(kind: &str, version: &str) -> String {
         return format!("{kind} {version}: nodlet runs Pods; put spec.template into a Pod manifest");
     }
     if NOT_YET.contains(&kind) {
-        return format!("{kind} {version}: not yet; {TAKEN}");
+        return format!("{kind} {version}: not yet; {}", taken());
     }
-    format!("{kind} {version}: {TAKEN}")
+    format!("{kind} {version}: {}", taken())
 }
 
 /// The version of a kind that someone may have meant.

@@ -205,7 +205,7 @@ fn matches(selector: &Value, labels: &Value) -> bool {
 }
 
 /// One object that says it is a PodPreset. `file` is `None` for those of the API.
-pub(super) fn take(
+pub(crate) fn take(
     object: Value,
     validation: Validation,
     node: &str,

@@ -13,8 +13,9 @@ use serde_json::Value;
 use super::request::refused;
 use super::{DefinitionsByName, Wanted, definitions, ephemeral};
 use crate::api::Status;
+use crate::kinds::Kind;
 use crate::manifest::update::{self, Update};
-use crate::manifest::{self, Applied, Classes, Definition, Kind, Manifest, Priority, priority};
+use crate::manifest::{self, Applied, Classes, Definition, Manifest, Priority, priority};
 use crate::node::Event;
 use crate::objects::Objects;
 use crate::spec::Pod;
@@ -82,7 +83,7 @@ impl Policy {
                     let version = objects.get(&definitions::key(name)).map_or(0, |shown| shown.version);
                     policy.presets.push((definition.clone(), version));
                 }
-                Kind::Pod => {}
+                Kind::Pod | Kind::Event | Kind::Namespace | Kind::Node => {}
             }
         }
         policy

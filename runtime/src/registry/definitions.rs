@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::request::{How, how, refused, same};
 use super::{Decision, DefinitionsByName, Refusal, Registry, Write, Written, preconditions};
 use crate::api::{Accepted, Applied, Change, Preconditions, Status};
-use crate::manifest::{self, Definition, Kind, priority};
+use crate::kinds::Kind;
+use crate::manifest::{self, Definition, priority};
 use crate::objects::Key;
 
 /// Kind, namespace and name.
@@ -49,7 +50,7 @@ impl Registry {
             let object = self.published_definition(&name).unwrap_or(object);
             return Ok(Decision::Reply(Accepted { object, applied, warnings }, None));
         }
-        let (path, qualified) = (self.definition_path(&name), kind.qualified());
+        let (path, qualified) = (self.definition_path(&name), kind.row().qualified());
         let called = (&*qualified, &*name.2);
         if asked.dry_run {
             self.check_room(&path, called, &object)?;
@@ -62,7 +63,7 @@ impl Registry {
 
     /// What it does to apply it, if that may be.
     fn outcome_of(&self, new: &Definition, is_new: bool) -> Result<Applied, Status> {
-        let (name, qualified) = (new.key(), new.kind.qualified());
+        let (name, qualified) = (new.key(), new.kind.row().qualified());
         let known = self.definitions.get(&name);
         let published = self.published_definition(&name);
         if is_new && published.is_some() {
@@ -100,10 +101,14 @@ impl Registry {
     pub fn change_definition(&self, kind: Kind, name: &str, change: Change) -> Result<Value, Status> {
         let key = (kind, Rc::from(""), Rc::from(name));
         let current = self.published_definition(&key);
-        let current = current.ok_or_else(|| Status::not_found(&kind.qualified(), name))?;
+        let current = current.ok_or_else(|| Status::not_found(&kind.row().qualified(), name))?;
         let mut changed = change.apply(&current)?;
         let kind = current["kind"].as_str().and_then(Kind::named);
-        preconditions::check(&current, &changed, (&kind.map_or_else(String::new, Kind::qualified), name))?;
+        preconditions::check(
+            &current,
+            &changed,
+            (&kind.map_or_else(String::new, |kind| kind.row().qualified()), name),
+        )?;
         if changed["metadata"]["name"] != *name {
             return Err(Status::bad_request(format!(
                 "the name of the object ({}) does not match the name on the URL ({name})",
@@ -125,7 +130,7 @@ impl Registry {
         name: &DefinitionName,
         preconditions: &Preconditions,
     ) -> Result<(Value, PathBuf), Status> {
-        let qualified = name.0.qualified();
+        let qualified = name.0.row().qualified();
         let object = self.published_definition(name).ok_or_else(|| Status::not_found(&qualified, &name.2))?;
         if name.0 == Kind::PriorityClass && priority::BUILT_IN.iter().any(|(known, ..)| **known == *name.2) {
             return Err(Status::forbidden(format!(
@@ -133,7 +138,7 @@ impl Registry {
                 name.2
             )));
         }
-        preconditions.check(&name.0.qualified_kind(), &name.2, &object)?;
+        preconditions.check(&name.0.row().qualified_kind(), &name.2, &object)?;
         let Some((_, source)) = self.definitions.get(name) else {
             return Err(Status::not_found(&qualified, &name.2));
         };
@@ -163,8 +168,7 @@ impl Registry {
 
     /// The file of a definition that clients apply. Pods' files have one underscore in their names.
     fn definition_path(&self, name: &DefinitionName) -> PathBuf {
-        let kind = name.0.as_str().to_lowercase();
-        self.directories.applied.join(format!("{kind}_{}_{}.json", name.1, name.2))
+        self.directories.applied.join(name.0.row().file(&name.1, &name.2))
     }
 
     /// A definition as it is published.
@@ -213,14 +217,14 @@ fn refuse_defaults(definitions: &DefinitionsByName, refusals: &mut Vec<Refusal>)
 fn one_default(class: &str, other: &str) -> String {
     format!(
         "{} \"{class}\" is forbidden: PriorityClass {other} is already marked as default. Only one default can exist",
-        Kind::PriorityClass.qualified()
+        Kind::PriorityClass.row().qualified()
     )
 }
 
 fn defined_by(name: &DefinitionName, file: &Path) -> Status {
     Status::forbidden(format!(
         "{} \"{}\" is forbidden: it is defined by {}; change that file",
-        name.0.qualified(),
+        name.0.row().qualified(),
         name.2,
         file.display()
     ))

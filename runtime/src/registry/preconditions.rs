@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::Registry;
 use crate::api::Status;
-use crate::manifest::Kind;
+use crate::kinds::Kind;
 use crate::objects::Key;
 
 /// kubectl reads the object again then, and patches that.
@@ -57,15 +57,15 @@ impl Registry {
             return Ok(());
         }
         let kind = Kind::of_resource(resource);
-        let namespace = match kind {
-            Some(Kind::PriorityClass) => "",
-            Some(Kind::Pod | Kind::PodPreset) | None => text("namespace").unwrap_or("default"),
+        let namespace = match kind.is_none_or(|kind| kind.row().namespaced) {
+            true => text("namespace").unwrap_or("default"),
+            false => "",
         };
         let name = text("name").unwrap_or_default();
         let shown = self.objects.get(&Key::new(resource, namespace, name));
         let Some(shown) = shown else { return Ok(()) };
         let conflict = |why: &str| {
-            let resource = kind.map_or_else(|| resource.to_owned(), Kind::qualified);
+            let resource = kind.map_or_else(|| resource.to_owned(), |kind| kind.row().qualified());
             Err(Status::conflict(&resource, name, why))
         };
         let present: Value = serde_json::from_str(&shown.json).unwrap_or_default();

@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 
 use super::Registry;
 use crate::api::{FieldValidation, Status};
-use crate::manifest::{Kind, ManifestError, Validation};
+use crate::kinds::Kind;
+use crate::manifest::{ManifestError, Validation};
 
 /// What only the server gives an object.
 #[derive(Clone, Debug)]

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::{Refusal, Wanted, WantedByName};
-use crate::manifest::{Contents, Definition, Kind};
+use crate::kinds::Kind;
+use crate::manifest::{Contents, Definition};
 use crate::spec::Uid;
 
 /// Bytes of a manifest that are read: as many as the API takes, and more than a cluster keeps

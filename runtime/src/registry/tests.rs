@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::{Change, FieldValidation, Part, Preconditions, Status};
-use crate::manifest::{self, Applied as AppliedPreset, Kind, Validation};
+use crate::kinds::Kind;
+use crate::manifest::{self, Applied as AppliedPreset, Validation};
 use crate::objects::Key;
 use crate::spec::Uid;
 

@@ -258,11 +258,7 @@ fn file_of(manifest: &Manifest) -> io::Result<String> {
     if name.is_empty() || name.contains('/') || namespace.contains('/') {
         return Err(io::Error::other(format!("{}: no name of an object", manifest.object.place)));
     }
-    Ok(match manifest.object.value["kind"].as_str() {
-        Some("PriorityClass") => format!("priorityclass__{name}.json"),
-        Some("PodPreset") => format!("podpreset_{namespace}_{name}.json"),
-        Some(_) | None => format!("{namespace}_{name}.json"),
-    })
+    Ok(manifest.object.kind().row().file(namespace, name))
 }
 
 /// A file of the agent's as it was. One that is the same already is not written.

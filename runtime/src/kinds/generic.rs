@@ -1,10 +1,20 @@
-//! What kubectl knows no words of its own for: each field below each other.
+//! Kinds that kubectl has no columns and no description for: name and creation as a row, and each field below each
+//! other as a description.
 
 use serde_json::Value;
 
-use super::events;
-use super::text::{annotations, labels, of};
-use crate::tabs::Tabs;
+use super::Column;
+use super::cells::text;
+use super::describe::text::{annotations, labels, of};
+use super::describe::{Tabs, events};
+use crate::time::Timestamp;
+
+pub(super) const COLUMNS: &[Column] = &[("Name", "string", "name", 0), ("Created At", "date", "", 0)];
+
+pub(super) fn cells(object: &Value, _: Timestamp) -> Vec<Value> {
+    let metadata = &object["metadata"];
+    vec![text(&metadata["name"]).into(), text(&metadata["creationTimestamp"]).into()]
+}
 
 /// Fields of `metadata` that are told before all others, or never.
 const TOLD: [&str; 5] = ["annotations", "labels", "managedFields", "name", "namespace"];

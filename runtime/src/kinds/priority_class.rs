@@ -1,10 +1,30 @@
-//! A PriorityClass, as `kubectl describe priorityclass` prints it.
+//! PriorityClasses, as `kubectl get` and `kubectl describe priorityclass` print them.
 
 use serde_json::Value;
 
-use super::events;
-use super::text::of;
-use crate::tabs::Tabs;
+use super::Column;
+use super::cells::{age, text, timestamp};
+use super::describe::text::of;
+use super::describe::{Tabs, events};
+use crate::time::Timestamp;
+
+pub(super) const COLUMNS: &[Column] = &[
+    ("Name", "string", "name", 0),
+    ("Value", "integer", "", 0),
+    ("Global-Default", "boolean", "", 0),
+    ("Age", "string", "", 0),
+    ("PreemptionPolicy", "string", "", 0),
+];
+
+pub(super) fn cells(class: &Value, now: Timestamp) -> Vec<Value> {
+    vec![
+        text(&class["metadata"]["name"]).into(),
+        class["value"].clone(),
+        (class["globalDefault"] == true).into(),
+        age(timestamp(&class["metadata"]["creationTimestamp"]), now).into(),
+        text(&class["preemptionPolicy"]).into(),
+    ]
+}
 
 /// With what took place, if that is known.
 pub(super) fn describe(class: &Value, events: Option<Vec<Value>>) -> String {

@@ -1,24 +1,24 @@
 //! What a description is put together from: fields of objects, ages and times as kubectl prints them.
 
-use nodlet_runtime::api::age;
-use nodlet_runtime::spec::Quantity;
-use nodlet_runtime::time::Timestamp;
 use serde_json::Value;
 
-use crate::tabs::Tabs;
+use super::Tabs;
+use crate::kinds::cells::age;
+use crate::spec::Quantity;
+use crate::time::Timestamp;
 
 /// A string; empty where there is none.
-pub(super) fn of(value: &Value) -> &str {
+pub(in crate::kinds) fn of(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
 /// The elements of a list; none where there is none.
-pub(super) fn list(value: &Value) -> &[Value] {
+pub(in crate::kinds) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
 /// A quantity as Kubernetes prints it again.
-pub(super) fn quantity(value: &Value) -> Quantity {
+pub(in crate::kinds) fn quantity(value: &Value) -> Quantity {
     Quantity::parse(of(value)).unwrap_or(Quantity::from_milli(0))
 }
 
@@ -27,12 +27,12 @@ fn time(value: &Value) -> Option<Timestamp> {
 }
 
 /// How long ago that was.
-pub(super) fn since(value: &Value) -> String {
+pub(in crate::kinds) fn since(value: &Value) -> String {
     age(time(value), Timestamp::now())
 }
 
 /// `time.RFC1123Z` in the time zone of whoever reads it. What has no time was at the beginning of all.
-pub(super) fn date(value: &Value) -> String {
+pub(in crate::kinds) fn date(value: &Value) -> String {
     let Some(time) = time(value) else { return "Mon, 01 Jan 0001 00:00:00 +0000".to_owned() };
     // The C library counts in 32 bits on 32-bit ARM.
     #[allow(clippy::useless_conversion, irrefutable_let_patterns)]
@@ -63,7 +63,7 @@ pub(super) fn date(value: &Value) -> String {
 }
 
 /// `printLabelsMultiline`.
-pub(super) fn labels(out: &mut Tabs, title: &str, labels: &Value) {
+pub(in crate::kinds) fn labels(out: &mut Tabs, title: &str, labels: &Value) {
     let labels = labels.as_object().into_iter().flatten();
     let mut lines: Vec<(&String, &Value)> = labels.collect();
     lines.sort_by_key(|(key, _)| *key);
@@ -71,7 +71,7 @@ pub(super) fn labels(out: &mut Tabs, title: &str, labels: &Value) {
 }
 
 /// A title and values below each other, `<none>` if there are none.
-pub(super) fn several(out: &mut Tabs, title: &str, lines: impl Iterator<Item = String>) {
+pub(in crate::kinds) fn several(out: &mut Tabs, title: &str, lines: impl Iterator<Item = String>) {
     let mut any = false;
     for line in lines {
         let before = if any { "\t".to_owned() } else { format!("{title}:\t") };
@@ -87,7 +87,7 @@ pub(super) fn several(out: &mut Tabs, title: &str, lines: impl Iterator<Item = S
 const ANNOTATION: usize = 140;
 
 /// `printAnnotationsMultiline`.
-pub(super) fn annotations(out: &mut Tabs, annotations: &Value) {
+pub(in crate::kinds) fn annotations(out: &mut Tabs, annotations: &Value) {
     const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
     let annotations = annotations.as_object().into_iter().flatten();
     let mut annotations: Vec<(&String, &str)> =

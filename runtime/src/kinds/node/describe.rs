@@ -1,14 +1,13 @@
 //! The node, as `kubectl describe node` prints it.
 
-use nodlet_runtime::spec::Quantity;
 use serde_json::Value;
 
-use super::events;
-use super::text::{annotations, date, labels, list, of, quantity, several, since};
-use crate::tabs::Tabs;
+use crate::kinds::describe::text::{annotations, date, labels, list, of, quantity, several, since};
+use crate::kinds::describe::{Tabs, events};
+use crate::spec::Quantity;
 
 /// With the pods that are not over, and what took place, if that is known.
-pub(super) fn describe(node: &Value, pods: &[Value], events: Option<Vec<Value>>) -> String {
+pub(in crate::kinds) fn describe(node: &Value, pods: &[Value], events: Option<Vec<Value>>) -> String {
     let mut tabs = Tabs::default();
     let out = &mut tabs;
     let (metadata, spec, status) = (&node["metadata"], &node["spec"], &node["status"]);

@@ -2,13 +2,11 @@
 
 use serde_json::Value;
 
-use super::events;
-use super::text::{annotations, date, labels, list, of, quantity, several, since};
-use crate::client::encode;
-use crate::tabs::Tabs;
+use crate::kinds::describe::text::{annotations, date, labels, list, of, quantity, several, since};
+use crate::kinds::describe::{Tabs, events};
 
 /// With what took place, if that is known.
-pub(super) fn describe(pod: &Value, events: Option<Vec<Value>>) -> String {
+pub(in crate::kinds) fn describe(pod: &Value, events: Option<Vec<Value>>) -> String {
     let mut tabs = Tabs::default();
     let out = &mut tabs;
     head(out, pod);
@@ -380,8 +378,12 @@ fn formatted(selector: &Value) -> String {
 /// A path as Go writes it in a URL: a query in it is part of the path.
 fn escaped(path: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.~$&+,/:;=@".contains(letter);
-    let mut bytes = [0; 4];
-    path.chars()
-        .map(|letter| if is_plain(letter) { letter.into() } else { encode(letter.encode_utf8(&mut bytes)) })
-        .collect()
+    let mut escaped = String::new();
+    for byte in path.bytes() {
+        match char::from(byte) {
+            letter if is_plain(letter) => escaped.push(letter),
+            _ => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    escaped
 }

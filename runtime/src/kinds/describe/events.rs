@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
+use super::Tabs;
 use super::text::{of, since};
-use crate::tabs::Tabs;
 
 /// When it was, and how often: `2m (x3 over 5m)`.
-pub(crate) fn interval(event: &Value) -> String {
+pub fn interval(event: &Value) -> String {
     let first = since(&event["firstTimestamp"]);
     match event["count"].as_u64() {
         Some(count) if count > 1 => format!("{} (x{count} over {first})", since(&event["lastTimestamp"])),
@@ -15,7 +15,7 @@ pub(crate) fn interval(event: &Value) -> String {
 }
 
 /// `DescribeEvents`.
-pub(super) fn describe(out: &mut Tabs, mut events: Vec<Value>) {
+pub(in crate::kinds) fn describe(out: &mut Tabs, mut events: Vec<Value>) {
     if events.is_empty() {
         out.line(0, "Events:\t<none>");
         return;

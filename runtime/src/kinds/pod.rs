@@ -1,10 +1,25 @@
 //! One row of `kubectl get pods`: READY, STATUS and RESTARTS are worked out
-//! from a pod's status as Kubernetes' printers do, line for line.
+//! from a pod's status as Kubernetes' printers do, line for line. `pod/describe.rs` describes a pod.
 
 use serde_json::{Value, json};
 
-use super::{age, array, condition, none_if_empty, text, timestamp};
+use super::Column;
+use super::cells::{age, array, condition, none_if_empty, text, timestamp};
 use crate::time::Timestamp;
+
+pub(super) mod describe;
+
+pub(super) const COLUMNS: &[Column] = &[
+    ("Name", "string", "name", 0),
+    ("Ready", "string", "", 0),
+    ("Status", "string", "", 0),
+    ("Restarts", "string", "", 0),
+    ("Age", "string", "", 0),
+    ("IP", "string", "", 1),
+    ("Node", "string", "", 1),
+    ("Nominated Node", "string", "", 1),
+    ("Readiness Gates", "string", "", 1),
+];
 
 /// The row conditions of a pod that is over; null for another.
 pub(super) fn row_conditions(pod: &Value) -> Value {

@@ -1,21 +1,21 @@
 //! Text in columns, as Go's `text/tabwriter` lines them up for kubectl: cells end with a tab, and
 //! a column is as wide as the widest of its cells in lines that follow each other.
 
-use crate::output::escaped;
+use super::escaped;
 
 /// Between two columns.
 const PADDING: usize = 2;
 
 /// Text that is written line by line, and lined up at its end.
 #[derive(Default)]
-pub(crate) struct Tabs {
+pub(in crate::kinds) struct Tabs {
     done: String,
     text: String,
 }
 
 impl Tabs {
     /// Adds text, `level` times two spaces before it.
-    pub(crate) fn write(&mut self, level: usize, text: &str) {
+    pub(in crate::kinds) fn write(&mut self, level: usize, text: &str) {
         for _ in 0..level {
             self.text.push_str("  ");
         }
@@ -24,20 +24,20 @@ impl Tabs {
     }
 
     /// The same, and the end of the line.
-    pub(crate) fn line(&mut self, level: usize, text: &str) {
+    pub(in crate::kinds) fn line(&mut self, level: usize, text: &str) {
         self.write(level, text);
         self.text.push('\n');
     }
 
     /// What follows has columns of its own.
-    pub(crate) fn flush(&mut self) {
+    pub(in crate::kinds) fn flush(&mut self) {
         let text = std::mem::take(&mut self.text);
         let lines: Vec<Vec<&str>> = text.split_inclusive('\n').map(cells).collect();
         align(&mut self.done, &lines, &mut Vec::new());
     }
 
     /// All of it.
-    pub(crate) fn finish(mut self) -> String {
+    pub(in crate::kinds) fn finish(mut self) -> String {
         self.flush();
         self.done
     }

@@ -1,0 +1,92 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::manifest;
+
+/// A manifest of each kind, as short as it may be. A new kind does not compile without one.
+fn manifest_of(row: &Row) -> Value {
+    let mut object = match row.kind {
+        Kind::Pod => json!({"spec": {"containers": [{"name": "app", "image": "app:1"}]}}),
+        Kind::PodPreset => json!({"spec": {"env": [{"name": "A", "value": "1"}]}}),
+        Kind::PriorityClass => json!({"value": 1}),
+        Kind::Event | Kind::Namespace | Kind::Node => json!({}),
+    };
+    object["apiVersion"] = row.version.into();
+    object["kind"] = row.name.into();
+    object["metadata"] = json!({"name": "web"});
+    object
+}
+
+#[test]
+fn each_kind_has_the_row_at_its_place_and_names_of_its_own() {
+    let mut names = Vec::new();
+    for (place, row) in KINDS.iter().enumerate() {
+        assert_eq!(row.kind as usize, place, "{}", row.name);
+        assert!(row.kind.row().name == row.name && !row.columns.is_empty() && !row.fields.is_empty());
+        let all = [row.plural, row.singular].into_iter().chain(row.short_names.iter().copied());
+        for name in all {
+            assert!(on_command_line(name).is_some_and(|found| found.kind == row.kind), "{name}");
+            names.push(name);
+        }
+        assert!(on_command_line(&row.plural.to_uppercase()).is_some());
+        assert_eq!(row.singular, row.name.to_lowercase());
+        assert!(row.plural.starts_with(row.singular), "manifest/kind.rs makes its plural of the kind's name");
+    }
+    let every = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), every, "{names:?}");
+    assert_eq!(groups().collect::<Vec<_>>(), ["settings.k8s.io/v1alpha1", "scheduling.k8s.io/v1"]);
+}
+
+#[test]
+fn each_kind_that_may_be_written_is_read_from_a_manifest_and_no_other() {
+    for row in &KINDS {
+        let bytes = manifest_of(row).to_string();
+        let read = manifest::contents("a.json", bytes.as_bytes(), Validation::Strict, "board");
+        assert_eq!(row.reader.is_some(), row.allows("create"), "{}", row.name);
+        assert_eq!(Kind::named(row.name), row.reader.is_some().then_some(row.kind));
+        assert_eq!(Kind::of_resource(row.plural), Kind::named(row.name));
+        match (&row.reader, read) {
+            (Some(Reader::Pod), Ok(contents)) => {
+                assert_eq!((contents.pods.len(), contents.definitions.len()), (1, 0));
+            }
+            (Some(Reader::Definition(_)), Ok(contents)) => {
+                assert_eq!((contents.pods.len(), contents.definitions.len()), (0, 1));
+                assert_eq!(contents.definitions[0].kind, row.kind);
+                assert_eq!(contents.definitions[0].object["kind"], row.name);
+                assert_eq!(contents.definitions[0].namespace.is_empty(), !row.namespaced);
+            }
+            (None, Err(refused)) => assert!(refused.to_string().contains(row.name), "{refused}"),
+            (Some(_), Err(refused)) => panic!("{}: {refused}", row.name),
+            (None, Ok(_)) => panic!("{} is read", row.name),
+        }
+    }
+}
+
+#[test]
+fn each_kind_is_described_by_its_name() {
+    for row in &KINDS {
+        let object = manifest_of(row);
+        let described = match row.describe {
+            Describe::Alone(describe) => describe(&object),
+            Describe::WithEvents(describe) => describe(&object, Some(Vec::new())),
+            Describe::Node(describe) => describe(&object, &[], Some(Vec::new())),
+        };
+        let first = described.lines().next().unwrap_or_default();
+        assert!(first.starts_with("Name:") && first.ends_with(" web"), "{described}");
+        let with_events = !matches!(row.describe, Describe::Alone(_));
+        assert_eq!(described.contains("\nEvents: "), with_events, "{described}");
+    }
+}
+
+#[test]
+fn an_object_that_was_applied_has_a_file_of_its_own() {
+    for (kind, expected) in [
+        (Kind::Pod, "default_web.json"),
+        (Kind::PodPreset, "podpreset_default_web.json"),
+        (Kind::PriorityClass, "priorityclass__web.json"),
+    ] {
+        assert_eq!(kind.row().file("default", "web"), expected);
+    }
+}
