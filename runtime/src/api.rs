@@ -31,6 +31,9 @@ use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use crate::kinds::Kind;
 use crate::objects::Objects;
+pub use crate::registry::{
+    Accepted, Applied, Change, FieldValidation, Part, PatchKind, Preconditions, Status,
+};
 use crate::storage::Storage;
 use crate::told::Told;
 
@@ -40,7 +43,6 @@ mod container;
 mod discovery;
 mod exec;
 mod log;
-pub mod patch;
 mod place;
 mod portforward;
 pub mod push;
@@ -50,7 +52,6 @@ mod ring;
 mod route;
 mod select;
 pub mod spdy;
-mod status;
 mod streams;
 mod table;
 mod upgrade;
@@ -59,15 +60,10 @@ pub mod websocket;
 mod write;
 
 use body::Body;
-pub use patch::PatchKind;
 pub use place::Places;
 use place::{Answer, Place};
-pub use request::{
-    Accepted, Applied, Change, ExecExit, ExecSession, Family, FieldValidation, Part, Preconditions, Reply,
-    Request,
-};
+pub use request::{ExecExit, ExecSession, Family, Reply, Request};
 use route::{Query, Target};
-pub use status::Status;
 
 /// Clients at a time, if the agent is not told otherwise.
 pub const CONNECTIONS: usize = 64;

@@ -14,14 +14,18 @@
 //! `registry/admission.rs`, what a written pod becomes; `registry/pods.rs`, what clients may do.
 
 mod admission;
+mod change;
 mod definitions;
 mod difference;
 mod ephemeral;
+mod patch;
 mod pods;
 mod preconditions;
+mod published;
 mod quota;
 mod request;
 mod sources;
+mod status;
 #[cfg(test)]
 mod tests;
 mod wanted;
@@ -32,19 +36,22 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use crate::api::{Accepted, Applied};
 use crate::kinds::Kind;
 use crate::node::GivenCondition;
 use crate::objects::Objects;
 use crate::spec::Pod;
 
 pub use admission::{Admitted, Base, Policy, Problem, admit};
+pub use change::{Accepted, Applied, Change, FieldValidation, Part, Preconditions};
 pub use definitions::DefinitionName;
 pub use difference::{Admissions, Difference};
 pub use ephemeral::{list_of as ephemeral_of, with_list as with_ephemeral, without as without_ephemeral};
+pub use patch::PatchKind;
 pub use pods::{Deletion, Known, Present, Updating};
-pub use request::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE, How, Identity};
+pub use published::Seen;
+pub use request::{How, Identity};
 pub use sources::{DefinitionsByName, MAX_BYTES, MAX_FILES, Size, Sources};
+pub use status::Status;
 pub use wanted::{PodName, Wanted, WantedByName};
 
 /// The desired state.

@@ -117,7 +117,7 @@ async fn change(
     request: hyper::Request<Incoming>,
 ) -> Result<(Change, Held), Status> {
     if request.method() == hyper::Method::PATCH {
-        let kind = PatchKind::of(request.headers())?;
+        let kind = patch_kind(request.headers())?;
         let (patch, held) = body::read_any(&api.places, request).await?;
         return Ok((Change::Patch(kind, patch), held));
     }
@@ -322,7 +322,7 @@ impl DeleteOptions {
         };
         let orphan = flag(body, query, "orphanDependents")?;
         let ignores_read_error = flag(body, query, IGNORE_READ_ERROR)?;
-        let preconditions = Preconditions::of(&body["preconditions"])?.with_query(query);
+        let preconditions = preconditions(&body["preconditions"], query)?;
         let in_body = match &body["dryRun"] {
             Value::Null => &[][..],
             Value::Array(values) => values,
@@ -421,18 +421,38 @@ fn refuse(wrong: &[(&str, &str, String)]) -> Status {
     status
 }
 
-impl Preconditions {
-    fn of(given: &Value) -> Result<Preconditions, Status> {
-        let of = |field: &str| match &given[field] {
-            Value::Null => Ok(None),
-            Value::String(text) => Ok(Some(text.clone())),
-            _ => Err(not_a(&format!("preconditions.{field}"), "string")),
-        };
-        match given {
-            Value::Null | Value::Object(_) => {
-                Ok(Preconditions { uid: of("uid")?, resource_version: of("resourceVersion")? })
-            }
-            _ => Err(not_a("preconditions", "object")),
+/// `preconditions` of a body, with those that a query of `DELETE` has where the body said nothing of them.
+fn preconditions(given: &Value, query: &Query) -> Result<Preconditions, Status> {
+    let of = |field: &str| match &given[field] {
+        Value::Null => {
+            let in_query = query.get(field);
+            Ok(in_query.filter(|value| !value.is_empty()).map(str::to_owned))
         }
+        Value::String(text) => Ok(Some(text.clone())),
+        _ => Err(not_a(&format!("preconditions.{field}"), "string")),
+    };
+    match given {
+        Value::Null | Value::Object(_) => {
+            Ok(Preconditions { uid: of("uid")?, resource_version: of("resourceVersion")? })
+        }
+        _ => Err(not_a("preconditions", "object")),
     }
+}
+
+/// The kind of a patch, by the content type of its request.
+fn patch_kind(headers: &hyper::HeaderMap) -> Result<PatchKind, Status> {
+    const KINDS: [(&str, PatchKind); 3] = [
+        ("application/json-patch+json", PatchKind::Json),
+        ("application/merge-patch+json", PatchKind::Merge),
+        ("application/strategic-merge-patch+json", PatchKind::Strategic),
+    ];
+    let given = headers.get(hyper::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let given = given.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    let found = KINDS.iter().find(|(name, _)| *name == given);
+    found.map(|(_, kind)| *kind).ok_or_else(|| {
+        let names = KINDS.map(|(name, _)| name).join(", ");
+        Status::unsupported_media_type(format!(
+            "the body of the request was in an unknown format - accepted media types include: {names}"
+        ))
+    })
 }

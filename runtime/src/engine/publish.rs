@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::node::{Observation, PodIndex, PodState, Record};
 use crate::objects::Key;
 use crate::pod::IMAGE_UPDATE_PENDING;
-use crate::registry::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE, Wanted, without_ephemeral};
+use crate::registry::{Seen, Wanted, without_ephemeral};
 use crate::status;
 use crate::time::{Instant, Moment};
 
@@ -109,37 +109,25 @@ impl Engine {
             (entry.wanted.clone(), entry.created, entry.deletion)
         };
         let anchor = self.shell.anchor.get();
-        let mut object: Value = serde_json::from_str(wanted.object.get()).ok()?;
-        let metadata = &mut object["metadata"];
-        if metadata.get("creationTimestamp").is_none_or(Value::is_null) {
-            metadata["creationTimestamp"] = created.timestamp(anchor).to_string().into();
-        }
-        metadata["generation"] = state.generation().into();
-        let is_applied = self.registry.is_applied(&wanted);
-        let annotations = &mut metadata["annotations"];
-        annotations[CONFIG_SEEN] = created.timestamp(anchor).to_string().into();
-        annotations[CONFIG_SOURCE] = if is_applied { "api" } else { "file" }.into();
-        if !is_applied {
-            annotations[CONFIG_HASH] = (*wanted.pod.uid.0).into();
-        }
-        if let Some(deletion) = deletion.filter(|_| state.is_unwanted()) {
-            metadata["deletionTimestamp"] = anchor.timestamp(deletion.at).to_string().into();
-            metadata["deletionGracePeriodSeconds"] = deletion.grace.as_secs().into();
-        }
-        if !wanted.pod.is_gated() {
-            object["spec"]["nodeName"] = self.shell.config.node_name.as_str().into();
-        }
-        let host_ip = self.shell.network.borrow().host_ip();
-        object["status"] = status::of(state, anchor, host_ip);
+        let mut status = status::of(state, anchor, self.shell.network.borrow().host_ip());
         if let Some(waits) = self.holds.waits_of(&wanted.pod.uid)
-            && let Some(conditions) = object["status"]["conditions"].as_array_mut()
+            && let Some(conditions) = status["conditions"].as_array_mut()
         {
             let since = Moment::ThisBoot(waits.since);
             // Of the two changes that wait, the one that replaces the pod.
             conditions.retain(|condition| condition["type"] != IMAGE_UPDATE_PENDING);
             conditions.push(status::image_update_pending(state, anchor, since, &waits.missing));
         }
-        Some(object)
+        let deletion = deletion.filter(|_| state.is_unwanted());
+        self.registry.published(
+            &wanted,
+            Seen {
+                created: created.timestamp(anchor).to_string(),
+                generation: state.generation(),
+                deletion: deletion.map(|at| (self.shell.timestamp(at.at), at.grace)),
+                status,
+            },
+        )
     }
 }
 

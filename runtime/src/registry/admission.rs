@@ -11,8 +11,7 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use super::request::refused;
-use super::{DefinitionsByName, Wanted, definitions, ephemeral};
-use crate::api::Status;
+use super::{DefinitionsByName, Status, Wanted, definitions, ephemeral};
 use crate::kinds::Kind;
 use crate::manifest::update::{self, Update};
 use crate::manifest::{self, Applied, Classes, Definition, Manifest, Priority, priority};

@@ -7,8 +7,10 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use super::request::{How, how, refused, same};
-use super::{Decision, DefinitionsByName, Refusal, Registry, Write, Written, preconditions};
-use crate::api::{Accepted, Applied, Change, Preconditions, Status};
+use super::{
+    Accepted, Applied, Change, Decision, DefinitionsByName, Preconditions, Refusal, Registry, Status, Write,
+    Written, preconditions,
+};
 use crate::kinds::Kind;
 use crate::manifest::{self, Definition, priority};
 use crate::objects::Key;

@@ -7,8 +7,7 @@ use serde_json::Value;
 
 use super::pods::Present;
 use super::request::{how, refused};
-use super::{Registry, Wanted, preconditions};
-use crate::api::{Applied, Change, FieldValidation, Status};
+use super::{Applied, Change, FieldValidation, Registry, Status, Wanted, preconditions};
 use crate::manifest;
 
 /// Bytes of the ephemeral containers of all pods together, as JSON: some hundreds of them.

@@ -10,8 +10,10 @@ use super::admission::as_update_of;
 use super::difference::forbidden;
 use super::preconditions::{self, MODIFIED};
 use super::request::{How, how, refused, same, strip};
-use super::{Decision, PodName, Registry, Wanted, Write, Written, ephemeral};
-use crate::api::{Accepted, Applied, Change, FieldValidation, Part, Preconditions, Status};
+use super::{
+    Accepted, Applied, Change, Decision, FieldValidation, Part, PodName, Preconditions, Registry, Status,
+    Wanted, Write, Written, ephemeral,
+};
 use crate::manifest::update::{self, Update};
 use crate::manifest::{self, Manifest};
 use crate::node::GivenCondition;

@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use super::Registry;
-use crate::api::Status;
+use super::{Registry, Status};
 use crate::kinds::Kind;
 use crate::objects::Key;
 

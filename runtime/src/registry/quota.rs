@@ -5,8 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::Registry;
-use crate::api::Status;
+use super::{Registry, Status};
 
 impl Registry {
     /// Takes room for `object`, called `name` among `resource`, which is to be the file `path`; what is

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value};
 
-use super::Registry;
-use crate::api::{FieldValidation, Status};
+use super::published::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
+use super::{FieldValidation, Registry, Status};
 use crate::kinds::Kind;
 use crate::manifest::{ManifestError, Validation};
 
@@ -95,15 +95,7 @@ pub(super) fn strip(metadata: &mut Map<String, Value>) {
     strip_config(metadata);
 }
 
-/// What a kubelet says of where it has a pod from, and since when. It is said of what is shown
-/// alone: it is in no file of ours, and nobody else can say it.
-pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
-/// When the pod was seen first.
-pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
-/// The version of its file.
-pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
-
-/// Takes it from what a client has read here and sends back.
+/// Takes away the annotations of what is published: a client has read them here and sends them back.
 fn strip_config(metadata: &mut Map<String, Value>) {
     let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else { return };
     let known = annotations.len();

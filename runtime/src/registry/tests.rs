@@ -7,7 +7,6 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::{Change, FieldValidation, Part, Preconditions, Status};
 use crate::kinds::Kind;
 use crate::manifest::{self, Applied as AppliedPreset, Validation};
 use crate::objects::Key;
@@ -19,6 +18,7 @@ mod difference;
 mod ephemeral;
 mod pods;
 mod preconditions;
+mod published;
 mod request;
 mod seeds;
 

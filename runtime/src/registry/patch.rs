@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::{BODY_BYTES, Status};
+use super::{MAX_BYTES, Status};
 use crate::manifest::VALUES;
 use crate::schema::{self, Field, Type};
 
@@ -28,31 +28,11 @@ pub enum PatchKind {
     Strategic,
 }
 
-impl PatchKind {
-    /// By the request's content type.
-    pub(super) fn of(headers: &hyper::HeaderMap) -> Result<PatchKind, Status> {
-        const KINDS: [(&str, PatchKind); 3] = [
-            ("application/json-patch+json", PatchKind::Json),
-            ("application/merge-patch+json", PatchKind::Merge),
-            ("application/strategic-merge-patch+json", PatchKind::Strategic),
-        ];
-        let given = headers.get(hyper::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let given = given.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
-        let found = KINDS.iter().find(|(name, _)| *name == given);
-        found.map(|(_, kind)| *kind).ok_or_else(|| {
-            let names = KINDS.map(|(name, _)| name).join(", ");
-            Status::unsupported_media_type(format!(
-                "the body of the request was in an unknown format - accepted media types include: {names}"
-            ))
-        })
-    }
-}
-
 /// `object`, which is of the kind `kind`, with what `patch` says.
 ///
 /// # Errors
 /// 400: the patch says what no patch can. 422: what a JSON patch is about is not there.
-pub fn apply(object: &mut Value, patch: &Value, how: PatchKind, kind: &str) -> Result<(), Status> {
+pub(super) fn apply(object: &mut Value, patch: &Value, how: PatchKind, kind: &str) -> Result<(), Status> {
     match (how, patch, object) {
         (PatchKind::Json, Value::Array(operations), object) => operate(object, operations),
         (PatchKind::Json, _, _) => Err(Status::bad_request(
@@ -306,7 +286,7 @@ fn bounded(values: &[&Value]) -> Result<(), Status> {
             Err(Status::unprocessable(message))
         }
         Size { values, .. } if values > VALUES => Err(Status::too_large(format!("{VALUES} values"))),
-        Size { bytes, .. } if bytes > BODY_BYTES => Err(Status::too_large(BODY_BYTES)),
+        Size { bytes, .. } if bytes as u64 > MAX_BYTES => Err(Status::too_large(MAX_BYTES)),
         Size { .. } => Ok(()),
     }
 }
