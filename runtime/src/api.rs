@@ -34,7 +34,6 @@ use crate::objects::Objects;
 pub use crate::registry::{
     Accepted, Applied, Change, FieldValidation, Part, PatchKind, Preconditions, Status,
 };
-use crate::storage::Storage;
 use crate::told::Told;
 
 mod attach;
@@ -86,8 +85,6 @@ pub struct Api {
     pub requests: async_channel::Sender<Request>,
     /// `--root`: logs are read below it.
     pub root: PathBuf,
-    /// Reads what the loop would have to wait for.
-    pub storage: Storage,
     /// Of the one node that there is.
     pub node_name: String,
     /// What its core was told last.
@@ -301,7 +298,7 @@ async fn answer(
                 (Kind::Pod, "status", &(Method::PUT | Method::PATCH)) => {
                     write::update(api, &key, Part::Status, &query, request).await
                 }
-                (Kind::Pod, "log", &Method::GET) => log::log(api, &key, &query).await,
+                (Kind::Pod, "log", &Method::GET) => log::log(api, &key, &query),
                 (Kind::Pod, "exec", &(Method::GET | Method::POST)) => {
                     exec::exec(api, &key, &query, request, afterwards, place)
                 }

@@ -17,7 +17,7 @@ const JOBS: usize = 256;
 type Job = Box<dyn FnMut() -> bool + Send>;
 
 /// A handle to the thread; the thread ends when the last one is dropped.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Storage {
     jobs: mpsc::SyncSender<Job>,
 }

@@ -45,7 +45,8 @@ pub struct Sources {
 #[derive(Debug)]
 struct Source {
     path: PathBuf,
-    files: BTreeMap<OsString, SourceFile>,
+    /// By name, sorted.
+    files: Vec<(OsString, SourceFile)>,
     /// Why its files are not known: `files` is what they were.
     unread: Option<Refusal>,
 }
@@ -69,10 +70,34 @@ pub struct Size {
     pub bytes: usize,
 }
 
+impl Source {
+    /// Where the file of this name is, or belongs.
+    fn place(&self, name: &OsStr) -> Result<usize, usize> {
+        self.files.binary_search_by(|(known, _)| known.as_os_str().cmp(name))
+    }
+
+    fn file(&self, name: &OsStr) -> Option<&SourceFile> {
+        self.place(name).ok().map(|place| &self.files[place].1)
+    }
+
+    /// The file of this name, of which nothing need be known yet.
+    fn file_mut(&mut self, name: &OsStr) -> &mut SourceFile {
+        let place = self.place(name).unwrap_or_else(|place| {
+            self.files.insert(place, (name.to_owned(), SourceFile::default()));
+            place
+        });
+        &mut self.files[place].1
+    }
+
+    fn all(&self) -> impl Iterator<Item = &SourceFile> {
+        self.files.iter().map(|(_, file)| file)
+    }
+}
+
 impl Sources {
     /// Sources at these paths, lowest precedence first; nothing is known of their files.
     pub fn new(paths: Vec<PathBuf>) -> Sources {
-        let list = paths.into_iter().map(|path| Source { path, files: BTreeMap::new(), unread: None });
+        let list = paths.into_iter().map(|path| Source { path, files: Vec::new(), unread: None });
         Sources { list: list.collect(), reserved: BTreeMap::new() }
     }
 
@@ -84,9 +109,11 @@ impl Sources {
     /// What the quota has given to all files but those of `source` that are set aside: these give
     /// their room to the files that are read beside them.
     pub fn used(&self, source: usize) -> Size {
-        let others = self.list.iter().enumerate().flat_map(|(index, other)| {
-            other.files.values().filter(move |file| index != source || !file.is_aside)
-        });
+        let others = self
+            .list
+            .iter()
+            .enumerate()
+            .flat_map(|(index, other)| other.all().filter(move |file| index != source || !file.is_aside));
         others.map(SourceFile::size).sum()
     }
 
@@ -108,17 +135,17 @@ impl Sources {
             definitions: contents.definitions.into_iter().map(Rc::new).collect(),
             ..SourceFile::default()
         };
-        let old = self.list[source].files.get(name).map(SourceFile::size).unwrap_or_default();
+        let old = self.list[source].file(name).map(SourceFile::size).unwrap_or_default();
         if !used.replace(old, new.size()) {
             return Err(no_room());
         }
-        self.list[source].files.insert(name.to_owned(), new);
+        *self.list[source].file_mut(name) = new;
         Ok(())
     }
 
     /// The warnings about the contents of a file.
     pub fn warnings(&self, source: usize, name: &OsStr) -> impl Iterator<Item = &String> {
-        let file = self.list[source].files.get(name);
+        let file = self.list[source].file(name);
         let of_pods = file.into_iter().flat_map(|file| &file.wanted).flat_map(|wanted| &wanted.warnings);
         let of_others = file.into_iter().flat_map(|file| &file.definitions).flat_map(|other| &other.warnings);
         of_pods.chain(of_others)
@@ -127,11 +154,12 @@ impl Sources {
     /// A file is wrong for the reason `message`: it keeps its last contents. `None` if that was
     /// the reason before.
     pub fn refuse(&mut self, source: usize, name: &OsStr, message: String) -> Option<&Refusal> {
-        let Source { path, files, .. } = &mut self.list[source];
-        let file = files.entry(name.to_owned()).or_default();
+        let source = &mut self.list[source];
+        let path = source.path.join(name);
+        let file = source.file_mut(name);
         let pod =
             file.wanted.first().map(|wanted| (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
-        let refusal = Refusal { source: path.join(name), pod, message: shortened(message) };
+        let refusal = Refusal { source: path, pod, message: shortened(message) };
         if file.refusal.as_ref() == Some(&refusal) {
             return None;
         }
@@ -140,14 +168,18 @@ impl Sources {
 
     /// Whether a file was moved to its `NAME~`, from which it may come back.
     pub fn set_aside(&mut self, source: usize, name: &OsStr, is_aside: bool) {
-        if let Some(file) = self.list[source].files.get_mut(name) {
-            file.is_aside = is_aside;
+        let source = &mut self.list[source];
+        if let Ok(place) = source.place(name) {
+            source.files[place].1.is_aside = is_aside;
         }
     }
 
     /// A file is gone.
     pub fn remove(&mut self, source: usize, name: &OsStr) {
-        self.list[source].files.remove(name);
+        let source = &mut self.list[source];
+        if let Ok(place) = source.place(name) {
+            source.files.remove(place);
+        }
     }
 
     /// A source can be read again, or not for the reason `message`: its objects stay as they are.
@@ -170,7 +202,7 @@ impl Sources {
         for source in &self.list {
             let mut here: BTreeMap<_, Rc<Wanted>> = BTreeMap::new();
             refusals.extend(source.unread.clone());
-            for file in source.files.values() {
+            for file in source.all() {
                 refusals.extend(file.refusal.clone());
                 for pod in &file.wanted {
                     let name = (pod.pod.namespace.clone(), pod.pod.name.clone());
@@ -231,7 +263,7 @@ impl Sources {
     fn refuse_repeated_uids(&self, wanted: &mut WantedByName) -> Vec<Refusal> {
         let mut refusals = Vec::new();
         let mut taken: BTreeMap<&Uid, &Wanted> = BTreeMap::new();
-        let files = self.list.iter().flat_map(|source| source.files.values());
+        let files = self.list.iter().flat_map(Source::all);
         for pod in files.flat_map(|file| &file.wanted) {
             let name = (pod.pod.namespace.clone(), pod.pod.name.clone());
             if !wanted.get(&name).is_some_and(|winner| Rc::ptr_eq(winner, pod)) {
@@ -288,13 +320,14 @@ impl Sources {
         if text as u64 > MAX_BYTES {
             return Err("its manifest is larger than 1 MiB, which none needs".to_owned());
         }
-        let mut files: BTreeMap<PathBuf, Size> = BTreeMap::new();
+        // As in `reserved`, whose second number counts for nothing here.
+        let mut files: BTreeMap<PathBuf, (Size, usize)> = BTreeMap::new();
         for source in &self.list {
-            let here = source.files.iter().map(|(name, file)| (source.path.join(name), file.size()));
+            let here = source.files.iter().map(|(name, file)| (source.path.join(name), (file.size(), 0)));
             files.extend(here);
         }
         for (path, (size, _)) in &self.reserved {
-            let held = files.entry(path.clone()).or_default();
+            let (held, _) = files.entry(path.clone()).or_default();
             *held = held.or(*size);
         }
         let old = files.remove(path);
@@ -303,7 +336,7 @@ impl Sources {
             return Err(format!("no room: a directory may have {MAX_FILES} manifests; delete some"));
         }
         let new = Size { pods: 1, bytes };
-        if !files.into_values().sum::<Size>().replace(Size::default(), new) {
+        if !files.into_values().map(|(size, _)| size).sum::<Size>().replace(Size::default(), new) {
             return Err(format!("{}; delete some", no_room()));
         }
         Ok(())
@@ -323,7 +356,7 @@ impl Sources {
     /// it wanted before stays.
     pub fn is_refused(&self, source: &Path) -> bool {
         self.list.iter().any(|list| {
-            let of_file = || source.file_name().and_then(|name| list.files.get(name));
+            let of_file = || source.file_name().and_then(|name| list.file(name));
             source.parent() == Some(&list.path)
                 && (list.unread.is_some()
                     || of_file().is_some_and(|file| {
