@@ -61,7 +61,7 @@ use crate::paths::Paths;
 use crate::progress::Progress;
 use crate::registry::{self, Registry, Wanted};
 use crate::service::Service;
-use crate::sources::{Directories, LOOK_AGAIN};
+use crate::sources::{LOOK_AGAIN, ManifestDirectories};
 use crate::spec::{Taint, Uid};
 use crate::storage::Storage;
 use crate::store::{Fault, NoFault, Records};
@@ -152,7 +152,7 @@ struct Shell {
     fault: Arc<dyn Fault>,
     objects: Rc<Objects>,
     events: RefCell<Events>,
-    directories: RefCell<Directories>,
+    directories: RefCell<ManifestDirectories>,
     /// A look at what cannot be watched is due.
     looks_again: Cell<bool>,
     cgroups: Cgroups,
@@ -269,14 +269,14 @@ impl Engine {
         let cgroups = Cgroups::open(&paths, config.pod_pids_limit).map_err(EngineError::Cgroups)?;
         let directories = if config.down { Vec::new() } else { paths.manifest_directories() };
         let sources = directories.clone();
-        let directories =
-            Directories::new(directories, &config.node_name).without_warnings_of(paths.applied_manifests());
+        let directories = ManifestDirectories::new(directories, &config.node_name)
+            .without_warnings_of(paths.applied_manifests());
         let (news, inbox) = async_channel::bounded(NEWS);
         let (request_sender, requests) = async_channel::bounded(REQUESTS);
         // Versions never go back while the boot lasts: the clock ticks faster than objects change.
         let ring = Told::begin();
         let objects = Rc::new(Objects::new(Instant::now().0 / 1000));
-        let places = registry::Directories {
+        let places = registry::ManifestPlaces {
             applied: paths.applied_manifests(),
             vendor: paths.vendor_manifests(),
             site: paths.site_manifests(),

@@ -59,7 +59,7 @@ pub use wanted::{PodName, Wanted, WantedByName};
 pub struct Registry {
     /// Where desired objects come from.
     pub sources: Sources,
-    directories: Directories,
+    places: ManifestPlaces,
     node: String,
     /// Where objects are published.
     objects: Rc<Objects>,
@@ -73,7 +73,7 @@ pub struct Registry {
 
 /// The directories that requests and their answers are about.
 #[derive(Clone, Debug)]
-pub struct Directories {
+pub struct ManifestPlaces {
     /// Holds what clients apply.
     pub applied: PathBuf,
     /// Part of the device's image: nobody can change it there.
@@ -131,15 +131,10 @@ pub struct Refusal {
 
 impl Registry {
     /// The registry of the objects of `sources`, lowest precedence first, on the node of this name.
-    pub fn new(
-        sources: Vec<PathBuf>,
-        directories: Directories,
-        node: &str,
-        objects: Rc<Objects>,
-    ) -> Registry {
+    pub fn new(sources: Vec<PathBuf>, places: ManifestPlaces, node: &str, objects: Rc<Objects>) -> Registry {
         Registry {
             sources: Sources::new(sources),
-            directories,
+            places,
             node: node.to_owned(),
             objects,
             desired: WantedByName::new(),
@@ -170,7 +165,7 @@ impl Registry {
 
     /// The file of a pod that clients apply.
     pub fn applied_path(&self, namespace: &str, name: &str) -> PathBuf {
-        self.directories.applied.join(Kind::Pod.row().file(namespace, name))
+        self.places.applied.join(Kind::Pod.row().file(namespace, name))
     }
 
     /// Whether the pod comes from a client.

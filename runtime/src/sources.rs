@@ -41,7 +41,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// The manifest directories, and what was found of their files when they were last read.
-pub struct Directories {
+pub struct ManifestDirectories {
     /// `None` while the kernel gives none.
     inotify: Option<Inotify>,
     /// Somebody waits for it.
@@ -81,11 +81,11 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-impl Directories {
-    /// Watches `directories` from the first [`Directories::read`] on; none needs to exist.
-    pub fn new(directories: Vec<PathBuf>, node: &str) -> Directories {
+impl ManifestDirectories {
+    /// Watches `directories` from the first [`ManifestDirectories::read`] on; none needs to exist.
+    pub fn new(directories: Vec<PathBuf>, node: &str) -> ManifestDirectories {
         let directories = directories.into_iter().map(|path| Directory { path, files: BTreeMap::new() });
-        Directories {
+        ManifestDirectories {
             inotify: None,
             heard: false,
             blind: false,
@@ -99,8 +99,8 @@ impl Directories {
 
     /// Leaves warnings about the files of `directory` out of the log: they hold
     /// what was applied, with its defaults, and whoever applied it was warned.
-    pub fn without_warnings_of(self, directory: PathBuf) -> Directories {
-        Directories { warned: Some(directory), ..self }
+    pub fn without_warnings_of(self, directory: PathBuf) -> ManifestDirectories {
+        ManifestDirectories { warned: Some(directory), ..self }
     }
 
     /// Readable when something may have changed: given until somebody waits for it.
@@ -112,7 +112,7 @@ impl Directories {
         inotify.map(|inotify| inotify.as_fd().try_clone_to_owned()).transpose()
     }
 
-    /// Somebody waits for what [`Directories::unheard`] gave.
+    /// Somebody waits for what [`ManifestDirectories::unheard`] gave.
     pub fn is_heard(&mut self) {
         self.heard = true;
     }
@@ -123,7 +123,7 @@ impl Directories {
         self.blind
     }
 
-    /// Takes the kernel's news. `true` if [`Directories::read`] is worth its while.
+    /// Takes the kernel's news. `true` if [`ManifestDirectories::read`] is worth its while.
     pub fn drain(&mut self) -> bool {
         let mut changed = false;
         let Some(inotify) = &self.inotify else { return true };

@@ -170,7 +170,7 @@ impl Registry {
 
     /// The file of a definition that clients apply. Pods' files have one underscore in their names.
     fn definition_path(&self, name: &DefinitionName) -> PathBuf {
-        self.directories.applied.join(name.0.row().file(&name.1, &name.2))
+        self.places.applied.join(name.0.row().file(&name.1, &name.2))
     }
 
     /// A definition as it is published.

@@ -295,8 +295,8 @@ impl Registry {
     /// Refuses to change a pod that a file defines. What is part of the device's image nobody can
     /// change there.
     fn defined_by_file(&self, name: &str, file: &Path, remedy: &str) -> Status {
-        let remedy = if file.starts_with(&self.directories.vendor) {
-            format!("a pod of its name in {} takes its place", self.directories.site.display())
+        let remedy = if file.starts_with(&self.places.vendor) {
+            format!("a pod of its name in {} takes its place", self.places.site.display())
         } else {
             remedy.to_owned()
         };

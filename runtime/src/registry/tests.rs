@@ -45,11 +45,11 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new() -> World {
-        let directories =
-            Directories { applied: "/applied".into(), vendor: "/vendor".into(), site: "/site".into() };
+        let places =
+            ManifestPlaces { applied: "/applied".into(), vendor: "/vendor".into(), site: "/site".into() };
         let sources = ["/vendor", "/site", "/applied", "/run"].map(PathBuf::from).to_vec();
         let objects = Rc::new(Objects::new(100));
-        let registry = Registry::new(sources, directories, NODE, objects.clone());
+        let registry = Registry::new(sources, places, NODE, objects.clone());
         let mut world = World {
             registry,
             objects,

@@ -6,14 +6,14 @@ use crate::registry;
 
 /// The directories with the sources that they are read into.
 struct Sources {
-    directories: Directories,
+    directories: ManifestDirectories,
     list: registry::Sources,
 }
 
 impl Sources {
     fn new(directories: Vec<PathBuf>, node: &str) -> Sources {
         let list = registry::Sources::new(directories.clone());
-        Sources { directories: Directories::new(directories, node), list }
+        Sources { directories: ManifestDirectories::new(directories, node), list }
     }
 
     fn read(&mut self, now: Instant) -> bool {
