@@ -1,10 +1,11 @@
 //! The one loop: wait, observe, plan, perform.
 //!
-//! The engine decides nothing. What it is told to do it does, mostly in small
-//! tasks on the same thread, and what came of it goes back to the core as an
-//! observation. Nothing here waits for flash (that is `storage`) or for the
-//! network. Starting up is not special: `recover` looks at what exists, and then
-//! the loop begins.
+//! The core decides about pods, and the registry about what is wanted. The engine
+//! carries that out, mostly in small tasks on the same thread, and reports to the
+//! core what came of it. Nothing here writes to flash (that is `storage`) or waits for
+//! the network. Manifests, records and logs are still read here: a card that takes
+//! seconds for a read delays the loop. Starting up is not special: `recover` looks at
+//! what exists, and then the loop begins.
 //!
 //! Read next: `engine/sandbox.rs` and `engine/run.rs` for what the actions do,
 //! `engine/publish.rs` for what people see of it.

@@ -2,7 +2,7 @@
 //! were applied. Each file is either the old or the new one, whatever is pulled
 //! and when; nothing is written that has not changed.
 //!
-//! Runs on the storage thread only.
+//! Written on the storage thread only; records are read in the loop, too.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -289,3 +289,30 @@ fn presets_stay_under_patches_containers_to_debug_with_and_a_new_agent() {
     device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
     same(&device);
 }
+
+#[test]
+fn a_pod_that_was_given_something_takes_another_image_in_place_and_waits_for_it() {
+    let device = Device::start();
+    device.write_manifest("0-preset.yaml", &preset("p", "env: [{name: GIVEN, value: first}]"));
+    device.wait_for("the preset", || {
+        device.get("/apis/settings.k8s.io/v1alpha1/namespaces/default/podpresets/p").is_ok()
+    });
+    let text = pod("web", "");
+    device.write_manifest("web.yaml", &text);
+    device.pod("web").wait_log("app", "GIVEN=first");
+    let (uid, born) = (device.pod("web").uid(), device.pod("web").born("app"));
+    device.write_manifest("web.yaml", &text.replacen("demo:1", "demo:9", 1));
+    device.wait_for("what it waits for", || {
+        let object = device.pod("web").object().unwrap_or_default();
+        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let pending = conditions.into_iter().find(|one| one["type"] == "PodImageUpdatePending");
+        pending.is_some_and(|pending| pending["reason"] == "ErrImagePull")
+    });
+    let web = device.pod("web");
+    // A change that makes another pod would be held back, and the pod be shown as it was.
+    let object = web.object().expect("it is here");
+    assert_eq!(object["spec"]["containers"][0]["image"], "localhost/demo:9");
+    assert!(mark(&object, "p").is_some() && object["spec"].to_string().contains("GIVEN"), "{object}");
+    assert_eq!((web.uid(), web.born("app")), (uid, born));
+    assert!(web.is_ready());
+}

@@ -523,6 +523,14 @@ impl Sim {
         if let Observation::Wanted { pod, .. } | Observation::Found(Found { pod, .. }) = &seen {
             self.told_pods.push(pod.clone());
         }
+        let goes_by_itself = match &seen {
+            Observation::Of(_, PodObservation::Given { .. } | PodObservation::SandboxLost) => false,
+            Observation::Of(..) => true,
+            _ => false,
+        };
+        if !goes_by_itself {
+            self.pods.iter_mut().for_each(|world| world.wear.forget());
+        }
         self.ring.observed(self.now, &self.node, &seen, None);
         self.keep_told();
         self.node.observe(self.now, seen);

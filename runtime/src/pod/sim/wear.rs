@@ -5,17 +5,22 @@ use std::collections::VecDeque;
 use super::secs;
 use crate::time::Instant;
 
-/// Writes of one pod's record within an hour, whatever befalls it: twelve for counts and exits, and some
-/// for what must be on flash at once. No story has that many decisions of people in an hour.
-const MOST_IN_AN_HOUR: usize = 40;
+/// Writes of one pod's record within an hour in which nobody does anything: twelve for counts and exits,
+/// and some for what must be on flash at once, as that a run begins which is the only one.
+const MOST_IN_AN_HOUR: usize = 24;
 
-/// The writes of the last hour.
+/// The writes of the last hour, since somebody did something.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wear {
     writes: VecDeque<Instant>,
 }
 
 impl Wear {
+    /// Somebody wants something else, or something befell the pod.
+    pub(super) fn forget(&mut self) {
+        self.writes.clear();
+    }
+
     /// The record is written now.
     pub(super) fn writes(&mut self, now: Instant, log: &str) {
         self.writes.retain(|at| now.since(*at) < secs(3600));
