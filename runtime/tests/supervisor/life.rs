@@ -550,15 +550,21 @@ fn an_agent_that_reads_late_is_told_all() {
         fs::remove_dir(&config.cgroup.unified).expect("nobody is left in the cgroup");
     }
     let pid = pod.pid();
-    let sleeps = || {
+    let status = |name: &str| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
-        line.trim().parse::<u64>().unwrap()
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().to_owned()
     };
-    let before = sleeps();
+    let sleeps = || status("voluntary_ctxt_switches:").parse::<u64>().unwrap();
+    let signal = |signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
     let state = pod.client(|supervisor| {
         let mut hello = std::pin::pin!(supervisor.hello());
+        // It must not answer as fast as it is asked.
+        signal(nix::sys::signal::Signal::SIGSTOP);
+        wait_until("supervisor that is stopped", || status("State:").starts_with('T'));
+        let before = sleeps();
         assert!(smol::block_on(smol::future::poll_once(&mut hello)).is_none());
+        signal(nix::sys::signal::Signal::SIGCONT);
         wait_until("sleep of a supervisor that has said what it can", || sleeps() > before);
         crate::pod::patiently("an answer to hello", hello).unwrap()
     });
