@@ -298,10 +298,10 @@ fn a_pod_that_was_given_something_takes_another_image_in_place_and_waits_for_it(
         device.get("/apis/settings.k8s.io/v1alpha1/namespaces/default/podpresets/p").is_ok()
     });
     let text = pod("web", "");
-    device.write_manifest("web.yaml", &text);
+    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
     device.pod("web").wait_log("app", "GIVEN=first");
     let (uid, born) = (device.pod("web").uid(), device.pod("web").born("app"));
-    device.write_manifest("web.yaml", &text.replacen("demo:1", "demo:9", 1));
+    device.nodlet_with_input(["apply", "-f", "-"], &text.replacen("demo:1", "demo:9", 1)).ok();
     device.wait_for("what it waits for", || {
         let object = device.pod("web").object().unwrap_or_default();
         let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
