@@ -187,9 +187,10 @@ fn reset_by(
     let (reset, written) = (std::time::Instant::now(), board.console()?.len());
     let mut is_silent = false;
     board.wait_for(&format!("boot after the reset by {what}"), |board| {
-        is_silent = reset.elapsed() > FIRMWARE && board.console()?.len() == written;
         let now = board.ssh(BOOT, "")?;
-        Ok(is_silent || now.status.success() && text(&now.stdout) != before)
+        let has_booted = now.status.success() && text(&now.stdout) != before;
+        is_silent = !has_booted && reset.elapsed() > FIRMWARE && board.console()?.len() == written;
+        Ok(has_booted || is_silent)
     })?;
     if is_silent {
         let state = state_of(board, &mut monitor).unwrap_or_else(|Failure(why)| why);
