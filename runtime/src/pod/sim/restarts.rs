@@ -20,6 +20,8 @@ pub(super) struct Restarts {
     of: BTreeMap<ContainerIndex, Runs>,
     /// `restartCount` by container, as shown last.
     shown: BTreeMap<String, u64>,
+    /// A shutdown was cancelled: once it has ended, the pod begins again with what is on flash of it.
+    resumes: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,6 +53,20 @@ impl Restarts {
     /// Nothing holds back any container: all begin again, in another sandbox or under another agent.
     pub(super) fn forget_all(&mut self) {
         self.of.clear();
+    }
+
+    /// A shutdown was cancelled.
+    pub(super) fn resume(&mut self) {
+        self.resumes = true;
+        self.shown.clear();
+    }
+
+    /// The sandbox is gone.
+    pub(super) fn sandbox_gone(&mut self) {
+        self.of.clear();
+        if std::mem::take(&mut self.resumes) {
+            self.shown.clear();
+        }
     }
 
     /// What is on flash may know of fewer runs than were shown.

@@ -244,7 +244,7 @@ impl Sim {
                 if let Observation::ShutdownCancelled = seen {
                     self.down = false;
                     // Pods begin again with what is on flash of them: less than was shown if the card failed.
-                    self.pods.iter_mut().for_each(|world| world.restarts.forget_shown());
+                    self.pods.iter_mut().for_each(|world| world.restarts.resume());
                 }
                 self.tell(seen);
             }
@@ -338,7 +338,7 @@ impl Sim {
                 let world = self.of(&uid);
                 world.sandbox = WorldSandbox::None;
                 world.order = order::Order::default();
-                world.restarts.forget_all();
+                world.restarts.sandbox_gone();
                 world.over.clear();
                 world.shell.remove_directory();
                 self.tell_of(index, PodObservation::SandboxRemoved);
