@@ -15,8 +15,8 @@ use nodlet_runtime::cgroup::PodPidsLimit;
 use nodlet_runtime::container_config::LogLimits;
 use nodlet_runtime::engine::{Config, EVENTS, Engine, EngineError, ImageCollection};
 use nodlet_runtime::error::chain;
+use nodlet_runtime::facts::{Amounts, MAX_PODS};
 use nodlet_runtime::manifest::{check_label, is_node_name, node_name_of};
-use nodlet_runtime::node::{Amounts, MAX_PODS};
 use nodlet_runtime::paths::Paths;
 use nodlet_runtime::spec::{Quantity, Taint};
 

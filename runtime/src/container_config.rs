@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use nodlet_rootfs::ImageConfig;
 use sha2::{Digest, Sha256};
 
-use crate::node::{Attempt, StartFailure, StartFailureReason};
+use crate::facts::{Attempt, StartFailure, StartFailureReason};
 use crate::paths::Paths;
 use crate::pod_files;
 use crate::spec::volume::MountPropagation;

@@ -7,9 +7,9 @@
 //! 2. Its bytes become an object that is checked against the [`schema`] table,
 //!    defaulted and validated, and then a typed [`spec::Pod`]: [`manifest`]. The
 //!    [`registry`] says which of several of one name counts, and admits it.
-//! 3. The core is told, [`node::Node::observe`], and says what to do,
-//!    [`node::Node::plan`]: pure decisions, for one pod in [`pod`], simulated in
-//!    its tests.
+//! 3. The core, the crate [`nodlet_core`], is told, [`node::Node::observe`], and says
+//!    what to do, [`node::Node::plan`]: pure decisions, for one pod in [`pod`],
+//!    simulated in its tests.
 //! 4. [`engine::Engine`] carries the actions out, one match, one line an action:
 //!    [`volume`]s, the pod's [`cgroup`], its [`network`], [`pod_files`].
 //! 5. [`container_config`] says what a container shall be, as data.
@@ -30,6 +30,7 @@
 pub mod api;
 mod bpf;
 pub mod cgroup;
+pub mod clock;
 pub mod container_config;
 pub mod engine;
 pub mod error;
@@ -38,10 +39,8 @@ mod log_files;
 pub mod logind;
 pub mod manifest;
 pub mod network;
-pub mod node;
 pub mod objects;
 pub mod paths;
-pub mod pod;
 pub mod pod_files;
 pub mod prober;
 pub mod progress;
@@ -51,13 +50,13 @@ pub mod replay;
 pub mod schema;
 pub mod service;
 pub mod sources;
-pub mod spec;
-pub mod status;
 pub mod storage;
 pub mod store;
 pub mod supervisor;
-pub mod time;
 mod tls;
 pub mod told;
 pub mod volume;
 mod waiting;
+
+pub use nodlet_core::{facts, pod, spec, status, time};
+use nodlet_core::{node, record_file};

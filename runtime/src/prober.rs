@@ -28,7 +28,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use smol::{Async, Timer};
 
-use crate::node::ProbeResult;
+use crate::facts::ProbeResult;
 use crate::spec::container::ContainerPort;
 use crate::spec::probe::PortOrName;
 use crate::tls::{Client, TlsError};

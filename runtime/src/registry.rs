@@ -36,8 +36,8 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
+use crate::facts::GivenCondition;
 use crate::kinds::Kind;
-use crate::node::GivenCondition;
 use crate::objects::Objects;
 use crate::spec::Pod;
 

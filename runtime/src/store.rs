@@ -4,22 +4,18 @@
 //!
 //! Written on the storage thread only; records are read in the loop, too.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::net::Ipv4Addr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde_json::value::to_raw_value;
 
+use crate::facts::Record;
 use crate::manifest::{Applied, Priority};
-use crate::node::{
-    ContainerRecord, FoundCondition, GivenCondition, LastShown, PodPhase, Record, RecordedExit,
-};
-use crate::pod::ConditionType;
-use crate::time::{Anchor, Instant, Moment, Timestamp};
+use crate::record_file::{self, Admitted};
+use crate::time::Anchor;
 
 /// The seam at which tests make the card fail: every write, sync, rename and
 /// removal passes it first.
@@ -167,12 +163,6 @@ impl Records {
         Records { directory, boot_id: boot_id.trim().to_owned() }
     }
 
-    /// Records of a boot that a test makes up.
-    #[cfg(test)]
-    pub(crate) fn of_boot(boot_id: String) -> Records {
-        Records { directory: PathBuf::new(), boot_id }
-    }
-
     /// Which boot this is.
     pub fn boot_id(&self) -> &str {
         &self.boot_id
@@ -198,18 +188,10 @@ impl Records {
                 });
             }
         };
-        self.parse(&bytes).map(Some).map_err(|error| LoadError {
+        record_file::parse(&bytes, &self.boot_id).map(Some).map_err(|error| LoadError {
             message: format!("{} is damaged: {error}", path.display()),
             is_shortage: false,
         })
-    }
-
-    /// The record that a file holds, as an agent of this boot understands it.
-    ///
-    /// # Errors
-    /// The bytes are no record.
-    pub fn parse(&self, bytes: &[u8]) -> Result<Box<Record>, serde_json::Error> {
-        serde_json::from_slice::<OnFlash>(bytes).map(|record| Box::new(record.into_record(&self.boot_id)))
     }
 
     /// The presets and the priority that the pod `uid` was admitted with; `None` if there is no record
@@ -220,10 +202,13 @@ impl Records {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => return Some(Err(error)),
         };
-        let record = serde_json::from_slice(&bytes).map_err(io::Error::from);
-        Some(
-            record.map(|record: OnFlash| (record.presets.into_owned(), record.priority.map(Cow::into_owned))),
-        )
+        let read = || {
+            let Admitted { presets, priority } = record_file::admitted(&bytes)?;
+            let presets = presets.map(|presets| serde_json::from_str(presets.get())).transpose()?;
+            let priority = priority.map(|priority| serde_json::from_str(priority.get())).transpose()?;
+            Ok((presets.unwrap_or_default(), priority))
+        };
+        Some(read())
     }
 
     /// The bytes of `record`, with what its pod was admitted with, and where they belong.
@@ -235,12 +220,10 @@ impl Records {
         priority: Option<&Priority>,
         anchor: Anchor,
     ) -> (PathBuf, Vec<u8>) {
-        let record = OnFlash {
-            presets: Cow::Borrowed(presets),
-            priority: priority.map(Cow::Borrowed),
-            ..OnFlash::new(record, &self.boot_id, anchor)
-        };
-        (self.path(uid), serde_json::to_vec(&record).expect("a record has no maps with odd keys"))
+        let presets = (!presets.is_empty()).then(|| to_raw_value(presets).expect("presets are JSON"));
+        let priority = priority.map(|priority| to_raw_value(priority).expect("a priority is JSON"));
+        let admitted = Admitted { presets: presets.as_deref(), priority: priority.as_deref() };
+        (self.path(uid), record_file::render(record, &self.boot_id, admitted, anchor))
     }
 
     /// Where the record of `uid` is.
@@ -278,202 +261,13 @@ impl Records {
     }
 }
 
-/// A record as it is written. Wall time is what two boots share; the instant is
-/// kept beside it, for an agent of the same boot.
-#[derive(Serialize, Deserialize)]
-struct OnFlash<'a> {
-    version: u32,
-    boot_id: String,
-    phase: PodPhase,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    message: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    start_time: Option<When>,
-    containers: Vec<ContainerOnFlash>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    deletion_grace_period_seconds: Option<u64>,
-    /// Not in files of before there were readiness gates.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    given: Vec<GivenCondition>,
-    /// Of a pod that is over. Not in files of before that was kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    last: Option<LastOnFlash>,
-    /// Of the shell, which admits pods; the core's record knows nothing of it.
-    #[serde(default, skip_serializing_if = "<[Applied]>::is_empty")]
-    presets: Cow<'a, [Applied]>,
-    /// Not in files of before there were priorities.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    priority: Option<Cow<'a, Priority>>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct ContainerOnFlash {
-    /// Not in files of before there were init containers.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    name: String,
-    attempts: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    last_exit: Option<ExitOnFlash>,
-    /// Not in files of before that was kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    previous_exit: Option<ExitOnFlash>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    image: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    image_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    container_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    decided: Option<When>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    redefined: bool,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    superseded: bool,
-}
-
-#[derive(Serialize, Deserialize)]
-struct ExitOnFlash {
-    number: u32,
-    code: i32,
-    reason: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    message: String,
-    started_at: When,
-    finished_at: When,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct LastOnFlash {
-    /// `type`, whether `status` is `True`, and `lastTransitionTime`.
-    conditions: Vec<(String, bool, When)>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    ip: Option<Ipv4Addr>,
-}
-
-#[derive(Clone, Copy, Serialize, Deserialize)]
-struct When {
-    wall: Timestamp,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    boot: Option<Instant>,
-}
-
-impl When {
-    fn new(moment: Moment, anchor: Anchor) -> When {
-        let boot = match moment {
-            Moment::ThisBoot(instant) => Some(instant),
-            Moment::Earlier(_) => None,
-        };
-        When { wall: moment.timestamp(anchor), boot }
-    }
-
-    fn into_moment(self, same_boot: bool) -> Moment {
-        match self.boot {
-            Some(instant) if same_boot => Moment::ThisBoot(instant),
-            Some(_) | None => Moment::Earlier(self.wall),
-        }
-    }
-}
-
-/// The layout of the file; a later one may add fields, never change these.
-const VERSION: u32 = 1;
-
-impl OnFlash<'_> {
-    fn new(record: &Record, boot_id: &str, anchor: Anchor) -> OnFlash<'static> {
-        let exit = |exit: &RecordedExit| ExitOnFlash {
-            number: exit.number,
-            code: exit.code,
-            reason: exit.reason.clone(),
-            message: exit.message.clone(),
-            started_at: When::new(exit.started_at, anchor),
-            finished_at: When::new(exit.finished_at, anchor),
-            id: exit.id.clone(),
-        };
-        let container = |container: &ContainerRecord| ContainerOnFlash {
-            name: container.name.clone(),
-            attempts: container.attempts,
-            last_exit: container.last_exit.as_ref().map(exit),
-            previous_exit: container.previous_exit.as_ref().map(exit),
-            image: container.image.clone(),
-            image_id: container.image_id.clone(),
-            container_id: container.container_id.clone(),
-            decided: container.decided.map(|moment| When::new(moment, anchor)),
-            redefined: container.redefined,
-            superseded: container.superseded,
-        };
-        OnFlash {
-            version: VERSION,
-            boot_id: boot_id.to_owned(),
-            phase: record.phase,
-            reason: record.reason.clone(),
-            message: record.message.clone(),
-            start_time: record.start_time.map(|moment| When::new(moment, anchor)),
-            containers: record.containers.iter().map(container).collect(),
-            deletion_grace_period_seconds: record.deletion_grace_period_seconds,
-            given: record.given.clone(),
-            last: record.last.as_ref().map(|last| LastOnFlash {
-                conditions: last
-                    .conditions
-                    .iter()
-                    .map(|one| (one.kind.as_str().to_owned(), one.status, When::new(one.since, anchor)))
-                    .collect(),
-                ip: last.ip,
-            }),
-            presets: Cow::Borrowed(&[]),
-            priority: None,
-        }
-    }
-
-    fn into_record(self, boot_id: &str) -> Record {
-        let same_boot = !boot_id.is_empty() && self.boot_id == boot_id;
-        let exit = |exit: ExitOnFlash| RecordedExit {
-            number: exit.number,
-            code: exit.code,
-            reason: exit.reason,
-            message: exit.message,
-            started_at: exit.started_at.into_moment(same_boot),
-            finished_at: exit.finished_at.into_moment(same_boot),
-            id: exit.id,
-        };
-        let container = |container: ContainerOnFlash| ContainerRecord {
-            name: container.name,
-            attempts: container.attempts,
-            last_exit: container.last_exit.map(exit),
-            previous_exit: container.previous_exit.map(exit),
-            image: container.image,
-            image_id: container.image_id,
-            container_id: container.container_id,
-            decided: container.decided.map(|when| when.into_moment(same_boot)),
-            redefined: container.redefined,
-            superseded: container.superseded,
-        };
-        Record {
-            phase: self.phase,
-            reason: self.reason,
-            message: self.message,
-            start_time: self.start_time.map(|when| when.into_moment(same_boot)),
-            containers: self.containers.into_iter().map(container).collect(),
-            deletion_grace_period_seconds: self.deletion_grace_period_seconds,
-            given: self.given,
-            last: self.last.map(|last| {
-                // One that a later version made is not known here.
-                let condition = |(kind, status, since): (String, bool, When)| {
-                    let kind = ConditionType::ALL.into_iter().find(|known| known.as_str() == kind)?;
-                    Some(FoundCondition { kind, status, since: since.into_moment(same_boot) })
-                };
-                let conditions = last.conditions.into_iter().filter_map(condition).collect();
-                Box::new(LastShown { conditions, ip: last.ip })
-            }),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
+    use crate::facts::*;
+    use crate::time::{Instant, Moment, Timestamp};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Fails the step with this number, and all after it: the plug is pulled there.

@@ -13,7 +13,9 @@ use std::rc::Rc;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::node::{Entry, Node, Observation, Plan, Ring};
+use crate::facts::{Observation, Plan};
+
+use crate::node::{Entry, Node, Ring};
 use crate::time::Instant;
 use crate::waiting::Waiting;
 

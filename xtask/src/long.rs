@@ -36,7 +36,7 @@ const SUBJECTS: &[(&str, Test)] = &[
         ),
     ),
     // Pods whose lives chance writes, in simulated time.
-    ("stories", Test::Random(2_000, &["--release", "--package", "nodlet-runtime", "--lib", "pod::seeds::"])),
+    ("stories", Test::Random(2_000, &["--release", "--package", "nodlet-core", "--lib", "sim::seeds::"])),
     // Faults of one operator in the core, each of which has to fail a test.
     ("mutants", Test::Sample(20, mutants::run)),
     // An image of so many megabytes in one layer, and one of as many names as are taken.

@@ -12,10 +12,10 @@ const VERSION: &str = "27.1.0";
 
 /// The code that decides, and what lies beside it.
 const FILES: &[&str] = &[
-    "--file=runtime/src/pod.rs",
-    "--file=runtime/src/pod/**/*.rs",
-    "--file=runtime/src/node.rs",
-    "--file=runtime/src/node/**/*.rs",
+    "--file=runtime/core/src/pod.rs",
+    "--file=runtime/core/src/pod/**/*.rs",
+    "--file=runtime/core/src/node.rs",
+    "--file=runtime/core/src/node/**/*.rs",
     "--exclude=**/tests.rs",
     "--exclude=**/seeds.rs",
     "--exclude=**/sim.rs",
@@ -60,7 +60,7 @@ pub(crate) fn run(rounds: u64, seed: u64) -> Outcome {
 /// `cargo mutants` of the core.
 fn mutants(options: &[&str]) -> Result<Command, Failure> {
     let mut command = Command::new(program()?);
-    command.current_dir(project()).args(["mutants", "--package=nodlet-runtime"]).args(FILES).args(options);
+    command.current_dir(project()).args(["mutants", "--package=nodlet-core"]).args(FILES).args(options);
     Ok(command)
 }
 

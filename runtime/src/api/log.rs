@@ -73,7 +73,7 @@ impl Options {
             }
             (Some(seconds), None) => {
                 let nanos = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000_000);
-                Some(Timestamp(Timestamp::now().0.saturating_sub(nanos)))
+                Some(Timestamp(crate::clock::timestamp().0.saturating_sub(nanos)))
             }
             (None, Some(text)) => {
                 let time = Some(text).filter(|text| text.is_ascii()).and_then(Timestamp::parse);

@@ -11,7 +11,6 @@ use super::select::Selector;
 use super::{Api, Query, Status, table, wants_table};
 use crate::kinds::{Kind, Row};
 use crate::objects::Key;
-use crate::time::Timestamp;
 
 pub(super) fn get(
     api: &Api,
@@ -33,8 +32,13 @@ pub(super) fn get(
     Ok(match table {
         None => body::json(StatusCode::OK, json.as_bytes().to_vec()),
         Some(include) => {
-            let table =
-                table::table(row, vec![parse(&json)], &version.to_string(), include, Timestamp::now());
+            let table = table::table(
+                row,
+                vec![parse(&json)],
+                &version.to_string(),
+                include,
+                crate::clock::timestamp(),
+            );
             body::value(StatusCode::OK, &table)
         }
     })
@@ -61,7 +65,9 @@ pub(super) fn list(
     }
     let found = found.iter().map(|shown| parse(&shown.json)).filter(|object| selector.matches(object));
     let listed = match table {
-        Some(include) => table::table(row, found.collect(), &version, include, Timestamp::now()).to_string(),
+        Some(include) => {
+            table::table(row, found.collect(), &version, include, crate::clock::timestamp()).to_string()
+        }
         None => {
             let found: Vec<String> = found.map(|object| object.to_string()).collect();
             join(row, found.iter().map(String::as_str), &version)

@@ -15,7 +15,6 @@ use super::select::Selector;
 use super::{Api, Query, Status, table, wants_table};
 use crate::kinds::Row;
 use crate::objects::{Change, ChangeKind, Expired, Objects};
-use crate::time::Timestamp;
 
 /// Changes that are made ready at a time: what a slow client has us hold.
 const CHANGES_AT_ONCE: usize = 16;
@@ -190,7 +189,8 @@ impl Watch {
             None => line(kind, json),
             Some(include) => {
                 let objects = vec![parse(json)];
-                let table = table::table(self.row, objects, &version.to_string(), include, Timestamp::now());
+                let table =
+                    table::table(self.row, objects, &version.to_string(), include, crate::clock::timestamp());
                 line(kind, &table.to_string())
             }
         }

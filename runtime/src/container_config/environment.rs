@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nodlet_rootfs::ImageConfig;
 
-use crate::node::{StartFailure, StartFailureReason};
+use crate::facts::{StartFailure, StartFailureReason};
 use crate::pod_files;
 use crate::spec::container::EnvSource;
 use crate::spec::{Container, Pod};

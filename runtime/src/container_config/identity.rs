@@ -2,7 +2,7 @@
 
 use nodlet_rootfs::ImageConfig;
 
-use crate::node::StartFailure;
+use crate::facts::StartFailure;
 use crate::spec::container::{CAPABILITIES, SecurityContext};
 use crate::spec::{Container, Pod};
 

@@ -11,7 +11,8 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use crate::api::{Accepted, Applied, Change, FieldValidation, Reply, Status};
-use crate::node::{Observation, PodIndex, PodState, StartFailure, StartFailureReason};
+use crate::facts::{Observation, PodIndex, StartFailure, StartFailureReason};
+use crate::pod::PodState;
 use crate::registry::{
     self, Admitted, Base, Problem, Wanted, ephemeral_of, with_ephemeral, without_ephemeral,
 };

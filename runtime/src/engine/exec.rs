@@ -13,12 +13,11 @@ use async_channel::{Receiver, Sender};
 use smol::Async;
 use smol::io::AsyncReadExt;
 
-use crate::node::{Attempt, PodIndex, ProbeResult};
+use crate::facts::{Attempt, PodIndex, ProbeResult};
 use crate::prober;
 use crate::registry::Wanted;
 use crate::spec::{ProbeAction, ProbeKind};
 use crate::supervisor::config::ExecConfig;
-use crate::time::Instant;
 
 use super::Shell;
 
@@ -50,7 +49,7 @@ struct Waiting {
 impl Default for Execs {
     /// Numbers do not begin where those of an earlier agent did, whose processes may still run.
     fn default() -> Self {
-        Execs { next: (Instant::now().0 >> 20) as u32, waiting: BTreeMap::new() }
+        Execs { next: (crate::clock::instant().0 >> 20) as u32, waiting: BTreeMap::new() }
     }
 }
 

@@ -12,8 +12,8 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::facts::Event;
 use crate::manifest::{self, Validation};
-use crate::node::Event;
 use crate::registry::{PodName, Wanted, WantedByName, without_ephemeral};
 use crate::spec::{Pod, Uid};
 use crate::time::Instant;
@@ -124,13 +124,13 @@ impl Engine {
             let waits = match (self.holds.images(&new.pod), known) {
                 (Images::Present, _) => continue,
                 (Images::Unknown, Some(known)) => known,
-                (Images::Unknown, None) => Waits { since: Instant::now(), missing: Vec::new() },
+                (Images::Unknown, None) => Waits { since: crate::clock::instant(), missing: Vec::new() },
                 (Images::Missing(missing), Some(known)) if known.missing == missing => known,
                 (Images::Missing(missing), _) => {
                     self.tell_missing(&old, &missing);
                     self.keep_on_flash(&old);
                     changed.push(old.pod.uid.clone());
-                    Waits { since: Instant::now(), missing }
+                    Waits { since: crate::clock::instant(), missing }
                 }
             };
             if kept.get(name).is_some_and(|kept| kept.pod.uid == old.pod.uid) {
@@ -211,9 +211,8 @@ impl Engine {
     fn works(&self, uid: &Uid) -> bool {
         match self.node.index_of(uid).and_then(|index| self.node.pod(index)) {
             Some(state) => {
-                let has_run = || state.containers().any(|(_, container)| container.identity().is_some());
                 let is_restored = self.holds.restored.contains(uid);
-                state.is_active() && !state.is_unwanted() && (is_restored || has_run())
+                state.is_active() && !state.is_unwanted() && (is_restored || state.has_run())
             }
             None => false,
         }

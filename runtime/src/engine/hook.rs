@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use smol::Async;
 
-use crate::node::{Attempt, Event, PodIndex};
+use crate::facts::{Attempt, Event, PodIndex};
 use crate::prober;
 use crate::registry::Wanted;
 use crate::spec::{Container, Hook, HookKind, Pod, ProbeAction};

@@ -76,7 +76,7 @@ impl Engine {
         let looked = self.shell.storage.run(move || {
             let limit = image_store_limit(&paths);
             let max = limit.map_err(|error| log::error!("failed to {}", crate::error::chain(&error))).ok();
-            look(&store, rule, max.flatten(), &names, unused, Instant::now())
+            look(&store, rule, max.flatten(), &names, unused, crate::clock::instant())
         });
         self.shell.then(looked, |engine, looked| {
             engine.image_use.looking = false;

@@ -7,7 +7,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::api::{Family, Status};
-use crate::node::PodIndex;
+use crate::facts::PodIndex;
 
 use super::Shell;
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::facts::{FoundStatus, Health};
 use crate::manifest::{Applied, Priority};
-use crate::node::{FoundStatus, Health};
 use crate::registry::Wanted;
 use crate::time::{Instant, Moment};
 
@@ -42,7 +42,7 @@ pub(super) fn write_pod(shell: &Shell, wanted: &Wanted, ip: Option<Ipv4Addr>) ->
     fs::create_dir_all(&directory)?;
     let pod = OnTmpfs {
         source: wanted.source.clone(),
-        created: Instant::now(),
+        created: crate::clock::instant(),
         ip,
         object: serde_json::from_str(wanted.object.get())?,
         presets: wanted.presets.to_vec(),

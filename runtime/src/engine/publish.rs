@@ -4,9 +4,11 @@ use std::hash::{DefaultHasher, Hasher};
 
 use serde_json::Value;
 
-use crate::node::{Observation, PodIndex, PodState, Record};
+use crate::facts::{Observation, PodIndex, Record};
+
+use crate::facts::IMAGE_UPDATE_PENDING;
 use crate::objects::Key;
-use crate::pod::IMAGE_UPDATE_PENDING;
+use crate::pod::PodState;
 use crate::registry::{Seen, Wanted, without_ephemeral};
 use crate::status;
 use crate::time::{Instant, Moment};
@@ -104,7 +106,7 @@ impl Engine {
             if let Some(grace) = state.termination_grace()
                 && entry.deletion.is_none_or(|deletion| deletion.grace != grace)
             {
-                entry.deletion = Some(Deletion { at: Instant::now() + grace, grace });
+                entry.deletion = Some(Deletion { at: crate::clock::instant() + grace, grace });
             }
             (entry.wanted.clone(), entry.created, entry.deletion)
         };
@@ -144,6 +146,6 @@ impl Shell {
 
     /// `metadata.creationTimestamp` of a pod from a file: when it was first seen, as far as that is known.
     pub(super) fn created(&self, record: Option<&Record>) -> Moment {
-        record.and_then(|record| record.start_time).unwrap_or(Moment::ThisBoot(Instant::now()))
+        record.and_then(|record| record.start_time).unwrap_or(Moment::ThisBoot(crate::clock::instant()))
     }
 }

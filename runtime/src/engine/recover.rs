@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::cgroup::{CgroupError, PodCgroup};
+use crate::facts::{Attempt, Found, FoundAttempt, FoundSandbox, Health, User};
 use crate::manifest;
-use crate::node::{Attempt, Found, FoundAttempt, FoundSandbox, Health, User};
 use crate::registry::Wanted;
 use crate::spec::ContainerIndex;
 use crate::supervisor::ExitRecord;
@@ -317,12 +317,14 @@ async fn greet(
         Err(SupervisorError::Version { .. }) => None,
         Err(error) => return Err(error),
     };
-    let begun = Instant::now();
+    let begun = crate::clock::instant();
     loop {
         theirs = match (supervisor.reexec(ours.as_fd()).await, theirs) {
             (Ok(()), _) => return hello(shell, supervisor).await,
             // A start is over soon, or is given up; one that we understand need not wait for it.
-            (Err(SupervisorError::Busy), theirs) if theirs.is_none() || Instant::now() < begun + STARTING => {
+            (Err(SupervisorError::Busy), theirs)
+                if theirs.is_none() || crate::clock::instant() < begun + STARTING =>
+            {
                 smol::Timer::after(ASK_AGAIN).await;
                 theirs
             }

@@ -7,15 +7,15 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::api::{Accepted, Applied, ExecExit, ExecSession, Preconditions, Reply, Request, Status};
+use crate::facts::{Observation, PodIndex, PodObservation};
 use crate::kinds::Kind;
-use crate::node::{Observation, PodIndex, PodObservation, PodState};
+use crate::pod::PodState;
 use crate::registry::{
     Decision, DefinitionName, Deletion, How, Identity, Known, PodName, Present, Registry, Updating, Write,
     Written,
 };
 use crate::spec::Uid;
 use crate::supervisor::config::ExecConfig;
-use crate::time::Instant;
 
 use super::ephemeral::Asked;
 use super::exec::{Exec, ExecNews};
@@ -189,7 +189,7 @@ impl Engine {
         let (mut uid, mut suffix) = ([0; 16], [0; 5]);
         crate::random::unique(&mut uid).map_err(Status::internal)?;
         crate::random::unique(&mut suffix).map_err(Status::internal)?;
-        Ok(Identity::new(uid, suffix, self.shell.timestamp(Instant::now())))
+        Ok(Identity::new(uid, suffix, self.shell.timestamp(crate::clock::instant())))
     }
 
     /// What the node knows of the pod in whose place an object is applied.

@@ -10,9 +10,8 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg};
 use smol::Async;
 
-use crate::node::{Amounts, MAX_PODS};
+use crate::facts::{Amounts, MAX_PODS};
 use crate::paths::Paths;
-use crate::time::Instant;
 
 use super::EngineError;
 
@@ -48,7 +47,7 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
         .custom_flags(libc::O_NOFOLLOW)
         .open(&path);
     let mut file = file.map_err(failed)?;
-    let begun = Instant::now();
+    let begun = crate::clock::instant();
     let mut lock = loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => break lock,
@@ -58,7 +57,7 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
                 // None while the other one is about to write it.
                 let pid = read.ok().and_then(|_| pid.trim().parse().ok());
                 let patience = if pid.is_some_and(lives) { ENDING } else { HEIRS };
-                if Instant::now() > begun + patience {
+                if crate::clock::instant() > begun + patience {
                     return Err(EngineError::AlreadyRunning { pid, root: paths.root().to_owned() });
                 }
                 file = held;

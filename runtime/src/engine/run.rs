@@ -10,10 +10,10 @@ use nodlet_rootfs::{Digest, Image, Reference, assemble};
 
 use crate::cgroup::{ContainerLimits, Leaf};
 use crate::container_config::{self, Facts};
-use crate::log_files;
-use crate::node::{
+use crate::facts::{
     Attempt, Exit, PodIndex, PodObservation, Record, StartFailure, StartFailureReason, StartedContainer, User,
 };
+use crate::log_files;
 use crate::pod_files::{self, PodFiles};
 use crate::registry::Wanted;
 use crate::spec::Container;
@@ -362,7 +362,7 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
             let key = (container, number);
             let oom_killed = sandbox.runs.borrow().get(&key).is_some_and(|run| oom_killed(&run.leaf));
             let started_at = sandbox.runs.borrow().get(&key).and_then(|run| Some(run.started.as_ref()?.at));
-            let exit = exit_of(exit, started_at.unwrap_or_else(Instant::now), oom_killed);
+            let exit = exit_of(exit, started_at.unwrap_or_else(crate::clock::instant), oom_killed);
             log::info!("{} exited with {}", log_name(&wanted, attempt), exit.code);
             shell.tell(pod, PodObservation::Exited { attempt, exit: Box::new(exit) }).await;
         }
@@ -433,7 +433,7 @@ pub(super) fn exit_of(record: Option<ExitRecord>, started_at: Instant, oom_kille
             reason: Some("ContainerStatusUnknown"),
             message: "The container could not be located when the pod was terminated".into(),
             started_at: Moment::ThisBoot(started_at),
-            finished_at: Moment::ThisBoot(Instant::now()),
+            finished_at: Moment::ThisBoot(crate::clock::instant()),
         },
     }
 }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::cgroup::PodCgroup;
-use crate::node::{Event, PodIndex, PodObservation, SandboxFailure};
+use crate::facts::{Event, PodIndex, PodObservation, SandboxFailure};
 use crate::registry::Wanted;
 use crate::supervisor::LAST_WORDS;
 use crate::supervisor::client::{self, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};

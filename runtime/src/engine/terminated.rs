@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use crate::node::{PodIndex, PodState};
+use crate::facts::PodIndex;
+
+use crate::pod::PodState;
 
 use super::Engine;
 

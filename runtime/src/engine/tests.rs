@@ -36,7 +36,7 @@ fn engine() -> String {
 
 #[test]
 fn the_engine_makes_every_observation_that_the_core_knows() {
-    let text = include_str!("../node/observation.rs");
+    let text = include_str!("../../core/src/facts/observation.rs");
     let engine = engine();
     let mut count = 0;
     for (enumeration, paths) in

@@ -2,9 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::node::{Amounts, NodeInfo};
+use crate::facts::{Amounts, NodeInfo};
 use crate::objects::Key;
-use crate::time::Instant;
 
 use super::Shell;
 
@@ -75,7 +74,7 @@ impl Shell {
     fn node(&self) -> Value {
         let name = &self.config.node_name;
         let anchor = self.anchor.get();
-        let [began, now] = [self.began, Instant::now()].map(|at| anchor.timestamp(at).to_string());
+        let [began, now] = [self.began, crate::clock::instant()].map(|at| anchor.timestamp(at).to_string());
         let since = anchor.timestamp(self.machine.since.get()).to_string();
         let (ready, reason, message) = match self.machine.goes_down.get() {
             false => ("True", "KubeletReady", "nodlet answers"),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::field::{Errors, FieldError, Path, cut, quoted};
 use super::validate::{APPARMOR, MIRROR, list, text};
 use super::{ManifestCause, ManifestError, rules, walk};
-use crate::node::{GIVEN_BYTES, GivenCondition, MAX_GIVEN, is_the_nodes};
+use crate::facts::{GIVEN_BYTES, GivenCondition, MAX_GIVEN, is_the_nodes};
 use crate::schema;
 use crate::time::Timestamp;
 

@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use super::request::refused;
 use super::{DefinitionsByName, Status, Wanted, definitions, ephemeral};
+use crate::facts::Event;
 use crate::kinds::Kind;
 use crate::manifest::update::{self, Update};
 use crate::manifest::{self, Applied, Classes, Definition, Manifest, Priority, priority};
-use crate::node::Event;
 use crate::objects::Objects;
 use crate::spec::Pod;
 

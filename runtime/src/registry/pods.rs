@@ -14,9 +14,9 @@ use super::{
     Accepted, Applied, Change, Decision, FieldValidation, Part, PodName, Preconditions, Registry, Status,
     Wanted, Write, Written, ephemeral,
 };
+use crate::facts::GivenCondition;
 use crate::manifest::update::{self, Update};
 use crate::manifest::{self, Manifest};
-use crate::node::GivenCondition;
 use crate::objects::Key;
 use crate::spec::Pod;
 

@@ -26,7 +26,7 @@ use super::ExitRecord;
 use super::config::{ContainerConfig, ExecConfig, SandboxConfig};
 use super::protocol::{self, News, Request, VERSION, cut};
 use super::sys::{self, MountAttributes, Parent};
-use crate::node::User;
+use crate::facts::User;
 use crate::time::Instant;
 
 /// What went wrong between agent and supervisor.

@@ -290,7 +290,7 @@ impl Log {
     fn rotate(&mut self) {
         // Names must sort as the files are old, also when the clock is set back
         // or a second is too long for one file.
-        let mut second = Timestamp::now();
+        let mut second = crate::clock::timestamp();
         let mut time = stamp(second);
         while self.rotated.back().is_some_and(|newest| *newest >= time) {
             let newest = self.rotated.back().and_then(|newest| parse_stamp(newest)).unwrap_or(second);
@@ -323,7 +323,7 @@ struct Prefix(heapless::String<64>);
 impl Prefix {
     fn new(stream: Stream) -> Prefix {
         let mut text = heapless::String::new();
-        write!(text, "{} {} ", Timestamp::now().nanos(), stream.name())
+        write!(text, "{} {} ", crate::clock::timestamp().nanos(), stream.name())
             .expect("a time and a stream have 38 bytes");
         Prefix(text)
     }

@@ -265,7 +265,7 @@ impl Process {
         }
         let timeout = match deadline {
             Some(deadline) => {
-                let left = deadline.since(Instant::now()).as_millis() + 1;
+                let left = deadline.since(crate::clock::instant()).as_millis() + 1;
                 PollTimeout::try_from(i32::try_from(left).unwrap_or(i32::MAX)).unwrap_or(PollTimeout::MAX)
             }
             None => PollTimeout::NONE,

@@ -28,7 +28,7 @@ fn time(value: &Value) -> Option<Timestamp> {
 
 /// How long ago that was.
 pub(in crate::kinds) fn since(value: &Value) -> String {
-    age(time(value), Timestamp::now())
+    age(time(value), crate::clock::timestamp())
 }
 
 /// `time.RFC1123Z` in the time zone of whoever reads it. What has no time was at the beginning of all.

@@ -18,7 +18,7 @@ use rustls::{
 };
 
 use super::super::{HttpGet, http, response};
-use crate::node::ProbeResult;
+use crate::facts::ProbeResult;
 use crate::spec::probe::PortOrName;
 use crate::tls;
 

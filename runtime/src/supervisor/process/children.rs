@@ -124,7 +124,7 @@ impl Process {
                 *init = None;
                 if sys::has_executed(pid) {
                     // It had begun before it was killed: a run that nobody may begin again.
-                    let at = Instant::now();
+                    let at = crate::clock::instant();
                     attempt.drain(&mut self.buffer);
                     record(&self.dir, attempt, ended, at);
                     attempt.state = State::Exited { init: pid, at };
@@ -194,9 +194,12 @@ impl Process {
         }
         let host_link = config.network.as_ref().map(|network| network.host_link.clone());
         self.sandbox = match made {
-            Ok((namespaces, pause)) => {
-                Sandbox::Ready { namespaces: Box::new(namespaces), at: Instant::now(), pause, host_link }
-            }
+            Ok((namespaces, pause)) => Sandbox::Ready {
+                namespaces: Box::new(namespaces),
+                at: crate::clock::instant(),
+                pause,
+                host_link,
+            },
             Err(message) => Sandbox::Failed { message },
         };
     }
@@ -218,7 +221,7 @@ impl Process {
                             attempt.fail(false, cut("create the container: its process was killed"));
                         }
                         Some((init, pidfd)) => {
-                            attempt.state = State::Running { init, pidfd, at: Instant::now() }
+                            attempt.state = State::Running { init, pidfd, at: crate::clock::instant() }
                         }
                         None => attempt.fail(false, cut("create the container: the start helper died")),
                     }
@@ -300,7 +303,7 @@ impl Process {
 
     /// Ends attempts whose last process is gone, and gives up starts that hang.
     pub(super) fn settle(&mut self) {
-        let now = Instant::now();
+        let now = crate::clock::instant();
         for attempt in &mut self.attempts {
             if let State::Starting { deadline, .. } = &attempt.state
                 && *deadline <= now
@@ -361,7 +364,7 @@ fn namespaces(config: &SandboxConfig, descriptors: Vec<OwnedFd>) -> Option<Names
 fn record(dir: &Path, attempt: &Attempt, ended: Ended, started_at: Instant) {
     let (code, signal) = (ended.code(), ended.signal());
     let message = exit::termination_message(attempt.termination_message.as_ref(), code, &attempt.log);
-    let record = ExitRecord { code, signal, started_at, finished_at: Instant::now(), message };
+    let record = ExitRecord { code, signal, started_at, finished_at: crate::clock::instant(), message };
     // On tmpfs; the agent calls an exit without a record unknown.
     let _ = record.write(dir, &attempt.container, attempt.number);
 }

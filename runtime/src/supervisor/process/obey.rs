@@ -20,7 +20,6 @@ use crate::supervisor::protocol::{self, Name, News, Request, cut};
 use crate::supervisor::sandbox;
 use crate::supervisor::start::{Start, Target};
 use crate::supervisor::sys::{self, Parent};
-use crate::time::Instant;
 
 impl Process {
     /// Carries out one request.
@@ -166,7 +165,7 @@ impl Process {
         for (name, layer) in config.layers.iter().zip(layers) {
             self.layers.entry(name.clone()).or_insert(layer);
         }
-        let deadline = Instant::now() + START_TIMEOUT;
+        let deadline = crate::clock::instant() + START_TIMEOUT;
         Ok(Attempt {
             container: container.clone(),
             number,

@@ -1,0 +1,68 @@
+//! The node as far as admission depends on it: labels, taints, allocatable resources.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::MAX_PODS;
+use crate::spec::{Pod, Quantity, ResourceRequirements, Taint};
+
+/// So much of each resource: cpu in thousandths, memory and storage in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amounts {
+    /// `pods`.
+    pub pods: i64,
+    /// `cpu`.
+    pub cpu: i64,
+    /// `memory`.
+    pub memory: i64,
+    /// `ephemeral-storage`.
+    pub ephemeral_storage: i64,
+}
+
+impl Amounts {
+    /// What a pod requests.
+    pub fn requested(pod: &Pod) -> Amounts {
+        let of = |amount: fn(&ResourceRequirements) -> i64| pod.spec.effective(amount);
+        let bytes = |quantity: &Option<Quantity>| quantity.as_ref().map_or(0, Quantity::value);
+        Amounts {
+            pods: 1,
+            cpu: of(|resources| resources.cpu_request.as_ref().map_or(0, Quantity::milli_value)),
+            memory: pod.spec.effective(|resources| bytes(&resources.memory_request)),
+            ephemeral_storage: pod.spec.effective(|resources| bytes(&resources.ephemeral_storage_request)),
+        }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(&self, other: &Amounts) -> Amounts {
+        Amounts {
+            pods: self.pods.saturating_add(other.pods),
+            cpu: self.cpu.saturating_add(other.cpu),
+            memory: self.memory.saturating_add(other.memory),
+            ephemeral_storage: self.ephemeral_storage.saturating_add(other.ephemeral_storage),
+        }
+    }
+}
+
+/// What of its Node decides whom it takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `spec.taints`.
+    pub taints: Vec<Taint>,
+    /// `status.allocatable`.
+    pub allocatable: Amounts,
+}
+
+/// A node that nobody has described has room for as many pods as there may be, whatever they ask for.
+impl Default for NodeInfo {
+    fn default() -> Self {
+        let all = i64::MAX;
+        let allocatable = Amounts { pods: MAX_PODS as i64, cpu: all, memory: all, ephemeral_storage: all };
+        NodeInfo { name: String::new(), labels: BTreeMap::new(), taints: Vec::new(), allocatable }
+    }
+}

@@ -1,0 +1,24 @@
+//! The core: all decisions about pods, as data in and data out. No code here, only the tour.
+//!
+//! 1. [`spec`]: a Pod as typed values, with every default applied.
+//! 2. [`facts`]: observations, actions and records, the vocabulary of what follows.
+//! 3. [`node`]: [`node::Node::observe`] takes observations, [`node::Node::plan`] returns actions.
+//! 4. [`pod`]: the part of the decisions that concerns one pod.
+//! 5. [`status`]: `status` of a Pod, derived from what the core knows.
+//! 6. [`record_file`]: the bytes of what survives a reboot.
+//! 7. [`replay`]: reports recorded observations to the core again, and compares the actions.
+//!
+//! The tests simulate a world around the core: `sim.rs`, `timelines.rs`.
+
+pub mod facts;
+pub mod node;
+pub mod pod;
+pub mod record_file;
+pub mod replay;
+#[cfg(test)]
+mod sim;
+pub mod spec;
+pub mod status;
+pub mod time;
+#[cfg(test)]
+mod timelines;

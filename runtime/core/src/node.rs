@@ -1,0 +1,382 @@
+//! DECISIONS for the whole node: facts go in by [`Node::observe`], what to do
+//! comes out of [`Node::plan`].
+//!
+//! This crate knows no clock, file, process, socket or log. What is
+//! in flight is remembered here: an action is planned once, and its outcome is
+//! an [`Observation`]. Here is what crosses pods: who is taken, whose turn it is
+//! where there is little of something, and that two pods of one name never run
+//! at once. Read next: `pod.rs`, the part of this for one pod, then `engine.rs`,
+//! which carries the actions out.
+
+mod admission;
+mod preemption;
+mod ring;
+mod shutdown;
+mod terminated;
+
+use std::rc::Rc;
+
+use admission::{Other, Outcome};
+pub use ring::{Answer, Asked, Ended, Entry, FoundPod, FoundRun, Known, Line, RING_ENTRIES, Ring, Seen};
+
+use crate::facts::*;
+use crate::pod::{PodState, Surroundings, Wish};
+use crate::spec::{Pod, Uid};
+use crate::time::Instant;
+use shutdown::Ending;
+
+/// What changed since it was last asked: what is to be shown anew, or no more.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// The status of this pod may differ.
+    Status(PodIndex),
+    /// The pod is gone, every process of it and all that it left.
+    Gone {
+        /// Which one it was.
+        index: PodIndex,
+        /// As it was admitted.
+        pod: Rc<Pod>,
+        /// The pod was force-deleted; the API no longer returns it.
+        was_hidden: bool,
+        /// It was wanted again while it went, and is a new pod with this index now.
+        again: Option<PodIndex>,
+    },
+}
+
+/// All pods of this node.
+#[derive(Debug, Default)]
+pub struct Node {
+    /// In the order of their indexes. Bounded by what the sources hold: those
+    /// beyond [`MAX_PODS`] are refused, and listed as such.
+    pods: Vec<PodState>,
+    next_index: u32,
+    sources_seen: bool,
+    /// All of it ends.
+    shutdown: Option<Ending>,
+    /// Where the next plan begins, so that no pod is always the last one.
+    first: usize,
+    events: Events,
+    gone: Vec<Change>,
+    /// What it is to pods.
+    info: Box<NodeInfo>,
+}
+
+impl Node {
+    /// A node that knows of no pod.
+    pub fn new() -> Self {
+        Node::default()
+    }
+
+    /// Takes news. Old or repeated news changes nothing.
+    ///
+    /// What was found is told first, before any source.
+    pub fn observe(&mut self, now: Instant, seen: Observation) {
+        match seen {
+            Observation::Wanted { pod, record, status } => self.want(now, pod, record, status),
+            Observation::Unwanted { uid, grace } => {
+                if let Some(pod) = self.of_uid(&uid) {
+                    pod.unwant(now, grace);
+                }
+            }
+            Observation::Hidden { uid } => {
+                if let Some(pod) = self.of_uid(&uid) {
+                    pod.hide();
+                }
+            }
+            Observation::SourcesSeen => {
+                self.sources_seen = true;
+                // What is taken down by `nodlet down` has its whole grace.
+                for pod in &mut self.pods {
+                    if pod.wish() == Wish::Unknown && self.shutdown.is_none() {
+                        pod.unwant(now, Some(ORPHAN_GRACE));
+                    }
+                }
+            }
+            Observation::Found(found) => self.find(now, found),
+            Observation::Node(info) => self.info = info,
+            Observation::ImagesChanged => {
+                for pod in &mut self.pods {
+                    pod.images_changed(now);
+                }
+            }
+            Observation::Shutdown(shutdown) => {
+                self.shutdown.get_or_insert_with(|| Ending::new(shutdown));
+            }
+            Observation::ShutdownCancelled => {
+                self.shutdown = None;
+                self.pods.iter_mut().for_each(PodState::resume);
+            }
+            Observation::Of(index, seen) => {
+                if let Ok(place) = self.place(index) {
+                    self.pods[place].observe(now, seen, &mut self.events);
+                }
+            }
+        }
+    }
+
+    /// Decides what is to be done now.
+    pub fn plan(&mut self, now: Instant) -> Plan {
+        if let Some(ending) = &mut self.shutdown {
+            ending.pass(now, &self.pods);
+        }
+        let in_flight: usize = self.pods.iter().map(PodState::starts_in_flight).sum();
+        let writes = self.pods.iter().filter(|pod| pod.is_being_written()).count();
+        let mut draft =
+            Draft::new(STARTS_AT_ONCE.saturating_sub(in_flight), WRITES_AT_ONCE.saturating_sub(writes));
+        let count = self.pods.len();
+        let count_of =
+            |pods: &[PodState], such: fn(&PodState) -> bool| pods.iter().filter(|pod| such(pod)).count();
+        let before = (count_of(&self.pods, PodState::is_active), count_of(&self.pods, PodState::takes_room));
+        for turn in 0..count {
+            let place = (self.first + turn) % count;
+            let around = self.surroundings(place);
+            self.pods[place].plan(now, &mut draft, &mut self.events, around);
+        }
+        // Those that start again and again, and take long to fail, hold up no other for ever.
+        match draft.held_up().and_then(|index| self.place(index).ok()) {
+            Some(place) => self.first = place,
+            None if draft.is_full() => self.first = (self.first + 1) % count.max(1),
+            None => {}
+        }
+        let exec_probes = self.plan_exec_probes(now, &mut draft);
+        // What ended without a process to wait for makes room for the next at once.
+        let passed = self.shutdown.as_mut().is_some_and(|ending| ending.pass(now, &self.pods));
+        let after = (count_of(&self.pods, PodState::is_active), count_of(&self.pods, PodState::takes_room));
+        let left = self.drop_gone(now) || before != after;
+        self.events.plan(&mut draft);
+        // A pod that left may have been what another one waits for.
+        let more = draft.is_full() || left || passed;
+        let mut wake = Wake::new(now, exec_probes < EXEC_PROBES_AT_ONCE);
+        for place in 0..self.pods.len() {
+            let around = self.surroundings(place);
+            self.pods[place].wake(&mut wake, around);
+        }
+        if let Some(ending) = &self.shutdown {
+            ending.wake(&mut wake, &self.pods);
+        }
+        Plan { actions: draft.actions, wake_at: wake.at, more }
+    }
+
+    /// A pod that is here.
+    pub fn pod(&self, index: PodIndex) -> Option<&PodState> {
+        self.place(index).ok().map(|place| &self.pods[place])
+    }
+
+    /// Which pod has this uid.
+    pub fn index_of(&self, uid: &Uid) -> Option<PodIndex> {
+        self.pods.iter().find(|pod| pod.pod().uid == *uid).map(PodState::index)
+    }
+
+    /// Events that were lost because too many were made at once.
+    pub fn lost_events(&self) -> u64 {
+        self.events.lost()
+    }
+
+    /// All pods, oldest first.
+    pub fn pods(&self) -> impl Iterator<Item = &PodState> {
+        self.pods.iter()
+    }
+
+    /// After a shutdown of the machine: no process is left, and all that is to outlive it is on flash.
+    pub fn is_at_rest(&self) -> bool {
+        self.shutdown.is_some() && self.pods.iter().all(PodState::is_at_rest)
+    }
+
+    /// Nothing is left: after a shutdown, the agent may end.
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// What to show anew since this was last asked; what is gone comes first.
+    pub fn take_changed(&mut self) -> Vec<Change> {
+        let gone = self.gone.drain(..);
+        let changed = self.pods.iter_mut().filter_map(|pod| {
+            let index = pod.index();
+            pod.take_changed().then_some(Change::Status(index))
+        });
+        gone.chain(changed).collect()
+    }
+
+    fn want(
+        &mut self,
+        now: Instant,
+        pod: Rc<Pod>,
+        record: Option<Box<Record>>,
+        status: Option<Box<FoundStatus>>,
+    ) {
+        if let Some(place) = self.pods.iter().position(|known| known.pod().uid == pod.uid) {
+            let known = &mut self.pods[place];
+            let was_gated = known.pod().is_gated();
+            known.want(now, pod);
+            // Only now it comes to this node.
+            if was_gated && !known.pod().is_gated() && known.is_active() {
+                self.admit(place, now);
+            }
+            return;
+        }
+        let whole = self.shutdown.as_ref().map(|ending| ending.shutdown.whole);
+        if whole == Some(Whole::Agent) {
+            return;
+        }
+        let index = self.new_index();
+        // One that is over is not judged, and one that was admitted stays so.
+        let status = status.unwrap_or_default();
+        let was_over = status.state.as_ref().is_some_and(|state| state.verdict.is_some());
+        let over = was_over || record.as_ref().is_some_and(|record| record.phase.is_terminal());
+        if whole.is_some() && !over {
+            let message = "Pod was rejected as the node is shutting down.";
+            let mut state = PodState::wanted(index, pod, record, &status, now);
+            state.refuse("NodeShutdown", message, now);
+            state.interrupt();
+            self.events.warn(index, None, "NodeShutdown", message.into());
+            self.pods.push(state);
+            return;
+        }
+        let was_judged = status.had_place() || record.as_ref().is_some_and(|record| record.was_judged());
+        let mut state = PodState::wanted(index, pod, record, &status, now);
+        if was_judged {
+            state.set_judged();
+        }
+        let is_new = !was_judged && state.is_active() && !state.pod().is_gated();
+        self.pods.push(state);
+        if is_new {
+            self.admit(self.pods.len() - 1, now);
+        }
+    }
+
+    /// Judges the pod at `place`, which comes to this node.
+    fn admit(&mut self, place: usize, now: Instant) {
+        self.pods[place].set_judged();
+        let (index, pod) = (self.pods[place].index(), self.pods[place].pod().clone());
+        // A pod that takes the place of another of its name takes its room too.
+        let others = self
+            .pods
+            .iter()
+            .filter(|other| other.takes_room() && other.index() != index && !same_name(other.pod(), &pod));
+        let others: Vec<Other<'_>> = others
+            .map(|other| Other {
+                makes_room: other.is_preempted(),
+                ..Other::new(other.index(), other.pod(), !other.is_active())
+            })
+            .collect();
+        match admission::judge(&self.info, &pod, &others) {
+            Outcome::Admitted => {}
+            Outcome::Rejected { reason, message } => {
+                self.pods[place].refuse(reason, &message, now);
+                self.events.warn(index, None, reason, message.into());
+            }
+            Outcome::Preempts(victims) => {
+                for victim in victims {
+                    if let Ok(place) = self.place(victim) {
+                        self.pods[place].preempt(now, &mut self.events);
+                    }
+                }
+                self.pods[place].wait_for_room();
+            }
+        }
+    }
+
+    fn find(&mut self, now: Instant, found: Found) {
+        let orphan = self.sources_seen && self.shutdown.is_none();
+        let mut wish = if orphan { Wish::Unwanted } else { Wish::Unknown };
+        if let Some(known) = self.index_of(&found.pod.uid) {
+            let Ok(place) = self.place(known) else { return };
+            if !self.pods[place].is_new() {
+                return;
+            }
+            // Wanted before it was found: what was found is the truth.
+            wish = self.pods[place].wish();
+            self.pods.remove(place);
+        }
+        let index = self.new_index();
+        let mut state = PodState::found(index, found, wish, now);
+        if wish == Wish::Unwanted {
+            state.unwant(now, Some(ORPHAN_GRACE));
+        }
+        self.pods.push(state);
+    }
+
+    /// Exec probes for the free places, those first that have been due for longest.
+    /// What waits is a due time and no queue, so nothing can overflow. Returns
+    /// how many are in flight then.
+    fn plan_exec_probes(&mut self, now: Instant, draft: &mut Draft) -> usize {
+        let mut in_flight: usize = self.pods.iter().map(PodState::exec_probes_in_flight).sum();
+        while in_flight < EXEC_PROBES_AT_ONCE && !draft.is_full() {
+            let due = |(place, pod): (usize, &PodState)| {
+                pod.oldest_exec_probe().map(|(due, container, kind)| (due, place, container, kind))
+            };
+            let oldest = self.pods.iter().enumerate().filter_map(due).min();
+            let Some((due, place, container, kind)) = oldest else { break };
+            if due > now {
+                break;
+            }
+            self.pods[place].plan_exec_probe(container, kind, draft);
+            in_flight += usize::from(!draft.is_full());
+        }
+        in_flight
+    }
+
+    /// Drops what is gone; whether there was any.
+    fn drop_gone(&mut self, now: Instant) -> bool {
+        if !self.pods.iter().any(PodState::is_dropped) {
+            return false;
+        }
+        let (dropped, kept): (Vec<_>, Vec<_>) = self.pods.drain(..).partition(PodState::is_dropped);
+        self.pods = kept;
+        self.first = if self.pods.is_empty() { 0 } else { self.first % self.pods.len() };
+        for mut pod in dropped {
+            let record = pod.take_record_to_resume();
+            let again = pod.take_again().and_then(|again| {
+                self.want(now, again, record, None);
+                self.index_of(&pod.pod().uid)
+            });
+            let was_hidden = pod.is_hidden();
+            self.gone.push(Change::Gone { index: pod.index(), pod: pod.pod().clone(), was_hidden, again });
+        }
+        true
+    }
+
+    /// What the node adds to the decisions on the pod at `place`.
+    fn surroundings(&self, place: usize) -> Surroundings {
+        let pod = &self.pods[place];
+        let name_is_free = pod.asks_for_sandbox()
+            && self.pods.iter().all(|other| {
+                other.index() == pod.index()
+                    || !same_name(other.pod(), pod.pod())
+                    || (other.is_gone() && !(other.is_active() && other.index() < pod.index()))
+            });
+        let end = self.shutdown.as_ref().and_then(|ending| ending.end_of(pod.pod()));
+        let shutdown = self.shutdown.as_ref().map(|ending| ending.shutdown.whole);
+        let may_begin = name_is_free && (!pod.waits_for_room() || self.has_room_for(pod));
+        Surroundings { may_begin, shutdown, end }
+    }
+
+    /// Whether those are gone that made room for a pod which has a place already.
+    fn has_room_for(&self, pod: &PodState) -> bool {
+        let here = self.pods.iter().filter(|other| other.takes_room()).map(|other| &**other.pod());
+        admission::fits(&self.info, pod.pod(), here)
+    }
+
+    fn of_uid(&mut self, uid: &Uid) -> Option<&mut PodState> {
+        self.pods.iter_mut().find(|pod| pod.pod().uid == *uid)
+    }
+
+    fn place(&self, index: PodIndex) -> Result<usize, usize> {
+        self.pods.binary_search_by_key(&index, PodState::index)
+    }
+
+    /// What the next pod will be called.
+    fn next_index(&self) -> PodIndex {
+        PodIndex(self.next_index + 1)
+    }
+
+    fn new_index(&mut self) -> PodIndex {
+        let index = self.next_index();
+        self.next_index = index.0;
+        index
+    }
+}
+
+fn same_name(one: &Pod, other: &Pod) -> bool {
+    one.name == other.name && one.namespace == other.namespace
+}

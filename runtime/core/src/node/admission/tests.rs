@@ -1,0 +1,435 @@
+//! Every predicate and every rule of preemption, as tables.
+
+use super::super::preemption::choose;
+use super::*;
+use crate::sim::{container, pod, sidecar};
+use crate::spec::placement::{NodeSelectorOperator, NodeSelectorRequirement, NodeSelectorTerm, Toleration};
+use crate::spec::{Container, RestartPolicy};
+use crate::spec::{Quantity, Taint};
+
+fn node() -> NodeInfo {
+    NodeInfo {
+        name: "board".into(),
+        labels: [("kubernetes.io/os", "linux"), ("zone", "a"), ("rank", "7")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        taints: Vec::new(),
+        allocatable: Amounts { pods: 3, cpu: 2000, memory: 1000, ephemeral_storage: 500 },
+    }
+}
+
+/// A container with these requests: cpu in thousandths, memory and storage in bytes.
+fn asks(name: &str, cpu: i64, memory: i64, storage: i64) -> Container {
+    let mut container = container(name);
+    let some =
+        |amount: i64, unit: i128| (amount > 0).then(|| Quantity::from_milli(i128::from(amount) * unit));
+    container.resources.cpu_request = some(cpu, 1);
+    container.resources.memory_request = some(memory, 1000);
+    container.resources.ephemeral_storage_request = some(storage, 1000);
+    container
+}
+
+fn asking(cpu: i64, memory: i64, storage: i64) -> Pod {
+    pod(RestartPolicy::Always).uid("new").with([asks("app", cpu, memory, storage)])
+}
+
+fn critical(pod: Pod) -> Pod {
+    Pod { priority: 2_000_000_000, ..pod }
+}
+
+/// `reason: message`, `admitted` or who is preempted.
+fn judged(node: &NodeInfo, pod: &Pod, here: &[Pod]) -> String {
+    let others: Vec<Other<'_>> =
+        (1..).zip(here).map(|(index, other)| Other::new(PodIndex(index), other, false)).collect();
+    show(judge(node, pod, &others))
+}
+
+fn show(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Admitted => "admitted".into(),
+        Outcome::Preempts(victims) => {
+            let victims: Vec<u32> = victims.iter().map(|victim| victim.0).collect();
+            format!("preempts {victims:?}")
+        }
+        Outcome::Rejected { reason, message } => format!("{reason}: {message}"),
+    }
+}
+
+#[test]
+fn a_pod_that_asks_for_more_than_is_left_is_rejected_with_the_first_resource_that_it_lacks() {
+    let here = [asking(1800, 900, 0), asking(0, 0, 450)];
+    for (pod, expected) in [
+        (asking(0, 0, 0), "admitted"),
+        // To the last thousandth and byte.
+        (asking(200, 100, 50), "admitted"),
+        (
+            asking(500, 0, 0),
+            "OutOfcpu: Node didn't have enough resource: cpu, requested: 500, used: 1800, capacity: 2000",
+        ),
+        (
+            asking(201, 101, 51),
+            "OutOfcpu: Node didn't have enough resource: cpu, requested: 201, used: 1800, capacity: 2000",
+        ),
+        (
+            asking(0, 101, 51),
+            "OutOfmemory: Node didn't have enough resource: memory, requested: 101, used: 900, capacity: 1000",
+        ),
+        (
+            asking(0, 0, 51),
+            "OutOfephemeral-storage: Node didn't have enough resource: ephemeral-storage, requested: 51, used: 450, capacity: 500",
+        ),
+    ] {
+        assert_eq!(judged(&node(), &pod, &here), expected);
+    }
+    let full = [asking(0, 0, 0), asking(0, 0, 0), asking(2001, 0, 0)];
+    let expected = "OutOfpods: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3";
+    assert_eq!(judged(&node(), &asking(0, 0, 0), &full), expected);
+    assert_eq!(judged(&node(), &asking(1, 0, 0), &full), expected, "pods are looked at first");
+    // Who asks for nothing of what is overdrawn is not concerned.
+    assert_eq!(judged(&node(), &asking(0, 1, 0), &full[1..]), "admitted");
+}
+
+#[test]
+fn a_pod_asks_for_what_runs_at_once_at_most() {
+    let asked = asking(100, 0, 0).init([
+        asks("first", 900, 0, 0),
+        Container { sidecar: true, ..asks("side", 300, 0, 0) },
+        asks("second", 700, 0, 0),
+    ]);
+    // 300 of the sidecar and 700 of the init container behind it.
+    assert_eq!(Amounts::requested(&asked), Amounts { pods: 1, cpu: 1000, ..Amounts::default() });
+    let mut none = container("app");
+    none.resources.memory_limit = Some(Quantity::from_milli(1_000_000));
+    let limited = pod(RestartPolicy::Always).with([none]);
+    assert_eq!(Amounts::requested(&limited).memory, 0, "what is unsaid is nothing");
+}
+
+fn requirement(key: &str, operator: NodeSelectorOperator, values: &[&str]) -> NodeSelectorRequirement {
+    let values = values.iter().map(|value| (*value).to_owned()).collect();
+    NodeSelectorRequirement { key: key.into(), operator, values }
+}
+
+fn expressions(list: &[NodeSelectorRequirement]) -> NodeSelectorTerm {
+    NodeSelectorTerm { match_expressions: list.to_vec(), match_fields: Vec::new() }
+}
+
+#[test]
+fn a_pod_that_asks_for_another_node_is_rejected() {
+    use NodeSelectorOperator::{DoesNotExist, Exists, Gt, In, Lt, NotIn};
+    const NO: &str =
+        "NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+    let fields = |operator, name: &str| NodeSelectorTerm {
+        match_expressions: Vec::new(),
+        match_fields: vec![requirement("metadata.name", operator, &[name])],
+    };
+    let one = |key: &str, operator, values: &[&str]| vec![expressions(&[requirement(key, operator, values)])];
+    for (terms, matches) in [
+        (one("zone", In, &["b", "a"]), true),
+        (one("zone", In, &["b"]), false),
+        (one("other", In, &["a"]), false),
+        (one("zone", NotIn, &["b"]), true),
+        (one("zone", NotIn, &["a"]), false),
+        (one("other", NotIn, &["a"]), true),
+        (one("zone", Exists, &[]), true),
+        (one("other", Exists, &[]), false),
+        (one("zone", DoesNotExist, &[]), false),
+        (one("other", DoesNotExist, &[]), true),
+        (one("rank", Gt, &["6"]), true),
+        (one("rank", Gt, &["7"]), false),
+        (one("rank", Lt, &["8"]), true),
+        (one("rank", Lt, &["7"]), false),
+        (one("zone", Gt, &["1"]), false),
+        (one("rank", Lt, &["x"]), false),
+        (one("other", Lt, &["8"]), false),
+        (vec![fields(In, "board")], true),
+        (vec![fields(In, "other")], false),
+        (vec![fields(NotIn, "board")], false),
+        (vec![fields(NotIn, "other")], true),
+        // All of one term, or of another one.
+        (vec![expressions(&[requirement("zone", In, &["a"]), requirement("rank", In, &["8"])])], false),
+        (vec![expressions(&[requirement("rank", In, &["8"])]), fields(In, "board")], true),
+        // A term that asks for nothing matches nothing, and so does none.
+        (vec![NodeSelectorTerm::default()], false),
+        (Vec::new(), false),
+    ] {
+        let mut pod = asking(0, 0, 0);
+        pod.spec.placement.node_affinity = Some(terms.clone());
+        assert_eq!(judged(&node(), &pod, &[]), if matches { "admitted" } else { NO }, "{terms:?}");
+    }
+    for (key, value, expected) in [("zone", "a", "admitted"), ("zone", "b", NO), ("other", "", NO)] {
+        let mut pod = asking(0, 0, 0);
+        pod.spec.placement.node_selector.insert(key.into(), value.into());
+        assert_eq!(judged(&node(), &pod, &[]), expected, "{key}: {value}");
+        // Both are to hold.
+        pod.spec.placement.node_affinity = Some(one("zone", In, &["b"]));
+        assert_eq!(judged(&node(), &pod, &[]), NO);
+    }
+}
+
+#[test]
+fn a_taint_that_ends_pods_keeps_away_who_does_not_tolerate_it() {
+    const NO: &str =
+        "TaintToleration: Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate";
+    let taint = |effect: &str| Taint { key: "lab".into(), value: "x".into(), effect: effect.into() };
+    let toleration = |key: &str, exists, value: &str, effect: &str| Toleration {
+        key: key.into(),
+        exists,
+        value: value.into(),
+        effect: effect.into(),
+    };
+    for (toleration, expected) in [
+        (toleration("lab", false, "x", "NoExecute"), "admitted"),
+        (toleration("lab", false, "x", ""), "admitted"),
+        (toleration("lab", true, "", ""), "admitted"),
+        (toleration("", true, "", ""), "admitted"),
+        (toleration("lab", false, "y", ""), NO),
+        (toleration("lap", true, "", ""), NO),
+        (toleration("lab", true, "", "NoSchedule"), NO),
+    ] {
+        let mut pod = asking(0, 0, 0);
+        pod.spec.placement.tolerations = vec![toleration.clone()];
+        let tainted = NodeInfo { taints: vec![taint("NoExecute")], ..node() };
+        assert_eq!(judged(&tainted, &pod, &[]), expected, "{toleration:?}");
+    }
+    // Whom a scheduler keeps away is here already.
+    let tainted = NodeInfo { taints: vec![taint("NoSchedule"), taint("PreferNoSchedule")], ..node() };
+    assert_eq!(judged(&tainted, &asking(0, 0, 0), &[]), "admitted");
+    let tainted = NodeInfo { taints: vec![taint("NoSchedule"), taint("NoExecute")], ..node() };
+    assert_eq!(judged(&tainted, &asking(0, 0, 0), &[]), NO);
+    assert_eq!(judged(&tainted, &critical(asking(0, 0, 0)), &[]), NO, "critical or not");
+}
+
+fn on_port(ip: &str, port: u16, protocol: &str, mut container: Container) -> Container {
+    container.ports.push(ContainerPort {
+        name: None,
+        container_port: port,
+        protocol: protocol.into(),
+        host_port: port,
+        host_ip: ip.into(),
+    });
+    container
+}
+
+#[test]
+fn two_pods_do_not_have_one_port_of_the_host() {
+    const NO: &str =
+        "NodePorts: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+    let web = |ip: &str, port, protocol: &str| {
+        asking(0, 0, 0).with([on_port(ip, port, protocol, container("app"))])
+    };
+    for (taken, asked, expected) in [
+        (("", 80, "TCP"), ("", 80, "TCP"), NO),
+        (("", 80, "TCP"), ("", 81, "TCP"), "admitted"),
+        (("", 80, "TCP"), ("", 80, "UDP"), "admitted"),
+        (("10.0.0.1", 80, "TCP"), ("10.0.0.1", 80, "TCP"), NO),
+        (("10.0.0.1", 80, "TCP"), ("10.0.0.2", 80, "TCP"), "admitted"),
+        (("10.0.0.1", 80, "TCP"), ("", 80, "TCP"), NO),
+        (("0.0.0.0", 80, "TCP"), ("10.0.0.1", 80, "TCP"), NO),
+        (("", 0, "TCP"), ("", 0, "TCP"), "admitted"),
+    ] {
+        let (taken, asked) = (web(taken.0, taken.1, taken.2), web(asked.0, asked.1, asked.2));
+        assert_eq!(judged(&node(), &asked, &[taken]), expected);
+    }
+    // A sidecar has its port as long as the pod, an init container has not.
+    let with = |init: Container| asking(0, 0, 0).init([on_port("", 80, "TCP", init)]);
+    assert_eq!(judged(&node(), &with(sidecar("side")), &[web("", 80, "TCP")]), NO);
+    assert_eq!(judged(&node(), &with(container("init")), &[web("", 80, "TCP")]), "admitted");
+}
+
+#[test]
+fn a_pod_for_another_system_is_rejected_before_anybody_makes_room() {
+    let mut labelled = critical(asking(9000, 0, 0));
+    labelled.labels.insert("kubernetes.io/os".into(), "windows".into());
+    assert_eq!(
+        judged(&node(), &labelled, &[]),
+        "PodOSSelectorNodeLabelDoesNotMatch: Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
+    );
+    let mut windows = critical(asking(9000, 0, 0));
+    windows.spec.placement.os = "windows".into();
+    assert_eq!(
+        judged(&node(), &windows, &[]),
+        "PodOSNotSupported: Failed to admit pod as the OS field doesn't match node OS"
+    );
+    let mut linux = asking(0, 0, 0);
+    linux.spec.placement.os = "linux".into();
+    linux.labels.insert("kubernetes.io/os".into(), "linux".into());
+    assert_eq!(judged(&node(), &linux, &[]), "admitted");
+}
+
+#[test]
+fn what_is_said_first_of_several_reasons() {
+    let mut pod = asking(3000, 0, 0).with([on_port("", 80, "TCP", asks("app", 3000, 0, 0))]);
+    pod.spec.placement.node_selector.insert("zone".into(), "b".into());
+    let taken = asking(0, 0, 0).with([on_port("", 80, "TCP", container("app"))]);
+    let tainted = NodeInfo {
+        taints: vec![Taint { key: "a".into(), value: String::new(), effect: "NoExecute".into() }],
+        ..node()
+    };
+    let first =
+        |pod: &Pod| judged(&tainted, pod, std::slice::from_ref(&taken)).split(':').next().map(str::to_owned);
+    assert_eq!(first(&pod).as_deref(), Some("OutOfcpu"));
+    // Nobody makes room for a critical pod that could not use it.
+    let mut pod = critical(pod);
+    assert_eq!(first(&pod).as_deref(), Some("NodeAffinity"));
+    pod.spec.placement.node_selector.clear();
+    assert_eq!(first(&pod).as_deref(), Some("NodePorts"));
+    pod.spec.containers[0].ports.clear();
+    assert_eq!(first(&pod).as_deref(), Some("TaintToleration"));
+}
+
+/// A pod that is here, of class `B`estEffort, b`U`rstable or `G`uaranteed by what it asks for.
+fn guaranteed(cpu: i64, memory: i64) -> Pod {
+    let mut app = asks("app", cpu, memory, 0);
+    app.resources.cpu_limit.clone_from(&app.resources.cpu_request);
+    app.resources.memory_limit.clone_from(&app.resources.memory_request);
+    pod(RestartPolicy::Always).with([app])
+}
+
+#[test]
+fn a_critical_pod_preempts_as_few_as_possible_and_guaranteed_ones_last() {
+    let burstable = |cpu, memory| asking(cpu, memory, 0);
+    for (what, asked, here, expected) in [
+        ("there is room", (500, 0), vec![burstable(1500, 0)], "admitted"),
+        ("the only one", (500, 0), vec![burstable(1800, 0)], "preempts [1]"),
+        (
+            "a burstable one and no guaranteed one",
+            (500, 0),
+            vec![guaranteed(900, 100), burstable(900, 0)],
+            "preempts [2]",
+        ),
+        (
+            "a guaranteed one where burstable ones are not enough",
+            (1500, 0),
+            vec![guaranteed(1500, 100), burstable(400, 0)],
+            "preempts [1]",
+        ),
+        (
+            "both where one is not enough",
+            (2000, 0),
+            vec![guaranteed(1500, 100), burstable(400, 0)],
+            "preempts [2, 1]",
+        ),
+        (
+            "one that is large enough, and not two",
+            (700, 0),
+            vec![burstable(400, 0), burstable(400, 0), burstable(1100, 0)],
+            "preempts [3]",
+        ),
+        // 300 are missing: 300 of them are there in the second, and as many in the third with less memory.
+        (
+            "of two that are enough the one with less memory",
+            (400, 0),
+            vec![burstable(900, 0), burstable(500, 20), burstable(500, 10)],
+            "preempts [1]",
+        ),
+        (
+            "then the one with less cpu",
+            (400, 0),
+            vec![burstable(800, 10), burstable(700, 10), burstable(400, 20)],
+            "preempts [2]",
+        ),
+        (
+            "of two equal ones the later",
+            (400, 0),
+            vec![burstable(1000, 0), burstable(1000, 0)],
+            "preempts [2]",
+        ),
+        (
+            "each resource counts alike",
+            (500, 500),
+            vec![burstable(1000, 600), burstable(1000, 400)],
+            "preempts [1]",
+        ),
+    ] {
+        // So many pods there may be.
+        let node = NodeInfo { allocatable: Amounts { pods: 110, ..node().allocatable }, ..node() };
+        let new = critical(asking(asked.0, asked.1, 0));
+        assert_eq!(judged(&node, &new, &here), expected, "{what}");
+    }
+    // A place is a resource, too, which best effort pods have.
+    let here = [asking(0, 0, 0), asking(100, 0, 0), guaranteed(100, 100)];
+    assert_eq!(judged(&node(), &critical(asking(0, 0, 0)), &here), "preempts [1]");
+}
+
+#[test]
+fn one_pod_after_the_other_is_chosen_by_what_is_missing_then() {
+    let here = [asking(500, 0, 0), asking(600, 0, 0), asking(900, 0, 0)];
+    let node = NodeInfo { allocatable: Amounts { pods: 110, ..node().allocatable }, ..node() };
+    // 1400 are missing: after 900 there are 500 left, for which the first is enough.
+    assert_eq!(judged(&node, &critical(asking(1400, 0, 0)), &here), "preempts [3, 1]");
+}
+
+#[test]
+fn the_one_that_is_chosen_leaves_least_of_each_resource_by_its_share_and_squared() {
+    let choice = |here: &[(i64, i64)], need: (i64, i64)| {
+        let pods: Vec<Pod> = here.iter().map(|(cpu, memory)| asking(*cpu, *memory, 0)).collect();
+        let others: Vec<Other<'_>> =
+            (1..).zip(&pods).map(|(index, pod)| Other::new(PodIndex(index), pod, false)).collect();
+        let need = vec![(Resource::Cpu, need.0), (Resource::Memory, need.1)];
+        let victims = choose(&critical(asking(1, 0, 0)), &others, need).expect("they are enough");
+        victims.iter().map(|victim| victim.0).collect::<Vec<_>>()
+    };
+    // Half of both leaves less than all of one and a fifth of the other.
+    assert_eq!(choice(&[(500, 250), (1000, 100), (500, 250)], (1000, 500)), [3, 1]);
+    // 900 of 1000 thousandths are less than half of them and all ten bytes.
+    assert_eq!(choice(&[(900, 0), (500, 10), (500, 0)], (1000, 10)), [2, 3]);
+    // The last takes the place of the one that was chosen, and the later of equal ones is taken.
+    assert_eq!(choice(&[(900, 0), (500, 0), (500, 0), (500, 0)], (1400, 0)), [1, 3]);
+}
+
+#[test]
+fn only_what_a_pod_asks_for_has_to_be_there_when_it_begins() {
+    let node = node();
+    let fits = |pod: &Pod, others: &[Pod]| fits(&node, pod, others.iter().chain([pod]));
+    // More cpu is taken than there is, since the node was another one.
+    let others = [asking(2500, 500, 0)];
+    assert!(fits(&asking(0, 500, 0), &others));
+    assert!(!fits(&asking(0, 501, 0), &others));
+    assert!(!fits(&asking(1, 0, 0), &others));
+}
+
+#[test]
+fn nobody_is_preempted_for_a_pod_that_is_not_critical_nor_one_that_is_more_so() {
+    let class = |priority: i32, pod: Pod| Pod { priority, ..pod };
+    let here = [class(2_000_000_000, asking(1800, 0, 0))];
+    let high = class(1_999_999_999, asking(500, 0, 0));
+    let low = [class(0, asking(1800, 0, 0))];
+    assert_eq!(
+        judged(&node(), &high, &low),
+        "OutOfcpu: Node didn't have enough resource: cpu, requested: 500, used: 1800, capacity: 2000"
+    );
+    assert_eq!(
+        judged(&node(), &class(2_000_000_000, asking(500, 0, 0)), &here),
+        "UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 300), ]"
+    );
+    assert_eq!(judged(&node(), &class(2_000_001_000, asking(500, 0, 0)), &here), "preempts [1]");
+    assert_eq!(
+        judged(&node(), &class(2_000_001_000, asking(2100, 1100, 0)), &here),
+        "UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 100), (res: memory, q: 100), ]"
+    );
+}
+
+#[test]
+fn what_goes_anyway_is_waited_for_and_nobody_goes_for_its_room() {
+    let (going, stays) = (asking(1000, 0, 0), asking(1000, 0, 0));
+    let others = [Other::new(PodIndex(1), &going, true), Other::new(PodIndex(2), &stays, false)];
+    assert_eq!(show(judge(&node(), &critical(asking(900, 0, 0)), &others)), "preempts []");
+    assert_eq!(show(judge(&node(), &critical(asking(1500, 0, 0)), &others)), "preempts [2]");
+    // It counts until it is gone.
+    assert_eq!(
+        show(judge(&node(), &asking(900, 0, 0), &others)),
+        "OutOfcpu: Node didn't have enough resource: cpu, requested: 900, used: 2000, capacity: 2000"
+    );
+}
+
+#[test]
+fn the_choice_ends_with_what_is_missing_if_it_cannot_be_met() {
+    let pods = [asking(100, 0, 0)];
+    let others = [Other::new(PodIndex(1), &pods[0], false)];
+    let need = vec![(Resource::Cpu, 300), (Resource::Memory, 5)];
+    assert_eq!(
+        choose(&critical(asking(1, 0, 0)), &others, need),
+        Err("no set of running pods found to reclaim resources: [(res: cpu, q: 200), (res: memory, q: 5), ]"
+            .into())
+    );
+}

@@ -1,0 +1,90 @@
+//! Who makes room for a critical pod that finds none (pod-semantics 8.2). Pure.
+//!
+//! As few pods as possible, Guaranteed ones only where all others would not do, then Burstable
+//! ones likewise; of those the one after which least is missing, again and again.
+
+use super::admission::{Other, Resource};
+use crate::facts::PodIndex;
+use crate::spec::{Pod, QosClass};
+
+/// What is missing of each resource, none of it nothing.
+pub(super) type Need = Vec<(Resource, i64)>;
+
+/// Those of `here` that have to go; `Err` says what is missing though all went that may have to.
+pub(super) fn choose(preemptor: &Pod, here: &[Other<'_>], need: Need) -> Result<Vec<PodIndex>, String> {
+    let of = |class: QosClass| -> Vec<Other<'_>> {
+        here.iter()
+            .copied()
+            .filter(|other| other.class == class && is_preemptable(preemptor, other.pod))
+            .collect()
+    };
+    let (best_effort, burstable, guaranteed) =
+        (of(QosClass::BestEffort), of(QosClass::Burstable), of(QosClass::Guaranteed));
+    let all = best_effort.iter().chain(&burstable);
+    let without_others = less(&need, all);
+    let left = less(&without_others, &guaranteed);
+    if !left.is_empty() {
+        return Err(unable(&left));
+    }
+    let guaranteed = nearest(guaranteed, without_others)?;
+    let burstable = nearest(burstable, less(&need, best_effort.iter().chain(&guaranteed)))?;
+    let best_effort = nearest(best_effort, less(&need, burstable.iter().chain(&guaranteed)))?;
+    Ok([best_effort, burstable, guaranteed].concat().iter().map(|other| other.index).collect())
+}
+
+/// The pods of one class that are enough, each time the one after which least is missing.
+fn nearest<'a>(mut pods: Vec<Other<'a>>, mut need: Need) -> Result<Vec<Other<'a>>, String> {
+    let mut chosen = Vec::new();
+    while !need.is_empty() {
+        let mut best: Option<(usize, f64)> = None;
+        for (place, pod) in pods.iter().enumerate() {
+            let distance = distance(&need, pod);
+            let is_better = best.is_none_or(|(known, least)| {
+                distance < least || distance == least && is_smaller(pod, &pods[known])
+            });
+            if is_better {
+                best = Some((place, distance));
+            }
+        }
+        let Some((place, _)) = best else { return Err(unable(&need)) };
+        // In the order that a kubelet leaves them in, for ties hang on it.
+        let pod = pods.swap_remove(place);
+        need = less(&need, [&pod]);
+        chosen.push(pod);
+    }
+    Ok(chosen)
+}
+
+/// Whether the one may end the other: `Preemptable`.
+fn is_preemptable(preemptor: &Pod, pod: &Pod) -> bool {
+    preemptor.is_critical() && !pod.is_critical() || preemptor.priority > pod.priority
+}
+
+fn distance(need: &Need, pod: &Other<'_>) -> f64 {
+    let of = |(resource, amount): &(Resource, i64)| {
+        let left = amount.saturating_sub(resource.of(&pod.requested)).max(0);
+        (left as f64 / *amount as f64).powi(2)
+    };
+    need.iter().map(of).sum()
+}
+
+/// Whether it requests less memory than the other, or as much and less cpu; the later of two equal ones does.
+fn is_smaller(pod: &Other<'_>, other: &Other<'_>) -> bool {
+    (pod.requested.memory, pod.requested.cpu) <= (other.requested.memory, other.requested.cpu)
+}
+
+/// What is missing when `pods` are gone.
+fn less<'a, 'b: 'a>(need: &Need, pods: impl IntoIterator<Item = &'a Other<'b>> + Clone) -> Need {
+    let of = |(resource, amount): &(Resource, i64)| {
+        let free =
+            pods.clone().into_iter().map(|pod| resource.of(&pod.requested)).fold(0, i64::saturating_add);
+        (*resource, amount.saturating_sub(free))
+    };
+    need.iter().map(of).filter(|(_, amount)| *amount > 0).collect()
+}
+
+fn unable(need: &Need) -> String {
+    let of = |(resource, amount): &(Resource, i64)| format!("(res: {}, q: {amount}), ", resource.name());
+    let all: String = need.iter().map(of).collect();
+    format!("no set of running pods found to reclaim resources: [{all}]")
+}

@@ -1,0 +1,83 @@
+//! In which order the pods of a node end when all of them do, and how long each may take:
+//! groups of priorities, from the lowest to the highest, the pods of one side by side.
+//!
+//! The next group begins when no process of those before is left, or their time is over. With no
+//! groups each priority is one, and takes what its pods' own graces take.
+
+use std::time::Duration;
+
+use crate::facts::{End, Shutdown, Wake};
+use crate::pod::PodState;
+use crate::spec::Pod;
+use crate::time::Instant;
+
+impl Shutdown {
+    /// Groups end from the lowest rank to the highest.
+    fn rank(&self, pod: &Pod) -> i64 {
+        match self.groups.is_empty() {
+            true => i64::from(pod.priority),
+            false => self.place(pod) as i64,
+        }
+    }
+
+    fn place(&self, pod: &Pod) -> usize {
+        let begun = self.groups.iter().filter(|group| group.priority <= pod.priority).count();
+        begun.saturating_sub(1)
+    }
+
+    /// What a pod has at most.
+    fn grace(&self, pod: &Pod) -> Option<Duration> {
+        let group = self.groups.get(self.place(pod))?;
+        Some(group.grace.min(pod.spec.termination_grace_period))
+    }
+}
+
+/// A shutdown under way.
+#[derive(Debug)]
+pub(super) struct Ending {
+    pub(super) shutdown: Shutdown,
+    /// The rank whose turn it is, or was, and when its time is over.
+    turn: Option<(i64, Option<Instant>)>,
+}
+
+impl Ending {
+    pub(super) fn new(shutdown: Shutdown) -> Ending {
+        Ending { shutdown, turn: None }
+    }
+
+    /// With how much grace a pod is to end, if it is its turn, or was.
+    pub(super) fn end_of(&self, pod: &Pod) -> Option<End> {
+        let (turn, _) = self.turn?;
+        (self.shutdown.rank(pod) <= turn)
+            .then(|| End { whole: self.shutdown.whole, grace: self.shutdown.grace(pod) })
+    }
+
+    /// Goes on to the next rank as long as nothing of those before is to be waited for; whether it did.
+    pub(super) fn pass(&mut self, now: Instant, pods: &[PodState]) -> bool {
+        let mut passed = false;
+        loop {
+            let left = || pods.iter().filter(|pod| !pod.has_ended()).map(|pod| self.shutdown.rank(pod.pod()));
+            let next = match self.turn {
+                None => left().min(),
+                Some((rank, until)) => {
+                    let waits = until.is_none_or(|until| now < until) && left().any(|other| other <= rank);
+                    if waits { None } else { left().filter(|other| *other > rank).min() }
+                }
+            };
+            let Some(rank) = next else { return passed };
+            let place = usize::try_from(rank).ok().filter(|_| !self.shutdown.groups.is_empty());
+            let group = place.and_then(|place| self.shutdown.groups.get(place));
+            self.turn = Some((rank, group.map(|group| now + group.grace)));
+            passed = true;
+        }
+    }
+
+    /// When the next group's turn comes at the latest.
+    pub(super) fn wake(&self, wake: &mut Wake, pods: &[PodState]) {
+        if let Some((rank, Some(until))) = self.turn
+            && pods.iter().any(|pod| !pod.has_ended() && self.shutdown.rank(pod.pod()) > rank)
+        {
+            wake.note(until);
+        }
+    }
+}

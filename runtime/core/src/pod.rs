@@ -1,0 +1,643 @@
+//! One pod: its part of the node's decisions.
+//!
+//! ```text
+//!  Active ──unwanted, deadline, shutdown──► Stopping ──last process gone──┐
+//!     │                                                                   ▼
+//!     └──────────────every container done for good────────────────────► Stopped
+//!                                                                         │ record saved,
+//!                       Forgetting ◄──unwanted── Finished ◄───────────────┘ sandbox gone
+//!                         │    ▲
+//!                         ▼    │ retry
+//!                       ForgetFailed
+//! ```
+//!
+//! Stages are never left backwards; what is wanted again while it goes starts
+//! as another pod when this one is forgotten. `container.rs` has the life of a
+//! container, `stage.rs` that of the sandbox, `start.rs` and `termination.rs` how
+//! both begin and end, `init.rs` whose turn it is to begin, `hook.rs` what is run at both ends, `probe.rs` when a
+//! container is asked how it is, `update.rs` what becomes of it when the pod changes, `record.rs` what is kept on flash of it all and when.
+
+mod backoff;
+mod condition;
+pub(crate) mod container;
+mod gates;
+mod handover;
+mod hook;
+mod init;
+mod phase;
+mod probe;
+mod record;
+mod restart;
+mod shutdown;
+mod stage;
+mod start;
+mod termination;
+mod update;
+
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::facts::{
+    Action, Attempt, Draft, Events, Exit, Found, FoundStatus, GivenCondition, Health, PodIndex,
+    PodObservation, PodPhase, Record, SandboxFailure, StartedContainer, Wake,
+};
+use crate::spec::{ContainerIndex, Pod, RestartPolicy, Role};
+use crate::time::{Instant, Moment};
+
+pub(crate) use condition::{Condition, ConditionSet, closed_readiness_gates};
+pub(crate) use container::{ContainerState, Ended, STATUS_UNKNOWN, Shown};
+use container::{Run, WaitingReason};
+use record::Journal;
+pub(crate) use shutdown::TERMINATED;
+pub(crate) use stage::{Sandbox, Stage, Surroundings, Verdict, Wish};
+
+/// Between two tries of what is likely to work soon: a sandbox, a container. The
+/// kubelet's fixed interval too; a disk or a link that was missing may come at any time.
+const SYNC_RETRY: Duration = Duration::from_secs(10);
+
+/// A pod and all that is known of it.
+#[derive(Debug)]
+pub struct PodState {
+    index: PodIndex,
+    pod: Rc<Pod>,
+    stage: Stage,
+    /// The node took it, or did not.
+    judged: bool,
+    wish: Wish,
+    /// Wanted again while it goes: to be taken anew when it is forgotten.
+    again: Option<Rc<Pod>>,
+    sandbox: Sandbox,
+    /// What was in the way when it was last tried.
+    sandbox_failure: Option<Box<str>>,
+    ip: Option<Ipv4Addr>,
+    containers: Vec<ContainerState>,
+    verdict: Option<Verdict>,
+    /// It was ended, or not taken, since the machine goes down: what it was before. It is not over.
+    interrupted: Option<PodPhase>,
+    /// It begins again when it has ended.
+    resumes: bool,
+    phase: PodPhase,
+    start_time: Moment,
+    /// When the active deadline began to count, in this boot.
+    active_since: Instant,
+    /// Others were made to end for it, and have not yet.
+    waits_for_room: bool,
+    /// All containers begin again, from then on.
+    restart_all: Option<Instant>,
+    journal: Journal,
+    conditions: ConditionSet,
+    /// What others have said of it in its status.
+    given: Rc<[GivenCondition]>,
+    /// Deleted by force: nobody is shown it any more, whatever of it still ends.
+    is_hidden: bool,
+    changed: bool,
+    /// Nothing of it is left to decide on.
+    dropped: bool,
+}
+
+impl PodState {
+    /// A pod that a source wants and of which nothing runs.
+    pub(crate) fn wanted(
+        index: PodIndex,
+        pod: Rc<Pod>,
+        record: Option<Box<Record>>,
+        status: &FoundStatus,
+        now: Instant,
+    ) -> Self {
+        let mut state = PodState::blank(index, pod, Wish::Wanted, now);
+        match &status.state {
+            Some(left) => state.take_over(status, left, record, false, now),
+            None => {
+                if let Some(record) = record {
+                    state.restore(record, now);
+                }
+            }
+        }
+        state.settle(now);
+        state
+    }
+
+    /// A pod that an agent of before left behind.
+    pub(crate) fn found(index: PodIndex, found: Found, wish: Wish, now: Instant) -> Self {
+        let mut state = PodState::blank(index, found.pod, wish, now);
+        state.set_judged();
+        let status = found.status;
+        if let Some(left) = &status.state {
+            state.take_over(&status, left, found.record, found.sandbox.is_some(), now);
+            state.adopt_news(left, found.sandbox, found.attempts, now);
+            state.settle(now);
+            return state;
+        }
+        // An agent of an earlier version left less.
+        if let Some(record) = found.record {
+            state.restore(record, now);
+        }
+        state.remember_acceptance(&status, now);
+        state.adopt(found.sandbox, found.attempts, now);
+        state.settle(now);
+        state.remember_transitions(&status.conditions);
+        state
+    }
+
+    /// The node has decided whether it takes it, which it does once.
+    pub(crate) fn set_judged(&mut self) {
+        self.judged = true;
+    }
+
+    /// It never ran here, and never will.
+    pub(crate) fn refuse(&mut self, reason: &str, message: &str, now: Instant) {
+        self.containers.clear();
+        self.verdict = Some(Verdict {
+            phase: PodPhase::Failed,
+            reason: Some(reason.into()),
+            message: Some(format!("Pod was rejected: {message}").into()),
+        });
+        self.stage = Stage::Stopped;
+        self.touch();
+        self.settle(now);
+    }
+
+    fn blank(index: PodIndex, pod: Rc<Pod>, wish: Wish, now: Instant) -> Self {
+        let indexes = pod.spec.container_indexes();
+        let blank =
+            |index| ContainerState::new(pod.spec.role(index), pod.spec.container(index).restart.clone());
+        let containers = indexes.map(blank).collect();
+        PodState {
+            index,
+            pod,
+            stage: Stage::Active,
+            judged: false,
+            wish,
+            again: None,
+            sandbox: Sandbox::Absent,
+            sandbox_failure: None,
+            ip: None,
+            containers,
+            verdict: None,
+            interrupted: None,
+            resumes: false,
+            phase: PodPhase::Pending,
+            start_time: Moment::ThisBoot(now),
+            active_since: now,
+            waits_for_room: false,
+            restart_all: None,
+            journal: Journal::default(),
+            conditions: ConditionSet::new(now),
+            given: Rc::default(),
+            is_hidden: false,
+            changed: true,
+            dropped: false,
+        }
+    }
+
+    /// Which pod it is in the life of this agent.
+    pub fn index(&self) -> PodIndex {
+        self.index
+    }
+
+    /// As it was admitted.
+    pub fn pod(&self) -> &Rc<Pod> {
+        &self.pod
+    }
+
+    /// `status.phase`.
+    pub fn phase(&self) -> PodPhase {
+        self.phase
+    }
+
+    /// Its address, the last known one after its sandbox is gone.
+    pub fn ip(&self) -> Option<Ipv4Addr> {
+        self.ip
+    }
+
+    /// Why it has no sandbox, while one is tried for again and again; empty if there is nothing to say.
+    pub fn sandbox_failure(&self) -> &str {
+        self.sandbox_failure.as_deref().unwrap_or_default()
+    }
+
+    /// It is being stopped on someone's request, or is stopped and about to be forgotten:
+    /// the grace in effect.
+    pub fn termination_grace(&self) -> Option<Duration> {
+        match self.stage {
+            Stage::Stopping { grace, .. } => Some(grace),
+            Stage::Active | Stage::Stopped | Stage::Finished => None,
+            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
+        }
+    }
+
+    /// It was deleted by force.
+    pub(crate) fn hide(&mut self) {
+        if self.is_unwanted() {
+            self.is_hidden = true;
+            self.touch();
+        }
+    }
+
+    /// It was deleted by force: nobody is shown it any more, whatever of it still ends.
+    pub fn is_hidden(&self) -> bool {
+        self.is_hidden
+    }
+
+    /// No source wants it, and it is on its way out.
+    pub fn is_unwanted(&self) -> bool {
+        self.wish == Wish::Unwanted
+    }
+
+    /// `metadata.generation`: that it is deleted counts as a change.
+    pub fn generation(&self) -> u64 {
+        self.pod.generation + u64::from(self.is_unwanted())
+    }
+
+    /// The run of `container` that is alive, for exec and logs.
+    pub fn running(&self, container: ContainerIndex) -> Option<(Attempt, &StartedContainer)> {
+        let state = self.containers.get(usize::from(container.0))?;
+        let started = state.started.as_deref().filter(|_| state.is_running())?;
+        Some((state.attempt(container), started))
+    }
+
+    /// The newest run of `container` that there was, and the one before it.
+    pub fn newest_runs(&self, container: ContainerIndex) -> (Option<Attempt>, Option<Attempt>) {
+        let Some(state) = self.containers.get(usize::from(container.0)) else { return (None, None) };
+        let of = |number| Attempt { container, number };
+        let ended = state.ended.as_ref().map(|ended| of(ended.number));
+        match state.is_running() {
+            true => (Some(state.attempt(container)), ended),
+            false => (ended, state.previous.as_ref().map(|ended| of(ended.number))),
+        }
+    }
+
+    /// `started` and `ready` of `container`.
+    pub fn health(&self, container: ContainerIndex) -> Health {
+        self.containers.get(usize::from(container.0)).map(ContainerState::health).unwrap_or_default()
+    }
+
+    /// Whether a container of the pod has run.
+    pub fn has_run(&self) -> bool {
+        self.containers().any(|(_, container)| container.identity().is_some())
+    }
+
+    pub(crate) fn containers(&self) -> impl Iterator<Item = (ContainerIndex, &ContainerState)> {
+        self.pod.spec.container_indexes().zip(&self.containers)
+    }
+
+    pub(crate) fn conditions(&self) -> &ConditionSet {
+        &self.conditions
+    }
+
+    /// What others have said of it in its status.
+    pub fn given(&self) -> &Rc<[GivenCondition]> {
+        &self.given
+    }
+
+    pub(crate) fn start_time(&self) -> Moment {
+        self.start_time
+    }
+
+    /// Reason and message of the pod itself, once its terminal phase is shown.
+    pub(crate) fn shown_verdict(&self) -> Option<&Verdict> {
+        self.verdict.as_ref().filter(|_| self.phase.is_terminal())
+    }
+
+    /// It was refused: it has no containers to speak of.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.containers.is_empty()
+    }
+
+    /// It is one of those that the node has room for.
+    pub(crate) fn takes_room(&self) -> bool {
+        match self.stage {
+            Stage::Active | Stage::Stopping { .. } => !self.pod.is_gated(),
+            Stage::Stopped => !matches!(self.sandbox, Sandbox::Absent),
+            Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => false,
+        }
+    }
+
+    /// It is admitted, and others have to end before it begins.
+    pub(crate) fn wait_for_room(&mut self) {
+        self.waits_for_room = true;
+    }
+
+    /// Whether that is so.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.waits_for_room
+    }
+
+    /// No process of it is left, nor a namespace or an address.
+    pub(crate) fn is_gone(&self) -> bool {
+        let sandbox_gone = match self.sandbox {
+            Sandbox::Absent | Sandbox::Failed { .. } => true,
+            Sandbox::Creating | Sandbox::Ready | Sandbox::Lost => false,
+            Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => false,
+        };
+        sandbox_gone && !self.any_alive()
+    }
+
+    /// Its containers are started and restarted.
+    pub fn is_active(&self) -> bool {
+        matches!(self.stage, Stage::Active)
+    }
+
+    /// Nothing was made for it by this agent.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_active() && matches!(self.sandbox, Sandbox::Absent) && !self.any_alive()
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped
+    }
+
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    pub(crate) fn wish(&self) -> Wish {
+        self.wish
+    }
+
+    pub(crate) fn take_again(&mut self) -> Option<Rc<Pod>> {
+        self.again.take()
+    }
+
+    /// Starts and sandboxes in flight.
+    pub(crate) fn starts_in_flight(&self) -> usize {
+        let starting =
+            self.containers.iter().filter(|container| matches!(container.run, Run::Starting { .. }));
+        starting.count() + usize::from(matches!(self.sandbox, Sandbox::Creating))
+    }
+
+    /// Something of it is being written or removed.
+    pub(crate) fn is_being_written(&self) -> bool {
+        self.journal.is_in_flight() || matches!(self.stage, Stage::Forgetting { .. })
+    }
+
+    /// Exec probes in flight.
+    pub(crate) fn exec_probes_in_flight(&self) -> usize {
+        self.containers.iter().map(|container| container.probes.exec_in_flight()).sum()
+    }
+
+    /// A source wants it (once more), perhaps with ephemeral containers that were added. With
+    /// another spec than it has it goes, and what is wanted now follows under the same uid when it
+    /// is forgotten.
+    pub(crate) fn want(&mut self, now: Instant, pod: Rc<Pod>) {
+        match self.wish {
+            Wish::Unwanted => self.again = Some(Rc::new(Pod::clone(&pod).without_ephemeral())),
+            Wish::Wanted | Wish::Unknown if *self.pod == *pod => self.wish = Wish::Wanted,
+            Wish::Wanted | Wish::Unknown if pod.is_update_of(&self.pod) => {
+                self.wish = Wish::Wanted;
+                self.take_ephemeral(&pod);
+                self.update(now, pod);
+            }
+            Wish::Wanted | Wish::Unknown => {
+                self.unwant(now, None);
+                self.again = Some(Rc::new(Pod::clone(&pod).without_ephemeral()));
+            }
+        }
+    }
+
+    /// Takes the ephemeral containers that `pod` has and it has not.
+    fn take_ephemeral(&mut self, pod: &Pod) {
+        // Of one that was refused, nothing ever runs.
+        if !self.was_refused() {
+            self.containers.resize(pod.spec.container_count(), ContainerState::new(Role::Ephemeral, None));
+        }
+    }
+
+    /// No source wants it any more.
+    pub(crate) fn unwant(&mut self, now: Instant, grace: Option<Duration>) {
+        self.again = None;
+        self.interrupted = None;
+        self.wish = Wish::Unwanted;
+        self.stop(now, grace);
+        self.touch();
+        self.settle(now);
+    }
+
+    /// Images were added.
+    pub(crate) fn images_changed(&mut self, now: Instant) {
+        for container in &mut self.containers {
+            container.new_image.look_again();
+            match &mut container.run {
+                Run::StartFailed { retry } => match retry {
+                    container::StartRetry::WhenImagesChange { .. } => *retry = container::StartRetry::At(now),
+                    container::StartRetry::At(_) => {}
+                },
+                Run::Starting { images_changed } => *images_changed = true,
+                Run::Waiting | Run::Recording | Run::Running | Run::Terminating { .. } => {}
+                Run::Killing { .. } | Run::Exited => {}
+            }
+        }
+    }
+
+    /// Takes news. What does not fit the state is old or repeated and changes nothing.
+    pub(crate) fn observe(&mut self, now: Instant, seen: PodObservation, events: &mut Events) {
+        let container_news = matches!(seen, PodObservation::Started { .. } | PodObservation::Exited { .. });
+        match seen {
+            PodObservation::SandboxReady { ip, at: _ } => {
+                if matches!(self.sandbox, Sandbox::Creating) {
+                    self.sandbox = Sandbox::Ready;
+                    self.sandbox_failure = None;
+                    self.ip = ip;
+                    self.touch();
+                }
+            }
+            PodObservation::SandboxFailed { reason, message } => {
+                if matches!(self.sandbox, Sandbox::Creating) {
+                    self.sandbox = Sandbox::Failed { retry_at: now + SYNC_RETRY };
+                    let (reason, message) = match reason {
+                        SandboxFailure::Mount => ("FailedMount", message),
+                        SandboxFailure::Sandbox => {
+                            let message = format!("Failed to create pod sandbox: {message}");
+                            ("FailedCreatePodSandBox", message.into())
+                        }
+                    };
+                    self.sandbox_failure = Some(message.clone());
+                    events.warn(self.index, None, reason, message);
+                    self.touch();
+                }
+            }
+            PodObservation::SandboxLost => {
+                if matches!(self.sandbox, Sandbox::Ready) {
+                    self.sandbox_lost(now, events);
+                }
+            }
+            PodObservation::SandboxRemoved => {
+                if matches!(self.sandbox, Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. }) {
+                    self.sandbox = Sandbox::Absent;
+                    self.changed = true;
+                }
+            }
+            PodObservation::SandboxRemoveFailed { message } => {
+                self.removal_failed(now, &message, events);
+            }
+            PodObservation::Started { attempt, container } => self.started(attempt, container, events),
+            PodObservation::StartFailed { attempt, failure } => {
+                self.start_failed(now, attempt, &failure, events)
+            }
+            PodObservation::ImageChecked { attempt, failure } => {
+                self.image_checked(now, attempt, failure, events);
+            }
+            PodObservation::Exited { attempt, exit } => self.exited(now, attempt, &exit),
+            PodObservation::Probed { attempt, kind, result } => {
+                self.probed(now, attempt, kind, &result, events);
+            }
+            PodObservation::Hooked { attempt, kind, failure } => {
+                self.hooked(now, attempt, kind, failure, events);
+            }
+            PodObservation::StopFailed { attempt, message } => {
+                self.stop_failed(now, attempt, &message, events)
+            }
+            PodObservation::Saved { generation } => {
+                self.changed |= self.journal.saved(now, generation);
+            }
+            PodObservation::SaveFailed { message } => {
+                if self.journal.failed(now) {
+                    let message = format!("Error: failed to write the record of the pod: {message}").into();
+                    events.warn(self.index, None, "Failed", message);
+                }
+            }
+            PodObservation::Forgotten => {
+                if matches!(self.stage, Stage::Forgetting { .. } | Stage::ForgetFailed { .. }) {
+                    self.dropped = true;
+                }
+            }
+            PodObservation::ForgetFailed { message } => {
+                self.forget_failed(now, &message, events);
+            }
+            PodObservation::Given { conditions } => self.give(conditions),
+        }
+        if container_news {
+            self.ask_readiness_again(now);
+        }
+        self.settle(now);
+    }
+
+    /// What is to be done now. Whatever finds no room in `draft` is left as it was.
+    pub(crate) fn plan(
+        &mut self,
+        now: Instant,
+        draft: &mut Draft,
+        events: &mut Events,
+        around: Surroundings,
+    ) {
+        if let Some(end) = around.end {
+            self.end(now, end);
+        }
+        self.pass_deadline(now, events);
+        self.plan_discards(draft);
+        // What was found and nobody has asked for yet keeps running, and that is all.
+        if self.is_active() {
+            self.plan_post_start(now, draft, events);
+        }
+        if self.may_run() {
+            self.plan_restart_all(now, draft, events);
+            self.plan_active(now, draft, events, around.may_begin);
+        }
+        self.plan_image_checks(now, draft);
+        self.pass_redefined();
+        self.plan_kills(now, draft, events);
+        self.plan_probes(now, draft);
+        self.pass_stop(around.shutdown);
+        self.plan_save(now, draft, around.shutdown.is_some() || self.is_interrupted());
+        self.plan_going(now, draft, around.shutdown);
+        self.settle(now);
+    }
+
+    /// When the next rule of time is due.
+    pub(crate) fn wake(&self, wake: &mut Wake, around: Surroundings) {
+        match self.stage {
+            Stage::Active if self.may_run() => {
+                self.wake_active(wake, around.may_begin);
+                self.wake_restart_all(wake);
+            }
+            Stage::Stopping { patience, .. } if self.any_waits_to_be_stopped() => wake.note(patience),
+            Stage::Active
+            | Stage::Stopping { .. }
+            | Stage::Stopped
+            | Stage::Finished
+            | Stage::Forgetting { .. } => {}
+            Stage::ForgetFailed { retry } => wake.note(retry.at),
+        }
+        match self.sandbox {
+            Sandbox::RemoveFailed { retry } => wake.note(retry.at),
+            Sandbox::Absent | Sandbox::Creating | Sandbox::Failed { .. } => {}
+            Sandbox::Ready | Sandbox::Lost | Sandbox::Removing { .. } => {}
+        }
+        for container in &self.containers {
+            match container.run {
+                Run::Terminating { deadline, again } => {
+                    wake.note(deadline);
+                    if let Some(again) = again {
+                        wake.note(again.at);
+                    }
+                }
+                Run::Killing { again } => wake.note(again.at),
+                Run::Waiting | Run::Recording | Run::Starting { .. } => {}
+                Run::StartFailed { .. } | Run::Running | Run::Exited => {}
+            }
+            container.hooks.wake(wake);
+            if probe::asks_probes(container) {
+                for (_, exec, due) in container.probes.due() {
+                    if !exec || wake.exec_probe_has_place {
+                        wake.note(due);
+                    }
+                }
+            }
+        }
+        self.journal.wake(wake);
+    }
+
+    /// The newest run is kept until another begins, or the sandbox goes: what its
+    /// supervisor knows of it is what tells the next agent that it ever was.
+    fn plan_discards(&mut self, draft: &mut Draft) {
+        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+            while container.discarded < container.number {
+                let attempt = Attempt { container: index, number: container.discarded };
+                if !draft.push(self.index, Action::Discard(attempt)) {
+                    return;
+                }
+                container.discarded += 1;
+            }
+        }
+    }
+
+    fn exited(&mut self, now: Instant, attempt: Attempt, exit: &Exit) {
+        let (policy, active) = (self.policy(), self.is_active());
+        let Some(container) = self.container_of(attempt) else { return };
+        if container.is_alive() {
+            let ended = container.ended_as(exit);
+            let by_itself = container.ended_by_itself();
+            let failure = container.hooks.take_failure();
+            container.has_ended(ended);
+            if let Some(message) = failure.filter(|_| active && container.restarts(policy)) {
+                container.waiting =
+                    Some(WaitingReason { reason: hook::POST_START_HOOK_ERROR.into(), message });
+            }
+            self.touch();
+            if by_itself {
+                self.judge_exit(now, attempt);
+            }
+        }
+    }
+
+    /// The container of `attempt`, if that is its present run.
+    fn container_of(&mut self, attempt: Attempt) -> Option<&mut ContainerState> {
+        self.containers
+            .get_mut(usize::from(attempt.container.0))
+            .filter(|container| container.number == attempt.number)
+    }
+
+    fn any_alive(&self) -> bool {
+        self.containers.iter().any(ContainerState::is_alive)
+    }
+
+    fn policy(&self) -> RestartPolicy {
+        self.pod.spec.restart_policy
+    }
+
+    /// Something changed that status or record may show.
+    fn touch(&mut self) {
+        self.changed = true;
+        self.journal.stale();
+    }
+}

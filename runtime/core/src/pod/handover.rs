@@ -1,0 +1,345 @@
+//! What an agent leaves behind of a pod for the next one in this boot, and what that one makes
+//! of it ([`HandedOver`]).
+//!
+//! The agent before knew what it had heard, the supervisor knows which runs began and how they
+//! ended, whether anybody heard of it or not. Of each container what the supervisor tells of runs
+//! that the agent before did not know of, or did not know the end of, comes on top of what that
+//! one left behind. Without a supervisor, flash may know of a run that was about to begin: what
+//! runs once counts as begun then.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::facts::{
+    ContainerRecord, FoundAttempt, FoundCondition, FoundSandbox, FoundStatus, HandedOver,
+    HandedOverContainer, HandedOverExit, HandedOverIdentity, HandedOverVerdict, ORPHAN_GRACE, Record,
+};
+use crate::spec::{ContainerIndex, Pod};
+use crate::time::{Instant, Moment};
+
+use super::container::{ContainerState, Ended, Identity, Run, StartRetry, WaitingReason};
+use super::hook::{Hooks, POST_START_HOOK_ERROR};
+use super::probe::Probes;
+use super::record::restore_container;
+use super::{Condition, PodState, Sandbox, Stage, Verdict, Wish};
+use crate::facts::ConditionType;
+
+impl PodState {
+    /// What an agent that comes after this one is to know of it.
+    pub fn left_behind(&self) -> FoundStatus {
+        let of = |kind| {
+            let Condition { status, since } = self.conditions.get(kind);
+            FoundCondition { kind, status, since }
+        };
+        let conditions = ConditionType::ALL.into_iter().map(of).collect();
+        FoundStatus {
+            conditions,
+            given: Some(self.given.to_vec()),
+            state: Some(Box::new(self.handed_over())),
+        }
+    }
+
+    fn handed_over(&self) -> HandedOver {
+        // What ended with its machine is not over, and begins again under an agent that does not
+        // know that the machine goes down.
+        let verdict = self.verdict.as_ref().filter(|_| self.interrupted.is_none());
+        HandedOver {
+            phase: self.interrupted.unwrap_or(self.phase),
+            verdict: verdict.map(|verdict| HandedOverVerdict {
+                phase: verdict.phase,
+                reason: verdict.reason.clone(),
+                message: verdict.message.clone(),
+            }),
+            has_ended: self.has_ended() && self.interrupted.is_none(),
+            start_time: self.start_time,
+            active_since: self.active_since,
+            has_place: self.judged && !self.waits_for_room,
+            is_gated: self.pod.is_gated(),
+            // What nobody is shown any more is an orphan to the next agent.
+            deletion_grace_period_seconds: self.deletion_grace().map(|grace| match self.is_hidden {
+                true => grace.min(ORPHAN_GRACE).as_secs(),
+                false => grace.as_secs(),
+            }),
+            is_hidden: self.is_hidden,
+            restarts_all: self.restarts_all(),
+            ip: self.ip,
+            sandbox_failure: self.sandbox_failure.clone(),
+            saved_at: self.journal.saved_at(),
+            containers: self.containers.iter().map(ContainerState::handed_over).collect(),
+        }
+    }
+
+    /// The grace of a pod that is being deleted.
+    pub(super) fn deletion_grace(&self) -> Option<Duration> {
+        match (self.wish, self.stage) {
+            (Wish::Wanted | Wish::Unknown, _) => None,
+            (Wish::Unwanted, Stage::Stopping { grace, .. }) => Some(grace),
+            (Wish::Unwanted, _) => Some(self.pod.spec.termination_grace_period),
+        }
+    }
+
+    /// Takes over what an agent before left behind of it in this boot, with what is on flash of it.
+    pub(super) fn take_over(
+        &mut self,
+        status: &FoundStatus,
+        state: &HandedOver,
+        on_flash: Option<Box<Record>>,
+        has_sandbox: bool,
+        now: Instant,
+    ) {
+        for &FoundCondition { kind, status, since } in &status.conditions {
+            self.conditions.restore(kind, Condition { status, since });
+        }
+        if let Some(given) = &status.given {
+            self.given = given.as_slice().into();
+        }
+        // What has lost its gates since is accepted now.
+        if state.is_gated == self.pod.is_gated() {
+            self.start_time = state.start_time;
+            self.active_since = state.active_since.min(now);
+        }
+        self.phase = state.phase;
+        self.judged |= state.has_place;
+        self.is_hidden = state.is_hidden;
+        self.ip = state.ip;
+        self.sandbox_failure = state.sandbox_failure.clone();
+        self.verdict = state.verdict.as_ref().map(|verdict| Verdict {
+            phase: verdict.phase,
+            reason: verdict.reason.clone(),
+            message: verdict.message.clone(),
+        });
+        if state.containers.is_empty() {
+            self.containers.clear();
+        }
+        let recorded = on_flash.as_ref().map_or(&[][..], |record| &record.containers);
+        let policy = self.policy();
+        for (place, (container, left)) in self.containers.iter_mut().zip(&state.containers).enumerate() {
+            let begins = |record: &&ContainerRecord| record.attempts > left.attempts && !has_sandbox;
+            match recorded.get(place).filter(begins) {
+                Some(record) if container.runs_once(policy) => restore_container(container, record),
+                Some(_) | None => {
+                    container.take_over(left, now);
+                    // The manifest may name yet another image since.
+                    let image = &self.pod.spec.container(ContainerIndex(place as u8)).image;
+                    let missing = left.missing_image.as_ref();
+                    container.missing_image = missing.filter(|missing| *missing.image == **image).cloned();
+                }
+            }
+        }
+        self.journal.take_over(on_flash, state.saved_at);
+        self.restart_all = state.restarts_all.then_some(now);
+        if state.has_ended {
+            self.stage = Stage::Stopped;
+        } else if self.verdict.is_some() {
+            self.stop(now, None);
+        }
+        if let Some(grace) = state.deletion_grace_period_seconds {
+            self.resume_deletion(now, Duration::from_secs(grace));
+        }
+    }
+
+    /// It was being deleted: that is finished first, with the whole grace again.
+    pub(super) fn resume_deletion(&mut self, now: Instant, grace: Duration) {
+        if self.wish == Wish::Wanted {
+            self.again = Some(Rc::new(Pod::clone(&self.pod).without_ephemeral()));
+        }
+        self.wish = Wish::Unwanted;
+        self.stop(now, Some(grace));
+    }
+
+    /// Takes over what a supervisor holds, or what it left, that the agent before may not have heard of.
+    pub(super) fn adopt_news(
+        &mut self,
+        state: &HandedOver,
+        sandbox: Option<FoundSandbox>,
+        attempts: Vec<FoundAttempt>,
+        now: Instant,
+    ) {
+        self.sandbox = if sandbox.is_some() { Sandbox::Ready } else { Sandbox::Lost };
+        if let Some(sandbox) = sandbox {
+            self.ip = sandbox.ip;
+            self.sandbox_failure = None;
+            let is_ready = self.conditions.get(ConditionType::PodReadyToStartContainers).status;
+            if !is_ready {
+                let since = Moment::ThisBoot(sandbox.at.min(now));
+                let ready = Condition { status: true, since };
+                self.conditions.restore(ConditionType::PodReadyToStartContainers, ready);
+            }
+        }
+        let (pod, policy, is_active) = (self.pod.clone(), self.policy(), self.is_active());
+        let mut adopted = vec![false; self.containers.len()];
+        let mut unheard = Vec::new();
+        for found in attempts {
+            let place = usize::from(found.attempt.container.0);
+            let (Some(container), number) = (self.containers.get_mut(place), found.attempt.number) else {
+                continue;
+            };
+            let newest = container.begun().checked_sub(1);
+            // How it ended is known already.
+            let is_known = match newest {
+                Some(newest) if number == newest => !container.is_running(),
+                Some(newest) => number < newest,
+                None => false,
+            };
+            if is_known || adopted[place] && newest == Some(number) {
+                continue;
+            }
+            let known = state.containers.get(place).filter(|left| left.is_running && newest == Some(number));
+            let health = known.map(|left| left.health).unwrap_or_default();
+            if newest != Some(number) {
+                container.discarded = number.saturating_sub(1);
+                // It is the run that was to follow.
+                container.redefined = false;
+                container.superseded = false;
+                container.failed_probe = None;
+            }
+            container.number = number;
+            let probes = Probes::adopted(&pod, found.attempt.container, found.container.at, now, health);
+            let id = found.container.id.clone();
+            let mut hooks = Hooks::adopted(health);
+            if let Some(post_start) = known.and_then(|left| left.post_start.clone()) {
+                hooks.resume(post_start);
+            }
+            container.has_started(Box::new(found.container), probes, hooks);
+            let is_outdated = container.is_outdated(&pod.spec.container(found.attempt.container).image);
+            container.missing_image.take_if(|_| !is_outdated);
+            adopted[place] = true;
+            match found.exit {
+                Some(exit) => {
+                    let ended = Ended { id: Some(id), ..container.ended_as(&exit) };
+                    let failure = container.hooks.take_failure();
+                    container.has_ended(ended);
+                    match failure {
+                        Some(message) if is_active && container.restarts(policy) => {
+                            container.waiting =
+                                Some(WaitingReason { reason: POST_START_HOOK_ERROR.into(), message });
+                        }
+                        Some(_) => {}
+                        None => unheard.push(found.attempt),
+                    }
+                }
+                None if sandbox.is_none() => {
+                    let ended = container.ended_unseen(now);
+                    container.has_ended(ended);
+                }
+                None => {}
+            }
+        }
+        for (container, adopted) in self.containers.iter_mut().zip(adopted) {
+            if container.is_running() && !adopted {
+                let ended = container.ended_unseen(now);
+                container.has_ended(ended);
+            }
+            if sandbox.is_none() {
+                container.ran_here = false;
+                container.hooks = Hooks::default();
+            }
+        }
+        if sandbox.is_none() {
+            self.forget_restart_all();
+        }
+        for attempt in unheard {
+            self.judge_exit(now, attempt);
+        }
+        match self.stage {
+            // It was decided that the pod is over, but not all of it is.
+            Stage::Stopped if self.any_alive() => {
+                self.stage = Stage::Active;
+                self.stop(now, None);
+            }
+            Stage::Stopping { .. } => self.stop_probes(),
+            Stage::Active | Stage::Stopped | Stage::Finished => {}
+            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => {}
+        }
+        self.touch();
+    }
+}
+
+impl ContainerState {
+    fn handed_over(&self) -> HandedOverContainer {
+        let is_followed = match self.run {
+            Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => true,
+            Run::Waiting | Run::Running | Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => {
+                false
+            }
+        };
+        HandedOverContainer {
+            attempts: if is_followed { self.number } else { self.begun() },
+            is_running: self.is_running(),
+            is_followed,
+            started: self.started.clone(),
+            recorded: self.recorded.as_deref().map(|identity| HandedOverIdentity {
+                id: identity.id.clone(),
+                image: identity.image.clone(),
+                image_id: identity.image_id.clone(),
+            }),
+            ended: self.ended.as_deref().map(HandedOverExit::of),
+            previous: self.previous.as_deref().map(HandedOverExit::of),
+            waiting: self
+                .waiting
+                .as_ref()
+                .map(|waiting| (waiting.reason.as_ref().into(), waiting.message.clone())),
+            failed_probe: self.failed_probe,
+            ran_here: self.ran_here,
+            decided: self.decided,
+            post_start: self.hooks.post_start().filter(|_| self.is_running()),
+            missing_image: self.missing_image.clone(),
+            health: self.health(),
+        }
+    }
+
+    fn take_over(&mut self, left: &HandedOverContainer, now: Instant) {
+        let newest = left.attempts.saturating_sub(1);
+        (self.run, self.number) = match (left.attempts, left.is_running, left.is_followed) {
+            (0, _, _) => (Run::Waiting, 0),
+            (_, true, _) => (Run::Running, newest),
+            (attempts, false, true) => (Run::StartFailed { retry: StartRetry::At(now) }, attempts),
+            (_, false, false) => (Run::Exited, newest),
+        };
+        self.discarded = newest;
+        self.started.clone_from(&left.started);
+        self.recorded = left.recorded.as_ref().map(|identity| {
+            let HandedOverIdentity { id, image, image_id } = identity.clone();
+            Box::new(Identity { id, image, image_id })
+        });
+        self.ended = left.ended.as_ref().map(|exit| Box::new(Ended::from(exit)));
+        self.previous = left.previous.as_ref().map(|exit| Box::new(Ended::from(exit)));
+        self.waiting = left.waiting.as_ref().map(|(reason, message)| WaitingReason {
+            reason: reason.to_string().into(),
+            message: message.clone(),
+        });
+        self.failed_probe = left.failed_probe;
+        self.ran_here = left.ran_here;
+        self.superseded = left.health.superseded;
+        self.redefined = left.health.redefined;
+        self.decided = left.decided;
+    }
+}
+
+impl HandedOverExit {
+    fn of(ended: &Ended) -> HandedOverExit {
+        HandedOverExit {
+            number: ended.number,
+            code: ended.code,
+            reason: ended.reason.clone(),
+            message: ended.message.clone(),
+            started_at: ended.started_at,
+            finished_at: ended.finished_at,
+            id: ended.id.clone(),
+        }
+    }
+}
+
+impl From<&HandedOverExit> for Ended {
+    fn from(exit: &HandedOverExit) -> Ended {
+        Ended {
+            number: exit.number,
+            code: exit.code,
+            reason: exit.reason.clone(),
+            message: exit.message.clone(),
+            started_at: exit.started_at,
+            finished_at: exit.finished_at,
+            id: exit.id.clone(),
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! When the hooks of a run are due, and what follows from how they end.
+//!
+//! ```text
+//!  Due ──► InFlight / Sleeps ──► Done          NotBegun ──► Runs ──► Over ──► it is asked to end
+//!                  │  failed                                 │ its grace is over  ▲
+//!                  └────────► Failed: the run is killed      └────────────────────┘
+//! ```
+//!
+//! A container has not started until its postStart hook is over: nothing after it begins, no
+//! probe is asked, and its status says what it said before, as under a kubelet, whose sync waits
+//! for the hook. A preStop hook takes its time from the grace; whatever is left, at least
+//! [`super::termination`]'s window remains between the signal and the kill.
+//!
+//! Each hook is run once a run by one agent: a grace that is shortened goes on with the hook
+//! that there is. An agent that adopts a run takes its postStart hook for over, unless the agent before
+//! left behind that it sleeps or has failed. It runs a preStop hook once more only where that had
+//! not come to its end.
+
+use crate::facts::{
+    Action, Attempt, Draft, Events, HandedOverPostStart, Health, PodIndex, StartFailureReason, Wake,
+};
+use crate::spec::probe::PortOrName;
+use crate::spec::{Container, ContainerIndex, Hook, HookKind, ProbeAction};
+use crate::time::Instant;
+
+use super::container::{Run, WaitingReason, reason_word};
+use super::start::finished_this_boot;
+use super::{ContainerState, PodState, SYNC_RETRY};
+
+/// `state.waiting.reason` of a container whose postStart hook has failed, until its back-off is told.
+pub(super) const POST_START_HOOK_ERROR: &str = "PostStartHookError";
+
+/// How far the hooks of the present run are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hooks {
+    post_start: PostStart,
+    pre_stop: PreStop,
+}
+
+#[derive(Clone, Debug, Default)]
+enum PostStart {
+    /// There is none, or it is over.
+    #[default]
+    Done,
+    /// It is to be run.
+    Due,
+    /// It is run.
+    InFlight,
+    /// It is a sleep.
+    Sleeps { until: Instant },
+    /// The run is to be killed for it.
+    Failed { message: Box<str> },
+    /// The pod is stopped meanwhile: it counts as failed, and is not waited for.
+    GivenUp,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum PreStop {
+    #[default]
+    NotBegun,
+    /// The run is asked to end when it is over, or when its grace is.
+    Runs {
+        until: Instant,
+        /// It is a sleep until then.
+        asleep: Option<Instant>,
+    },
+    /// It is not waited for.
+    Over {
+        /// When the grace that it began with is over; unknown of one that an earlier agent ran.
+        until: Option<Instant>,
+        /// It may yet say that it has failed.
+        awaited: bool,
+    },
+}
+
+/// What is to be done before a run is asked to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Before {
+    /// Its hook is to be run.
+    Hook,
+    /// Its hook can only fail.
+    Fails,
+    /// Its hook is waited for.
+    Wait,
+    /// Nothing.
+    Nothing,
+}
+
+impl Hooks {
+    /// Those of a run that has just begun.
+    pub(super) fn of(container: &Container) -> Self {
+        let post_start = match container.lifecycle.post_start {
+            Some(_) => PostStart::Due,
+            None => PostStart::Done,
+        };
+        Hooks { post_start, pre_stop: PreStop::NotBegun }
+    }
+
+    /// Those of a run that an agent of before began.
+    pub(super) fn adopted(health: Health) -> Self {
+        let pre_stop = match health.pre_stopped {
+            true => PreStop::Over { until: None, awaited: false },
+            false => PreStop::NotBegun,
+        };
+        Hooks { post_start: PostStart::Done, pre_stop }
+    }
+
+    /// Goes on with the postStart hook of an agent before.
+    pub(super) fn resume(&mut self, left: HandedOverPostStart) {
+        self.post_start = match left {
+            HandedOverPostStart::Sleeps { until } => PostStart::Sleeps { until },
+            HandedOverPostStart::Failed { message } => PostStart::Failed { message },
+        };
+    }
+
+    /// What a later agent is to know of the postStart hook. What an executed hook answers does not
+    /// reach that agent.
+    pub(super) fn post_start(&self) -> Option<HandedOverPostStart> {
+        match &self.post_start {
+            PostStart::Sleeps { until } => Some(HandedOverPostStart::Sleeps { until: *until }),
+            PostStart::Failed { message } => Some(HandedOverPostStart::Failed { message: message.clone() }),
+            PostStart::Done | PostStart::Due | PostStart::InFlight | PostStart::GivenUp => None,
+        }
+    }
+
+    /// The run has not started yet for all but its own process.
+    pub(super) fn is_starting(&self) -> bool {
+        match self.post_start {
+            PostStart::Due | PostStart::InFlight | PostStart::Sleeps { .. } | PostStart::Failed { .. } => {
+                true
+            }
+            PostStart::Done | PostStart::GivenUp => false,
+        }
+    }
+
+    /// The run is to be killed: it could not be started whole.
+    pub(super) fn start_failed(&self) -> bool {
+        match self.post_start {
+            PostStart::Failed { .. } => true,
+            PostStart::Done | PostStart::Due | PostStart::InFlight => false,
+            PostStart::Sleeps { .. } | PostStart::GivenUp => false,
+        }
+    }
+
+    /// Why the run was killed, if a hook was why.
+    pub(super) fn take_failure(&mut self) -> Option<Box<str>> {
+        match &mut self.post_start {
+            PostStart::Failed { message } => {
+                let message = std::mem::take(message);
+                self.post_start = PostStart::Done;
+                Some(message)
+            }
+            PostStart::Done | PostStart::Due | PostStart::InFlight => None,
+            PostStart::Sleeps { .. } | PostStart::GivenUp => None,
+        }
+    }
+
+    /// The pod is stopped: nobody waits for the start any more, and what ends has until then at most.
+    pub(super) fn stop(&mut self, grace_over: Instant) {
+        match self.post_start {
+            PostStart::InFlight | PostStart::Sleeps { .. } => self.post_start = PostStart::GivenUp,
+            PostStart::Due | PostStart::Failed { .. } => self.post_start = PostStart::Done,
+            PostStart::Done | PostStart::GivenUp => {}
+        }
+        match &mut self.pre_stop {
+            PreStop::Runs { until, .. } | PreStop::Over { until: Some(until), .. } => {
+                *until = grace_over.min(*until);
+            }
+            PreStop::NotBegun | PreStop::Over { until: None, .. } => {}
+        }
+    }
+
+    /// The preStop hook has had its turn in this run.
+    pub(super) fn pre_stopped(&self) -> bool {
+        match self.pre_stop {
+            PreStop::Over { .. } => true,
+            PreStop::NotBegun | PreStop::Runs { .. } => false,
+        }
+    }
+
+    /// When the grace of the preStop hook is over that was run.
+    pub(super) fn grace_over(&self) -> Option<Instant> {
+        match self.pre_stop {
+            PreStop::Runs { until, .. } => Some(until),
+            PreStop::Over { until, .. } => until,
+            PreStop::NotBegun => None,
+        }
+    }
+
+    /// What is to be done before a run with this hook is asked to end, whose grace is over at `until`.
+    pub(super) fn before_end(&mut self, hook: Option<&Hook>, now: Instant, until: Instant) -> Before {
+        if let PreStop::NotBegun = self.pre_stop {
+            match hook {
+                Some(Hook::Sleeps(time)) if now < until => {
+                    self.pre_stop = PreStop::Runs { until, asleep: Some(now + *time) };
+                }
+                Some(Hook::Asks(ProbeAction::TcpSocket { .. })) if now < until => {
+                    self.pre_stop = PreStop::Over { until: Some(until), awaited: false };
+                    return Before::Fails;
+                }
+                Some(Hook::Asks(_)) if now < until => return Before::Hook,
+                // Without a grace there is no time for a hook.
+                Some(_) | None => return Before::Nothing,
+            }
+        }
+        match self.pre_stop {
+            PreStop::Runs { until, asleep } => {
+                if asleep.is_none_or(|asleep| now < asleep) && now < until {
+                    return Before::Wait;
+                }
+                self.pre_stop = PreStop::Over { until: Some(until), awaited: asleep.is_none() };
+                Before::Nothing
+            }
+            PreStop::NotBegun | PreStop::Over { .. } => Before::Nothing,
+        }
+    }
+
+    /// The preStop hook is being run.
+    pub(super) fn begin_end(&mut self, until: Instant) {
+        self.pre_stop = PreStop::Runs { until, asleep: None };
+    }
+
+    /// When something of it is due.
+    pub(super) fn wake(&self, wake: &mut Wake) {
+        if let PostStart::Sleeps { until } = self.post_start {
+            wake.note(until);
+        }
+        if let PreStop::Runs { until, asleep } = self.pre_stop {
+            wake.note(until);
+            if let Some(asleep) = asleep {
+                wake.note(asleep);
+            }
+        }
+    }
+}
+
+impl PodState {
+    /// Runs postStart hooks, and ends those that are sleeps.
+    pub(super) fn plan_post_start(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
+        let pod = self.pod.clone();
+        let mut changed = false;
+        for (index, container) in pod.spec.container_indexes().zip(&mut self.containers) {
+            if let PostStart::Due = container.hooks.post_start {
+                container.hooks.post_start = match &pod.spec.container(index).lifecycle.post_start {
+                    None => PostStart::Done,
+                    Some(Hook::Sleeps(time)) => PostStart::Sleeps { until: now + *time },
+                    Some(Hook::Asks(action @ ProbeAction::TcpSocket { .. })) => {
+                        fail_post_start(self.index, index, events);
+                        changed = true;
+                        PostStart::Failed { message: no_handler(action) }
+                    }
+                    Some(Hook::Asks(_)) => {
+                        let hook = Action::Hook(container.attempt(index), HookKind::PostStart);
+                        if !draft.push(self.index, hook) {
+                            break;
+                        }
+                        PostStart::InFlight
+                    }
+                };
+            }
+            match container.hooks.post_start {
+                PostStart::Sleeps { until } if until <= now => {
+                    container.hooks.post_start = PostStart::Done;
+                    container.begun_whole(now);
+                    changed = true;
+                }
+                PostStart::Done | PostStart::Due | PostStart::InFlight => {}
+                PostStart::Sleeps { .. } | PostStart::Failed { .. } | PostStart::GivenUp => {}
+            }
+        }
+        if changed {
+            self.touch();
+        }
+    }
+
+    /// Says of postStart hooks that were under way when the pod was stopped that they failed.
+    pub(super) fn pass_given_up(&mut self, events: &mut Events) {
+        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+            if let PostStart::GivenUp = container.hooks.post_start {
+                container.hooks.post_start = PostStart::Done;
+                fail_post_start(self.index, index, events);
+            }
+        }
+    }
+
+    /// A hook is over.
+    pub(super) fn hooked(
+        &mut self,
+        now: Instant,
+        attempt: Attempt,
+        kind: HookKind,
+        failure: Option<Box<str>>,
+        events: &mut Events,
+    ) {
+        let (index, policy, active) = (self.index, self.policy(), self.is_active());
+        let Some(container) = self.container_of(attempt) else { return };
+        match (kind, &mut container.hooks) {
+            (HookKind::PostStart, Hooks { post_start: post_start @ PostStart::InFlight, .. }) => {
+                *post_start = PostStart::Done;
+                match failure {
+                    None => container.begun_whole(now),
+                    Some(message) => {
+                        fail_post_start(index, attempt.container, events);
+                        if container.is_running() {
+                            container.hooks.post_start = PostStart::Failed { message };
+                        } else if active && container.restarts(policy) {
+                            container.waiting =
+                                Some(WaitingReason { reason: POST_START_HOOK_ERROR.into(), message });
+                        }
+                    }
+                }
+            }
+            (HookKind::PreStop, Hooks { pre_stop, .. }) => {
+                match *pre_stop {
+                    PreStop::Runs { until, asleep: None } => {
+                        *pre_stop = PreStop::Over { until: Some(until), awaited: false };
+                    }
+                    PreStop::Over { until, awaited: true } => {
+                        *pre_stop = PreStop::Over { until, awaited: false };
+                    }
+                    PreStop::NotBegun | PreStop::Runs { .. } | PreStop::Over { .. } => return,
+                }
+                if failure.is_some() {
+                    fail_pre_stop(index, attempt.container, events);
+                }
+            }
+            (HookKind::PostStart, _) => return,
+        }
+        self.touch();
+    }
+}
+
+impl ContainerState {
+    /// It ended because it could not be started whole, and says so: its process could not be executed,
+    /// or its postStart hook failed.
+    pub(super) fn says_why_start_failed(&self) -> bool {
+        let words = [POST_START_HOOK_ERROR, reason_word(StartFailureReason::RunContainerError)];
+        self.waiting.as_ref().is_some_and(|waiting| words.contains(&&*waiting.reason))
+    }
+
+    /// That its back-off holds it is not told yet, and may be: why it failed is told as long as a
+    /// kubelet would need to its next sync.
+    pub(super) fn back_off_is_untold(&self, now: Instant) -> bool {
+        let told = || finished_this_boot(self).is_none_or(|finished| finished + SYNC_RETRY <= now);
+        self.waiting.is_none() || (self.says_why_start_failed() && told())
+    }
+
+    /// Nothing is left to be done for its start.
+    fn begun_whole(&mut self, now: Instant) {
+        match self.run {
+            Run::Running | Run::Terminating { .. } | Run::Killing { .. } => {
+                self.waiting = None;
+                self.probes.not_before(now);
+            }
+            Run::Waiting | Run::Recording | Run::Starting { .. } => {}
+            Run::StartFailed { .. } | Run::Exited => {}
+        }
+    }
+}
+
+fn fail_post_start(pod: PodIndex, container: ContainerIndex, events: &mut Events) {
+    events.warn(pod, Some(container), "FailedPostStartHook", "PostStartHook failed".into());
+}
+
+/// Says that a preStop hook failed; its run is asked to end all the same.
+pub(super) fn fail_pre_stop(pod: PodIndex, container: ContainerIndex, events: &mut Events) {
+    events.warn(pod, Some(container), "FailedPreStopHook", "PreStopHook failed".into());
+}
+
+/// A kubelet knows no such handler, and prints it as Go does.
+fn no_handler(action: &ProbeAction) -> Box<str> {
+    let (port, host) = match action {
+        ProbeAction::TcpSocket { host, port } => {
+            let port = match port {
+                PortOrName::Port(port) => format!("{{0 {port} }}"),
+                PortOrName::Name(name) => format!("{{1 0 {name}}}"),
+            };
+            (port, host.as_deref().unwrap_or_default())
+        }
+        ProbeAction::Exec(_) | ProbeAction::HttpGet { .. } | ProbeAction::Grpc { .. } => (String::new(), ""),
+    };
+    format!(
+        "Cannot run handler: invalid handler: &LifecycleHandler{{Exec:nil,HTTPGet:nil,\
+         TCPSocket:&TCPSocketAction{{Port:{port},Host:{host},}},Sleep:nil,}}"
+    )
+    .into()
+}

@@ -1,0 +1,462 @@
+//! When a run's probes are due, and what their answers mean.
+//!
+//! Each probe of a run starts `initialDelaySeconds` after the container (a
+//! kubelet would add up to a period, the phase of its ticker), then keeps to its
+//! period. Until the startup probe has succeeded the others wait. A liveness
+//! failure, and whatever the startup probe decides, hold it until the next run.
+//! How often in a row an answer was the same is counted on from run to run, as a
+//! kubelet's workers do; what was found is not.
+//!
+//! Whenever something becomes known of a pod, the readiness of those of its
+//! containers that are not ready is asked at once, and its period begins anew.
+//!
+//! Runs that an agent adopts are spread over their first period, by a hash of
+//! the pod's uid and so the same each time; runs it started itself are spread
+//! by their starts.
+
+use std::hash::Hasher;
+use std::time::Duration;
+
+use crate::facts::{Action, Attempt, Draft, Events, Health, ProbeResult};
+use crate::spec::{Container, ContainerIndex, Pod, ProbeAction, ProbeKind};
+use crate::time::Instant;
+
+use super::container::Run;
+use super::{ContainerState, PodState};
+
+/// Tries of one probe, at once, where the probe itself could not be made.
+const TRIES: u8 = 3;
+
+/// The probes of one run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Probes {
+    workers: heapless::Vec<Worker, 3>,
+    /// `started` was true before this agent adopted the run.
+    was_started: bool,
+    /// `ready` was true before this agent adopted the run.
+    was_ready: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Worker {
+    kind: ProbeKind,
+    /// Not ours to plan with the rest: a process, of which the node has few at once.
+    exec: bool,
+    /// It is not asked sooner, whatever becomes known.
+    not_before: Instant,
+    due: Instant,
+    state: Asking,
+    /// To be asked again when the answer is there.
+    again: bool,
+    /// What has been found often enough to count.
+    found: Option<bool>,
+    last: Option<bool>,
+    in_a_row: u32,
+    errors: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asking {
+    /// It is asked when it is due.
+    Between,
+    /// Its answer is awaited.
+    InFlight,
+    /// Its answer is awaited and will count for nothing; then it is held.
+    GivenUp,
+    /// It is not asked again in this run.
+    Held,
+}
+
+/// What an answer means to the container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// Nobody asked.
+    NotAsked,
+    /// It changes nothing.
+    Nothing,
+    /// `started` or `ready` may have changed.
+    HealthChanged,
+    /// The container is to be killed.
+    Fatal,
+}
+
+impl Probes {
+    /// Those of a run that was started at `started`.
+    pub(crate) fn of(container: &Container, started: Instant) -> Self {
+        let mut workers = heapless::Vec::new();
+        for kind in [ProbeKind::Startup, ProbeKind::Liveness, ProbeKind::Readiness] {
+            if let Some(probe) = container.probe(kind) {
+                let pushed = workers.push(Worker {
+                    kind,
+                    exec: match probe.action {
+                        ProbeAction::Exec(_) => true,
+                        ProbeAction::HttpGet { .. }
+                        | ProbeAction::Grpc { .. }
+                        | ProbeAction::TcpSocket { .. } => false,
+                    },
+                    not_before: started + probe.initial_delay,
+                    due: started + probe.initial_delay,
+                    state: Asking::Between,
+                    again: false,
+                    found: None,
+                    last: None,
+                    in_a_row: 0,
+                    errors: 0,
+                });
+                debug_assert!(pushed.is_ok(), "a container has three kinds of probes");
+            }
+        }
+        Probes { workers, was_started: false, was_ready: false }
+    }
+
+    /// Those of the next run of the same container, of which these are over.
+    pub(crate) fn renewed(&self, container: &Container, started: Instant) -> Self {
+        let mut probes = Probes::of(container, started);
+        for worker in &mut probes.workers {
+            if let Some(before) = self.workers.iter().find(|before| before.kind == worker.kind) {
+                (worker.last, worker.in_a_row) = (before.last, before.in_a_row);
+            }
+        }
+        probes
+    }
+
+    /// The run is over: nothing of it is awaited or found any more.
+    pub(crate) fn over(&mut self) {
+        (self.was_started, self.was_ready) = (false, false);
+        for worker in &mut self.workers {
+            worker.state = Asking::Held;
+            worker.found = None;
+        }
+    }
+
+    /// Something became known of the pod: readiness is asked at once, where it is wanting.
+    pub(crate) fn ask_readiness_again(&mut self, now: Instant) {
+        let readiness = |worker: &&mut Worker| worker.kind == ProbeKind::Readiness;
+        let Some(worker) = self.workers.iter_mut().find(readiness) else { return };
+        if worker.found == Some(true) || now < worker.not_before {
+            return;
+        }
+        match worker.state {
+            Asking::Between => worker.due = worker.due.min(now),
+            Asking::InFlight => worker.again = true,
+            Asking::GivenUp | Asking::Held => {}
+        }
+    }
+
+    /// Those of a run that an agent of before started.
+    pub(crate) fn adopted(
+        pod: &Pod,
+        index: ContainerIndex,
+        started: Instant,
+        now: Instant,
+        health: Health,
+    ) -> Self {
+        let container = pod.spec.container(index);
+        let mut probes = Probes::of(container, started);
+        probes.was_started = health.started;
+        probes.was_ready = health.ready;
+        for worker in &mut probes.workers {
+            let period = container.probe(worker.kind).map_or(Duration::ZERO, |probe| probe.period);
+            let spread = spread(&pod.uid.0, index, worker.kind) % (period.as_nanos() as u64).max(1);
+            worker.due = worker.due.max(now + Duration::from_nanos(spread));
+            worker.not_before = worker.due;
+        }
+        probes
+    }
+
+    /// `started` and `ready` of a run that is alive.
+    pub(crate) fn health(&self) -> Health {
+        let found = |kind| self.workers.iter().find(|worker| worker.kind == kind).map(|worker| worker.found);
+        let started = match found(ProbeKind::Startup) {
+            None => true,
+            Some(Some(success)) => success,
+            Some(None) => self.was_started,
+        };
+        let ready = match found(ProbeKind::Readiness) {
+            None => true,
+            Some(Some(success)) => success,
+            Some(None) => self.was_ready,
+        };
+        Health { started, ready: started && ready, ..Health::default() }
+    }
+
+    /// The pod is being stopped: only readiness is asked from now on. Of sidecars a kubelet asks on.
+    pub(crate) fn stop(&mut self) {
+        for worker in &mut self.workers {
+            match worker.kind {
+                ProbeKind::Readiness => {}
+                ProbeKind::Liveness | ProbeKind::Startup => {
+                    worker.found = Some(true);
+                    worker.state = match worker.state {
+                        // Its process runs on, and has the place that it was given.
+                        Asking::InFlight | Asking::GivenUp => Asking::GivenUp,
+                        Asking::Between | Asking::Held => Asking::Held,
+                    };
+                }
+            }
+        }
+    }
+
+    /// When each probe that may be asked is due, and whether it is an exec probe.
+    pub(crate) fn due(&self) -> impl Iterator<Item = (ProbeKind, bool, Instant)> {
+        let started = self.health().started;
+        self.workers.iter().filter_map(move |worker| {
+            let gate_open = match worker.kind {
+                ProbeKind::Startup => !started,
+                ProbeKind::Liveness | ProbeKind::Readiness => started,
+            };
+            (gate_open && worker.state == Asking::Between).then_some((worker.kind, worker.exec, worker.due))
+        })
+    }
+
+    /// How many exec probes await an answer.
+    pub(crate) fn exec_in_flight(&self) -> usize {
+        let in_flight = |worker: &&Worker| match worker.state {
+            Asking::InFlight | Asking::GivenUp => worker.exec,
+            Asking::Between | Asking::Held => false,
+        };
+        self.workers.iter().filter(in_flight).count()
+    }
+
+    /// It is being asked.
+    pub(crate) fn asked(&mut self, kind: ProbeKind) {
+        if let Some(worker) = self.workers.iter_mut().find(|worker| worker.kind == kind) {
+            worker.state = Asking::InFlight;
+        }
+    }
+
+    /// It answered.
+    pub(crate) fn answered(
+        &mut self,
+        container: &Container,
+        now: Instant,
+        kind: ProbeKind,
+        result: &ProbeResult,
+    ) -> Meaning {
+        let Some(probe) = container.probe(kind) else { return Meaning::NotAsked };
+        let before = self.health();
+        let Some(worker) = self.workers.iter_mut().find(|worker| worker.kind == kind) else {
+            return Meaning::NotAsked;
+        };
+        match worker.state {
+            Asking::InFlight => worker.state = Asking::Between,
+            Asking::GivenUp => {
+                worker.state = Asking::Held;
+                return Meaning::NotAsked;
+            }
+            Asking::Between | Asking::Held => return Meaning::NotAsked,
+        }
+        let success = match result {
+            ProbeResult::Success | ProbeResult::Warning(_) => true,
+            ProbeResult::Failure(_) => false,
+            ProbeResult::Error(_) => {
+                worker.errors += 1;
+                if worker.errors < TRIES {
+                    worker.due = now;
+                } else {
+                    worker.errors = 0;
+                    worker.keep_time(now, probe.period);
+                }
+                return Meaning::Nothing;
+            }
+        };
+        worker.errors = 0;
+        worker.keep_time(now, probe.period);
+        if worker.last == Some(success) {
+            worker.in_a_row = worker.in_a_row.saturating_add(1);
+        } else {
+            worker.last = Some(success);
+            worker.in_a_row = 1;
+        }
+        let threshold = if success { probe.success_threshold } else { probe.failure_threshold };
+        if worker.in_a_row < threshold {
+            return Meaning::Nothing;
+        }
+        worker.found = Some(success);
+        let fatal = match kind {
+            ProbeKind::Readiness => false,
+            ProbeKind::Liveness | ProbeKind::Startup => !success,
+        };
+        if fatal || kind == ProbeKind::Startup {
+            worker.state = Asking::Held;
+            worker.in_a_row = 0;
+        }
+        if kind == ProbeKind::Startup && success {
+            self.not_before(now);
+        }
+        if fatal {
+            Meaning::Fatal
+        } else if self.health() != before {
+            Meaning::HealthChanged
+        } else {
+            Meaning::Nothing
+        }
+    }
+
+    /// None is asked before, nor made up for.
+    pub(crate) fn not_before(&mut self, now: Instant) {
+        for worker in &mut self.workers {
+            worker.due = worker.due.max(now);
+        }
+    }
+
+    /// Whether the last error was the last try: it is worth an event.
+    pub(crate) fn gave_up(&self, kind: ProbeKind) -> bool {
+        self.workers.iter().any(|worker| worker.kind == kind && worker.errors == 0)
+    }
+
+    /// What `kind` counts as now, in the kubelet's word for an event.
+    pub(crate) fn state_word(&self, kind: ProbeKind) -> &'static str {
+        let found = self.workers.iter().find(|worker| worker.kind == kind).and_then(|worker| worker.found);
+        match (kind, found) {
+            (_, Some(true)) | (ProbeKind::Liveness, None) => "success",
+            (_, Some(false)) | (ProbeKind::Readiness, None) => "failure",
+            (ProbeKind::Startup, None) => "unknown",
+        }
+    }
+}
+
+impl Worker {
+    /// The next due time on the beat of the period. Of beats that were missed
+    /// (a slow answer, no free place) one is made up for at once.
+    fn keep_time(&mut self, now: Instant, period: Duration) {
+        if std::mem::take(&mut self.again) {
+            self.due = now;
+            return;
+        }
+        let period = (period.as_nanos() as u64).max(1_000_000_000);
+        let beats = (now.since(self.due).as_nanos() as u64 / period).max(1);
+        self.due = self.due + Duration::from_nanos(beats * period);
+    }
+}
+
+/// The kubelet's word for a kind of probe in events.
+pub(crate) fn word(kind: ProbeKind) -> &'static str {
+    match kind {
+        ProbeKind::Liveness => "Liveness",
+        ProbeKind::Readiness => "Readiness",
+        ProbeKind::Startup => "Startup",
+    }
+}
+
+fn spread(uid: &str, container: ContainerIndex, kind: ProbeKind) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(uid.as_bytes());
+    hasher.write_u8(container.0);
+    hasher.write_u8(kind as u8);
+    hasher.finish()
+}
+
+impl PodState {
+    /// The exec probe of this pod that has been due for longest.
+    pub(crate) fn oldest_exec_probe(&self) -> Option<(Instant, ContainerIndex, ProbeKind)> {
+        let of = |(index, container): (ContainerIndex, &ContainerState)| {
+            let due = container.probes.due().filter(|(_, exec, _)| *exec);
+            due.map(move |(kind, _, due)| (due, index, kind)).min()
+        };
+        self.containers().filter(|(_, container)| asks_probes(container)).filter_map(of).min()
+    }
+
+    /// Puts that probe into the plan.
+    pub(crate) fn plan_exec_probe(&mut self, container: ContainerIndex, kind: ProbeKind, draft: &mut Draft) {
+        let state = &mut self.containers[usize::from(container.0)];
+        if draft.push(self.index, Action::Probe(state.attempt(container), kind)) {
+            state.probes.asked(kind);
+        }
+    }
+
+    pub(super) fn plan_probes(&mut self, now: Instant, draft: &mut Draft) {
+        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+            if !asks_probes(container) {
+                continue;
+            }
+            let due: heapless::Vec<ProbeKind, 3> = container
+                .probes
+                .due()
+                .filter_map(|(kind, exec, due)| (!exec && due <= now).then_some(kind))
+                .collect();
+            for kind in due {
+                if !draft.push(self.index, Action::Probe(container.attempt(index), kind)) {
+                    return;
+                }
+                container.probes.asked(kind);
+            }
+        }
+    }
+
+    pub(super) fn probed(
+        &mut self,
+        now: Instant,
+        attempt: Attempt,
+        kind: ProbeKind,
+        result: &ProbeResult,
+        events: &mut Events,
+    ) {
+        let pod = self.pod.clone();
+        let index = self.index;
+        let Some(container) = self.container_of(attempt) else { return };
+        if !container.is_running() {
+            return;
+        }
+        let spec = pod.spec.container(attempt.container);
+        let at = Some(attempt.container);
+        let meaning = container.probes.answered(spec, now, kind, result);
+        if meaning == Meaning::NotAsked {
+            return;
+        }
+        match result {
+            ProbeResult::Success => {}
+            ProbeResult::Warning(text) => {
+                events.warn(
+                    index,
+                    at,
+                    "ProbeWarning",
+                    format!("{} probe warning: {text}", word(kind)).into(),
+                );
+            }
+            ProbeResult::Failure(text) => {
+                events.warn(index, at, "Unhealthy", format!("{} probe failed: {text}", word(kind)).into());
+            }
+            ProbeResult::Error(text) => {
+                if container.probes.gave_up(kind) {
+                    let state = container.probes.state_word(kind);
+                    let text =
+                        format!("{} probe errored and resulted in {state} state: {text}", word(kind)).into();
+                    events.warn(index, at, "Unhealthy", text);
+                }
+            }
+        }
+        match meaning {
+            Meaning::NotAsked | Meaning::Nothing => {}
+            Meaning::HealthChanged => {
+                self.touch();
+                self.ask_readiness_again(now);
+            }
+            Meaning::Fatal => {
+                container.failed_probe = Some(kind);
+                self.touch();
+                self.ask_readiness_again(now);
+            }
+        }
+    }
+
+    /// A kubelet's manual trigger: whenever it makes the status of a pod anew, it asks
+    /// those of its containers that are not ready.
+    pub(super) fn ask_readiness_again(&mut self, now: Instant) {
+        for container in self.containers.iter_mut().filter(|container| container.is_running()) {
+            container.probes.ask_readiness_again(now);
+        }
+    }
+}
+
+/// Its probes are asked: it runs, its postStart hook is over, and nobody has lost patience with it.
+pub(super) fn asks_probes(container: &ContainerState) -> bool {
+    match container.run {
+        Run::Running | Run::Terminating { .. } => !container.hooks.is_starting(),
+        Run::Waiting | Run::Recording | Run::Starting { .. } => false,
+        Run::StartFailed { .. } | Run::Killing { .. } | Run::Exited => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,464 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::facts::*;
+use crate::node::*;
+use crate::pod::PodState;
+use crate::sim::*;
+use crate::spec::*;
+use crate::time::Instant;
+
+/// A pod whose one container has these probes.
+fn probed(liveness: Option<Probe>, readiness: Option<Probe>, startup: Option<Probe>) -> Pod {
+    let mut app = container("app");
+    app.liveness_probe = liveness;
+    app.readiness_probe = readiness;
+    app.startup_probe = startup;
+    pod(RestartPolicy::Always).with([app])
+}
+
+fn failure() -> ProbeResult {
+    ProbeResult::Failure("no".into())
+}
+
+fn ready(sim: &Sim) -> bool {
+    let status = sim.status(&"u1".into());
+    let shown = status["containerStatuses"][0]["ready"] == true;
+    let conditions = status["conditions"].as_array().expect("conditions");
+    let condition = conditions.iter().find(|one| one["type"] == "Ready").expect("it is one of them");
+    assert_eq!(condition["status"] == "True", shown, "one container makes the pod ready");
+    shown
+}
+
+/// What is asked, as `second kind`.
+fn asked_by(
+    sim: Sim,
+    answer: impl Fn(ProbeKind, u64) -> ProbeResult + 'static,
+) -> (Sim, Rc<RefCell<Vec<String>>>) {
+    let asked = Rc::new(RefCell::new(Vec::new()));
+    let noted = asked.clone();
+    let sim = sim.probes(move |_, kind, age| {
+        noted.borrow_mut().push(format!("{}s {kind:?}", age.as_secs()));
+        answer(kind, age.as_secs())
+    });
+    (sim, asked)
+}
+
+#[test]
+fn a_container_that_fails_its_liveness_probe_is_killed_and_restarted_with_back_off() {
+    let mut sim =
+        Sim::new(probed(Some(exec_probe()), None, None), |_, _| Fate::Runs).probes(|_, _, _| failure());
+    sim.run_until(secs(55));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n  20s app#0 Term\n  20s app#0 exits 143\n  20s app#1 start\n  \
+         40s app#1 Term\n  40s app#1 exits 143\n  50s app#2 start\n"
+    );
+    assert!(sim.events.contains(&"Unhealthy: Liveness probe failed: no".to_owned()));
+    assert!(
+        sim.events.contains(&"Killing: Container app failed liveness probe, will be restarted".to_owned())
+    );
+}
+
+#[test]
+fn a_failed_liveness_probe_restarts_whatever_the_exit_code_unless_the_policy_is_never() {
+    let mut on_failure = probed(Some(exec_probe()), None, None);
+    on_failure.spec.restart_policy = RestartPolicy::OnFailure;
+    let mut never = on_failure.clone();
+    never.spec.restart_policy = RestartPolicy::Never;
+    let mut sim = Sim::new(on_failure, |_, _| Fate::Runs).probes(|_, _, _| failure());
+    sim.run_until(secs(21));
+    assert!(sim.trace.ends_with("app#1 start\n"));
+    let mut sim = Sim::new(never, |_, _| Fate::Runs).probes(|_, _, _| failure());
+    sim.run_until(secs(100));
+    assert_eq!(sim.trace, "   0s app#0 start\n  20s app#0 Term\n  20s app#0 exits 143\n");
+    assert_eq!(sim.status(&"u1".into())["phase"], "Failed");
+    assert!(sim.events.contains(&"Killing: Container app failed liveness probe".to_owned()));
+}
+
+#[test]
+fn the_grace_of_a_probe_goes_before_that_of_the_pod_and_the_probe_is_not_asked_again() {
+    let mut probe = exec_probe();
+    probe.termination_grace_period = Some(secs(25));
+    let sim = Sim::new(probed(Some(probe), None, None), |_, _| Fate::IgnoresTerm);
+    let (mut sim, asked) = asked_by(sim, |_, _| failure());
+    sim.run_until(secs(44));
+    assert_eq!(*asked.borrow(), ["0s Liveness", "10s Liveness", "20s Liveness"].map(String::from));
+    sim.run_until(secs(46));
+    assert!(
+        sim.trace.contains("  20s app#0 Term\n  45s app#0 Kill\n  45s app#0 exits 137\n"),
+        "{}",
+        sim.trace
+    );
+}
+
+#[test]
+fn until_the_startup_probe_succeeds_nothing_else_is_asked() {
+    let mut patient = exec_probe();
+    patient.failure_threshold = 30;
+    let sim = Sim::new(probed(Some(exec_probe()), Some(exec_probe()), Some(patient)), |_, _| Fate::Runs);
+    let (mut sim, asked) = asked_by(sim, |kind, age| match (kind, age) {
+        (ProbeKind::Startup, 0..30) => failure(),
+        _ => ProbeResult::Success,
+    });
+    sim.run_until(secs(29));
+    assert_eq!(sim.status(&"u1".into())["containerStatuses"][0]["started"], false);
+    sim.run_until(secs(45));
+    assert_eq!(sim.status(&"u1".into())["containerStatuses"][0]["started"], true);
+    let expected = [
+        "0s Startup",
+        "10s Startup",
+        "20s Startup",
+        "30s Startup",
+        "30s Liveness",
+        "30s Readiness",
+        "40s Liveness",
+        "40s Readiness",
+    ];
+    assert_eq!(*asked.borrow(), expected.map(String::from));
+    assert_eq!(sim.trace, "   0s app#0 start\n");
+}
+
+#[test]
+fn a_container_that_never_gets_started_is_killed_by_its_startup_probe() {
+    let mut sim =
+        Sim::new(probed(None, None, Some(exec_probe())), |_, _| Fate::Runs).probes(|_, _, _| failure());
+    sim.run_until(secs(21));
+    assert!(sim.trace.starts_with("   0s app#0 start\n  20s app#0 Term\n"));
+    assert!(
+        sim.events.contains(&"Killing: Container app failed startup probe, will be restarted".to_owned())
+    );
+}
+
+#[test]
+fn readiness_comes_and_goes_by_its_thresholds_and_kills_nothing() {
+    let mut probe = exec_probe();
+    probe.success_threshold = 2;
+    let mut sim = Sim::new(probed(None, Some(probe), None), |_, _| Fate::Runs).probes(|_, _, age| match age
+        .as_secs()
+    {
+        0..40 => ProbeResult::Success,
+        40..80 => failure(),
+        _ => ProbeResult::Success,
+    });
+    let mut story = Vec::new();
+    for second in (5..120).step_by(10) {
+        sim.run_until(secs(second));
+        story.push(u8::from(ready(&sim)));
+    }
+    //               0  10 20 30 40 50 60 70 80 90
+    assert_eq!(story, [0, 1, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1]);
+    assert_eq!(sim.trace, "   0s app#0 start\n");
+}
+
+#[test]
+fn a_probe_that_cannot_be_made_changes_nothing_and_is_told_after_three_tries() {
+    let sim = Sim::new(probed(Some(exec_probe()), None, None), |_, _| Fate::Runs);
+    let (mut sim, asked) = asked_by(sim, |_, _| ProbeResult::Error("no memory".into()));
+    sim.run_until(secs(105));
+    assert_eq!(asked.borrow().len(), 33);
+    assert_eq!(sim.trace, "   0s app#0 start\n");
+    let text = "Unhealthy: Liveness probe errored and resulted in success state: no memory";
+    assert_eq!(sim.events.iter().filter(|event| *event == text).count(), 11);
+}
+
+#[test]
+fn a_probe_waits_for_its_delay_and_keeps_to_its_period() {
+    let mut probe = exec_probe();
+    probe.initial_delay = secs(7);
+    probe.period = secs(3);
+    let sim = Sim::new(probed(Some(probe), None, None), |_, _| Fate::Runs);
+    let (mut sim, asked) = asked_by(sim, |_, _| ProbeResult::Success);
+    sim.run_until(secs(6));
+    assert_eq!(sim.node.plan(at(6)).wake_at, Some(at(7)));
+    sim.run_until(secs(14));
+    assert_eq!(*asked.borrow(), ["7s Liveness", "10s Liveness", "13s Liveness"].map(String::from));
+}
+
+#[test]
+fn while_a_pod_is_stopped_only_readiness_is_asked() {
+    let probes = (Some(exec_probe()), Some(exec_probe()));
+    let sim = Sim::new(probed(probes.0, probes.1, None), |_, _| Fate::IgnoresTerm);
+    let (mut sim, asked) = asked_by(sim, |kind, age| match (kind, age) {
+        (ProbeKind::Readiness, _) | (_, 0..5) => ProbeResult::Success,
+        _ => failure(),
+    });
+    sim.run_until(secs(5));
+    sim.unwant(&"u1".into(), None);
+    asked.borrow_mut().clear();
+    sim.run_until(secs(34));
+    assert_eq!(*asked.borrow(), ["10s Readiness", "20s Readiness", "30s Readiness"].map(String::from));
+    assert!(ready(&sim), "a pod that is stopped stays ready while it says so");
+}
+
+#[test]
+fn only_so_many_exec_probes_run_at_once_and_every_one_has_its_turn() {
+    let asked = Rc::new(RefCell::new(Vec::<String>::new()));
+    let noted = asked.clone();
+    let mut sim = Sim::empty(|_, _| Fate::Runs).probes(move |name, _, _| {
+        noted.borrow_mut().push(name.to_owned());
+        ProbeResult::Success
+    });
+    for number in 0..12 {
+        let mut app = container(&format!("app{number}"));
+        app.liveness_probe = Some(Probe { period: secs(1), ..exec_probe() });
+        sim.want(
+            pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")).with([app]),
+        );
+    }
+    // Answers take up to two seconds: four places serve some four probes a second, twelve are due.
+    sim.weather.latency = secs(2);
+    sim.run_until(secs(120));
+    let in_flight: usize = sim.node.pods().map(PodState::exec_probes_in_flight).sum();
+    assert_eq!(in_flight, EXEC_PROBES_AT_ONCE);
+    let turns = |number: usize| asked.borrow().iter().filter(|name| **name == format!("app{number}")).count();
+    let all: Vec<usize> = (0..12).map(turns).collect();
+    let (least, most) = (all.iter().min().expect("twelve"), all.iter().max().expect("twelve"));
+    assert!(*least > 20 && most - least <= least / 4, "{all:?}");
+}
+
+#[test]
+fn an_exec_probe_has_its_place_until_it_answers_even_if_its_pod_is_stopped() {
+    let asked = Rc::new(RefCell::new(Vec::<String>::new()));
+    let noted = asked.clone();
+    let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm).probes(move |name, _, _| {
+        noted.borrow_mut().push(name.to_owned());
+        ProbeResult::Success
+    });
+    for number in 0..=EXEC_PROBES_AT_ONCE {
+        let mut app = container(&format!("app{number}"));
+        app.liveness_probe = Some(Probe { initial_delay: secs(5 + number as u64), ..exec_probe() });
+        sim.want(
+            pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")).with([app]),
+        );
+    }
+    sim.run_until(secs(4));
+    // None answers while this lasts.
+    sim.weather.latency = secs(1_000_000);
+    sim.run_until(secs(8));
+    assert_eq!(asked.borrow().len(), EXEC_PROBES_AT_ONCE);
+    for number in 0..EXEC_PROBES_AT_ONCE {
+        sim.unwant(&format!("u{number}").as_str().into(), Some(secs(100)));
+    }
+    sim.run_until(secs(20));
+    assert_eq!(asked.borrow().len(), EXEC_PROBES_AT_ONCE, "a place was given twice");
+    sim.weather.latency = secs(0);
+    sim.run_until(secs(120));
+    assert_eq!(
+        asked.borrow().last().map(String::as_str),
+        Some("app4"),
+        "its process is gone, and its place free"
+    );
+}
+
+#[test]
+fn what_is_being_killed_is_not_asked_and_wakes_nobody_for_it() {
+    let mut sim = Sim::new(probed(None, Some(exec_probe()), None), |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(101));
+    sim.unwant(&"u1".into(), Some(secs(2)));
+    sim.weather.latency = secs(1_000_000);
+    sim.run_until(secs(104));
+    assert!(sim.trace.ends_with("app#0 Kill\n"), "{}", sim.trace);
+    assert_eq!(sim.node.plan(at(104)).wake_at, Some(at(113)), "the kill, not the probe of 110s");
+}
+
+#[test]
+fn an_adopted_container_stays_ready_until_a_probe_says_otherwise() {
+    let pod = Rc::new(probed(None, Some(exec_probe()), None));
+    for (before, ready) in [(true, true), (false, false)] {
+        let attempt = Attempt { container: ContainerIndex(0), number: 0 };
+        let found = Found {
+            status: FoundStatus::default(),
+            pod: pod.clone(),
+            record: None,
+            sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
+            attempts: vec![FoundAttempt {
+                attempt,
+                container: started(at(2), attempt),
+                exit: None,
+                health: Health { started: true, ready: before, ..Health::default() },
+            }],
+        };
+        let mut node = Node::new();
+        node.observe(at(100), Observation::Found(found));
+        node.observe(at(100), Observation::Wanted { pod: pod.clone(), record: None, status: None });
+        let index = node.index_of(&pod.uid).expect("it is here");
+        let health = |node: &Node| node.pod(index).map(|pod| pod.health(ContainerIndex(0)).ready);
+        assert_eq!(health(&node), Some(ready));
+        // Its first probe is spread over a period, the same each time.
+        let plan = node.plan(at(100));
+        let first = plan.wake_at.expect("a probe is due");
+        assert!(first > at(100) && first < at(110), "{first:?}");
+        let asks = |(_, action): &(PodIndex, Action)| matches!(action, Action::Probe(..));
+        assert!(plan.actions.iter().all(|action| !asks(action)));
+        assert!(node.plan(first).actions.iter().any(asks));
+        for round in 0..3 {
+            let now = Instant(first.0 + round * 10_000_000_000);
+            let _ = node.plan(now);
+            let seen = PodObservation::Probed { attempt, kind: ProbeKind::Readiness, result: failure() };
+            node.observe(now, Observation::Of(index, seen));
+        }
+        assert_eq!(health(&node), Some(false));
+    }
+}
+
+#[test]
+fn an_answer_that_nobody_asked_for_counts_for_nothing() {
+    let mut sim = Sim::new(probed(Some(exec_probe()), None, None), |_, _| Fate::Runs);
+    sim.run_until(secs(5));
+    let index = sim.node.index_of(&"u1".into()).expect("it is here");
+    let attempt = Attempt { container: ContainerIndex(0), number: 0 };
+    for _ in 0..5 {
+        let seen = PodObservation::Probed { attempt, kind: ProbeKind::Liveness, result: failure() };
+        sim.later(secs(0), Observation::Of(index, seen));
+    }
+    sim.run_until(secs(60));
+    assert_eq!(sim.trace, "   0s app#0 start\n");
+    assert!(!sim.events.iter().any(|event| event.starts_with("Unhealthy")));
+}
+
+#[test]
+fn failures_in_a_row_are_counted_on_in_the_next_run_of_the_container() {
+    // It fails twice and ends by itself; its next run has but one failure left.
+    let fate = |_: &str, number| if number == 0 { Fate::Exits(0, secs(15)) } else { Fate::Runs };
+    let mut sim = Sim::new(probed(Some(exec_probe()), None, None), fate).probes(|_, _, _| failure());
+    sim.run_until(secs(20));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n  15s app#0 exits 0\n  15s app#1 start\n  15s app#1 Term\n  15s app#1 exits 143\n"
+    );
+    // What was decided on begins anew: three failures again.
+    sim.run_until(secs(46));
+    assert!(
+        sim.trace.ends_with("  25s app#2 start\n  45s app#2 Term\n  45s app#2 exits 143\n"),
+        "{}",
+        sim.trace
+    );
+}
+
+#[test]
+fn what_was_found_of_a_run_does_not_hold_for_the_next() {
+    let fate = |_: &str, number| if number == 0 { Fate::Exits(1, secs(15)) } else { Fate::Runs };
+    // Startup once and readiness twice, of the first run.
+    let successes = Rc::new(RefCell::new(3));
+    let mut sim =
+        Sim::new(probed(None, Some(exec_probe()), Some(exec_probe())), fate).probes(move |_, _, _| {
+            let mut left = successes.borrow_mut();
+            *left -= 1;
+            if *left >= 0 { ProbeResult::Success } else { failure() }
+        });
+    sim.run_until(secs(14));
+    assert!(ready(&sim));
+    sim.run_until(secs(16));
+    let status = sim.status(&"u1".into());
+    let shown = &status["containerStatuses"][0];
+    assert_eq!((&shown["started"], &shown["ready"]), (&false.into(), &false.into()));
+}
+
+#[test]
+fn who_is_not_ready_is_asked_as_soon_as_something_becomes_known_of_the_pod() {
+    let mut app = container("app");
+    app.readiness_probe = Some(Probe { initial_delay: secs(5), period: secs(100), ..exec_probe() });
+    let pod = pod(RestartPolicy::Always).with([app, container("other")]);
+    let fate = |name: &str, number| match (name, number) {
+        ("other", 0) => Fate::Exits(1, secs(2)),
+        ("other", 1) => Fate::Exits(1, secs(20)),
+        _ => Fate::Runs,
+    };
+    let (mut sim, asked) = asked_by(Sim::new(pod, fate), |_, age| match age {
+        0..22 => failure(),
+        _ => ProbeResult::Success,
+    });
+    // The other ends at 2s, before it may be asked, and at 22s; it starts again at 2s and 32s.
+    sim.run_until(secs(300));
+    assert!(sim.trace.contains("  22s other#1 exits 1\n  32s other#2 start\n"), "{}", sim.trace);
+    // The period begins anew with the question that came between; who is ready is left alone.
+    let expected = ["5s Readiness", "22s Readiness", "122s Readiness", "222s Readiness"];
+    assert_eq!(*asked.borrow(), expected.map(String::from));
+}
+
+#[test]
+fn who_is_no_longer_ready_is_asked_once_more_at_once() {
+    let mut probe = exec_probe();
+    probe.failure_threshold = 1;
+    let sim = Sim::new(probed(None, Some(probe), None), |_, _| Fate::Runs);
+    let (mut sim, asked) = asked_by(sim, |_, age| if age < 10 { ProbeResult::Success } else { failure() });
+    sim.run_until(secs(31));
+    let expected = ["0s Readiness", "10s Readiness", "10s Readiness", "20s Readiness", "30s Readiness"];
+    assert_eq!(*asked.borrow(), expected.map(String::from));
+}
+
+#[test]
+fn news_while_an_answer_is_awaited_bring_another_question_after_it() {
+    let mut app = container("app");
+    app.readiness_probe = Some(exec_probe());
+    let mut probes = super::Probes::of(&app, at(0));
+    let due = |probes: &super::Probes| probes.due().map(|(_, _, due)| due).collect::<Vec<_>>();
+    probes.asked(ProbeKind::Readiness);
+    probes.ask_readiness_again(at(3));
+    assert_eq!(due(&probes), []);
+    probes.answered(&app, at(4), ProbeKind::Readiness, &failure());
+    assert_eq!(due(&probes), [at(4)]);
+    probes.asked(ProbeKind::Readiness);
+    probes.answered(&app, at(5), ProbeKind::Readiness, &ProbeResult::Success);
+    assert_eq!(due(&probes), [at(14)]);
+    probes.ask_readiness_again(at(6));
+    assert_eq!(due(&probes), [at(14)], "it is ready");
+}
+
+#[test]
+fn an_agent_that_begins_spreads_what_it_adopts_over_a_period() {
+    // Nothing that becomes known brings it forward, and nothing is asked before its delay.
+    let spread = |uid: &str, kind: ProbeKind, delay: u64| {
+        let mut app = container("app");
+        let probe = Some(Probe { period: secs(60), initial_delay: secs(delay), ..exec_probe() });
+        match kind {
+            ProbeKind::Liveness => app.liveness_probe = probe,
+            ProbeKind::Readiness => app.readiness_probe = probe,
+            ProbeKind::Startup => app.startup_probe = probe,
+        }
+        let pod = pod(RestartPolicy::Always).uid(uid).with([app]);
+        let health = Health { started: kind != ProbeKind::Startup, ..Health::default() };
+        let mut probes = super::Probes::adopted(&pod, ContainerIndex(0), at(50), at(100), health);
+        probes.ask_readiness_again(at(100));
+        let (_, _, due) = probes.due().next().expect("there is one");
+        due
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    for number in 0..20 {
+        for kind in [ProbeKind::Liveness, ProbeKind::Readiness, ProbeKind::Startup] {
+            let due = spread(&format!("u{number}"), kind, 0);
+            assert!((at(100)..at(160)).contains(&due), "{due:?}");
+            assert_eq!(due, spread(&format!("u{number}"), kind, 0), "it is the same each time");
+            assert_eq!(spread(&format!("u{number}"), kind, 1000), at(1050), "the delay is the longer one");
+            seen.insert(due);
+        }
+    }
+    assert!(seen.len() > 55, "{seen:?}");
+    // Each sixth of the period has its share.
+    for sixth in 0..6 {
+        let within = at(100 + 10 * sixth)..at(110 + 10 * sixth);
+        assert!(seen.iter().filter(|due| within.contains(due)).count() >= 3, "{seen:?}");
+    }
+}
+
+#[test]
+fn who_has_not_started_is_not_ready_whether_readiness_is_probed_or_not() {
+    let mut app = container("app");
+    app.startup_probe = Some(Probe { period: secs(1), failure_threshold: 30, ..exec_probe() });
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs).probes(|_, _, age| {
+        match age.as_secs() {
+            5.. => ProbeResult::Success,
+            _ => ProbeResult::Failure("not yet".into()),
+        }
+    });
+    let told = |sim: &Sim| {
+        let status = sim.status(&"u1".into());
+        let app = &status["containerStatuses"][0];
+        (app["started"].clone(), app["ready"].clone())
+    };
+    sim.run_until(secs(4));
+    assert_eq!(told(&sim), (false.into(), false.into()));
+    sim.run_until(secs(6));
+    assert_eq!(told(&sim), (true.into(), true.into()));
+}

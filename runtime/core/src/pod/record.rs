@@ -1,0 +1,551 @@
+//! What is on flash of a pod, when it is written, and what it means when read.
+//!
+//! Flash wears out, so a record is written only when it differs, and then:
+//! * at once, if it is acted on: a terminal phase, that a run of a `Never` pod or an
+//!   ephemeral container begins, that a container is done for good, that a run of a `Never` pod did
+//!   not begin after all and now waits for an image, perhaps for weeks; and that
+//!   a pod was admitted with presets or a priority, which may be others after a power cut;
+//! * at once, but at most once in [`SETTLE`]: that somebody opened or closed a readiness gate;
+//! * else (restart counts, exits) after it has settled for [`SETTLE`], and at
+//!   most once in [`AT_MOST_EVERY`], whatever crashes however often.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::facts::{
+    Action, ContainerRecord, Draft, FoundAttempt, FoundCondition, FoundSandbox, LastShown, PodPhase, Record,
+    RecordedExit, Wake,
+};
+use crate::spec::{ContainerIndex, RestartPolicy, Role};
+use crate::time::{Instant, Moment};
+
+use super::backoff::Retry;
+use super::condition::closed_readiness_gates;
+use super::container::{
+    ContainerState, Ended, Identity, LOST_WHILE_RUNNING, Run, START_ERROR, STATUS_UNKNOWN, StartRetry,
+};
+use super::hook::Hooks;
+use super::probe::Probes;
+use super::{Condition, PodState, Sandbox, Stage, Verdict, Wish};
+use crate::facts::ConditionType;
+
+/// A start changes the record several times within moments.
+const SETTLE: Duration = Duration::from_secs(10);
+/// A pod that crashes for ever writes its counts no more often than this.
+const AT_MOST_EVERY: Duration = Duration::from_secs(300);
+
+/// What is on flash of one pod.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    on_flash: Option<Box<Record>>,
+    in_flight: Option<(u64, Box<Record>)>,
+    generation: u64,
+    saved_at: Option<Instant>,
+    failed: Option<Retry>,
+    need: Need,
+}
+
+/// Whether the record has to be written.
+#[derive(Clone, Copy, Debug, Default)]
+enum Need {
+    /// What is on flash is what is known.
+    #[default]
+    Clean,
+    /// Something was touched since that was last compared.
+    Unknown {
+        /// Since when it differed already.
+        since: Option<Instant>,
+    },
+    /// It differs since `since`; it is written at `due`.
+    Later { since: Instant, due: Instant },
+}
+
+impl Journal {
+    /// What the record is made of may have changed.
+    pub(super) fn stale(&mut self) {
+        match self.need {
+            Need::Clean => self.need = Need::Unknown { since: None },
+            Need::Later { since, .. } => self.need = Need::Unknown { since: Some(since) },
+            Need::Unknown { .. } => {}
+        }
+    }
+
+    /// Whether that news was awaited.
+    pub(super) fn saved(&mut self, now: Instant, generation: u64) -> bool {
+        match self.in_flight.take_if(|(awaited, _)| *awaited == generation) {
+            Some((_, record)) => {
+                self.on_flash = Some(record);
+                self.saved_at = Some(now);
+                self.failed = None;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether that news was awaited.
+    pub(super) fn failed(&mut self, now: Instant) -> bool {
+        let awaited = self.in_flight.take().is_some();
+        if awaited {
+            self.failed = Some(Retry::after(self.failed, now));
+            self.stale();
+        }
+        awaited
+    }
+
+    /// What an agent before had written, and when.
+    pub(super) fn take_over(&mut self, on_flash: Option<Box<Record>>, saved_at: Option<Instant>) {
+        // A record that cannot be read is written anew as soon as a first one is.
+        self.saved_at = saved_at.filter(|_| on_flash.is_some());
+        self.on_flash = on_flash;
+        self.stale();
+    }
+
+    pub(super) fn saved_at(&self) -> Option<Instant> {
+        self.saved_at
+    }
+
+    /// What is on flash, to be taken over by another.
+    pub(super) fn take(&mut self) -> Option<Box<Record>> {
+        self.on_flash.take()
+    }
+
+    /// It is being written.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// A terminal phase is on flash, with everything else that is known.
+    pub(super) fn has_terminal(&self) -> bool {
+        self.is_clean() && self.on_flash.as_ref().is_some_and(|record| record.phase.is_terminal())
+    }
+
+    /// The last try to write it failed, and no other is under way.
+    pub(super) fn gave_up(&self) -> bool {
+        self.failed.is_some() && self.in_flight.is_none()
+    }
+
+    /// Nothing is left to write.
+    pub(super) fn is_clean(&self) -> bool {
+        matches!(self.need, Need::Clean) && self.in_flight.is_none()
+    }
+
+    /// That run `number` begins, as was `decided` then, is on flash, and nothing under way says
+    /// otherwise.
+    pub(super) fn has_begun(&self, container: ContainerIndex, number: u32, decided: Option<Moment>) -> bool {
+        let says = |record: &Record| {
+            let known = record.containers.get(usize::from(container.0));
+            known.is_some_and(|known| known.attempts > number && known.decided == decided)
+        };
+        self.on_flash.as_deref().is_some_and(says)
+            && self.in_flight.as_ref().is_none_or(|(_, record)| says(record))
+    }
+
+    pub(super) fn wake(&self, wake: &mut Wake) {
+        if self.in_flight.is_some() {
+            return;
+        }
+        match (self.need, self.failed) {
+            (Need::Clean, _) => {}
+            (Need::Unknown { .. } | Need::Later { .. }, Some(failed)) => wake.note(failed.at),
+            (Need::Later { due, .. }, None) => wake.note(due),
+            (Need::Unknown { .. }, None) => {}
+        }
+    }
+}
+
+impl PodState {
+    /// Writes the record if that is due.
+    pub(super) fn plan_save(&mut self, now: Instant, draft: &mut Draft, shutdown: bool) {
+        match self.stage {
+            // There is nothing to be kept of what was never taken.
+            Stage::Stopped if self.interrupted.is_some() && self.was_refused() => {
+                self.journal.need = Need::Clean;
+                return;
+            }
+            Stage::Active | Stage::Stopping { .. } | Stage::Stopped => {}
+            // What others say of a pod that is over is kept as well.
+            Stage::Finished if self.wish == Wish::Wanted => {}
+            Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return,
+        }
+        if self.journal.in_flight.is_some() || self.journal.failed.is_some_and(|failed| now < failed.at) {
+            return;
+        }
+        let since = match self.journal.need {
+            Need::Clean => return,
+            Need::Later { due, .. } if now < due && !shutdown => return,
+            Need::Later { since, .. } => since,
+            Need::Unknown { since } => since.unwrap_or(now),
+        };
+        let mut record = self.record(now);
+        self.keep_begun(&mut record);
+        if self.journal.on_flash.as_ref().is_some_and(|on_flash| on_flash.means(&record)) {
+            self.journal.need = Need::Clean;
+            return;
+        }
+        let settled = since + SETTLE;
+        let due = match self.journal.saved_at {
+            _ if shutdown || self.is_urgent(&record) => now,
+            // Whoever opens and closes a gate all the time does not wear out the card.
+            saved if self.moves_a_gate(&record) => saved.map_or(now, |saved| now.max(saved + SETTLE)),
+            Some(saved) => settled.max(saved + AT_MOST_EVERY),
+            None => settled,
+        };
+        if now < due {
+            self.journal.need = Need::Later { since, due };
+            return;
+        }
+        let generation = self.journal.generation + 1;
+        let record = Box::new(record);
+        if draft.push_write(self.index, Action::Save { record: record.clone(), generation }) {
+            self.journal.generation = generation;
+            self.journal.in_flight = Some((generation, record));
+            self.journal.need = Need::Clean;
+        }
+    }
+
+    /// Whether someone waits for this record to be on flash.
+    fn is_urgent(&self, record: &Record) -> bool {
+        if record.phase.is_terminal() || self.journal.on_flash.is_none() && self.pod.is_admitted_for_good() {
+            return true;
+        }
+        // It was written while it waited to be taken, and is taken now.
+        if self.journal.on_flash.as_ref().is_some_and(|old| !old.was_judged() && record.was_judged()) {
+            return true;
+        }
+        let policy = self.policy();
+        let on_flash =
+            |index: usize| self.journal.on_flash.as_ref().and_then(|old| old.containers.get(index));
+        self.containers.iter().zip(&record.containers).enumerate().any(|(index, (container, new))| {
+            let old = on_flash(index);
+            // A reboot falls back to this image as long as the new one is missing.
+            if container.missing_image.is_some() && old.is_none_or(|old| old.image != new.image) {
+                return true;
+            }
+            match container.run {
+                Run::Recording => true,
+                Run::StartFailed { retry: StartRetry::WhenImagesChange { .. } } => {
+                    container.runs_once(policy) && old.is_some_and(|old| old.attempts > new.attempts)
+                }
+                Run::Exited => {
+                    self.is_active()
+                        && container.role == Role::Regular
+                        && container.is_done(policy)
+                        && old.is_none_or(|old| old.last_exit != new.last_exit)
+                }
+                Run::Waiting | Run::Starting { .. } | Run::StartFailed { .. } => false,
+                Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
+            }
+        })
+    }
+
+    /// Keeps on record that a run began whose start failed and is tried again soon. Two containers that
+    /// run once would otherwise each undo, every ten seconds, what the other has recorded.
+    fn keep_begun(&self, record: &mut Record) {
+        let Some(on_flash) = self.journal.on_flash.as_deref().filter(|_| self.is_active()) else { return };
+        let policy = self.policy();
+        let containers = self.containers.iter().zip(&mut record.containers).zip(&on_flash.containers);
+        for ((container, new), old) in containers {
+            let is_tried_again = matches!(container.run, Run::StartFailed { retry: StartRetry::At(_) });
+            let is_same_run = old.decided == new.decided && old.attempts == new.attempts + 1;
+            if is_tried_again && container.runs_once(policy) && is_same_run {
+                new.attempts = old.attempts;
+            }
+        }
+    }
+
+    /// Whether a readiness gate is closed that was open on flash, or the other way round.
+    fn moves_a_gate(&self, record: &Record) -> bool {
+        let gates = &self.pod.spec.readiness_gates;
+        let before = self.journal.on_flash.as_ref().map_or(&[][..], |record| &record.given);
+        closed_readiness_gates(gates, before) != closed_readiness_gates(gates, &record.given)
+    }
+
+    /// The record as it would be written now.
+    fn record(&self, now: Instant) -> Record {
+        let (phase, reason, message) = match (self.interrupted, &self.verdict) {
+            (Some(phase), _) => (phase, None, None),
+            (None, Some(verdict)) => (verdict.phase, verdict.reason.as_deref(), verdict.message.as_deref()),
+            (None, None) => (self.phase, None, None),
+        };
+        Record {
+            phase,
+            reason: reason.map(str::to_owned),
+            message: message.map(str::to_owned),
+            // With gates it has not been accepted yet; and one that waits for room is judged anew by
+            // another agent, for whether others still end for it is not on flash.
+            start_time: Some(self.start_time)
+                .filter(|_| self.judged && !self.pod.is_gated() && !self.waits_for_room),
+            containers: self
+                .containers()
+                .map(|(index, container)| {
+                    let name = &self.pod.spec.container(index).name;
+                    container_record(name, container, phase.is_terminal())
+                })
+                .collect(),
+            deletion_grace_period_seconds: self.deletion_grace().map(|grace| grace.as_secs()),
+            given: self.given.to_vec(),
+            last: phase.is_terminal().then(|| Box::new(self.last_shown(now))),
+        }
+    }
+
+    /// What is shown of a pod that is over: nothing runs any more, and nothing is ready.
+    fn last_shown(&self, now: Instant) -> LastShown {
+        let mut conditions = self.conditions;
+        for kind in [
+            ConditionType::PodReadyToStartContainers,
+            ConditionType::Ready,
+            ConditionType::ContainersReady,
+            ConditionType::AllContainersRestarting,
+        ] {
+            conditions.settle(now, kind, false);
+        }
+        conditions.settle(now, ConditionType::DisruptionTarget, self.is_disrupted());
+        let shown = ConditionType::ALL.into_iter().map(|kind| {
+            let Condition { status, since } = conditions.get(kind);
+            FoundCondition { kind, status, since }
+        });
+        LastShown { conditions: shown.collect(), ip: self.ip }
+    }
+
+    /// Takes over what outlived a reboot or the agent.
+    pub(super) fn restore(&mut self, mut record: Box<Record>, now: Instant) {
+        record.put_in_order(&self.pod.spec);
+        if let Some(start_time) = record.start_time {
+            self.start_time = start_time;
+            match start_time {
+                Moment::ThisBoot(at) => self.active_since = at.min(now),
+                // How long ago that was nobody can know without a clock: the deadline counts anew.
+                Moment::Earlier(_) => {}
+            }
+        }
+        for (container, record) in self.containers.iter_mut().zip(&record.containers) {
+            restore_container(container, record);
+        }
+        if record.phase.is_terminal() {
+            if record.containers.is_empty() {
+                self.containers.clear();
+            }
+            self.verdict = Some(Verdict {
+                phase: record.phase,
+                reason: record.reason.as_deref().map(Into::into),
+                message: record.message.as_deref().map(Into::into),
+            });
+            if let Some(last) = &record.last {
+                for &FoundCondition { kind, status, since } in &last.conditions {
+                    self.conditions.restore(kind, Condition { status, since });
+                }
+                self.ip = last.ip;
+            }
+        }
+        self.given = record.given.as_slice().into();
+        let deletion_grace = record.deletion_grace_period_seconds;
+        let terminal = record.phase.is_terminal();
+        self.journal.on_flash = Some(record);
+        if terminal {
+            self.stopped(true);
+            self.phase = self.verdict.as_ref().map_or(PodPhase::Failed, |verdict| verdict.phase);
+            self.journal.need = Need::Clean;
+        }
+        if let Some(grace) = deletion_grace {
+            self.resume_deletion(now, Duration::from_secs(grace));
+        }
+    }
+
+    /// Takes over what a supervisor of before holds.
+    pub(super) fn adopt(&mut self, sandbox: Option<FoundSandbox>, attempts: Vec<FoundAttempt>, now: Instant) {
+        match sandbox {
+            Some(sandbox) => {
+                self.sandbox = Sandbox::Ready;
+                self.ip = sandbox.ip;
+                let since = Moment::ThisBoot(sandbox.at.min(now));
+                let ready = Condition { status: true, since };
+                self.conditions.restore(ConditionType::PodReadyToStartContainers, ready);
+                if self.policy() == RestartPolicy::Never && self.verdict.is_none() {
+                    // The record may be ahead: the supervisor knows what really began.
+                    for container in &mut self.containers {
+                        *container = ContainerState::new(container.role, container.own.take());
+                    }
+                }
+                // So it may be of an ephemeral container, unless that ran in an earlier sandbox.
+                for container in &mut self.containers {
+                    let here = matches!(container.decided, Some(Moment::ThisBoot(at)) if at >= sandbox.at);
+                    if here && container.role == Role::Ephemeral {
+                        *container = ContainerState::new(container.role, container.own.clone());
+                    }
+                }
+            }
+            None => self.sandbox = Sandbox::Lost,
+        }
+        let pod = self.pod.clone();
+        let is_over = matches!(self.stage, Stage::Stopped);
+        for found in attempts {
+            let index = found.attempt.container;
+            let Some(container) = self.containers.get_mut(usize::from(index.0)) else { continue };
+            // The pod ended before all began again: what was told of a run that counts for nothing stays.
+            let counts = found.exit.is_none() && sandbox.is_some() || !container.was_to_begin_again();
+            if is_over && !counts {
+                (container.superseded, container.ran_here) = (true, false);
+                continue;
+            }
+            let first = container.started.is_none();
+            if !first && found.attempt.number <= container.number {
+                continue;
+            }
+            if first {
+                // The agent before may have died over the run before this one.
+                container.discarded = found.attempt.number.saturating_sub(1);
+                // The record could not know how this run would end.
+                if container.ended.as_ref().is_some_and(|ended| ended.number >= found.attempt.number) {
+                    container.ended = container.previous.take();
+                }
+            }
+            container.number = found.attempt.number;
+            let started_at = found.container.at;
+            let probes = Probes::adopted(&pod, index, started_at, now, found.health);
+            let id = found.container.id.clone();
+            let hooks = Hooks::adopted(found.health);
+            container.has_started(Box::new(found.container), probes, hooks);
+            match found.exit {
+                Some(exit) => {
+                    let ended = Ended { id: Some(id), ..container.ended_as(&exit) };
+                    container.has_ended(ended);
+                }
+                None if sandbox.is_none() => {
+                    let ended = container.ended_unseen(now);
+                    container.has_ended(ended);
+                }
+                None => {}
+            }
+            container.superseded = sandbox.is_some() && found.health.superseded;
+            container.redefined = found.health.redefined;
+            container.ran_here = sandbox.is_some() && (container.is_alive() || !container.superseded);
+        }
+        self.resume_restart_all(now);
+        self.conditions.restore(ConditionType::Initialized, self.initialized_since(now));
+        match self.stage {
+            // It was decided that the pod is over, but not all of it is.
+            Stage::Stopped if self.any_alive() => {
+                self.stage = Stage::Active;
+                self.phase = PodPhase::Pending;
+                self.phase = self.derive_phase();
+                self.stop(now, None);
+            }
+            Stage::Stopping { .. } => self.stop_probes(),
+            Stage::Active | Stage::Stopped | Stage::Finished => {}
+            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => {}
+        }
+        self.touch();
+    }
+}
+
+impl PodState {
+    /// `Initialized` of a pod that was found: since the last of its init containers was done.
+    fn initialized_since(&self, now: Instant) -> Condition {
+        let last = self.containers.iter().rfind(|container| container.role.is_init());
+        let done = last.and_then(|last| match last.role {
+            Role::Sidecar => last.started.as_ref().map(|started| Moment::ThisBoot(started.at)),
+            Role::Init | Role::Regular | Role::Ephemeral => {
+                last.ended.as_ref().and_then(|ended| ended.finished_at)
+            }
+        });
+        let status = self.is_initialized();
+        Condition { status, since: done.filter(|_| status).unwrap_or(Moment::ThisBoot(now)) }
+    }
+}
+
+fn container_record(name: &str, container: &ContainerState, is_over: bool) -> ContainerRecord {
+    let identity = container.identity();
+    let exit = |ended: &Ended, id: Option<&Rc<str>>| {
+        let (Some(started_at), Some(finished_at)) = (ended.started_at, ended.finished_at) else {
+            return None;
+        };
+        Some(RecordedExit {
+            number: ended.number,
+            code: ended.code,
+            reason: ended.reason.to_string(),
+            message: ended.message.to_string(),
+            started_at,
+            finished_at,
+            id: id.map(|id| id.to_string()),
+        })
+    };
+    let previous = container.previous.as_deref().filter(|_| is_over);
+    // A run that was about to begin when the pod ended does not begin any more.
+    let attempts = match container.run {
+        Run::Recording if is_over => container.number,
+        _ => container.begun(),
+    };
+    ContainerRecord {
+        name: name.to_owned(),
+        attempts,
+        last_exit: container.ended.as_deref().and_then(|ended| exit(ended, None)),
+        previous_exit: previous.and_then(|ended| exit(ended, ended.id.as_ref())),
+        image: identity.as_ref().map(|identity| identity.image.to_string()),
+        image_id: identity.as_ref().map(|identity| identity.image_id.to_string()),
+        container_id: identity.as_ref().map(|identity| identity.id.to_string()),
+        decided: container.decided.filter(|_| attempts > 0),
+        redefined: container.redefined,
+        superseded: container.was_to_begin_again(),
+    }
+}
+
+pub(super) fn restore_container(container: &mut ContainerState, record: &ContainerRecord) {
+    let Some(newest) = record.attempts.checked_sub(1) else { return };
+    let text = |text: &Option<String>| -> Rc<str> { text.as_deref().unwrap_or_default().into() };
+    let id = record.container_id.as_deref().map(Rc::from);
+    container.run = Run::Exited;
+    container.decided = record.decided;
+    container.redefined = record.redefined;
+    container.number = newest;
+    container.discarded = newest;
+    if let Some(id) = &id {
+        let identity =
+            Identity { id: Rc::clone(id), image: text(&record.image), image_id: text(&record.image_id) };
+        container.recorded = Some(Box::new(identity));
+    }
+    let seen = record.last_exit.as_ref().map(|exit| Ended {
+        id: id.clone().filter(|_| exit.number == newest && exit.reason != START_ERROR),
+        ..Ended::from(exit)
+    });
+    if record.superseded {
+        container.superseded = true;
+        container.ended = Some(Box::new(Ended::of_all(newest)));
+        return;
+    }
+    match seen {
+        Some(ended) if ended.number == newest => {
+            container.ended = Some(Box::new(ended));
+            container.previous = record.previous_exit.as_ref().map(|exit| {
+                let id = exit.id.as_deref().map(Rc::from);
+                Box::new(Ended { id, ..Ended::from(exit) })
+            });
+        }
+        earlier => {
+            container.previous = earlier.map(Box::new);
+            container.ended = Some(Box::new(Ended {
+                number: newest,
+                code: 137,
+                reason: STATUS_UNKNOWN.into(),
+                message: LOST_WHILE_RUNNING.into(),
+                started_at: None,
+                finished_at: None,
+                id,
+            }));
+        }
+    }
+}
+
+impl From<&RecordedExit> for Ended {
+    fn from(exit: &RecordedExit) -> Ended {
+        Ended {
+            number: exit.number,
+            code: exit.code,
+            reason: exit.reason.as_str().into(),
+            message: exit.message.as_str().into(),
+            started_at: Some(exit.started_at),
+            finished_at: Some(exit.finished_at),
+            id: None,
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! What makes a pod run: its sandbox, then its containers one after another in
+//! the order of the spec, init containers first, and again when they end. Ephemeral containers
+//! wait for no turn.
+
+use crate::facts::{
+    Action, Attempt, Draft, Events, PodIndex, StartFailure, StartFailureReason, StartedContainer, Wake,
+};
+use crate::spec::{ContainerIndex, RestartPolicy, Role};
+use crate::time::{Instant, Moment};
+
+use super::backoff::go_duration;
+use super::container::{Run, StartRetry, WaitingReason, reason_word};
+use super::hook::Hooks;
+use super::{PodState, SYNC_RETRY, Sandbox};
+
+impl PodState {
+    /// What an active pod needs next.
+    pub(super) fn plan_active(
+        &mut self,
+        now: Instant,
+        draft: &mut Draft,
+        events: &mut Events,
+        may_begin: bool,
+    ) {
+        self.pass_image_waits(now, events);
+        if self.is_done() {
+            self.completed(now);
+            return;
+        }
+        match self.sandbox {
+            Sandbox::Ready if self.restarts_all() => {}
+            Sandbox::Ready => {
+                self.hold_back(now, events);
+                self.plan_start(now, draft);
+            }
+            Sandbox::Absent => self.plan_sandbox(draft, may_begin),
+            Sandbox::Failed { retry_at } if retry_at <= now => self.plan_sandbox(draft, may_begin),
+            Sandbox::Failed { .. } | Sandbox::Creating => {}
+            Sandbox::Lost | Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => {}
+        }
+    }
+
+    /// When an active pod has something to do again.
+    pub(super) fn wake_active(&self, wake: &mut Wake, may_begin: bool) {
+        if let Some(deadline) = self.pod.spec.active_deadline {
+            wake.note(self.active_since + deadline);
+        }
+        match self.sandbox {
+            Sandbox::Failed { retry_at } if may_begin => wake.note(retry_at),
+            Sandbox::Failed { .. } | Sandbox::Absent | Sandbox::Creating | Sandbox::Ready => {}
+            Sandbox::Lost | Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => {}
+        }
+        let turn = self.turn();
+        for (index, container) in self.containers() {
+            if let Some(at) = container.new_image.retry_at() {
+                wake.note(at);
+            }
+            match container.run {
+                Run::StartFailed { retry: StartRetry::At(at) } => wake.note(at),
+                Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at } } => {
+                    if let Some(at) = back_off_at {
+                        wake.note(at);
+                    }
+                }
+                Run::Exited => {
+                    if let (Sandbox::Ready, Some(finished)) = (&self.sandbox, finished_this_boot(container))
+                        && container.restarts(self.policy())
+                        && turn.allows(container.role, index)
+                        && let Err(held) = container.backoff.check(wake.now, finished)
+                    {
+                        wake.note(held.until);
+                        if container.says_why_start_failed() {
+                            wake.note(finished + SYNC_RETRY);
+                        }
+                    }
+                }
+                Run::Waiting | Run::Recording | Run::Starting { .. } => {}
+                Run::Running | Run::Terminating { .. } | Run::Killing { .. } => {}
+            }
+        }
+    }
+
+    /// Nothing but sidecars and ephemeral containers runs and nothing else may start: every regular container is done
+    /// for good, an init container has failed for good, or the pod is `Never`, has run before
+    /// and has lost its sandbox.
+    pub(super) fn is_done(&self) -> bool {
+        let policy = self.policy();
+        let mut regular = self.containers.iter().filter(|container| container.role == Role::Regular);
+        if regular.all(|container| container.is_done(policy))
+            || self.containers.iter().any(|container| container.failed_for_good(policy))
+        {
+            return true;
+        }
+        let sandbox_is_of_before = match self.sandbox {
+            Sandbox::Absent | Sandbox::Failed { .. } | Sandbox::Lost => true,
+            Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => true,
+            Sandbox::Creating | Sandbox::Ready => false,
+        };
+        policy == RestartPolicy::Never
+            && sandbox_is_of_before
+            && self.containers.iter().any(|container| container.ended.is_some())
+    }
+
+    fn plan_sandbox(&mut self, draft: &mut Draft, may_begin: bool) {
+        if may_begin && draft.push_start(self.index, Action::CreateSandbox) {
+            self.sandbox = Sandbox::Creating;
+            if std::mem::take(&mut self.waits_for_room) {
+                self.touch();
+            }
+        }
+    }
+
+    /// Says of each container that waits for its back-off that it does.
+    fn hold_back(&mut self, now: Instant, events: &mut Events) {
+        let (policy, turn) = (self.policy(), self.turn());
+        let mut held_back = false;
+        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+            let waits = match container.run {
+                Run::Exited => {
+                    container.back_off_is_untold(now)
+                        && container.restarts(policy)
+                        && turn.allows(container.role, index)
+                }
+                Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
+                Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
+            };
+            let Some(finished) = finished_this_boot(container).filter(|_| waits) else { continue };
+            if let Err(held) = container.backoff.check(now, finished) {
+                let (pod, name) = (&self.pod, &self.pod.spec.container(index).name);
+                let failed = format!(
+                    "back-off {} restarting failed container={name} pod={}_{}({})",
+                    go_duration(held.delay),
+                    pod.name,
+                    pod.namespace,
+                    pod.uid
+                );
+                container.waiting =
+                    Some(WaitingReason { reason: "CrashLoopBackOff".into(), message: failed.into() });
+                let text = format!("Back-off restarting failed container {name} in pod {}", pod.name);
+                events.warn(self.index, Some(index), "BackOff", text.into());
+                held_back = true;
+            }
+        }
+        if held_back {
+            self.touch();
+        }
+    }
+
+    /// One start at a time; a container that has to wait with its own does not hold up the others.
+    fn plan_start(&mut self, now: Instant, draft: &mut Draft) {
+        let (policy, turn) = (self.policy(), self.turn());
+        if let Some((index, container)) =
+            self.pod.spec.container_indexes().zip(&mut self.containers).find(|(_, c)| c.is_starting())
+        {
+            let recorded = match container.run {
+                Run::Recording => self.journal.has_begun(index, container.number, container.decided),
+                Run::Waiting | Run::Starting { .. } | Run::StartFailed { .. } | Run::Running => false,
+                Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => false,
+            };
+            if recorded
+                && draft.push_start(
+                    self.index,
+                    Action::Start {
+                        attempt: container.attempt(index),
+                        fallback: container.fallback(&self.pod.spec.container(index).image),
+                    },
+                )
+            {
+                container.run = Run::Starting { images_changed: false };
+            }
+            return;
+        }
+        let spec = &self.pod.spec;
+        let in_turn = spec.ephemeral_indexes().chain(spec.init_indexes()).chain(spec.regular_indexes());
+        for index in in_turn {
+            let container = &mut self.containers[usize::from(index.0)];
+            if !turn.allows(container.role, index) {
+                continue;
+            }
+            let may_begin = match container.run {
+                Run::Waiting => true,
+                Run::StartFailed { retry: StartRetry::At(at) } => at <= now,
+                Run::StartFailed { retry: StartRetry::WhenImagesChange { .. } } => false,
+                Run::Exited if container.restarts(policy) => finished_this_boot(container)
+                    .is_none_or(|finished| container.backoff.check(now, finished).is_ok()),
+                Run::Exited | Run::Recording | Run::Starting { .. } => false,
+                Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
+            };
+            if !may_begin {
+                continue;
+            }
+            // Of a start that is tried again it may be on flash already: nothing would be written
+            // and no news come of it. Of a sidecar's later runs nobody has to know.
+            let recorded = self.journal.has_begun(index, 0, container.decided);
+            match container.runs_once(policy) {
+                true if !recorded => {
+                    container.decided = (container.role == Role::Ephemeral).then_some(Moment::ThisBoot(now));
+                    container.begin(Run::Recording);
+                }
+                true | false => {
+                    let number = match container.run {
+                        Run::Exited => container.number + 1,
+                        Run::Waiting | Run::Recording | Run::Starting { .. } => container.number,
+                        Run::StartFailed { .. } | Run::Running => container.number,
+                        Run::Terminating { .. } | Run::Killing { .. } => container.number,
+                    };
+                    let start = Action::Start {
+                        attempt: Attempt { container: index, number },
+                        fallback: container.fallback(&spec.container(index).image),
+                    };
+                    if !draft.push_start(self.index, start) {
+                        return;
+                    }
+                    // An end of before this boot holds nothing back, and counts all the same.
+                    if container.ended.is_some() && !container.superseded {
+                        let finished = finished_this_boot(container).unwrap_or(now);
+                        container.backoff.advance(now, finished);
+                    }
+                    container.begin(Run::Starting { images_changed: false });
+                }
+            }
+            self.touch();
+            return;
+        }
+    }
+
+    /// A container's process was executed.
+    pub(super) fn started(&mut self, attempt: Attempt, started: Box<StartedContainer>, events: &mut Events) {
+        let (pod, index) = (self.pod.clone(), self.index);
+        let is_interrupted = self.interrupted.is_some();
+        let stopping = (!self.is_active()).then(|| self.patience().unwrap_or(started.at));
+        let Some(container) = self.container_of(attempt) else { return };
+        match container.run {
+            Run::Starting { .. } | Run::StartFailed { .. } => {}
+            Run::Waiting | Run::Recording | Run::Running => return,
+            Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => return,
+        }
+        let spec = pod.spec.container(attempt.container);
+        let mut probes = container.probes.renewed(spec, started.at);
+        let mut hooks = Hooks::of(spec);
+        if let Some(patience) = stopping {
+            // A kubelet goes on asking sidecars how they are.
+            if container.role == Role::Regular {
+                probes.stop();
+            }
+            hooks.stop(patience);
+        }
+        container.has_started(started, probes, hooks);
+        // It is the run that was to follow, unless it is to be followed itself.
+        container.redefined = is_interrupted && container.role == Role::Regular;
+        let is_outdated = container.is_outdated(&spec.image);
+        container.new_image.run_began(is_outdated);
+        container.missing_image.take_if(|_| !is_outdated);
+        let at = Some(attempt.container);
+        let image = container.started.as_ref().map_or("", |started| &started.spec_image);
+        let image = if image.is_empty() { &spec.image } else { image };
+        events.note(index, at, "Pulled", pulled(image));
+        events.note(index, at, "Created", "Container created".into());
+        events.note(index, at, "Started", "Container started".into());
+        self.touch();
+    }
+
+    /// There is no process.
+    pub(super) fn start_failed(
+        &mut self,
+        now: Instant,
+        attempt: Attempt,
+        failure: &StartFailure,
+        events: &mut Events,
+    ) {
+        let (pod, index) = (self.pod.clone(), self.index);
+        let (active, policy) = (self.is_active(), self.policy());
+        let Some(container) = self.container_of(attempt) else { return };
+        let images_changed = match container.run {
+            Run::Starting { images_changed } => images_changed,
+            Run::Waiting | Run::Recording | Run::StartFailed { .. } | Run::Running => return,
+            Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => return,
+        };
+        let at = Some(attempt.container);
+        let spec = pod.spec.container(attempt.container);
+        let word = reason_word(failure.reason);
+        let mut message = failure.message.clone();
+        let retry = match failure.reason {
+            StartFailureReason::InvalidImageName => {
+                warn_of_image(index, at, &spec.image, failure, events);
+                StartRetry::WhenImagesChange { back_off_at: None }
+            }
+            StartFailureReason::ErrImageNeverPull => {
+                message = never_pulled(&spec.image);
+                warn_of_image(index, at, &spec.image, failure, events);
+                StartRetry::WhenImagesChange { back_off_at: None }
+            }
+            StartFailureReason::ErrImagePull => {
+                warn_of_image(index, at, &spec.image, failure, events);
+                StartRetry::WhenImagesChange { back_off_at: Some(now + SYNC_RETRY) }
+            }
+            StartFailureReason::ImageInspectError => {
+                warn_of_image(index, at, &spec.image, failure, events);
+                StartRetry::At(now + SYNC_RETRY)
+            }
+            StartFailureReason::CreateContainerConfigError | StartFailureReason::CreateContainerError => {
+                events.note(index, at, "Pulled", pulled(&spec.image));
+                events.warn(index, at, "Failed", format!("Error: {message}").into());
+                StartRetry::At(now + SYNC_RETRY)
+            }
+            StartFailureReason::RunContainerError => {
+                events.note(index, at, "Pulled", pulled(&spec.image));
+                events.note(index, at, "Created", "Container created".into());
+                events.warn(index, at, "Failed", format!("Error: {message}").into());
+                let ended = container.ended_unstarted(now, failure);
+                // It had its other run.
+                container.redefined = false;
+                container.has_ended(ended);
+                if active && container.restarts(policy) {
+                    container.waiting = Some(WaitingReason { reason: word.into(), message });
+                }
+                self.touch();
+                return;
+            }
+        };
+        // A restart that fails is still a restart: its back-off holds too.
+        let retry = match (retry, finished_this_boot(container)) {
+            (StartRetry::At(at), Some(finished)) => match container.backoff.check(at, finished) {
+                Ok(()) => retry,
+                Err(held) => StartRetry::At(held.until),
+            },
+            (StartRetry::At(_) | StartRetry::WhenImagesChange { .. }, _) => retry,
+        };
+        // News of images came while this start looked for one: it may have looked too early.
+        let retry = match retry {
+            StartRetry::WhenImagesChange { .. } if images_changed => StartRetry::At(now),
+            StartRetry::WhenImagesChange { .. } | StartRetry::At(_) => retry,
+        };
+        container.run = Run::StartFailed { retry };
+        container.waiting = Some(WaitingReason { reason: word.into(), message });
+        self.touch();
+    }
+
+    /// A failed pull becomes a back-off, as a kubelet would say it at its next sync.
+    fn pass_image_waits(&mut self, now: Instant, events: &mut Events) {
+        let mut passed = false;
+        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+            let Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at } } = &mut container.run
+            else {
+                continue;
+            };
+            if back_off_at.is_none_or(|at| now < at) {
+                continue;
+            }
+            *back_off_at = None;
+            let image = &self.pod.spec.container(index).image;
+            let text = format!("Back-off pulling image \"{image}\"");
+            let message = match &container.waiting {
+                Some(waiting) => format!("{text}: ErrImagePull: {}", waiting.message),
+                None => text.clone(),
+            };
+            container.waiting =
+                Some(WaitingReason { reason: "ImagePullBackOff".into(), message: message.into() });
+            events.note(self.index, Some(index), "BackOff", text.into());
+            events.warn(self.index, Some(index), "Failed", "Error: ImagePullBackOff".into());
+            passed = true;
+        }
+        if passed {
+            self.touch();
+        }
+    }
+
+    /// Whether it may be found in need of a sandbox now.
+    pub(crate) fn asks_for_sandbox(&self) -> bool {
+        self.may_run() && matches!(self.sandbox, Sandbox::Absent | Sandbox::Failed { .. })
+    }
+}
+
+/// The events of an image that cannot be started, as a kubelet words them.
+pub(super) fn warn_of_image(
+    pod: PodIndex,
+    container: Option<ContainerIndex>,
+    image: &str,
+    failure: &StartFailure,
+    events: &mut Events,
+) {
+    let (word, message) = (reason_word(failure.reason), &failure.message);
+    let (reason, text) = match failure.reason {
+        StartFailureReason::InvalidImageName => ("InspectFailed", message.clone()),
+        StartFailureReason::ErrImageNeverPull => (word, never_pulled(image)),
+        StartFailureReason::ErrImagePull => {
+            ("Failed", format!("Failed to pull image \"{image}\": {message}").into())
+        }
+        StartFailureReason::ImageInspectError => {
+            ("Failed", format!("Failed to inspect image \"{image}\": {message}").into())
+        }
+        StartFailureReason::CreateContainerConfigError
+        | StartFailureReason::CreateContainerError
+        | StartFailureReason::RunContainerError => ("Failed", message.clone()),
+    };
+    events.warn(pod, container, reason, text);
+    events.warn(pod, container, "Failed", format!("Error: {word}").into());
+}
+
+pub(super) fn never_pulled(image: &str) -> Box<str> {
+    format!("Container image \"{image}\" is not present with pull policy of Never").into()
+}
+
+fn pulled(image: &str) -> Box<str> {
+    format!("Container image \"{image}\" already present on machine and can be accessed by the pod").into()
+}
+
+/// When the newest run ended, if that was in this boot: an older end holds nothing back.
+pub(super) fn finished_this_boot(container: &super::ContainerState) -> Option<Instant> {
+    match container.ended.as_ref()?.finished_at? {
+        Moment::ThisBoot(at) => Some(at),
+        Moment::Earlier(_) => None,
+    }
+}

@@ -1,0 +1,375 @@
+//! How runs, sandboxes and pods end: asking, killing, taking down, forgetting.
+//!
+//! Containers are stopped in parallel, each by its preStop hook, its stop signal and,
+//! when the grace is over, by SIGKILL to all of its processes. A grace can only shrink.
+//! Only sidecars wait, within the grace: until no regular container is left, and
+//! then each for those after it.
+//! The sandbox goes after the last process, and a pod is dropped only when its
+//! sandbox is gone.
+
+use std::time::Duration;
+
+use crate::facts::{Action, Attempt, Draft, Events, PodPhase, Whole};
+use crate::spec::{ContainerIndex, HookKind, ProbeKind, RestartPolicy, Role};
+use crate::time::Instant;
+
+use super::backoff::Retry;
+use super::container::Run;
+use super::hook::{Before, Hooks, fail_pre_stop};
+use super::{ContainerState, PodState, Sandbox, Stage, TERMINATED, Verdict, Wish};
+
+/// No grace is shorter, whatever was asked for.
+const MIN_GRACE: Duration = Duration::from_secs(1);
+/// `reason` of a pod that made room for a critical one, and of the event.
+pub(crate) const PREEMPTING: &str = "Preempting";
+/// Between asking and killing there is at least this, even if the grace is over.
+pub(super) const MIN_WINDOW: Duration = Duration::from_secs(2);
+
+impl PodState {
+    /// Stops the pod. Asked again, its grace can only get shorter; the signal is
+    /// not sent a second time, as containerd does not.
+    pub(crate) fn stop(&mut self, now: Instant, grace: Option<Duration>) {
+        let asked = grace.unwrap_or(self.pod.spec.termination_grace_period).max(MIN_GRACE);
+        let grace = match self.stage {
+            Stage::Active => asked,
+            Stage::Stopping { grace, .. } if asked < grace => asked,
+            Stage::Stopping { .. } | Stage::Stopped | Stage::Finished => return,
+            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return,
+        };
+        let window = now + grace.max(MIN_WINDOW);
+        let earlier = self.patience().unwrap_or(now + grace);
+        self.stage = Stage::Stopping { grace, patience: earlier.min(now + grace) };
+        self.restart_all = None;
+        self.stop_probes();
+        for container in &mut self.containers {
+            container.hooks.stop(now + grace);
+            match &mut container.run {
+                // A sidecar that was asked late may have longer than the others.
+                Run::Terminating { deadline: own, .. } => *own = window.min(*own),
+                Run::Recording => container.run = Run::Waiting,
+                Run::Waiting | Run::Starting { .. } | Run::StartFailed { .. } => {}
+                Run::Running | Run::Killing { .. } | Run::Exited => {}
+            }
+        }
+        self.touch();
+    }
+
+    /// Ends the probes of the regular containers of a pod that stops. A kubelet goes on probing its
+    /// sidecars, and does not act on the result.
+    pub(super) fn stop_probes(&mut self) {
+        for container in self.containers.iter_mut().filter(|container| container.role == Role::Regular) {
+            container.probes.stop();
+        }
+    }
+
+    /// `activeDeadlineSeconds` are over: the pod fails.
+    pub(super) fn pass_deadline(&mut self, now: Instant, events: &mut Events) {
+        let Some(deadline) = self.pod.spec.active_deadline else { return };
+        if !self.is_active() || self.pod.is_gated() || now < self.active_since + deadline {
+            return;
+        }
+        let message = "Pod was active on the node longer than the specified deadline";
+        events.note(self.index, None, "DeadlineExceeded", message.into());
+        self.verdict = Some(Verdict {
+            phase: PodPhase::Failed,
+            reason: Some("DeadlineExceeded".into()),
+            message: Some(message.into()),
+        });
+        self.stop(now, None);
+    }
+
+    /// A critical pod needs its room: the pod fails, with its whole grace.
+    pub(crate) fn preempt(&mut self, now: Instant, events: &mut Events) {
+        let message = "Preempted in order to admit critical pod";
+        events.warn(self.index, None, PREEMPTING, message.into());
+        self.verdict = Some(Verdict {
+            phase: PodPhase::Failed,
+            reason: Some(PREEMPTING.into()),
+            message: Some(message.into()),
+        });
+        self.stop(now, None);
+        self.settle(now);
+    }
+
+    /// Its node ends it, or has ended it, for reasons of its own. It is published with the terminal
+    /// phase: whoever reads it may take what the pod has left.
+    pub(super) fn is_disrupted(&self) -> bool {
+        let reason = self.verdict.as_ref().and_then(|verdict| verdict.reason.as_deref());
+        reason.is_some_and(|reason| [PREEMPTING, TERMINATED].contains(&reason))
+    }
+
+    /// It ends, or has ended, for a critical pod.
+    pub(crate) fn is_preempted(&self) -> bool {
+        self.verdict.as_ref().is_some_and(|verdict| verdict.reason.as_deref() == Some(PREEMPTING))
+    }
+
+    /// Asks and kills what is to end, and asks again where that failed.
+    pub(super) fn plan_kills(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
+        self.pass_given_up(events);
+        let pod = self.pod.clone();
+        let stop = self.patience();
+        let last = self.last_to_wait_for();
+        let mut asked = false;
+        for (index, container) in pod.spec.container_indexes().zip(&mut self.containers) {
+            let attempt = container.attempt(index);
+            match container.run {
+                Run::Running => {
+                    let spec = pod.spec.container(index);
+                    let whole = pod.spec.termination_grace_period;
+                    let (grace_over, why) = match (stop, container.failed_probe) {
+                        (Some(patience), _) => (patience, format!("Stopping container {}", spec.name)),
+                        (None, _) if container.redefined && !container.hooks.is_starting() => {
+                            (now + whole, redefined_text(&spec.name, container.role))
+                        }
+                        (None, Some(kind)) => {
+                            let grace = spec.probe_grace(kind).unwrap_or(whole);
+                            let policy = container.own_policy(pod.spec.restart_policy);
+                            let why = failed_probe_text(&spec.name, container.role, kind, policy);
+                            (now + grace, why)
+                        }
+                        (None, None) if container.hooks.start_failed() => {
+                            (now + whole, "FailedPostStartHook".to_owned())
+                        }
+                        (None, None) => continue,
+                    };
+                    if !std::mem::replace(&mut container.stop_told, true) {
+                        events.note(self.index, Some(index), "Killing", why.into());
+                    }
+                    match container.hooks.before_end(spec.lifecycle.pre_stop.as_ref(), now, grace_over) {
+                        Before::Nothing => {}
+                        Before::Wait => continue,
+                        Before::Fails => fail_pre_stop(self.index, index, events),
+                        Before::Hook => {
+                            if !draft.push(self.index, Action::Hook(attempt, HookKind::PreStop)) {
+                                break;
+                            }
+                            container.hooks.begin_end(grace_over);
+                            continue;
+                        }
+                    }
+                    let waits = stop.is_some_and(|patience| now < patience)
+                        && container.role == Role::Sidecar
+                        && last != Some(index);
+                    if waits {
+                        continue;
+                    }
+                    if !draft.push(self.index, Action::Terminate(attempt)) {
+                        break;
+                    }
+                    let deadline = container.hooks.grace_over().unwrap_or(grace_over).max(now + MIN_WINDOW);
+                    container.run = Run::Terminating { deadline, again: None };
+                    asked = true;
+                }
+                Run::Terminating { deadline, .. } if deadline <= now => {
+                    if !draft.push(self.index, Action::Kill(attempt)) {
+                        break;
+                    }
+                    container.run = Run::Killing { again: Retry::first(now) };
+                }
+                Run::Terminating { deadline, again: Some(again) } if again.at <= now => {
+                    if !draft.push(self.index, Action::Terminate(attempt)) {
+                        break;
+                    }
+                    container.run = Run::Terminating { deadline, again: None };
+                }
+                Run::Killing { again } if again.at <= now => {
+                    if !draft.push(self.index, Action::Kill(attempt)) {
+                        break;
+                    }
+                    container.run = Run::Killing { again: Retry::after(Some(again), now) };
+                }
+                Run::Terminating { .. } | Run::Killing { .. } => {}
+                Run::Waiting | Run::Recording | Run::Starting { .. } => {}
+                Run::StartFailed { .. } | Run::Exited => {}
+            }
+        }
+        if asked {
+            self.touch();
+        }
+    }
+
+    /// When the grace of a pod that is stopped is over.
+    pub(super) fn patience(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Stopping { patience, .. } => Some(patience),
+            Stage::Active | Stage::Stopped | Stage::Finished => None,
+            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
+        }
+    }
+
+    /// Of those that live, the last that a sidecar before it waits for: a regular container if
+    /// there is one, else the last sidecar.
+    fn last_to_wait_for(&self) -> Option<ContainerIndex> {
+        let alive = |(index, container): (ContainerIndex, &ContainerState)| {
+            container.is_alive().then_some((container.role, index))
+        };
+        let alive = || self.containers().filter_map(alive);
+        let of = |role: Role| alive().filter(move |(of, _)| *of == role).map(|(_, index)| index).last();
+        of(Role::Regular).or_else(|| of(Role::Sidecar))
+    }
+
+    /// A sidecar runs that will be asked to end when its turn has come.
+    pub(super) fn any_waits_to_be_stopped(&self) -> bool {
+        self.containers.iter().any(|container| match container.run {
+            Run::Running => true,
+            Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
+            Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => false,
+        })
+    }
+
+    /// What is to run again after `nodlet down` keeps its record and its volumes.
+    fn is_kept(&self, shutdown: Option<Whole>) -> bool {
+        (shutdown.is_some() || self.interrupted.is_some()) && self.wish != Wish::Unwanted
+    }
+
+    /// It went with a scheduling gate that nobody had removed.
+    fn was_withdrawn(&self) -> bool {
+        self.pod.is_gated() && self.wish == Wish::Unwanted
+    }
+
+    /// Notices that the last process is gone.
+    pub(super) fn pass_stop(&mut self, shutdown: Option<Whole>) {
+        if let Stage::Stopping { .. } = self.stage
+            && !self.any_alive()
+            && !matches!(self.sandbox, Sandbox::Creating)
+        {
+            let is_over = !self.is_kept(shutdown) && !self.was_withdrawn();
+            self.stopped(is_over || self.verdict.is_some());
+        }
+    }
+
+    /// Takes down what is not needed any more, and leaves when nothing is left.
+    pub(super) fn plan_going(&mut self, now: Instant, draft: &mut Draft, shutdown: Option<Whole>) {
+        let (kept, with_agent) = (self.is_kept(shutdown), shutdown == Some(Whole::Agent));
+        let is_kept = self.journal.is_clean() || self.journal.gave_up();
+        let earlier = match self.sandbox {
+            Sandbox::Lost => Some(None),
+            Sandbox::RemoveFailed { retry } if retry.at <= now => Some(Some(retry)),
+            // Its supervisor holds the exits until the record has them.
+            Sandbox::Ready if matches!(self.stage, Stage::Stopped) => {
+                let not_needed = kept && (with_agent || is_kept)
+                    || self.wish == Wish::Unwanted
+                    || self.journal.has_terminal();
+                not_needed.then_some(None)
+            }
+            Sandbox::Absent | Sandbox::Creating | Sandbox::Failed { .. } | Sandbox::Ready => None,
+            Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => None,
+        };
+        if let Some(earlier) = earlier
+            && draft.push(self.index, Action::RemoveSandbox)
+        {
+            self.sandbox = Sandbox::Removing { earlier };
+            self.changed = true;
+        }
+        if matches!(self.stage, Stage::Stopped) && self.is_gone() {
+            // A full disk does not keep what is to be forgotten anyway.
+            let gave_up = self.wish == Wish::Unwanted && self.journal.gave_up();
+            // Of one that never came to run there is nothing to tell.
+            let withdrawn = self.was_withdrawn() && !self.journal.is_in_flight();
+            if self.journal.has_terminal() || gave_up || withdrawn {
+                self.stage = Stage::Finished;
+                self.changed = true;
+            } else if self.resumes && is_kept {
+                self.again = Some(self.pod.clone());
+                self.dropped = true;
+            } else if kept && self.verdict.is_none() && is_kept {
+                self.dropped = true;
+            }
+        }
+        let forget = match self.stage {
+            // What is being written would come after it.
+            Stage::Finished if self.wish == Wish::Unwanted && !self.journal.is_in_flight() => Some(None),
+            Stage::ForgetFailed { retry } if retry.at <= now => Some(Some(retry)),
+            Stage::Finished => {
+                self.dropped |= kept && with_agent;
+                None
+            }
+            Stage::Active | Stage::Stopping { .. } | Stage::Stopped => None,
+            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
+        };
+        if let Some(earlier) = forget
+            && draft.push_write(self.index, Action::Forget)
+        {
+            self.stage = Stage::Forgetting { earlier };
+        }
+    }
+
+    /// A signal or kill could not be delivered.
+    pub(super) fn stop_failed(&mut self, now: Instant, attempt: Attempt, message: &str, events: &mut Events) {
+        let index = self.index;
+        let Some(container) = self.container_of(attempt) else { return };
+        match &mut container.run {
+            Run::Terminating { again, .. } => *again = Some(Retry::first(now)),
+            Run::Killing { .. } => {}
+            Run::Waiting | Run::Recording | Run::Starting { .. } => return,
+            Run::StartFailed { .. } | Run::Running | Run::Exited => return,
+        }
+        let text = format!("error killing pod: {message}");
+        events.warn(index, Some(attempt.container), "FailedKillPod", text.into());
+    }
+
+    /// The supervisor died, and every process with it.
+    pub(super) fn sandbox_lost(&mut self, now: Instant, events: &mut Events) {
+        self.sandbox = Sandbox::Lost;
+        for container in &mut self.containers {
+            if container.is_alive() {
+                let ended = container.ended_unseen(now);
+                container.has_ended(ended);
+            } else if let Run::Recording = container.run {
+                container.run = Run::Waiting;
+            }
+            if container.begun() == 0 {
+                // What begins in another sandbox is decided on anew.
+                container.decided = None;
+            }
+            container.ran_here = false;
+            container.hooks = Hooks::default();
+        }
+        self.forget_restart_all();
+        // What is over with its sandbox gets no other.
+        if self.is_active() && !self.is_done() {
+            let text = "Pod sandbox changed, it will be killed and re-created.";
+            events.note(self.index, None, "SandboxChanged", text.into());
+        }
+        self.touch();
+    }
+
+    /// Part of the sandbox is still there.
+    pub(super) fn removal_failed(&mut self, now: Instant, message: &str, events: &mut Events) {
+        let Sandbox::Removing { earlier } = self.sandbox else { return };
+        self.sandbox = Sandbox::RemoveFailed { retry: Retry::after(earlier, now) };
+        events.warn(self.index, None, "FailedKillPod", format!("error killing pod: {message}").into());
+        self.touch();
+    }
+
+    /// Something is still on disk.
+    pub(super) fn forget_failed(&mut self, now: Instant, message: &str, events: &mut Events) {
+        let Stage::Forgetting { earlier } = self.stage else { return };
+        self.stage = Stage::ForgetFailed { retry: Retry::after(earlier, now) };
+        events.warn(self.index, None, "FailedKillPod", format!("error killing pod: {message}").into());
+    }
+}
+
+fn redefined_text(name: &str, role: Role) -> String {
+    match role {
+        Role::Init | Role::Sidecar => format!("Init container {name} definition changed"),
+        Role::Regular | Role::Ephemeral => format!("Container {name} definition changed, will be restarted"),
+    }
+}
+
+fn failed_probe_text(name: &str, role: Role, kind: ProbeKind, policy: RestartPolicy) -> String {
+    let probe = match kind {
+        ProbeKind::Liveness => "liveness",
+        ProbeKind::Readiness => "readiness",
+        ProbeKind::Startup => "startup",
+    };
+    // What a kubelet leaves out of what it says of sidecars, it does all the same.
+    let (what, then) = match (role, policy) {
+        (Role::Init | Role::Sidecar, _) => ("Init container", ""),
+        (Role::Regular, RestartPolicy::Always | RestartPolicy::OnFailure) => {
+            ("Container", ", will be restarted")
+        }
+        (Role::Regular, RestartPolicy::Never) | (Role::Ephemeral, _) => ("Container", ""),
+    };
+    format!("{what} {name} failed {probe} probe{then}")
+}

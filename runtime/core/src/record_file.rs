@@ -1,0 +1,240 @@
+//! The bytes of the file that keeps the record of one pod across a reboot. Pure.
+
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::facts::{
+    ConditionType, ContainerRecord, FoundCondition, GivenCondition, LastShown, PodPhase, Record, RecordedExit,
+};
+use crate::time::{Anchor, Instant, Moment, Timestamp};
+
+/// What a pod was admitted with, as JSON that the core does not interpret; `None` for nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Admitted<'a> {
+    /// The presets that were applied to the pod.
+    pub presets: Option<&'a RawValue>,
+    /// The pod's priority.
+    pub priority: Option<&'a RawValue>,
+}
+
+/// The record in a file, as an agent of the boot `boot_id` reads it.
+///
+/// # Errors
+/// The bytes are not a record.
+pub fn parse(bytes: &[u8], boot_id: &str) -> Result<Box<Record>, serde_json::Error> {
+    serde_json::from_slice::<OnFlash<'_>>(bytes).map(|record| Box::new(record.into_record(boot_id)))
+}
+
+/// What the pod of a record in a file was admitted with.
+///
+/// # Errors
+/// The bytes are not a record.
+pub fn admitted(bytes: &[u8]) -> Result<Admitted<'_>, serde_json::Error> {
+    let record = serde_json::from_slice::<OnFlash<'_>>(bytes)?;
+    Ok(Admitted { presets: record.presets, priority: record.priority })
+}
+
+/// The bytes of the file of `record`, written in the boot `boot_id`.
+pub fn render(record: &Record, boot_id: &str, admitted: Admitted<'_>, anchor: Anchor) -> Vec<u8> {
+    let record = OnFlash {
+        presets: admitted.presets,
+        priority: admitted.priority,
+        ..OnFlash::new(record, boot_id, anchor)
+    };
+    serde_json::to_vec(&record).expect("a record has no maps with odd keys")
+}
+
+/// A record as it is written. Wall time is what two boots share; the instant is
+/// kept beside it, for an agent of the same boot.
+#[derive(Serialize, Deserialize)]
+struct OnFlash<'a> {
+    version: u32,
+    boot_id: String,
+    phase: PodPhase,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    start_time: Option<When>,
+    containers: Vec<ContainerOnFlash>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    deletion_grace_period_seconds: Option<u64>,
+    /// Not in files of before there were readiness gates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    given: Vec<GivenCondition>,
+    /// Of a pod that is over. Not in files of before that was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last: Option<LastOnFlash>,
+    /// Presets with which the pod was admitted. The core does not interpret them.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    presets: Option<&'a RawValue>,
+    /// Not in files of before there were priorities.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    priority: Option<&'a RawValue>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ContainerOnFlash {
+    /// Not in files of before there were init containers.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    name: String,
+    attempts: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_exit: Option<ExitOnFlash>,
+    /// Not in files of before that was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    previous_exit: Option<ExitOnFlash>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    image: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    image_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    container_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    decided: Option<When>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    redefined: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    superseded: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ExitOnFlash {
+    number: u32,
+    code: i32,
+    reason: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    message: String,
+    started_at: When,
+    finished_at: When,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct LastOnFlash {
+    /// `type`, whether `status` is `True`, and `lastTransitionTime`.
+    conditions: Vec<(String, bool, When)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ip: Option<Ipv4Addr>,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct When {
+    wall: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    boot: Option<Instant>,
+}
+
+impl When {
+    fn new(moment: Moment, anchor: Anchor) -> When {
+        let boot = match moment {
+            Moment::ThisBoot(instant) => Some(instant),
+            Moment::Earlier(_) => None,
+        };
+        When { wall: moment.timestamp(anchor), boot }
+    }
+
+    fn into_moment(self, same_boot: bool) -> Moment {
+        match self.boot {
+            Some(instant) if same_boot => Moment::ThisBoot(instant),
+            Some(_) | None => Moment::Earlier(self.wall),
+        }
+    }
+}
+
+/// The layout of the file; a later one may add fields, never change these.
+const VERSION: u32 = 1;
+
+impl OnFlash<'_> {
+    fn new(record: &Record, boot_id: &str, anchor: Anchor) -> OnFlash<'static> {
+        let exit = |exit: &RecordedExit| ExitOnFlash {
+            number: exit.number,
+            code: exit.code,
+            reason: exit.reason.clone(),
+            message: exit.message.clone(),
+            started_at: When::new(exit.started_at, anchor),
+            finished_at: When::new(exit.finished_at, anchor),
+            id: exit.id.clone(),
+        };
+        let container = |container: &ContainerRecord| ContainerOnFlash {
+            name: container.name.clone(),
+            attempts: container.attempts,
+            last_exit: container.last_exit.as_ref().map(exit),
+            previous_exit: container.previous_exit.as_ref().map(exit),
+            image: container.image.clone(),
+            image_id: container.image_id.clone(),
+            container_id: container.container_id.clone(),
+            decided: container.decided.map(|moment| When::new(moment, anchor)),
+            redefined: container.redefined,
+            superseded: container.superseded,
+        };
+        OnFlash {
+            version: VERSION,
+            boot_id: boot_id.to_owned(),
+            phase: record.phase,
+            reason: record.reason.clone(),
+            message: record.message.clone(),
+            start_time: record.start_time.map(|moment| When::new(moment, anchor)),
+            containers: record.containers.iter().map(container).collect(),
+            deletion_grace_period_seconds: record.deletion_grace_period_seconds,
+            given: record.given.clone(),
+            last: record.last.as_ref().map(|last| LastOnFlash {
+                conditions: last
+                    .conditions
+                    .iter()
+                    .map(|one| (one.kind.as_str().to_owned(), one.status, When::new(one.since, anchor)))
+                    .collect(),
+                ip: last.ip,
+            }),
+            presets: None,
+            priority: None,
+        }
+    }
+
+    fn into_record(self, boot_id: &str) -> Record {
+        let same_boot = !boot_id.is_empty() && self.boot_id == boot_id;
+        let exit = |exit: ExitOnFlash| RecordedExit {
+            number: exit.number,
+            code: exit.code,
+            reason: exit.reason,
+            message: exit.message,
+            started_at: exit.started_at.into_moment(same_boot),
+            finished_at: exit.finished_at.into_moment(same_boot),
+            id: exit.id,
+        };
+        let container = |container: ContainerOnFlash| ContainerRecord {
+            name: container.name,
+            attempts: container.attempts,
+            last_exit: container.last_exit.map(exit),
+            previous_exit: container.previous_exit.map(exit),
+            image: container.image,
+            image_id: container.image_id,
+            container_id: container.container_id,
+            decided: container.decided.map(|when| when.into_moment(same_boot)),
+            redefined: container.redefined,
+            superseded: container.superseded,
+        };
+        Record {
+            phase: self.phase,
+            reason: self.reason,
+            message: self.message,
+            start_time: self.start_time.map(|when| when.into_moment(same_boot)),
+            containers: self.containers.into_iter().map(container).collect(),
+            deletion_grace_period_seconds: self.deletion_grace_period_seconds,
+            given: self.given,
+            last: self.last.map(|last| {
+                // One that a later version made is not known here.
+                let condition = |(kind, status, since): (String, bool, When)| {
+                    let kind = ConditionType::ALL.into_iter().find(|known| known.as_str() == kind)?;
+                    Some(FoundCondition { kind, status, since: since.into_moment(same_boot) })
+                };
+                let conditions = last.conditions.into_iter().filter_map(condition).collect();
+                Box::new(LastShown { conditions, ip: last.ip })
+            }),
+        }
+    }
+}

@@ -1,0 +1,624 @@
+//! A world for the core to decide on: processes that live and end by fate, a
+//! disk, an engine that carries plans out, and time that costs nothing.
+//!
+//! The world knows what really takes place and panics when the core lets
+//! something happen that never may: two runs of a container alive, two pods of
+//! one name, a start that is not on flash, a container before its turn, a sidecar
+//! asked to end before those that it serves, a plan that spins. `timelines.rs`
+//! reads what took place as sentences, `seeds.rs` lets chance write them.
+
+mod disaster;
+mod gates;
+mod hooks;
+mod order;
+mod restarts;
+mod room;
+mod sample;
+mod seeds;
+mod shell;
+mod update;
+mod wear;
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::facts::*;
+use crate::pod::PodState;
+
+use crate::node::*;
+use crate::replay::Again;
+use crate::spec::*;
+use crate::time::{Anchor, Instant};
+
+pub(crate) use sample::*;
+
+/// What becomes of a run.
+#[derive(Clone, Debug)]
+pub(crate) enum Fate {
+    /// Runs until asked to end, then exits 143.
+    Runs,
+    /// Runs until it is killed.
+    IgnoresTerm,
+    /// Exits with this code after this long.
+    Exits(i32, Duration),
+    /// Is killed for its memory after this long.
+    OutOfMemory(Duration),
+    /// There is never a process.
+    FailsToStart(StartFailureReason),
+}
+
+/// What becomes of a hook.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HookFate {
+    /// Ends well after this long.
+    Succeeds(Duration),
+    /// Fails after this long.
+    Fails(Duration),
+    /// Ends with its run, and not well.
+    Hangs,
+}
+
+/// How the world treats the engine: none of it in timelines, chance in seeds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Weather {
+    /// Answers take up to this long.
+    pub(crate) latency: Duration,
+    /// Of a hundred tries of anything that may fail, so many do.
+    pub(crate) failures: u64,
+    /// Of a hundred pieces of news, so many are told twice.
+    pub(crate) repeats: u64,
+}
+
+/// Numbers that look random and are the same for the same seed.
+#[derive(Clone, Debug)]
+pub(crate) struct Chance(pub(crate) u64);
+
+impl Chance {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound.max(1)
+    }
+
+    pub(crate) fn percent(&mut self, of_a_hundred: u64) -> bool {
+        self.below(100) < of_a_hundred
+    }
+}
+
+/// Something that will take place.
+#[derive(Clone, Debug)]
+enum Happening {
+    /// The engine hears of it.
+    Told(Observation),
+    /// The same about a pod, whichever index it has then.
+    ToldOf(PodIndex, PodObservation),
+    Executed(Uid, PodIndex, Attempt),
+    Ended(Uid, Attempt, i32, bool),
+    SandboxMade(Uid, PodIndex),
+    SandboxGone(Uid, PodIndex),
+    Written(Uid, PodIndex, u64, Box<Record>),
+    Erased(Uid, PodIndex),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WorldSandbox {
+    None,
+    Made,
+    /// Its supervisor is dead.
+    Remains,
+}
+
+#[derive(Clone, Debug)]
+struct Process {
+    fate: Fate,
+    /// What its pod said when it was started.
+    image: Rc<str>,
+    /// `None` until its process is executed.
+    started: Option<Instant>,
+    asked_to_end: Option<Instant>,
+    hooks: hooks::Seen,
+}
+
+/// What really is of one pod.
+#[derive(Clone, Debug)]
+pub(crate) struct WorldPod {
+    pub(crate) pod: Rc<Pod>,
+    pub(crate) wanted: bool,
+    sandbox: WorldSandbox,
+    /// Since when there is one.
+    made_at: Instant,
+    /// Runs that are alive or about to be.
+    alive: BTreeMap<Attempt, Process>,
+    /// What the supervisor remembers.
+    over: Vec<FoundAttempt>,
+    /// What is on flash of it, as an agent of this boot reads it.
+    pub(crate) record: Option<Box<Record>>,
+    /// The bytes of that.
+    flash: Vec<u8>,
+    /// What the agent's shell has of it, and writes down for the next.
+    shell: shell::PodFiles,
+    pub(crate) saves: u64,
+    /// No process may live after this time.
+    pub(crate) gone_by: Option<Instant>,
+    /// The terminal status that was shown.
+    pub(crate) shown_terminal: Option<(PodPhase, Vec<Value>)>,
+    index: Option<PodIndex>,
+    /// Runs of each container that were begun, in all boots.
+    pub(crate) begun: Vec<Vec<u32>>,
+    save_in_flight: bool,
+    /// Containers that ran when their image became another, and have not begun again since.
+    outdated: BTreeSet<ContainerIndex>,
+    order: order::Order,
+    restarts: restarts::Restarts,
+    wear: wear::Wear,
+    /// When the newest run of a container ended.
+    ended_at: BTreeMap<ContainerIndex, Instant>,
+}
+
+/// How a run of a container goes, by the container's name and the run's number.
+type Fates = dyn FnMut(&str, u32) -> Fate;
+
+/// What a probe of a container finds so long after its start.
+type Answers = dyn FnMut(&str, ProbeKind, Duration) -> ProbeResult;
+
+/// How a hook of a container goes, by the container's name and the run's number.
+type HookFates = dyn FnMut(&str, HookKind, u32) -> HookFate;
+
+pub(crate) struct Sim {
+    pub(crate) node: Node,
+    pub(crate) now: Instant,
+    /// What took place with containers.
+    pub(crate) trace: String,
+    /// What was done and told besides.
+    pub(crate) log: String,
+    /// Events as `reason: message`.
+    pub(crate) events: Vec<String>,
+    pub(crate) pods: Vec<WorldPod>,
+    pub(crate) weather: Weather,
+    pub(crate) chance: Chance,
+    pub(crate) largest_plan: usize,
+    queue: BTreeMap<(Instant, u64), Happening>,
+    count: u64,
+    fate: Box<Fates>,
+    answer: Box<Answers>,
+    hook: Box<HookFates>,
+    probes_in_flight: Vec<(PodIndex, Attempt, ProbeKind)>,
+    wake_at: Option<Instant>,
+    /// Images that are not on the board.
+    pub(crate) absent: BTreeSet<String>,
+    /// Everything is being taken down.
+    down: bool,
+    /// What the node is told to be; it has room for all if it is told nothing.
+    pub(crate) info: Option<NodeInfo>,
+    /// Of this boot.
+    boot_id: String,
+    boots: u32,
+    /// What this agent's core was told and asked for, all of it.
+    ring: Ring,
+    told: Vec<(u64, Instant, Entry)>,
+    /// The pods that it was told whole, in that order.
+    told_pods: Vec<Rc<Pod>>,
+}
+
+/// For failures in time order, seconds with a fraction where there is one.
+fn stamp(now: Instant) -> String {
+    format!("{:>4}s", now.0 / 1_000_000_000)
+}
+
+pub(crate) fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+pub(crate) fn at(seconds: u64) -> Instant {
+    Instant(0) + secs(seconds)
+}
+
+impl Sim {
+    /// One wanted pod; `fate` says what becomes of each run.
+    pub(crate) fn new(pod: Pod, fate: impl FnMut(&str, u32) -> Fate + 'static) -> Self {
+        let mut sim = Sim::empty(fate);
+        sim.want(pod);
+        sim
+    }
+
+    pub(crate) fn empty(fate: impl FnMut(&str, u32) -> Fate + 'static) -> Self {
+        let mut sim = Sim {
+            node: Node::new(),
+            now: Instant(0),
+            trace: String::new(),
+            log: String::new(),
+            events: Vec::new(),
+            pods: Vec::new(),
+            weather: Weather::default(),
+            chance: Chance(1),
+            largest_plan: 0,
+            queue: BTreeMap::new(),
+            count: 0,
+            fate: Box::new(fate),
+            answer: Box::new(|_, _, _| ProbeResult::Success),
+            hook: Box::new(|_, _, _| HookFate::Succeeds(Duration::ZERO)),
+            probes_in_flight: Vec::new(),
+            wake_at: None,
+            absent: BTreeSet::new(),
+            down: false,
+            info: None,
+            boot_id: "boot-0".to_owned(),
+            boots: 0,
+            ring: Ring::default(),
+            told: Vec::new(),
+            told_pods: Vec::new(),
+        };
+        sim.later(secs(0), Observation::SourcesSeen);
+        sim
+    }
+
+    /// What probes find, by container, kind and age of the run.
+    pub(crate) fn probes(
+        mut self,
+        answer: impl FnMut(&str, ProbeKind, Duration) -> ProbeResult + 'static,
+    ) -> Self {
+        self.answer = Box::new(answer);
+        self
+    }
+
+    /// How hooks go, by container, kind and number of the run.
+    pub(crate) fn hooks(mut self, hook: impl FnMut(&str, HookKind, u32) -> HookFate + 'static) -> Self {
+        self.hook = Box::new(hook);
+        self
+    }
+
+    /// From now on, other fates.
+    pub(crate) fn fates(&mut self, fate: impl FnMut(&str, u32) -> Fate + 'static) {
+        self.fate = Box::new(fate);
+    }
+
+    /// A source wants the pod from now on.
+    pub(crate) fn want(&mut self, pod: Pod) -> Uid {
+        let pod = Rc::new(pod);
+        let uid = pod.uid.clone();
+        match self.pods.iter_mut().find(|known| known.pod.uid == uid) {
+            Some(known) => known.wanted = true,
+            None => self.pods.push(WorldPod {
+                begun: vec![Vec::new(); pod.spec.container_count()],
+                order: order::Order::default(),
+                restarts: restarts::Restarts::default(),
+                wear: wear::Wear::default(),
+                ended_at: BTreeMap::new(),
+                pod: pod.clone(),
+                wanted: true,
+                sandbox: WorldSandbox::None,
+                made_at: self.now,
+                alive: BTreeMap::new(),
+                over: Vec::new(),
+                record: None,
+                flash: Vec::new(),
+                shell: shell::PodFiles::default(),
+                saves: 0,
+                gone_by: None,
+                shown_terminal: None,
+                index: None,
+                save_in_flight: false,
+                outdated: BTreeSet::new(),
+            }),
+        }
+        let known = self.of(&uid);
+        // What was added to it, no manifest says.
+        let bare = |pod: &Pod| Pod::clone(pod).without_ephemeral();
+        let pod = if bare(&known.pod) == bare(&pod) { known.pod.clone() } else { pod };
+        let record = known.record.clone();
+        self.tell(Observation::Wanted { pod, record, status: None });
+        uid
+    }
+
+    /// Somebody looks into a pod that is there: it has one more ephemeral container from now on,
+    /// unless it is going.
+    pub(crate) fn debug(&mut self, uid: &Uid, container: Container) {
+        let state = self.node.index_of(uid).and_then(|index| self.node.pod(index));
+        if state.is_none_or(PodState::is_unwanted) || !self.of(uid).wanted {
+            return;
+        }
+        let world = self.of(uid);
+        let mut pod = Pod::clone(&world.pod);
+        pod.spec.ephemeral_containers.push(container);
+        pod.generation += 1;
+        world.pod = Rc::new(pod);
+        world.begun.push(Vec::new());
+        let pod = world.pod.clone();
+        self.tell(Observation::Wanted { pod, record: None, status: None });
+    }
+
+    /// No source wants it from now on.
+    pub(crate) fn unwant(&mut self, uid: &Uid, grace: Option<Duration>) {
+        let slack = self.slack();
+        let now = self.now;
+        let known = self.node.index_of(uid).is_some();
+        let pod = self.of(uid);
+        pod.wanted = false;
+        if !known {
+            return;
+        }
+        let asked = grace.unwrap_or(pod.pod.spec.termination_grace_period).max(secs(2));
+        let gone_by = now + asked + pod.last_window() + slack;
+        pod.gone_by = Some(pod.gone_by.map_or(gone_by, |earlier| earlier.min(gone_by)));
+        self.tell(Observation::Unwanted { uid: uid.clone(), grace });
+    }
+
+    /// The same by force: nobody is shown it any more.
+    pub(crate) fn force_away(&mut self, uid: &Uid) {
+        let is_unwanted = self.node.index_of(uid).and_then(|index| self.node.pod(index)).is_some();
+        self.unwant(uid, None);
+        if is_unwanted {
+            self.tell(Observation::Hidden { uid: uid.clone() });
+            self.of(uid).shell.hide();
+            self.watch();
+        }
+    }
+
+    /// Told to the node after this time.
+    pub(crate) fn later(&mut self, after: Duration, seen: Observation) {
+        self.after(after, Happening::Told(seen));
+    }
+
+    /// Lets time pass.
+    pub(crate) fn run_until(&mut self, end: Duration) {
+        let end = Instant(0) + end;
+        self.settle();
+        loop {
+            let next = self.queue.first_key_value().map(|((at, _), _)| *at);
+            let next = [next, self.wake_at].into_iter().flatten().min();
+            match next.filter(|next| *next <= end) {
+                Some(next) => self.now = self.now.max(next),
+                None => break,
+            }
+            while let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 <= self.now) {
+                let happening = entry.remove();
+                self.happen(happening);
+            }
+            self.settle();
+        }
+        self.now = end;
+        self.settle();
+    }
+
+    /// Plans until nothing is left to do at this moment, as the engine does.
+    fn settle(&mut self) {
+        let mut rounds = 0;
+        loop {
+            let plan = self.node.plan(self.now);
+            self.note_stops();
+            self.ring.planned(self.now, &self.node, &plan);
+            self.keep_told();
+            self.largest_plan = self.largest_plan.max(plan.actions.len());
+            self.wake_at = plan.wake_at;
+            rounds += 1;
+            assert!(rounds < 1000, "the core spins at {}: {:?}", stamp(self.now), plan.actions);
+            assert!(plan.wake_at.is_none_or(|at| at > self.now), "asks to be woken in the past");
+            let done = plan.actions.is_empty() && !plan.more;
+            for (index, action) in plan.actions {
+                self.perform(index, action);
+            }
+            self.watch();
+            if done {
+                break;
+            }
+        }
+    }
+
+    /// Since when pods are stopped, also those of which nothing is to be done for it yet.
+    fn note_stops(&mut self) {
+        for state in self.node.pods().filter(|state| state.termination_grace().is_some()) {
+            let uid = &state.pod().uid;
+            if let Some(world) = self.pods.iter_mut().find(|world| world.pod.uid == *uid) {
+                world.order.notes_stop(self.now, state.termination_grace());
+            }
+        }
+    }
+
+    /// What is always true, of the world and of what is shown of it.
+    fn watch(&mut self) {
+        let now = self.now;
+        for change in self.node.take_changed() {
+            let Change::Status(index) = change else { continue };
+            self.publish(index);
+            let Some(state) = self.node.pod(index) else { continue };
+            let (uid, phase) = (state.pod().uid.clone(), state.phase());
+            let status = crate::status::of(state, Anchor(0), None);
+            self.check_gates(state, &status);
+            self.check_disruption(state, &status);
+            let durable = state.is_unwanted();
+            let world = self.pods.iter_mut().find(|world| world.pod.uid == uid).expect("a pod of this world");
+            world.check_shown_runs(now, &status, &self.log);
+            // `lastState` and `user` do not outlive a reboot.
+            let lists = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
+            let containers = lists.iter().filter_map(|list| status[*list].as_array()).flatten();
+            let mut containers: Vec<Value> =
+                containers.map(|one| json!([one["name"], one["state"], one["restartCount"]])).collect();
+            match &world.shown_terminal {
+                Some((shown, before)) => {
+                    // It may be given ephemeral containers, which never begin.
+                    containers.retain(|one| before.iter().any(|before| before[0] == one[0]));
+                    assert_eq!(*shown, phase, "{uid} was over\n{}", self.log);
+                    assert_eq!(before, &containers, "{uid} was over\n{}", self.log);
+                }
+                None if state.is_interrupted() => {
+                    assert!(
+                        !phase.is_terminal() || world.alive.is_empty(),
+                        "{uid} is said to be over, and runs"
+                    );
+                }
+                None if phase.is_terminal() => {
+                    assert!(world.alive.is_empty(), "{uid} is said to be over, and runs");
+                    let on_flash = world.record.as_ref().is_some_and(|record| record.phase == phase);
+                    assert!(on_flash || durable, "{uid} is said to be over, and flash does not know");
+                    world.shown_terminal = Some((phase, containers));
+                }
+                None => {}
+            }
+        }
+        for world in &self.pods {
+            if let Some(gone_by) = world.gone_by {
+                assert!(
+                    now <= gone_by || world.alive.is_empty(),
+                    "{} outlives its grace\n{}",
+                    world.pod.uid,
+                    self.log
+                );
+            }
+        }
+        self.check_promises();
+        let executes = |(index, attempt, kind): &&(PodIndex, Attempt, ProbeKind)| {
+            self.pods.iter().filter(|world| world.index == Some(*index)).any(|world| {
+                let probe = world.pod.spec.container(attempt.container).probe(*kind);
+                let exec = probe.is_some_and(|probe| matches!(probe.action, ProbeAction::Exec(_)));
+                exec && world.alive.contains_key(attempt)
+            })
+        };
+        let probes = self.probes_in_flight.iter().filter(executes).count();
+        assert!(probes <= EXEC_PROBES_AT_ONCE, "{probes} exec probes at once\n{}", self.log);
+        let writes = self.pods.iter().filter(|world| world.save_in_flight).count();
+        assert!(writes <= WRITES_AT_ONCE, "{writes} records are written at once");
+    }
+
+    /// Nothing of a pod is alive, and nothing of it is left.
+    pub(crate) fn is_gone(&self, uid: &Uid) -> bool {
+        let world = self.pods.iter().find(|world| world.pod.uid == *uid).expect("a pod of this world");
+        world.alive.is_empty()
+            && world.sandbox == WorldSandbox::None
+            && world.record.is_none()
+            && self.node.index_of(uid).is_none()
+    }
+
+    /// Runs of a container that really are alive.
+    pub(crate) fn alive(&self, uid: &Uid, container: u8) -> Option<u32> {
+        let world = self.pods.iter().find(|world| world.pod.uid == *uid).expect("a pod of this world");
+        world.alive.keys().find(|attempt| attempt.container.0 == container).map(|attempt| attempt.number)
+    }
+
+    /// The status that is shown of the pod.
+    pub(crate) fn status(&self, uid: &Uid) -> Value {
+        let state =
+            self.node.index_of(uid).and_then(|index| self.node.pod(index)).expect("a pod that is here");
+        crate::status::of(state, Anchor(0), Some([192, 168, 1, 7].into()))
+    }
+
+    pub(crate) fn of(&mut self, uid: &Uid) -> &mut WorldPod {
+        self.pods.iter_mut().find(|world| world.pod.uid == *uid).expect("a pod of this world")
+    }
+
+    /// Longer than all answers that a stop waits for.
+    fn slack(&self) -> Duration {
+        if self.weather.failures > 0 { secs(10_000) } else { self.weather.latency * 4 + secs(3) }
+    }
+
+    fn fails(&mut self) -> bool {
+        self.weather.failures > 0 && self.chance.percent(self.weather.failures)
+    }
+
+    /// Told at once.
+    fn tell(&mut self, seen: Observation) {
+        if let Observation::Wanted { pod, .. } | Observation::Found(Found { pod, .. }) = &seen {
+            self.told_pods.push(pod.clone());
+        }
+        let goes_by_itself = match &seen {
+            Observation::Of(_, PodObservation::Given { .. } | PodObservation::SandboxLost) => false,
+            Observation::Of(..) => true,
+            _ => false,
+        };
+        if !goes_by_itself {
+            self.pods.iter_mut().for_each(|world| world.wear.forget());
+        }
+        self.ring.observed(self.now, &self.node, &seen, None);
+        self.keep_told();
+        self.node.observe(self.now, seen);
+    }
+
+    /// A ring holds the last; here all are kept.
+    fn keep_told(&mut self) {
+        let next = self.told.last().map_or(0, |(number, ..)| number + 1);
+        let new = self.ring.since(next).map(|(number, line)| (number, line.at, line.entry.clone()));
+        self.told.extend(new);
+    }
+
+    /// Tells another core what that of this agent was told: it must ask for the same.
+    pub(crate) fn replay(&mut self) {
+        self.ring = Ring::default();
+        let (mut again, mut pods) = (Again::default(), std::mem::take(&mut self.told_pods).into_iter());
+        for (number, at, entry) in std::mem::take(&mut self.told) {
+            let told = again.entry(number, at, entry, |_| Ok(pods.next().expect("one for each entry")));
+            told.unwrap_or_else(|error| panic!("{error}\n{}", self.log));
+        }
+    }
+
+    fn tell_of(&mut self, index: PodIndex, seen: PodObservation) {
+        if self.weather.repeats > 0 && self.chance.percent(self.weather.repeats) {
+            let again = Duration::from_millis(self.chance.below(5_000));
+            // What carries no number that is used once is told once.
+            let numbered = matches!(
+                seen,
+                PodObservation::Started { .. }
+                    | PodObservation::Exited { .. }
+                    | PodObservation::Probed { .. }
+                    | PodObservation::Hooked { .. }
+                    | PodObservation::Saved { .. }
+            );
+            if numbered {
+                self.after(again, Happening::ToldOf(index, seen.clone()));
+            }
+        }
+        self.after(Duration::ZERO, Happening::ToldOf(index, seen));
+    }
+
+    fn answer_of(&mut self, index: PodIndex, seen: PodObservation) {
+        self.after_latency(Happening::ToldOf(index, seen));
+    }
+
+    fn after_latency(&mut self, happening: Happening) {
+        let latency = self.weather.latency.as_millis() as u64;
+        let after = if latency == 0 { 0 } else { self.chance.below(latency) };
+        self.after(Duration::from_millis(after), happening);
+    }
+
+    fn after(&mut self, after: Duration, happening: Happening) {
+        self.count += 1;
+        self.queue.insert((self.now + after, self.count), happening);
+    }
+
+    fn label(&self, pod: &Pod, container: ContainerIndex) -> String {
+        let name = &pod.spec.container(container).name;
+        if self.pods.len() > 1 { format!("{}/{name}", pod.uid) } else { name.clone() }
+    }
+
+    fn note(&mut self, what: &str) {
+        let _ = writeln!(self.trace, "{} {what}", stamp(self.now));
+        self.note_log(what);
+    }
+
+    fn note_log(&mut self, what: &str) {
+        let _ = writeln!(self.log, "{} {what}", stamp(self.now));
+    }
+}
+
+/// What is known of a run that started.
+pub(crate) fn started(at: Instant, attempt: Attempt) -> StartedContainer {
+    started_for(at, attempt, "app:1".into())
+}
+
+/// The same of a run that was started for this image.
+fn started_for(at: Instant, attempt: Attempt, spec_image: Rc<str>) -> StartedContainer {
+    StartedContainer {
+        at,
+        id: format!("{:060}{:04}", attempt.container.0, attempt.number).into(),
+        image: "docker.io/library/app:1".into(),
+        image_id: "docker.io/library/app@sha256:00".into(),
+        spec_image,
+        user: User { uid: 1000, gid: 1000, supplemental_groups: vec![1000] },
+        stop_signal: 15,
+    }
+}

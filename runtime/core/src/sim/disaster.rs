@@ -1,0 +1,172 @@
+//! What befalls a world besides its fates: agents that die, power that is cut.
+
+use std::collections::BTreeMap;
+
+use super::order::Order;
+use super::shell::Shown;
+use super::{Happening, Sim, WorldSandbox, secs};
+use crate::facts::*;
+use crate::node::*;
+use crate::spec::Uid;
+
+impl Sim {
+    /// The supervisor of a pod dies.
+    pub(crate) fn lose_sandbox(&mut self, uid: &Uid) {
+        let Some(index) = self.node.index_of(uid) else { return };
+        let pod = self.of(uid);
+        if pod.sandbox != WorldSandbox::Made {
+            return;
+        }
+        let is_being_made = |happening: &Happening| match happening {
+            Happening::SandboxMade(of, _) | Happening::SandboxGone(of, _) => of == uid,
+            _ => false,
+        };
+        if self.queue.values().any(is_being_made) {
+            return;
+        }
+        let now = self.now;
+        let pod = self.of(uid);
+        pod.sandbox = WorldSandbox::Remains;
+        let lost: Vec<_> = pod.alive.keys().map(|attempt| (attempt.container, now)).collect();
+        pod.ended_at.extend(lost);
+        pod.alive.clear();
+        pod.order = Order::default();
+        pod.restarts.forget_all();
+        self.note_log(&format!("{uid} loses its sandbox"));
+        self.queue.retain(|_, happening| {
+            !matches!(happening, Happening::Executed(of, _, _) | Happening::Ended(of, _, _, _) if of == uid)
+        });
+        self.tell_of(index, PodObservation::SandboxLost);
+    }
+
+    /// The agent is killed and starts again; nothing else is disturbed.
+    pub(crate) fn restart_agent(&mut self) {
+        self.note_log("agent starts anew");
+        let before = self.look_at_shown();
+        let pending = std::mem::take(&mut self.queue);
+        let mut survive = BTreeMap::new();
+        for (key, happening) in pending {
+            match happening {
+                // A supervisor finishes what it was told to start, or was never told.
+                Happening::Executed(uid, index, attempt) => {
+                    if self.chance.percent(50) {
+                        self.happen(Happening::Executed(uid, index, attempt));
+                    } else {
+                        let world = self.of(&uid);
+                        world.alive.remove(&attempt);
+                        world.begun[usize::from(attempt.container.0)].pop();
+                    }
+                }
+                Happening::SandboxMade(uid, _) => {
+                    let made = self.chance.percent(50);
+                    let now = self.now;
+                    self.of(&uid).made_at = now;
+                    let pod = self.of(&uid);
+                    pod.sandbox = if made { WorldSandbox::Made } else { WorldSandbox::Remains };
+                }
+                Happening::SandboxGone(uid, _) => {
+                    let gone = self.chance.percent(50);
+                    let pod = self.of(&uid);
+                    pod.sandbox = if gone { WorldSandbox::None } else { WorldSandbox::Remains };
+                    pod.order = Order::default();
+                    if gone {
+                        pod.over.clear();
+                        pod.shell.remove_directory();
+                    }
+                }
+                Happening::Written(uid, _, _, record) => {
+                    if self.chance.percent(50) {
+                        self.write(&uid, &record);
+                    }
+                }
+                Happening::Erased(uid, _) => {
+                    if self.chance.percent(50) {
+                        self.erase(&uid);
+                    }
+                }
+                Happening::Ended(..) => drop(survive.insert(key, happening)),
+                Happening::Told(_) | Happening::ToldOf(..) => {}
+            }
+        }
+        // What `happen` queued for the old agent is lost with it, but ends are not.
+        self.queue.retain(|_, happening| matches!(happening, Happening::Ended(..)));
+        self.queue.extend(survive);
+        self.begin_agent(Some(before));
+    }
+
+    /// Power is cut and comes back.
+    pub(crate) fn reboot(&mut self) {
+        self.note_log("power is cut");
+        self.queue.clear();
+        for pod in &mut self.pods {
+            pod.alive.clear();
+            pod.over.clear();
+            pod.sandbox = WorldSandbox::None;
+            pod.order = Order::default();
+            pod.restarts.forget_shown();
+            pod.shell = super::shell::PodFiles::default();
+        }
+        self.boots += 1;
+        self.boot_id = format!("boot-{}", self.boots);
+        for pod in &mut self.pods {
+            pod.record = pod
+                .record
+                .as_ref()
+                .map(|_| crate::record_file::parse(&pod.flash, &self.boot_id).expect("a record"));
+        }
+        self.begin_agent(None);
+    }
+
+    /// `before` is what was shown by the one that was killed; none after a power cut.
+    fn begin_agent(&mut self, before: Option<Vec<Shown>>) {
+        self.replay();
+        self.node = Node::new();
+        self.tell_node();
+        self.down = false;
+        self.probes_in_flight.clear();
+        let slack = self.slack();
+        for place in 0..self.pods.len() {
+            let pod = &mut self.pods[place];
+            pod.index = None;
+            pod.save_in_flight = false;
+            pod.gone_by = None;
+            pod.restarts.forget_all();
+            pod.order.forget_stop();
+            pod.order.forget_failed_hooks();
+            if pod.shown_terminal.is_some()
+                && !pod.record.as_ref().is_some_and(|record| record.phase.is_terminal())
+            {
+                // Its record could not be written, and it was on its way out.
+                pod.shown_terminal = None;
+            }
+            if !pod.wanted {
+                // It goes as an orphan, or with the whole grace that was asked for.
+                let grace = pod.pod.spec.termination_grace_period.max(secs(40)) + pod.last_window();
+                pod.gone_by = Some(self.now + grace + slack);
+            }
+            if pod.sandbox == WorldSandbox::None {
+                // Nobody is left to tell of it, unless a source does.
+                pod.gone_by = None;
+                if !pod.wanted {
+                    self.sweep(place);
+                }
+                continue;
+            }
+            let found = self.look(place);
+            self.tell(Observation::Found(found));
+        }
+        // Those first that the node has taken before, as the engine tells them.
+        let wanted = self.pods.iter().filter(|pod| pod.wanted);
+        let mut wanted: Vec<_> =
+            wanted.map(|pod| (pod.pod.clone(), pod.record.clone(), pod.shell.read_status())).collect();
+        wanted.sort_by_key(|(_, record, _)| record.as_ref().is_none_or(|record| !record.was_judged()));
+        for (pod, record, status) in wanted {
+            self.tell(Observation::Wanted { pod, record, status });
+        }
+        self.tell(Observation::SourcesSeen);
+        if let Some(before) = before {
+            self.compare_shown(&before);
+        }
+        self.settle();
+    }
+}

@@ -1,0 +1,69 @@
+//! Gates of a pod, and what the world holds the core to: nothing of a pod begins before its
+//! scheduling gates are gone, and none is ready while one of its readiness gates is closed.
+
+use serde_json::Value;
+
+use super::{Sim, WorldSandbox};
+use crate::facts::*;
+use crate::pod::PodState;
+use crate::spec::*;
+
+impl Sim {
+    /// The scheduling gates of a pod are removed, where it is wanted and where it is not yet.
+    pub(crate) fn ungate(&mut self, uid: &Uid) {
+        let Some(world) = self.pods.iter_mut().find(|world| world.pod.uid == *uid) else { return };
+        if !world.pod.is_gated() {
+            return;
+        }
+        let mut free = (*world.pod).clone();
+        free.spec.scheduling_gates.clear();
+        free.generation += 1;
+        world.pod = free.into();
+        let (pod, record, wanted) = (world.pod.clone(), world.record.clone(), world.wanted);
+        if wanted {
+            self.tell(Observation::Wanted { pod, record, status: None });
+        }
+    }
+
+    /// A label of a pod is changed, where it is wanted and where it is not yet: in place.
+    pub(crate) fn relabel(&mut self, uid: &Uid, value: u64) {
+        let Some(world) = self.pods.iter_mut().find(|world| world.pod.uid == *uid) else { return };
+        let mut other = (*world.pod).clone();
+        other.labels.insert("tier".into(), value.to_string());
+        world.pod = other.into();
+        let (pod, record, wanted) = (world.pod.clone(), world.record.clone(), world.wanted);
+        if wanted {
+            self.tell(Observation::Wanted { pod, record, status: None });
+        }
+    }
+
+    /// Somebody says this of a pod in its status.
+    pub(crate) fn give(&mut self, uid: &Uid, conditions: Vec<GivenCondition>) {
+        if let Some(index) = self.node.index_of(uid) {
+            self.tell(Observation::Of(index, PodObservation::Given { conditions: conditions.into() }));
+        }
+    }
+
+    /// What is always true of gates in a status that is shown.
+    pub(super) fn check_gates(&self, state: &PodState, status: &Value) {
+        let pod = state.pod();
+        let is_true = |kind: &str| {
+            let conditions = status["conditions"].as_array().into_iter().flatten();
+            conditions.filter(|one| one["type"] == kind).any(|one| one["status"] == "True")
+        };
+        if pod.is_gated() {
+            assert!(status["containerStatuses"].is_null() && status["startTime"].is_null(), "{status}");
+            assert!(!is_true("PodScheduled") && !is_true("Ready"), "{status}");
+            let world = self.pods.iter().find(|world| world.pod.uid == pod.uid).expect("a pod of this world");
+            assert!(
+                world.sandbox == WorldSandbox::None && world.alive.is_empty(),
+                "{} is gated, and begins",
+                pod.uid
+            );
+        } else if !state.was_refused() {
+            assert!(is_true("PodScheduled"), "{status}");
+            let open = pod.spec.readiness_gates.iter().all(|gate| is_true(gate));
+            assert_eq!(is_true("Ready"), is_true("ContainersReady") && open, "{status}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Hooks in the world: each is run at most once a run by one agent, nothing begins before those
+//! of what is before it have ended, no run is asked to end in the midst of its hook while there
+//! is time, and none lives longer than it was promised.
+
+use std::time::Duration;
+
+use super::{HookFate, Sim, secs};
+use crate::facts::*;
+use crate::spec::*;
+use crate::time::Instant;
+
+/// What took place with the hooks of a run, as far as this agent is concerned.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    /// Those that were begun.
+    begun: Vec<HookKind>,
+    /// Those that have not been told to be over.
+    pub(super) open: Vec<HookKind>,
+    /// When its preStop hook was begun.
+    pre_stop_since: Option<Instant>,
+    /// When it has to be killed at the latest that was asked to end, or whose hook was begun.
+    promised: Option<Instant>,
+    pub(super) killed: bool,
+}
+
+impl Sim {
+    /// An agent runs a hook, or refuses with a panic what never may be.
+    pub(super) fn begin_hook(&mut self, uid: &Uid, index: PodIndex, attempt: Attempt, kind: HookKind) {
+        let now = self.now;
+        let pod = self.of(uid).pod.clone();
+        let spec = pod.spec.container(attempt.container);
+        let asks = matches!(spec.lifecycle.hook(kind), Some(Hook::Asks(_)));
+        assert!(asks, "{uid}: {attempt:?} has no {kind:?} to be asked");
+        let failed = |failure: bool| PodObservation::Hooked {
+            attempt,
+            kind,
+            failure: failure.then(|| "it cannot be".into()),
+        };
+        let Some(process) = self.of(uid).alive.get_mut(&attempt) else {
+            // It has ended by itself meanwhile.
+            self.answer_of(index, failed(true));
+            return;
+        };
+        assert!(process.started.is_some(), "{uid}: {kind:?} of {attempt:?} before it has started");
+        assert!(!process.hooks.begun.contains(&kind), "{uid}: {kind:?} of {attempt:?} a second time");
+        assert!(process.asked_to_end.is_none(), "{uid}: {kind:?} of {attempt:?}, which was asked to end");
+        process.hooks.begun.push(kind);
+        process.hooks.open.push(kind);
+        if kind == HookKind::PreStop {
+            process.hooks.pre_stop_since = Some(now);
+            self.promise(uid, attempt);
+        }
+        match (self.hook)(&spec.name, kind, attempt.number) {
+            HookFate::Succeeds(after) => self.answer_after(after, index, failed(false)),
+            HookFate::Fails(after) => self.answer_after(after, index, failed(true)),
+            HookFate::Hangs => {}
+        }
+    }
+
+    fn answer_after(&mut self, after: Duration, index: PodIndex, seen: PodObservation) {
+        let latency = self.weather.latency.as_millis() as u64;
+        let late = if latency == 0 { 0 } else { self.chance.below(latency) };
+        self.after(after + Duration::from_millis(late), super::Happening::ToldOf(index, seen));
+    }
+
+    /// What a hook says that dies with its run.
+    pub(super) fn end_hooks(&mut self, index: PodIndex, attempt: Attempt, hooks: &Seen) {
+        for kind in hooks.open.clone() {
+            let failure = Some("exited with 137".into());
+            self.answer_of(index, PodObservation::Hooked { attempt, kind, failure });
+        }
+    }
+
+    /// The core is about to hear that a hook is over.
+    pub(super) fn hook_was_told(&mut self, index: PodIndex, attempt: Attempt, kind: HookKind, failed: bool) {
+        let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index)) else { return };
+        // The news may be late: the next run of the container is not judged by it.
+        if let Some(process) = world.alive.get_mut(&attempt) {
+            process.hooks.open.retain(|open| *open != kind);
+            world.order.hooked(attempt, kind, failed);
+        }
+    }
+
+    /// A run is asked to end when its hook is over, or its grace.
+    pub(super) fn check_hook(&mut self, uid: &Uid, attempt: Attempt) {
+        let (now, log) = (self.now, self.log.clone());
+        let world = self.of(uid);
+        let stopped = world.order.stopped();
+        let pod = world.pod.clone();
+        let Some(process) = world.alive.get_mut(&attempt) else { return };
+        let since = process.hooks.pre_stop_since;
+        if process.hooks.open.contains(&HookKind::PreStop) {
+            let graces = stopped.into_iter().chain(since.map(|since| (since, shortest(&pod, attempt))));
+            let over = graces.map(|(since, grace)| since + grace).min();
+            assert!(
+                over.is_some_and(|over| over <= now),
+                "{uid}: {attempt:?} is asked to end in the midst of its hook\n{log}"
+            );
+        }
+        self.promise(uid, attempt);
+    }
+
+    /// From now on the grace counts, if it does not yet.
+    fn promise(&mut self, uid: &Uid, attempt: Attempt) {
+        let (now, slack) = (self.now, self.slack());
+        let world = self.of(uid);
+        let pod = world.pod.clone();
+        // Whoever deletes a pod may give it more than it asks for.
+        let deleted = world.order.stopped().map_or(now, |(since, grace)| since + grace);
+        let Some(process) = world.alive.get_mut(&attempt) else { return };
+        let over = deleted.max(now + longest(&pod, attempt));
+        process.hooks.promised.get_or_insert(over + secs(4) + slack);
+    }
+
+    /// Nothing lives longer than it was promised.
+    pub(super) fn check_promises(&self) {
+        for world in &self.pods {
+            for (attempt, process) in &world.alive {
+                assert!(
+                    process.hooks.killed
+                        || process.hooks.promised.is_none_or(|promised| self.now <= promised),
+                    "{}: {attempt:?} has more grace than it was promised\n{}",
+                    world.pod.uid,
+                    self.log
+                );
+            }
+        }
+    }
+}
+
+impl Seen {
+    /// It is about to be ended.
+    pub(super) fn is_ending(&self) -> bool {
+        self.pre_stop_since.is_some()
+    }
+
+    /// A postStart hook is under way: nothing may begin.
+    pub(super) fn is_starting(&self) -> bool {
+        self.open.contains(&HookKind::PostStart)
+    }
+}
+
+impl super::Process {
+    /// Another agent knows nothing of what was begun, nor since when, but that a preStop hook is over.
+    pub(super) fn forget_agent(&mut self) {
+        let begun = self.hooks.begun.contains(&HookKind::PreStop);
+        let pre_stopped =
+            begun && (!self.hooks.open.contains(&HookKind::PreStop) || self.asked_to_end.is_some());
+        self.hooks = Seen::default();
+        if pre_stopped {
+            self.hooks.begun.push(HookKind::PreStop);
+        }
+        self.asked_to_end = None;
+    }
+}
+
+/// Of all graces that a run can be given by its spec.
+fn graces(pod: &Pod, attempt: Attempt) -> impl Iterator<Item = Duration> {
+    let spec = pod.spec.container(attempt.container);
+    let own = [ProbeKind::Liveness, ProbeKind::Startup].into_iter().filter_map(|kind| spec.probe_grace(kind));
+    own.chain([pod.spec.termination_grace_period])
+}
+
+fn longest(pod: &Pod, attempt: Attempt) -> Duration {
+    graces(pod, attempt).max().unwrap_or_default()
+}
+
+fn shortest(pod: &Pod, attempt: Attempt) -> Duration {
+    graces(pod, attempt).min().unwrap_or_default()
+}

@@ -1,0 +1,67 @@
+//! Room on the node, and what the world holds the core to: what has a sandbox requests no more
+//! than there is, none but a critical pod makes others end, and who is rejected never begins.
+
+use std::rc::Rc;
+
+use serde_json::Value;
+
+use super::{Sim, WorldSandbox};
+use crate::facts::*;
+use crate::pod::PodState;
+use crate::spec::*;
+
+impl Sim {
+    /// The node is this one, for this agent and those after it.
+    pub(crate) fn on(mut self, info: NodeInfo) -> Self {
+        self.info = Some(info);
+        self.tell_node();
+        self
+    }
+
+    pub(super) fn tell_node(&mut self) {
+        if let Some(info) = self.info.clone() {
+            self.tell(Observation::Node(Box::new(info)));
+        }
+    }
+
+    /// What a sandbox is made for now fits beside those that there are.
+    pub(super) fn check_room(&self, new: &Rc<Pod>) {
+        let Some(info) = &self.info else { return };
+        let here = self.pods.iter().filter(|world| {
+            world.pod.uid != new.uid && (world.sandbox != WorldSandbox::None || !world.alive.is_empty())
+        });
+        let all = here.map(|world| &world.pod).chain([new]);
+        let used = all.map(|pod| Amounts::requested(pod)).fold(Amounts::default(), |all, one| all.plus(&one));
+        let most = info.allocatable;
+        assert!(
+            used.pods <= most.pods && used.cpu <= most.cpu && used.memory <= most.memory,
+            "{} begins, and then {used:?} are used of {most:?}\n{}",
+            new.uid,
+            self.log
+        );
+        let state = self.node.index_of(&new.uid).and_then(|index| self.node.pod(index));
+        assert!(!state.is_some_and(PodState::was_refused), "{} was rejected, and begins", new.uid);
+    }
+
+    /// Who is preempted is so for a critical pod that is more than it.
+    pub(super) fn check_preemption(&self, victim: &Pod) {
+        let is_more = |world: &&super::WorldPod| {
+            world.wanted && world.pod.is_critical() && world.pod.priority > victim.priority
+        };
+        assert!(self.pods.iter().any(|world| is_more(&world)), "{} is preempted for nobody", victim.uid);
+    }
+
+    /// That a pod made room, or ended with its machine, is shown with its terminal phase: when no
+    /// process of it is left (pod-semantics 6.2).
+    pub(super) fn check_disruption(&self, state: &PodState, status: &Value) {
+        let uid = &state.pod().uid;
+        let world = self.pods.iter().find(|world| world.pod.uid == *uid).expect("a pod of this world");
+        let mut conditions = status["conditions"].as_array().into_iter().flatten();
+        let is_disrupted = conditions.any(|one| one["reason"] == "TerminationByKubelet");
+        assert!(
+            !is_disrupted || world.alive.is_empty(),
+            "{uid} is said to be disrupted, and runs\n{}",
+            self.log
+        );
+    }
+}

@@ -1,0 +1,282 @@
+//! What the shell of an agent keeps of a pod and writes down for the next one: the record on
+//! flash, and beside the supervisor what dies with the boot. All of it is serialised, as the
+//! shell does it, and parsed again by the next agent. What people are shown before an agent is
+//! killed is compared with what the next one shows first.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde_json::Value;
+
+use super::{Happening, Sim, WorldSandbox, started_for};
+use crate::facts::*;
+use crate::pod::PodState;
+use crate::record_file::{self, Admitted};
+use crate::spec::*;
+use crate::time::{Anchor, Instant};
+
+/// What is written down of one pod below the run-time directory, and what the shell holds of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PodFiles {
+    /// Since when there is a directory of it.
+    created: Option<Instant>,
+    /// What is left behind of its status, which has a place of its own.
+    status: Option<Vec<u8>>,
+    /// The newest run of each container that was handed to the supervisor.
+    facts: BTreeMap<ContainerIndex, u32>,
+    /// The status that people see, if they see any.
+    shown: Option<Value>,
+    /// It was deleted by force.
+    is_hidden: bool,
+}
+
+/// What was shown of a pod when its agent was killed.
+pub(super) struct Shown {
+    pod: Rc<Pod>,
+    status: Value,
+    /// The agent had heard all that there was to be heard.
+    is_up_to_date: bool,
+}
+
+impl PodFiles {
+    pub(super) fn make_directory(&mut self, now: Instant) {
+        self.created = Some(now);
+    }
+
+    pub(super) fn remove_directory(&mut self) {
+        (self.created, self.facts) = (None, BTreeMap::new());
+    }
+
+    /// It is deleted by force.
+    pub(super) fn hide(&mut self) {
+        self.is_hidden = true;
+    }
+
+    /// As the next agent reads it.
+    pub(super) fn read_status(&self) -> Option<Box<FoundStatus>> {
+        self.status.as_ref().map(|status| serde_json::from_slice(status).expect("a status"))
+    }
+
+    pub(super) fn write_facts(&mut self, attempt: Attempt) {
+        self.facts.insert(attempt.container, attempt.number);
+    }
+}
+
+fn bytes(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("it has no maps with odd keys")
+}
+
+impl Sim {
+    /// A record is durable.
+    pub(super) fn write(&mut self, uid: &Uid, record: &Record) {
+        let bytes = record_file::render(record, &self.boot_id, Admitted::default(), Anchor(0));
+        let parsed = record_file::parse(&bytes, &self.boot_id).expect("what was rendered is a record");
+        let world = self.of(uid);
+        (world.flash, world.record) = (bytes, Some(parsed));
+    }
+
+    /// Shows a pod as it is now, and writes down for the next agent what `engine/publish.rs` does.
+    pub(super) fn publish(&mut self, index: PodIndex) {
+        let Some(state) = self.node.pod(index) else { return };
+        let uid = state.pod().uid.clone();
+        let status = crate::status::of(state, Anchor(0), Some([192, 168, 1, 7].into()));
+        let left = bytes(&state.left_behind());
+        let files = &mut self.of(&uid).shell;
+        files.status = Some(left);
+        files.shown = Some(status);
+    }
+
+    /// Nothing is left of a pod that no source wants and nothing of which runs.
+    pub(super) fn sweep(&mut self, place: usize) {
+        let uid = self.pods[place].pod.uid.clone();
+        self.erase(&uid);
+    }
+
+    /// What an agent that starts finds of a pod, as `engine/recover.rs` does.
+    pub(super) fn look(&mut self, place: usize) -> Found {
+        let pod = &mut self.pods[place];
+        let is_made = pod.sandbox == WorldSandbox::Made;
+        let over = pod.over.iter().cloned();
+        let attempts = if is_made {
+            let alive = pod.alive.iter_mut().map(|(attempt, process)| {
+                process.forget_agent();
+                FoundAttempt {
+                    attempt: *attempt,
+                    container: started_for(
+                        process.started.expect("it runs"),
+                        *attempt,
+                        process.image.clone(),
+                    ),
+                    exit: None,
+                    health: Health::default(),
+                }
+            });
+            let mut known: Vec<_> = over.chain(alive).collect();
+            known.sort_by_key(|found| found.attempt);
+            known
+        } else {
+            // How the newest runs ended is in a file of theirs, or nobody knows.
+            let over: Vec<_> = over.collect();
+            let created = pod.shell.created.unwrap_or(pod.made_at);
+            let newest = pod.shell.facts.iter().map(|(container, number)| {
+                let attempt = Attempt { container: *container, number: *number };
+                let exit = over.iter().find(|found| found.attempt == attempt);
+                let image = pod.pod.spec.container(*container).image.as_str().into();
+                exit.cloned().unwrap_or_else(|| FoundAttempt {
+                    attempt,
+                    container: started_for(created, attempt, image),
+                    exit: None,
+                    health: Health::default(),
+                })
+            });
+            newest.collect()
+        };
+        Found {
+            pod: pod.pod.clone(),
+            record: pod.record.clone(),
+            sandbox: is_made.then_some(FoundSandbox { ip: Some([10, 85, 0, 2].into()), at: pod.made_at }),
+            attempts,
+            status: pod.shell.read_status().map(|status| *status).unwrap_or_default(),
+        }
+    }
+
+    /// What people see of each pod.
+    pub(super) fn look_at_shown(&self) -> Vec<Shown> {
+        let shown = |world: &super::WorldPod| {
+            let index = self.node.index_of(&world.pod.uid)?;
+            let is_news_of_it = |happening: &Happening| match happening {
+                Happening::Executed(uid, ..)
+                | Happening::SandboxMade(uid, _)
+                | Happening::SandboxGone(uid, _)
+                | Happening::Written(uid, ..)
+                | Happening::Erased(uid, _) => *uid == world.pod.uid,
+                Happening::ToldOf(of, seen) => {
+                    let counts = !matches!(seen, PodObservation::Probed { .. });
+                    *of == index && counts
+                }
+                Happening::Ended(..) | Happening::Told(_) => false,
+            };
+            let is_interrupted = self.node.pod(index).is_some_and(PodState::is_interrupted);
+            let is_up_to_date = !self.queue.values().any(is_news_of_it);
+            // What ended with its machine begins again, what is erased may be a new pod, and what nobody wants
+            // is gone with its sandbox.
+            let is_leaving = |happening: &Happening| match happening {
+                Happening::Erased(uid, _) => *uid == world.pod.uid,
+                Happening::SandboxGone(uid, _) => *uid == world.pod.uid && !world.wanted,
+                _ => false,
+            };
+            if is_interrupted || world.shell.is_hidden || self.queue.values().any(is_leaving) {
+                return None;
+            }
+            let status = world.shell.shown.clone()?;
+            (world.wanted || world.sandbox == WorldSandbox::Made).then_some(Shown {
+                pod: self.node.pod(index)?.pod().clone(),
+                status,
+                is_up_to_date,
+            })
+        };
+        self.pods.iter().filter_map(shown).collect()
+    }
+
+    /// What was deleted by force is shown to nobody, under no agent.
+    fn check_hidden(&self) {
+        for world in self.pods.iter().filter(|world| world.shell.is_hidden) {
+            let state = self.node.index_of(&world.pod.uid).and_then(|index| self.node.pod(index));
+            let is_shown = state.is_some_and(|state| !state.is_hidden());
+            assert!(!is_shown, "{} was deleted by force, and is shown\n{}", world.pod.uid, self.log);
+        }
+    }
+
+    /// What is shown by an agent that has just started is what was shown by the one before, but
+    /// for what took place between them.
+    pub(super) fn compare_shown(&self, before: &[Shown]) {
+        self.check_hidden();
+        for Shown { pod, status: before, is_up_to_date } in before {
+            let uid = &pod.uid;
+            let Some(index) = self.node.index_of(uid) else { panic!("{uid} is shown no more\n{}", self.log) };
+            let state = self.node.pod(index).expect("it is here");
+            // Its manifest may have changed while no agent looked.
+            if state.pod() != pod {
+                continue;
+            }
+            let after = crate::status::of(state, Anchor(0), Some([192, 168, 1, 7].into()));
+            check_never_back(pod, before, &after, &self.log);
+            if !*is_up_to_date {
+                continue;
+            }
+            let differences = differences(before, &after);
+            assert!(
+                differences.is_empty(),
+                "{uid} is another after the agent began anew: {}\n{}",
+                differences.join(", "),
+                self.log
+            );
+        }
+    }
+}
+
+/// Whatever took place between two agents: some of it never goes back.
+fn check_never_back(pod: &Pod, before: &Value, after: &Value, log: &str) {
+    let uid = &pod.uid;
+    let since = &before["startTime"];
+    assert!(since.is_null() || *since == after["startTime"], "{uid}: its startTime moved\n{log}");
+    let rank = |status: &Value| match status["phase"].as_str() {
+        Some("Pending") => 0,
+        Some("Running") => 1,
+        _ => 2,
+    };
+    // An init container that runs once more, in a new sandbox, makes the pod pending (`getPhase`).
+    let is_init = |status: &&Value| {
+        let mut indexes = pod.spec.init_indexes().filter(|index| pod.spec.role(*index) == Role::Init);
+        indexes.any(|index| status["name"] == *pod.spec.container(index).name)
+    };
+    let statuses = after["initContainerStatuses"].as_array();
+    let runs_init =
+        statuses.into_iter().flatten().filter(is_init).any(|status| !status["state"]["running"].is_null());
+    assert!(
+        rank(before) <= rank(after) || (runs_init && rank(before) == 1),
+        "{uid}: {} became {}\n{log}",
+        before["phase"],
+        after["phase"]
+    );
+    for list in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
+        let all = |status: &Value| status[list].as_array().cloned().unwrap_or_default();
+        for (before, after) in all(before).iter().zip(&all(after)) {
+            if before["restartCount"] == after["restartCount"] {
+                assert_eq!(before["lastState"], after["lastState"], "{uid}: {before}, {after}\n{log}");
+            }
+        }
+    }
+    let (before, after) = (leaves(before), leaves(after));
+    for (path, count) in before.iter().filter(|(path, _)| path.ends_with("restartCount")) {
+        let later = after.get(path).and_then(Value::as_u64);
+        assert!(count.as_u64() <= later, "{uid}: {path} went from {count} to {later:?}\n{log}");
+    }
+}
+
+/// What differs between two statuses, by name and type of what it is about.
+fn differences(before: &Value, after: &Value) -> Vec<String> {
+    let (before, after) = (leaves(before), leaves(after));
+    let all = before.keys().chain(after.keys().filter(|path| !before.contains_key(*path)));
+    let differs = all.filter(|path| before.get(*path) != after.get(*path));
+    let text = |value: Option<&Value>| value.map_or("nothing".to_owned(), Value::to_string);
+    differs.map(|path| format!("{path}: {} -> {}", text(before.get(path)), text(after.get(path)))).collect()
+}
+
+fn leaves(status: &Value) -> BTreeMap<String, Value> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![(String::new(), status)];
+    while let Some((path, value)) = left.pop() {
+        match value {
+            Value::Object(fields) => {
+                left.extend(fields.iter().map(|(key, value)| (format!("{path}.{key}"), value)));
+            }
+            Value::Array(all) if all.iter().all(Value::is_object) => left.extend(all.iter().map(|one| {
+                let name = one["name"].as_str().or(one["type"].as_str()).unwrap_or_default();
+                (format!("{path}[{name}]"), one)
+            })),
+            leaf => drop(found.insert(path, leaf.clone())),
+        }
+    }
+    found
+}

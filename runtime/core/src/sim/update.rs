@@ -1,0 +1,78 @@
+//! Pods that change while they are there, and what the world holds the core to then.
+
+use std::rc::Rc;
+
+use super::{Sim, WorldPod, secs};
+use crate::facts::*;
+use crate::spec::*;
+
+impl Sim {
+    /// A pod that is wanted, and not on its way out, is another in what may change in place.
+    pub(crate) fn update(&mut self, uid: &Uid, change: impl FnOnce(&mut Pod)) {
+        let state = self.node.index_of(uid).and_then(|index| self.node.pod(index));
+        let Some(state) = state.filter(|state| !state.is_unwanted()) else { return };
+        let runs: Vec<bool> =
+            state.pod().spec.container_indexes().map(|index| state.running(index).is_some()).collect();
+        if !self.of(uid).wanted {
+            return;
+        }
+        let world = self.of(uid);
+        let mut pod = Pod::clone(&world.pod);
+        change(&mut pod);
+        pod.generation += 1;
+        assert!(pod.is_update_of(&world.pod), "{uid} would be another pod");
+        for index in pod.spec.container_indexes() {
+            let alive = world.alive.keys().any(|attempt| attempt.container == index);
+            let image = |pod: &Pod| pod.spec.container(index).image.clone();
+            if (alive || runs[usize::from(index.0)]) && image(&pod) != image(&world.pod) {
+                world.outdated.insert(index);
+            }
+            if image(&pod) != image(&world.pod) {
+                world.restarts.forget(index);
+            }
+        }
+        world.pod = pod.into();
+        let pod = world.pod.clone();
+        self.tell(Observation::Wanted { pod, record: None, status: None });
+    }
+
+    /// `image load`.
+    pub(crate) fn load_image(&mut self, image: &str) {
+        self.absent.remove(image);
+        self.later(secs(0), Observation::ImagesChanged);
+    }
+
+    /// What a start finds on the board: the image of the spec, else the one that ran before.
+    pub(super) fn image_to_start(
+        &self,
+        pod: &Pod,
+        container: ContainerIndex,
+        fallback: Option<Rc<str>>,
+    ) -> Result<Rc<str>, StartFailureReason> {
+        let image: Rc<str> = pod.spec.container(container).image.as_str().into();
+        [Some(image), fallback]
+            .into_iter()
+            .flatten()
+            // After a reboot the image that ran before has its whole name.
+            .find(|image| !self.absent.contains(image.trim_start_matches("docker.io/library/")))
+            .ok_or(StartFailureReason::ErrImagePull)
+    }
+
+    /// Answers whether the image of the spec is on the board.
+    pub(super) fn check_image(&mut self, uid: &Uid, index: PodIndex, attempt: Attempt) {
+        let image = self.of(uid).pod.spec.container(attempt.container).image.clone();
+        let failure = self.absent.contains(&image).then(|| StartFailure {
+            reason: StartFailureReason::ErrImagePull,
+            message: format!("image {image} is not on this node").into(),
+        });
+        self.answer_of(index, PodObservation::ImageChecked { attempt, failure });
+    }
+}
+
+impl WorldPod {
+    /// What runs of a container that is to have its pod's newest image, once all has settled.
+    pub(crate) fn image_of(&self, container: ContainerIndex) -> Option<&str> {
+        let mut alive = self.alive.iter().filter(|(attempt, _)| attempt.container == container);
+        alive.next().map(|(_, process)| &*process.image)
+    }
+}

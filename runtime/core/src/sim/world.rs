@@ -1,0 +1,375 @@
+//! What becomes of the actions of a plan, and what happens by itself.
+
+use std::fmt::Write;
+
+use super::{Fate, Happening, Process, Sim, WorldSandbox, hooks, order, restarts, secs, stamp, started_for};
+use crate::facts::*;
+use crate::pod::PodState;
+use crate::spec::*;
+use crate::time::Moment;
+
+impl Sim {
+    /// Carries out an action, or refuses with a panic to let happen what never may.
+    pub(super) fn perform(&mut self, index: PodIndex, action: Action) {
+        let now = self.now;
+        let Some(state) = self.node.pod(index) else {
+            // What is told last of a pod is told when it has left already.
+            let Action::Emit(event) = action else { panic!("{action:?} of a pod that is not here") };
+            return self.tell_event(&event);
+        };
+        let (pod, uid) = (state.pod().clone(), state.pod().uid.clone());
+        let name = |container: ContainerIndex| pod.spec.container(container).name.clone();
+        let grace = state.termination_grace();
+        self.of(&uid).index = Some(index);
+        self.of(&uid).order.notes_stop(now, grace);
+        match action {
+            Action::CreateSandbox => {
+                self.note_log(&format!("{} create sandbox", pod.name));
+                assert_eq!(self.of(&uid).sandbox, WorldSandbox::None, "{uid} has a sandbox already");
+                assert!(!pod.is_gated(), "{uid} is gated, and begins");
+                self.check_room(&pod);
+                for other in
+                    self.pods.iter().filter(|other| other.pod.uid != uid && other.pod.name == pod.name)
+                {
+                    assert!(other.alive.is_empty(), "{uid} starts while {} lives", other.pod.uid);
+                    assert_eq!(other.sandbox, WorldSandbox::None, "{uid} starts beside {}", other.pod.uid);
+                }
+                if self.fails() {
+                    let message = "no such device".into();
+                    self.answer_of(
+                        index,
+                        PodObservation::SandboxFailed { reason: SandboxFailure::Sandbox, message },
+                    );
+                } else {
+                    self.of(&uid).sandbox = WorldSandbox::Made;
+                    self.of(&uid).shell.make_directory(now);
+                    self.after_latency(Happening::SandboxMade(uid, index));
+                }
+            }
+            Action::CheckImage(attempt) => self.check_image(&uid, index, attempt),
+            Action::Start { attempt, fallback } => {
+                let what = format!("{}#{} start", self.label(&pod, attempt.container), attempt.number);
+                self.note(&what);
+                self.check_start(&uid, attempt);
+                let fate = (self.fate)(&name(attempt.container), attempt.number);
+                let image = self.image_to_start(&pod, attempt.container, fallback);
+                let image = match fate {
+                    Fate::FailsToStart(reason) => Err(reason),
+                    Fate::Runs | Fate::IgnoresTerm | Fate::Exits(..) | Fate::OutOfMemory(_) => image,
+                };
+                let world = self.of(&uid);
+                if !matches!(image, Err(reason) if reason != StartFailureReason::RunContainerError) {
+                    world.shell.write_facts(attempt);
+                }
+                match image {
+                    Err(reason) => {
+                        if reason == StartFailureReason::ErrImagePull {
+                            self.of(&uid).restarts.forget(attempt.container);
+                        }
+                        let failure = StartFailure { reason, message: "it cannot be".into() };
+                        self.answer_of(index, PodObservation::StartFailed { attempt, failure });
+                    }
+                    Ok(image) => {
+                        world.begun[usize::from(attempt.container.0)].push(attempt.number);
+                        if *image == *pod.spec.container(attempt.container).image {
+                            world.outdated.remove(&attempt.container);
+                        }
+                        let hooks = hooks::Seen::default();
+                        let process = Process { fate, image, started: None, asked_to_end: None, hooks };
+                        world.alive.insert(attempt, process);
+                        self.after_latency(Happening::Executed(uid, index, attempt));
+                    }
+                }
+            }
+            Action::Probe(attempt, kind) => {
+                let asked = (index, attempt, kind);
+                assert!(!self.probes_in_flight.contains(&asked), "asked twice: {asked:?}");
+                self.probes_in_flight.push(asked);
+                let Some(process) = self.of(&uid).alive.get(&attempt) else { return };
+                let age = now.since(process.started.expect("only what runs is probed"));
+                let result = (self.answer)(&name(attempt.container), kind, age);
+                self.answer_of(index, PodObservation::Probed { attempt, kind, result });
+            }
+            Action::Hook(attempt, kind) => {
+                let what = format!("{}#{} {kind:?}", self.label(&pod, attempt.container), attempt.number);
+                self.note(&what);
+                self.begin_hook(&uid, index, attempt, kind);
+            }
+            Action::Terminate(attempt) => {
+                let what = format!("{}#{} Term", self.label(&pod, attempt.container), attempt.number);
+                self.note(&what);
+                self.check_end(&uid, attempt);
+                self.check_hook(&uid, attempt);
+                if let Some(process) = self.of(&uid).alive.get_mut(&attempt) {
+                    process.asked_to_end.get_or_insert(now);
+                }
+                if self.fails() {
+                    self.answer_of(index, PodObservation::StopFailed { attempt, message: "no".into() });
+                    return;
+                }
+                if let Some(process) = self.of(&uid).alive.get_mut(&attempt) {
+                    match process.fate {
+                        Fate::IgnoresTerm => {}
+                        Fate::Runs | Fate::Exits(..) | Fate::OutOfMemory(_) | Fate::FailsToStart(_) => {
+                            self.after_latency(Happening::Ended(uid, attempt, 143, false));
+                        }
+                    }
+                }
+            }
+            Action::Kill(attempt) => {
+                let what = format!("{}#{} Kill", self.label(&pod, attempt.container), attempt.number);
+                self.note(&what);
+                if let Some(asked) =
+                    self.of(&uid).alive.get(&attempt).and_then(|process| process.asked_to_end)
+                {
+                    assert!(now.since(asked) >= secs(1), "killed right after it was asked");
+                }
+                if let Some(process) = self.of(&uid).alive.get_mut(&attempt) {
+                    process.hooks.killed = true;
+                }
+                if self.fails() {
+                    self.answer_of(index, PodObservation::StopFailed { attempt, message: "no".into() });
+                    return;
+                }
+                self.after_latency(Happening::Ended(uid, attempt, 137, false));
+            }
+            Action::Discard(attempt) => {
+                assert!(!self.of(&uid).alive.contains_key(&attempt), "a living run is discarded");
+                // With it goes what the supervisor remembers of those before it.
+                let is_kept =
+                    |known: Attempt| known.container != attempt.container || known.number >= attempt.number;
+                self.of(&uid).over.retain(|found| is_kept(found.attempt));
+                self.note_log(&format!("{}#{} discard", self.label(&pod, attempt.container), attempt.number));
+            }
+            Action::RemoveSandbox => {
+                self.note_log(&format!("{} remove sandbox", pod.name));
+                assert!(self.of(&uid).alive.is_empty(), "the sandbox of {uid} goes before its processes");
+                // With its supervisor goes what is known of the exits.
+                let state = self.node.pod(index);
+                let needed =
+                    !self.down && state.is_some_and(|pod| !pod.is_unwanted() && !pod.is_interrupted());
+                let world = self.of(&uid);
+                let known = world.record.as_ref().is_some_and(|record| record.phase.is_terminal());
+                assert!(
+                    !needed || known || world.sandbox == WorldSandbox::Remains,
+                    "the exits of {uid} go before they are on flash"
+                );
+                if self.fails() {
+                    self.of(&uid).sandbox = WorldSandbox::Remains;
+                    self.answer_of(index, PodObservation::SandboxRemoveFailed { message: "busy".into() });
+                } else {
+                    self.after_latency(Happening::SandboxGone(uid, index));
+                }
+            }
+            Action::Save { record, generation } => {
+                self.note_log(&format!("{} save {:?}", pod.name, record.phase));
+                let fails = self.fails();
+                let log = std::mem::take(&mut self.log);
+                let world = self.of(&uid);
+                assert!(!std::mem::replace(&mut world.save_in_flight, true), "two saves at once");
+                world.saves += 1;
+                world.wear.writes(now, &log);
+                self.log = log;
+                if fails {
+                    self.answer_of(index, PodObservation::SaveFailed { message: "no space".into() });
+                } else {
+                    self.after_latency(Happening::Written(uid, index, generation, record));
+                }
+            }
+            Action::Forget => {
+                self.note_log(&format!("{} forget", pod.name));
+                let world = self.of(&uid);
+                assert!(!world.wanted || self.node.pod(index).is_some_and(PodState::is_unwanted));
+                let world = self.of(&uid);
+                assert!(world.alive.is_empty() && world.sandbox == WorldSandbox::None, "{uid} is not gone");
+                if self.fails() {
+                    self.answer_of(index, PodObservation::ForgetFailed { message: "busy".into() });
+                } else {
+                    self.after_latency(Happening::Erased(uid, index));
+                }
+            }
+            Action::Emit(event) => {
+                if event.reason == "Preempting" {
+                    self.check_preemption(&pod);
+                }
+                self.tell_event(&event);
+            }
+        }
+    }
+
+    fn tell_event(&mut self, event: &Event) {
+        let kind = if event.warning { "Warning" } else { "Normal" };
+        assert_eq!(event.warning, restarts::is_warning(event), "the type of {event:?}");
+        let _ = writeln!(self.log, "{} {kind} {}", stamp(self.now), event.reason);
+        self.events.push(format!("{}: {}", event.reason, event.message));
+    }
+
+    fn check_start(&mut self, uid: &Uid, attempt: Attempt) {
+        let now = self.now;
+        let world = self.pods.iter_mut().find(|world| world.pod.uid == *uid).expect("a pod of this world");
+        world.check_restart(now, attempt.container, &self.log);
+        let pod = world.pod.clone();
+        assert_eq!(world.sandbox, WorldSandbox::Made, "{uid} starts {attempt:?} without a sandbox");
+        assert!(world.shown_terminal.is_none(), "{uid} starts {attempt:?} though it is over");
+        for (other, process) in &world.alive {
+            assert!(other.container != attempt.container, "{uid}: {attempt:?} starts while {other:?} lives");
+            assert!(process.started.is_some(), "{uid}: {attempt:?} starts before {other:?} has");
+            assert!(!process.hooks.is_starting(), "{uid}: {attempt:?} starts in the midst of {other:?}");
+        }
+        world.check_order(attempt.container);
+        let is_ephemeral = pod.spec.role(attempt.container) == Role::Ephemeral;
+        if pod.spec.restart_policy == RestartPolicy::Never || is_ephemeral {
+            let place = usize::from(attempt.container.0);
+            let recorded = world.record.as_ref().and_then(|record| record.containers.get(place));
+            let mut all = pod.spec.all_containers();
+            let again = pod.spec.container(attempt.container).restart.is_some()
+                || all.any(|one| one.restart.as_ref().is_some_and(|own| own.may_restart_all()));
+            let again = (again && !is_ephemeral) || world.outdated.contains(&attempt.container);
+            let is_sidecar = again || pod.spec.role(attempt.container) == Role::Sidecar;
+            assert!(
+                recorded.is_some_and(|recorded| is_sidecar || recorded.attempts > attempt.number),
+                "{uid}: {attempt:?} starts and flash does not know"
+            );
+            assert!(
+                is_sidecar || world.begun[place].is_empty(),
+                "{uid}: {attempt:?} of what runs once is not its first"
+            );
+        }
+    }
+
+    /// What was bound to happen now does.
+    pub(super) fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Told(seen) => {
+                self.down |= matches!(seen, Observation::Shutdown(_));
+                if let Observation::ShutdownCancelled = seen {
+                    self.down = false;
+                    // Pods begin again with what is on flash of them: less than was shown if the card failed.
+                    self.pods.iter_mut().for_each(|world| world.restarts.resume());
+                }
+                self.tell(seen);
+            }
+            Happening::ToldOf(index, seen) => {
+                if let PodObservation::Probed { attempt, kind, ref result } = seen {
+                    if let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index)) {
+                        world.order.probed(attempt, kind, result);
+                    }
+                    self.probes_in_flight.retain(|asked| *asked != (index, attempt, kind));
+                }
+                if let PodObservation::Hooked { attempt, kind, ref failure } = seen {
+                    self.hook_was_told(index, attempt, kind, failure.is_some());
+                }
+                if let PodObservation::StartFailed { attempt, failure } = &seen
+                    && failure.reason == StartFailureReason::RunContainerError
+                    && let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index))
+                {
+                    world.restarts.ended(self.now, attempt.container, false);
+                }
+                if let PodObservation::SaveFailed { .. } = seen
+                    && let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index))
+                {
+                    world.save_in_flight = false;
+                }
+                self.tell(Observation::Of(index, seen));
+            }
+            Happening::Executed(uid, index, attempt) => {
+                let now = self.now;
+                let Some(process) = self.of(&uid).alive.get_mut(&attempt) else { return };
+                process.started = Some(now);
+                let (fate, image) = (process.fate.clone(), process.image.clone());
+                self.of(&uid).order.executed(attempt);
+                match fate {
+                    Fate::Exits(code, after) => {
+                        self.after(after, Happening::Ended(uid, attempt, code, false))
+                    }
+                    Fate::OutOfMemory(after) => self.after(after, Happening::Ended(uid, attempt, 137, true)),
+                    Fate::Runs | Fate::IgnoresTerm | Fate::FailsToStart(_) => {}
+                }
+                let container = Box::new(started_for(now, attempt, image));
+                self.tell_of(index, PodObservation::Started { attempt, container });
+            }
+            Happening::Ended(uid, attempt, code, oom_killed) => {
+                let now = self.now;
+                let pod = self.of(&uid).pod.clone();
+                let index = self.node.index_of(&uid);
+                let Some(process) = self.of(&uid).alive.remove(&attempt) else { return };
+                let what = format!("{}#{} exits {code}", self.label(&pod, attempt.container), attempt.number);
+                self.note(&what);
+                let world = self.of(&uid);
+                world.order.ended(attempt, code, oom_killed);
+                world.restarts.ended(now, attempt.container, code == 0 && !oom_killed);
+                world.ended_at.insert(attempt.container, now);
+                let rule = pod.spec.container(attempt.container).restart.as_ref();
+                let rule = rule.and_then(|own| own.action(code));
+                let by_itself = process.asked_to_end.is_none() && !process.hooks.is_ending();
+                if by_itself && rule == Some(RestartAction::RestartAllContainers) {
+                    let world = self.of(&uid);
+                    world.order.restarts_all();
+                    world.restarts.forget_all();
+                }
+                let started_at = process.started.unwrap_or(now);
+                if let Some(index) = index {
+                    self.end_hooks(index, attempt, &process.hooks);
+                }
+                let exit = Exit {
+                    code,
+                    oom_killed,
+                    reason: None,
+                    message: "".into(),
+                    started_at: Moment::ThisBoot(started_at),
+                    finished_at: Moment::ThisBoot(now),
+                };
+                self.of(&uid).over.push(FoundAttempt {
+                    attempt,
+                    container: started_for(started_at, attempt, process.image.clone()),
+                    exit: Some(exit.clone()),
+                    health: Health::default(),
+                });
+                if let Some(index) = index {
+                    self.tell_of(index, PodObservation::Exited { attempt, exit: Box::new(exit) });
+                }
+            }
+            Happening::SandboxMade(uid, index) => {
+                let ip = Some([10, 85, 0, 2].into());
+                let now = self.now;
+                self.of(&uid).made_at = now;
+                self.tell_of(index, PodObservation::SandboxReady { ip, at: self.now });
+            }
+            Happening::SandboxGone(uid, index) => {
+                let world = self.of(&uid);
+                world.sandbox = WorldSandbox::None;
+                world.order = order::Order::default();
+                world.restarts.sandbox_gone();
+                world.over.clear();
+                world.shell.remove_directory();
+                self.tell_of(index, PodObservation::SandboxRemoved);
+            }
+            Happening::Written(uid, index, generation, record) => {
+                self.write(&uid, &record);
+                self.of(&uid).save_in_flight = false;
+                self.tell_of(index, PodObservation::Saved { generation });
+            }
+            Happening::Erased(uid, index) => {
+                self.erase(&uid);
+                self.tell_of(index, PodObservation::Forgotten);
+            }
+        }
+    }
+
+    /// Nothing of a pod is left on flash.
+    pub(super) fn erase(&mut self, uid: &Uid) {
+        let world = self.of(uid);
+        world.record = None;
+        world.flash.clear();
+        world.shell = super::shell::PodFiles::default();
+        world.shown_terminal = None;
+        world.gone_by = None;
+        world.index = None;
+        world.begun.iter_mut().for_each(Vec::clear);
+        world.restarts = restarts::Restarts::default();
+        world.saves = 0;
+        // They were given to the pod that went.
+        world.pod = std::rc::Rc::new(Pod::clone(&world.pod).without_ephemeral());
+        world.begun.truncate(world.pod.spec.container_count());
+    }
+}

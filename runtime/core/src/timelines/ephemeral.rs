@@ -1,0 +1,428 @@
+//! Ephemeral containers: somebody looks into a pod that is there, and nothing hangs on it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{condition, first, phase, uid};
+use crate::facts::*;
+use crate::sim::*;
+use crate::spec::*;
+
+/// The entry of an ephemeral container in the status.
+fn shown(sim: &Sim, name: &str) -> Value {
+    let status = sim.status(&uid());
+    let all = status["ephemeralContainerStatuses"].as_array().expect("there are some");
+    all.iter().find(|status| status["name"] == name).expect("a status for each container").clone()
+}
+
+/// Runs of it as the trace tells them.
+fn of<'a>(sim: &'a Sim, name: &str) -> Vec<&'a str> {
+    sim.trace.lines().filter(|line| line[6..].starts_with(name)).collect()
+}
+
+/// `app` runs, and so does `look` since five seconds.
+fn looked_into(policy: RestartPolicy, fate: Fate) -> Sim {
+    let mut sim =
+        Sim::new(pod(policy), move |name, _| if name == "look" { fate.clone() } else { Fate::Runs });
+    sim.run_until(secs(5));
+    sim.debug(&uid(), container("look"));
+    sim.run_until(secs(6));
+    sim
+}
+
+#[test]
+fn it_starts_in_the_pod_that_is_there_runs_once_and_counts_for_nothing() {
+    for policy in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
+        let mut sim = looked_into(policy, Fate::Exits(3, secs(10)));
+        let running = shown(&sim, "look");
+        assert_eq!(running["state"], json!({ "running": { "startedAt": "1970-01-01T00:00:05Z" } }));
+        assert_eq!((&running["ready"], running.get("started")), (&false.into(), None));
+        assert_eq!(condition(&sim.status(&uid()), "Ready")["status"], "True");
+        assert_eq!(condition(&sim.status(&uid()), "Ready")["lastTransitionTime"], "1970-01-01T00:00:00Z");
+        assert_eq!(condition(&sim.status(&uid()), "Initialized")["status"], "True");
+        assert_eq!(sim.status(&uid())["qosClass"], "BestEffort");
+        sim.run_until(secs(900));
+        assert_eq!(
+            sim.trace, "   0s app#0 start\n   5s look#0 start\n  15s look#0 exits 3\n",
+            "{policy:?}: whatever it ends with"
+        );
+        assert_eq!(phase(&sim), "Running");
+        let over = shown(&sim, "look");
+        assert_eq!(over["state"]["terminated"]["exitCode"], 3);
+        assert_eq!((&over["restartCount"], &over["lastState"]), (&0.into(), &json!({})));
+        assert!(sim.events.contains(&"Started: Container started".into()));
+    }
+}
+
+#[test]
+fn it_starts_though_the_pod_is_not_initialised_and_holds_up_nothing() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always).init([container("first")]), |name, _| match name {
+        "first" => Fate::Exits(1, secs(4)),
+        "look" => Fate::Exits(0, secs(100)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(1));
+    sim.debug(&uid(), container("look"));
+    sim.run_until(secs(2));
+    assert!(shown(&sim, "look")["state"]["running"].is_object());
+    assert_eq!(phase(&sim), "Pending");
+    assert_eq!(
+        condition(&sim.status(&uid()), "Initialized")["message"],
+        "containers with incomplete status: [first]"
+    );
+    sim.fates(|name, _| if name == "first" { Fate::Exits(0, secs(1)) } else { Fate::Runs });
+    sim.run_until(secs(60));
+    assert_eq!(phase(&sim), "Running", "{}", sim.trace);
+    assert_eq!(condition(&sim.status(&uid()), "Ready")["status"], "True");
+}
+
+#[test]
+fn that_it_begins_is_on_flash_before_it_does() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
+    sim.run_until(secs(60));
+    sim.weather.latency = secs(3);
+    sim.debug(&uid(), container("look"));
+    sim.run_until(secs(60));
+    assert_eq!(of(&sim, "look"), Vec::<&str>::new(), "the card is slow");
+    sim.run_until(secs(70));
+    assert_eq!(of(&sim, "look").len(), 1, "{}", sim.trace);
+    let record = sim.of(&uid()).record.clone().expect("it was written");
+    let look = &record.containers[1];
+    assert_eq!((look.name.as_str(), look.attempts, look.decided.is_some()), ("look", 1, true));
+}
+
+#[test]
+fn it_ends_with_the_pod_and_nobody_waits_for_it() {
+    let served = pod(RestartPolicy::Always).init([sidecar("proxy")]);
+    let mut sim = Sim::new(served, |name, _| if name == "look" { Fate::IgnoresTerm } else { Fate::Runs });
+    sim.run_until(secs(5));
+    sim.debug(&uid(), container("look"));
+    sim.run_until(secs(10));
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(60));
+    assert_eq!(
+        sim.trace,
+        "   0s proxy#0 start\n   0s app#0 start\n   5s look#0 start\n  \
+         10s app#0 Term\n  10s look#0 Term\n  10s app#0 exits 143\n  10s proxy#0 Term\n  \
+         10s proxy#0 exits 143\n  40s look#0 Kill\n  40s look#0 exits 137\n"
+    );
+    assert!(sim.is_gone(&uid()));
+}
+
+#[test]
+fn a_pod_that_is_done_ends_it_and_is_over_when_it_is_gone() {
+    let mut sim = Sim::new(pod(RestartPolicy::Never), |name, _| match name {
+        "app" => Fate::Exits(0, secs(20)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(5));
+    sim.debug(&uid(), container("look"));
+    sim.run_until(secs(19));
+    assert_eq!(phase(&sim), "Running");
+    sim.run_until(secs(60));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n   5s look#0 start\n  20s app#0 exits 0\n  20s look#0 Term\n  \
+         20s look#0 exits 143\n"
+    );
+    assert_eq!(phase(&sim), "Succeeded", "how it ended counts for nothing");
+    assert_eq!(shown(&sim, "look")["state"]["terminated"]["exitCode"], 143);
+}
+
+#[test]
+fn in_a_pod_that_is_over_it_never_begins() {
+    let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(1, secs(1)));
+    sim.run_until(secs(20));
+    assert_eq!(phase(&sim), "Failed");
+    sim.debug(&uid(), container("look"));
+    sim.run_until(secs(100));
+    assert_eq!(of(&sim, "look"), Vec::<&str>::new());
+    assert_eq!(shown(&sim, "look")["state"], json!({ "waiting": { "reason": "ContainerCreating" } }));
+    sim.restart_agent();
+    sim.reboot();
+    sim.run_until(secs(200));
+    assert_eq!((phase(&sim), of(&sim, "look").len()), ("Failed".into(), 0));
+}
+
+#[test]
+fn it_does_not_come_back_in_another_sandbox() {
+    let mut sim = looked_into(RestartPolicy::Always, Fate::Runs);
+    sim.lose_sandbox(&uid());
+    sim.run_until(secs(100));
+    assert_eq!(
+        sim.trace, "   0s app#0 start\n   5s look#0 start\n   6s app#1 start\n",
+        "what the pod is there for does"
+    );
+    let terminated = &shown(&sim, "look")["state"]["terminated"];
+    assert_eq!(
+        (&terminated["exitCode"], &terminated["reason"]),
+        (&137.into(), &"ContainerStatusUnknown".into())
+    );
+    assert_eq!((phase(&sim), first(&sim)["restartCount"].clone()), ("Running".into(), 1.into()));
+    sim.debug(&uid(), container("again"));
+    sim.run_until(secs(110));
+    assert!(shown(&sim, "again")["state"]["running"].is_object(), "another may");
+}
+
+#[test]
+fn nor_after_a_power_cut() {
+    for ended in [false, true] {
+        let fate = if ended { Fate::Exits(4, secs(2)) } else { Fate::Runs };
+        let mut sim = looked_into(RestartPolicy::Always, fate);
+        sim.run_until(secs(400));
+        sim.reboot();
+        sim.run_until(secs(500));
+        sim.restart_agent();
+        sim.run_until(secs(900));
+        assert_eq!(of(&sim, "look").iter().filter(|line| line.ends_with("start")).count(), 1);
+        let terminated = &shown(&sim, "look")["state"]["terminated"];
+        let expected = if ended { (4, "Error") } else { (137, "ContainerStatusUnknown") };
+        assert_eq!(
+            (&terminated["exitCode"], &terminated["reason"]),
+            (&expected.0.into(), &expected.1.into())
+        );
+        assert_eq!(shown(&sim, "look")["restartCount"], 0);
+        assert_eq!(phase(&sim), "Running");
+    }
+}
+
+#[test]
+fn one_whose_image_is_missing_waits_for_it_in_this_sandbox_and_the_next() {
+    let mut sim = looked_into(RestartPolicy::Always, Fate::FailsToStart(StartFailureReason::ErrImagePull));
+    assert_eq!(shown(&sim, "look")["state"]["waiting"]["reason"], "ErrImagePull");
+    sim.run_until(secs(20));
+    let waiting = &shown(&sim, "look")["state"]["waiting"];
+    assert_eq!(
+        (&waiting["reason"], &waiting["message"]),
+        (&"ImagePullBackOff".into(), &"Back-off pulling image \"app:1\": ErrImagePull: it cannot be".into())
+    );
+    assert_eq!(phase(&sim), "Running");
+    sim.run_until(secs(400));
+    sim.lose_sandbox(&uid());
+    sim.run_until(secs(500));
+    sim.reboot();
+    sim.run_until(secs(600));
+    sim.fates(|_, _| Fate::Exits(0, secs(1)));
+    sim.later(secs(0), Observation::ImagesChanged);
+    sim.run_until(secs(610));
+    assert_eq!(shown(&sim, "look")["state"]["terminated"]["reason"], "Completed", "{}", sim.trace);
+}
+
+#[test]
+fn an_agent_that_dies_finds_it_again_and_does_not_start_another() {
+    let mut sim = looked_into(RestartPolicy::Always, Fate::Exits(7, secs(60)));
+    sim.restart_agent();
+    sim.run_until(secs(30));
+    assert!(shown(&sim, "look")["state"]["running"].is_object());
+    sim.restart_agent();
+    sim.run_until(secs(100));
+    sim.restart_agent();
+    sim.run_until(secs(200));
+    assert_eq!(of(&sim, "look"), ["   5s look#0 start", "  65s look#0 exits 7"]);
+    assert_eq!(shown(&sim, "look")["state"]["terminated"]["exitCode"], 7);
+}
+
+#[test]
+fn one_that_an_agent_decided_on_and_never_began_begins() {
+    let mut tried = [0, 0];
+    for seed in 0..20 {
+        let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
+        sim.chance = Chance(seed);
+        sim.run_until(secs(30));
+        sim.weather.latency = secs(2);
+        sim.debug(&uid(), container("look"));
+        // Somewhere between the decision and the news that it runs.
+        sim.run_until(secs(31));
+        sim.restart_agent();
+        sim.weather.latency = secs(0);
+        sim.run_until(secs(60));
+        assert!(shown(&sim, "look")["state"]["running"].is_object(), "{seed}\n{}", sim.log);
+        let starts = of(&sim, "look").len();
+        tried[starts - 1] += 1;
+    }
+    assert!(tried.iter().all(|count| *count > 0), "some were told the supervisor, some were not: {tried:?}");
+}
+
+#[test]
+fn several_keep_their_places_and_their_turns() {
+    let mut sim = looked_into(RestartPolicy::Always, Fate::Runs);
+    sim.weather.latency = secs(2);
+    sim.debug(&uid(), container("b"));
+    sim.debug(&uid(), container("a"));
+    sim.run_until(secs(60));
+    let starts: Vec<&str> = sim.trace.lines().map(|line| &line[6..]).collect();
+    assert_eq!(starts, ["app#0 start", "look#0 start", "b#0 start", "a#0 start"]);
+    let status = sim.status(&uid());
+    let names = status["ephemeralContainerStatuses"].as_array().expect("a list").iter();
+    assert_eq!(
+        names.map(|one| one["name"].as_str().expect("a name")).collect::<Vec<_>>(),
+        ["a", "b", "look"]
+    );
+    let spec = &sim.of(&uid()).pod.spec;
+    let paths: Vec<String> = spec.container_indexes().map(|index| spec.field_path(index)).collect();
+    assert_eq!(
+        paths,
+        [
+            "spec.containers{app}",
+            "spec.ephemeralContainers{look}",
+            "spec.ephemeralContainers{b}",
+            "spec.ephemeralContainers{a}"
+        ]
+    );
+}
+
+#[test]
+fn another_pod_under_its_uid_has_none_of_them() {
+    let mut sim = looked_into(RestartPolicy::Always, Fate::Runs);
+    let mut other = pod(RestartPolicy::Always).debugged([container("look")]);
+    other.spec.containers[0].command = Some(vec!["other".into()]);
+    sim.want(other);
+    sim.run_until(secs(100));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n   5s look#0 start\n   6s app#0 Term\n   6s look#0 Term\n   \
+         6s app#0 exits 143\n   6s look#0 exits 143\n   6s app#0 start\n"
+    );
+    assert!(sim.status(&uid())["ephemeralContainerStatuses"].is_null());
+}
+
+#[test]
+fn a_pod_that_was_refused_shows_none_and_runs_none() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always).uid("full-0"), |_, _| Fate::Runs);
+    for number in 1..=MAX_PODS {
+        sim.want(pod(RestartPolicy::Always).uid(&format!("full-{number}")).named(&format!("full-{number}")));
+    }
+    let refused: Uid = format!("full-{MAX_PODS}").as_str().into();
+    sim.run_until(secs(10));
+    assert_eq!(sim.status(&refused)["reason"], "OutOfpods");
+    sim.debug(&refused, container("look"));
+    sim.run_until(secs(20));
+    assert!(!sim.trace.contains("look"));
+    assert!(sim.status(&refused)["ephemeralContainerStatuses"].is_null());
+}
+
+#[test]
+fn the_deadline_of_a_pod_ends_it_too() {
+    let mut with_deadline = pod(RestartPolicy::Always);
+    with_deadline.spec.active_deadline = Some(secs(30));
+    let mut sim = Sim::new(with_deadline, |_, _| Fate::Runs);
+    sim.run_until(secs(5));
+    sim.debug(&uid(), container("look"));
+    sim.run_until(secs(100));
+    assert_eq!(of(&sim, "look"), ["   5s look#0 start", "  30s look#0 Term", "  30s look#0 exits 143"]);
+    assert_eq!(
+        (phase(&sim), sim.status(&uid())["reason"].clone()),
+        ("Failed".into(), "DeadlineExceeded".into())
+    );
+}
+
+#[test]
+fn one_whose_sandbox_was_lost_before_it_began_is_decided_on_anew_and_begins_whenever_the_agent_dies() {
+    let mut tried = 0;
+    for seed in 0..600 {
+        let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
+        let mut chance = Chance(seed);
+        let mut after = |most: u64| Duration::from_millis(chance.below(most));
+        let (lost, died) = (after(2_500), after(9_000));
+        sim.chance = Chance(seed);
+        sim.run_until(secs(30));
+        sim.weather.latency = secs(2);
+        sim.debug(&uid(), container("look"));
+        sim.run_until(secs(30) + lost);
+        sim.lose_sandbox(&uid());
+        if !sim.of(&uid()).begun[1].is_empty() {
+            continue;
+        }
+        sim.run_until(secs(30) + lost + died);
+        // What is on flash by then may be of the sandbox before, and nobody would know better.
+        if sim.of(&uid()).begun[1].is_empty() {
+            continue;
+        }
+        sim.restart_agent();
+        sim.weather.latency = secs(0);
+        sim.run_until(secs(100));
+        assert!(shown(&sim, "look")["state"]["running"].is_object(), "{seed}\n{}", sim.log);
+        tried += 1;
+    }
+    assert!(tried > 20, "{tried}");
+}
+
+#[test]
+fn one_that_had_not_begun_when_its_pod_was_over_is_not_said_to_have_ended() {
+    let mut sim = Sim::new(pod(RestartPolicy::Never), |name, _| match name {
+        "look" => Fate::FailsToStart(StartFailureReason::ErrImagePull),
+        _ => Fate::Exits(0, secs(20)),
+    });
+    sim.run_until(secs(5));
+    sim.debug(&uid(), container("look"));
+    sim.run_until(secs(60));
+    assert_eq!(phase(&sim), "Succeeded");
+    assert_eq!(shown(&sim, "look")["state"], json!({ "waiting": { "reason": "ContainerCreating" } }));
+}
+
+#[test]
+fn nor_after_a_power_cut_when_it_was_about_to_begin() {
+    let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(0, secs(20)));
+    sim.run_until(secs(18));
+    // The card is slow: that it begins is not on flash before its pod is over.
+    sim.weather.latency = secs(4);
+    sim.debug(&uid(), container("look"));
+    sim.run_until(secs(60));
+    let waits = json!({ "waiting": { "reason": "ContainerCreating" } });
+    assert_eq!((phase(&sim), &shown(&sim, "look")["state"]), ("Succeeded".into(), &waits), "{}", sim.log);
+    sim.reboot();
+    sim.run_until(secs(70));
+    assert_eq!((phase(&sim), &shown(&sim, "look")["state"]), ("Succeeded".into(), &waits), "{}", sim.log);
+}
+
+#[test]
+fn the_quality_of_service_of_its_pod_stays_what_it_was() {
+    let mut app = container("app");
+    let some = Some(Quantity::from_milli(1000));
+    app.resources = ResourceRequirements {
+        cpu_limit: some.clone(),
+        cpu_request: some.clone(),
+        memory_limit: some.clone(),
+        memory_request: some,
+        ..ResourceRequirements::default()
+    };
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs);
+    sim.debug(&uid(), container("look"));
+    sim.run_until(secs(5));
+    assert!(shown(&sim, "look")["state"]["running"].is_object());
+    assert_eq!(sim.status(&uid())["qosClass"], "Guaranteed");
+}
+
+#[test]
+fn one_that_ran_in_an_earlier_sandbox_does_not_come_back_with_the_next_agent() {
+    let mut sim = looked_into(RestartPolicy::Always, Fate::Exits(3, secs(10)));
+    sim.run_until(secs(60));
+    sim.lose_sandbox(&uid());
+    sim.run_until(secs(90));
+    sim.restart_agent();
+    sim.run_until(secs(200));
+    assert_eq!(of(&sim, "look"), ["   5s look#0 start", "  15s look#0 exits 3"], "{}", sim.log);
+    assert!(shown(&sim, "look")["state"]["terminated"].is_object(), "{}", sim.log);
+}
+
+#[test]
+fn one_that_is_being_recorded_does_not_hold_up_the_restart_of_all_containers() {
+    let mut restarting = pod(RestartPolicy::Never);
+    let rule = RestartRule { action: RestartAction::RestartAllContainers, within: true, codes: vec![42] };
+    let own = OwnRestart { policy: RestartPolicy::Never, rules: vec![rule] };
+    restarting.spec.containers[0].restart = Some(std::rc::Rc::new(own));
+    let mut sim = Sim::new(restarting, |name, number| match (name, number) {
+        ("app", 0) => Fate::Exits(42, secs(5)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(4));
+    // The card is full for a while: the restart is due before flash knows of the run.
+    sim.weather.failures = 100;
+    sim.debug(&uid(), container("look"));
+    sim.run_until(secs(4));
+    sim.weather.failures = 0;
+    sim.run_until(secs(60));
+    assert_eq!(of(&sim, "app").last().map(|line| line.trim_start().ends_with("app#1 start")), Some(true));
+    assert_eq!(of(&sim, "look").len(), 1, "{}", sim.trace);
+}

@@ -1,0 +1,401 @@
+//! Hooks: what begins when one is over, and how long a stop waits for one.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{first, phase, uid};
+use crate::facts::*;
+use crate::sim::*;
+use crate::spec::probe::PortOrName;
+use crate::spec::*;
+
+/// A hook whose outcome the world knows.
+fn asks() -> Option<Hook> {
+    Some(Hook::Asks(ProbeAction::Exec(vec!["true".into()])))
+}
+
+fn sleeps(seconds: u64) -> Option<Hook> {
+    Some(Hook::Sleeps(secs(seconds)))
+}
+
+/// What Kubernetes takes and cannot do.
+fn connects() -> Option<Hook> {
+    Some(Hook::Asks(ProbeAction::TcpSocket { host: None, port: PortOrName::Port(8080) }))
+}
+
+fn post_start(mut container: Container, hook: Option<Hook>) -> Container {
+    container.lifecycle.post_start = hook;
+    container
+}
+
+fn pre_stop(mut container: Container, hook: Option<Hook>) -> Container {
+    container.lifecycle.pre_stop = hook;
+    container
+}
+
+/// The entry of a container in the status.
+fn shown(sim: &Sim, name: &str) -> Value {
+    let status = sim.status(&uid());
+    let lists = ["initContainerStatuses", "containerStatuses"];
+    let mut all = lists.iter().filter_map(|list| status[*list].as_array()).flatten();
+    all.find(|status| status["name"] == name).expect("a status for each container").clone()
+}
+
+fn of_hooks(sim: &Sim) -> Vec<&str> {
+    let of_hooks = |event: &&String| event.contains("Hook") || event.starts_with("Killing");
+    sim.events.iter().filter(of_hooks).map(String::as_str).collect()
+}
+
+#[test]
+fn a_container_has_started_when_its_post_start_hook_is_over_and_then_the_next_begins() {
+    let two = pod(RestartPolicy::Always).with([post_start(container("a"), asks()), container("b")]);
+    let mut sim = Sim::new(two, |_, _| Fate::Runs).hooks(|_, _, _| HookFate::Succeeds(secs(4)));
+    sim.run_until(secs(3));
+    assert_eq!(phase(&sim), "Pending");
+    let a = shown(&sim, "a");
+    assert_eq!(a["state"], json!({ "waiting": { "reason": "ContainerCreating" } }));
+    assert_eq!((&a["ready"], &a["started"]), (&false.into(), &false.into()));
+    sim.run_until(secs(5));
+    assert_eq!(sim.trace, "   0s a#0 start\n   0s a#0 PostStart\n   4s b#0 start\n");
+    assert_eq!(phase(&sim), "Running");
+    assert_eq!(shown(&sim, "a")["state"]["running"]["startedAt"], "1970-01-01T00:00:00Z");
+    assert_eq!(shown(&sim, "a")["ready"], true);
+}
+
+#[test]
+fn what_comes_after_a_sidecar_waits_for_its_post_start_hook() {
+    let served = pod(RestartPolicy::Always).init([post_start(sidecar("proxy"), sleeps(7))]);
+    let mut sim = Sim::new(served, |_, _| Fate::Runs);
+    sim.run_until(secs(10));
+    assert_eq!(sim.trace, "   0s proxy#0 start\n   7s app#0 start\n");
+}
+
+#[test]
+fn no_probe_is_asked_before_the_post_start_hook_is_over() {
+    let mut app = post_start(container("app"), sleeps(25));
+    app.liveness_probe = Some(exec_probe());
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs)
+        .probes(|_, _, age| ProbeResult::Failure(format!("at {}s", age.as_secs()).into()));
+    sim.run_until(secs(40));
+    let asked: Vec<_> = sim.events.iter().filter(|event| event.contains("Liveness")).collect();
+    assert_eq!(
+        asked,
+        ["Unhealthy: Liveness probe failed: at 25s", "Unhealthy: Liveness probe failed: at 35s"]
+    );
+}
+
+#[test]
+fn a_container_whose_post_start_hook_fails_is_killed_with_its_whole_grace_and_says_why() {
+    let app = pre_stop(post_start(container("app"), asks()), sleeps(2));
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app, container("next")]), |name, _| match name {
+        "app" => Fate::IgnoresTerm,
+        _ => Fate::Runs,
+    })
+    .hooks(|_, _, number| if number == 0 { HookFate::Fails(secs(1)) } else { HookFate::Succeeds(secs(1)) });
+    sim.run_until(secs(31));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n   0s app#0 PostStart\n   3s app#0 Term\n  31s app#0 Kill\n  31s app#0 exits 137\n  \
+         31s app#1 start\n  31s app#1 PostStart\n"
+    );
+    assert_eq!(of_hooks(&sim), ["FailedPostStartHook: PostStartHook failed", "Killing: FailedPostStartHook"]);
+    let app = first(&sim);
+    let failed = json!({ "waiting": { "reason": "PostStartHookError", "message": "it cannot be" } });
+    assert_eq!(app["state"], failed);
+    assert_eq!(app["lastState"]["terminated"]["exitCode"], 137);
+    sim.run_until(secs(32));
+    assert!(first(&sim)["state"]["running"].is_object());
+    assert_eq!(first(&sim)["restartCount"], 1);
+    assert!(sim.trace.ends_with("  32s next#0 start\n"), "{}", sim.trace);
+}
+
+#[test]
+fn a_hook_that_fails_again_and_again_backs_off_as_a_crash_does() {
+    let app = post_start(container("app"), asks());
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs)
+        .hooks(|_, _, _| HookFate::Fails(Duration::ZERO));
+    sim.run_until(secs(35));
+    let starts: Vec<_> = sim.trace.lines().filter(|line| line.ends_with("start")).collect();
+    assert_eq!(starts, ["   0s app#0 start", "   0s app#1 start", "  10s app#2 start", "  30s app#3 start"]);
+    let reason = |sim: &Sim| first(sim)["state"]["waiting"]["reason"].clone();
+    assert_eq!(reason(&sim), "PostStartHookError");
+    sim.run_until(secs(41));
+    assert_eq!(reason(&sim), "CrashLoopBackOff");
+    assert_eq!(first(&sim)["restartCount"], 3);
+}
+
+#[test]
+fn a_pod_that_never_restarts_fails_with_the_start_of_its_container() {
+    let app = post_start(container("app"), connects());
+    let mut sim = Sim::new(pod(RestartPolicy::Never).with([app]), |_, _| Fate::Runs);
+    sim.run_until(secs(5));
+    assert_eq!(phase(&sim), "Failed");
+    assert_eq!(first(&sim)["state"]["terminated"]["exitCode"], 143);
+    assert_eq!(of_hooks(&sim), ["FailedPostStartHook: PostStartHook failed", "Killing: FailedPostStartHook"]);
+}
+
+#[test]
+fn a_handler_that_kubernetes_takes_and_does_not_know_is_named_as_a_kubelet_names_it() {
+    let app = post_start(container("app"), connects());
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs);
+    sim.run_until(secs(1));
+    assert_eq!(
+        first(&sim)["state"]["waiting"]["message"],
+        "Cannot run handler: invalid handler: &LifecycleHandler{Exec:nil,HTTPGet:nil,\
+         TCPSocket:&TCPSocketAction{Port:{0 8080 },Host:,},Sleep:nil,}"
+    );
+}
+
+#[test]
+fn a_container_that_ends_under_its_post_start_hook_is_restarted_when_that_is_over() {
+    let app = post_start(container("app"), asks());
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, number| match number {
+        0 => Fate::Exits(3, secs(1)),
+        _ => Fate::Runs,
+    })
+    .hooks(|_, _, number| if number == 0 { HookFate::Hangs } else { HookFate::Succeeds(secs(9)) });
+    sim.run_until(secs(5));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n   0s app#0 PostStart\n   1s app#0 exits 3\n   1s app#1 start\n   1s app#1 PostStart\n"
+    );
+    assert_eq!(of_hooks(&sim), ["FailedPostStartHook: PostStartHook failed"]);
+    assert_eq!(first(&sim)["state"]["waiting"]["reason"], "PostStartHookError");
+    assert_eq!(first(&sim)["lastState"]["terminated"]["exitCode"], 3);
+}
+
+#[test]
+fn a_stop_waits_for_no_post_start_hook() {
+    let app = post_start(container("app"), asks());
+    let mut sim =
+        Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs).hooks(|_, _, _| HookFate::Hangs);
+    sim.run_until(secs(5));
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(6));
+    assert!(sim.is_gone(&uid()));
+    assert_eq!(
+        of_hooks(&sim),
+        ["FailedPostStartHook: PostStartHook failed", "Killing: Stopping container app"]
+    );
+}
+
+#[test]
+fn a_container_is_asked_to_end_when_its_pre_stop_hook_is_over() {
+    let app = pre_stop(container("app"), asks());
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app, container("other")]), |_, _| Fate::Runs)
+        .hooks(|_, _, _| HookFate::Succeeds(secs(8)));
+    sim.run_until(secs(5));
+    sim.trace.clear();
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(60));
+    assert_eq!(
+        sim.trace,
+        "   5s app#0 PreStop\n   5s other#0 Term\n   5s other#0 exits 143\n  13s app#0 Term\n  13s app#0 exits 143\n"
+    );
+    assert_eq!(of_hooks(&sim), ["Killing: Stopping container app", "Killing: Stopping container other"]);
+}
+
+#[test]
+fn a_pre_stop_hook_takes_its_time_from_the_grace() {
+    let app = pre_stop(container("app"), sleeps(20));
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(5));
+    sim.trace.clear();
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(60));
+    assert_eq!(sim.trace, "  25s app#0 Term\n  35s app#0 Kill\n  35s app#0 exits 137\n");
+}
+
+#[test]
+fn a_pre_stop_hook_that_uses_up_the_grace_leaves_two_seconds_to_end() {
+    let app = pre_stop(container("app"), asks());
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::IgnoresTerm)
+        .hooks(|_, _, _| HookFate::Hangs);
+    sim.run_until(secs(5));
+    sim.trace.clear();
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(60));
+    assert_eq!(sim.trace, "   5s app#0 PreStop\n  35s app#0 Term\n  37s app#0 Kill\n  37s app#0 exits 137\n");
+    // It fails when its process goes with the container's.
+    assert_eq!(of_hooks(&sim), ["Killing: Stopping container app", "FailedPreStopHook: PreStopHook failed"]);
+}
+
+#[test]
+fn a_pre_stop_hook_that_fails_is_told_and_stops_no_stop() {
+    for hook in [asks(), connects()] {
+        let app = pre_stop(container("app"), hook);
+        let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs)
+            .hooks(|_, _, _| HookFate::Fails(secs(3)));
+        sim.run_until(secs(5));
+        sim.unwant(&uid(), None);
+        sim.run_until(secs(9));
+        assert!(sim.is_gone(&uid()));
+        assert_eq!(
+            of_hooks(&sim),
+            ["Killing: Stopping container app", "FailedPreStopHook: PreStopHook failed"]
+        );
+    }
+}
+
+#[test]
+fn a_second_deletion_shortens_the_time_of_the_hook_that_runs_and_runs_no_other() {
+    let app = pre_stop(container("app"), asks());
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::IgnoresTerm)
+        .hooks(|_, _, _| HookFate::Hangs);
+    sim.run_until(secs(5));
+    sim.trace.clear();
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(10));
+    sim.unwant(&uid(), Some(secs(60)));
+    sim.unwant(&uid(), Some(secs(4)));
+    sim.run_until(secs(60));
+    assert_eq!(sim.trace, "   5s app#0 PreStop\n  14s app#0 Term\n  16s app#0 Kill\n  16s app#0 exits 137\n");
+}
+
+#[test]
+fn a_shortened_grace_leaves_what_remains_of_it_to_what_has_ended_its_hook() {
+    let app = pre_stop(container("app"), sleeps(3));
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(5));
+    sim.trace.clear();
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(6));
+    sim.unwant(&uid(), Some(secs(9)));
+    sim.run_until(secs(60));
+    assert_eq!(sim.trace, "   8s app#0 Term\n  15s app#0 Kill\n  15s app#0 exits 137\n");
+}
+
+#[test]
+fn a_container_that_fails_its_probe_has_the_probes_grace_for_hook_and_end() {
+    let mut app = pre_stop(container("app"), sleeps(3));
+    app.liveness_probe =
+        Some(Probe { failure_threshold: 1, termination_grace_period: Some(secs(5)), ..exec_probe() });
+    let mut sim =
+        Sim::new(pod(RestartPolicy::Never).with([app]), |_, _| Fate::IgnoresTerm).probes(|_, _, age| {
+            if age < secs(10) { ProbeResult::Success } else { ProbeResult::Failure("no".into()) }
+        });
+    sim.run_until(secs(60));
+    assert_eq!(sim.trace, "   0s app#0 start\n  13s app#0 Term\n  15s app#0 Kill\n  15s app#0 exits 137\n");
+    assert_eq!(of_hooks(&sim), ["Killing: Container app failed liveness probe"]);
+}
+
+#[test]
+fn a_pod_without_a_grace_has_no_time_for_the_hook_of_a_container_that_fails_its_probe() {
+    let mut app = pre_stop(container("app"), asks());
+    app.startup_probe = Some(Probe { failure_threshold: 1, ..exec_probe() });
+    let mut spec = pod(RestartPolicy::Never).with([app]);
+    spec.spec.termination_grace_period = secs(0);
+    let mut sim =
+        Sim::new(spec, |_, _| Fate::IgnoresTerm).probes(|_, _, _| ProbeResult::Failure("no".into()));
+    sim.run_until(secs(60));
+    assert_eq!(sim.trace, "   0s app#0 start\n   0s app#0 Term\n   2s app#0 Kill\n   2s app#0 exits 137\n");
+}
+
+#[test]
+fn a_container_that_ends_by_itself_runs_no_pre_stop_hook() {
+    let app = pre_stop(container("app"), asks());
+    let mut sim = Sim::new(pod(RestartPolicy::Never).with([app]), |_, _| Fate::Exits(0, secs(2)));
+    sim.run_until(secs(10));
+    assert_eq!(sim.trace, "   0s app#0 start\n   2s app#0 exits 0\n");
+}
+
+#[test]
+fn a_container_that_ends_under_its_pre_stop_hook_is_not_waited_for() {
+    let app = pre_stop(container("app"), sleeps(20));
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Exits(0, secs(8)));
+    sim.run_until(secs(5));
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(8));
+    assert!(sim.is_gone(&uid()));
+}
+
+#[test]
+fn sidecars_run_their_hooks_with_all_others_and_wait_only_with_their_signal() {
+    let served = pod(RestartPolicy::Always)
+        .with([pre_stop(container("app"), sleeps(10))])
+        .init([pre_stop(sidecar("log"), asks()), pre_stop(sidecar("proxy"), sleeps(15))]);
+    let mut sim = Sim::new(served, |_, _| Fate::Runs).hooks(|_, _, _| HookFate::Succeeds(secs(2)));
+    sim.run_until(secs(5));
+    sim.trace.clear();
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(60));
+    assert_eq!(
+        sim.trace,
+        "   5s log#0 PreStop\n  15s app#0 Term\n  15s app#0 exits 143\n  20s proxy#0 Term\n  20s proxy#0 exits 143\n  \
+         20s log#0 Term\n  20s log#0 exits 143\n"
+    );
+}
+
+#[test]
+fn sidecars_whose_turn_does_not_come_have_two_seconds_after_the_grace() {
+    let served = pod(RestartPolicy::Always).init([pre_stop(sidecar("log"), asks())]);
+    let mut sim = Sim::new(served, |_, _| Fate::IgnoresTerm).hooks(|_, _, _| HookFate::Hangs);
+    sim.run_until(secs(5));
+    sim.trace.clear();
+    sim.unwant(&uid(), Some(secs(10)));
+    sim.run_until(secs(60));
+    assert_eq!(
+        sim.trace,
+        "   5s app#0 Term\n   5s log#0 PreStop\n  15s app#0 Kill\n  15s log#0 Term\n  15s app#0 exits 137\n  \
+         17s log#0 Kill\n  17s log#0 exits 137\n"
+    );
+}
+
+#[test]
+fn sidecars_go_on_being_probed_while_their_pod_is_stopped_and_nothing_follows() {
+    let mut proxy = sidecar("proxy");
+    proxy.liveness_probe = Some(Probe { failure_threshold: 1, ..exec_probe() });
+    let mut app = container("app");
+    app.liveness_probe = Some(Probe { failure_threshold: 1, ..exec_probe() });
+    let served = pod(RestartPolicy::Always).with([app]).init([proxy]);
+    let mut sim = Sim::new(served, |_, _| Fate::IgnoresTerm).probes(|_, _, age| match age {
+        age if age < secs(15) => ProbeResult::Success,
+        _ => ProbeResult::Failure("no".into()),
+    });
+    sim.run_until(secs(12));
+    sim.trace.clear();
+    sim.unwant(&uid(), Some(secs(20)));
+    sim.run_until(secs(60));
+    let unhealthy = sim.events.iter().filter(|event| event.starts_with("Unhealthy"));
+    assert_eq!(unhealthy.collect::<Vec<_>>(), ["Unhealthy: Liveness probe failed: no"]);
+    assert_eq!(
+        sim.trace,
+        "  12s app#0 Term\n  32s app#0 Kill\n  32s proxy#0 Term\n  32s app#0 exits 137\n  34s proxy#0 Kill\n  \
+         34s proxy#0 exits 137\n"
+    );
+}
+
+#[test]
+fn an_agent_that_starts_anew_gives_the_whole_grace_and_runs_no_hook_again_that_is_over() {
+    let both = pod(RestartPolicy::Always)
+        .with([post_start(pre_stop(container("done"), asks()), asks()), pre_stop(container("cut"), asks())]);
+    let mut sim = Sim::new(both, |_, _| Fate::IgnoresTerm).hooks(|name, _, _| match name {
+        "done" => HookFate::Succeeds(secs(1)),
+        _ => HookFate::Succeeds(secs(15)),
+    });
+    sim.run_until(secs(5));
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(10));
+    sim.trace.clear();
+    sim.restart_agent();
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(60));
+    assert!(sim.trace.contains("cut#0 PreStop"), "{}", sim.trace);
+    assert!(!sim.trace.contains("done#0 PreStop") && !sim.trace.contains("PostStart"), "{}", sim.trace);
+    assert!(sim.is_gone(&uid()));
+}
+
+#[test]
+fn a_pod_past_its_active_deadline_fails_while_it_is_initialised() {
+    let mut late = pod(RestartPolicy::Never).init([container("first")]);
+    late.spec.active_deadline = Some(secs(20));
+    let mut sim = Sim::new(late, |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(60));
+    assert_eq!(
+        sim.trace,
+        "   0s first#0 start\n  20s first#0 Term\n  50s first#0 Kill\n  50s first#0 exits 137\n"
+    );
+    assert_eq!(sim.status(&uid())["reason"], "DeadlineExceeded");
+    assert_eq!(phase(&sim), "Failed");
+}

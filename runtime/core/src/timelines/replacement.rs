@@ -1,0 +1,71 @@
+//! What follows a pod whose manifest changes while it goes, once and again.
+
+use super::uid;
+use crate::sim::*;
+use crate::spec::*;
+
+/// The same pod in another version.
+fn version(number: u32) -> Pod {
+    let mut pod = pod(RestartPolicy::Always);
+    pod.spec.containers[0].command = Some(vec![format!("app-{number}")]);
+    pod
+}
+
+/// Which version of it is here.
+fn command(sim: &Sim) -> String {
+    let index = sim.node.index_of(&uid()).expect("it is here");
+    sim.node.pod(index).expect("it is here").pod().spec.containers[0]
+        .command
+        .clone()
+        .unwrap_or_default()
+        .concat()
+}
+
+#[test]
+fn of_a_manifest_that_changes_twice_while_its_pod_goes_the_last_version_follows() {
+    let mut sim = Sim::new(version(1), |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(5));
+    sim.want(version(2));
+    sim.run_until(secs(10));
+    sim.want(version(3));
+    sim.run_until(secs(34));
+    assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 Term\n", "a change gives no other grace");
+    sim.run_until(secs(100));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n   5s app#0 Term\n  35s app#0 Kill\n  35s app#0 exits 137\n  35s app#0 start\n"
+    );
+    assert_eq!(command(&sim), "app-3");
+}
+
+#[test]
+fn one_that_is_no_longer_wanted_when_its_turn_comes_never_starts() {
+    let named = |uid: &str| pod(RestartPolicy::Always).uid(uid);
+    let mut sim = Sim::new(named("one"), |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(5));
+    // Each version of a file is a pod of its own, under the same name.
+    sim.want(named("two"));
+    sim.unwant(&"one".into(), None);
+    sim.run_until(secs(10));
+    sim.want(named("three"));
+    sim.unwant(&"two".into(), None);
+    sim.run_until(secs(100));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n   5s one/app#0 Term\n  35s one/app#0 Kill\n  35s one/app#0 exits 137\n  \
+         35s three/app#0 start\n"
+    );
+    assert!(sim.is_gone(&"one".into()) && sim.is_gone(&"two".into()));
+}
+
+#[test]
+fn one_that_is_changed_back_while_it_goes_begins_anew_all_the_same() {
+    let mut sim = Sim::new(version(1), |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(5));
+    sim.want(version(2));
+    sim.run_until(secs(10));
+    sim.want(version(1));
+    sim.run_until(secs(100));
+    assert_eq!(sim.trace.matches("app#0 start").count(), 2, "{}", sim.trace);
+    assert_eq!(command(&sim), "app-1");
+}

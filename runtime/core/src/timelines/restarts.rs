@@ -1,0 +1,434 @@
+//! Restart policies of containers' own, their rules, and all containers beginning again.
+
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use super::{condition, first, phase, uid};
+use crate::facts::*;
+use crate::sim::*;
+use crate::spec::*;
+
+fn own(
+    mut container: Container,
+    policy: RestartPolicy,
+    rules: &[(RestartAction, bool, &[i32])],
+) -> Container {
+    let rule = |(action, within, codes): &(RestartAction, bool, &[i32])| RestartRule {
+        action: *action,
+        within: *within,
+        codes: codes.to_vec(),
+    };
+    container.restart = Some(Rc::new(OwnRestart { policy, rules: rules.iter().map(rule).collect() }));
+    container
+}
+
+const ALL: RestartAction = RestartAction::RestartAllContainers;
+
+/// The entry of a container in the status.
+fn shown(sim: &Sim, name: &str) -> Value {
+    let status = sim.status(&uid());
+    let lists = ["initContainerStatuses", "containerStatuses"];
+    let mut all = lists.iter().filter_map(|list| status[*list].as_array()).flatten();
+    all.find(|status| status["name"] == name).expect("a status for each container").clone()
+}
+
+fn starts(sim: &Sim) -> Vec<&str> {
+    sim.trace.lines().filter(|line| line.ends_with("start")).map(str::trim).collect()
+}
+
+#[test]
+fn the_policy_of_a_container_comes_before_that_of_its_pod() {
+    for (of_pod, of_container, code, restarted) in [
+        (RestartPolicy::Always, RestartPolicy::Never, 1, false),
+        (RestartPolicy::Always, RestartPolicy::OnFailure, 0, false),
+        (RestartPolicy::Always, RestartPolicy::OnFailure, 1, true),
+        (RestartPolicy::Never, RestartPolicy::Always, 0, true),
+        (RestartPolicy::Never, RestartPolicy::OnFailure, 3, true),
+        (RestartPolicy::OnFailure, RestartPolicy::Never, 3, false),
+    ] {
+        let two = pod(of_pod).with([own(container("app"), of_container, &[]), container("other")]);
+        let mut sim = Sim::new(two, move |name, number| match (name, number) {
+            ("app", 0) => Fate::Exits(code, secs(5)),
+            _ => Fate::Runs,
+        });
+        sim.run_until(secs(8));
+        assert_eq!(starts(&sim).contains(&"5s app#1 start"), restarted, "{of_pod:?} {of_container:?} {code}");
+        assert_eq!(phase(&sim), "Running");
+    }
+}
+
+#[test]
+fn the_first_rule_that_holds_decides_and_then_the_policy() {
+    let rules: &[(RestartAction, bool, &[i32])] =
+        &[(RestartAction::Restart, true, &[42, 43]), (RestartAction::Restart, false, &[0, 1, 2])];
+    for (code, restarted) in [(42, true), (7, true), (0, false), (1, false)] {
+        let app = own(container("app"), RestartPolicy::Never, rules);
+        let mut sim = Sim::new(pod(RestartPolicy::Never).with([app]), move |_, number| match number {
+            0 => Fate::Exits(code, secs(5)),
+            _ => Fate::Runs,
+        });
+        sim.run_until(secs(8));
+        assert_eq!(starts(&sim).contains(&"5s app#1 start"), restarted, "{code}");
+        assert_eq!(
+            phase(&sim),
+            if restarted {
+                "Running"
+            } else if code == 0 {
+                "Succeeded"
+            } else {
+                "Failed"
+            }
+        );
+    }
+}
+
+#[test]
+fn rules_say_nothing_of_a_kill_by_a_probe() {
+    let mut app = own(container("app"), RestartPolicy::Never, &[(RestartAction::Restart, true, &[143])]);
+    app.liveness_probe = Some(Probe { failure_threshold: 1, ..exec_probe() });
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs)
+        .probes(|_, _, _| ProbeResult::Failure("no".into()));
+    sim.run_until(secs(60));
+    assert_eq!(starts(&sim), ["0s app#0 start"]);
+    assert!(sim.events.contains(&"Killing: Container app failed liveness probe".to_owned()));
+    assert_eq!(phase(&sim), "Failed");
+}
+
+#[test]
+fn an_init_container_of_its_own_policy_fails_its_pod_or_is_tried_again() {
+    for (of_pod, of_container, restarted) in [
+        (RestartPolicy::Always, RestartPolicy::Never, false),
+        (RestartPolicy::Never, RestartPolicy::OnFailure, true),
+    ] {
+        let first = own(container("first"), of_container, &[]);
+        let mut sim = Sim::new(pod(of_pod).init([first]), |name, number| match (name, number) {
+            ("first", 0) => Fate::Exits(1, secs(2)),
+            ("first", _) => Fate::Exits(0, secs(2)),
+            _ => Fate::Runs,
+        });
+        sim.run_until(secs(20));
+        assert_eq!(phase(&sim), if restarted { "Running" } else { "Failed" });
+    }
+}
+
+#[test]
+fn a_container_that_is_never_restarted_begins_again_with_its_pods_new_sandbox() {
+    let two = pod(RestartPolicy::Always)
+        .with([own(container("app"), RestartPolicy::Never, &[]), container("other")]);
+    let mut sim = Sim::new(two, |name, _| match name {
+        "app" => Fate::Exits(1, secs(5)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(8));
+    assert_eq!(starts(&sim), ["0s app#0 start", "0s other#0 start"]);
+    sim.lose_sandbox(&uid());
+    sim.run_until(secs(20));
+    assert_eq!(starts(&sim)[2..], ["8s app#1 start", "8s other#1 start"]);
+}
+
+fn all_again() -> Pod {
+    pod(RestartPolicy::Never)
+        .init([container("first"), sidecar("proxy")])
+        .with([own(container("app"), RestartPolicy::Never, &[(ALL, true, &[42])]), container("other")])
+}
+
+fn fates(name: &str, number: u32) -> Fate {
+    match (name, number) {
+        ("first", _) => Fate::Exits(0, secs(2)),
+        ("app", 0) => Fate::Exits(42, secs(5)),
+        ("other", _) => Fate::IgnoresTerm,
+        _ => Fate::Runs,
+    }
+}
+
+#[test]
+fn an_exit_with_a_rule_for_all_makes_all_end_and_begin_again_in_their_sandbox() {
+    let mut sim = Sim::new(all_again(), fates);
+    let restarting = |sim: &Sim| {
+        let condition = condition(&sim.status(&uid()), "AllContainersRestarting");
+        (condition["status"].clone(), condition["reason"].clone(), condition["message"].clone())
+    };
+    sim.run_until(secs(4));
+    assert_eq!(restarting(&sim), ("False".into(), Value::Null, Value::Null));
+    sim.run_until(secs(9));
+    assert_eq!(
+        restarting(&sim),
+        (
+            "True".into(),
+            "RestartAllContainersStarted".into(),
+            "container exited with restart policy rule".into()
+        )
+    );
+    assert_eq!(phase(&sim), "Running");
+    sim.run_until(secs(10));
+    let removed = "The container is removed because RestartAllContainers in place";
+    for name in ["app", "other", "proxy"] {
+        let shown = shown(&sim, name);
+        let waits = json!({ "waiting": { "reason": "RestartingAllContainers", "message": removed } });
+        assert_eq!(shown["state"], waits, "{name}");
+        let last = &shown["lastState"]["terminated"];
+        assert_eq!((&last["exitCode"], &last["reason"]), (&137.into(), &"RestartingAllContainers".into()));
+        assert_eq!(shown["restartCount"], 1, "{name}");
+    }
+    sim.run_until(secs(60));
+    assert_eq!(
+        sim.trace,
+        "   0s first#0 start\n   2s first#0 exits 0\n   2s proxy#0 start\n   2s app#0 start\n   2s other#0 start\n   \
+         7s app#0 exits 42\n   8s other#0 Term\n  10s other#0 Kill\n  10s other#0 exits 137\n  10s proxy#0 Term\n  \
+         10s proxy#0 exits 143\n  10s first#1 start\n  12s first#1 exits 0\n  12s proxy#1 start\n  \
+         12s app#1 start\n  12s other#1 start\n"
+    );
+    assert_eq!(restarting(&sim), ("False".into(), Value::Null, Value::Null));
+    assert!(sim.events.contains(&"Killing: killing".to_owned()));
+    assert_eq!(phase(&sim), "Running");
+    assert_eq!(shown(&sim, "app")["restartCount"], 1);
+    assert_eq!(shown(&sim, "app")["lastState"]["terminated"]["reason"], "RestartingAllContainers");
+}
+
+#[test]
+fn restart_counts_do_not_fall_back_while_what_begins_again_with_all_is_started() {
+    let mut slow = container("other");
+    slow.lifecycle.post_start = Some(Hook::Sleeps(secs(10)));
+    let app = own(container("app"), RestartPolicy::Never, &[(ALL, true, &[42])]);
+    let mut sim =
+        Sim::new(pod(RestartPolicy::Never).with([app, slow]), |name, number| match (name, number) {
+            ("app", 0) => Fate::Exits(42, secs(20)),
+            _ => Fate::Runs,
+        });
+    sim.run_until(secs(19));
+    assert_eq!(shown(&sim, "other")["restartCount"], 0);
+    // Its hook runs: it is not shown as running yet.
+    sim.run_until(secs(25));
+    assert_eq!(shown(&sim, "other")["state"]["waiting"]["reason"], "RestartingAllContainers");
+    assert_eq!(shown(&sim, "other")["restartCount"], 1);
+    sim.run_until(secs(40));
+    assert_eq!(shown(&sim, "other")["restartCount"], 1);
+}
+
+/// The hook fails because the container ends, and is heard of before it.
+#[test]
+fn a_container_that_ends_under_its_post_start_hook_makes_all_begin_again() {
+    let mut app = own(container("app"), RestartPolicy::Never, &[(ALL, true, &[42])]);
+    app.lifecycle.post_start = Some(Hook::Asks(ProbeAction::Exec(vec!["true".into()])));
+    let two = pod(RestartPolicy::Never).with([container("other"), app]);
+    let sim = Sim::new(two, |name, number| match (name, number) {
+        ("app", 0) => Fate::Exits(42, secs(5)),
+        _ => Fate::Runs,
+    });
+    let mut sim = sim.hooks(|_, _, number| HookFate::Succeeds(secs(if number == 0 { 60 } else { 0 })));
+    sim.run_until(secs(30));
+    assert_eq!(shown(&sim, "app")["restartCount"], 1, "{}", sim.log);
+    assert_eq!(starts(&sim), ["0s other#0 start", "0s app#0 start", "6s other#1 start", "6s app#1 start"]);
+    assert_eq!(phase(&sim), "Running");
+}
+
+#[test]
+fn no_back_off_holds_back_what_begins_again_with_all_and_none_is_run_more_than_once_a_second() {
+    let app = own(container("app"), RestartPolicy::Always, &[(ALL, true, &[1])]);
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Exits(1, secs(0)));
+    sim.run_until(secs(5));
+    assert_eq!(
+        starts(&sim),
+        [
+            "0s app#0 start",
+            "1s app#1 start",
+            "2s app#2 start",
+            "3s app#3 start",
+            "4s app#4 start",
+            "5s app#5 start"
+        ]
+    );
+    assert_eq!(first(&sim)["restartCount"], 5);
+}
+
+#[test]
+fn an_agent_that_dies_while_all_begin_again_goes_on_with_it() {
+    for when in [7, 8, 9, 10, 11] {
+        let mut sim = Sim::new(all_again(), fates);
+        sim.run_until(secs(when));
+        sim.restart_agent();
+        sim.run_until(secs(60));
+        let starts = starts(&sim).join(" ");
+        for again in ["first#1", "proxy#1", "app#1", "other#1"] {
+            assert_eq!(
+                starts.matches(&format!("{again} start")).count(),
+                1,
+                "{when}: {again}\n{}",
+                sim.trace
+            );
+        }
+        assert!(!starts.contains("#2"), "{when}: {}", sim.trace);
+        assert_eq!(phase(&sim), "Running", "{when}");
+    }
+}
+
+#[test]
+fn a_pod_that_is_deleted_while_all_begin_again_goes() {
+    let mut sim = Sim::new(all_again(), fates);
+    sim.run_until(secs(8));
+    sim.unwant(&uid(), Some(secs(5)));
+    sim.run_until(secs(30));
+    assert!(sim.is_gone(&uid()));
+    assert!(!starts(&sim).iter().any(|start| start.contains("#1")));
+}
+
+#[test]
+fn what_an_agent_of_before_wrote_down_of_a_run_is_read_and_written_as_it_was() {
+    let before = r#"{"started":true,"ready":false}"#;
+    let health: Health = serde_json::from_str(before).expect("it is read");
+    assert_eq!(health, Health { started: true, ..Health::default() });
+    assert_eq!(serde_json::to_string(&health).expect("it is written"), before);
+    let now = Health { pre_stopped: true, superseded: true, ..health };
+    let text = serde_json::to_string(&now).expect("it is written");
+    assert_eq!(serde_json::from_str::<Health>(&text).expect("it is read"), now);
+}
+
+/// What is told of the runs of `app` that are over: how many restarts, and how the newest and
+/// the one before it ended.
+fn told(sim: &Sim) -> (Value, Value, Value) {
+    let app = shown(sim, "app");
+    (app["restartCount"].clone(), app["state"].clone(), app["lastState"]["terminated"]["exitCode"].clone())
+}
+
+#[test]
+fn restart_counts_and_last_states_outlive_the_agent_and_the_back_off_does_not() {
+    let crashes = |_: &str, number: u32| Fate::Exits(10 + number as i32, secs(1));
+    let mut sim = Sim::new(pod(RestartPolicy::Always), crashes);
+    sim.run_until(secs(40));
+    let (count, state, last) = told(&sim);
+    assert_eq!((count, last), (json!(3), json!(13)));
+    assert!(state["waiting"]["message"].as_str().is_some_and(|told| told.starts_with("back-off 40s ")));
+
+    // The next agent knows all but what only an agent remembers: it tries at once, and from 10 s on.
+    sim.restart_agent();
+    sim.run_until(secs(42));
+    let (count, state, last) = told(&sim);
+    assert_eq!((count, last), (json!(4), json!(14)));
+    assert!(state["waiting"]["message"].as_str().is_some_and(|told| told.starts_with("back-off 10s ")));
+    sim.run_until(secs(55));
+    let begun = starts(&sim);
+    let whole = ["0s app#0 start", "1s app#1 start", "12s app#2 start", "33s app#3 start", "40s app#4 start"];
+    assert_eq!((&begun[..5], begun.get(5..)), (&whole[..], Some(&["51s app#5 start"][..])), "{}", sim.trace);
+    assert_eq!(told(&sim).2, 15);
+}
+
+#[test]
+fn an_end_that_no_agent_saw_counts_with_its_code_and_the_one_before_it_goes() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, number| match number {
+        0 => Fate::Exits(3, secs(1)),
+        1 => Fate::Exits(4, secs(20)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(20));
+    // It ends while the next agent is about to look.
+    sim.restart_agent();
+    sim.run_until(secs(30));
+    assert_eq!(starts(&sim), ["0s app#0 start", "1s app#1 start", "21s app#2 start"]);
+    let app = shown(&sim, "app");
+    assert_eq!((&app["restartCount"], &app["lastState"]["terminated"]["exitCode"]), (&json!(2), &json!(4)));
+}
+
+#[test]
+fn restart_counts_and_the_last_exit_outlive_a_reboot_as_far_as_they_are_on_flash() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, number| match number {
+        0 | 1 => Fate::Exits(7, secs(1)),
+        _ => Fate::Runs,
+    });
+    // Counts are written when they have settled for ten seconds, and then no more for minutes.
+    sim.run_until(secs(30));
+    assert_eq!(told(&sim).0, 2);
+    sim.reboot();
+    sim.run_until(secs(35));
+    // The run that nobody wrote down is begun once more, at once: an end of before this boot
+    // holds nothing back.
+    assert!(sim.trace.ends_with("  12s app#2 start\n  30s app#2 start\n"), "{}", sim.trace);
+    let (count, _, last) = told(&sim);
+    assert_eq!((count, last), (json!(2), json!(7)));
+    sim.run_until(secs(400));
+    sim.reboot();
+    sim.run_until(secs(405));
+    // This one is known to have begun, and of its end nobody knows.
+    assert!(sim.trace.ends_with(" 400s app#3 start\n"), "{}", sim.trace);
+    let app = shown(&sim, "app");
+    assert_eq!((&app["restartCount"], &app["lastState"]["terminated"]["exitCode"]), (&json!(3), &json!(137)));
+    assert_eq!(app["lastState"]["terminated"]["reason"], "ContainerStatusUnknown");
+}
+
+#[test]
+fn what_began_again_with_all_has_no_back_off_before_its_next_restart() {
+    let app = own(container("app"), RestartPolicy::Always, &[(ALL, true, &[42])]);
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, number| match number {
+        0 => Fate::Exits(42, secs(1)),
+        1 | 2 => Fate::Exits(1, secs(1)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(30));
+    // Removed with all others it was as if it had never run: the first restart after that is at once.
+    assert_eq!(starts(&sim), ["0s app#0 start", "2s app#1 start", "3s app#2 start", "14s app#3 start"]);
+}
+
+#[test]
+fn whoever_looks_into_a_pod_goes_on_while_all_begin_again_and_does_not_with_them() {
+    let mut sim = Sim::new(all_again(), |name, number| match (name, number) {
+        ("first", _) => Fate::Exits(0, secs(0)),
+        ("app", 0) => Fate::Exits(42, secs(10)),
+        ("done", _) => Fate::Exits(3, secs(1)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(5));
+    sim.debug(&uid(), container("look"));
+    sim.debug(&uid(), container("done"));
+    sim.run_until(secs(60));
+    let of = |name: &str| sim.trace.lines().filter(|line| line.contains(&format!(" {name}#"))).count();
+    assert_eq!((of("look"), of("done")), (1, 2), "{}", sim.trace);
+    assert!(sim.trace.contains("app#1 start") && sim.trace.contains("proxy#1 start"), "{}", sim.trace);
+}
+
+#[test]
+fn what_is_over_goes_on_saying_since_when_and_where_it_was_over_agents_and_reboots() {
+    let once = |name: &str, _| match name {
+        "first" => Fate::Exits(0, secs(3)),
+        _ => Fate::Exits(1, secs(6)),
+    };
+    let mut sim = Sim::new(pod(RestartPolicy::Never).init([container("first")]), once);
+    let told = |sim: &Sim| {
+        let status = sim.status(&uid());
+        let since = |kind: &str| condition(&status, kind)["lastTransitionTime"].clone();
+        let all = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+        (all.map(since), status["podIP"].clone())
+    };
+    sim.run_until(secs(20));
+    let before = told(&sim);
+    assert_eq!(phase(&sim), "Failed");
+    let time = |seconds: u32| Value::from(format!("1970-01-01T00:00:{seconds:02}Z"));
+    assert_eq!(before, ([9, 3, 9, 9, 0].map(time), "10.85.0.2".into()));
+    sim.restart_agent();
+    sim.run_until(secs(40));
+    assert_eq!(told(&sim), before);
+    sim.reboot();
+    sim.run_until(secs(100));
+    assert_eq!(told(&sim), before);
+}
+
+#[test]
+fn what_cannot_be_executed_says_so_until_its_back_off_is_told() {
+    let fate = |_: &str, _: u32| Fate::FailsToStart(StartFailureReason::RunContainerError);
+    let mut sim = Sim::new(pod(RestartPolicy::Always), fate);
+    sim.run_until(secs(5));
+    let app = first(&sim);
+    let failed = json!({ "waiting": { "reason": "RunContainerError", "message": "it cannot be" } });
+    assert_eq!((&app["state"], &app["restartCount"]), (&failed, &1.into()));
+    assert_eq!(app["lastState"]["terminated"]["reason"], "StartError");
+    assert_eq!(app["lastState"]["terminated"]["exitCode"], 128);
+    // Its third run is begun after ten seconds, and the next is held back for twenty.
+    sim.run_until(secs(15));
+    assert_eq!(first(&sim)["state"], failed);
+    sim.run_until(secs(25));
+    assert_eq!(first(&sim)["state"]["waiting"]["reason"], "CrashLoopBackOff");
+
+    let mut sim = Sim::new(pod(RestartPolicy::Never), fate);
+    sim.run_until(secs(5));
+    assert_eq!(first(&sim)["state"]["terminated"]["reason"], "StartError");
+    assert_eq!(phase(&sim), "Failed");
+}
