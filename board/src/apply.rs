@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
+use nodlet_core::spec::Pod;
+use nodlet_kube::kinds::Kind;
+use nodlet_kube::manifest::{self, Validation};
 use nodlet_rootfs::{Reference, Store, StoreError};
-use nodlet_runtime::kinds::Kind;
-use nodlet_runtime::manifest::{self, Validation};
-use nodlet_runtime::spec::Pod;
 
 use crate::arguments::{Context, Flag};
 use crate::client::{Client, encode};

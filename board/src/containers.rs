@@ -1,6 +1,6 @@
 //! Which container of a pod is meant when none is named.
 
-use nodlet_runtime::kinds::Kind;
+use nodlet_kube::kinds::Kind;
 
 use crate::arguments::Context;
 use crate::client::{Client, encode};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
-use nodlet_runtime::kinds::{KINDS, Kind};
-use nodlet_runtime::manifest::Validation;
+use nodlet_kube::kinds::{KINDS, Kind};
+use nodlet_kube::manifest::Validation;
 use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
-use nodlet_runtime::kinds::{self, Kind};
+use nodlet_kube::kinds::{self, Kind};
 use serde_json::Value;
 
 use crate::arguments::{Context, Flag, switch};

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
-use nodlet_runtime::kinds::interval;
+use nodlet_kube::kinds::interval;
 use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};

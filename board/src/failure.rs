@@ -28,7 +28,7 @@ impl Failure {
 
     /// `error: failed to …`, with all causes.
     pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> Self {
-        Failure::new(format!("failed to {}", nodlet_runtime::error::chain(error)))
+        Failure::new(format!("failed to {}", nodlet_host::error::chain(error)))
     }
 
     /// Of this file.

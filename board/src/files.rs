@@ -3,8 +3,8 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use nodlet_runtime::kinds::Kind;
-use nodlet_runtime::manifest::{self, SIZE_LIMIT, Validation};
+use nodlet_kube::kinds::Kind;
+use nodlet_kube::manifest::{self, SIZE_LIMIT, Validation};
 use serde_json::Value;
 
 use crate::Failure;

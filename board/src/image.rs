@@ -9,10 +9,10 @@ use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
 use nix::sys::stat::{Mode, umask};
+use nodlet_host::cgroup::UnpackerCgroup;
+use nodlet_host::paths::Paths;
 use nodlet_rootfs::{Image, LoadError, LoadOptions, Loaded, Platform, Progress, Reference, Store, Unpacker};
-use nodlet_runtime::cgroup::UnpackerCgroup;
 use nodlet_runtime::engine::image_store_limit;
-use nodlet_runtime::paths::Paths;
 
 use crate::arguments::{Context, Flag};
 use crate::output::Columns;

@@ -97,7 +97,7 @@ fn main() -> ExitCode {
     wait_for_children();
     // Not a verb: what the agent executes for each pod, before anything is allocated.
     if std::env::args_os().nth(1).is_some_and(|verb| verb == "supervisor") {
-        nodlet_runtime::supervisor::run(std::env::args_os().skip(2));
+        nodlet_supervisor::run(std::env::args_os().skip(2));
     }
     // Nor is this: what `image load` executes to read the archive.
     if std::env::args_os().nth(1).is_some_and(|verb| verb == image::UNPACK) {

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
-pub(crate) use nodlet_runtime::kinds::escaped;
-pub(crate) use nodlet_runtime::manifest::to_yaml as yaml;
+pub(crate) use nodlet_kube::kinds::escaped;
+pub(crate) use nodlet_kube::manifest::to_yaml as yaml;
 
 /// Between two columns, as kubectl has it.
 const PADDING: usize = 3;

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use lexopt::{Parser, ValueExt};
-use nodlet_runtime::paths::Paths;
+use nodlet_host::paths::Paths;
 use serde_json::json;
 
 use crate::arguments::{Context, Flag, switch};

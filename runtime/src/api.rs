@@ -29,12 +29,12 @@ use smol::lock::{Semaphore, SemaphoreGuardArc};
 use smol::{Async, LocalExecutor};
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
-use crate::kinds::Kind;
 use crate::objects::Objects;
 pub use crate::registry::{
     Accepted, Applied, Change, FieldValidation, Part, PatchKind, Preconditions, Status,
 };
 use crate::told::Told;
+use nodlet_kube::kinds::Kind;
 
 mod attach;
 mod body;

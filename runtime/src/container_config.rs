@@ -14,16 +14,16 @@ use std::path::{Component, Path, PathBuf};
 use nodlet_rootfs::ImageConfig;
 use sha2::{Digest, Sha256};
 
-use crate::facts::{Attempt, StartFailure, StartFailureReason};
-use crate::paths::Paths;
 use crate::pod_files;
-use crate::spec::volume::MountPropagation;
-use crate::spec::{Container, Pod, QosClass, Quantity};
-use crate::supervisor::config::{
+use nodlet_core::facts::{Attempt, StartFailure, StartFailureReason};
+use nodlet_core::spec::volume::MountPropagation;
+use nodlet_core::spec::{Container, Pod, QosClass, Quantity};
+use nodlet_host::launch::{
     CgroupPaths, ContainerConfig, LogConfig, MountConfig, MountSource, NetworkConfig, ProcessConfig,
     Propagation, SandboxConfig, TerminationMessage, UserConfig,
 };
-use crate::volume::{self, Volumes};
+use nodlet_host::paths::Paths;
+use nodlet_host::volume::{self, Volumes};
 
 use environment::{Room, Variables};
 

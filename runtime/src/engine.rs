@@ -50,24 +50,24 @@ use nodlet_rootfs::Store as Images;
 use smol::{Async, LocalExecutor};
 
 use crate::api::{self, Request};
-use crate::cgroup::{Cgroups, PodPidsLimit};
 use crate::container_config::LogLimits;
-use crate::facts::{
-    Action, Amounts, Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup, Whole,
-};
-use crate::network::Network;
-use crate::node::{Change, Node};
 use crate::objects::Objects;
-use crate::paths::Paths;
 use crate::progress::Progress;
 use crate::registry::{self, Registry, Wanted};
 use crate::service::Service;
 use crate::sources::{LOOK_AGAIN, ManifestDirectories};
-use crate::spec::{Taint, Uid};
 use crate::storage::Storage;
 use crate::store::{Fault, NoFault, Records};
-use crate::time::{Anchor, Instant, Moment};
 use crate::told::Told;
+use nodlet_core::facts::{
+    Action, Amounts, Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup, Whole,
+};
+use nodlet_core::node::{Change, Node};
+use nodlet_core::spec::{Taint, Uid};
+use nodlet_core::time::{Anchor, Instant, Moment};
+use nodlet_host::cgroup::{Cgroups, PodPidsLimit};
+use nodlet_host::network::Network;
+use nodlet_host::paths::Paths;
 
 pub use error::EngineError;
 pub use events::EVENTS;
@@ -97,7 +97,7 @@ pub struct Config {
     /// Applied pods that are over and are kept; all of them if there is none. The control plane's
     /// `--terminated-pod-gc-threshold`.
     pub terminated_pod_gc_threshold: Option<usize>,
-    /// Pods at a time, at most [`crate::facts::MAX_PODS`]. The kubelet's `--max-pods`.
+    /// Pods at a time, at most [`nodlet_core::facts::MAX_PODS`]. The kubelet's `--max-pods`.
     pub max_pods: usize,
     /// Events that are kept, of all objects.
     pub max_events: usize,
@@ -251,7 +251,7 @@ impl Engine {
         let images = Arc::new(Images::open(&config.root).map_err(EngineError::Images)?);
         // A disk that does not take it now is no reason to run no pods.
         if let Err(error) = images.tidy() {
-            log::warn!("failed to {}", crate::error::chain(&error));
+            log::warn!("failed to {}", nodlet_host::error::chain(&error));
         }
         let network = if config.down {
             Network::without_range(&paths)
@@ -261,7 +261,7 @@ impl Engine {
             if let Err(error) = network.check_range() {
                 log::warn!(
                     "no pod with a network of its own will start: failed to {}",
-                    crate::error::chain(&error)
+                    nodlet_host::error::chain(&error)
                 );
             }
             network
@@ -276,7 +276,7 @@ impl Engine {
         let (request_sender, requests) = async_channel::bounded(REQUESTS);
         // Versions never go back while the boot lasts: the clock ticks faster than objects change.
         let ring = Told::begin();
-        let objects = Rc::new(Objects::new(crate::clock::instant().0 / 1000));
+        let objects = Rc::new(Objects::new(nodlet_host::clock::instant().0 / 1000));
         let places = registry::ManifestPlaces {
             applied: paths.applied_manifests(),
             vendor: paths.vendor_manifests(),
@@ -298,9 +298,9 @@ impl Engine {
             looks_again: Cell::new(false),
             cgroups,
             network: RefCell::new(network),
-            anchor: Cell::new(crate::clock::anchor()),
-            began: crate::clock::instant(),
-            machine: shutdown::Machine::new(crate::clock::instant()),
+            anchor: Cell::new(nodlet_host::clock::anchor()),
+            began: nodlet_host::clock::instant(),
+            machine: shutdown::Machine::new(nodlet_host::clock::instant()),
             pods: RefCell::new(BTreeMap::new()),
             layers: RefCell::new(Layers::default()),
             execs: RefCell::new(Execs::default()),
@@ -435,14 +435,14 @@ impl Engine {
             Ok(_) => return,
             Err(error) => return log::error!("failed to show process 1 that the loop turns: {error}"),
         };
-        progress.store(crate::clock::instant());
+        progress.store(nodlet_host::clock::instant());
         let (progress, news) = (Rc::new(progress), self.shell.news.clone());
         self.shell.spawn(async move {
             loop {
-                smol::Timer::after(progress.until_next(crate::clock::instant())).await;
+                smol::Timer::after(progress.until_next(nodlet_host::clock::instant())).await;
                 let progress = progress.clone();
                 // Stored by the loop itself: a timer goes off in a loop that hangs, too.
-                let turns = News::Then(Box::new(move |_| progress.store(crate::clock::instant())));
+                let turns = News::Then(Box::new(move |_| progress.store(nodlet_host::clock::instant())));
                 if news.send(turns).await.is_err() {
                     return;
                 }
@@ -465,7 +465,7 @@ impl Engine {
     /// Plans until there is nothing more to do now; says when there will be.
     fn plan_and_perform(&mut self) -> Option<Instant> {
         loop {
-            let now = crate::clock::instant();
+            let now = nodlet_host::clock::instant();
             let plan = self.node.plan(now);
             self.ring.planned(now, &self.node, &plan);
             for (pod, action) in plan.actions {
@@ -501,7 +501,7 @@ impl Engine {
         };
         let due = async {
             match wake_at {
-                Some(at) => smol::Timer::after(at - crate::clock::instant()).await,
+                Some(at) => smol::Timer::after(at - nodlet_host::clock::instant()).await,
                 None => smol::future::pending().await,
             };
             Woken::Due
@@ -543,7 +543,7 @@ impl Engine {
 
     /// With what a pod that is told whole was admitted from.
     fn observe_with(&mut self, seen: Observation, wanted: Option<&Wanted>) {
-        let now = crate::clock::instant();
+        let now = nodlet_host::clock::instant();
         self.ring.observed(now, &self.node, &seen, wanted.map(|wanted| &wanted.object));
         if let Observation::Of(pod, seen) = &seen {
             self.shell.forget_what_ended(*pod, seen);
@@ -644,7 +644,7 @@ impl Engine {
     }
 
     fn clock_was_set(&mut self) {
-        self.shell.anchor.set(crate::clock::anchor());
+        self.shell.anchor.set(nodlet_host::clock::anchor());
         self.shell.show_node();
         self.shell.retime_events();
         let pods: Vec<PodIndex> = self.shell.pods.borrow().keys().copied().collect();

@@ -9,8 +9,8 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use crate::spec::pod::{DnsConfig, DnsPolicy};
-use crate::spec::{Pod, PodSpec};
+use nodlet_core::spec::pod::{DnsConfig, DnsPolicy};
+use nodlet_core::spec::{Pod, PodSpec};
 
 /// Longest host name that Kubernetes gives a pod.
 const HOSTNAME: usize = 63;
@@ -297,7 +297,7 @@ fn put(path: &Path, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::{self, Validation};
+    use nodlet_kube::manifest::{self, Validation};
 
     fn pod(name: &str, spec: &str) -> std::rc::Rc<Pod> {
         let text = format!(

@@ -28,10 +28,10 @@ use std::time::Duration;
 use nix::errno::Errno;
 use smol::{Async, Timer};
 
-use crate::facts::ProbeResult;
-use crate::spec::container::ContainerPort;
-use crate::spec::probe::PortOrName;
 use crate::tls::{Client, TlsError};
+use nodlet_core::facts::ProbeResult;
+use nodlet_core::spec::container::ContainerPort;
+use nodlet_core::spec::probe::PortOrName;
 
 use response::{ReadError, Response};
 use stream::{Stream, StreamError};

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::time::Instant;
+use nodlet_core::time::Instant;
 
 /// The environment variable that names the page to an agent.
 pub const VARIABLE: &str = "NODLET_PROGRESS";

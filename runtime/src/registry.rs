@@ -36,10 +36,10 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use crate::facts::GivenCondition;
-use crate::kinds::Kind;
 use crate::objects::Objects;
-use crate::spec::Pod;
+use nodlet_core::facts::GivenCondition;
+use nodlet_core::spec::Pod;
+use nodlet_kube::kinds::Kind;
 
 pub use admission::{Admitted, Base, Policy, Problem, admit};
 pub use change::{Accepted, Applied, Change, FieldValidation, Part, Preconditions};
@@ -149,7 +149,7 @@ impl Registry {
     }
 
     /// Whether the core was last told a pod that has this uid.
-    pub fn desires(&self, uid: &crate::spec::Uid) -> bool {
+    pub fn desires(&self, uid: &nodlet_core::spec::Uid) -> bool {
         self.desired.values().any(|desired| desired.pod.uid == *uid)
     }
 

@@ -6,7 +6,7 @@
 
 pub use nodlet_core::replay::{ReplayError, Replayed};
 
-use crate::manifest;
+use nodlet_kube::manifest;
 
 /// Replays the lines of a ring from its first entry on. They may end anywhere: an
 /// agent may have been killed there.
@@ -22,11 +22,11 @@ pub fn replay(lines: &str) -> Result<Replayed, ReplayError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{Observation, PodIndex, PodObservation};
-    use crate::manifest::Validation;
-    use crate::node::Node;
-    use crate::time::Instant;
     use crate::told::{Format, Told};
+    use nodlet_core::facts::{Observation, PodIndex, PodObservation};
+    use nodlet_core::node::Node;
+    use nodlet_core::time::Instant;
+    use nodlet_kube::manifest::Validation;
 
     /// What an agent writes that is given one pod.
     fn recorded() -> String {

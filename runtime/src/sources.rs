@@ -19,9 +19,9 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
-use crate::manifest::{self, Validation};
 use crate::registry::{MAX_BYTES, MAX_FILES, Size, Sources};
-use crate::time::Instant;
+use nodlet_core::time::Instant;
+use nodlet_kube::manifest::{self, Validation};
 
 /// How often what cannot be watched is looked at.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc;
 
 /// Jobs that may wait. A loop that is further ahead of the card than this waits itself; the core
-/// asks for less at once ([`crate::facts::WRITES_AT_ONCE`], [`crate::facts::STARTS_AT_ONCE`]).
+/// asks for less at once ([`nodlet_core::facts::WRITES_AT_ONCE`], [`nodlet_core::facts::STARTS_AT_ONCE`]).
 const JOBS: usize = 256;
 
 /// Does a part of itself; `true` after the last.

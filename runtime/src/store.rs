@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::value::to_raw_value;
 
-use crate::facts::Record;
-use crate::manifest::{Applied, Priority};
-use crate::record_file::{self, Admitted};
-use crate::time::Anchor;
+use nodlet_core::facts::Record;
+use nodlet_core::record_file::{self, Admitted};
+use nodlet_core::time::Anchor;
+use nodlet_kube::manifest::{Applied, Priority};
 
 /// The seam at which tests make the card fail: every write, sync, rename and
 /// removal passes it first.
@@ -184,7 +184,7 @@ impl Records {
             Err(error) => {
                 return Err(LoadError {
                     message: format!("failed to read {}: {error}", path.display()),
-                    is_shortage: crate::error::is_shortage(&error),
+                    is_shortage: nodlet_host::error::is_shortage(&error),
                 });
             }
         };
@@ -266,8 +266,8 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::facts::*;
-    use crate::time::{Instant, Moment, Timestamp};
+    use nodlet_core::facts::*;
+    use nodlet_core::time::{Instant, Moment, Timestamp};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Fails the step with this number, and all after it: the plug is pulled there.

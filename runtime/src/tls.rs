@@ -373,7 +373,7 @@ impl SecureRandom for Random {
 }
 
 fn fill(bytes: &mut [u8]) -> Result<(), GetRandomFailed> {
-    crate::random::secret(bytes).map_err(|_| GetRandomFailed)
+    nodlet_host::random::secret(bytes).map_err(|_| GetRandomFailed)
 }
 
 /// Nobody has a key here that could sign.

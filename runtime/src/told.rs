@@ -13,11 +13,11 @@ use std::rc::Rc;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::facts::{Observation, Plan};
+use nodlet_core::facts::{Observation, Plan};
 
-use crate::node::{Entry, Node, Ring};
-use crate::time::Instant;
 use crate::waiting::Waiting;
+use nodlet_core::node::{Entry, Node, Ring};
+use nodlet_core::time::Instant;
 
 /// The ring, and who waits for its next entry.
 #[derive(Debug, Default)]
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_reader_that_is_behind_learns_what_it_missed() {
         let told = Told::default();
-        for _ in 0..crate::node::RING_ENTRIES + 2 {
+        for _ in 0..nodlet_core::node::RING_ENTRIES + 2 {
             told.observed(Instant(5), &Node::new(), &Observation::ImagesChanged, None);
         }
         let (lines, next) = told.lines(0, 1, Format::Text);

@@ -107,8 +107,8 @@ struct Guest<'a> {
     systemd: bool,
 }
 
-/// The tests beside the code of the runtime, of which some are about the kernel.
-const UNIT: &str = "nodlet_runtime";
+/// The crates with tests beside the code of which some are about the kernel.
+const UNITS: &[&str] = &["nodlet_host", "nodlet_runtime", "nodlet_supervisor"];
 
 /// What nodlet needs and Debian's kernels have as modules.
 const NEEDED: &[&str] = &["erofs", "overlay", "veth", "bridge", "loop"];
@@ -162,7 +162,7 @@ const GUESTS: &[Guest<'_>] = &[
             "cgroup2 --ignored --test-threads=1",
             // Its kernel has no classifier of packets: filters are attached in the other way.
             "isolation --test-threads=1 a_pod_cannot",
-            "nodlet_runtime cgroup::",
+            "nodlet_host cgroup::",
         ],
         modules: NEEDED,
         only_by_hand: false,
@@ -173,7 +173,9 @@ const GUESTS: &[Guest<'_>] = &[
         what: "what runs on this machine too, with cgroup v2",
         kernel: "",
         runs: &[
-            "nodlet_runtime cgroup:: network:: prober:: storage:: store:: supervisor::console supervisor::log volume::",
+            "nodlet_host cgroup:: network:: volume::",
+            "nodlet_runtime prober:: storage:: store::",
+            "nodlet_supervisor console:: log::",
             "supervisor",
             "line",
             "restart",
@@ -426,10 +428,15 @@ const DEMO: &str = "rustc --package nodlet-tests --bin demo";
 fn build(processor: &Processor, guests: &[&Guest<'_>]) -> Result<BTreeMap<String, PathBuf>, Failure> {
     let runs = guests.iter().flat_map(|guest| guest.runs).filter_map(|run| run.split(' ').next());
     let tests: BTreeSet<String> = runs
-        .map(|program| if program == UNIT { "--lib".to_owned() } else { format!("--test {program}") })
+        .map(
+            |program| if UNITS.contains(&program) { "--lib".to_owned() } else { format!("--test {program}") },
+        )
         .collect();
     let tests: Vec<String> = tests.into_iter().collect();
-    let tests = format!("test --no-run --package nodlet-runtime --package nodlet-tests {}", tests.join(" "));
+    let tests = format!(
+        "test --no-run --package nodlet-host --package nodlet-runtime --package nodlet-supervisor --package nodlet-tests {}",
+        tests.join(" ")
+    );
     let mut programs = BTreeMap::new();
     for words in [
         "build --bin nodlet --bin guest-init --package nodlet --package nodlet-tests",

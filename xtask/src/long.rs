@@ -32,7 +32,18 @@ const SUBJECTS: &[(&str, Test)] = &[
         "fuzz",
         Test::Guided(
             50_000,
-            &["--package", "nodlet-rootfs", "--package", "nodlet-runtime", "--lib", "changed_at_random"],
+            &[
+                "--package",
+                "nodlet-kube",
+                "--package",
+                "nodlet-rootfs",
+                "--package",
+                "nodlet-runtime",
+                "--package",
+                "nodlet-supervisor",
+                "--lib",
+                "changed_at_random",
+            ],
         ),
     ),
     // Pods whose lives chance writes, in simulated time.

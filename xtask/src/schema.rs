@@ -1,6 +1,6 @@
-//! Writes `runtime/src/schema/table.rs` from the OpenAPI document that Kubernetes
+//! Writes `runtime/kube/src/schema/table.rs` from the OpenAPI document that Kubernetes
 //! publishes inside its Go module, then `docs/pods.md` from that table and the
-//! verdicts in `runtime/src/schema/acts.rs`. The only task that uses the network,
+//! verdicts in `runtime/kube/src/schema/acts.rs`. The only task that uses the network,
 //! through `go mod download`. A new Kubernetes version is the constant below, this
 //! task, and a difference to read.
 
@@ -27,13 +27,13 @@ const ROOTS: [&str; 4] = [
 pub(super) fn run(_: &[String]) -> Outcome {
     let definitions = definitions()?;
     let table = table(&definitions)?;
-    let path = project().join("runtime/src/schema/table.rs");
+    let path = project().join("runtime/kube/src/schema/table.rs");
     std::fs::write(&path, table).map_err(|error| format!("failed to write {}: {error}", path.display()))?;
     // The page is printed by the test that also checks it, because the verdicts
-    // are code of the runtime.
+    // are code of that crate.
     run_command(
         cargo()?
-            .args(["test", "--package", "nodlet-runtime", "--lib", "docs_pods_md"])
+            .args(["test", "--package", "nodlet-kube", "--lib", "docs_pods_md"])
             .env("NODLET_WRITE_DOCS", "1"),
     )
 }

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use lexopt::{Parser, ValueExt};
-use nodlet_runtime::facts::MAX_PODS;
+use nodlet_core::facts::MAX_PODS;
 
 use crate::Failure;
 use crate::arguments::number;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lexopt::{Parser, ValueExt};
-use nodlet_runtime::facts::ShutdownGroup;
+use nodlet_core::facts::ShutdownGroup;
 
 use crate::Failure;
 use crate::logs::go_duration;

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nodlet_runtime::time::Timestamp;
+use nodlet_core::time::Timestamp;
 
 use super::Machine;
 use super::report::{Area, Check, Verdict};

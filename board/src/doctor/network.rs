@@ -3,8 +3,8 @@
 use std::fs;
 use std::io;
 
-use nodlet_runtime::network::{Network, NetworkError};
-use nodlet_runtime::paths::Paths;
+use nodlet_host::network::{Network, NetworkError};
+use nodlet_host::paths::Paths;
 
 use super::Machine;
 use super::firewall::{self, Chain};
@@ -31,7 +31,7 @@ fn addresses(machine: &Machine) -> Check {
     let network = match Network::new(&paths, None) {
         Ok(network) => network,
         Err(error) => {
-            let found = format!("failed to {}", nodlet_runtime::error::chain(&error));
+            let found = format!("failed to {}", nodlet_host::error::chain(&error));
             return Check::new(Area::Network, NAME, Verdict::Missing, found).because(
                 "The agent does not start.",
                 "Correct the file, or give a range with nodlet agent --pod-cidr.",
@@ -41,14 +41,14 @@ fn addresses(machine: &Machine) -> Check {
     match network.check_range() {
         Ok(()) => Check::ok(Area::Network, NAME, "the machine uses their range for nothing else"),
         Err(error @ NetworkError::Overlap { .. }) => {
-            let found = format!("failed to {}", nodlet_runtime::error::chain(&error));
+            let found = format!("failed to {}", nodlet_host::error::chain(&error));
             Check::new(Area::Network, NAME, Verdict::Warning, found).because(
                 "No pod starts without hostNetwork, unless the agent is given another range.",
                 "Give one with nodlet agent --pod-cidr, or in etc/nodlet/pod-cidr below the root.",
             )
         }
         Err(error) => {
-            Check::unknown(Area::Network, NAME, format!("failed to {}", nodlet_runtime::error::chain(&error)))
+            Check::unknown(Area::Network, NAME, format!("failed to {}", nodlet_host::error::chain(&error)))
         }
     }
 }

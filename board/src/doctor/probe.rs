@@ -11,10 +11,10 @@ use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
+use nodlet_host::cgroup::try_device_filter;
+use nodlet_host::network::filter;
+use nodlet_host::network::netlink::{Netlink, link_index};
 use nodlet_rootfs::assemble::{AssembleError, Backing, LayerTrial, TrialError, try_layer, try_overlay};
-use nodlet_runtime::cgroup::try_device_filter;
-use nodlet_runtime::network::filter;
-use nodlet_runtime::network::netlink::{Netlink, link_index};
 
 /// How a running kernel is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,7 +210,7 @@ pub(super) fn overlay_in(directory: &Path) -> Tried {
 }
 
 fn told(error: &TrialError) -> String {
-    format!("failed to {}", nodlet_runtime::error::chain(error))
+    format!("failed to {}", nodlet_host::error::chain(error))
 }
 
 /// Writes a layer, in `directory` or on a tmpfs, and mounts it.

@@ -245,7 +245,7 @@ fn images(machine: &Machine) -> Check {
         }
         Err(error) if is_denied(&error) => Check::unknown(Area::Storage, NAME, "only root can read them"),
         Err(error) => {
-            let found = format!("failed to {}", nodlet_runtime::error::chain(&error));
+            let found = format!("failed to {}", nodlet_host::error::chain(&error));
             Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
                 "No image of the store is found, and pods wait for theirs.",
                 "Load them again with nodlet image load.",

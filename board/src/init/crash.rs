@@ -260,7 +260,7 @@ mod tests {
     use super::super::services::{Kind, Service};
     use super::*;
     use nix::unistd::Pid;
-    use nodlet_runtime::time::Instant;
+    use nodlet_core::time::Instant;
 
     /// When a board reboots whose agent fails each time after `runs` seconds; `None` within a day.
     fn reboots_after(runs: u64, crash_loops: u32, is_kept: bool) -> Option<u64> {

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use nodlet_runtime::manifest::{check_label, is_node_name, node_name_of};
+use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
 
 use super::config::Board;
 use super::network::config::Link;

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nodlet_runtime::network::netlink::{Netlink, link_index};
+use nodlet_host::network::netlink::{Netlink, link_index};
 
 use super::network::clock;
 use super::{config, identity, say, services, storage, take_console};

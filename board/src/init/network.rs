@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
-use nodlet_runtime::network::netlink::Netlink;
+use nodlet_host::network::netlink::Netlink;
 
 use super::config::{self as board_config, Board};
 use super::{identity, say, services};

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::unistd::Pid;
-use nodlet_runtime::time::Instant;
+use nodlet_core::time::Instant;
 
 use super::{config, crash, identity, network, say, watchdog};
 

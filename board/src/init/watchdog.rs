@@ -15,8 +15,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
+use nodlet_core::time::Instant;
 use nodlet_runtime::progress::{Progress, VARIABLE, until_next};
-use nodlet_runtime::time::Instant;
 
 use super::say;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lexopt::Parser;
-use nodlet_runtime::manifest::Validation;
+use nodlet_kube::manifest::Validation;
 
 use super::send::RETRIES;
 use super::system::Update;

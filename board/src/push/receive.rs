@@ -31,12 +31,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use nodlet_host::paths::Paths;
+use nodlet_kube::manifest::Validation;
 use nodlet_rootfs::changes;
 use nodlet_rootfs::parcel::{self, DocumentTexts, Part, WantedImage};
 use nodlet_rootfs::{Digest, LoadError, LoadOptions, Platform, Store};
 use nodlet_runtime::api::push::FINISH;
-use nodlet_runtime::manifest::Validation;
-use nodlet_runtime::paths::Paths;
 use serde_json::{Value, json};
 
 use super::frames::{Frame, VERSION, Wire, invalid};

@@ -6,11 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nodlet_kube::manifest::Validation;
 use nodlet_rootfs::Platform;
 use nodlet_rootfs::changes::Blocks;
 use nodlet_rootfs::parcel::{DocumentTexts, Layer};
 use nodlet_runtime::api::push::PROTOCOL;
-use nodlet_runtime::manifest::Validation;
 use serde_json::{Value, json};
 
 use super::blocks::{COMPARING, Wanted};

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::place::{Held, Places};
 use super::{BODY_BYTES, Status};
-use crate::manifest;
+use nodlet_kube::manifest;
 
 /// For all of a request's body.
 const BODY_WITHIN: Duration = Duration::from_secs(30);

@@ -1,13 +1,13 @@
 //! What there is: the answers by which kubectl finds its way, and whether the agent lives.
 
-use crate::schema::KUBERNETES;
 use hyper::{Response, StatusCode};
+use nodlet_kube::schema::KUBERNETES;
 use serde_json::{Value, json};
 
 use super::Status;
 use super::body::{self, Body};
 use super::route::Target;
-use crate::kinds::{self, KINDS};
+use nodlet_kube::kinds::{self, KINDS};
 
 pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
     let shown = match target {

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::body::Body;
 use super::{discovery, route, table};
-use crate::kinds::{KINDS, Kind};
-use crate::time::Timestamp;
+use nodlet_core::time::Timestamp;
+use nodlet_kube::kinds::{KINDS, Kind};
 
 const ANSWERS: &str = include_str!("golden/answers.txt");
 

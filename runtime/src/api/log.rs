@@ -22,9 +22,9 @@ use super::body::{self, Body};
 use super::container;
 use super::read::parse;
 use super::{Api, Query, Status};
-use crate::log_files::Place;
 use crate::objects::{Key, Objects};
-use crate::time::Timestamp;
+use nodlet_core::time::Timestamp;
+use nodlet_host::log_files::Place;
 
 mod line;
 
@@ -73,7 +73,7 @@ impl Options {
             }
             (Some(seconds), None) => {
                 let nanos = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000_000);
-                Some(Timestamp(crate::clock::timestamp().0.saturating_sub(nanos)))
+                Some(Timestamp(nodlet_host::clock::timestamp().0.saturating_sub(nanos)))
             }
             (None, Some(text)) => {
                 let time = Some(text).filter(|text| text.is_ascii()).and_then(Timestamp::parse);

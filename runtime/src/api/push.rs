@@ -20,7 +20,7 @@ use smol_hyper::rt::FuturesIo;
 
 use super::body::Body;
 use super::{Afterwards, Api, Status};
-use crate::paths::Paths;
+use nodlet_host::paths::Paths;
 
 /// The first argument of the process that receives; the second is the root.
 pub const RECEIVE: &str = "receive";

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::body::{self, Body};
 use super::select::Selector;
 use super::{Api, Query, Status, table, wants_table};
-use crate::kinds::{Kind, Row};
 use crate::objects::Key;
+use nodlet_kube::kinds::{Kind, Row};
 
 pub(super) fn get(
     api: &Api,
@@ -37,7 +37,7 @@ pub(super) fn get(
                 vec![parse(&json)],
                 &version.to_string(),
                 include,
-                crate::clock::timestamp(),
+                nodlet_host::clock::timestamp(),
             );
             body::value(StatusCode::OK, &table)
         }
@@ -66,7 +66,7 @@ pub(super) fn list(
     let found = found.iter().map(|shown| parse(&shown.json)).filter(|object| selector.matches(object));
     let listed = match table {
         Some(include) => {
-            table::table(row, found.collect(), &version, include, crate::clock::timestamp()).to_string()
+            table::table(row, found.collect(), &version, include, nodlet_host::clock::timestamp()).to_string()
         }
         None => {
             let found: Vec<String> = found.map(|object| object.to_string()).collect();

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::kinds::Row;
-use crate::time::Timestamp;
+use nodlet_core::time::Timestamp;
+use nodlet_kube::kinds::Row;
 
 /// How much of the object a row carries (`includeObject`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,7 +63,7 @@ fn row_of(row: &Row, mut object: Value, include: Include, now: Timestamp) -> Val
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::Kind;
+    use nodlet_kube::kinds::Kind;
 
     #[test]
     fn a_row_carries_as_much_of_its_object_as_was_asked_for() {

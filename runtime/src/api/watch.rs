@@ -13,8 +13,8 @@ use super::place::Held;
 use super::read::{self, parse};
 use super::select::Selector;
 use super::{Api, Query, Status, table, wants_table};
-use crate::kinds::Row;
 use crate::objects::{Change, ChangeKind, Expired, Objects};
+use nodlet_kube::kinds::Row;
 
 /// Changes that are made ready at a time: what a slow client has us hold.
 const CHANGES_AT_ONCE: usize = 16;
@@ -189,8 +189,13 @@ impl Watch {
             None => line(kind, json),
             Some(include) => {
                 let objects = vec![parse(json)];
-                let table =
-                    table::table(self.row, objects, &version.to_string(), include, crate::clock::timestamp());
+                let table = table::table(
+                    self.row,
+                    objects,
+                    &version.to_string(),
+                    include,
+                    nodlet_host::clock::timestamp(),
+                );
                 line(kind, &table.to_string())
             }
         }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use nodlet_rootfs::ImageConfig;
 
-use crate::facts::{StartFailure, StartFailureReason};
 use crate::pod_files;
-use crate::spec::container::EnvSource;
-use crate::spec::{Container, Pod};
+use nodlet_core::facts::{StartFailure, StartFailureReason};
+use nodlet_core::spec::container::EnvSource;
+use nodlet_core::spec::{Container, Pod};
 
 use super::Facts;
 

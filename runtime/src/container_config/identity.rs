@@ -2,9 +2,9 @@
 
 use nodlet_rootfs::ImageConfig;
 
-use crate::facts::StartFailure;
-use crate::spec::container::{CAPABILITIES, SecurityContext};
-use crate::spec::{Container, Pod};
+use nodlet_core::facts::StartFailure;
+use nodlet_core::spec::container::{CAPABILITIES, SecurityContext};
+use nodlet_core::spec::{Container, Pod};
 
 use super::config_error;
 

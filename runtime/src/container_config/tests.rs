@@ -2,9 +2,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::*;
-use crate::log_files;
-use crate::manifest::{self, Validation};
-use crate::spec::ContainerIndex;
+use nodlet_core::spec::ContainerIndex;
+use nodlet_host::log_files;
+use nodlet_kube::manifest::{self, Validation};
 
 fn pod(container: &str, spec: &str) -> Rc<Pod> {
     let text = format!(

@@ -11,11 +11,11 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use crate::api::{Accepted, Applied, Change, FieldValidation, Reply, Status};
-use crate::facts::{Observation, PodIndex, StartFailure, StartFailureReason};
-use crate::pod::PodState;
 use crate::registry::{
     self, Admitted, Base, Problem, Wanted, ephemeral_of, with_ephemeral, without_ephemeral,
 };
+use nodlet_core::facts::{Observation, PodIndex, StartFailure, StartFailureReason};
+use nodlet_core::pod::PodState;
 
 use super::run::{self, failure};
 use super::sandbox::Sandbox;
@@ -109,7 +109,7 @@ impl Engine {
                 Err(error) => Err(Status::internal(format!(
                     "failed to write {}: {}",
                     path.display(),
-                    crate::error::chain(&error)
+                    nodlet_host::error::chain(&error)
                 ))),
             };
             let answer = answer.map(|object| Accepted {

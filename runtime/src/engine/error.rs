@@ -21,9 +21,9 @@ pub enum EngineError {
         root: PathBuf,
     },
     /// The cgroups of this machine.
-    Cgroups(crate::cgroup::CgroupError),
+    Cgroups(nodlet_host::cgroup::CgroupError),
     /// The pods' network.
-    Network(crate::network::NetworkError),
+    Network(nodlet_host::network::NetworkError),
     /// The image store.
     Images(nodlet_rootfs::StoreError),
     /// A facility of the kernel.

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::facts::{Event, PodIndex};
 use crate::objects::{Key, Objects};
 use crate::registry::{Refusal, Wanted};
-use crate::time::{Anchor, Instant};
+use nodlet_core::facts::{Event, PodIndex};
+use nodlet_core::time::{Anchor, Instant};
 
 use super::Shell;
 use correlate::{About, Correlator, Said};
@@ -75,7 +75,7 @@ impl Events {
             let (namespace, name) = refusal.pod.clone().unwrap_or_else(|| ("default".into(), stem));
             let about = About { kind: "Pod", namespace: &namespace, name: &name, uid: "", field_path: None };
             let said = Said { about, warning: true, reason: "FailedValidation", message: &refusal.message };
-            self.record(&said, crate::clock::instant(), anchor);
+            self.record(&said, nodlet_host::clock::instant(), anchor);
         }
         self.refused = now;
     }
@@ -200,7 +200,7 @@ impl Shell {
         let level = if event.warning { log::Level::Warn } else { log::Level::Info };
         log::log!(level, "{}/{}: {} {}", about.namespace, about.name, event.reason, one_line(&event.message));
         let said = Said { about, warning: event.warning, reason: event.reason, message: &event.message };
-        self.events.borrow_mut().record(&said, crate::clock::instant(), self.anchor.get());
+        self.events.borrow_mut().record(&said, nodlet_host::clock::instant(), self.anchor.get());
     }
 
     /// Shows a `Normal` event of this node.
@@ -218,7 +218,7 @@ impl Shell {
         let name = &self.config.node_name;
         let about = About { kind: "Node", namespace: "", name, uid: "", field_path: None };
         let said = Said { about, warning, reason, message };
-        self.events.borrow_mut().record(&said, crate::clock::instant(), self.anchor.get());
+        self.events.borrow_mut().record(&said, nodlet_host::clock::instant(), self.anchor.get());
     }
 }
 
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     fn record(events: &mut Events, pod: usize, reason: &str, message: &str) {
-        record_at(events, pod, reason, message, crate::clock::instant());
+        record_at(events, pod, reason, message, nodlet_host::clock::instant());
     }
 
     fn record_at(events: &mut Events, pod: usize, reason: &str, message: &str, now: Instant) {

@@ -13,11 +13,11 @@ use async_channel::{Receiver, Sender};
 use smol::Async;
 use smol::io::AsyncReadExt;
 
-use crate::facts::{Attempt, PodIndex, ProbeResult};
 use crate::prober;
 use crate::registry::Wanted;
-use crate::spec::{ProbeAction, ProbeKind};
-use crate::supervisor::config::ExecConfig;
+use nodlet_core::facts::{Attempt, PodIndex, ProbeResult};
+use nodlet_core::spec::{ProbeAction, ProbeKind};
+use nodlet_host::launch::ExecConfig;
 
 use super::Shell;
 
@@ -49,7 +49,7 @@ struct Waiting {
 impl Default for Execs {
     /// Numbers do not begin where those of an earlier agent did, whose processes may still run.
     fn default() -> Self {
-        Execs { next: (crate::clock::instant().0 >> 20) as u32, waiting: BTreeMap::new() }
+        Execs { next: (nodlet_host::clock::instant().0 >> 20) as u32, waiting: BTreeMap::new() }
     }
 }
 
@@ -146,7 +146,7 @@ impl Shell {
         let asked = sandbox.supervisor.exec(id, container, number, config, stdio);
         if let Err(error) = asked {
             self.execs.borrow_mut().failed(pod, id, String::new());
-            return Err(crate::error::chain(&error));
+            return Err(nodlet_host::error::chain(&error));
         }
         Ok(Exec { id, news, pod, container: container.to_owned(), number })
     }
@@ -169,7 +169,7 @@ impl Shell {
         sandbox
             .supervisor
             .attach(id, container, number, stdio)
-            .map_err(|error| crate::error::chain(&error))?;
+            .map_err(|error| nodlet_host::error::chain(&error))?;
         Ok(attaching)
     }
 

@@ -12,11 +12,11 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::facts::Event;
-use crate::manifest::{self, Validation};
 use crate::registry::{PodName, Wanted, WantedByName, without_ephemeral};
-use crate::spec::{Pod, Uid};
-use crate::time::Instant;
+use nodlet_core::facts::Event;
+use nodlet_core::spec::{Pod, Uid};
+use nodlet_core::time::Instant;
+use nodlet_kube::manifest::{self, Validation};
 
 use super::{Engine, images};
 
@@ -124,13 +124,15 @@ impl Engine {
             let waits = match (self.holds.images(&new.pod), known) {
                 (Images::Present, _) => continue,
                 (Images::Unknown, Some(known)) => known,
-                (Images::Unknown, None) => Waits { since: crate::clock::instant(), missing: Vec::new() },
+                (Images::Unknown, None) => {
+                    Waits { since: nodlet_host::clock::instant(), missing: Vec::new() }
+                }
                 (Images::Missing(missing), Some(known)) if known.missing == missing => known,
                 (Images::Missing(missing), _) => {
                     self.tell_missing(&old, &missing);
                     self.keep_on_flash(&old);
                     changed.push(old.pod.uid.clone());
-                    Waits { since: crate::clock::instant(), missing }
+                    Waits { since: nodlet_host::clock::instant(), missing }
                 }
             };
             if kept.get(name).is_some_and(|kept| kept.pod.uid == old.pod.uid) {

@@ -9,11 +9,11 @@ use std::rc::Rc;
 
 use smol::Async;
 
-use crate::facts::{Attempt, Event, PodIndex};
 use crate::prober;
 use crate::registry::Wanted;
-use crate::spec::{Container, Hook, HookKind, Pod, ProbeAction};
-use crate::supervisor::config::ExecConfig;
+use nodlet_core::facts::{Attempt, Event, PodIndex};
+use nodlet_core::spec::{Container, Hook, HookKind, Pod, ProbeAction};
+use nodlet_host::launch::ExecConfig;
 
 use super::Shell;
 use super::exec::{Output, address};

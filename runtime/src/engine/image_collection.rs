@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use nodlet_rootfs::{Digest, Reference, RemoveError, Store, StoreError, Usage};
 
-use crate::paths::Paths;
-use crate::spec::Quantity;
-use crate::time::Instant;
+use nodlet_core::spec::Quantity;
+use nodlet_core::time::Instant;
+use nodlet_host::paths::Paths;
 
 use super::Engine;
 
@@ -75,15 +75,16 @@ impl Engine {
         let unused = std::mem::take(&mut self.image_use.unused);
         let looked = self.shell.storage.run(move || {
             let limit = image_store_limit(&paths);
-            let max = limit.map_err(|error| log::error!("failed to {}", crate::error::chain(&error))).ok();
-            look(&store, rule, max.flatten(), &names, unused, crate::clock::instant())
+            let max =
+                limit.map_err(|error| log::error!("failed to {}", nodlet_host::error::chain(&error))).ok();
+            look(&store, rule, max.flatten(), &names, unused, nodlet_host::clock::instant())
         });
         self.shell.then(looked, |engine, looked| {
             engine.image_use.looking = false;
             match looked {
                 Ok(look) => engine.looked_at_images(look),
                 Err(error) => {
-                    log::error!("failed to look for unused images: {}", crate::error::chain(&error))
+                    log::error!("failed to look for unused images: {}", nodlet_host::error::chain(&error))
                 }
             }
             if std::mem::take(&mut engine.image_use.again) {

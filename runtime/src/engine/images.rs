@@ -6,7 +6,7 @@ use std::rc::Rc;
 use nodlet_rootfs::{Reference, Store};
 
 use crate::api::{Accepted, Reply};
-use crate::spec::{Pod, Role};
+use nodlet_core::spec::{Pod, Role};
 
 use super::{Engine, Shell};
 

@@ -7,7 +7,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::api::{Family, Status};
-use crate::facts::PodIndex;
+use nodlet_core::facts::PodIndex;
 
 use super::Shell;
 

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::facts::{FoundStatus, Health};
-use crate::manifest::{Applied, Priority};
 use crate::registry::Wanted;
-use crate::time::{Instant, Moment};
+use nodlet_core::facts::{FoundStatus, Health};
+use nodlet_core::time::{Instant, Moment};
+use nodlet_kube::manifest::{Applied, Priority};
 
 use super::held::Waits;
 use super::{Deletion, PodShell, Shell};
@@ -42,7 +42,7 @@ pub(super) fn write_pod(shell: &Shell, wanted: &Wanted, ip: Option<Ipv4Addr>) ->
     fs::create_dir_all(&directory)?;
     let pod = OnTmpfs {
         source: wanted.source.clone(),
-        created: crate::clock::instant(),
+        created: nodlet_host::clock::instant(),
         ip,
         object: serde_json::from_str(wanted.object.get())?,
         presets: wanted.presets.to_vec(),

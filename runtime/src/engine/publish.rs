@@ -4,14 +4,14 @@ use std::hash::{DefaultHasher, Hasher};
 
 use serde_json::Value;
 
-use crate::facts::{Observation, PodIndex, Record};
+use nodlet_core::facts::{Observation, PodIndex, Record};
 
-use crate::facts::IMAGE_UPDATE_PENDING;
 use crate::objects::Key;
-use crate::pod::PodState;
 use crate::registry::{Seen, Wanted, without_ephemeral};
-use crate::status;
-use crate::time::{Instant, Moment};
+use nodlet_core::facts::IMAGE_UPDATE_PENDING;
+use nodlet_core::pod::PodState;
+use nodlet_core::status;
+use nodlet_core::time::{Instant, Moment};
 
 use super::on_tmpfs::{self, LeftBehind};
 use super::{Deletion, Engine, PodShell, Shell};
@@ -106,7 +106,7 @@ impl Engine {
             if let Some(grace) = state.termination_grace()
                 && entry.deletion.is_none_or(|deletion| deletion.grace != grace)
             {
-                entry.deletion = Some(Deletion { at: crate::clock::instant() + grace, grace });
+                entry.deletion = Some(Deletion { at: nodlet_host::clock::instant() + grace, grace });
             }
             (entry.wanted.clone(), entry.created, entry.deletion)
         };
@@ -146,6 +146,6 @@ impl Shell {
 
     /// `metadata.creationTimestamp` of a pod from a file: when it was first seen, as far as that is known.
     pub(super) fn created(&self, record: Option<&Record>) -> Moment {
-        record.and_then(|record| record.start_time).unwrap_or(Moment::ThisBoot(crate::clock::instant()))
+        record.and_then(|record| record.start_time).unwrap_or(Moment::ThisBoot(nodlet_host::clock::instant()))
     }
 }

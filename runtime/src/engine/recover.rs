@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::cgroup::{CgroupError, PodCgroup};
-use crate::facts::{Attempt, Found, FoundAttempt, FoundSandbox, Health, User};
-use crate::manifest;
 use crate::registry::Wanted;
-use crate::spec::ContainerIndex;
-use crate::supervisor::ExitRecord;
-use crate::supervisor::client::{
+use nodlet_core::facts::{Attempt, Found, FoundAttempt, FoundSandbox, Health, User};
+use nodlet_core::spec::ContainerIndex;
+use nodlet_core::time::{Instant, Moment};
+use nodlet_host::cgroup::{CgroupError, PodCgroup};
+use nodlet_host::volume;
+use nodlet_kube::manifest;
+use nodlet_supervisor::ExitRecord;
+use nodlet_supervisor::client::{
     self, StartedProcess, Supervisor, SupervisorError, SupervisorEvent, SupervisorState,
 };
-use crate::time::{Instant, Moment};
-use crate::volume;
 
 use super::held::Waits;
 use super::leave::names;
@@ -60,15 +60,15 @@ enum LookError {
 
 impl LookError {
     fn of_cgroup(error: CgroupError) -> LookError {
-        match crate::error::shortage_behind(&error) {
+        match nodlet_host::error::shortage_behind(&error) {
             Some(short) => LookError::Shortage(short),
-            None => LookError::Unreadable(crate::error::chain(&error)),
+            None => LookError::Unreadable(nodlet_host::error::chain(&error)),
         }
     }
 
     /// Of the pod's own file.
     fn of_file(error: io::Error) -> LookError {
-        if crate::error::is_shortage(&error) {
+        if nodlet_host::error::is_shortage(&error) {
             LookError::Shortage(error)
         } else {
             LookError::Unreadable(format!("pod.json: {error}"))
@@ -192,7 +192,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         Err(Err(error)) => {
             log::error!(
                 "the supervisor of {uid} does not answer: {}; killing it",
-                crate::error::chain(&error)
+                nodlet_host::error::chain(&error)
             );
             None
         }
@@ -203,7 +203,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         for (container, number) in &known.failed {
             // It is planned again, with the same number.
             if let Err(error) = supervisor.forget(container, *number) {
-                log::warn!("{uid}: {}", crate::error::chain(&error));
+                log::warn!("{uid}: {}", nodlet_host::error::chain(&error));
             }
         }
         ready = known.ready_at;
@@ -317,20 +317,20 @@ async fn greet(
         Err(SupervisorError::Version { .. }) => None,
         Err(error) => return Err(error),
     };
-    let begun = crate::clock::instant();
+    let begun = nodlet_host::clock::instant();
     loop {
         theirs = match (supervisor.reexec(ours.as_fd()).await, theirs) {
             (Ok(()), _) => return hello(shell, supervisor).await,
             // A start is over soon, or is given up; one that we understand need not wait for it.
             (Err(SupervisorError::Busy), theirs)
-                if theirs.is_none() || crate::clock::instant() < begun + STARTING =>
+                if theirs.is_none() || nodlet_host::clock::instant() < begun + STARTING =>
             {
                 smol::Timer::after(ASK_AGAIN).await;
                 theirs
             }
             // What became of starts meanwhile is told as news.
             (Err(error @ (SupervisorError::Busy | SupervisorError::Reexec { .. })), Some(state)) => {
-                log::error!("failed to {}; it goes on as it was", crate::error::chain(&error));
+                log::error!("failed to {}; it goes on as it was", nodlet_host::error::chain(&error));
                 return Ok(state);
             }
             (Err(error), _) => return Err(error),

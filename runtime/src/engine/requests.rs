@@ -7,15 +7,15 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::api::{Accepted, Applied, ExecExit, ExecSession, Preconditions, Reply, Request, Status};
-use crate::facts::{Observation, PodIndex, PodObservation};
-use crate::kinds::Kind;
-use crate::pod::PodState;
 use crate::registry::{
     Decision, DefinitionName, Deletion, How, Identity, Known, PodName, Present, Registry, Updating, Write,
     Written,
 };
-use crate::spec::Uid;
-use crate::supervisor::config::ExecConfig;
+use nodlet_core::facts::{Observation, PodIndex, PodObservation};
+use nodlet_core::pod::PodState;
+use nodlet_core::spec::Uid;
+use nodlet_host::launch::ExecConfig;
+use nodlet_kube::kinds::Kind;
 
 use super::ephemeral::Asked;
 use super::exec::{Exec, ExecNews};
@@ -177,7 +177,7 @@ impl Engine {
                     engine.answer_with_images(accepted, awaited, reply);
                 }
                 Err(error) => {
-                    let (path, why) = (write.path.display(), crate::error::chain(&error));
+                    let (path, why) = (write.path.display(), nodlet_host::error::chain(&error));
                     let _ = reply.try_send(Err(Status::internal(format!("failed to write {path}: {why}"))));
                 }
             }
@@ -187,9 +187,9 @@ impl Engine {
     /// A new identity for an object that a client sends.
     fn identity(&self) -> Result<Identity, Status> {
         let (mut uid, mut suffix) = ([0; 16], [0; 5]);
-        crate::random::unique(&mut uid).map_err(Status::internal)?;
-        crate::random::unique(&mut suffix).map_err(Status::internal)?;
-        Ok(Identity::new(uid, suffix, self.shell.timestamp(crate::clock::instant())))
+        nodlet_host::random::unique(&mut uid).map_err(Status::internal)?;
+        nodlet_host::random::unique(&mut suffix).map_err(Status::internal)?;
+        Ok(Identity::new(uid, suffix, self.shell.timestamp(nodlet_host::clock::instant())))
     }
 
     /// What the node knows of the pod in whose place an object is applied.

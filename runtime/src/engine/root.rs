@@ -10,8 +10,8 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg};
 use smol::Async;
 
-use crate::facts::{Amounts, MAX_PODS};
-use crate::paths::Paths;
+use nodlet_core::facts::{Amounts, MAX_PODS};
+use nodlet_host::paths::Paths;
 
 use super::EngineError;
 
@@ -33,7 +33,7 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
         make_directory(&directory, mode)
             .map_err(|source| EngineError::Prepare { path: directory, source })?;
     }
-    crate::log_files::prepare(paths)
+    nodlet_host::log_files::prepare(paths)
         .map_err(|source| EngineError::Prepare { path: paths.var_log(), source })?;
     let path = paths.agent_lock();
     let failed = |source| EngineError::Prepare { path: path.clone(), source };
@@ -47,7 +47,7 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
         .custom_flags(libc::O_NOFOLLOW)
         .open(&path);
     let mut file = file.map_err(failed)?;
-    let begun = crate::clock::instant();
+    let begun = nodlet_host::clock::instant();
     let mut lock = loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => break lock,
@@ -57,7 +57,7 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
                 // None while the other one is about to write it.
                 let pid = read.ok().and_then(|_| pid.trim().parse().ok());
                 let patience = if pid.is_some_and(lives) { ENDING } else { HEIRS };
-                if crate::clock::instant() > begun + patience {
+                if nodlet_host::clock::instant() > begun + patience {
                     return Err(EngineError::AlreadyRunning { pid, root: paths.root().to_owned() });
                 }
                 file = held;

@@ -8,19 +8,19 @@ use std::rc::{Rc, Weak};
 
 use nodlet_rootfs::{Digest, Image, Reference, assemble};
 
-use crate::cgroup::{ContainerLimits, Leaf};
 use crate::container_config::{self, Facts};
-use crate::facts::{
-    Attempt, Exit, PodIndex, PodObservation, Record, StartFailure, StartFailureReason, StartedContainer, User,
-};
-use crate::log_files;
 use crate::pod_files::{self, PodFiles};
 use crate::registry::Wanted;
-use crate::spec::Container;
-use crate::spec::container::PullPolicy;
-use crate::supervisor::ExitRecord;
-use crate::supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
-use crate::time::{Anchor, Instant, Moment};
+use nodlet_core::facts::{
+    Attempt, Exit, PodIndex, PodObservation, Record, StartFailure, StartFailureReason, StartedContainer, User,
+};
+use nodlet_core::spec::Container;
+use nodlet_core::spec::container::PullPolicy;
+use nodlet_core::time::{Anchor, Instant, Moment};
+use nodlet_host::cgroup::{ContainerLimits, Leaf};
+use nodlet_host::log_files;
+use nodlet_supervisor::ExitRecord;
+use nodlet_supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 
 use super::sandbox::Sandbox;
 use super::{Shell, ephemeral, leave, log_name};
@@ -106,7 +106,7 @@ pub(super) async fn start(
     let sandbox = shell.sandbox(pod).ok_or_else(gone)?;
     let container = wanted.pod.spec.container(attempt.container);
     let create = |error: &(dyn std::error::Error + 'static)| {
-        failure(StartFailureReason::CreateContainerError, crate::error::chain(error))
+        failure(StartFailureReason::CreateContainerError, nodlet_host::error::chain(error))
     };
     let _begins = shell.beginning.run(shell.unheard_runs()).map_err(|error| create(&error))?;
     let found = find_image(shell, &wanted, container, &container.image).await;
@@ -238,7 +238,7 @@ async fn find_image(
                 },
             ),
         }),
-        Err(error) => Err(failure(StartFailureReason::ImageInspectError, crate::error::chain(&error))),
+        Err(error) => Err(failure(StartFailureReason::ImageInspectError, nodlet_host::error::chain(&error))),
     }
 }
 
@@ -276,7 +276,7 @@ async fn mount_layers(shell: &Shell, image: &Image) -> Result<Vec<Rc<OwnedFd>>, 
                 })?;
                 let mounted =
                     shell.storage.run(move || assemble::mount_layer(&path)).await.map_err(|error| {
-                        failure(StartFailureReason::CreateContainerError, crate::error::chain(&error))
+                        failure(StartFailureReason::CreateContainerError, nodlet_host::error::chain(&error))
                     })?;
                 let mount = Rc::new(mounted);
                 shell.layers.borrow_mut().put(&layer.to_string(), &mount);
@@ -362,7 +362,7 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
             let key = (container, number);
             let oom_killed = sandbox.runs.borrow().get(&key).is_some_and(|run| oom_killed(&run.leaf));
             let started_at = sandbox.runs.borrow().get(&key).and_then(|run| Some(run.started.as_ref()?.at));
-            let exit = exit_of(exit, started_at.unwrap_or_else(crate::clock::instant), oom_killed);
+            let exit = exit_of(exit, started_at.unwrap_or_else(nodlet_host::clock::instant), oom_killed);
             log::info!("{} exited with {}", log_name(&wanted, attempt), exit.code);
             shell.tell(pod, PodObservation::Exited { attempt, exit: Box::new(exit) }).await;
         }
@@ -433,7 +433,7 @@ pub(super) fn exit_of(record: Option<ExitRecord>, started_at: Instant, oom_kille
             reason: Some("ContainerStatusUnknown"),
             message: "The container could not be located when the pod was terminated".into(),
             started_at: Moment::ThisBoot(started_at),
-            finished_at: Moment::ThisBoot(crate::clock::instant()),
+            finished_at: Moment::ThisBoot(nodlet_host::clock::instant()),
         },
     }
 }
@@ -442,7 +442,7 @@ pub(super) fn exit_of(record: Option<ExitRecord>, started_at: Instant, oom_kille
 pub(super) fn forget(sandbox: &Sandbox, container: &str, number: u32) {
     if let Err(error) = sandbox.supervisor.forget(container, number) {
         // It remembers one run more than it must; its end is told elsewhere.
-        log::debug!("{}", crate::error::chain(&error));
+        log::debug!("{}", nodlet_host::error::chain(&error));
     }
 }
 

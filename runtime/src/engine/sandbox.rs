@@ -8,13 +8,14 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::cgroup::PodCgroup;
-use crate::facts::{Event, PodIndex, PodObservation, SandboxFailure};
 use crate::registry::Wanted;
-use crate::supervisor::LAST_WORDS;
-use crate::supervisor::client::{self, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
-use crate::time::Instant;
-use crate::{container_config, pod_files, volume};
+use crate::{container_config, pod_files};
+use nodlet_core::facts::{Event, PodIndex, PodObservation, SandboxFailure};
+use nodlet_core::time::Instant;
+use nodlet_host::cgroup::PodCgroup;
+use nodlet_host::volume;
+use nodlet_supervisor::LAST_WORDS;
+use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
 
 use super::run::{self, Run};
 use super::{SUPERVISOR_END, Shell, leave, on_tmpfs};
@@ -80,7 +81,7 @@ pub(super) struct Failure {
 
 impl Failure {
     fn sandbox(error: impl std::error::Error + 'static) -> Failure {
-        Failure::new(SandboxFailure::Sandbox, crate::error::chain(&error))
+        Failure::new(SandboxFailure::Sandbox, nodlet_host::error::chain(&error))
     }
 
     fn supervisor(error: SupervisorError) -> Failure {
@@ -395,7 +396,7 @@ pub(super) async fn forget(shell: Rc<Shell>, wanted: Rc<Wanted>) -> Result<(), S
         volumes.map_err(|error| left("volumes", &error))?;
         // Another pod that collects logs can be in their way: it must not keep this one. The next agent's
         // sweep removes them.
-        if let Err(error) = crate::log_files::remove_pod(&paths, &namespace, &name, &uid) {
+        if let Err(error) = nodlet_host::log_files::remove_pod(&paths, &namespace, &name, &uid) {
             log::error!("failed to remove the logs of {namespace}/{name}: {error}");
         }
         images.release(&uid).map_err(|error| left("image leases", &error))?;

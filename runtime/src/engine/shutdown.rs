@@ -6,9 +6,9 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::facts::{Observation, Shutdown, Whole};
 use crate::logind::{self, DelayLock, Logind};
-use crate::time::Instant;
+use nodlet_core::facts::{Observation, Shutdown, Whole};
+use nodlet_core::time::Instant;
 
 use super::{Engine, News, Shell};
 
@@ -79,7 +79,7 @@ impl Engine {
         if self.shell.machine.goes_down.replace(goes_down) == goes_down {
             return;
         }
-        self.shell.machine.since.set(crate::clock::instant());
+        self.shell.machine.since.set(nodlet_host::clock::instant());
         let seen = if goes_down {
             self.shell.emit_of_node("Shutdown", "Shutdown manager detected shutdown event");
             let groups = self.shell.config.shutdown_groups.clone();

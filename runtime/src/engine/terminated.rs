@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use crate::facts::PodIndex;
+use nodlet_core::facts::PodIndex;
 
-use crate::pod::PodState;
+use nodlet_core::pod::PodState;
 
 use super::Engine;
 

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::facts::{Amounts, NodeInfo};
 use crate::objects::Key;
+use nodlet_core::facts::{Amounts, NodeInfo};
 
 use super::Shell;
 
@@ -48,7 +48,10 @@ impl Shell {
         if let Ok(limit @ 1..) = u64::try_from(limit)
             && let Err(error) = self.cgroups.limit_memory(limit)
         {
-            log::warn!("pods may take all memory of this machine: failed to {}", crate::error::chain(&error));
+            log::warn!(
+                "pods may take all memory of this machine: failed to {}",
+                nodlet_host::error::chain(&error)
+            );
         }
     }
 
@@ -74,7 +77,8 @@ impl Shell {
     fn node(&self) -> Value {
         let name = &self.config.node_name;
         let anchor = self.anchor.get();
-        let [began, now] = [self.began, crate::clock::instant()].map(|at| anchor.timestamp(at).to_string());
+        let [began, now] =
+            [self.began, nodlet_host::clock::instant()].map(|at| anchor.timestamp(at).to_string());
         let since = anchor.timestamp(self.machine.since.get()).to_string();
         let (ready, reason, message) = match self.machine.goes_down.get() {
             false => ("True", "KubeletReady", "nodlet answers"),
@@ -117,7 +121,7 @@ impl Shell {
                     "systemUUID": "",
                     "osImage": os_image(),
                     "containerRuntimeVersion": format!("nodlet://{version}"),
-                    "kubeletVersion": format!("{}+nodlet-{version}", crate::schema::KUBERNETES),
+                    "kubeletVersion": format!("{}+nodlet-{version}", nodlet_kube::schema::KUBERNETES),
                     "kubeProxyVersion": "",
                 },
             },

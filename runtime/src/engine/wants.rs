@@ -5,19 +5,19 @@ use std::rc::Rc;
 
 use super::on_tmpfs::{self, LeftBehind};
 use super::{Engine, PodShell, kernel_news, leave, recover, sandbox};
-use crate::facts::{Observation, Record};
-use crate::pod::PodState;
 use crate::registry::{self, Admitted, Base, Problem, Refusal, Wanted};
 use crate::sources::SAVED_WITHIN;
-use crate::spec::{Pod, Uid};
 use crate::store::LoadError;
+use nodlet_core::facts::{Observation, Record};
+use nodlet_core::pod::PodState;
+use nodlet_core::spec::{Pod, Uid};
 
 impl Engine {
     /// Reads what changed in the manifest directories; from now on, or again when it is time.
     pub(super) fn look_at_sources(&mut self) {
         let shell = &self.shell;
         let mut directories = shell.directories.borrow_mut();
-        if directories.read(crate::clock::instant(), &mut self.registry.sources) {
+        if directories.read(nodlet_host::clock::instant(), &mut self.registry.sources) {
             shell.later(SAVED_WITHIN, Engine::read_sources);
         }
         let heard = directories.unheard().and_then(|watch| kernel_news::hear_sources(shell, watch));
@@ -90,7 +90,7 @@ impl Engine {
     /// Publishes what is defined now besides pods.
     pub(super) fn read_definitions(&mut self) -> Vec<Refusal> {
         let (now, began) =
-            (self.shell.timestamp(crate::clock::instant()), self.shell.timestamp(self.shell.began));
+            (self.shell.timestamp(nodlet_host::clock::instant()), self.shell.timestamp(self.shell.began));
         self.registry.read_definitions(&now, &began)
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use smol::Timer;
 
-use crate::facts::ProbeResult;
+use nodlet_core::facts::ProbeResult;
 
 use super::http2::{BODY, Connection, Event, Http2Error};
 use super::{USER_AGENT, connect, describe, ends, seconds, url};

@@ -12,12 +12,12 @@ use serde_json::Value;
 
 use super::request::refused;
 use super::{DefinitionsByName, Status, Wanted, definitions, ephemeral};
-use crate::facts::Event;
-use crate::kinds::Kind;
-use crate::manifest::update::{self, Update};
-use crate::manifest::{self, Applied, Classes, Definition, Manifest, Priority, priority};
 use crate::objects::Objects;
-use crate::spec::Pod;
+use nodlet_core::facts::Event;
+use nodlet_core::spec::Pod;
+use nodlet_kube::kinds::Kind;
+use nodlet_kube::manifest::update::{self, Update};
+use nodlet_kube::manifest::{self, Applied, Classes, Definition, Manifest, Priority, priority};
 
 /// Bytes that presets may add to the object of a pod: what is added is kept for each pod and each of its
 /// containers, and a preset is written once for all of them.

@@ -11,9 +11,9 @@ use super::{
     Accepted, Applied, Change, Decision, DefinitionsByName, Preconditions, Refusal, Registry, Status, Write,
     Written, preconditions,
 };
-use crate::kinds::Kind;
-use crate::manifest::{self, Definition, priority};
 use crate::objects::Key;
+use nodlet_kube::kinds::Kind;
+use nodlet_kube::manifest::{self, Definition, priority};
 
 /// Kind, namespace and name.
 pub type DefinitionName = (Kind, Rc<str>, Rc<str>);

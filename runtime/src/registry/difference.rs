@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::admission::{Admitted, Base, Problem, admit};
 use super::{PodName, Refusal, Registry, Wanted, WantedByName};
-use crate::spec::Uid;
+use nodlet_core::spec::Uid;
 
 /// What came of the admission of pods.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::pods::Present;
 use super::request::{how, refused};
 use super::{Applied, Change, FieldValidation, Registry, Status, Wanted, preconditions};
-use crate::manifest;
+use nodlet_kube::manifest;
 
 /// Bytes of the ephemeral containers of all pods together, as JSON: some hundreds of them.
 /// Nothing of them goes before their pod does.

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::{MAX_BYTES, Status};
-use crate::manifest::VALUES;
-use crate::schema::{self, Field, Type};
+use nodlet_kube::manifest::VALUES;
+use nodlet_kube::schema::{self, Field, Type};
 
 /// Operations of one JSON patch. After each, the object is no more than a request may hold.
 const OPERATIONS: usize = 64;

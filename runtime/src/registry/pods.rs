@@ -14,11 +14,11 @@ use super::{
     Accepted, Applied, Change, Decision, FieldValidation, Part, PodName, Preconditions, Registry, Status,
     Wanted, Write, Written, ephemeral,
 };
-use crate::facts::GivenCondition;
-use crate::manifest::update::{self, Update};
-use crate::manifest::{self, Manifest};
 use crate::objects::Key;
-use crate::spec::Pod;
+use nodlet_core::facts::GivenCondition;
+use nodlet_core::spec::Pod;
+use nodlet_kube::manifest::update::{self, Update};
+use nodlet_kube::manifest::{self, Manifest};
 
 /// What the node knows of the pod in whose place an object is applied.
 #[derive(Debug, Default)]

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{Registry, Status};
-use crate::kinds::Kind;
 use crate::objects::Key;
+use nodlet_kube::kinds::Kind;
 
 /// kubectl reads the object again then, and patches that.
 pub(super) const MODIFIED: &str =

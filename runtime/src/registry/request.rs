@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 
 use super::published::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
 use super::{FieldValidation, Registry, Status};
-use crate::kinds::Kind;
-use crate::manifest::{ManifestError, Validation};
+use nodlet_kube::kinds::Kind;
+use nodlet_kube::manifest::{ManifestError, Validation};
 
 /// What only the server gives an object.
 #[derive(Clone, Debug)]

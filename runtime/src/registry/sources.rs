@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::{Refusal, Wanted, WantedByName};
-use crate::kinds::Kind;
-use crate::manifest::{Contents, Definition};
-use crate::spec::Uid;
+use nodlet_core::spec::Uid;
+use nodlet_kube::kinds::Kind;
+use nodlet_kube::manifest::{Contents, Definition};
 
 /// Bytes of a manifest that are read: as many as the API takes, and more than a cluster keeps
 /// of an object. A kubelet reads ten times that, on a machine with memory for it.

@@ -7,10 +7,10 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::kinds::Kind;
-use crate::manifest::{self, Applied as AppliedPreset, Validation};
 use crate::objects::Key;
-use crate::spec::Uid;
+use nodlet_core::spec::Uid;
+use nodlet_kube::kinds::Kind;
+use nodlet_kube::manifest::{self, Applied as AppliedPreset, Validation};
 
 mod admission;
 mod definitions;

@@ -8,8 +8,8 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::sources::shortened;
-use crate::manifest::{self, Applied, Manifest, Priority};
-use crate::spec::Pod;
+use nodlet_core::spec::Pod;
+use nodlet_kube::manifest::{self, Applied, Manifest, Priority};
 
 /// Warnings about one pod.
 const WARNINGS: usize = 64;

@@ -76,7 +76,7 @@ fn news(sources: &mut Sources) {
         let mut poll = [nix::poll::PollFd::new(inotify, nix::poll::PollFlags::POLLIN)];
         nix::poll::poll(&mut poll, left.as_millis() as u16).expect("poll");
         if sources.directories.drain() {
-            sources.read(crate::clock::instant());
+            sources.read(nodlet_host::clock::instant());
             return;
         }
     }
@@ -93,7 +93,7 @@ fn a_file_that_becomes_wrong_keeps_its_pod_and_disturbs_no_other() {
     fs::write(scratch.0.join("a.yaml"), manifest("a", "one")).expect("written");
     fs::write(scratch.0.join("b.yaml"), manifest("b", "one")).expect("written");
     let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     assert_eq!(images(&sources), ["a=one", "b=one"]);
 
     fs::write(scratch.0.join("a.yaml"), "kind: Pod\n  nonsense").expect("written");
@@ -119,7 +119,7 @@ fn a_file_that_was_never_right_is_known_as_refused() {
     let path = scratch.0.join("a.yaml");
     fs::write(&path, "{").expect("written");
     let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     assert!(images(&sources).is_empty() && sources.is_refused(&path));
     fs::remove_file(&path).expect("removed");
     news(&mut sources);
@@ -130,7 +130,7 @@ fn a_file_that_was_never_right_is_known_as_refused() {
 fn what_an_editor_leaves_beside_a_file_is_passed_over() {
     let scratch = Scratch::new("editor");
     let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     for name in [".a.yaml.swp", "a.yaml~", "#a.yaml#"] {
         fs::write(scratch.0.join(name), manifest("a", "one")).expect("written");
     }
@@ -150,7 +150,7 @@ fn a_file_that_vim_or_emacs_saves_keeps_its_pod() {
     let (file, backup) = (scratch.0.join("a.yaml"), scratch.0.join("a.yaml~"));
     fs::write(&file, manifest("a", "one")).expect("written");
     let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    let start = crate::clock::instant();
+    let start = nodlet_host::clock::instant();
     assert!(!sources.read(start));
     for text in [manifest("a", "one"), "a typo: [".to_owned()] {
         fs::rename(&file, &backup).expect("moved aside");
@@ -178,7 +178,7 @@ fn a_directory_that_vanishes_and_returns_is_found_again() {
     let scratch = Scratch::new("vanish");
     let directory = scratch.0.join("deep/manifests");
     let mut sources = Sources::new(vec![directory.clone()], "node");
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     fs::create_dir(scratch.0.join("deep")).expect("made");
     news(&mut sources);
     fs::create_dir(&directory).expect("made");
@@ -205,7 +205,7 @@ fn a_link_is_followed_and_its_target_watched() {
     fs::write(elsewhere.join("real.yaml"), manifest("a", "one")).expect("written");
     symlink(elsewhere.join("real.yaml"), directory.join("a.yaml")).expect("linked");
     let mut sources = Sources::new(vec![directory.clone()], "node");
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     assert_eq!(images(&sources), ["a=one"]);
     fs::write(elsewhere.join("real.yaml"), manifest("a", "two")).expect("written");
     news(&mut sources);
@@ -221,7 +221,7 @@ fn a_later_directory_overrides_an_earlier_one_and_a_second_file_of_one_does_not(
         fs::write(directory.join(file), manifest("a", image)).expect("written");
     }
     let mut sources = Sources::new(vec![vendor, site.clone()], "node");
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     assert_eq!(images(&sources), ["a=site"]);
     let (_, refusals) = sources.wanted();
     assert_eq!(refusals.len(), 1);
@@ -236,7 +236,7 @@ fn a_file_that_did_not_change_keeps_the_uid_of_its_pod() {
     let scratch = Scratch::new("uid");
     fs::write(scratch.0.join("a"), manifest("a", "one")).expect("written");
     let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     let uid = |sources: &Sources| sources.wanted().0.values().next().expect("one pod").pod.uid.clone();
     let before = uid(&sources);
     fs::write(scratch.0.join("a"), manifest("a", "one")).expect("written again");
@@ -254,7 +254,7 @@ fn of_two_pods_that_give_themselves_one_uid_the_first_is_taken() {
     fs::write(scratch.0.join("a.yaml"), of("web")).expect("written");
     fs::write(scratch.0.join("b.yaml"), of("copy")).expect("written");
     let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     let (wanted, refusals) = sources.wanted();
     assert_eq!(wanted.values().map(|wanted| &*wanted.pod.name).collect::<Vec<_>>(), ["web"]);
     assert_eq!(refusals.len(), 1);
@@ -279,7 +279,7 @@ fn of_more_files_than_are_read_the_first_by_name_are() {
         fs::write(scratch.0.join(file), manifest(&format!("p{file}"), "one")).expect("written");
     }
     let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     assert_eq!(images(&sources), ["p00007=one"]);
     assert_eq!(sources.directories.directories[0].files.len(), MAX_FILES);
 }
@@ -289,7 +289,7 @@ fn a_file_that_is_being_written_is_read_when_it_is_closed() {
     use std::io::Write;
     let scratch = Scratch::new("writing");
     let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     let mut file = fs::File::create(scratch.0.join("a.yaml")).expect("made");
     let text = manifest("a", "one");
     file.write_all(&text.as_bytes()[..20]).expect("written");
@@ -343,7 +343,7 @@ fn a_directory_that_cannot_be_read_is_refused_and_looked_at_again() {
     let directory = scratch.0.join("manifests");
     std::os::unix::fs::symlink(&directory, &directory).expect("linked");
     let mut sources = Sources::new(vec![directory.clone()], "node");
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     let refusals = sources.wanted().1;
     assert!(refusals.len() == 1 && refusals[0].message.starts_with("failed to read "), "{refusals:?}");
     // Whatever a pod is from that is in there, nobody can say that it is wanted no more.
@@ -351,7 +351,7 @@ fn a_directory_that_cannot_be_read_is_refused_and_looked_at_again() {
     fs::remove_file(&directory).expect("it is a link");
     fs::create_dir(&directory).expect("made");
     fs::write(directory.join("a.yaml"), manifest("a", "one")).expect("written");
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     assert_eq!(images(&sources), ["a=one"]);
     assert!(!sources.directories.is_blind() && sources.wanted().1.is_empty());
 }
@@ -379,7 +379,7 @@ fn presets_are_read_beside_pods_and_override_each_other_as_these_do() {
         let values = presets.values().map(|(preset, _)| &preset.object["spec"]["env"][0]["value"]);
         values.filter_map(|value| value.as_str().map(str::to_owned)).collect()
     };
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     assert_eq!(values(&sources), ["site", "first"]);
     assert_eq!(images(&sources), ["web=x:1"]);
     let (presets, refusals) = sources.definitions();
@@ -389,10 +389,10 @@ fn presets_are_read_beside_pods_and_override_each_other_as_these_do() {
     assert!(refusals[0].message.contains("c.yaml: podpreset default/q is ignored: "), "{:?}", refusals[0]);
     // A bad edit keeps it, as it keeps a pod.
     write(site.join("a.yaml"), preset("p", "[1]"));
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     assert_eq!(values(&sources), ["site", "first"]);
     fs::remove_file(site.join("a.yaml")).expect("it was there");
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     assert_eq!(values(&sources), ["vendor", "first"]);
 }
 
@@ -411,7 +411,7 @@ fn room_is_taken_for_what_is_being_written_and_given_back_when_it_was_read() {
         fs::write(vendor.join(format!("{number}")), big(&format!("p{number}"), 250_000)).expect("written");
     }
     let mut sources = Sources::new(vec![vendor.clone(), ours.clone()], "node");
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     let left = (4 << 20) - sources.used(1).bytes;
     let full =
         Err("no room: all manifests together may ask for 1024 pods and have 4 MiB; delete some".to_owned());
@@ -445,15 +445,15 @@ fn no_room_is_taken_for_a_file_beyond_those_that_are_read() {
         fs::write(scratch.0.join(format!("{number:05}")), "").expect("written");
     }
     let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(crate::clock::instant());
+    sources.read(nodlet_host::clock::instant());
     assert_eq!(
         sources.reserve(&scratch.0.join("a"), 1, 1),
         Err("no room: a directory may have 1024 manifests; delete some".to_owned())
     );
     assert_eq!(sources.reserve(&scratch.0.join("00007"), 1, 1), Ok(()));
     fs::remove_file(scratch.0.join("00008")).expect("removed");
-    sources.read(crate::clock::instant() + SAVED_WITHIN * 2);
-    sources.read(crate::clock::instant() + SAVED_WITHIN * 4);
+    sources.read(nodlet_host::clock::instant() + SAVED_WITHIN * 2);
+    sources.read(nodlet_host::clock::instant() + SAVED_WITHIN * 4);
     assert_eq!(sources.reserve(&scratch.0.join("a"), 1, 1), Ok(()));
     assert!(sources.reserve(&scratch.0.join("b"), 1, 1).is_err(), "the other is being written");
 }

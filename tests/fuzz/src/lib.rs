@@ -24,6 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 mod coverage;
+pub mod entropy;
 
 use coverage::Reached;
 

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 
-use nodlet_runtime::network::netlink::Netlink;
+use nodlet_host::network::netlink::Netlink;
 
 use super::config::Link;
 use super::dhcp::{Client, Lease, Message, State, Time};

@@ -14,8 +14,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nodlet_kube::manifest::Validation;
 use nodlet_rootfs::{Before, Digest, Store};
-use nodlet_runtime::manifest::Validation;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

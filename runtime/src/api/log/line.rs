@@ -1,7 +1,7 @@
 //! Lines of a CRI log, as they are kept and as they are shown:
 //! `2026-01-31T12:00:00.123456789Z stdout F message`. Pure.
 
-use crate::time::Timestamp;
+use nodlet_core::time::Timestamp;
 
 /// A line as the supervisor writes it has 16 KiB and a few words before it.
 /// What is longer was not written by one, and is left out.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use crate::time::Instant;
+use nodlet_core::time::Instant;
 
 /// So many messages of one reason about one object are told one by one, and the next together.
 const SIMILAR: usize = 10;

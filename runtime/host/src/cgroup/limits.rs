@@ -1,0 +1,348 @@
+//! What a pod's resources mean for cgroups: pure conversions as the kubelet's
+//! (pod-level and container-level), and their writing, through cgroups-rs, with
+//! every limit read back. Never writes into a cgroup that was not made for it.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use cgroups_rs::fs::MaxValue;
+use cgroups_rs::fs::cpu::CpuController;
+use cgroups_rs::fs::memory::MemController;
+use cgroups_rs::fs::pid::PidController;
+
+use super::CgroupError;
+use super::hierarchy::{Controller, Hierarchies, Home};
+use nodlet_core::spec::{ContainerIndex, Pod, QosClass, Quantity, ResourceRequirements};
+
+/// Shares of who asks for no cpu: the kernel's least.
+pub(super) const MIN_SHARES: u64 = 2;
+const MAX_SHARES: u64 = 262_144;
+/// `cpu.cfs_period_us`, the kernel's own default, which nodlet never changes.
+const PERIOD_US: i64 = 100_000;
+/// The kernel's least quota.
+const MIN_QUOTA_US: i64 = 1000;
+
+/// What one container may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerLimits {
+    /// From `requests.cpu`, in v1's unit: 1024 for one cpu.
+    pub cpu_shares: u64,
+    /// From `limits.cpu`: microseconds in each 100 ms.
+    pub cpu_quota_us: Option<i64>,
+    /// From `limits.memory`, in bytes.
+    pub memory: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+    /// Every device of the machine (`privileged`).
+    pub all_devices: bool,
+}
+
+impl ContainerLimits {
+    /// Those of a container of `pod`.
+    pub fn of(pod: &Pod, container: ContainerIndex) -> ContainerLimits {
+        let container = pod.spec.container(container);
+        let resources = &container.resources;
+        let request = milli(&resources.cpu_request).or(milli(&resources.cpu_limit));
+        ContainerLimits {
+            cpu_shares: shares(request.unwrap_or(0)),
+            cpu_quota_us: milli(&resources.cpu_limit).map(quota),
+            memory: bytes(&resources.memory_limit),
+            pids: None,
+            all_devices: container.security_context.privileged,
+        }
+    }
+
+    /// Of a process that only holds something.
+    pub(super) fn none() -> ContainerLimits {
+        ContainerLimits {
+            cpu_shares: MIN_SHARES,
+            cpu_quota_us: None,
+            memory: None,
+            pids: None,
+            all_devices: false,
+        }
+    }
+
+    /// Of the pod as a whole: what its containers request together; a limit only if every one has one.
+    pub(super) fn of_pod(pod: &Pod) -> ContainerLimits {
+        let mut whole = ContainerLimits::none();
+        if pod.spec.qos_class() == QosClass::BestEffort {
+            return whole;
+        }
+        let requested = pod.spec.effective(|resources| {
+            milli(&resources.cpu_request).or(milli(&resources.cpu_limit)).unwrap_or(0)
+        });
+        whole.cpu_shares = shares(requested);
+        whole.cpu_quota_us = if_all_have(pod, |resources| milli(&resources.cpu_limit)).map(quota);
+        whole.memory = memory_of(pod);
+        whole
+    }
+}
+
+/// The memory limit of a pod as a whole, in bytes.
+pub fn memory_of(pod: &Pod) -> Option<u64> {
+    let limit = |resources: &ResourceRequirements| {
+        bytes(&resources.memory_limit).map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX))
+    };
+    if_all_have(pod, limit).and_then(|bytes| u64::try_from(bytes).ok())
+}
+
+/// A limit of the pod as a whole; without one on any container there is none.
+fn if_all_have(pod: &Pod, limit: impl Fn(&ResourceRequirements) -> Option<i64>) -> Option<i64> {
+    let is_limited = pod.spec.admitted_containers().all(|container| limit(&container.resources).is_some());
+    is_limited.then(|| pod.spec.effective(|resources| limit(resources).unwrap_or(0)))
+}
+
+/// A cpu quantity in thousandths; zero counts as not given.
+fn milli(quantity: &Option<Quantity>) -> Option<i64> {
+    quantity.as_ref().map(Quantity::milli_value).filter(|milli| *milli > 0)
+}
+
+/// A memory quantity in bytes; zero counts as not given.
+fn bytes(quantity: &Option<Quantity>) -> Option<u64> {
+    quantity.as_ref().and_then(|quantity| u64::try_from(quantity.value()).ok()).filter(|bytes| *bytes > 0)
+}
+
+/// Shares of a cpu request.
+fn shares(milli: i64) -> u64 {
+    let shares = i128::from(milli) * 1024 / 1000;
+    u64::try_from(shares).unwrap_or(0).clamp(MIN_SHARES, MAX_SHARES)
+}
+
+/// Microseconds a period of a cpu limit.
+fn quota(milli: i64) -> i64 {
+    (milli.saturating_mul(PERIOD_US) / 1000).max(MIN_QUOTA_US)
+}
+
+/// v2's `cpu.weight` of shares.
+fn weight(shares: u64) -> u64 {
+    1 + (shares.clamp(MIN_SHARES, MAX_SHARES) - MIN_SHARES) * 9999 / 262_142
+}
+
+/// Shares of v2's `cpu.weight`.
+fn shares_of_weight(weight: u64) -> u64 {
+    weight.saturating_sub(1).saturating_mul(262_142) / 9999 + MIN_SHARES
+}
+
+/// The directories of one cgroup, by controller.
+pub(super) struct Target<'a> {
+    hierarchies: &'a Hierarchies,
+    relative: &'a Path,
+}
+
+impl<'a> Target<'a> {
+    pub(super) fn new(hierarchies: &'a Hierarchies, relative: &'a Path) -> Target<'a> {
+        Target { hierarchies, relative }
+    }
+
+    /// Its directory in the hierarchy of `controller`, and whether that is v2.
+    fn directory(&self, controller: Controller) -> Option<(PathBuf, bool)> {
+        match self.hierarchies.home(controller) {
+            Home::V1(mount) => Some((mount.join(self.relative), false)),
+            Home::V2 => Some((self.hierarchies.unified.join(self.relative), true)),
+            Home::Missing => None,
+        }
+    }
+
+    /// The same, for a limit that the pod asks for.
+    fn required(&self, controller: Controller, limit: &'static str) -> Result<(PathBuf, bool), CgroupError> {
+        self.directory(controller).ok_or(CgroupError::Missing { limit, option: controller.kernel_option() })
+    }
+
+    /// Writes all of `limits` but the devices.
+    pub(super) fn limit(&self, limits: &ContainerLimits) -> Result<(), CgroupError> {
+        self.set_shares(limits.cpu_shares)?;
+        if let Some(quota) = limits.cpu_quota_us {
+            self.set_quota(quota)?;
+        }
+        if let Some(memory) = limits.memory {
+            self.set_memory(memory)?;
+        }
+        if let Some(pids) = limits.pids {
+            self.set_pids(pids)?;
+        }
+        Ok(())
+    }
+
+    /// A weight against others, so a kernel without the controller breaks no promise.
+    pub(super) fn set_shares(&self, shares: u64) -> Result<(), CgroupError> {
+        let Some((directory, v2)) = self.directory(Controller::Cpu) else { return Ok(()) };
+        let value = if v2 { weight(shares) } else { shares };
+        let cpu = CpuController::new(directory.clone(), directory.clone(), v2);
+        cpu.set_shares(value).map_err(CgroupError::library("set the cpu shares of", &directory))?;
+        let found = cpu.shares().map_err(CgroupError::library("read the cpu shares of", &directory))?;
+        taken(&directory, "cpu shares", value, found)
+    }
+
+    /// What [`Target::set_shares`] set; `None` if there is no such cgroup.
+    pub(super) fn shares(&self) -> Option<u64> {
+        let (directory, v2) = self.directory(Controller::Cpu)?;
+        let found = CpuController::new(directory.clone(), directory, v2).shares().ok()?;
+        Some(if v2 { shares_of_weight(found) } else { found })
+    }
+
+    fn set_quota(&self, quota: i64) -> Result<(), CgroupError> {
+        const LIMIT: &str = "a cpu limit";
+        let (directory, v2) = self.required(Controller::Cpu, LIMIT)?;
+        if !directory.join(if v2 { "cpu.max" } else { "cpu.cfs_quota_us" }).exists() {
+            return Err(CgroupError::Missing { limit: LIMIT, option: "CONFIG_CFS_BANDWIDTH" });
+        }
+        let cpu = CpuController::new(directory.clone(), directory.clone(), v2);
+        cpu.set_cfs_quota(quota).map_err(CgroupError::library("set the cpu limit of", &directory))?;
+        let found = cpu.cfs_quota().map_err(CgroupError::library("read the cpu limit of", &directory))?;
+        taken(&directory, "cpu quota", quota, found)
+    }
+
+    /// Writes a cpu limit that this cgroup has had before, and may have lost.
+    pub(super) fn renew_quota(&self, quota: i64) -> Result<(), CgroupError> {
+        match self.directory(Controller::Cpu) {
+            Some((directory, true)) => write_if_there(&directory.join("cpu.max"), &quota.to_string()),
+            Some((directory, false)) => {
+                write_if_there(&directory.join("cpu.cfs_quota_us"), &quota.to_string())
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn set_memory(&self, limit: u64) -> Result<(), CgroupError> {
+        let (directory, v2) = self.required(Controller::Memory, "a memory limit")?;
+        let memory = MemController::new(directory.clone(), directory.clone(), v2);
+        let wanted = i64::try_from(limit).unwrap_or(i64::MAX);
+        memory.set_limit(wanted).map_err(CgroupError::library("set the memory limit of", &directory))?;
+        // Not through cgroups-rs: it reads a dozen files to tell this one.
+        let path = directory.join(if v2 { "memory.max" } else { "memory.limit_in_bytes" });
+        let text = fs::read_to_string(&path).map_err(CgroupError::file("read", &path))?;
+        // The kernel rounds down to whole pages, and has "max" for what no machine has.
+        let found = match text.trim() {
+            "max" => u64::MAX,
+            text => text.parse::<u64>().unwrap_or(0),
+        };
+        if limit.abs_diff(found) < LARGEST_PAGE || limit.min(found) > NO_LIMIT {
+            return Ok(());
+        }
+        taken(&directory, "memory limit", limit, found)
+    }
+
+    /// Half a container is no use: where the kernel can (v2), want of memory ends all of it.
+    pub(super) fn end_as_one(&self) -> Result<(), CgroupError> {
+        let Some((directory, true)) = self.directory(Controller::Memory) else { return Ok(()) };
+        // Kernels before 4.19 end single processes.
+        write_if_there(&directory.join("memory.oom.group"), "1")
+    }
+
+    /// The kubelet's `NoSwap`: a container that swaps would pass its limit, and wear out
+    /// the card. v1 only has a limit of both together.
+    pub(super) fn without_swap(&self, limits: &ContainerLimits) -> Result<(), CgroupError> {
+        // Without CONFIG_SWAP, or with swapaccount=0, the files are not there.
+        match (self.directory(Controller::Memory), limits.memory) {
+            (Some((directory, true)), _) => write_if_there(&directory.join("memory.swap.max"), "0"),
+            (Some((directory, false)), Some(limit)) => {
+                write_if_there(&directory.join("memory.memsw.limit_in_bytes"), &limit.to_string())
+            }
+            (Some((_, false)), None) | (None, _) => Ok(()),
+        }
+    }
+
+    /// Bounds the processes and threads of all pods together where the kernel can.
+    pub(super) fn leave_processes(&self) -> Result<(), CgroupError> {
+        match self.available_processes() {
+            Some(all) => self.set_pids(all / 10 * PODS_TENTHS),
+            None => Ok(()),
+        }
+    }
+
+    /// Bounds the memory of all pods together where the kernel can.
+    pub(super) fn leave_memory(&self, limit: u64) -> Result<(), CgroupError> {
+        match self.directory(Controller::Memory) {
+            Some(_) => self.set_memory(limit),
+            None => Ok(()),
+        }
+    }
+
+    /// How many processes a pod may have that nobody has set a limit for; `None` where the
+    /// kernel cannot limit them.
+    pub(super) fn default_pod_pids(&self) -> Option<u64> {
+        self.available_processes().map(|all| (all * POD_PERCENT / 100).max(POD_LEAST))
+    }
+
+    /// Processes and threads that this cgroup can have by what the kernel can have, and by
+    /// what the cgroups above it may. `None` without the controller.
+    fn available_processes(&self) -> Option<u64> {
+        let (directory, _) = self.directory(Controller::Pids)?;
+        let read = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let machine = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
+        // The top cgroup has no such file, and no directory above it.
+        let above = directory.ancestors().skip(1).map(|above| above.join("pids.max"));
+        machine.map(PathBuf::from).into_iter().chain(above).filter_map(|path| read(&path)).min()
+    }
+
+    fn set_pids(&self, limit: u64) -> Result<(), CgroupError> {
+        let (directory, v2) = self.required(Controller::Pids, "a limit of processes")?;
+        let pids = PidController::new(directory.clone(), directory.clone(), v2);
+        let wanted = MaxValue::Value(i64::try_from(limit).unwrap_or(i64::MAX));
+        pids.set_pid_max(wanted)
+            .map_err(CgroupError::library("set the limit of processes of", &directory))?;
+        let found =
+            pids.get_pid_max().map_err(CgroupError::library("read the limit of processes of", &directory))?;
+        taken(&directory, "limit of processes", wanted, found)
+    }
+
+    /// How many of its own processes the kernel killed for want of memory.
+    /// 0 without the controller, or if the cgroup is gone.
+    pub(super) fn oom_kills(&self) -> Result<u64, CgroupError> {
+        let Some((directory, v2)) = self.directory(Controller::Memory) else { return Ok(0) };
+        let path = directory.join(if v2 { "memory.events" } else { "memory.oom_control" });
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(keyed(&text, "oom_kill").unwrap_or(0)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(CgroupError::file("read", &path)(error)),
+        }
+    }
+}
+
+/// Writes a file that not every kernel has. Not `fs::write`: that would make one, which
+/// cgroups answer with "permission denied".
+pub(super) fn write_if_there(path: &Path, text: &str) -> Result<(), CgroupError> {
+    match fs::OpenOptions::new().write(true).truncate(true).open(path) {
+        Ok(mut file) => file.write_all(text.as_bytes()).map_err(CgroupError::file("write", path)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(CgroupError::file("write", path)(error)),
+    }
+}
+
+/// Tenths of the machine's processes for pods. The rest is for the board itself,
+/// so that a fork bomb in a pod locks nobody out.
+const PODS_TENTHS: u64 = 9;
+
+/// Percent of the processes of the machine for one pod: what systemd gives a service
+/// (`DefaultTasksMax`). Several fork bombs leave room for other pods.
+const POD_PERCENT: u64 = 15;
+
+/// A pod may have as many processes on the smallest board: one container of a runtime with
+/// threads has some twenty.
+const POD_LEAST: u64 = 64;
+
+/// No kernel's pages are larger.
+const LARGEST_PAGE: u64 = 64 << 10;
+
+/// More than any machine has: the kernel reads it as no limit.
+const NO_LIMIT: u64 = 1 << 62;
+
+fn taken<T: PartialEq + ToString>(
+    directory: &Path,
+    limit: &'static str,
+    wanted: T,
+    found: T,
+) -> Result<(), CgroupError> {
+    if wanted == found {
+        return Ok(());
+    }
+    let (wanted, found) = (wanted.to_string(), found.to_string());
+    Err(CgroupError::NotTaken { path: directory.to_owned(), limit, wanted, found })
+}
+
+/// The number behind `key` in a file of lines `key number`.
+pub(super) fn keyed(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+}

@@ -1,0 +1,100 @@
+//! Lifts the cpu limit of cgroups whose processes are killed.
+//!
+//! A process dies in its own time: SIGKILL makes it run through its exit in the kernel, and a
+//! cgroup that has used up its quota does not run. A fork bomb below a small cpu limit would so
+//! take minutes to end. Everything that ends a whole container lifts the limits of its cgroup and
+//! of its pod's first. The next container that starts in the pod renews that of the pod
+//! (`PodCgroup::leaf`); those that go on have limits of their own.
+//!
+//! Ending a process that was executed in a container lifts nothing: the container goes on, and by
+//! execs that overrun could otherwise escape its limit.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::hierarchy::{Controller, Hierarchies, Home};
+use super::limits::write_if_there;
+use super::tree;
+
+/// Lifts the limits of the cgroup at `relative`, which is a pod's or a leaf's, of those below it
+/// and, for a leaf, of its pod's.
+///
+/// A failure is logged and no error: a kill that takes long is better than none.
+pub(super) fn lift(hierarchies: &Hierarchies, relative: &Path) {
+    let (mount, file, no_limit) = match hierarchies.home(Controller::Cpu) {
+        Home::V1(mount) => (mount, c"cpu.cfs_quota_us", "-1"),
+        Home::V2 => (hierarchies.unified.as_path(), c"cpu.max", "max"),
+        Home::Missing => return,
+    };
+    if let Some(pod) = relative.parent().filter(|above| is_pod(above)) {
+        let file = mount.join(pod).join(OsStr::from_bytes(file.to_bytes()));
+        if let Err(error) = write_if_there(&file, no_limit) {
+            log::debug!("failed to lift a cpu limit before a kill: {}", crate::error::chain(&error));
+        }
+    }
+    tree::walk(&mount.join(relative), |cgroup| {
+        if let Err(error) = tree::write_in_if_there(cgroup, file, no_limit) {
+            log::debug!("failed to lift a cpu limit before a kill: {error}");
+        }
+    });
+}
+
+fn is_pod(relative: &Path) -> bool {
+    relative.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("pod"))
+}
+
+/// Lifts the limits of the leaf whose directory in the v2 hierarchy is `leaf`, and of its pod's:
+/// for a supervisor, which does not keep the machine's hierarchies.
+pub fn lift_at(leaf: &Path) {
+    let (Ok(machine), Some(relative)) = (Hierarchies::find(), own_part(leaf)) else { return };
+    // With a v2 cgroup that was delegated to us as the top, as the agent sees it.
+    let place = leaf.strip_prefix(&machine.unified).ok().and_then(|path| {
+        let depth = path.components().count().checked_sub(relative.components().count())?;
+        Some(path.components().take(depth).collect::<PathBuf>())
+    });
+    if let Some(hierarchies) = place.and_then(|place| machine.below(&place).ok()) {
+        lift(&hierarchies, &relative);
+    }
+}
+
+/// The part of the path of a leaf that begins with `nodlet-<hash>`.
+fn own_part(leaf: &Path) -> Option<PathBuf> {
+    let kubepods = leaf.ancestors().find(|path| path.ends_with("kubepods"))?;
+    leaf.strip_prefix(kubepods.parent()?.parent()?).ok().map(Path::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files in the places of the kernel's: what is written where, also on a machine with version 1.
+    #[test]
+    fn the_limits_of_version_2_are_lifted_from_a_leaf_what_is_below_it_and_its_pod_alone() {
+        let root = std::env::temp_dir().join(format!("nodlet-quota-{}", std::process::id()));
+        let pods = ["podp", "podp/app-0", "podp/app-0/exec-1", "podp/beside-0", "podq"];
+        for directory in pods {
+            std::fs::create_dir_all(root.join("kubepods").join(directory)).unwrap();
+            std::fs::write(root.join("kubepods").join(directory).join("cpu.max"), "1000").unwrap();
+        }
+        std::fs::write(root.join("kubepods/cpu.max"), "1000").unwrap();
+        lift(&Hierarchies::v2_at(&root, &[Controller::Cpu]), Path::new("kubepods/podp/app-0"));
+        let of = |directory: &str| {
+            std::fs::read_to_string(root.join("kubepods").join(directory).join("cpu.max")).unwrap()
+        };
+        assert_eq!(pods.map(of), ["max", "max", "max", "1000", "1000"]);
+        assert_eq!(of(""), "1000");
+        lift(&Hierarchies::v2_at(&root, &[Controller::Cpu]), Path::new("kubepods/podq"));
+        assert_eq!((of("podq").as_str(), of("").as_str()), ("max", "1000"));
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn the_part_of_a_leafs_path_that_is_nodlets_begins_at_its_own_cgroup() {
+        let own = "nodlet-1a2b/kubepods/burstable/podu/app-0";
+        for above in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified/system.slice/nodlet.service"] {
+            assert_eq!(own_part(&Path::new(above).join(own)), Some(own.into()));
+        }
+        assert_eq!(own_part(Path::new("/sys/fs/cgroup/nodlet-1a2b/supervisors/podu")), None);
+    }
+}

@@ -1,0 +1,614 @@
+//! Against the kernel of the machine, below a cgroup named after this process;
+//! pure conversions as tables.
+
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::unistd::Pid;
+
+use super::hierarchy::Hierarchies;
+use super::*;
+use nodlet_core::spec::ContainerIndex;
+use nodlet_kube::manifest::{self, Validation};
+
+/// Cgroups that nobody else has, gone with all their processes at the end of the test.
+struct Scratch(Cgroups, Paths);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let root = std::env::temp_dir().join(format!("nodlet-cgroup-{}-{number}", std::process::id()));
+        let paths = Paths::new(&root);
+        fs::create_dir_all(paths.run()).expect("a scratch directory");
+        Scratch(Cgroups::open(&paths, PodPidsLimit::Share).expect("these tests need root and cgroups"), paths)
+    }
+
+    fn kernel(&self) -> &Hierarchies {
+        &self.0.hierarchies
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let parent = self.0.parent.clone();
+        let _ = tree::kill_all(&self.kernel().unified.join(&parent));
+        let all = PodCgroup::new(&self.0.hierarchies, parent);
+        smol::block_on(all.emptied());
+        self.0.remove_all().unwrap();
+        fs::remove_dir_all(self.1.root()).unwrap();
+    }
+}
+
+/// A pod with one container for each of `resources`.
+fn pod(uid: &str, resources: &[&str]) -> Pod {
+    let mut yaml =
+        format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: p, uid: \"{uid}\"}}\nspec:\n  containers:\n");
+    for (index, resources) in resources.iter().enumerate() {
+        yaml += &format!("  - {{name: c{index}, image: i, resources: {resources}}}\n");
+    }
+    let mut manifests =
+        manifest::parse("p.yaml", yaml.as_bytes(), Validation::Strict, "node").expect("a valid manifest");
+    Rc::unwrap_or_clone(manifests.remove(0).pod)
+}
+
+/// Runs `script` in a shell that joins the leaf first.
+fn spawn(leaf: &Leaf, script: &str) -> Child {
+    let paths = leaf.paths();
+    let mut joined = format!("echo $$ > {}/cgroup.procs || exit 99; ", paths.unified.display());
+    for tasks in paths.v1_tasks {
+        joined += &format!("echo $$ > {} || exit 99; ", tasks.display());
+    }
+    let script = format!("{joined}{script}");
+    Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The leaf's file in the hierarchy of `controller`.
+fn file(leaf: &Path, kernel: &Hierarchies, controller: Controller, v1: &str, v2: &str) -> PathBuf {
+    match kernel.home(controller) {
+        Home::V1(mount) => mount.join(leaf).join(v1),
+        Home::V2 => kernel.unified.join(leaf).join(v2),
+        Home::Missing => panic!("this machine has no {controller:?} controller"),
+    }
+}
+
+/// What it says.
+fn read(leaf: &Path, kernel: &Hierarchies, controller: Controller, v1: &str, v2: &str) -> String {
+    fs::read_to_string(file(leaf, kernel, controller, v1, v2)).unwrap().trim().to_owned()
+}
+
+#[test]
+fn requests_and_limits_become_shares_quotas_and_bytes_as_the_kubelets() {
+    let of = |resources| ContainerLimits::of(&pod("u", &[resources]), ContainerIndex(0));
+    let limits = |cpu_shares, cpu_quota_us, memory| ContainerLimits {
+        cpu_shares,
+        cpu_quota_us,
+        memory,
+        pids: None,
+        all_devices: false,
+    };
+    assert_eq!(of("{}"), limits(2, None, None));
+    assert_eq!(of("{requests: {cpu: 250m, memory: 1Mi}}"), limits(256, None, None));
+    assert_eq!(of("{requests: {cpu: 1m}}"), limits(2, None, None));
+    assert_eq!(of("{requests: {cpu: 1k}}"), limits(262_144, None, None));
+    assert_eq!(of("{limits: {cpu: 1500m, memory: 64Mi}}"), limits(1536, Some(150_000), Some(64 << 20)));
+    assert_eq!(of("{limits: {cpu: 5m}}"), limits(5, Some(1000), None));
+    assert_eq!(of("{limits: {cpu: 0, memory: 0}}"), limits(2, None, None));
+
+    let of_pod = |resources: &[&str]| ContainerLimits::of_pod(&pod("u", resources));
+    let (both, memory) = ("{limits: {cpu: 200m, memory: 8Mi}}", "{limits: {memory: 8Mi}}");
+    assert_eq!(of_pod(&["{}", "{}"]), limits(2, None, None));
+    assert_eq!(of_pod(&[both, both]), limits(409, Some(40_000), Some(16 << 20)));
+    assert_eq!(of_pod(&[both, memory]), limits(204, None, Some(16 << 20)));
+    assert_eq!(of_pod(&[both, "{}"]), limits(204, None, None));
+
+    // Of init containers the largest counts, with the sidecars that run beside it already.
+    let of_all = |init: &[(&str, bool)], regular: &[&str]| {
+        let mut all = pod("u", regular);
+        let names: Vec<&str> = init.iter().map(|(resources, _)| *resources).collect();
+        all.spec.init_containers = pod("u", &names).spec.containers;
+        for (container, (_, sidecar)) in all.spec.init_containers.iter_mut().zip(init) {
+            container.sidecar = *sidecar;
+        }
+        ContainerLimits::of_pod(&all)
+    };
+    let (large, small) = ("{limits: {cpu: 1, memory: 64Mi}}", "{limits: {cpu: 100m, memory: 1Mi}}");
+    let whole = |milli: u64, mib: u64| limits(milli * 1024 / 1000, Some(milli as i64 * 100), Some(mib << 20));
+    assert_eq!(of_all(&[(large, false), (both, false)], &[both]), whole(1000, 64));
+    assert_eq!(of_all(&[(large, true)], &[both]), whole(1200, 72));
+    assert_eq!(of_all(&[(small, true), (large, false), (small, true)], &[both]), whole(1100, 65));
+    assert_eq!(of_all(&[(large, false), (small, true)], &[large, large]), whole(2100, 129));
+    assert_eq!(of_all(&[("{}", false)], &[large]), limits(1024, None, None));
+    assert_eq!(of_all(&[("{requests: {cpu: 3}}", false)], &[large]), limits(3072, None, None));
+}
+
+#[test]
+fn a_leaf_has_the_limits_of_its_container_and_the_pod_their_sum() {
+    let scratch = Scratch::new();
+    let burstable = pod(
+        "b",
+        &["{requests: {cpu: 500m}, limits: {cpu: 1, memory: 32Mi}}", "{limits: {cpu: 250m, memory: 8Mi}}"],
+    );
+    let cgroup = scratch.0.pod(&burstable).unwrap();
+    assert_eq!(cgroup.name(), "podb");
+    assert!(cgroup.relative.ends_with("kubepods/burstable/podb"));
+    let leaf = cgroup
+        .leaf(
+            "c0",
+            3,
+            &ContainerLimits { pids: Some(7), ..ContainerLimits::of(&burstable, ContainerIndex(0)) },
+        )
+        .unwrap();
+    assert!(leaf.relative.ends_with("podb/c0-3"));
+    let read = |relative: &Path, controller, v1, v2| read(relative, scratch.kernel(), controller, v1, v2);
+    assert_eq!(read(&leaf.relative, Controller::Pids, "pids.max", "pids.max"), "7");
+    assert_eq!(
+        read(&leaf.relative, Controller::Memory, "memory.limit_in_bytes", "memory.max"),
+        (32 << 20).to_string()
+    );
+    let (v1, v2) = ("memory.memsw.limit_in_bytes", "memory.swap.max");
+    // Not every kernel counts what is swapped.
+    if let Ok(swap) = fs::read_to_string(file(&leaf.relative, scratch.kernel(), Controller::Memory, v1, v2)) {
+        assert!([(32 << 20).to_string().as_str(), "0"].contains(&swap.trim()), "it may swap: {swap}");
+    }
+    assert_eq!(
+        read(&cgroup.relative, Controller::Memory, "memory.limit_in_bytes", "memory.max"),
+        (40 << 20).to_string()
+    );
+    for (relative, quota, shares) in [(&leaf.relative, 100_000, 512), (&cgroup.relative, 125_000, 768)] {
+        let target = Target::new(scratch.kernel(), relative);
+        assert!(
+            read(relative, Controller::Cpu, "cpu.cfs_quota_us", "cpu.max").starts_with(&quota.to_string())
+        );
+        assert!(target.shares().unwrap().abs_diff(shares) < 27, "{:?}", target.shares());
+    }
+    // The class weighs as much as its pods together.
+    scratch.0.pod(&pod("c", &["{requests: {cpu: 1}}"])).unwrap();
+    let class = Target::new(scratch.kernel(), &scratch.0.class(QosClass::Burstable)).shares().unwrap();
+    assert!(class.abs_diff(768 + 1024) < 60, "{class}");
+}
+
+#[test]
+fn the_pods_together_leave_processes_to_the_machine() {
+    let scratch = Scratch::new();
+    let kubepods = scratch.0.kubepods();
+    let most = read(&kubepods, scratch.kernel(), Controller::Pids, "pids.max", "pids.max");
+    let threads = fs::read_to_string("/proc/sys/kernel/threads-max").unwrap();
+    let (most, threads): (u64, u64) = (most.parse().unwrap(), threads.trim().parse().unwrap());
+    assert!(most > 0 && most < threads, "{most} of {threads}");
+}
+
+/// As systemd does with the cgroup of a service that has just ended.
+#[test]
+fn what_somebody_tidies_away_meanwhile_is_made_again() {
+    let scratch = Scratch::new();
+    let doomed: Vec<PathBuf> =
+        scratch.kernel().mounts().iter().map(|mount| mount.join(scratch.0.kubepods())).collect();
+    let tidies = std::sync::atomic::AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while tidies.load(Ordering::Relaxed) {
+                doomed.iter().for_each(|directory| drop(fs::remove_dir(directory)));
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let opened: Vec<_> = (0..200).map(|_| Cgroups::open(&scratch.1, PodPidsLimit::Share)).collect();
+        tidies.store(false, Ordering::Relaxed);
+        for opened in opened {
+            opened.unwrap();
+        }
+    });
+}
+
+#[test]
+fn pods_are_found_by_class_and_removed_with_all_their_leaves() {
+    let scratch = Scratch::new();
+    let guaranteed = pod("g", &["{limits: {cpu: 1, memory: 8Mi}}"]);
+    for pod in [&guaranteed, &pod("b", &["{requests: {cpu: 1}}"]), &pod("e", &["{}"])] {
+        let cgroup = scratch.0.pod(pod).unwrap();
+        let leaf = cgroup.leaf("c0", 0, &ContainerLimits::of(pod, ContainerIndex(0))).unwrap();
+        fs::create_dir(leaf.paths().unified.join("exec-1")).unwrap();
+        let pause = cgroup.pause_paths(false).unwrap().unified;
+        assert!(pause.ends_with("pause") && !pause.exists());
+        assert_eq!(cgroup.pause_paths(true).unwrap().unified, pause);
+        assert!(pause.is_dir());
+    }
+    let mut uids: Vec<String> = scratch.0.pods().unwrap().into_iter().map(|(uid, _)| uid).collect();
+    uids.sort();
+    assert_eq!(uids, ["b", "e", "g"]);
+    for (_, cgroup) in scratch.0.pods().unwrap() {
+        cgroup.remove().unwrap();
+        cgroup.remove().unwrap();
+    }
+    assert!(scratch.0.pods().unwrap().is_empty());
+    let own = scratch.0.supervisor("one").expect("made");
+    assert!(scratch.0.supervisor_paths(&own).iter().all(|directory| directory.is_dir()));
+}
+
+#[test]
+fn a_uid_that_is_a_path_names_no_cgroup() {
+    let scratch = Scratch::new();
+    let mut hostile = pod("u", &["{}"]);
+    for uid in ["", "../../x", "a/b"] {
+        hostile.uid = uid.into();
+        assert!(scratch.0.pod(&hostile).unwrap_err().to_string().contains("metadata.uid"));
+        assert!(scratch.0.supervisor(uid).is_err());
+    }
+}
+
+#[test]
+fn killing_a_pod_takes_every_process_and_emptied_tells() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("k", &["{}"])).unwrap();
+    let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
+    assert!(!leaf.populated().unwrap());
+    smol::block_on(cgroup.emptied());
+    let mut child = spawn(&leaf, "setsid sleep 1000 & sleep 1000");
+    let pid = child.id() as i32;
+    until("the process is in its leaf", || leaf.contains(pid));
+    assert!(leaf.populated().unwrap());
+    assert!(!cgroup.known_leaf("c0", 1).contains(pid));
+    assert!(cgroup.leaf("c0", 0, &ContainerLimits::none()).is_err(), "two runs in one cgroup");
+    assert!(leaf.contains(pid) && leaf.remove().is_err());
+
+    leaf.freeze(true).unwrap();
+    cgroup.kill().unwrap();
+    smol::block_on(cgroup.emptied());
+    assert!(!child.wait().unwrap().success());
+    cgroup.remove().unwrap();
+    // What is gone is empty, and may be killed and removed again.
+    smol::block_on(cgroup.emptied());
+    leaf.kill().unwrap();
+    leaf.kill_exec(1).unwrap();
+    leaf.remove().unwrap();
+    assert_eq!((leaf.populated().unwrap(), leaf.oom_kills().unwrap()), (false, 0));
+}
+
+#[test]
+fn what_is_frozen_stands_still_and_goes_on_where_it_was() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("f", &["{}"])).unwrap();
+    let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
+    let mut child = spawn(&leaf, "while :; do :; done");
+    // User and system time, in ticks.
+    let used = || -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let fields = stat.rsplit(") ").next().unwrap().split(' ').skip(11).take(2);
+        fields.map(|field| field.parse::<u64>().unwrap()).sum()
+    };
+    let at_first = used();
+    until("it runs", || used() > at_first);
+    leaf.freeze(true).unwrap();
+    let events = leaf.unified().join("cgroup.events");
+    let says = |line: &str| fs::read_to_string(&events).unwrap().lines().any(|found| found == line);
+    until("the kernel says that it stands", || says("frozen 1"));
+    let frozen = used();
+    // For a process that goes on, many ticks.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(used(), frozen);
+    leaf.freeze(false).unwrap();
+    until("it goes on", || says("frozen 0") && used() > frozen);
+    leaf.kill().unwrap();
+    child.wait().unwrap();
+    smol::block_on(cgroup.emptied());
+}
+
+#[test]
+fn a_kernel_without_cgroup_kill_kills_by_signals() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("s", &["{}"])).unwrap();
+    let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
+    let mut child = spawn(&leaf, "while :; do sleep 1000 & done");
+    until("it forks", || {
+        fs::read_to_string(leaf.unified().join("cgroup.procs")).unwrap().lines().count() > 8
+    });
+    tree::kill_each(&leaf.unified()).unwrap();
+    smol::block_on(cgroup.emptied());
+    assert!(!child.wait().unwrap().success());
+}
+
+/// Makes cgroups in each other until their path is longer than any system call accepts, and runs a
+/// program in the last.
+fn spawn_deep_below(cgroup: &Path) -> Child {
+    use nix::fcntl::{OFlag, openat};
+    use nix::sys::stat::{Mode, mkdirat};
+    let name = "deep".repeat(60);
+    let mut here = fs::File::open(cgroup).unwrap();
+    let open = |here: &fs::File, name: &str, flags| {
+        let opened = openat(Some(here.as_raw_fd()), name, flags | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
+        // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+        unsafe { fs::File::from_raw_fd(opened) }
+    };
+    for _ in 0..libc::PATH_MAX as usize / name.len() + 1 {
+        mkdirat(Some(here.as_raw_fd()), name.as_str(), Mode::from_bits_truncate(0o755)).unwrap();
+        here = open(&here, &name, OFlag::O_DIRECTORY);
+    }
+    let child = Command::new("sleep").arg("1000").spawn().unwrap();
+    open(&here, "cgroup.procs", OFlag::O_WRONLY).write_all(child.id().to_string().as_bytes()).unwrap();
+    child
+}
+
+#[test]
+fn a_tree_of_any_width_and_depth_is_killed_and_removed() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("deep", &["{}"])).unwrap();
+    let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
+    let wide = leaf.unified().join("a/b");
+    fs::create_dir_all(&wide).unwrap();
+    for number in 0..5000 {
+        fs::create_dir(wide.join(number.to_string())).unwrap();
+    }
+    let mut children = [spawn_deep_below(&leaf.unified()), spawn_deep_below(&wide)];
+    assert!(leaf.remove().is_err(), "processes are in it");
+    tree::kill_each(&leaf.unified()).unwrap();
+    smol::block_on(cgroup.emptied());
+    for child in &mut children {
+        assert!(!child.wait().unwrap().success());
+    }
+    cgroup.remove().unwrap();
+    assert!(!cgroup.unified().exists());
+}
+
+/// Joins a cgroup, starts a thread that goes on for ever, and ends its own, which is the first.
+fn go_headless(procs: &Path) -> Pid {
+    extern "C" fn thread(_: *mut libc::c_void) -> *mut libc::c_void {
+        loop {
+            // SAFETY: always allowed.
+            unsafe { libc::pause() };
+        }
+    }
+    let file = fs::OpenOptions::new().write(true).open(procs).unwrap();
+    // SAFETY: the child takes no lock that another thread may have held.
+    match unsafe { nix::unistd::fork() }.unwrap() {
+        nix::unistd::ForkResult::Parent { child } => child,
+        // SAFETY: what the thread is given lives as long as the process does.
+        nix::unistd::ForkResult::Child => unsafe {
+            libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1);
+            let mut id = std::mem::zeroed();
+            libc::pthread_create(&mut id, std::ptr::null(), thread, std::ptr::null_mut());
+            loop {
+                libc::syscall(libc::SYS_exit, 0);
+            }
+        },
+    }
+}
+
+#[test]
+fn a_process_whose_first_thread_has_ended_is_killed_too() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("h", &["{}"])).unwrap();
+    let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
+    let child = go_headless(&leaf.unified().join("cgroup.procs"));
+    until("its first thread to end", || {
+        let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap();
+        stat.contains(") Z ") && leaf.populated().unwrap()
+    });
+    leaf.kill().unwrap();
+    until("it to die", || !leaf.populated().unwrap());
+    let status = nix::sys::wait::waitpid(child, None).unwrap();
+    assert!(matches!(status, nix::sys::wait::WaitStatus::Signaled(..)), "{status:?}");
+    smol::block_on(cgroup.emptied());
+}
+
+#[test]
+fn an_exec_is_killed_alone() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("x", &["{}"])).unwrap();
+    let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
+    let mut container = spawn(&leaf, "sleep 1000");
+    let exec = leaf.unified().join("exec-7");
+    fs::create_dir(&exec).unwrap();
+    let mut child = Command::new("sh")
+        .args(["-c", &format!("echo $$ > {}/cgroup.procs; setsid sleep 1000 & sleep 1000", exec.display())])
+        .spawn()
+        .unwrap();
+    until("both run", || leaf.contains(container.id() as i32) && tree::populated(&exec).unwrap());
+    assert!(leaf.contains(child.id() as i32), "an exec is of the container");
+    leaf.kill_exec(7).unwrap();
+    child.wait().unwrap();
+    until("all that the exec started is gone", || !tree::populated(&exec).unwrap());
+    assert!(container.try_wait().unwrap().is_none() && leaf.populated().unwrap());
+    leaf.kill().unwrap();
+    container.wait().unwrap();
+    smol::block_on(cgroup.emptied());
+    leaf.remove().unwrap();
+    assert!(!exec.exists());
+}
+
+#[test]
+fn want_of_memory_is_counted_at_the_leaf() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("o", &["{}"])).unwrap();
+    let leaf =
+        cgroup.leaf("c0", 0, &ContainerLimits { memory: Some(8 << 20), ..ContainerLimits::none() }).unwrap();
+    assert_eq!(leaf.oom_kills().unwrap(), 0);
+    let mut child = spawn(&leaf, "exec dd if=/dev/zero of=/dev/null bs=64M count=1");
+    child.wait().unwrap();
+    smol::block_on(cgroup.emptied());
+    // v2, told to end the cgroup as one, counts the process that it chose once more then.
+    let as_one = matches!(scratch.kernel().home(Controller::Memory), Home::V2);
+    assert_eq!(leaf.oom_kills().unwrap(), if as_one { 2 } else { 1 });
+}
+
+/// What a shell in the leaf can do with devices, on either kind of filter.
+fn check_devices(leaf: &Leaf, expected: &str) {
+    let script = "t() { \"$@\" 2>/dev/null && printf y || printf n; }; d=$(mktemp -d); \
+        t sh -c 'head -c1 /dev/zero > /dev/null'; t sh -c 'head -c1 /dev/urandom >/dev/null'; t sh -c ': < /dev/kmsg'; \
+        t mknod $d/null c 1 3; t sh -c \": > $d/null\"; t mknod $d/kmsg c 1 11; t sh -c \": < $d/kmsg\"; \
+        t mknod $d/loop b 7 0; t sh -c \": < $d/loop\"; rm -r $d";
+    let output = spawn(leaf, script).wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+}
+
+#[test]
+fn a_container_opens_only_the_devices_that_every_container_has() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("d", &["{}"])).unwrap();
+    let open = ContainerLimits { all_devices: true, ..ContainerLimits::none() };
+    check_devices(&cgroup.leaf("c0", 0, &open).unwrap(), "yyyyyyyyy");
+    check_devices(&cgroup.leaf("c1", 0, &ContainerLimits::none()).unwrap(), "yynyyynyn");
+    // The same rules as a program, whatever this machine has for v1.
+    let leaf = cgroup.leaf("c2", 0, &open).unwrap();
+    devices::filter_v2(&leaf.unified()).unwrap();
+    check_devices(&leaf, "yynyyynyn");
+}
+
+/// Plain files for a v2 cgroup: what is written where, whatever this machine mounts.
+#[test]
+fn v2_limits_go_into_the_files_of_v2_and_a_missing_controller_has_a_name() {
+    let mount = std::env::temp_dir().join(format!("nodlet-v2-{}", std::process::id()));
+    let leaf = mount.join("leaf");
+    fs::create_dir_all(&leaf).unwrap();
+    let all = Hierarchies::v2_at(&mount, &[Controller::Cpu, Controller::Memory, Controller::Pids]);
+    let limits = ContainerLimits { pids: Some(9), ..ContainerLimits::none() };
+    let limits =
+        ContainerLimits { cpu_shares: 1024, cpu_quota_us: Some(150_000), memory: Some(64 << 20), ..limits };
+    for (file, value) in
+        [("cpu.weight", "100"), ("memory.max", "max"), ("memory.oom.group", "0"), ("pids.max", "max")]
+    {
+        fs::write(leaf.join(file), value).unwrap();
+    }
+    let target = Target::new(&all, Path::new("leaf"));
+    assert!(
+        target
+            .limit(&limits)
+            .unwrap_err()
+            .to_string()
+            .contains("a cpu limit: the kernel cannot (CONFIG_CFS_BANDWIDTH)")
+    );
+    fs::write(leaf.join("cpu.max"), "max 100000").unwrap();
+    target.limit(&limits).unwrap();
+    target.end_as_one().unwrap();
+    target.without_swap(&limits).unwrap();
+    assert!(!leaf.join("memory.swap.max").exists(), "a kernel without swap has no such file");
+    fs::write(leaf.join("memory.swap.max"), "max").unwrap();
+    target.without_swap(&ContainerLimits::none()).unwrap();
+    for (file, expected) in [
+        ("memory.swap.max", "0"),
+        ("cpu.weight", "39"),
+        ("cpu.max", "150000 100000"),
+        ("memory.max", "67108864"),
+        ("memory.oom.group", "1"),
+        ("pids.max", "9"),
+    ] {
+        assert_eq!(fs::read_to_string(leaf.join(file)).unwrap(), expected, "{file}");
+    }
+    fs::write(leaf.join("memory.events"), "low 0\noom 4\noom_kill 3\noom_group_kill 1\n").unwrap();
+    assert_eq!(target.oom_kills().unwrap(), 3);
+
+    let none = Hierarchies::v2_at(&mount, &[]);
+    let target = Target::new(&none, Path::new("leaf"));
+    target.limit(&ContainerLimits::none()).unwrap();
+    assert_eq!(target.oom_kills().unwrap(), 0);
+    for (limits, option) in [
+        (ContainerLimits { cpu_quota_us: Some(1000), ..ContainerLimits::none() }, "CONFIG_CGROUP_SCHED"),
+        (ContainerLimits { memory: Some(1 << 20), ..ContainerLimits::none() }, "CONFIG_MEMCG"),
+        (ContainerLimits { pids: Some(9), ..ContainerLimits::none() }, "CONFIG_CGROUP_PIDS"),
+    ] {
+        let error = target.limit(&limits).unwrap_err().to_string();
+        assert!(error.contains(option), "{error}");
+    }
+    fs::remove_dir_all(mount).unwrap();
+}
+
+/// One that ends while another waits for it must not take away what they share.
+#[test]
+fn loads_of_one_store_share_the_cgroup_of_the_process_that_unpacks() {
+    let paths = Paths::new(Path::new(&format!("/tmp/nodlet-unpacker-{}", std::process::id())));
+    let make = || UnpackerCgroup::make(&paths, 64 << 20).expect("these tests need root and cgroups");
+    let (first, second) = (make(), make());
+    let procs = second.procs();
+    assert_eq!(first.procs(), procs);
+    drop(first);
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    fs::write(&procs, child.id().to_string()).expect("it is still there");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(second);
+    assert!(!procs.exists());
+    assert!(!procs.ancestors().nth(2).unwrap().exists(), "nor what it was in");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    assert!(make().procs().exists(), "it is made, and was taken away");
+                }
+            });
+        }
+    });
+    assert!(!procs.exists());
+}
+
+#[test]
+fn a_kill_lifts_the_cpu_limits_of_container_and_pod_and_the_next_start_renews_that_of_the_pod() {
+    let scratch = Scratch::new();
+    let (kernel, limited) = (scratch.kernel(), "{limits: {cpu: 100m}}");
+    let pod = pod("q", &[limited, limited]);
+    let cgroup = scratch.0.pod(&pod).unwrap();
+    let limits = ContainerLimits::of(&pod, ContainerIndex(0));
+    let [killed, beside] = [("c0", 0), ("c1", 0)].map(|(name, run)| cgroup.leaf(name, run, &limits).unwrap());
+    let quota = |of: &Path| {
+        let text = read(of, kernel, Controller::Cpu, "cpu.cfs_quota_us", "cpu.max");
+        text.split(' ').next().unwrap().parse::<i64>().unwrap_or(-1)
+    };
+    let all = || [&cgroup.relative, &killed.relative, &beside.relative].map(|relative| quota(relative));
+    assert_eq!(all(), [20_000, 10_000, 10_000]);
+
+    // An executed process ends in the time of the container.
+    killed.kill_exec(1).unwrap();
+    assert_eq!(all(), [20_000, 10_000, 10_000]);
+    killed.kill().unwrap();
+    assert_eq!(all(), [-1, -1, 10_000]);
+    killed.remove().unwrap();
+    cgroup.renew_cpu_limit(&pod).unwrap();
+    let killed = cgroup.leaf("c0", 1, &limits).unwrap();
+    let all = || [&cgroup.relative, &killed.relative, &beside.relative].map(|relative| quota(relative));
+    assert_eq!(all(), [20_000, 10_000, 10_000]);
+
+    // As a supervisor does, which knows one path alone.
+    super::quota::lift_at(&beside.unified());
+    assert_eq!(all(), [-1, 10_000, -1]);
+    cgroup.kill().unwrap();
+    // In version 2 a leaf without processes, for which nobody waits, keeps its limit.
+    let [pod, _, beside] = all();
+    assert_eq!((pod, beside), (-1, -1));
+}
+
+#[test]
+fn a_pod_has_a_share_of_the_processes_unless_told_otherwise() {
+    let limits = |wanted| {
+        let mut scratch = Scratch::new();
+        scratch.0 = Cgroups::open(&scratch.1, wanted).unwrap();
+        let cgroup = scratch.0.pod(&pod("p", &["{}"])).unwrap();
+        let of = |relative| read(relative, scratch.kernel(), Controller::Pids, "pids.max", "pids.max");
+        (of(&cgroup.relative), of(&scratch.0.kubepods()).parse::<u64>().unwrap())
+    };
+    let (share, all) = limits(PodPidsLimit::Share);
+    // 15 of the 90 percent that all pods may have.
+    assert!(share.parse::<u64>().unwrap().abs_diff((all / 6).max(64)) <= 2, "{share} of {all}");
+    assert_eq!(limits(PodPidsLimit::Of(7)).0, "7");
+    assert_eq!(limits(PodPidsLimit::Unlimited).0, "max");
+}
+
+#[test]
+fn pods_together_leave_memory_to_the_machine() {
+    let scratch = Scratch::new();
+    let all = || {
+        let kubepods = scratch.0.kubepods();
+        read(&kubepods, scratch.kernel(), Controller::Memory, "memory.limit_in_bytes", "memory.max")
+    };
+    for limit in [96 << 20, 64 << 20] {
+        scratch.0.limit_memory(limit).unwrap();
+        assert_eq!(all(), limit.to_string());
+    }
+}

@@ -1,0 +1,313 @@
+//! Directories of cgroups as a tree: making, walking, killing and removing what
+//! is below one of them. By plain files: cgroups-rs makes a cgroup in every
+//! hierarchy that is mounted (in v2: with every controller on from the root
+//! down), kills in v2 only and waits inside a removal.
+//!
+//! A container that may write to its cgroup can make a tree of any width and depth below it, with
+//! paths that are longer than any system call accepts. Nothing here uses a path below the cgroup of
+//! a container: a tree is walked by one descriptor, which moves down by a name and up by `..`.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::dir::{Dir, Type};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, UnlinkatFlags, unlinkat};
+
+use super::CgroupError;
+use super::limits::keyed;
+
+/// Names of cgroups that are read at once before these cgroups are removed.
+const AT_ONCE: usize = 256;
+
+/// Times that all processes of a cgroup without `cgroup.kill` are killed. One
+/// is enough for a frozen tree.
+const KILLS: u32 = 16;
+
+/// The cgroups directly below `directory`.
+pub(super) fn children(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
+    let failed = |error| CgroupError::file("read", directory)(error);
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut children = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            children.push(entry.path());
+        }
+    }
+    Ok(children)
+}
+
+/// Makes `directory`; that it is there is fine.
+pub(super) fn make(directory: &Path) -> Result<(), CgroupError> {
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(CgroupError::file("make", directory)),
+    }
+}
+
+/// Makes `directory`, with nothing left of an earlier one of its name. A
+/// process in it is an error: two runs never share a cgroup.
+pub(super) fn make_anew(directory: &Path) -> Result<(), CgroupError> {
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            remove(directory)?;
+            fs::create_dir(directory).map_err(CgroupError::file("make", directory))
+        }
+        made => made.map_err(CgroupError::file("make", directory)),
+    }
+}
+
+/// Removes the cgroup at `root` and all below it. A cgroup that does not exist is fine; a
+/// process in one of them is an error.
+pub(super) fn remove(root: &Path) -> Result<(), CgroupError> {
+    remove_below(root).map_err(CgroupError::file("remove what is below", root))?;
+    match fs::remove_dir(root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(CgroupError::file("remove", root)),
+    }
+}
+
+fn remove_below(root: &Path) -> io::Result<()> {
+    let mut here = match open(root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    let mut way: Vec<CString> = Vec::new();
+    loop {
+        let children = children_of(&here, Some(AT_ONCE))?;
+        match children.iter().find(|child| remove_in(&here, child).is_err()) {
+            // It has children, or a process: then removing it fails again, once it is left.
+            Some(child) => {
+                here = open_in(&here, child)?;
+                way.push(child.clone());
+            }
+            None if children.is_empty() => {
+                let Some(emptied) = way.pop() else { return Ok(()) };
+                here = open_in(&here, c"..")?;
+                remove_in(&here, &emptied)?;
+            }
+            None => {}
+        }
+    }
+}
+
+fn remove_in(directory: &OwnedFd, name: &CStr) -> io::Result<()> {
+    match unlinkat(Some(directory.as_raw_fd()), name, UnlinkatFlags::RemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Calls `visit` with the cgroup at `root` and with each cgroup below it that contains a process; in
+/// v1, which does not say that, with each cgroup below it.
+pub(super) fn walk(root: &Path, mut visit: impl FnMut(&OwnedFd)) {
+    let Ok(mut here) = open(root) else { return };
+    // The cgroups that are still to be visited, for each level down to this one.
+    let mut left: Vec<Vec<CString>> = Vec::new();
+    loop {
+        visit(&here);
+        let mut children = children_of(&here, None).unwrap_or_default();
+        children.retain(|child| open_in(&here, child).is_ok_and(|child| may_be_populated(&child)));
+        left.push(children);
+        loop {
+            let Some(level) = left.last_mut() else { return };
+            match level.pop() {
+                Some(child) => {
+                    // A cgroup that has gone meanwhile has no process.
+                    if let Ok(below) = open_in(&here, &child) {
+                        here = below;
+                        break;
+                    }
+                }
+                None => {
+                    left.pop();
+                    let Ok(above) = open_in(&here, c"..") else { return };
+                    here = above;
+                }
+            }
+        }
+    }
+}
+
+fn may_be_populated(directory: &OwnedFd) -> bool {
+    let events = read_in(directory, c"cgroup.events");
+    !events.is_ok_and(|text| keyed(&text, "populated") == Some(0))
+}
+
+/// The names of the cgroups in a directory; at most so many.
+fn children_of(directory: &OwnedFd, most: Option<usize>) -> io::Result<Vec<CString>> {
+    let mut listed = Dir::openat(Some(directory.as_raw_fd()), c".", DIRECTORY, Mode::empty())?;
+    let mut children = Vec::new();
+    for entry in listed.iter() {
+        let entry = entry?;
+        let name = entry.file_name();
+        if entry.file_type() == Some(Type::Directory) && name != c"." && name != c".." {
+            children.push(name.to_owned());
+        }
+        if most.is_some_and(|most| children.len() >= most) {
+            break;
+        }
+    }
+    Ok(children)
+}
+
+const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+fn open(directory: &Path) -> io::Result<OwnedFd> {
+    Ok(fs::OpenOptions::new().read(true).custom_flags(DIRECTORY.bits()).open(directory)?.into())
+}
+
+fn open_in(directory: &OwnedFd, name: &CStr) -> io::Result<OwnedFd> {
+    let opened = openat(Some(directory.as_raw_fd()), name, DIRECTORY, Mode::empty())?;
+    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(opened) })
+}
+
+fn read_in(directory: &OwnedFd, name: &CStr) -> io::Result<String> {
+    let opened = openat(Some(directory.as_raw_fd()), name, OFlag::O_CLOEXEC, Mode::empty())?;
+    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+    io::read_to_string(unsafe { fs::File::from_raw_fd(opened) })
+}
+
+/// Writes a file of a cgroup, if it has such a file.
+pub(super) fn write_in_if_there(directory: &OwnedFd, name: &CStr, text: &str) -> io::Result<()> {
+    match openat(
+        Some(directory.as_raw_fd()),
+        name,
+        OFlag::O_WRONLY | OFlag::O_TRUNC | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    ) {
+        // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+        Ok(opened) => io::Write::write_all(&mut unsafe { fs::File::from_raw_fd(opened) }, text.as_bytes()),
+        Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Kills every process in the v2 cgroup at `root` and below.
+pub(super) fn kill_all(root: &Path) -> Result<(), CgroupError> {
+    let path = root.join("cgroup.kill");
+    match fs::write(&path, "1") {
+        Ok(()) => {
+            kill_headless(root);
+            Ok(())
+        }
+        Err(_) if !root.exists() => Ok(()),
+        // Before Linux 5.14 there is no such file, and none can be made.
+        Err(_) if !path.exists() => kill_each(root),
+        Err(error) => Err(CgroupError::file("write", &path)(error)),
+    }
+}
+
+/// Processes that are looked at for whether they lack their first thread. Others die meanwhile,
+/// and whoever kills a cgroup that is not empty does so again.
+const HEADLESS: usize = 1024;
+
+/// Descriptors of such processes that are open at the same time.
+const OPENED_AT_ONCE: usize = 64;
+
+/// Kills processes whose first thread has ended while others go on: `cgroup.kill` signals the
+/// first thread alone, which takes no signal any more.
+pub fn kill_headless(root: &Path) {
+    let headless: Vec<Pid> =
+        processes(root).into_iter().take(HEADLESS).filter(|pid| is_zombie(*pid)).collect();
+    for pids in headless.chunks(OPENED_AT_ONCE) {
+        let opened: Vec<(Pid, OwnedFd)> =
+            pids.iter().filter_map(|pid| Some((*pid, pidfd_open(*pid)?))).collect();
+        // A number may have been another process's when it was opened. Asked once for all of them: the
+        // list of a cgroup with thousands of processes takes the kernel milliseconds.
+        let present = processes(root);
+        for (_, process) in opened.iter().filter(|(pid, _)| present.contains(pid)) {
+            // SAFETY: pidfd_send_signal with a null siginfo reads nothing of ours. ESRCH: it has died.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_pidfd_send_signal,
+                    process.as_raw_fd(),
+                    libc::SIGKILL,
+                    std::ptr::null::<libc::siginfo_t>(),
+                    0,
+                )
+            };
+        }
+    }
+}
+
+/// Whether the first thread of a process has ended.
+fn is_zombie(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|fields| fields.starts_with(" Z"))
+}
+
+fn pidfd_open(pid: Pid) -> Option<OwnedFd> {
+    // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+    let descriptor = i32::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0)?;
+    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+    Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// The same by signals. Frozen first, where the kernel can (5.2), so that no
+/// process makes another meanwhile; a frozen process dies of SIGKILL all the same.
+pub(super) fn kill_each(root: &Path) -> Result<(), CgroupError> {
+    let frozen = freeze(root, true).is_ok();
+    let result = (0..KILLS).try_for_each(|_| {
+        for pid in processes(root) {
+            match kill(pid, Signal::SIGKILL) {
+                Ok(()) | Err(Errno::ESRCH) => {}
+                Err(errno) => return Err(CgroupError::file("kill the processes of", root)(errno.into())),
+            }
+        }
+        Ok(())
+    });
+    if frozen {
+        freeze(root, false)?;
+    }
+    result
+}
+
+/// Stops or continues every process in the v2 cgroup at `root` and below.
+pub(super) fn freeze(root: &Path, frozen: bool) -> Result<(), CgroupError> {
+    let path = root.join("cgroup.freeze");
+    match fs::write(&path, if frozen { "1" } else { "0" }) {
+        Err(_) if !root.exists() => Ok(()),
+        written => written.map_err(CgroupError::file("write", &path)),
+    }
+}
+
+/// Processes in the v2 cgroup at `root` and below, as this PID namespace numbers them.
+fn processes(root: &Path) -> Vec<Pid> {
+    let mut found = Vec::new();
+    walk(root, |directory| {
+        let text = read_in(directory, c"cgroup.procs").unwrap_or_default();
+        let pids = text.lines().filter_map(|line| line.parse().ok());
+        // 0 is a process that this namespace does not see, and our own group to kill(2).
+        found.extend(pids.filter(|pid: &i32| *pid > 0).map(Pid::from_raw));
+    });
+    found
+}
+
+/// Whether a process is in the v2 cgroup at `root` or below; a cgroup that is gone has none.
+pub(super) fn populated(root: &Path) -> Result<bool, CgroupError> {
+    let path = root.join("cgroup.events");
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(keyed(&text, "populated") != Some(0)),
+        Err(error) if is_gone(&error) => Ok(false),
+        Err(error) => Err(CgroupError::file("read", &path)(error)),
+    }
+}
+
+/// A file of a cgroup that was removed does not open, or reads as ENODEV.
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}

@@ -1,0 +1,471 @@
+//! Addresses of pods and the bridge that joins them.
+//!
+//! Each pod that does not share the host's network gets an address of one range,
+//! and a veth pair to one bridge, whose address, the first of the range, is the
+//! pods' gateway. This module makes the bridge and gives addresses out; the
+//! supervisor makes a pod's link (`supervisor/sandbox.rs`), with the requests of
+//! `network/netlink.rs`. What the host accepts from pods is in `network/guard.rs`, what pods can
+//! send in `network/filter.rs`. It must never touch a link, route or sysctl of the
+//! machine that is not ours: whoever wants pods to reach further than the host
+//! sets up forwarding. Our links are told by their names, which begin with
+//! `nl<hash of the root>`.
+
+pub mod filter;
+pub mod guard;
+pub mod netlink;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::path::PathBuf;
+
+use nix::net::if_::if_nameindex;
+use sha2::{Digest, Sha256};
+
+use self::netlink::{Netlink, link_index};
+use crate::launch::NetworkConfig;
+use crate::paths::Paths;
+use nodlet_core::spec::{Pod, Uid};
+
+/// The range of a machine that says nothing else.
+const DEFAULT_RANGE: Range = Range { base: Ipv4Addr::new(10, 85, 0, 0), prefix: 24 };
+
+/// The addresses of this node's pods.
+#[derive(Debug)]
+pub struct Network {
+    range: Range,
+    bridge: String,
+    addresses: BTreeMap<Uid, Ipv4Addr>,
+    /// The bridge whose links this agent has guarded.
+    guarded: Option<u32>,
+}
+
+impl Network {
+    /// The range is that of the flag, else of the root's file, else the default.
+    pub fn new(paths: &Paths, cidr: Option<&str>) -> Result<Network, NetworkError> {
+        let file = paths.pod_cidr();
+        let range = match cidr {
+            Some(text) => Range::parse(text).map_err(|wrong| NetworkError::Range {
+                origin: "--pod-cidr".to_owned(),
+                text: text.to_owned(),
+                wrong,
+            })?,
+            None => match fs::read_to_string(&file) {
+                Ok(text) => Range::parse(text.trim()).map_err(|wrong| NetworkError::Range {
+                    origin: file.display().to_string(),
+                    text: text.trim().to_owned(),
+                    wrong,
+                })?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => DEFAULT_RANGE,
+                Err(source) => return Err(NetworkError::ReadRange { path: file, source }),
+            },
+        };
+        Ok(Network::of(paths, range))
+    }
+
+    /// For taking everything down: no address is given out, so no setting can be wrong.
+    pub fn without_range(paths: &Paths) -> Network {
+        Network::of(paths, DEFAULT_RANGE)
+    }
+
+    fn of(paths: &Paths, range: Range) -> Network {
+        Network { range, bridge: format!("nl{}", paths.hash()), addresses: BTreeMap::new(), guarded: None }
+    }
+
+    /// Gives `pod` the lowest free address, or the one that it has; `None` with `hostNetwork`.
+    pub fn allocate(&mut self, pod: &Pod) -> Result<Option<Ipv4Addr>, NetworkError> {
+        if pod.spec.host_network {
+            return Ok(None);
+        }
+        if let Some(known) = self.address_of(&pod.uid) {
+            return Ok(Some(known));
+        }
+        let free = self.range.pods().find(|address| self.addresses.values().all(|taken| taken != address));
+        let address =
+            free.ok_or(NetworkError::Exhausted { range: self.range, pods: self.addresses.len() })?;
+        self.addresses.insert(pod.uid.clone(), address);
+        Ok(Some(address))
+    }
+
+    /// Remembers the address that an earlier agent gave to a pod.
+    pub fn adopt(&mut self, uid: &Uid, ip: Ipv4Addr) {
+        self.addresses.insert(uid.clone(), ip);
+    }
+
+    /// Takes a pod's address back.
+    pub fn release(&mut self, uid: &Uid) {
+        self.addresses.remove(uid);
+    }
+
+    /// The address of a pod.
+    pub fn address_of(&self, uid: &Uid) -> Option<Ipv4Addr> {
+        self.addresses.get(uid).copied()
+    }
+
+    /// Makes the bridge, with its address and up, unless it is there. Refuses a
+    /// range that the machine uses for something else.
+    pub fn ensure_bridge(&mut self) -> Result<(), NetworkError> {
+        let failed = |operation| move |source| NetworkError::Kernel { operation, source };
+        let mut netlink = Netlink::open().map_err(failed("open a netlink socket"))?;
+        let bridge = link_index(&self.bridge).ok();
+        let addresses = netlink.addresses().map_err(failed("list the machine's addresses"))?;
+        if bridge.is_some_and(|index| addresses.contains(&(index, self.range.gateway(), self.range.prefix))) {
+            self.guard(&mut netlink, bridge.unwrap_or_default())?;
+            // Up already, or a no-op: cheaper than to ask.
+            return netlink.set_up(bridge.unwrap_or_default()).map_err(failed("set the bridge up"));
+        }
+        let earlier = self.earlier_ranges(bridge, &addresses);
+        self.refuse_overlap(&mut netlink, bridge, addresses)?;
+        let index = match bridge {
+            Some(index) => {
+                if !earlier.is_empty() {
+                    log::warn!(
+                        "pods have addresses of {} now; those that began with {} keep theirs until they are \
+                         replaced, and the bridge {} has both until nodlet down",
+                        self.range,
+                        earlier.join(", "),
+                        self.bridge
+                    );
+                }
+                index
+            }
+            None => {
+                netlink.add_bridge(&self.bridge).map_err(|source| match source.raw_os_error() {
+                    Some(libc::EOPNOTSUPP) => NetworkError::NoBridges,
+                    Some(_) | None => NetworkError::Bridge { source },
+                })?;
+                let index = link_index(&self.bridge).map_err(failed("find the bridge"))?;
+                // Otherwise it is the lowest of its ports', and changes under the pods' ARP caches.
+                netlink
+                    .set_hardware_address(index, hardware_address(self.range.gateway()))
+                    .map_err(failed("set the bridge's hardware address"))?;
+                index
+            }
+        };
+        self.guard(&mut netlink, index)?;
+        netlink
+            .add_address(index, self.range.gateway(), self.range.prefix)
+            .map_err(failed("give the bridge its address"))?;
+        netlink.set_up(index).map_err(failed("set the bridge up"))
+    }
+
+    /// Makes the bridge with the index `bridge`, and the links of pods that an earlier agent made,
+    /// take no configuration from pods. Once for each bridge.
+    fn guard(&mut self, netlink: &mut Netlink, bridge: u32) -> Result<(), NetworkError> {
+        if self.guarded == Some(bridge) {
+            return Ok(());
+        }
+        let failed =
+            |source| NetworkError::Kernel { operation: "guard the host against the pods' network", source };
+        guard::load_ipv6();
+        let links = if_nameindex().map_err(|errno| failed(errno.into()))?;
+        for link in &links {
+            let name = link.name().to_string_lossy();
+            // The bridge's own name is the shortest of those.
+            if !name.starts_with(&self.bridge) {
+                continue;
+            }
+            let values = if *name == *self.bridge { guard::BRIDGE_IPV4 } else { guard::PORT_IPV4 };
+            let guarded = guard::refuse_ipv6(&name)
+                .map_err(io::Error::from)
+                .and_then(|()| netlink.set_ipv4(link.index(), &values));
+            match guarded {
+                // The link of a pod that went meanwhile.
+                Err(_) if link_index(&name).is_err() => {}
+                guarded => guarded.map_err(failed)?,
+            }
+        }
+        if !filter::is_supported(netlink, bridge) {
+            log::info!(
+                "this kernel cannot filter what pods send (one with CONFIG_BPF_SYSCALL, CONFIG_NET_SCH_INGRESS and \
+                 CONFIG_NET_CLS_BPF, or Linux 6.6 with the first, can): a pod with CAP_NET_RAW can send under the \
+                 IPv4 address of another"
+            );
+        }
+        self.guarded = Some(bridge);
+        Ok(())
+    }
+
+    /// Whether the machine uses the range for something else already.
+    pub fn check_range(&self) -> Result<(), NetworkError> {
+        let failed = |operation| move |source| NetworkError::Kernel { operation, source };
+        let mut netlink = Netlink::open().map_err(failed("open a netlink socket"))?;
+        let addresses = netlink.addresses().map_err(failed("list the machine's addresses"))?;
+        self.refuse_overlap(&mut netlink, link_index(&self.bridge).ok(), addresses)
+    }
+
+    /// What else the bridge is the gateway of: an earlier agent had another `--pod-cidr`.
+    fn earlier_ranges(&self, bridge: Option<u32>, addresses: &[(u32, Ipv4Addr, u8)]) -> Vec<String> {
+        let ours = addresses.iter().filter(|(index, ..)| Some(*index) == bridge);
+        ours.map(|(_, gateway, prefix)| format!("{gateway}/{prefix}")).collect()
+    }
+
+    fn refuse_overlap(
+        &self,
+        netlink: &mut Netlink,
+        bridge: Option<u32>,
+        addresses: Vec<(u32, Ipv4Addr, u8)>,
+    ) -> Result<(), NetworkError> {
+        let routes = netlink
+            .routes()
+            .map_err(|source| NetworkError::Kernel { operation: "list the machine's routes", source })?;
+        for (what, list) in [("address", addresses), ("route", routes)] {
+            for (index, base, prefix) in list {
+                let ours = Some(index) == bridge;
+                // A default route overlaps everything and takes nothing from it.
+                if !ours && prefix > 0 && self.range.overlaps(base, prefix) {
+                    return Err(NetworkError::Overlap {
+                        range: self.range,
+                        what,
+                        base,
+                        prefix,
+                        link: link_name(index),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the supervisor of a pod needs to make its link.
+    pub fn config(&self, uid: &Uid, ip: Ipv4Addr) -> NetworkConfig {
+        NetworkConfig {
+            bridge: self.bridge.clone(),
+            host_link: self.host_link(uid, ip),
+            address: ip,
+            prefix: self.range.prefix,
+            gateway: self.range.gateway(),
+        }
+    }
+
+    /// 15 bytes, the longest a link may have: ours by the first ten; the other
+    /// five are 25 bits. Those of the address, unique among living pods, and
+    /// for the rest bits of the uid: the link of a pod that is gone lingers
+    /// until the kernel has taken its namespace down, when its address may be
+    /// another's already.
+    fn host_link(&self, uid: &Uid, ip: Ipv4Addr) -> String {
+        const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+        let digest = Sha256::digest(uid.0.as_bytes());
+        let uid_bits = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
+        let host = !self.range.mask();
+        // The widest range, /8, has 24 bits of address: 25 hold them all.
+        let bits = ip.to_bits() & host | uid_bits & !host;
+        let mut name = self.bridge.clone();
+        name.extend((0..5).rev().map(|digit| char::from(DIGITS[(bits >> (5 * digit) & 31) as usize])));
+        name
+    }
+
+    /// The address that others reach this machine by: that of the interface of
+    /// the default route, else the bridge's while it is there, else the loopback's.
+    pub fn host_ip(&self) -> Option<Ipv4Addr> {
+        // Connecting a UDP socket sends nothing; the kernel says which address it would send from.
+        const FAR: (Ipv4Addr, u16) = (Ipv4Addr::new(203, 0, 113, 1), 9);
+        let local = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
+            socket.connect(FAR)?;
+            socket.local_addr()
+        });
+        match local.map(|address| address.ip()) {
+            Ok(IpAddr::V4(address)) => Some(address),
+            Ok(IpAddr::V6(_)) | Err(_) if link_index(&self.bridge).is_ok() => Some(self.range.gateway()),
+            Ok(IpAddr::V6(_)) | Err(_) => Some(Ipv4Addr::LOCALHOST),
+        }
+    }
+
+    /// Removes the bridge and every link of ours.
+    pub fn remove(&mut self) -> Result<(), NetworkError> {
+        let failed = |operation| move |source| NetworkError::Kernel { operation, source };
+        let links = if_nameindex().map_err(io::Error::from).map_err(failed("list the machine's links"))?;
+        let mut netlink = Netlink::open().map_err(failed("open a netlink socket"))?;
+        for link in &links {
+            let name = link.name().to_string_lossy();
+            // The bridge's own name is the shortest of those.
+            if name.starts_with(&self.bridge) {
+                match netlink.remove_link(&name) {
+                    // The other end of a pair went first.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    removed => removed.map_err(failed("remove a link"))?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn link_name(index: u32) -> String {
+    let links = if_nameindex().ok();
+    let name = links.as_ref().and_then(|links| links.iter().find(|link| link.index() == index));
+    name.map_or_else(|| format!("link {index}"), |link| link.name().to_string_lossy().into_owned())
+}
+
+/// An IPv4 range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    base: Ipv4Addr,
+    prefix: u8,
+}
+
+impl Range {
+    /// `a.b.c.d/n`; what is wrong with it, in words.
+    fn parse(text: &str) -> Result<Range, String> {
+        let example = "write it as 10.85.0.0/24";
+        let Some((base, prefix)) = text.split_once('/') else {
+            let address = text.parse::<Ipv4Addr>().map(|address| address.octets());
+            return Err(
+                address.map_or(example.to_owned(), |[a, b, c, _]| format!("write it as {a}.{b}.{c}.0/24"))
+            );
+        };
+        let base: Ipv4Addr = base.parse().map_err(|_| format!("not an IPv4 range; {example}"))?;
+        let prefix: u8 = prefix.parse().map_err(|_| example)?;
+        if !(8..=29).contains(&prefix) {
+            return Err("it must have from /8 to /29".to_owned());
+        }
+        let range = Range { base, prefix };
+        let first = Ipv4Addr::from_bits(base.to_bits() & range.mask());
+        if first != base {
+            return Err(format!("its first address is {first}: write {first}/{prefix}"));
+        }
+        let last = Ipv4Addr::from_bits(base.to_bits() | !range.mask());
+        if base.octets()[0] == 0 || [base, last].iter().any(|end| end.is_loopback() || end.octets()[0] >= 224)
+        {
+            return Err(
+                "hosts cannot have these addresses; take a private range such as 10.85.0.0/24".to_owned()
+            );
+        }
+        Ok(range)
+    }
+
+    fn mask(self) -> u32 {
+        u32::MAX << (32 - u32::from(self.prefix))
+    }
+
+    /// The bridge's address.
+    fn gateway(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.base.to_bits() + 1)
+    }
+
+    /// What pods may have: all but the network's, the bridge's and the broadcast address.
+    fn pods(self) -> impl Iterator<Item = Ipv4Addr> {
+        (self.base.to_bits() + 2..self.base.to_bits() | !self.mask()).map(Ipv4Addr::from_bits)
+    }
+
+    fn overlaps(self, base: Ipv4Addr, prefix: u8) -> bool {
+        let shorter = self.prefix.min(prefix);
+        let differing = self.base.to_bits() ^ base.to_bits();
+        differing.checked_shr(32 - u32::from(shorter)).unwrap_or(0) == 0
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.base, self.prefix)
+    }
+}
+
+/// What failed with the pods' network.
+#[derive(Debug)]
+pub enum NetworkError {
+    /// The range is not one.
+    Range {
+        /// The flag or file that says it.
+        origin: String,
+        /// As written.
+        text: String,
+        /// What is wrong, and what would be right.
+        wrong: String,
+    },
+    /// The file with the range.
+    ReadRange {
+        /// It.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The machine uses the range already.
+    Overlap {
+        /// Ours.
+        range: Range,
+        /// `address` or `route`.
+        what: &'static str,
+        /// Of the machine.
+        base: Ipv4Addr,
+        /// Of the machine.
+        prefix: u8,
+        /// Whose it is.
+        link: String,
+    },
+    /// Every address is in use.
+    Exhausted {
+        /// Ours.
+        range: Range,
+        /// Who have one.
+        pods: usize,
+    },
+    /// The kernel was built without bridges, or their module is not loaded.
+    NoBridges,
+    /// The bridge.
+    Bridge {
+        /// Why not.
+        source: io::Error,
+    },
+    /// Something else that the kernel was asked for.
+    Kernel {
+        /// What.
+        operation: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NetworkError::Range { origin, text, wrong } => {
+                write!(f, "read the range of the pods' addresses from {origin}: {text:?}: {wrong}")
+            }
+            NetworkError::ReadRange { path, .. } => {
+                write!(f, "read the range of the pods' addresses from {}", path.display())
+            }
+            NetworkError::Overlap { range, what, base, prefix, link } => write!(
+                f,
+                "use {range} for pods: the machine has the {what} {base}/{prefix} on {link}; choose another range with --pod-cidr"
+            ),
+            NetworkError::Exhausted { range, pods } => write!(
+                f,
+                "give the pod an address: all of {range} are in use by {pods} pods; choose a larger range with --pod-cidr"
+            ),
+            NetworkError::NoBridges => f.write_str(
+                "make a bridge: this kernel has none; load the module bridge, or use a kernel with \
+                 CONFIG_BRIDGE (pods with hostNetwork need neither)",
+            ),
+            NetworkError::Bridge { .. } => f.write_str("make a bridge"),
+            NetworkError::Kernel { operation, .. } => f.write_str(operation),
+        }
+    }
+}
+
+impl std::error::Error for NetworkError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            NetworkError::ReadRange { source, .. }
+            | NetworkError::Bridge { source }
+            | NetworkError::Kernel { source, .. } => Some(source),
+            NetworkError::Range { .. }
+            | NetworkError::Overlap { .. }
+            | NetworkError::Exhausted { .. }
+            | NetworkError::NoBridges => None,
+        }
+    }
+}
+
+/// The hardware address of whoever has `address`: a pod that gets the address of
+/// one before it is found at once, since what its neighbours remember stays true.
+pub fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = address.octets();
+    // Locally administered, and of one machine.
+    [0x0a, 0x58, a, b, c, d]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+use std::path::Path;
+use std::rc::Rc;
+
+use super::*;
+use nodlet_kube::manifest::{self, Validation};
+
+fn pod(uid: &str, spec: &str) -> Pod {
+    let yaml = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, uid: {uid}}}\nspec: {{containers: [{{name: c, image: i}}]{spec}}}"
+    );
+    let mut manifests = manifest::parse("p.yaml", yaml.as_bytes(), Validation::Strict, "node").unwrap();
+    Rc::unwrap_or_clone(manifests.remove(0).pod)
+}
+
+fn network(cidr: &str) -> Network {
+    Network::new(&Paths::new(Path::new("/tmp/no-such-root")), Some(cidr)).unwrap()
+}
+
+/// In a thread with a network namespace of its own, which ends with it.
+fn in_new_namespace(test: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(|| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("these tests need root");
+        test();
+    });
+    thread.join().expect("the test failed");
+}
+
+#[test]
+fn a_range_is_refused_with_what_would_be_right() {
+    for (text, expected) in [
+        ("10.85.0.0/24", "10.85.0.0/24"),
+        ("10.0.0.0/8", "10.0.0.0/8"),
+        ("192.168.7.248/29", "192.168.7.248/29"),
+        ("10.86.3.7", "write it as 10.86.3.0/24"),
+        ("", "write it as 10.85.0.0/24"),
+        ("fd00::/64", "not an IPv4 range; write it as 10.85.0.0/24"),
+        ("10.85.0.0/x", "write it as 10.85.0.0/24"),
+        ("10.85.0.0/30", "it must have from /8 to /29"),
+        ("8.0.0.0/7", "it must have from /8 to /29"),
+        ("10.85.0.9/24", "its first address is 10.85.0.0: write 10.85.0.0/24"),
+        ("127.0.0.0/8", "hosts cannot have these addresses; take a private range such as 10.85.0.0/24"),
+        ("224.0.0.0/24", "hosts cannot have these addresses; take a private range such as 10.85.0.0/24"),
+        ("0.0.0.0/8", "hosts cannot have these addresses; take a private range such as 10.85.0.0/24"),
+    ] {
+        let found = Range::parse(text).map_or_else(|wrong| wrong, |range| range.to_string());
+        assert_eq!(found, expected, "{text:?}");
+    }
+}
+
+#[test]
+fn the_flag_comes_before_the_file_and_the_file_before_the_default() {
+    let root = std::env::temp_dir().join(format!("nodlet-network-{}", std::process::id()));
+    let paths = Paths::new(&root);
+    let range = |cidr| Network::new(&paths, cidr).map(|network| network.range.to_string());
+    assert_eq!(range(None).unwrap(), "10.85.0.0/24");
+    fs::create_dir_all(paths.pod_cidr().parent().unwrap()).unwrap();
+    fs::write(paths.pod_cidr(), "10.99.0.0/16\n").unwrap();
+    assert_eq!(range(None).unwrap(), "10.99.0.0/16");
+    assert_eq!(range(Some("10.98.0.0/16")).unwrap(), "10.98.0.0/16");
+    assert!(range(Some("10.98.0.0")).unwrap_err().to_string().contains("--pod-cidr"));
+    fs::write(paths.pod_cidr(), "many").unwrap();
+    assert!(range(None).unwrap_err().to_string().contains("etc/nodlet/pod-cidr"));
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn pods_get_the_lowest_free_address_until_there_is_none() {
+    let mut network = network("10.1.2.0/29");
+    let given =
+        |network: &mut Network, uid: &str| network.allocate(&pod(uid, "")).map(|ip| ip.unwrap().octets()[3]);
+    assert_eq!(network.allocate(&pod("h", ", hostNetwork: true")).unwrap(), None);
+    network.adopt(&"old".into(), Ipv4Addr::new(10, 1, 2, 3));
+    let first: Vec<u8> =
+        ["a", "b", "a", "c", "d"].iter().map(|uid| given(&mut network, uid).unwrap()).collect();
+    assert_eq!(first, [2, 4, 2, 5, 6]);
+    let error = given(&mut network, "e").unwrap_err().to_string();
+    assert!(
+        error.contains("all of 10.1.2.0/29 are in use by 5 pods") && error.contains("--pod-cidr"),
+        "{error}"
+    );
+    network.release(&"old".into());
+    assert_eq!(given(&mut network, "e").unwrap(), 3);
+    assert_eq!(network.address_of(&"old".into()), None);
+}
+
+#[test]
+fn links_are_called_by_root_address_and_uid_in_fifteen_bytes() {
+    let network = network("10.0.0.0/8");
+    let link = |uid: &str, ip| network.config(&uid.into(), ip).host_link;
+    let mut names: Vec<String> =
+        (2..500u32).map(|host| link("u", Ipv4Addr::from_bits((10 << 24) + host * 30_011))).collect();
+    assert!(names.iter().all(|name| name.len() == 15 && name.starts_with(&network.bridge)), "{names:?}");
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 498);
+    let narrow = self::network("10.1.2.0/24");
+    let link = |uid: &str| narrow.config(&uid.into(), Ipv4Addr::new(10, 1, 2, 3)).host_link;
+    assert_ne!(link("gone"), link("new"));
+    assert_eq!(link("new"), link("new"));
+}
+
+#[test]
+fn ranges_overlap_where_they_share_an_address() {
+    let range = Range::parse("10.85.0.0/24").unwrap();
+    for (base, prefix, expected) in [
+        ([10, 85, 0, 9], 32, true),
+        ([10, 85, 0, 1], 24, true),
+        ([10, 0, 0, 0], 8, true),
+        ([0, 0, 0, 0], 0, true),
+        ([10, 85, 1, 0], 24, false),
+        ([10, 84, 255, 255], 32, false),
+    ] {
+        assert_eq!(range.overlaps(base.into(), prefix), expected, "{base:?}/{prefix}");
+    }
+}
+
+#[test]
+fn the_bridge_is_made_once_and_goes_with_our_links_alone() {
+    in_new_namespace(|| {
+        let mut network = network("10.1.2.0/24");
+        assert_eq!(network.host_ip(), Some(Ipv4Addr::LOCALHOST));
+        network.ensure_bridge().unwrap();
+        network.ensure_bridge().unwrap();
+        assert_eq!(network.host_ip(), Some(Ipv4Addr::new(10, 1, 2, 1)));
+        let mut netlink = Netlink::open().unwrap();
+        let bridge = link_index(&network.bridge).unwrap();
+        assert_eq!(netlink.addresses().unwrap(), [(bridge, Ipv4Addr::new(10, 1, 2, 1), 24)]);
+        let link = network.config(&"u".into(), Ipv4Addr::new(10, 1, 2, 2)).host_link;
+        let here = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
+        let (theirs, here) = (("theirs", [2, 0, 0, 0, 0, 9]), std::os::fd::AsRawFd::as_raw_fd(&here));
+        netlink.add_veth(&link, bridge, theirs, here).unwrap();
+        netlink.add_bridge("nlother").unwrap();
+
+        // An agent with another range shares the bridge with the pods of the first.
+        let mut other = self::network("10.9.2.0/24");
+        let addresses = netlink.addresses().unwrap();
+        assert_eq!(other.earlier_ranges(Some(bridge), &addresses), ["10.1.2.1/24"]);
+        assert_eq!(other.earlier_ranges(None, &addresses), [""; 0]);
+        other.ensure_bridge().unwrap();
+        assert_eq!(netlink.addresses().unwrap().len(), 2);
+
+        network.remove().unwrap();
+        assert!([&*network.bridge, &link, "theirs"].iter().all(|name| link_index(name).is_err()));
+        assert!(link_index("nlother").is_ok());
+        network.remove().unwrap();
+    });
+}
+
+#[test]
+fn a_range_that_the_machine_uses_is_refused_by_name() {
+    in_new_namespace(|| {
+        let mut netlink = Netlink::open().unwrap();
+        netlink.add_bridge("docker0").unwrap();
+        let index = link_index("docker0").unwrap();
+        netlink.add_address(index, Ipv4Addr::new(10, 85, 0, 1), 16).unwrap();
+        netlink.set_up(index).unwrap();
+        netlink.add_default_route(index, Ipv4Addr::new(10, 85, 0, 9)).unwrap();
+        let mut network = network("10.85.0.0/24");
+        let error = network.ensure_bridge().unwrap_err().to_string();
+        assert!(
+            error.contains("the address 10.85.0.1/16 on docker0") && error.contains("--pod-cidr"),
+            "{error}"
+        );
+        assert!(link_index(&network.bridge).is_err());
+        assert_eq!(network.host_ip(), Some(Ipv4Addr::new(10, 85, 0, 1)));
+        self::network("10.86.0.0/24").ensure_bridge().unwrap();
+    });
+}
+
+#[test]
+fn an_address_has_one_hardware_address_of_its_own() {
+    let [first, second] = [2, 3].map(|last| hardware_address(Ipv4Addr::new(10, 85, 0, last)));
+    assert_eq!(first, hardware_address(Ipv4Addr::new(10, 85, 0, 2)));
+    assert_ne!(first, second);
+    // Of one machine, not of a group, and locally administered.
+    assert_eq!(first[0] & 0b11, 0b10);
+}

@@ -1,0 +1,68 @@
+//! Random bytes from the kernel, which never wait for its entropy pool.
+//!
+//! A board without a hardware generator and without a clock that runs on boots with an empty
+//! pool, and `getrandom` without flags then blocks for seconds or minutes. Nothing that starts,
+//! stops or shows a pod may wait for that, and neither may the agent's one thread. So each caller
+//! names what it needs:
+//!
+//! * [`secret`] is for keys, and for whatever else an attacker must not guess: TLS alone needs it.
+//!   As long as the pool is not ready, it fails with [`io::ErrorKind::WouldBlock`] (`GRND_NONBLOCK`),
+//!   and so does the probe that asked for it, which is repeated after its period.
+//! * [`unique`] is for what must only differ from everything else: UIDs, generated names, the user
+//!   whose key quota pays for a session keyring. It always succeeds (`GRND_INSECURE`, Linux 5.6): the
+//!   kernel gives what it has mixed so far, from the device tree, addresses and the times of interrupts.
+//!   Early after power-on such bytes can be guessed, and identical boards may get the same.
+//!
+//! `HashMap` takes its seeds like [`unique`]; that is the standard library's doing.
+//!
+//! Linux gathers entropy from the jitter of its clock only while somebody waits for the pool.
+//! On a board without any other program nobody would: the first [`secret`] that fails starts a
+//! thread that does nothing but wait, and ends with it.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Fills `bytes`, of which there may be 256, with bytes that nobody can guess.
+pub fn secret(bytes: &mut [u8]) -> io::Result<()> {
+    let filled = getrandom(bytes, libc::GRND_NONBLOCK);
+    if filled.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        gather();
+    }
+    filled
+}
+
+/// Fills `bytes`, of which there may be 256, with bytes that are unlikely to come again. They are
+/// no secret.
+pub fn unique(bytes: &mut [u8]) -> io::Result<()> {
+    getrandom(bytes, libc::GRND_INSECURE)
+}
+
+/// So many bytes are never cut short.
+fn getrandom(bytes: &mut [u8], flags: libc::c_uint) -> io::Result<()> {
+    debug_assert!(bytes.len() <= 256);
+    // SAFETY: the kernel writes at most as many bytes as there are.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), flags) };
+    if got == bytes.len() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Waits for the pool, on a thread of its own of which there is one at most.
+fn gather() {
+    /// For one system call.
+    const STACK: usize = 16 * 1024;
+    static GATHERING: AtomicBool = AtomicBool::new(false);
+
+    if GATHERING.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let thread = std::thread::Builder::new().name("entropy".into()).stack_size(STACK);
+    let started = thread.spawn(|| {
+        while getrandom(&mut [0], 0).is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {}
+        GATHERING.store(false, Ordering::Relaxed);
+    });
+    if started.is_err() {
+        GATHERING.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

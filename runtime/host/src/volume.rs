@@ -1,0 +1,174 @@
+//! Volumes of a pod: set up before its sandbox, there through every restart,
+//! taken away when the pod is gone for good. One file a kind.
+//!
+//! Paths come from manifests, which are hostile: what is removed is removed
+//! without following a link.
+
+mod empty_dir;
+mod host_path;
+mod remove;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::launch::{MemoryVolume, MountSource};
+use crate::paths::Paths;
+use nodlet_core::spec::volume::HostPathType;
+use nodlet_core::spec::{Pod, VolumeSource};
+
+pub use empty_dir::memory_volumes;
+
+/// What the containers of a pod may mount, by the name of the volume.
+pub type Volumes = BTreeMap<String, MountSource>;
+
+/// All that setting up takes, as values: it is done on the storage thread.
+#[derive(Clone, Debug)]
+pub struct Request {
+    directory: PathBuf,
+    fs_group: Option<u32>,
+    volumes: Vec<(String, Kind)>,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    EmptyDir,
+    Memory,
+    HostPath { path: PathBuf, kind: HostPathType },
+}
+
+/// Why a volume could not be set up: the text of the event `FailedMount`.
+#[derive(Debug)]
+pub enum VolumeError {
+    /// `hostPath.type` says otherwise than what is there.
+    HostPathType {
+        /// `hostPath.path`.
+        path: PathBuf,
+        /// What it should be, in the kubelet's words.
+        wanted: &'static str,
+    },
+    /// The directory of an emptyDir, or what hostPath was to create.
+    Create {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for VolumeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            VolumeError::HostPathType { path, wanted } => {
+                write!(f, "hostPath type check failed: {} is not {wanted}", path.display())
+            }
+            VolumeError::Create { path, source } => write!(f, "create {}: {source}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for VolumeError {}
+
+impl Request {
+    /// What `pod` asks for.
+    pub fn new(pod: &Pod, paths: &Paths) -> Request {
+        let volumes = pod.spec.volumes.iter().map(|volume| {
+            let kind = match &volume.source {
+                VolumeSource::EmptyDir { memory: false, .. } => Kind::EmptyDir,
+                VolumeSource::EmptyDir { memory: true, .. } => Kind::Memory,
+                VolumeSource::HostPath { path, kind } => Kind::HostPath { path: path.into(), kind: *kind },
+            };
+            (volume.name.clone(), kind)
+        });
+        Request {
+            directory: paths.pod(&pod.uid.0),
+            fs_group: pod.spec.security_context.fs_group,
+            volumes: volumes.collect(),
+        }
+    }
+
+    /// Whether it names paths of the machine.
+    pub fn has_host_paths(&self) -> bool {
+        self.volumes.iter().any(|(_, kind)| matches!(kind, Kind::HostPath { .. }))
+    }
+
+    fn empty_dir(&self, name: &str) -> PathBuf {
+        self.directory.join("volumes/kubernetes.io~empty-dir").join(name)
+    }
+}
+
+/// Sets up every volume but those of [`check_host_paths`]; what is there already stays as it is.
+///
+/// # Errors
+/// The first volume that cannot be had: the text of the event `FailedMount`.
+pub fn set_up(request: &Request) -> Result<Volumes, String> {
+    for (name, kind) in &request.volumes {
+        let made = match kind {
+            Kind::EmptyDir => empty_dir::set_up(&request.empty_dir(name), request.fs_group),
+            Kind::Memory | Kind::HostPath { .. } => Ok(()),
+        };
+        made.map_err(|error| failed(name, &error))?;
+    }
+    Ok(known(request))
+}
+
+/// Holds every path of the machine against what it should be. May hang, with a server that is
+/// gone: to be done where nobody else waits.
+///
+/// # Errors
+/// The first volume that cannot be had: the text of the event `FailedMount`.
+pub fn check_host_paths(request: &Request) -> Result<(), String> {
+    for (name, kind) in &request.volumes {
+        if let Kind::HostPath { path, kind } = kind {
+            host_path::check(path, *kind).map_err(|error| failed(name, &error))?;
+        }
+    }
+    Ok(())
+}
+
+fn failed(volume: &str, error: &VolumeError) -> String {
+    format!("MountVolume.SetUp failed for volume \"{volume}\" : {error}")
+}
+
+/// The volumes of a pod that an earlier agent has set up.
+pub fn known(request: &Request) -> Volumes {
+    let source = |(name, kind): &(String, Kind)| {
+        let source = match kind {
+            Kind::EmptyDir => MountSource::Host(request.empty_dir(name)),
+            Kind::Memory => MountSource::Memory(name.clone()),
+            Kind::HostPath { path, .. } => MountSource::Host(path.clone()),
+        };
+        (name.clone(), source)
+    };
+    request.volumes.iter().map(source).collect()
+}
+
+/// Removes a pod's directory with all that its containers left there. May be
+/// interrupted and begun again.
+///
+/// # Errors
+/// What could not be removed.
+pub fn tear_down(directory: &Path) -> io::Result<()> {
+    remove::tree(directory)
+}
+
+pub use remove::Removal;
+
+/// The same as [`tear_down`] for `name` in a directory, where somebody else may go on making files: at most `most` of
+/// them are removed.
+///
+/// # Errors
+/// What could not be removed.
+pub fn remove_in(directory: &impl std::os::fd::AsRawFd, name: &OsStr, most: usize) -> io::Result<()> {
+    remove::in_directory(directory, name, most)
+}
+
+/// What [`set_up`] needs as a size: that of a memory volume in bytes.
+pub fn memory_volume(name: &str, size: Option<u64>, fs_group: Option<u32>) -> MemoryVolume {
+    MemoryVolume { name: name.to_owned(), size, fs_group }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,53 @@
+//! `emptyDir`: a directory on disk, or a tmpfs that the supervisor holds.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::Path;
+
+use crate::launch::MemoryVolume;
+use nodlet_core::spec::{Pod, VolumeSource};
+
+use super::{VolumeError, memory_volume};
+
+/// Makes the directory, world-writable as Kubernetes has it, or of the pod's `fsGroup`.
+pub(super) fn set_up(path: &Path, fs_group: Option<u32>) -> Result<(), VolumeError> {
+    let failed = |source| VolumeError::Create { path: path.to_owned(), source };
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(failed)?;
+    }
+    // Made beside and renamed: a directory that is there has the right owner and mode.
+    let new = path.with_extension("new");
+    match fs::create_dir(&new) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed(error)),
+        Ok(()) | Err(_) => {}
+    }
+    let mode = if let Some(group) = fs_group {
+        std::os::unix::fs::chown(&new, None, Some(group)).map_err(failed)?;
+        0o2777
+    } else {
+        0o777
+    };
+    fs::set_permissions(&new, fs::Permissions::from_mode(mode)).map_err(failed)?;
+    fs::rename(&new, path).map_err(failed)
+}
+
+/// The pod's volumes on tmpfs. The size is `sizeLimit`, or the pod's memory
+/// limit where every container has one, whichever is less.
+pub fn memory_volumes(pod: &Pod) -> Vec<MemoryVolume> {
+    let pod_limit = crate::cgroup::memory_of(pod);
+    let volumes = pod.spec.volumes.iter().filter_map(|volume| match &volume.source {
+        VolumeSource::EmptyDir { memory: true, size_limit } => {
+            let limit = size_limit
+                .as_ref()
+                .and_then(|limit| u64::try_from(limit.value()).ok())
+                .filter(|limit| *limit > 0);
+            let size = [limit, pod_limit].into_iter().flatten().min();
+            Some(memory_volume(&volume.name, size, pod.spec.security_context.fs_group))
+        }
+        VolumeSource::EmptyDir { memory: false, .. } | VolumeSource::HostPath { .. } => None,
+    });
+    volumes.collect()
+}

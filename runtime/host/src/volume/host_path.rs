@@ -1,0 +1,87 @@
+//! `hostPath`: a path of the machine itself, checked and sometimes made, never
+//! chowned and never removed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, mkdirat};
+
+use nodlet_core::spec::volume::HostPathType;
+
+use super::VolumeError;
+
+/// Modes that Kubernetes promises; the umask of the agent leaves them as they are.
+const DIRECTORY_MODE: Mode = Mode::from_bits_truncate(0o755);
+const FILE_MODE: u32 = 0o644;
+
+/// Holds `path` against `hostPath.type`.
+pub(super) fn check(path: &Path, kind: HostPathType) -> Result<(), VolumeError> {
+    let failed = |source| VolumeError::Create { path: path.to_owned(), source };
+    let found = fs::metadata(path).ok().map(|metadata| metadata.file_type());
+    let right = |right: bool, wanted| {
+        if right { Ok(()) } else { Err(VolumeError::HostPathType { path: path.to_owned(), wanted }) }
+    };
+    match kind {
+        // A kubelet does not look, and the runtimes below it make a directory.
+        HostPathType::Unset if found.is_some() => Ok(()),
+        HostPathType::Unset | HostPathType::DirectoryOrCreate => match found {
+            Some(found) => right(found.is_dir(), "a directory"),
+            None => make_directory(path).map_err(failed),
+        },
+        HostPathType::FileOrCreate => match found {
+            Some(found) => right(found.is_file(), "a file"),
+            None => {
+                let mut options = OpenOptions::new();
+                options.write(true).create_new(true).mode(FILE_MODE).open(path).map(drop).map_err(failed)
+            }
+        },
+        HostPathType::Directory => right(found.is_some_and(|found| found.is_dir()), "a directory"),
+        HostPathType::File => right(found.is_some_and(|found| found.is_file()), "a file"),
+        HostPathType::Socket => right(found.is_some_and(|found| found.is_socket()), "a socket file"),
+        HostPathType::CharDevice => {
+            right(found.is_some_and(|found| found.is_char_device()), "a character device")
+        }
+        HostPathType::BlockDevice => {
+            right(found.is_some_and(|found| found.is_block_device()), "a block device")
+        }
+    }
+}
+
+/// Makes a directory and those above it that are missing. Another pod may be able to write there and
+/// put a link in the place of one that was just made: none is followed, and no mode is set again, which
+/// might be that of another file by then.
+fn make_directory(path: &Path) -> io::Result<()> {
+    let open = |at: Option<i32>, path: &Path, flags: OFlag| -> Result<File, Errno> {
+        let flags = flags | OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let descriptor = openat(at, path, flags, Mode::empty())?;
+        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        Ok(unsafe { File::from_raw_fd(descriptor) })
+    };
+    let (mut there, mut missing) = (path, Vec::new());
+    let mut directory = loop {
+        // As written in the manifest: of what is there, links are followed.
+        match open(None, there, OFlag::empty()) {
+            Err(Errno::ENOENT) => {}
+            opened => break opened?,
+        }
+        let (Some(above), Some(name)) = (there.parent(), there.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        missing.push(name);
+        there = above;
+    };
+    for name in missing.iter().rev() {
+        match mkdirat(Some(directory.as_raw_fd()), *name, DIRECTORY_MODE) {
+            // Another pod names it, too.
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        directory = open(Some(directory.as_raw_fd()), Path::new(name), OFlag::O_NOFOLLOW)?;
+    }
+    Ok(())
+}

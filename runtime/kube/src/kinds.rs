@@ -1,0 +1,355 @@
+//! The one table of kinds: what an object of each kind is called, where the API serves it, how it is printed and
+//! described, and how it is read from a manifest. Pure.
+//!
+//! The API (`api/route.rs`, `api/discovery.rs`, `api/table.rs`), the reader of manifests (`manifest/kind.rs`), the
+//! engine and the command line look kinds up here; none of them has a list of its own. A new kind is a variant of
+//! [`Kind`], a row of [`KINDS`], and a file here with its columns, its cells and its description.
+
+use serde_json::Value;
+
+use crate::manifest::{Definition, ManifestError, Validation, class, preset};
+use nodlet_core::time::Timestamp;
+
+mod cells;
+mod describe;
+mod event;
+mod generic;
+mod namespace;
+mod node;
+mod pod;
+mod priority_class;
+
+pub use describe::escaped;
+pub use describe::events::interval;
+
+/// The kinds that the API serves, in the order of [`KINDS`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "each is the kind of that name")]
+pub enum Kind {
+    #[default]
+    Pod,
+    Event,
+    Namespace,
+    Node,
+    PodPreset,
+    PriorityClass,
+}
+
+/// A row of [`KINDS`].
+pub struct Row {
+    /// The kind that the row is of.
+    pub kind: Kind,
+    /// `kind` of its objects.
+    pub name: &'static str,
+    /// `apiVersion` of its objects: the group and its version, or the version of the core group.
+    pub version: &'static str,
+    /// The resource, as in URLs.
+    pub plural: &'static str,
+    /// The name of one object's kind on the command line.
+    pub singular: &'static str,
+    /// Further names on the command line.
+    pub short_names: &'static [&'static str],
+    /// Whether its objects lie in namespaces.
+    pub namespaced: bool,
+    /// What a client may do with its objects.
+    pub verbs: &'static [&'static str],
+    /// The parts of its objects that are served by themselves.
+    pub subresources: &'static [Subresource],
+    /// What a `fieldSelector` may name.
+    pub fields: &'static [&'static str],
+    /// The columns of its tables.
+    pub columns: &'static [Column],
+    /// The cells of an object's row, one for each column.
+    pub cells: fn(&Value, Timestamp) -> Vec<Value>,
+    /// `conditions` of an object's row, or null.
+    pub row_conditions: fn(&Value) -> Value,
+    /// How an object is described.
+    pub describe: Describe,
+    /// How an object is read from a manifest. None of a kind that only the agent creates.
+    pub reader: Option<Reader>,
+}
+
+/// A part of an object that is served by itself.
+pub struct Subresource {
+    /// The last segment of its URL.
+    pub name: &'static str,
+    /// `kind` of what is sent or answered.
+    pub kind: &'static str,
+    /// What a client may do with it.
+    pub verbs: &'static [&'static str],
+}
+
+/// A column of a table: name, type, format, and 1 for those of `-o wide`.
+pub type Column = (&'static str, &'static str, &'static str, u8);
+
+/// How an object is described, and by what besides the object itself.
+pub enum Describe {
+    /// By nothing else.
+    Alone(fn(&Value) -> String),
+    /// By its events, if these are asked for.
+    WithEvents(fn(&Value, Option<Vec<Value>>) -> String),
+    /// By its unfinished pods, and by its events, whose UID of the involved object is its name.
+    Node(fn(&Value, &[Value], Option<Vec<Value>>) -> String),
+}
+
+/// How an object is read from a manifest.
+pub enum Reader {
+    /// As a pod.
+    Pod,
+    /// As a definition: the object, the name of the node, and the name of the file, if it is of one.
+    Definition(fn(Value, Validation, &str, Option<&str>) -> Result<Definition, ManifestError>),
+}
+
+/// All kinds, in the order of discovery.
+pub static KINDS: [Row; 6] = [
+    Row {
+        kind: Kind::Pod,
+        name: "Pod",
+        version: "v1",
+        plural: "pods",
+        singular: "pod",
+        short_names: &["po"],
+        namespaced: true,
+        verbs: WRITABLE,
+        subresources: &[
+            Subresource { name: "attach", kind: "PodAttachOptions", verbs: &["create", "get"] },
+            Subresource { name: "ephemeralcontainers", kind: "Pod", verbs: &["get", "patch", "update"] },
+            Subresource { name: "exec", kind: "PodExecOptions", verbs: &["create", "get"] },
+            Subresource { name: "log", kind: "Pod", verbs: &["get"] },
+            Subresource { name: "portforward", kind: "PodPortForwardOptions", verbs: &["create", "get"] },
+            Subresource { name: "status", kind: "Pod", verbs: &["get", "patch", "update"] },
+        ],
+        fields: &[
+            "metadata.name",
+            "metadata.namespace",
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "status.phase",
+            "status.podIP",
+            "status.nominatedNodeName",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+        ],
+        columns: pod::COLUMNS,
+        cells: pod::cells,
+        row_conditions: pod::row_conditions,
+        describe: Describe::WithEvents(pod::describe::describe),
+        reader: Some(Reader::Pod),
+    },
+    Row {
+        kind: Kind::Event,
+        name: "Event",
+        version: "v1",
+        plural: "events",
+        singular: "event",
+        short_names: &["ev"],
+        namespaced: true,
+        verbs: READABLE,
+        subresources: &[],
+        fields: &[
+            "metadata.name",
+            "metadata.namespace",
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "type",
+            "reportingComponent",
+        ],
+        columns: event::COLUMNS,
+        cells: event::cells,
+        row_conditions: no_conditions,
+        describe: Describe::WithEvents(generic::describe),
+        reader: None,
+    },
+    Row {
+        kind: Kind::Namespace,
+        name: "Namespace",
+        version: "v1",
+        plural: "namespaces",
+        singular: "namespace",
+        short_names: &["ns"],
+        namespaced: false,
+        verbs: READABLE,
+        subresources: &[],
+        fields: &["metadata.name", "status.phase"],
+        columns: namespace::COLUMNS,
+        cells: namespace::cells,
+        row_conditions: no_conditions,
+        describe: Describe::Alone(namespace::describe),
+        reader: None,
+    },
+    Row {
+        kind: Kind::Node,
+        name: "Node",
+        version: "v1",
+        plural: "nodes",
+        singular: "node",
+        short_names: &["no"],
+        namespaced: false,
+        verbs: READABLE,
+        subresources: &[],
+        fields: &["metadata.name"],
+        columns: node::COLUMNS,
+        cells: node::cells,
+        row_conditions: no_conditions,
+        describe: Describe::Node(node::describe::describe),
+        reader: None,
+    },
+    Row {
+        kind: Kind::PodPreset,
+        name: "PodPreset",
+        // The only version that Kubernetes ever had.
+        version: "settings.k8s.io/v1alpha1",
+        plural: "podpresets",
+        singular: "podpreset",
+        short_names: &[],
+        namespaced: true,
+        verbs: &["create", "delete", "deletecollection", "get", "list", "update", "watch"],
+        subresources: &[],
+        fields: &["metadata.name", "metadata.namespace"],
+        columns: generic::COLUMNS,
+        cells: generic::cells,
+        row_conditions: no_conditions,
+        describe: Describe::WithEvents(generic::describe),
+        reader: Some(Reader::Definition(preset::take)),
+    },
+    Row {
+        kind: Kind::PriorityClass,
+        name: "PriorityClass",
+        version: "scheduling.k8s.io/v1",
+        plural: "priorityclasses",
+        singular: "priorityclass",
+        short_names: &["pc"],
+        namespaced: false,
+        verbs: WRITABLE,
+        subresources: &[],
+        fields: &["metadata.name"],
+        columns: priority_class::COLUMNS,
+        cells: priority_class::cells,
+        row_conditions: no_conditions,
+        describe: Describe::WithEvents(priority_class::describe),
+        reader: Some(Reader::Definition(class::take)),
+    },
+];
+
+const READABLE: &[&str] = &["get", "list", "watch"];
+const WRITABLE: &[&str] =
+    &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+
+fn no_conditions(_: &Value) -> Value {
+    Value::Null
+}
+
+/// The groups besides the core group, with their versions.
+pub fn groups() -> impl Iterator<Item = &'static str> {
+    let is_first = |place: usize, version: &str| KINDS[..place].iter().all(|row| row.version != version);
+    let versions = KINDS.iter().map(|row| row.version).enumerate();
+    versions
+        .filter(move |(place, version)| version.contains('/') && is_first(*place, version))
+        .map(|(_, version)| version)
+}
+
+/// The kinds that manifests may hold.
+pub fn readable() -> impl Iterator<Item = &'static Row> {
+    KINDS.iter().filter(|row| row.reader.is_some())
+}
+
+/// The kind that somebody names on the command line.
+pub fn on_command_line(name: &str) -> Option<&'static Row> {
+    let name = name.to_lowercase();
+    KINDS.iter().find(|row| row.plural == name || row.singular == name || row.short_names.contains(&&*name))
+}
+
+impl Kind {
+    /// The kind of a manifest, by `kind`.
+    pub fn named(name: &str) -> Option<Kind> {
+        readable().find(|row| row.name == name).map(|row| row.kind)
+    }
+
+    /// The kind of a manifest, by its plural in URLs.
+    pub fn of_resource(resource: &str) -> Option<Kind> {
+        readable().find(|row| row.plural == resource).map(|row| row.kind)
+    }
+
+    /// The row of this kind.
+    pub fn row(self) -> &'static Row {
+        &KINDS[self as usize]
+    }
+
+    /// [`Row::name`]
+    pub fn as_str(self) -> &'static str {
+        self.row().name
+    }
+
+    /// [`Row::version`]
+    pub fn version(self) -> &'static str {
+        self.row().version
+    }
+
+    /// [`Row::plural`]
+    pub fn resource(self) -> &'static str {
+        self.row().plural
+    }
+}
+
+impl Row {
+    /// Whether a client may do this with its objects.
+    pub fn allows(&self, verb: &str) -> bool {
+        self.verbs.contains(&verb)
+    }
+
+    /// The subresource of this name.
+    pub fn subresource(&self, name: &str) -> Option<&'static Subresource> {
+        self.subresources.iter().find(|subresource| subresource.name == name)
+    }
+
+    /// Its group; empty for the core group.
+    pub fn group(&self) -> &'static str {
+        self.version.split_once('/').map_or("", |(group, _)| group)
+    }
+
+    /// The URL below which its group is served, without a slash before it.
+    pub fn root(&self) -> String {
+        let api = if self.group().is_empty() { "api" } else { "apis" };
+        format!("{api}/{}", self.version)
+    }
+
+    /// Its plural with its group, as messages have it.
+    pub fn qualified(&self) -> String {
+        self.with_group(self.plural)
+    }
+
+    /// Its kind with its group, as messages have it.
+    pub fn qualified_kind(&self) -> String {
+        self.with_group(self.name)
+    }
+
+    /// Its singular with its group, as the command line prints it.
+    pub fn qualified_singular(&self) -> String {
+        self.with_group(self.singular)
+    }
+
+    fn with_group(&self, name: &str) -> String {
+        let group = self.group();
+        if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
+    }
+
+    /// The file in which the agent keeps an object that was applied.
+    pub fn file(&self, namespace: &str, name: &str) -> String {
+        match self.reader {
+            Some(Reader::Pod) => format!("{namespace}_{name}.json"),
+            _ => {
+                let namespace = if self.namespaced { namespace } else { "" };
+                format!("{}_{namespace}_{name}.json", self.singular)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! What a description is put together from: fields of objects, ages and times as kubectl prints them.
+
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+use super::Tabs;
+use crate::kinds::cells::age;
+use nodlet_core::spec::Quantity;
+use nodlet_core::time::Timestamp;
+
+/// A string; empty where there is none.
+pub(in crate::kinds) fn of(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// The elements of a list; none where there is none.
+pub(in crate::kinds) fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A quantity as Kubernetes prints it again.
+pub(in crate::kinds) fn quantity(value: &Value) -> Quantity {
+    Quantity::parse(of(value)).unwrap_or(Quantity::from_milli(0))
+}
+
+fn time(value: &Value) -> Option<Timestamp> {
+    Timestamp::parse(value.as_str()?)
+}
+
+/// How long ago that was, by the clock of whoever reads it.
+pub(in crate::kinds) fn since(value: &Value) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    age(time(value), Timestamp(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)))
+}
+
+/// `time.RFC1123Z` in the time zone of whoever reads it. What has no time was at the beginning of all.
+pub(in crate::kinds) fn date(value: &Value) -> String {
+    let Some(time) = time(value) else { return "Mon, 01 Jan 0001 00:00:00 +0000".to_owned() };
+    // The C library counts in 32 bits on 32-bit ARM.
+    #[allow(clippy::useless_conversion, irrefutable_let_patterns)]
+    let Ok(seconds) = time.0.div_euclid(1_000_000_000).try_into() else { return time.to_string() };
+    // SAFETY: all zeros are a `tm`, of which the C library fills every field.
+    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both point to what lives until the call is over.
+    if unsafe { libc::localtime_r(&seconds, &mut tm) }.is_null() {
+        return time.to_string();
+    }
+    let name = |names: &[&'static str], index: i32| {
+        usize::try_from(index).ok().and_then(|index| names.get(index)).copied().unwrap_or_default()
+    };
+    let day = name(&["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"], tm.tm_wday);
+    let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let month = name(&months, tm.tm_mon);
+    let (sign, offset) = if tm.tm_gmtoff < 0 { ('-', -tm.tm_gmtoff) } else { ('+', tm.tm_gmtoff) };
+    format!(
+        "{day}, {:02} {month} {:04} {:02}:{:02}:{:02} {sign}{:02}{:02}",
+        tm.tm_mday,
+        tm.tm_year + 1900,
+        tm.tm_hour,
+        tm.tm_min,
+        tm.tm_sec,
+        offset / 3600,
+        offset / 60 % 60
+    )
+}
+
+/// `printLabelsMultiline`.
+pub(in crate::kinds) fn labels(out: &mut Tabs, title: &str, labels: &Value) {
+    let labels = labels.as_object().into_iter().flatten();
+    let mut lines: Vec<(&String, &Value)> = labels.collect();
+    lines.sort_by_key(|(key, _)| *key);
+    several(out, title, lines.into_iter().map(|(key, value)| format!("{key}={}", of(value))));
+}
+
+/// A title and values below each other, `<none>` if there are none.
+pub(in crate::kinds) fn several(out: &mut Tabs, title: &str, lines: impl Iterator<Item = String>) {
+    let mut any = false;
+    for line in lines {
+        let before = if any { "\t".to_owned() } else { format!("{title}:\t") };
+        out.line(0, &format!("{before}{line}"));
+        any = true;
+    }
+    if !any {
+        out.line(0, &format!("{title}:\t<none>"));
+    }
+}
+
+/// Bytes of an annotation that stands in one line with its key.
+const ANNOTATION: usize = 140;
+
+/// `printAnnotationsMultiline`.
+pub(in crate::kinds) fn annotations(out: &mut Tabs, annotations: &Value) {
+    const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+    let annotations = annotations.as_object().into_iter().flatten();
+    let mut annotations: Vec<(&String, &str)> =
+        annotations.filter(|(key, _)| *key != LAST_APPLIED).map(|(key, value)| (key, of(value))).collect();
+    annotations.sort();
+    let mut lines = Vec::new();
+    for (key, value) in annotations {
+        let value = value.strip_suffix('\n').unwrap_or(value);
+        if value.len() + key.len() + 2 <= ANNOTATION && !value.contains('\n') {
+            lines.push(format!("{key}: {value}"));
+            continue;
+        }
+        lines.push(format!("{key}:"));
+        for part in value.split('\n') {
+            let end = part.floor_char_boundary(ANNOTATION - 2);
+            let more = if part.len() > ANNOTATION - 2 { "..." } else { "" };
+            lines.push(format!("  {}{more}", &part[..end]));
+        }
+    }
+    several(out, "Annotations", lines.into_iter());
+}

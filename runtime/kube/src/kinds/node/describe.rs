@@ -1,0 +1,136 @@
+//! The node, as `kubectl describe node` prints it.
+
+use serde_json::Value;
+
+use crate::kinds::describe::text::{annotations, date, labels, list, of, quantity, several, since};
+use crate::kinds::describe::{Tabs, events};
+use nodlet_core::spec::Quantity;
+
+/// With the pods that are not over, and what took place, if that is known.
+pub(in crate::kinds) fn describe(node: &Value, pods: &[Value], events: Option<Vec<Value>>) -> String {
+    let mut tabs = Tabs::default();
+    let out = &mut tabs;
+    let (metadata, spec, status) = (&node["metadata"], &node["spec"], &node["status"]);
+    out.line(0, &format!("Name:\t{}", of(&metadata["name"])));
+    let keys = metadata["labels"].as_object().into_iter().flatten().map(|(key, _)| key);
+    let mut roles: Vec<&str> = keys
+        .filter_map(|key| key.strip_prefix("node-role.kubernetes.io/"))
+        .filter(|role| !role.is_empty())
+        .collect();
+    roles.sort_unstable();
+    out.line(0, &format!("Roles:\t{}", if roles.is_empty() { "<none>".to_owned() } else { roles.join(",") }));
+    labels(out, "Labels", &metadata["labels"]);
+    annotations(out, &metadata["annotations"]);
+    out.line(0, &format!("CreationTimestamp:\t{}", date(&metadata["creationTimestamp"])));
+    let taints = list(&spec["taints"]).iter().map(|taint| {
+        let value = taint["value"].as_str().map_or_else(String::new, |value| format!("={value}"));
+        format!("{}{value}:{}", of(&taint["key"]), of(&taint["effect"]))
+    });
+    several(out, "Taints", taints);
+    out.line(0, &format!("Unschedulable:\t{}", spec["unschedulable"] == true));
+    // Nothing is leased: an agent that answers is the proof that it is there.
+    out.line(0, "Lease:\tFailed to get lease: the server could not find the requested resource");
+    conditions(out, &status["conditions"]);
+    out.line(0, "Addresses:");
+    for address in list(&status["addresses"]) {
+        out.line(1, &format!("{}:\t{}", of(&address["type"]), of(&address["address"])));
+    }
+    for (title, amounts) in [("Capacity:", &status["capacity"]), ("Allocatable:", &status["allocatable"])] {
+        out.line(0, title);
+        let mut amounts: Vec<_> = amounts.as_object().into_iter().flatten().collect();
+        amounts.sort_by_key(|(name, _)| *name);
+        amounts.iter().for_each(|(name, amount)| out.line(1, &format!("{name}:\t{}", quantity(amount))));
+    }
+    let info = &status["nodeInfo"];
+    out.line(0, "System Info:");
+    for (title, field) in [
+        ("Machine ID", "machineID"),
+        ("System UUID", "systemUUID"),
+        ("Boot ID", "bootID"),
+        ("Kernel Version", "kernelVersion"),
+        ("OS Image", "osImage"),
+        ("Operating System", "operatingSystem"),
+        ("Architecture", "architecture"),
+        ("Container Runtime Version", "containerRuntimeVersion"),
+        ("Kubelet Version", "kubeletVersion"),
+    ] {
+        out.line(1, &format!("{title}:\t{}", of(&info[field])));
+    }
+    pods_of(out, pods, &status["allocatable"]);
+    if let Some(events) = events {
+        events::describe(out, events);
+    }
+    tabs.finish()
+}
+
+fn conditions(out: &mut Tabs, conditions: &Value) {
+    out.line(0, "Conditions:");
+    out.line(1, "Type\tStatus\tLastHeartbeatTime\tLastTransitionTime\tReason\tMessage");
+    out.line(1, "----\t------\t-----------------\t------------------\t------\t-------");
+    for condition in list(conditions) {
+        let (heartbeat, transition) =
+            (date(&condition["lastHeartbeatTime"]), date(&condition["lastTransitionTime"]));
+        let of = |field: &str| of(&condition[field]);
+        let (kind, status, reason, message) = (of("type"), of("status"), of("reason"), of("message"));
+        out.line(1, &format!("{kind} \t{status} \t{heartbeat} \t{transition} \t{reason} \t{message}"));
+    }
+}
+
+/// `requests` or `limits` of cpu or memory of a whole pod: all that runs in the end, or what runs
+/// while an init container does, whichever is more.
+fn effective(pod: &Value, list_of: &str, resource: &str) -> Quantity {
+    let of = |container: &Value| quantity(&container["resources"][list_of][resource]);
+    let none = Quantity::from_milli(0);
+    let spec = &pod["spec"];
+    let regular = list(&spec["containers"]).iter().map(of).fold(none.clone(), |sum, one| sum.plus(&one));
+    let (mut sidecars, mut most) = (none.clone(), none);
+    for container in list(&spec["initContainers"]) {
+        let while_it_runs = sidecars.plus(&of(container));
+        if container["restartPolicy"] == "Always" {
+            sidecars = while_it_runs.clone();
+        }
+        most = if while_it_runs > most { while_it_runs } else { most };
+    }
+    let running = regular.plus(&sidecars);
+    if most > running { most } else { running }
+}
+
+/// What each pod takes, and all of them together.
+fn pods_of(out: &mut Tabs, pods: &[Value], allocatable: &Value) {
+    const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+    const LISTS: [&str; 2] = ["requests", "limits"];
+    let share = |resource: &str, amount: &Quantity| {
+        let of = |amount: &Quantity| match resource {
+            "cpu" => amount.milli_value() as f64,
+            _ => amount.value() as f64,
+        };
+        let all = of(&quantity(&allocatable[resource]));
+        let percent = if all == 0.0 { 0.0 } else { of(amount) / all * 100.0 };
+        format!("{amount} ({}%)", percent as i64)
+    };
+    out.line(0, &format!("Non-terminated Pods:\t({} in total)", pods.len()));
+    out.line(1, "Namespace\tName\t\tCPU Requests\tCPU Limits\tMemory Requests\tMemory Limits\tAge");
+    out.line(1, "---------\t----\t\t------------\t----------\t---------------\t-------------\t---");
+    let mut sums = RESOURCES.map(|_| LISTS.map(|_| Quantity::from_milli(0)));
+    for pod in pods {
+        let metadata = &pod["metadata"];
+        let mut line = format!("{}\t{}\t", of(&metadata["namespace"]), of(&metadata["name"]));
+        for (sums, resource) in sums.iter_mut().zip(RESOURCES) {
+            for (sum, list_of) in sums.iter_mut().zip(LISTS) {
+                let amount = effective(pod, list_of, resource);
+                if resource != "ephemeral-storage" {
+                    line.push_str(&format!("\t{}", share(resource, &amount)));
+                }
+                *sum = sum.plus(&amount);
+            }
+        }
+        out.line(1, &format!("{line}\t{}", since(&metadata["creationTimestamp"])));
+    }
+    out.line(0, "Allocated resources:");
+    out.line(1, "(Total limits may be over 100 percent, i.e., overcommitted.)");
+    out.line(1, "Resource\tRequests\tLimits");
+    out.line(1, "--------\t--------\t------");
+    for (resource, [requests, limits]) in RESOURCES.into_iter().zip(&sums) {
+        out.line(1, &format!("{resource}\t{}\t{}", share(resource, requests), share(resource, limits)));
+    }
+}

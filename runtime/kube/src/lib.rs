@@ -1,0 +1,13 @@
+//! The grammar of the Kubernetes API. No code here, only the tour.
+//!
+//! * [`kinds`]: the one table of kinds: their names, verbs, columns and descriptions.
+//! * [`schema`]: the fields of a Pod and what nodlet does with each.
+//! * [`manifest`]: bytes to objects, checked against the schema, defaulted and validated, and then a
+//!   typed [`nodlet_core::spec::Pod`].
+//!
+//! Used by the agent and by the command line. It opens no file, and is pure but for descriptions, which print
+//! ages and times by the clock and in the time zone of whoever reads them, as kubectl does.
+
+pub mod kinds;
+pub mod manifest;
+pub mod schema;

@@ -1,0 +1,576 @@
+//! Bytes to Pods: YAML or JSON, one or several documents, `List`s, held against the
+//! schema, defaulted and validated as a cluster would do it, and said in its words.
+//!
+//! ```text
+//! bytes ─ yaml | json ─► objects ─ walk ─► known fields ─ verdict ─► acted on
+//!       ─ defaults ─► as `get -o yaml` shows it ─ validate ─► right ─ convert ─► spec::Pod
+//! ```
+//!
+//! It must never take half a file: either all pods of a file are right or none is
+//! taken. It reads no file, no clock and no network. Manifests are hostile input: all
+//! that is read is bounded, and every refusal names the file, the document, the line
+//! or the field, and what would be right.
+//! Next: [`nodlet_core::node`] takes what is parsed here.
+
+pub mod class;
+mod convert;
+mod defaults;
+mod emit;
+mod error;
+mod field;
+mod identity;
+pub mod json;
+mod kind;
+mod locate;
+pub mod preset;
+pub mod priority;
+mod rules;
+pub mod update;
+mod validate;
+mod verdict;
+mod walk;
+mod yaml;
+
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use crate::kinds::{Kind, Reader};
+use crate::schema;
+use nodlet_core::spec::Pod;
+
+pub use emit::to_yaml;
+pub use error::{ManifestCause, ManifestError};
+use field::Errors;
+pub use field::{FieldError, FieldErrorKind};
+pub use preset::{Applied, Definition, inject};
+pub use priority::{Classes, Priority};
+
+/// The longest manifest that is read.
+pub const SIZE_LIMIT: usize = 10 * 1024 * 1024;
+
+/// Values in one file or request, those that aliases repeat counted each time: as many Pods as a node
+/// takes, and then some. Each costs some hundred bytes for the moment of reading.
+pub const VALUES: usize = 25_000;
+
+/// What happens to unknown and repeated fields; kubectl's `--validate`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Validation {
+    /// They are errors.
+    #[default]
+    Strict,
+    /// They are dropped with a warning.
+    Warn,
+    /// They are dropped.
+    Ignore,
+}
+
+/// A Pod that may run.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    /// What the core decides on.
+    pub pod: Rc<Pod>,
+    /// The whole object with defaults applied, namespace and uid included, without status.
+    pub object: Value,
+    /// What of it has no effect, for people.
+    pub warnings: Vec<String>,
+}
+
+/// Whether a Node may have this name; it also stands in files of its pods.
+pub fn is_node_name(name: &str) -> bool {
+    rules::dns_subdomain(name).is_empty()
+}
+
+/// The name of the Node on a machine with this host name: in lower case, and with `-` for characters that
+/// host names of Linux may have and names of Nodes may not, such as `_`. `None` if nothing is left.
+pub fn node_name_of(host_name: &str) -> Option<String> {
+    let allowed =
+        |of: char| if of.is_ascii_alphanumeric() || of == '.' { of.to_ascii_lowercase() } else { '-' };
+    let name: String = host_name.trim().chars().map(allowed).collect();
+    let labels: Vec<&str> = name.split('.').map(|label| label.trim_matches('-')).collect();
+    let labels: Vec<&str> = labels.into_iter().filter(|label| !label.is_empty()).collect();
+    Some(labels.join(".")).filter(|name| is_node_name(name))
+}
+
+/// Whether a label may be so; `Err` says what is wrong with it.
+pub fn check_label(key: &str, value: &str) -> Result<(), String> {
+    let wrong = |what: &str, errors: Vec<String>| {
+        errors.first().map_or(Ok(()), |error| Err(format!("labels, and {what:?} is none: {error}")))
+    };
+    wrong(key, rules::qualified_name(key))?;
+    wrong(value, rules::label_value(value))
+}
+
+/// What is in a file.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    /// Its Pods.
+    pub pods: Vec<Manifest>,
+    /// What else it defines.
+    pub definitions: Vec<Definition>,
+}
+
+/// Reads the Pods of a file, as [`contents`] does.
+pub fn parse(
+    name: &str,
+    bytes: &[u8],
+    validation: Validation,
+    node: &str,
+) -> Result<Vec<Manifest>, ManifestError> {
+    contents(name, bytes, validation, node).map(|contents| contents.pods)
+}
+
+/// Reads all objects of a file. `name` is the file's name for messages and identity,
+/// `node` the name of this node.
+pub fn contents(
+    name: &str,
+    bytes: &[u8],
+    validation: Validation,
+    node: &str,
+) -> Result<Contents, ManifestError> {
+    let (text, documents) = read(name, bytes)?;
+    let mut contents = Contents::default();
+    let manifests = &mut contents.pods;
+    let definitions = &mut contents.definitions;
+    for mut document in documents {
+        let value = document.value.take();
+        let place = |error: ManifestError, at: &str| error.placed(&text, &document, at);
+        let mut repeated = duplicates(&document.duplicates, validation).map_err(|error| place(error, ""))?;
+        for found in kind::objects(value).map_err(|message| place(ManifestError::of_kind(message), ""))? {
+            if found.kind != Kind::Pod {
+                let mut definition = definition(found.object, found.kind, validation, node, Some(name))
+                    .map_err(|error| place(error, &found.at))?;
+                definition.warnings.splice(0..0, repeated.drain(..));
+                if definitions.iter().any(|other| other.key() == definition.key()) {
+                    let name = match &*definition.namespace {
+                        "" => definition.name.to_string(),
+                        namespace => format!("{namespace}/{}", definition.name),
+                    };
+                    let error = ManifestError::new(ManifestCause::Repeated { name });
+                    return Err(place(ManifestError { kind: found.kind, ..error }, &found.at));
+                }
+                definitions.push(definition);
+                continue;
+            }
+            let mut manifest = take(found.object, validation, node, Origin::File(name))
+                .map_err(|error| place(error, &found.at))?;
+            manifest.warnings.splice(0..0, repeated.drain(..));
+            let same = |other: &Manifest| {
+                (&other.pod.namespace, &other.pod.name) == (&manifest.pod.namespace, &manifest.pod.name)
+            };
+            if manifests.iter().any(same) {
+                let name = format!("{}/{}", manifest.pod.namespace, manifest.pod.name);
+                return Err(place(ManifestError::new(ManifestCause::Repeated { name }), &found.at));
+            }
+            manifests.push(manifest);
+        }
+    }
+    if manifests.is_empty() && definitions.is_empty() {
+        return Err(text.empty());
+    }
+    Ok(contents)
+}
+
+/// An object of a file as it was written, for those who send it to an agent.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// A Pod or a PodPreset, by what it says of itself; nothing else of it has been looked at.
+    pub object: Value,
+    /// The document's place among several, from 1.
+    pub document: Option<usize>,
+    /// What the object no longer shows: fields of its document that are there twice.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the objects of a file without judging them: that is for the agent which is to
+/// run them. Only what an object no longer shows is told here, fields given twice. What is
+/// wrong with documents that hold no object for an agent comes beside the others.
+///
+/// # Errors
+/// The file cannot be taken apart into documents, or there is none in it.
+pub fn written(
+    name: &str,
+    bytes: &[u8],
+    validation: Validation,
+) -> Result<(Vec<Written>, Vec<ManifestError>), ManifestError> {
+    let (text, documents) = read(name, bytes)?;
+    let (mut objects, mut refused) = (Vec::new(), Vec::new());
+    for mut document in documents {
+        let value = document.value.take();
+        let found = duplicates(&document.duplicates, validation).and_then(|repeated| {
+            let found = kind::objects(value).map_err(ManifestError::of_kind)?;
+            Ok((repeated, found))
+        });
+        let number = text.several.then_some(document.number);
+        match found {
+            Ok((mut repeated, found)) => objects.extend(found.into_iter().map(|found| Written {
+                object: found.object,
+                document: number,
+                warnings: std::mem::take(&mut repeated),
+            })),
+            Err(error) => refused.push(error.placed(&text, &document, "")),
+        }
+    }
+    if objects.is_empty() && refused.is_empty() {
+        return Err(text.empty());
+    }
+    Ok((objects, refused))
+}
+
+/// Takes one Pod from the API. The caller has set `metadata.uid`.
+pub fn admit(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
+    take(one(object)?, validation, node, Origin::Api)
+}
+
+/// Takes one object from the API that is no Pod. The caller has set `metadata.uid`.
+pub fn admit_definition(
+    object: Value,
+    kind: Kind,
+    validation: Validation,
+    node: &str,
+) -> Result<Definition, ManifestError> {
+    definition(only(object, kind)?, kind, validation, node, None)
+}
+
+fn definition(
+    object: Value,
+    kind: Kind,
+    validation: Validation,
+    node: &str,
+    file: Option<&str>,
+) -> Result<Definition, ManifestError> {
+    let read = match kind.row().reader {
+        Some(Reader::Definition(read)) => read,
+        Some(Reader::Pod) | None => {
+            let name = kind.as_str();
+            return Err(ManifestError::of_kind(format!("a {name} cannot be handled as a definition")));
+        }
+    };
+    read(object, validation, node, file).map_err(|error| ManifestError { kind, ..error })
+}
+
+fn one(object: Value) -> Result<Value, ManifestError> {
+    only(object, Kind::Pod)
+}
+
+fn only(object: Value, kind: Kind) -> Result<Value, ManifestError> {
+    let found = single(object)?;
+    if found.kind == kind {
+        return Ok(found.object);
+    }
+    let (given, kind) = (found.kind.as_str(), kind.as_str());
+    Err(ManifestError::of_kind(format!("a {given} cannot be handled as a {kind}")))
+}
+
+fn single(object: Value) -> Result<kind::Found, ManifestError> {
+    let found = kind::objects(object).map_err(ManifestError::of_kind)?;
+    let [found] = <[kind::Found; 1]>::try_from(found)
+        .map_err(|_| ManifestError::of_kind("one object is created at a time, not a List".to_owned()))?;
+    Ok(found)
+}
+
+/// Takes a Pod that takes the place of one that was admitted before, as a client sends it.
+///
+/// # Errors
+/// It is wrong. Whether it may take that place is for [`update::compare`].
+pub fn admit_update(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
+    take(one(object)?, validation, node, Origin::Before)
+}
+
+/// Takes once more what was admitted before, with the ephemeral containers that it has been given since.
+pub fn admit_again(object: Value, node: &str) -> Result<Manifest, ManifestError> {
+    take(one(object)?, Validation::Ignore, node, Origin::Before)
+}
+
+/// Takes a Pod that was admitted before as one that has the ephemeral containers `wanted`. Those
+/// that it has may neither go nor change, and keep their order.
+pub fn admit_ephemeral(
+    mut object: Value,
+    mut wanted: Vec<Value>,
+    validation: Validation,
+    node: &str,
+) -> Result<Manifest, ManifestError> {
+    let Some(spec) = object["spec"].as_object_mut() else {
+        return Err(ManifestError::of_kind("a Pod has a spec".to_owned()));
+    };
+    let old = match spec.remove("ephemeralContainers") {
+        Some(Value::Array(old)) => old,
+        Some(_) | None => Vec::new(),
+    };
+    let place = |new: &Value| old.iter().position(|old| old["name"] == new["name"]).unwrap_or(old.len());
+    wanted.sort_by_key(place);
+    spec.insert("ephemeralContainers".to_owned(), wanted.into());
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let manifest = take(object, validation, node, Origin::Before)?;
+    let mut errors = Errors::default();
+    validate::only_added(&old, validate::list(&manifest.object["spec"], "ephemeralContainers"), &mut errors);
+    if errors.is_empty() {
+        return Ok(manifest);
+    }
+    let (errors, more) = errors.into_parts();
+    Err(ManifestError::new(ManifestCause::Invalid { name, errors, more }))
+}
+
+/// Where an object comes from.
+#[derive(Clone, Copy, Debug)]
+enum Origin<'a> {
+    /// From the file of this name.
+    File(&'a str),
+    /// From a client: it is a new pod.
+    Api,
+    /// From us: it is a pod that is there.
+    Before,
+}
+
+/// The text of a file.
+struct Text<'a> {
+    name: &'a str,
+    text: &'a str,
+    /// It has more than one document.
+    several: bool,
+}
+
+impl Text<'_> {
+    fn empty(&self) -> ManifestError {
+        ManifestError { file: self.name.to_owned(), ..ManifestError::new(ManifestCause::Empty) }
+    }
+}
+
+/// One object of a file, before anything is known of it.
+struct Document {
+    value: Value,
+    /// Its place among the others, from 1.
+    number: usize,
+    /// The line it begins in, from 1.
+    line: usize,
+    /// What is said of fields that are there twice.
+    duplicates: Vec<String>,
+}
+
+fn read<'a>(name: &'a str, bytes: &'a [u8]) -> Result<(Text<'a>, Vec<Document>), ManifestError> {
+    let refused = |cause: ManifestCause, lines: Vec<usize>| ManifestError {
+        file: name.to_owned(),
+        lines,
+        ..ManifestError::new(cause)
+    };
+    if bytes.len() > SIZE_LIMIT {
+        return Err(refused(ManifestCause::TooLong, vec![]));
+    }
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        let cause = ManifestCause::Syntax("the text is in UTF-16: save it in UTF-8".to_owned());
+        return Err(refused(cause, vec![]));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
+        refused(ManifestCause::Syntax("the text is not UTF-8".to_owned()), vec![line])
+    })?;
+    let documents =
+        documents(text).map_err(|(line, message)| refused(ManifestCause::Syntax(message), vec![line]))?;
+    Ok((Text { name, text, several: documents.len() > 1 }, documents))
+}
+
+/// The objects of a text, or the line and what is wrong there.
+fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
+    let json_error =
+        if text.trim_start_matches(|c: char| c == '\u{feff}' || c.is_whitespace()).starts_with('{') {
+            match json::read(text) {
+                Ok(documents) => {
+                    let told = |path: &String| format!("duplicate field \"{path}\"");
+                    return Ok((1..)
+                        .zip(documents)
+                        .map(|(number, json::Document { value, line, duplicates })| Document {
+                            value,
+                            number,
+                            line,
+                            duplicates: duplicates.texts(told),
+                        })
+                        .collect());
+                }
+                Err(error) if error.is_data() => return Err((error.line(), json_message(&error))),
+                Err(error) => Some(error),
+            }
+        } else {
+            None
+        };
+    // What begins as JSON and is none may be YAML in flow style.
+    match (yaml::read(text), json_error) {
+        (Ok(documents), _) => {
+            let told = |(key, line): &(String, usize)| {
+                format!("line {line}: key {} already set in map", field::quoted(key))
+            };
+            Ok((1..)
+                .zip(documents)
+                .map(|(number, yaml::Document { value, line, duplicates })| Document {
+                    value,
+                    number,
+                    line,
+                    duplicates: duplicates.texts(told),
+                })
+                .collect())
+        }
+        (Err(_), Some(error)) => Err((error.line(), json_message(&error))),
+        (Err(error), None) => Err((error.line, format!("error converting YAML to JSON: {}", error.message))),
+    }
+}
+
+/// Without the place, which is said before it.
+fn json_message(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    format!("error converting JSON: {}", message.split(" at line ").next().unwrap_or_default())
+}
+
+fn duplicates(duplicates: &[String], validation: Validation) -> Result<Vec<String>, ManifestError> {
+    match validation {
+        Validation::Strict if !duplicates.is_empty() => {
+            let messages = duplicates.to_vec();
+            Err(ManifestError::new(ManifestCause::Strict { messages, paths: Vec::new() }))
+        }
+        Validation::Warn => Ok(duplicates.to_vec()),
+        Validation::Strict | Validation::Ignore => Ok(Vec::new()),
+    }
+}
+
+/// One object that says it is a Pod.
+fn take(
+    mut object: Value,
+    validation: Validation,
+    node: &str,
+    from: Origin<'_>,
+) -> Result<Manifest, ManifestError> {
+    let file = match from {
+        Origin::File(name) => Some(name),
+        Origin::Api | Origin::Before => None,
+    };
+    let written_name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let invalid = |errors: Errors| {
+        let (errors, more) = errors.into_parts();
+        ManifestError::new(ManifestCause::Invalid { name: written_name.clone(), errors, more })
+    };
+
+    let findings = match schema::find("Pod") {
+        Some(pod) => walk::check(&mut object, pod),
+        None => walk::Findings::default(),
+    };
+    let mut warnings = match validation {
+        Validation::Strict if !findings.unknown.is_empty() => {
+            let messages = findings.unknown.texts(ToString::to_string);
+            let paths = findings.unknown.into_parts().0.into_iter().map(|unknown| unknown.path).collect();
+            return Err(ManifestError::new(ManifestCause::Strict { messages, paths }));
+        }
+        Validation::Warn => findings.unknown.texts(ToString::to_string),
+        Validation::Strict | Validation::Ignore => Vec::new(),
+    };
+    if !findings.errors.is_empty() {
+        return Err(invalid(findings.errors));
+    }
+
+    own(&mut object, node, file);
+    let verdicts = verdict::judge(&object);
+    warnings.extend(verdicts.warnings.texts(String::clone));
+    defaults::apply(&mut object);
+    let mut errors = validate::pod(&object);
+    match from {
+        Origin::File(_) | Origin::Api => validate::no_ephemeral(&object, &mut errors),
+        Origin::Before => {}
+    }
+    placed(&object, node, &mut errors);
+    let (refused, more) = verdicts.refused.into_parts();
+    for refused in refused {
+        // A value that is wrong in itself needs no second reason.
+        if !errors.iter().any(|error| error.path.starts_with(&refused.path)) {
+            errors.push(refused);
+        }
+    }
+    errors.add_more(more);
+    if !errors.is_empty() {
+        return Err(invalid(errors));
+    }
+    let pod = convert::pod(&object);
+    // A pod with scheduling gates is on no node yet.
+    if let (false, Some(spec)) = (pod.is_gated(), object["spec"].as_object_mut()) {
+        spec.insert("nodeName".to_owned(), json!(node));
+    }
+    Ok(Manifest { pod: Rc::new(pod), object, warnings })
+}
+
+/// Of the warnings about an object those that hold for the one `before` it, too, are left out: a client
+/// that changes a pod sends it back with all defaults, of which some have no effect.
+pub fn new_warnings(mut warnings: Vec<String>, before: &Value) -> Vec<String> {
+    if !warnings.is_empty() {
+        let known = verdict::judge(before).warnings.texts(String::clone);
+        warnings.retain(|warning| !known.contains(warning));
+    }
+    warnings
+}
+
+/// What a client may have read from a server, and must not say to one.
+const SERVERS_OWN: [&str; 7] = [
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+    "selfLink",
+];
+
+/// Gives the object what only the one who takes it can give: uid, namespace, name;
+/// and takes from it what others must not say: the status, and from files all that
+/// `get -o yaml` shows and is the server's.
+fn own(object: &mut Value, node: &str, file: Option<&str>) {
+    let Some(map) = object.as_object_mut() else { return };
+    map.remove("status");
+    map.entry("spec").or_insert_with(|| json!({}));
+    let mut generation = None;
+    if let Value::Object(meta) = map.entry("metadata").or_insert_with(|| json!({}))
+        && file.is_some()
+    {
+        let is_set = |field: &str| meta.get(field).is_some_and(|value| value != "");
+        // Of a pod that has its identity of its own, as those that the agent itself writes down,
+        // it counts the changes in place.
+        generation = meta.get("generation").filter(|_| is_set("uid")).cloned();
+        meta.retain(|field, _| !SERVERS_OWN.contains(&field.as_str()));
+    }
+    let uid = file.map(|file| identity::uid(object, node, file));
+    let Some(meta) = object["metadata"].as_object_mut() else { return };
+    if let Some(generation) = generation {
+        meta.insert("generation".to_owned(), generation);
+    }
+    let is_set =
+        |meta: &serde_json::Map<String, Value>, field: &str| meta.get(field).is_some_and(|value| value != "");
+    if !is_set(meta, "namespace") {
+        meta.insert("namespace".to_owned(), json!("default"));
+    }
+    if let Some(uid) = uid
+        && !is_set(meta, "uid")
+    {
+        meta.insert("uid".to_owned(), json!(uid));
+    }
+    // A name that is generated again for each file would be another pod each time.
+    let text = |field: &str| meta.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
+    if let (None, None, Some(prefix), Some(uid)) = (file, text("name"), text("generateName"), text("uid")) {
+        let prefix: String = prefix.chars().take(58).collect();
+        let name = format!("{prefix}{}", identity::suffix(uid));
+        meta.insert("name".to_owned(), json!(name));
+    }
+}
+
+/// A pod that asks for another node must not run on this one.
+fn placed(object: &Value, node: &str, errors: &mut Errors) {
+    let asked = object["spec"]["nodeName"].as_str().unwrap_or_default();
+    if !asked.is_empty() && asked != node {
+        let path = field::Path::root("spec");
+        let detail = format!("this node is {}: leave the field out", field::quoted(node));
+        errors.push(FieldError::invalid(&path.child("nodeName"), asked, detail));
+    }
+    if object["metadata"]["uid"].as_str().is_none_or(str::is_empty) {
+        let path = field::Path::root("metadata");
+        errors.push(FieldError::required(&path.child("uid"), ""));
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+mod hostile;

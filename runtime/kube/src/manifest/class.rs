@@ -1,0 +1,256 @@
+//! PriorityClasses (`scheduling.k8s.io/v1`): a name for how much pods count. Pure.
+//!
+//! Its metadata is judged as that of the Pod would be that had nothing else.
+
+use serde_json::{Map, Value, json};
+
+use super::field::{Errors, FieldError, Path, quoted};
+use super::priority::{BUILT_IN, Class};
+use super::{Definition, Kind, ManifestCause, ManifestError, Origin, Validation};
+
+/// The highest value of a class that is not built in (`HighestUserDefinablePriority`).
+const HIGHEST: i64 = 1_000_000_000;
+
+/// What names of built-in classes begin with.
+const SYSTEM: &str = "system-";
+
+/// The fields besides `apiVersion`, `kind` and `metadata`.
+const FIELDS: [&str; 4] = ["description", "globalDefault", "preemptionPolicy", "value"];
+
+/// One object that says it is a PriorityClass. `file` is `None` for those of the API.
+pub fn take(
+    mut object: Value,
+    validation: Validation,
+    node: &str,
+    file: Option<&str>,
+) -> Result<Definition, ManifestError> {
+    let metadata = object["metadata"].take();
+    let name = metadata["name"].as_str().unwrap_or_default().to_owned();
+    let invalid = |errors: Errors| {
+        let (errors, more) = errors.into_parts();
+        ManifestError::new(ManifestCause::Invalid { name: name.clone(), errors, more })
+    };
+    let given: Map<String, Value> = match object {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    };
+    let known = |field: &str| FIELDS.contains(&field) || ["apiVersion", "kind", "metadata"].contains(&field);
+    let unknown: Vec<String> = given.keys().filter(|field| !known(field)).cloned().collect();
+    let told: Vec<String> = unknown.iter().map(|field| format!("unknown field {}", quoted(field))).collect();
+    if validation == Validation::Strict && !unknown.is_empty() {
+        return Err(ManifestError::new(ManifestCause::Strict { messages: told, paths: unknown }));
+    }
+
+    let mut errors = Errors::default();
+    let field = |field: &str| given.get(field).filter(|value| !value.is_null());
+    let mut fields = Map::new();
+    for (name, is_right, must) in [
+        ("description", Value::is_string as fn(&Value) -> bool, "must be a string"),
+        ("globalDefault", Value::is_boolean, "must be true or false"),
+        ("preemptionPolicy", Value::is_string, "must be a string"),
+        ("value", is_int32, "must be an integer from -2147483648 to 2147483647"),
+    ] {
+        match field(name) {
+            Some(value) if is_right(value) => drop(fields.insert(name.to_owned(), value.clone())),
+            Some(value) => errors.push(FieldError::type_invalid(&Path::root(name), value, must)),
+            None => {}
+        }
+    }
+    fields.entry("value").or_insert(json!(0));
+    fields.entry("preemptionPolicy").or_insert(json!("PreemptLowerPriority"));
+    let value = fields["value"].as_i64().unwrap_or_default();
+    let default = fields.get("globalDefault") == Some(&Value::Bool(true));
+
+    // Nothing but its metadata can be wrong with it.
+    let stand_in = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+        "spec": {"containers": [{"name": "class", "image": "class"}]},
+    });
+    let manifest = match super::take(stand_in, validation, node, file.map_or(Origin::Api, Origin::File)) {
+        Ok(manifest) => Some(manifest),
+        Err(ManifestError { cause: ManifestCause::Invalid { errors: more, .. }, .. }) => {
+            errors.extend(more);
+            None
+        }
+        Err(error) => return Err(error),
+    };
+    if name.starts_with(SYSTEM) {
+        if let Some(why) = not_built_in(&name, value, default) {
+            let path = Path::root("metadata");
+            let detail = format!(
+                "priority class names with '{SYSTEM}' prefix are reserved for system use only. error: {why}"
+            );
+            errors.push(FieldError::forbidden(&path.child("name"), detail));
+        }
+    } else if value > HIGHEST {
+        let detail = format!("maximum allowed value of a user defined priority is {HIGHEST}");
+        errors.push(FieldError::forbidden(&Path::root("value"), detail));
+    }
+    let policy = fields["preemptionPolicy"].as_str().unwrap_or_default();
+    let policies = ["Never", "PreemptLowerPriority"];
+    if !policies.contains(&policy) {
+        errors.push(FieldError::not_supported(&Path::root("preemptionPolicy"), policy, &policies));
+    }
+    let Some(manifest) = manifest.filter(|_| errors.is_empty()) else { return Err(invalid(errors)) };
+    let mut metadata = manifest.object["metadata"].clone();
+    if let Some(metadata) = metadata.as_object_mut() {
+        // It is of all namespaces.
+        metadata.remove("namespace");
+    }
+    let mut object = json!({
+        "apiVersion": Kind::PriorityClass.version(),
+        "kind": Kind::PriorityClass.as_str(),
+        "metadata": metadata,
+    });
+    object.as_object_mut().expect("it is one").append(&mut fields);
+    Ok(Definition {
+        kind: Kind::PriorityClass,
+        namespace: "".into(),
+        name: manifest.pod.name.clone(),
+        size: object.to_string().len(),
+        object,
+        warnings: told
+            .into_iter()
+            .filter(|_| validation == Validation::Warn)
+            .chain(manifest.warnings)
+            .collect(),
+    })
+}
+
+/// What counts of one.
+pub(super) fn class(object: &Value) -> Class {
+    Class {
+        value: object["value"].as_i64().and_then(|value| i32::try_from(value).ok()).unwrap_or_default(),
+        global_default: object["globalDefault"] == true,
+        never: object["preemptionPolicy"] == "Never",
+    }
+}
+
+/// What may not change of one that is there.
+///
+/// # Errors
+/// In Kubernetes' words.
+pub fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
+    let mut errors = Errors::default();
+    if old["value"] != new["value"] {
+        errors.push(FieldError::forbidden(&Path::root("value"), "may not be changed in an update."));
+    }
+    if old["preemptionPolicy"] != new["preemptionPolicy"] {
+        let policy = new["preemptionPolicy"].as_str().unwrap_or_default();
+        errors.push(FieldError::invalid(&Path::root("preemptionPolicy"), policy, "field is immutable"));
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let (errors, more) = errors.into_parts();
+    let name = new["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let error = ManifestError::new(ManifestCause::Invalid { name, errors, more });
+    Err(ManifestError { kind: Kind::PriorityClass, ..error })
+}
+
+fn is_int32(value: &Value) -> bool {
+    value.as_i64().is_some_and(|value| i32::try_from(value).is_ok())
+}
+
+fn not_built_in(name: &str, value: i64, default: bool) -> Option<String> {
+    match BUILT_IN.iter().find(|(known, ..)| *known == name) {
+        None => Some(format!("{name} is not a known system priority class")),
+        Some((_, right, _)) if i64::from(*right) != value => {
+            Some(format!("value of {name} PriorityClass must be {right}"))
+        }
+        Some(_) if default => Some(format!("globalDefault of {name} PriorityClass must be false")),
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{contents, parse};
+    use super::*;
+
+    fn read(text: &str) -> Result<Definition, String> {
+        let text = format!("apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\n{text}\n");
+        let read = contents("c.yaml", text.as_bytes(), Validation::Strict, "board");
+        read.map(|mut contents| contents.definitions.remove(0)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_class_has_the_defaults_of_kubernetes_and_no_namespace() {
+        let class =
+            read("metadata: {name: high, uid: a}\nvalue: 1000\ndescription: much").expect("it is right");
+        assert_eq!(
+            class.object,
+            json!({
+                "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+                "metadata": {"name": "high", "uid": "a"},
+                "value": 1000, "description": "much", "preemptionPolicy": "PreemptLowerPriority",
+            })
+        );
+        let shy = read("metadata: {name: shy}\nvalue: -5\npreemptionPolicy: Never\nglobalDefault: true")
+            .expect("right");
+        assert_eq!(self::class(&shy.object), Class { value: -5, global_default: true, never: true });
+        for known in BUILT_IN {
+            read(&format!("metadata: {{name: {}}}\nvalue: {}", known.0, known.1)).expect("it is as it is");
+        }
+    }
+
+    #[test]
+    fn a_wrong_class_is_refused_in_the_words_of_kubernetes() {
+        for (text, expected) in [
+            (
+                "metadata: {name: a}\nvalue: 1000000001",
+                "value: Forbidden: maximum allowed value of a user defined priority is 1000000000",
+            ),
+            (
+                "metadata: {name: system-a}\nvalue: 1",
+                "metadata.name: Forbidden: priority class names with 'system-' prefix are reserved for system use only. error: system-a is not a known system priority class",
+            ),
+            (
+                "metadata: {name: system-node-critical}\nvalue: 1",
+                "value of system-node-critical PriorityClass must be 2000001000",
+            ),
+            (
+                "metadata: {name: system-node-critical}\nvalue: 2000001000\nglobalDefault: true",
+                "globalDefault of system-node-critical PriorityClass must be false",
+            ),
+            (
+                "metadata: {name: a}\npreemptionPolicy: Always",
+                "preemptionPolicy: Unsupported value: \"Always\": supported values: \"Never\", \"PreemptLowerPriority\"",
+            ),
+            ("metadata: {name: a}\nvalue: high", "value: Invalid value"),
+            ("metadata: {name: a}\nvalue: 2147483648", "value: Invalid value"),
+            ("metadata: {name: A}\nvalue: 1", "metadata.name: Invalid value: \"A\""),
+            ("metadata: {}\nvalue: 1", "metadata.name: Required value: name or generateName is required"),
+            ("metadata: {name: a}\nvaleu: 1", "unknown field \"valeu\""),
+        ] {
+            let refused = read(text).expect_err(text);
+            assert!(refused.contains(expected), "{text}: {refused}");
+            assert!(refused.contains("PriorityClass"), "{refused}");
+        }
+        let twice = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: a}\n---\napiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: a}\n";
+        let refused =
+            parse("c.yaml", twice.as_bytes(), Validation::Strict, "board").expect_err("twice").to_string();
+        assert!(refused.contains("priorityclass a is in this file twice"), "{refused}");
+        let old = "apiVersion: scheduling.k8s.io/v1beta1\nkind: PriorityClass\nmetadata: {name: a}\n";
+        let refused =
+            parse("c.yaml", old.as_bytes(), Validation::Strict, "board").expect_err("old").to_string();
+        assert!(refused.ends_with("write apiVersion: scheduling.k8s.io/v1"), "{refused}");
+    }
+
+    #[test]
+    fn the_value_of_a_class_that_is_there_does_not_change() {
+        let class = |text: &str| read(&format!("metadata: {{name: a}}\n{text}")).expect("it is right").object;
+        let old = class("value: 5");
+        assert!(check_update(&old, &class("value: 5\ndescription: new\nglobalDefault: true")).is_ok());
+        let refused = check_update(&old, &class("value: 6")).expect_err("another value").to_string();
+        assert_eq!(
+            refused,
+            "The PriorityClass \"a\" is invalid: value: Forbidden: may not be changed in an update."
+        );
+        let refused =
+            check_update(&old, &class("value: 5\npreemptionPolicy: Never")).expect_err("another policy");
+        assert!(
+            refused.to_string().ends_with("preemptionPolicy: Invalid value: \"Never\": field is immutable")
+        );
+    }
+}

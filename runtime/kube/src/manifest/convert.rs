@@ -1,0 +1,395 @@
+//! From a Pod that is right, as JSON, to [`nodlet_core::spec`]. It must never judge: what
+//! could be wrong was told before, so the rest is read as its zero.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::validate::{flag, list, map, number, optional_number, text};
+use nodlet_core::spec::container::{ContainerPort, EnvSource, PullPolicy, SecurityContext};
+use nodlet_core::spec::placement::{
+    NodeSelectorOperator, NodeSelectorRequirement, NodeSelectorTerm, Placement, Toleration,
+};
+use nodlet_core::spec::pod::{DnsConfig, DnsPolicy, HostAlias, PodSecurityContext};
+use nodlet_core::spec::probe::PortOrName;
+use nodlet_core::spec::volume::{HostPathType, MountPropagation};
+use nodlet_core::spec::{
+    Container, EnvVar, Hook, Lifecycle, OwnRestart, Pod, PodSpec, Probe, ProbeAction, Quantity,
+    ResourceRequirements, RestartAction, RestartPolicy, RestartRule, Uid, Volume, VolumeMount, VolumeSource,
+};
+
+/// The Pod that a defaulted and validated object says.
+pub(super) fn pod(object: &Value) -> Pod {
+    let meta = &object["metadata"];
+    Pod {
+        name: text(meta, "name").into(),
+        namespace: text(meta, "namespace").into(),
+        uid: Uid(Rc::from(text(meta, "uid"))),
+        generation: u64::try_from(number(meta, "generation")).unwrap_or_default().max(1),
+        labels: strings_by_key(&meta["labels"]).collect(),
+        annotations: strings_by_key(&meta["annotations"]).collect(),
+        priority: i32::try_from(number(&object["spec"], "priority")).unwrap_or_default(),
+        spec: spec(&object["spec"]),
+    }
+}
+
+/// The spec of a defaulted object.
+pub(super) fn spec(spec: &Value) -> PodSpec {
+    PodSpec {
+        containers: list(spec, "containers").iter().map(container).collect(),
+        init_containers: list(spec, "initContainers").iter().map(container).collect(),
+        ephemeral_containers: list(spec, "ephemeralContainers").iter().map(container).collect(),
+        volumes: list(spec, "volumes").iter().map(volume).collect(),
+        restart_policy: match text(spec, "restartPolicy") {
+            "OnFailure" => RestartPolicy::OnFailure,
+            "Never" => RestartPolicy::Never,
+            _ => RestartPolicy::Always,
+        },
+        termination_grace_period: secs(number(spec, "terminationGracePeriodSeconds")),
+        active_deadline: optional_number(spec, "activeDeadlineSeconds").map(secs),
+        host_network: flag(spec, "hostNetwork"),
+        host_pid: flag(spec, "hostPID"),
+        host_ipc: flag(spec, "hostIPC"),
+        share_process_namespace: flag(spec, "shareProcessNamespace"),
+        hostname: filled(spec, "hostname"),
+        subdomain: filled(spec, "subdomain"),
+        host_aliases: list(spec, "hostAliases")
+            .iter()
+            .map(|alias| HostAlias {
+                ip: text(alias, "ip").to_owned(),
+                hostnames: strings(alias, "hostnames"),
+            })
+            .collect(),
+        dns_policy: match text(spec, "dnsPolicy") {
+            "ClusterFirstWithHostNet" => DnsPolicy::ClusterFirstWithHostNet,
+            "Default" => DnsPolicy::Default,
+            "None" => DnsPolicy::None,
+            _ => DnsPolicy::ClusterFirst,
+        },
+        dns_config: dns_config(&spec["dnsConfig"]),
+        security_context: pod_security_context(&spec["securityContext"]),
+        readiness_gates: texts(list(spec, "readinessGates"), "conditionType"),
+        scheduling_gates: texts(list(spec, "schedulingGates"), "name"),
+        priority_class_name: text(spec, "priorityClassName").to_owned(),
+        placement: placement(spec),
+    }
+}
+
+fn placement(spec: &Value) -> Placement {
+    let required = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let requirement = |requirement: &Value| NodeSelectorRequirement {
+        key: text(requirement, "key").to_owned(),
+        operator: match text(requirement, "operator") {
+            "In" => NodeSelectorOperator::In,
+            "NotIn" => NodeSelectorOperator::NotIn,
+            "Exists" => NodeSelectorOperator::Exists,
+            "Gt" => NodeSelectorOperator::Gt,
+            "Lt" => NodeSelectorOperator::Lt,
+            _ => NodeSelectorOperator::DoesNotExist,
+        },
+        values: strings(requirement, "values"),
+    };
+    let term = |term: &Value| NodeSelectorTerm {
+        match_expressions: list(term, "matchExpressions").iter().map(requirement).collect(),
+        match_fields: list(term, "matchFields").iter().map(requirement).collect(),
+    };
+    let toleration = |toleration: &Value| Toleration {
+        key: text(toleration, "key").to_owned(),
+        exists: text(toleration, "operator") == "Exists",
+        value: text(toleration, "value").to_owned(),
+        effect: text(toleration, "effect").to_owned(),
+    };
+    Placement {
+        node_selector: strings_by_key(&spec["nodeSelector"]).collect(),
+        node_affinity: required
+            .is_object()
+            .then(|| list(required, "nodeSelectorTerms").iter().map(term).collect()),
+        tolerations: list(spec, "tolerations").iter().map(toleration).collect(),
+        os: text(&spec["os"], "name").to_owned(),
+    }
+}
+
+/// A field of each element.
+fn texts(list: &[Value], field: &str) -> Vec<String> {
+    list.iter().map(|element| text(element, field).to_owned()).collect()
+}
+
+fn dns_config(config: &Value) -> DnsConfig {
+    DnsConfig {
+        nameservers: strings(config, "nameservers"),
+        searches: strings(config, "searches"),
+        options: list(config, "options")
+            .iter()
+            .map(|option| match option["value"].as_str() {
+                Some(value) => format!("{}:{value}", text(option, "name")),
+                None => text(option, "name").to_owned(),
+            })
+            .collect(),
+    }
+}
+
+fn pod_security_context(context: &Value) -> PodSecurityContext {
+    PodSecurityContext {
+        run_as_user: id(context, "runAsUser"),
+        run_as_group: id(context, "runAsGroup"),
+        run_as_non_root: context["runAsNonRoot"].as_bool(),
+        supplemental_groups: list(context, "supplementalGroups")
+            .iter()
+            .filter_map(|group| group.as_u64().and_then(|group| u32::try_from(group).ok()))
+            .collect(),
+        fs_group: id(context, "fsGroup"),
+    }
+}
+
+fn volume(volume: &Value) -> Volume {
+    let source = match (volume.get("emptyDir"), volume.get("hostPath")) {
+        (_, Some(host)) => {
+            VolumeSource::HostPath { path: text(host, "path").to_owned(), kind: host_path_type(host) }
+        }
+        (directory, None) => {
+            let directory = directory.unwrap_or(&Value::Null);
+            VolumeSource::EmptyDir {
+                memory: text(directory, "medium") == "Memory",
+                // A limit of nothing is no limit.
+                size_limit: quantity(&directory["sizeLimit"]).filter(|size| !size.is_zero()),
+            }
+        }
+    };
+    Volume { name: text(volume, "name").to_owned(), source }
+}
+
+fn host_path_type(host: &Value) -> HostPathType {
+    match text(host, "type") {
+        "DirectoryOrCreate" => HostPathType::DirectoryOrCreate,
+        "Directory" => HostPathType::Directory,
+        "FileOrCreate" => HostPathType::FileOrCreate,
+        "File" => HostPathType::File,
+        "Socket" => HostPathType::Socket,
+        "CharDevice" => HostPathType::CharDevice,
+        "BlockDevice" => HostPathType::BlockDevice,
+        _ => HostPathType::Unset,
+    }
+}
+
+fn container(container: &Value) -> Container {
+    let resources = &container["resources"];
+    let amount = |list: &str, name: &str| resources.get(list).and_then(|list| quantity(&list[name]));
+    Container {
+        name: text(container, "name").to_owned(),
+        image: text(container, "image").to_owned(),
+        image_pull_policy: match text(container, "imagePullPolicy") {
+            "Always" => PullPolicy::Always,
+            "Never" => PullPolicy::Never,
+            _ => PullPolicy::IfNotPresent,
+        },
+        sidecar: text(container, "restartPolicy") == "Always",
+        target: filled(container, "targetContainerName"),
+        restart: container.get("restartPolicy").map(|_| Rc::new(own_restart(container))),
+        command: filled_list(container, "command"),
+        args: filled_list(container, "args"),
+        working_dir: filled(container, "workingDir"),
+        env: list(container, "env").iter().map(variable).collect(),
+        ports: list(container, "ports").iter().map(port).collect(),
+        resources: ResourceRequirements {
+            cpu_limit: amount("limits", "cpu"),
+            cpu_request: amount("requests", "cpu"),
+            memory_limit: amount("limits", "memory"),
+            memory_request: amount("requests", "memory"),
+            ephemeral_storage_request: amount("requests", "ephemeral-storage"),
+        },
+        volume_mounts: list(container, "volumeMounts").iter().map(mount).collect(),
+        liveness_probe: container.get("livenessProbe").map(probe),
+        readiness_probe: container.get("readinessProbe").map(probe),
+        startup_probe: container.get("startupProbe").map(probe),
+        lifecycle: lifecycle(&container["lifecycle"]),
+        termination_message_path: text(container, "terminationMessagePath").to_owned(),
+        termination_message_fallback_to_logs: text(container, "terminationMessagePolicy")
+            == "FallbackToLogsOnError",
+        stdin: container["stdin"] == true,
+        stdin_once: container["stdinOnce"] == true,
+        tty: container["tty"] == true,
+        security_context: security_context(&container["securityContext"]),
+    }
+}
+
+fn variable(variable: &Value) -> EnvVar {
+    let field = variable.get("valueFrom").and_then(|source| source.get("fieldRef"));
+    EnvVar {
+        name: text(variable, "name").to_owned(),
+        value: match field.map(|field| text(field, "fieldPath")) {
+            // What clients before 1.0 sent.
+            Some("spec.host") => EnvSource::Field("spec.nodeName".to_owned()),
+            Some(path) => EnvSource::Field(path.to_owned()),
+            None => EnvSource::Value(text(variable, "value").to_owned()),
+        },
+    }
+}
+
+fn port(port: &Value) -> ContainerPort {
+    ContainerPort {
+        name: filled(port, "name"),
+        container_port: u16::try_from(number(port, "containerPort")).unwrap_or_default(),
+        protocol: text(port, "protocol").to_owned(),
+        host_port: u16::try_from(number(port, "hostPort")).unwrap_or_default(),
+        host_ip: text(port, "hostIP").to_owned(),
+    }
+}
+
+fn mount(mount: &Value) -> VolumeMount {
+    VolumeMount {
+        name: text(mount, "name").to_owned(),
+        mount_path: text(mount, "mountPath").to_owned(),
+        sub_path: filled(mount, "subPath"),
+        read_only: flag(mount, "readOnly"),
+        propagation: match text(mount, "mountPropagation") {
+            "HostToContainer" => MountPropagation::HostToContainer,
+            "Bidirectional" => MountPropagation::Bidirectional,
+            _ => MountPropagation::None,
+        },
+    }
+}
+
+fn own_restart(container: &Value) -> OwnRestart {
+    let rule = |rule: &Value| {
+        let codes = &rule["exitCodes"];
+        RestartRule {
+            action: match text(rule, "action") {
+                "RestartAllContainers" => RestartAction::RestartAllContainers,
+                _ => RestartAction::Restart,
+            },
+            within: text(codes, "operator") == "In",
+            codes: list(codes, "values")
+                .iter()
+                .filter_map(|code| code.as_i64().and_then(|code| i32::try_from(code).ok()))
+                .collect(),
+        }
+    };
+    OwnRestart {
+        policy: restart_policy(container),
+        rules: list(container, "restartPolicyRules").iter().map(rule).collect(),
+    }
+}
+
+fn restart_policy(owner: &Value) -> RestartPolicy {
+    match text(owner, "restartPolicy") {
+        "OnFailure" => RestartPolicy::OnFailure,
+        "Never" => RestartPolicy::Never,
+        _ => RestartPolicy::Always,
+    }
+}
+
+fn lifecycle(lifecycle: &Value) -> Lifecycle {
+    let hook = |name: &str| {
+        lifecycle.get(name).map(|hook| match hook.get("sleep") {
+            Some(sleep) => Hook::Sleeps(secs(number(sleep, "seconds"))),
+            None => Hook::Asks(action(hook)),
+        })
+    };
+    Lifecycle {
+        post_start: hook("postStart"),
+        pre_stop: hook("preStop"),
+        stop_signal: filled(lifecycle, "stopSignal"),
+    }
+}
+
+/// What probes and hooks can ask.
+fn action(probe: &Value) -> ProbeAction {
+    if let Some(exec) = probe.get("exec") {
+        ProbeAction::Exec(strings(exec, "command"))
+    } else if let Some(http) = probe.get("httpGet") {
+        ProbeAction::HttpGet {
+            secure: text(http, "scheme") == "HTTPS",
+            host: filled(http, "host"),
+            port: port_or_name(http),
+            path: text(http, "path").to_owned(),
+            headers: list(http, "httpHeaders")
+                .iter()
+                .map(|header| (text(header, "name").to_owned(), text(header, "value").to_owned()))
+                .collect(),
+        }
+    } else if let Some(grpc) = probe.get("grpc") {
+        ProbeAction::Grpc {
+            port: u16::try_from(number(grpc, "port")).unwrap_or_default(),
+            service: text(grpc, "service").to_owned(),
+        }
+    } else {
+        let tcp = &probe["tcpSocket"];
+        ProbeAction::TcpSocket { host: filled(tcp, "host"), port: port_or_name(tcp) }
+    }
+}
+
+fn probe(probe: &Value) -> Probe {
+    let count = |field: &str| u32::try_from(number(probe, field)).unwrap_or(1).max(1);
+    Probe {
+        action: action(probe),
+        initial_delay: secs(number(probe, "initialDelaySeconds")),
+        timeout: secs(number(probe, "timeoutSeconds")),
+        period: secs(number(probe, "periodSeconds")),
+        success_threshold: count("successThreshold"),
+        failure_threshold: count("failureThreshold"),
+        termination_grace_period: optional_number(probe, "terminationGracePeriodSeconds").map(secs),
+    }
+}
+
+fn port_or_name(owner: &Value) -> PortOrName {
+    match owner["port"].as_str() {
+        Some(name) => PortOrName::Name(name.to_owned()),
+        None => PortOrName::Port(u16::try_from(number(owner, "port")).unwrap_or_default()),
+    }
+}
+
+fn security_context(context: &Value) -> SecurityContext {
+    let capabilities = &context["capabilities"];
+    SecurityContext {
+        run_as_user: id(context, "runAsUser"),
+        run_as_group: id(context, "runAsGroup"),
+        run_as_non_root: context["runAsNonRoot"].as_bool(),
+        privileged: flag(context, "privileged"),
+        read_only_root_filesystem: flag(context, "readOnlyRootFilesystem"),
+        no_new_privileges: context["allowPrivilegeEscalation"].as_bool() == Some(false),
+        capabilities_add: self::capabilities(capabilities, "add"),
+        capabilities_drop: self::capabilities(capabilities, "drop"),
+    }
+}
+
+/// Upper case and without `CAP_`, as runtimes take them in any spelling.
+fn capabilities(owner: &Value, field: &str) -> Vec<String> {
+    strings(owner, field)
+        .into_iter()
+        .map(|name| {
+            let name = name.to_uppercase();
+            name.strip_prefix("CAP_").map_or_else(|| name.clone(), str::to_owned)
+        })
+        .collect()
+}
+
+fn quantity(value: &Value) -> Option<Quantity> {
+    value.as_str().and_then(|text| Quantity::parse(text).ok())
+}
+
+fn id(owner: &Value, field: &str) -> Option<u32> {
+    optional_number(owner, field).and_then(|id| u32::try_from(id).ok())
+}
+
+fn secs(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
+}
+
+/// A string that is there and not empty.
+fn filled(owner: &Value, field: &str) -> Option<String> {
+    Some(text(owner, field)).filter(|text| !text.is_empty()).map(str::to_owned)
+}
+
+/// An empty list is as none.
+fn filled_list(owner: &Value, field: &str) -> Option<Vec<String>> {
+    Some(strings(owner, field)).filter(|list| !list.is_empty())
+}
+
+fn strings(owner: &Value, field: &str) -> Vec<String> {
+    list(owner, field).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn strings_by_key(value: &Value) -> impl Iterator<Item = (String, String)> + use<'_> {
+    map(value).map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned()))
+}

@@ -1,0 +1,187 @@
+//! Puts into a Pod what a cluster would put into it, in the same order, so that
+//! `get -o yaml` shows the same. What nodlet does not act on is defaulted too.
+
+use nodlet_rootfs::Reference;
+use serde_json::{Map, Value, json};
+
+use nodlet_core::spec::Quantity;
+
+/// Applies all defaults. The object is right by the schema already.
+pub(super) fn apply(pod: &mut Value) {
+    let Some(spec) = child(pod, "spec") else { return };
+    default(spec, "dnsPolicy", || json!("ClusterFirst"));
+    default(spec, "restartPolicy", || json!("Always"));
+    default(spec, "schedulerName", || json!("default-scheduler"));
+    absent(spec, "securityContext", || json!({}));
+    absent(spec, "terminationGracePeriodSeconds", || json!(30));
+    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
+        // What old clients could write and Kubernetes reads as one second.
+        spec.insert("terminationGracePeriodSeconds".to_owned(), json!(1));
+    }
+    absent(spec, "enableServiceLinks", || json!(true));
+    // The old name of the field is kept equal to the new one.
+    if let Some(name) = ["serviceAccountName", "serviceAccount"].iter().find_map(|name| text(spec, name)) {
+        spec.insert("serviceAccountName".to_owned(), json!(name));
+        spec.insert("serviceAccount".to_owned(), json!(name));
+    }
+    let host_network = spec.get("hostNetwork").and_then(Value::as_bool).unwrap_or(false);
+
+    for volume in children(spec, "volumes") {
+        self::volume(volume);
+    }
+    for list in ["containers", "initContainers", "ephemeralContainers"] {
+        for container in children(spec, list) {
+            self::container(container, host_network);
+        }
+    }
+}
+
+fn volume(volume: &mut Map<String, Value>) {
+    if volume.keys().all(|field| field == "name") {
+        volume.insert("emptyDir".to_owned(), json!({}));
+    }
+    if let Some(Value::Object(path)) = volume.get_mut("hostPath") {
+        absent(path, "type", || json!(""));
+    }
+    if let Some(Value::Object(directory)) = volume.get_mut("emptyDir") {
+        canonical(directory.get_mut("sizeLimit"), false);
+    }
+    for source in ["secret", "configMap", "downwardAPI", "projected"] {
+        if let Some(Value::Object(source)) = volume.get_mut(source) {
+            absent(source, "defaultMode", || json!(0o644));
+        }
+    }
+}
+
+fn container(container: &mut Map<String, Value>, host_network: bool) {
+    let image = text(container, "image").unwrap_or_default();
+    default(container, "imagePullPolicy", || json!(pull_policy(&image)));
+    default(container, "terminationMessagePath", || json!("/dev/termination-log"));
+    default(container, "terminationMessagePolicy", || json!("File"));
+    for port in children(container, "ports") {
+        default(port, "protocol", || json!("TCP"));
+        if host_network {
+            let number = port.get("containerPort").cloned().unwrap_or_else(|| json!(0));
+            default(port, "hostPort", || number);
+        }
+    }
+    for variable in children(container, "env") {
+        if let Some(Value::Object(source)) = variable.get_mut("valueFrom")
+            && let Some(Value::Object(field)) = source.get_mut("fieldRef")
+        {
+            default(field, "apiVersion", || json!("v1"));
+        }
+    }
+    for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        if let Some(Value::Object(probe)) = container.get_mut(name) {
+            self::probe(probe);
+        }
+    }
+    absent(container, "resources", || json!({}));
+    if let Some(Value::Object(resources)) = container.get_mut("resources") {
+        self::resources(resources);
+    }
+    if let Some(Value::Object(lifecycle)) = container.get_mut("lifecycle") {
+        for hook in lifecycle.values_mut() {
+            if let Value::Object(hook) = hook {
+                http_get(hook);
+            }
+        }
+    }
+}
+
+fn probe(probe: &mut Map<String, Value>) {
+    for (field, value) in
+        [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)]
+    {
+        default(probe, field, || json!(value));
+    }
+    http_get(probe);
+    if let Some(Value::Object(grpc)) = probe.get_mut("grpc") {
+        absent(grpc, "service", || json!(""));
+    }
+}
+
+fn http_get(handler: &mut Map<String, Value>) {
+    if let Some(Value::Object(http)) = handler.get_mut("httpGet") {
+        default(http, "path", || json!("/"));
+        default(http, "scheme", || json!("HTTP"));
+        for header in children(http, "httpHeaders") {
+            absent(header, "value", || json!(""));
+        }
+    }
+}
+
+/// Quantities in canonical form, rounded up to thousandths; what is limited and not
+/// requested is requested.
+fn resources(resources: &mut Map<String, Value>) {
+    for list in ["limits", "requests"] {
+        if let Some(Value::Object(list)) = resources.get_mut(list) {
+            for quantity in list.values_mut() {
+                canonical(Some(quantity), true);
+            }
+        }
+    }
+    let Some(Value::Object(limits)) = resources.get("limits").cloned() else { return };
+    if limits.is_empty() && !resources.contains_key("requests") {
+        return;
+    }
+    absent(resources, "requests", || json!({}));
+    if let Some(Value::Object(requests)) = resources.get_mut("requests") {
+        for (name, limit) in limits {
+            requests.entry(name).or_insert(limit);
+        }
+    }
+}
+
+fn canonical(quantity: Option<&mut Value>, rounded: bool) {
+    if let Some(Value::String(text)) = quantity
+        && let Ok(quantity) = Quantity::parse(text)
+    {
+        *text = if rounded { quantity.rounded_to_milli() } else { quantity }.to_string();
+    }
+}
+
+/// `Always` for the tag `latest`, said or implied, else `IfNotPresent`.
+fn pull_policy(image: &str) -> &'static str {
+    match Reference::parse(image) {
+        Ok(reference) if reference.tag() == Some("latest") => "Always",
+        // An image without a name is told later, by the one who looks for it.
+        Ok(_) | Err(_) => "IfNotPresent",
+    }
+}
+
+fn child<'a>(value: &'a mut Value, name: &str) -> Option<&'a mut Map<String, Value>> {
+    value.get_mut(name)?.as_object_mut()
+}
+
+fn children<'a>(
+    map: &'a mut Map<String, Value>,
+    name: &str,
+) -> impl Iterator<Item = &'a mut Map<String, Value>> + use<'a> {
+    map.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
+}
+
+fn text(map: &Map<String, Value>, name: &str) -> Option<String> {
+    map.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
+}
+
+/// Where the field is absent.
+fn absent(map: &mut Map<String, Value>, name: &str, value: impl FnOnce() -> Value) {
+    if !map.contains_key(name) {
+        map.insert(name.to_owned(), value());
+    }
+}
+
+/// Where the field is absent or the zero of its type, which Kubernetes cannot tell apart.
+fn default(map: &mut Map<String, Value>, name: &str, value: impl FnOnce() -> Value) {
+    let zero = match map.get(name) {
+        None => true,
+        Some(Value::String(text)) => text.is_empty(),
+        Some(Value::Number(number)) => number.as_i64() == Some(0),
+        Some(Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_)) => false,
+    };
+    if zero {
+        map.insert(name.to_owned(), value());
+    }
+}

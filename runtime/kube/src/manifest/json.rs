@@ -1,0 +1,180 @@
+//! JSON objects, one or several after each other, with keys that are there twice told.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use super::VALUES;
+use super::field::{First, cut};
+
+/// One object of a file.
+#[derive(Debug, PartialEq)]
+pub(super) struct Document {
+    pub(super) value: Value,
+    /// The line it begins in, from 1.
+    pub(super) line: usize,
+    /// Paths of fields that are there twice.
+    pub(super) duplicates: First<String>,
+}
+
+/// Reads all objects of a text. An error of the category `Data` says that they are too many.
+pub(super) fn read(text: &str) -> Result<Vec<Document>, serde_json::Error> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let state = RefCell::new(State::default());
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let mut documents = Vec::new();
+    // `end` fails, and tells where, as long as something is left.
+    while let Err(more) = deserializer.end() {
+        let value = Seed { state: &state }.deserialize(&mut deserializer)?;
+        let duplicates = std::mem::take(&mut state.borrow_mut().duplicates);
+        if !value.is_null() {
+            documents.push(Document { value, line: more.line(), duplicates });
+        }
+    }
+    Ok(documents)
+}
+
+/// Reads one value. An error of the category `Data` says that too many are in it.
+pub fn value(text: &[u8]) -> Result<Value, serde_json::Error> {
+    let state = RefCell::new(State::default());
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let value = Seed { state: &state }.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(value)
+}
+
+/// What the reader of one file knows beyond the value at hand.
+#[derive(Default)]
+struct State {
+    /// The path of the value at hand: `.name` and `[index]`.
+    path: Vec<String>,
+    duplicates: First<String>,
+    values: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Seed<'state> {
+    state: &'state RefCell<State>,
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        let mut state = self.state.borrow_mut();
+        state.values += 1;
+        if state.values > VALUES {
+            return Err(D::Error::custom(format!("more than {VALUES} values")));
+        }
+        drop(state);
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        loop {
+            self.state.borrow_mut().path.push(format!("[{}]", list.len()));
+            let value = access.next_element_seed(self)?;
+            self.state.borrow_mut().path.pop();
+            match value {
+                Some(value) => list.push(value),
+                None => return Ok(Value::Array(list)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = access.next_key::<String>()? {
+            self.state.borrow_mut().path.push(format!(".{key}"));
+            let value = access.next_value_seed(self)?;
+            let state = &mut *self.state.borrow_mut();
+            if map.contains_key(&key) {
+                let path = || cut(state.path.concat().trim_start_matches('.').to_owned());
+                state.duplicates.push_with(path);
+            }
+            state.path.pop();
+            map.insert(key, value);
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::read;
+
+    #[test]
+    fn objects_may_follow_each_other() {
+        let text = "\u{feff} {\"a\": [1, -2, 1.5, true, null, \"x\"]}{\"b\":{}}\n\n {\"c\":1} \n";
+        let documents = read(text).unwrap();
+        assert_eq!(
+            documents.iter().map(|document| (document.value.clone(), document.line)).collect::<Vec<_>>(),
+            [(json!({"a": [1, -2, 1.5, true, null, "x"]}), 1), (json!({"b": {}}), 1), (json!({"c": 1}), 3)]
+        );
+    }
+
+    #[test]
+    fn fields_that_are_there_twice_are_told_with_their_path() {
+        let documents =
+            read("{\"s\":{\"c\":[{\"n\":1},{\"n\":1,\"n\":2}]},\"s\":3} {\"x\":1,\"x\":1}").unwrap();
+        let told = |document: &super::Document| document.duplicates.texts(String::clone);
+        assert_eq!(told(&documents[0]), ["s.c[1].n", "s"]);
+        assert_eq!(told(&documents[1]), ["x"]);
+    }
+
+    #[test]
+    fn hostile_objects_are_refused() {
+        assert!(read(&"[".repeat(100_000)).is_err());
+        assert!(read(&"{\"a\":".repeat(100_000)).is_err());
+        assert!(read("{\"a\":1e999}").is_err());
+        assert!(read("{\"a\":\"\u{1}\"}").is_err());
+        assert!(read("{\"a\":\"\\ud800\"}").is_err());
+        assert!(
+            read(&format!("[{}1]", "1,".repeat(200_000)))
+                .unwrap_err()
+                .to_string()
+                .contains("more than 25000")
+        );
+    }
+}

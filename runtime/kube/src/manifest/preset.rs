@@ -1,0 +1,401 @@
+//! PodPresets (`settings.k8s.io/v1alpha1`, Kubernetes 1.6 to 1.19): what is added to
+//! the Pods of a namespace when they are admitted. Pure.
+//!
+//! A preset holds pieces of a Pod, so it is read and judged as the Pod that it
+//! would make of an empty one: what nodlet does not act on is refused here as there.
+
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::field::{Errors, FieldError, Path, quoted};
+use super::{Kind, Manifest, ManifestCause, ManifestError, Validation, rules, validate, walk};
+use crate::schema;
+use nodlet_core::spec::pod::PRESET_MARK;
+
+/// The annotation of Pods to which nothing is added.
+const EXCLUDE: &str = "podpreset.admission.kubernetes.io/exclude";
+
+/// The annotation that mirror pods have.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// The fields of its spec that go into containers.
+const OF_CONTAINERS: [&str; 3] = ["env", "envFrom", "volumeMounts"];
+
+/// The longest name: it becomes part of an annotation's, which has 63.
+const NAME: usize = 63 - "podpreset-".len();
+
+/// An object that pods are admitted by: a PodPreset or a PriorityClass.
+#[derive(Clone, Debug)]
+pub struct Definition {
+    /// Which of them.
+    pub kind: Kind,
+    /// `metadata.namespace`: of whose pods it is; empty for those of all.
+    pub namespace: Rc<str>,
+    /// `metadata.name`.
+    pub name: Rc<str>,
+    /// The whole object with defaults applied, namespace and uid included.
+    pub object: Value,
+    /// Bytes of its object as JSON.
+    pub size: usize,
+    /// What of it has no effect, for people.
+    pub warnings: Vec<String>,
+}
+
+/// What a preset was when it was applied to a Pod: kept with the Pod, for that is what it stays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.resourceVersion` then.
+    pub version: String,
+    /// `spec` without its selector.
+    pub spec: Value,
+}
+
+impl Definition {
+    /// Kind, namespace and name.
+    pub fn key(&self) -> (Kind, Rc<str>, Rc<str>) {
+        (self.kind, self.namespace.clone(), self.name.clone())
+    }
+
+    /// Whether it is a preset for this Pod, an object with its namespace.
+    pub fn is_for(&self, pod: &Value) -> bool {
+        let meta = &pod["metadata"];
+        let annotation = |name: &str| meta["annotations"].get(name);
+        self.kind == Kind::PodPreset
+            && meta["namespace"] == *self.namespace
+            && annotation(EXCLUDE).and_then(Value::as_str) != Some("true")
+            && annotation(MIRROR).is_none()
+            && matches(&self.object["spec"]["selector"], &meta["labels"])
+    }
+
+    /// As it is applied.
+    pub fn applied(&self, version: u64) -> Applied {
+        let mut spec = self.object["spec"].clone();
+        if let Some(spec) = spec.as_object_mut() {
+            spec.remove("selector");
+        }
+        Applied { name: self.name.to_string(), version: version.to_string(), spec }
+    }
+}
+
+/// Adds presets to a Pod with defaults, in their order. `Err` says in what they contradict
+/// it or each other; the Pod is then as it was.
+///
+/// # Errors
+/// In the words of Kubernetes' admission.
+pub fn inject(pod: &mut Value, presets: &[Applied]) -> Result<(), String> {
+    let mut new = pod.clone();
+    let mut errors = Vec::new();
+    let spec = &mut new["spec"];
+    merge(presets, "volumes", "volumes", &["name"], spec, &mut errors);
+    for list in ["containers", "initContainers"] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            merge(presets, "env", "env", &["name"], container, &mut errors);
+            // Sources contradict nothing, and each is read once.
+            merge(presets, "envFrom", "", &[], container, &mut errors);
+            let keys = &["name", "mountPath"];
+            merge(presets, "volumeMounts", "volume mounts", keys, container, &mut errors);
+        }
+    }
+    if !errors.is_empty() {
+        errors.dedup();
+        return Err(match &errors[..] {
+            [error] => error.clone(),
+            errors => format!("[{}]", errors.join(", ")),
+        });
+    }
+    let annotations = &mut new["metadata"]["annotations"];
+    for preset in presets {
+        annotations[format!("{PRESET_MARK}{}", preset.name)] = preset.version.as_str().into();
+    }
+    *pod = new;
+    Ok(())
+}
+
+/// Adds to the list `field` of `owner` what it has not; `keys` are what no two of its elements may
+/// share without being the same.
+fn merge(
+    presets: &[Applied],
+    field: &str,
+    what: &str,
+    keys: &[&str],
+    owner: &mut Value,
+    errors: &mut Vec<String>,
+) {
+    let before = owner.get(field).and_then(Value::as_array);
+    let mut list = before.cloned().unwrap_or_default();
+    let length = list.len();
+    for preset in presets {
+        for element in preset.spec.get(field).and_then(Value::as_array).into_iter().flatten() {
+            let mut known = list.iter().any(|other| is_same(other, element));
+            for key in keys {
+                let Some(found) = list.iter().find(|other| other[key] == element[key]) else { continue };
+                known = true;
+                if !is_same(found, element) {
+                    let on = if *key == "mountPath" { "mount path " } else { "" };
+                    errors.push(format!(
+                        "merging {what} for {} has a conflict on {on}{}: \n{element}\ndoes not match\n{found}\n in container",
+                        preset.name,
+                        element[key].as_str().unwrap_or_default()
+                    ));
+                }
+            }
+            if !known {
+                list.push(element.clone());
+            }
+        }
+    }
+    if list.len() > length {
+        owner[field] = Value::Array(list);
+    }
+}
+
+/// Whether Go could not tell them apart: what is empty is as absent.
+fn is_same(one: &Value, other: &Value) -> bool {
+    fn is_empty(value: &Value) -> bool {
+        match value {
+            Value::Null | Value::Bool(false) => true,
+            Value::Bool(true) | Value::Number(_) => false,
+            Value::String(text) => text.is_empty(),
+            Value::Array(list) => list.is_empty(),
+            // `emptyDir: {}` is something.
+            Value::Object(_) => false,
+        }
+    }
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => {
+            let covers = |one: &Map<String, Value>, other: &Map<String, Value>| {
+                one.iter().all(|(name, value)| match other.get(name) {
+                    Some(other) => is_same(value, other),
+                    None => is_empty(value),
+                })
+            };
+            covers(one, other) && covers(other, one)
+        }
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(one, other))
+        }
+        (one, other) => one == other || is_empty(one) && is_empty(other),
+    }
+}
+
+/// Whether a label selector, which is right, selects these labels.
+fn matches(selector: &Value, labels: &Value) -> bool {
+    let equal = selector["matchLabels"].as_object().into_iter().flatten();
+    let mut equal = equal.map(|(key, value)| labels.get(key) == Some(value));
+    let expressions = selector["matchExpressions"].as_array().into_iter().flatten();
+    let mut expressions = expressions.map(|expression| {
+        let label = labels.get(expression["key"].as_str().unwrap_or_default());
+        let listed = || {
+            let values = expression["values"].as_array();
+            label.is_some_and(|label| values.is_some_and(|values| values.contains(label)))
+        };
+        match expression["operator"].as_str() {
+            Some("In") => listed(),
+            Some("NotIn") => !listed(),
+            Some("Exists") => label.is_some(),
+            Some("DoesNotExist") => label.is_none(),
+            Some(_) | None => false,
+        }
+    });
+    equal.all(|holds| holds) && expressions.all(|holds| holds)
+}
+
+/// One object that says it is a PodPreset. `file` is `None` for those of the API.
+pub fn take(
+    object: Value,
+    validation: Validation,
+    node: &str,
+    file: Option<&str>,
+) -> Result<Definition, ManifestError> {
+    take_as_pod(object, validation, node, file)
+}
+
+fn take_as_pod(
+    mut object: Value,
+    validation: Validation,
+    node: &str,
+    file: Option<&str>,
+) -> Result<Definition, ManifestError> {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let mut unknown = Vec::new();
+    if let Value::Object(map) = &mut object {
+        map.retain(|field, _| {
+            let known = ["apiVersion", "kind", "metadata", "spec"].contains(&field.as_str());
+            if !known {
+                unknown.push(field.clone());
+            }
+            known
+        });
+    }
+    let mut errors = Errors::default();
+    let root = Path::root("spec");
+    let mut spec = match object["spec"].take() {
+        Value::Object(spec) => spec,
+        Value::Null => Map::new(),
+        other => {
+            errors.push(FieldError::type_invalid(&root, &other, "must be a map"));
+            Map::new()
+        }
+    };
+    spec.retain(|field, value| {
+        let known = field == "selector" || field == "volumes" || OF_CONTAINERS.contains(&field.as_str());
+        if !known {
+            unknown.push(format!("spec.{field}"));
+        }
+        known && !value.is_null()
+    });
+    let mut selector = spec.remove("selector").unwrap_or_else(|| json!({}));
+    let path = root.child("selector");
+    match (&selector, schema::find("LabelSelector")) {
+        (Value::Object(_), Some(of)) => {
+            let findings = walk::check(&mut selector, of);
+            for found in findings.unknown.iter() {
+                unknown.push(format!("spec.selector.{}", found.path));
+            }
+            let (found, more) = findings.errors.into_parts();
+            let below = |error: FieldError| FieldError { path: format!("{path}.{}", error.path), ..error };
+            errors.extend(found.into_iter().map(below));
+            errors.add_more(more);
+        }
+        (other, _) => errors.push(FieldError::type_invalid(&path, other, "must be a map")),
+    }
+    if errors.is_empty() {
+        label_selector(&selector, &path, &mut errors);
+    }
+    if spec.is_empty() {
+        let path = root.child("volumes.env.envFrom.volumeMounts");
+        errors.push(FieldError::required(&path, "must specify at least one"));
+    }
+    if name.len() > NAME && rules::dns_subdomain(&name).is_empty() {
+        let why =
+            format!("must be no more than {NAME} characters: it becomes part of the name of an annotation");
+        errors.push(FieldError::invalid(&Path::root("metadata").child("name"), &name, why));
+    }
+
+    // The Pod that it would make of an empty one.
+    let mut container = Map::new();
+    for field in OF_CONTAINERS {
+        container.extend(spec.remove_entry(field));
+    }
+    let given: Vec<String> = container.keys().chain(spec.keys()).cloned().collect();
+    container.insert("name".to_owned(), json!("preset"));
+    container.insert("image".to_owned(), json!("preset"));
+    spec.insert("containers".to_owned(), json!([container]));
+    let stand_in = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": object["metadata"].take(), "spec": spec,
+    });
+    let taken = super::take(stand_in, validation, node, file.map_or(super::Origin::Api, super::Origin::File));
+    let strict = validation == Validation::Strict && !unknown.is_empty();
+    let told = |field: &String| format!("unknown field {}", quoted(field));
+    let mut manifest = match taken {
+        Err(error) => return Err(as_of_preset(error, unknown.iter().map(told).zip(unknown.clone()), errors)),
+        Ok(_) if strict => {
+            let messages = unknown.iter().map(told).collect();
+            return Err(ManifestError::new(ManifestCause::Strict { messages, paths: unknown }));
+        }
+        Ok(_) if !errors.is_empty() => {
+            let (errors, more) = errors.into_parts();
+            return Err(ManifestError::new(ManifestCause::Invalid { name, errors, more }));
+        }
+        Ok(manifest) => manifest,
+    };
+    if validation == Validation::Warn {
+        manifest.warnings.splice(0..0, unknown.iter().map(told));
+    }
+    Ok(preset(manifest, &given, selector))
+}
+
+/// What became of the stand-in, as a preset.
+fn preset(mut stand_in: Manifest, given: &[String], selector: Value) -> Definition {
+    let mut spec = Map::new();
+    spec.insert("selector".to_owned(), selector);
+    let pod = &mut stand_in.object["spec"];
+    for field in given {
+        let of = if field == "volumes" { &mut *pod } else { &mut pod["containers"][0] };
+        let value = of[field.as_str()].take();
+        if !value.is_null() {
+            spec.insert(field.clone(), value);
+        }
+    }
+    let object = json!({
+        "apiVersion": Kind::PodPreset.version(),
+        "kind": Kind::PodPreset.as_str(),
+        "metadata": stand_in.object["metadata"].take(),
+        "spec": spec,
+    });
+    Definition {
+        kind: Kind::PodPreset,
+        namespace: stand_in.pod.namespace.clone(),
+        name: stand_in.pod.name.clone(),
+        size: object.to_string().len(),
+        object,
+        warnings: stand_in.warnings.iter().map(|warning| of_preset(warning)).collect(),
+    }
+}
+
+/// What is said of the stand-in, said of the preset.
+fn as_of_preset(
+    error: ManifestError,
+    unknown: impl Iterator<Item = (String, String)>,
+    own: Errors,
+) -> ManifestError {
+    let cause = match error.cause {
+        ManifestCause::Strict { messages, paths } => {
+            let (mut told, mut at): (Vec<String>, Vec<String>) = unknown.unzip();
+            told.extend(messages.iter().map(|message| of_preset(message)));
+            at.extend(paths.iter().map(|path| of_preset(path)));
+            ManifestCause::Strict { messages: told, paths: at }
+        }
+        ManifestCause::Invalid { name, errors, more } => {
+            let (mut all, own_more) = own.into_parts();
+            all.extend(errors.into_iter().map(|error| FieldError { path: of_preset(&error.path), ..error }));
+            ManifestCause::Invalid { name, errors: all, more: more + own_more }
+        }
+        other => other,
+    };
+    ManifestError { cause, ..error }
+}
+
+fn of_preset(text: &str) -> String {
+    text.replace("spec.containers[0].", "spec.")
+}
+
+/// Kubernetes: `ValidateLabelSelector`.
+fn label_selector(selector: &Value, path: &Path<'_>, errors: &mut Errors) {
+    validate::labels(&selector["matchLabels"], &path.child("matchLabels"), errors);
+    let path = path.child("matchExpressions");
+    for (index, expression) in selector["matchExpressions"].as_array().into_iter().flatten().enumerate() {
+        let path = path.index(index);
+        let values: Vec<&str> =
+            expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let at = path.child("values");
+        match expression["operator"].as_str().unwrap_or_default() {
+            "In" | "NotIn" if values.is_empty() => {
+                errors.push(FieldError::required(&at, "must be specified when `operator` is 'In' or 'NotIn'"))
+            }
+            "In" | "NotIn" => {}
+            "Exists" | "DoesNotExist" if !values.is_empty() => errors.push(FieldError::forbidden(
+                &at,
+                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+            )),
+            "Exists" | "DoesNotExist" => {}
+            other => errors.push(FieldError::invalid(
+                &path.child("operator"),
+                other,
+                "not a valid selector operator",
+            )),
+        }
+        let key = expression["key"].as_str().unwrap_or_default();
+        validate::invalid(&path.child("key"), key, rules::qualified_name(key), errors);
+        for (index, value) in values.into_iter().enumerate() {
+            validate::invalid(&at.index(index), value, rules::label_value(value), errors);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+//! Priorities: what a pod's class, or that there is none, makes of it when it is admitted. Pure.
+//!
+//! A pod has its priority from then on, whatever becomes of the class.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use nodlet_core::spec::pod::{CRITICAL, NODE_CRITICAL};
+
+/// The fields of a Pod's spec that are computed, unless they were written.
+const COMPUTED: [&str; 3] = ["preemptionPolicy", "priority", "priorityClassName"];
+
+/// The classes that are always there: name, value and description.
+pub const BUILT_IN: [(&str, i32, &str); 2] = [
+    (
+        "system-cluster-critical",
+        CRITICAL,
+        "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+    ),
+    (
+        NODE_CRITICAL,
+        CRITICAL + 1000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+];
+
+/// What counts of a PriorityClass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// `value`.
+    pub value: i32,
+    /// `globalDefault`.
+    pub global_default: bool,
+    /// `preemptionPolicy` is `Never`.
+    pub never: bool,
+}
+
+/// The classes that there are, by name; the built-in ones need not be among them.
+pub type Classes = BTreeMap<Rc<str>, Class>;
+
+/// What a pod was admitted with: kept with it, for that is what it stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Priority {
+    /// `priorityClassName` as it was written; empty for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    asked: String,
+    /// The same as it is shown: perhaps that of the default class.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    class: String,
+    value: i32,
+    /// `preemptionPolicy` is `Never`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    never: bool,
+}
+
+/// What counts of a PriorityClass that is right.
+pub fn class(object: &Value) -> Class {
+    super::class::class(object)
+}
+
+pub use super::class::check_update;
+
+impl Priority {
+    /// That of a Pod as it was written. `before`: what the same pod was admitted with.
+    ///
+    /// # Errors
+    /// In the words of Kubernetes' admission.
+    pub fn of(pod: &Value, classes: &Classes, before: Option<Priority>) -> Result<Priority, String> {
+        let spec = &pod["spec"];
+        let asked = spec["priorityClassName"].as_str().unwrap_or_default();
+        // With another class it is another pod, whatever its uid.
+        if let Some(before) = before.filter(|before| before.asked == asked) {
+            return Ok(before);
+        }
+        let built_in = || BUILT_IN.iter().find(|(name, ..)| *name == asked);
+        let default = Class { value: 0, global_default: false, never: false };
+        let (name, class) = match (asked, classes.get(asked)) {
+            ("", _) => {
+                let defaults = classes.iter().filter(|(_, class)| class.global_default);
+                let least = defaults.min_by_key(|(_, class)| class.value);
+                least.map_or(("", default), |(name, class)| (&**name, *class))
+            }
+            (_, Some(class)) => (asked, *class),
+            (_, None) => match built_in() {
+                Some((_, value, _)) => (asked, Class { value: *value, ..default }),
+                None => return Err(format!("no PriorityClass with name {asked} was found")),
+            },
+        };
+        let computed = Priority {
+            asked: asked.to_owned(),
+            class: name.to_owned(),
+            value: class.value,
+            never: class.never,
+        };
+        let then = |what: &str, given: &str, right: &str| {
+            format!(
+                "the {what} ({given}) must not be provided in pod spec; priority admission controller computed {right} from the given PriorityClass name"
+            )
+        };
+        if let Some(given) = spec["priority"].as_i64().filter(|given| *given != i64::from(class.value)) {
+            return Err(then("integer value of priority", &given.to_string(), &class.value.to_string()));
+        }
+        if let Some(given) = spec["preemptionPolicy"].as_str().filter(|given| *given != computed.policy()) {
+            return Err(then("string value of PreemptionPolicy", given, computed.policy()));
+        }
+        Ok(computed)
+    }
+
+    /// `spec.priority`.
+    pub fn value(&self) -> i32 {
+        self.value
+    }
+
+    /// `spec.priorityClassName`.
+    pub fn class(&self) -> &str {
+        &self.class
+    }
+
+    fn policy(&self) -> &'static str {
+        if self.never { "Never" } else { "PreemptLowerPriority" }
+    }
+
+    /// Shows it in the object of its pod.
+    pub fn show(&self, pod: &mut Value) {
+        let Some(spec) = pod["spec"].as_object_mut() else { return };
+        spec.insert("priority".to_owned(), self.value.into());
+        spec.insert("preemptionPolicy".to_owned(), self.policy().into());
+        if !self.class.is_empty() {
+            spec.insert("priorityClassName".to_owned(), self.class.as_str().into());
+        }
+    }
+}
+
+/// Takes from a Pod what it shows of its priority and nobody wrote: `shown` is what was sent out, and
+/// `written` what it was made of. Who changed something of it asks for that.
+pub fn leave_out(pod: &mut Value, shown: &Value, written: &Value) {
+    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    for field in COMPUTED {
+        if spec.get(field) == shown["spec"].get(field) && written["spec"].get(field).is_none() {
+            spec.remove(field);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn classes() -> Classes {
+        let class = |value, global_default, never| Class { value, global_default, never };
+        [
+            ("high", class(1000, false, false)),
+            ("shy", class(500, false, true)),
+            ("usual", class(7, true, false)),
+            ("other", class(9, true, false)),
+        ]
+        .map(|(name, class)| (name.into(), class))
+        .into()
+    }
+
+    fn show(priority: Result<Priority, String>) -> String {
+        priority.map_or_else(
+            |error| error,
+            |priority| format!("{:?} {} {}", priority.class, priority.value, priority.policy()),
+        )
+    }
+
+    #[test]
+    fn a_priority_is_that_of_the_class_or_of_the_default_or_none() {
+        for (spec, with_defaults, expected) in [
+            (json!({}), false, "\"\" 0 PreemptLowerPriority"),
+            (json!({"priorityClassName": ""}), false, "\"\" 0 PreemptLowerPriority"),
+            // Of several defaults, which only a race can leave, the lowest.
+            (json!({}), true, "\"usual\" 7 PreemptLowerPriority"),
+            (json!({"priorityClassName": "high"}), true, "\"high\" 1000 PreemptLowerPriority"),
+            (json!({"priorityClassName": "shy"}), true, "\"shy\" 500 Never"),
+            (
+                json!({"priorityClassName": "system-cluster-critical"}),
+                false,
+                "\"system-cluster-critical\" 2000000000 PreemptLowerPriority",
+            ),
+            (
+                json!({"priorityClassName": "system-node-critical"}),
+                true,
+                "\"system-node-critical\" 2000001000 PreemptLowerPriority",
+            ),
+            (json!({"priorityClassName": "low"}), true, "no PriorityClass with name low was found"),
+            (
+                json!({"priorityClassName": "high", "priority": 1000, "preemptionPolicy": "PreemptLowerPriority"}),
+                true,
+                "\"high\" 1000 PreemptLowerPriority",
+            ),
+            (
+                json!({"priorityClassName": "high", "priority": 1}),
+                true,
+                "the integer value of priority (1) must not be provided in pod spec; priority admission controller computed 1000 from the given PriorityClass name",
+            ),
+            (
+                json!({"priority": 2_000_001_000}),
+                false,
+                "the integer value of priority (2000001000) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name",
+            ),
+            (
+                json!({"priorityClassName": "shy", "preemptionPolicy": "PreemptLowerPriority"}),
+                true,
+                "the string value of PreemptionPolicy (PreemptLowerPriority) must not be provided in pod spec; priority admission controller computed Never from the given PriorityClass name",
+            ),
+            (
+                json!({"preemptionPolicy": "Never"}),
+                false,
+                "the string value of PreemptionPolicy (Never) must not be provided in pod spec; priority admission controller computed PreemptLowerPriority from the given PriorityClass name",
+            ),
+        ] {
+            let classes = if with_defaults { classes() } else { Classes::new() };
+            assert_eq!(show(Priority::of(&json!({"spec": spec}), &classes, None)), expected, "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_pod_keeps_the_priority_that_it_was_admitted_with() {
+        let pod = json!({"spec": {"priorityClassName": "high"}});
+        let before = Priority::of(&pod, &classes(), None).unwrap();
+        assert_eq!(Priority::of(&pod, &Classes::new(), Some(before.clone())), Ok(before.clone()));
+        // With another class it is another pod.
+        let other = json!({"spec": {"priorityClassName": "shy"}});
+        assert_eq!(show(Priority::of(&other, &classes(), Some(before))), "\"shy\" 500 Never");
+        // One that has the default class has it without naming it.
+        let plain = json!({"spec": {}});
+        let before = Priority::of(&plain, &classes(), None).unwrap();
+        assert_eq!(
+            show(Priority::of(&plain, &Classes::new(), Some(before.clone()))),
+            "\"usual\" 7 PreemptLowerPriority"
+        );
+        let usual = json!({"spec": {"priorityClassName": "usual"}});
+        assert_eq!(
+            show(Priority::of(&usual, &Classes::new(), Some(before))),
+            "no PriorityClass with name usual was found"
+        );
+    }
+
+    #[test]
+    fn what_was_shown_and_not_written_is_taken_out_again() {
+        let written = json!({"spec": {"priorityClassName": "high"}});
+        let mut shown = written.clone();
+        Priority::of(&written, &classes(), None).unwrap().show(&mut shown);
+        assert_eq!(
+            shown["spec"],
+            json!({"priorityClassName": "high", "priority": 1000, "preemptionPolicy": "PreemptLowerPriority"})
+        );
+        let mut back = shown.clone();
+        leave_out(&mut back, &shown, &written);
+        assert_eq!(back, written);
+        let mut changed = shown.clone();
+        changed["spec"]["priority"] = 1.into();
+        leave_out(&mut changed, &shown, &written);
+        assert_eq!(changed["spec"], json!({"priorityClassName": "high", "priority": 1}), "it is asked for");
+    }
+}

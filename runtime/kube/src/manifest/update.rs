@@ -1,0 +1,408 @@
+//! What may change of a pod that is there: in place in its spec, and in its status by others
+//! than its node. `ValidatePodUpdate` and `ValidatePodStatusUpdate` of Kubernetes, as far as a
+//! pod on a board can have what they are about.
+
+use serde_json::{Map, Value, json};
+
+use super::field::{Errors, FieldError, Path, cut, quoted};
+use super::validate::{APPARMOR, MIRROR, list, text};
+use super::{ManifestCause, ManifestError, rules, walk};
+use crate::schema;
+use nodlet_core::facts::{GIVEN_BYTES, GivenCondition, MAX_GIVEN, is_the_nodes};
+use nodlet_core::time::Timestamp;
+
+/// What an update of a pod's object comes to.
+#[derive(Debug)]
+pub enum Update {
+    /// It says what was said before.
+    Nothing,
+    /// The same pod goes on with it.
+    InPlace {
+        /// Its spec is another: `metadata.generation` counts that.
+        spec: bool,
+    },
+    /// It cannot be the same pod.
+    Other(ManifestError),
+}
+
+/// What the node says of a status that others would change.
+const OWN: &str = "is what the node says of the pod: only conditions that are not the node's may be set";
+
+const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,\
+    `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
+    `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+
+fn invalid(object: &Value, errors: Errors) -> ManifestError {
+    let (errors, more) = errors.into_parts();
+    let name = text(&object["metadata"], "name").to_owned();
+    ManifestError::new(ManifestCause::Invalid { name, errors, more })
+}
+
+/// A gate that was not there before.
+///
+/// # Errors
+/// There is one: gates are only removed.
+pub fn no_new_gates(old: &Value, new: &Value) -> Result<(), ManifestError> {
+    let mut errors = Errors::default();
+    gates(&old["spec"], &new["spec"], &mut errors);
+    if errors.is_empty() { Ok(()) } else { Err(invalid(new, errors)) }
+}
+
+/// Fields of `metadata` that clients change.
+const MUTABLE_METADATA: [&str; 4] = ["annotations", "generateName", "labels", "ownerReferences"];
+
+/// Checks what an update would change of `metadata` (`BeforeUpdate`, `ValidateObjectMetaUpdate`,
+/// `ValidatePodSpecificAnnotationUpdates`).
+///
+/// # Errors
+/// It changes what cannot change.
+pub fn metadata(current: &Value, changed: &Value) -> Result<(), ManifestError> {
+    let mut errors = Errors::default();
+    let root = Path::root("metadata");
+    let (old, new) = (&current["metadata"], &changed["metadata"]);
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+        // Of a pod that is being deleted, a client may leave them out.
+        let is_kept = new[field].is_null() || new[field] == old[field];
+        if !is_kept {
+            errors.push(FieldError::invalid_value(&root.child(field), &new[field], "field is immutable"));
+        }
+    }
+    let path = root.child("annotations");
+    let of = |object: &Value| object["annotations"].as_object().cloned().unwrap_or_default();
+    let (old, new) = (of(old), of(new));
+    let guarded = |key: &str| match key {
+        MIRROR => Some("mirror pod annotation"),
+        _ => key.starts_with(APPARMOR).then_some("AppArmor annotations"),
+    };
+    for (key, value) in &old {
+        if let Some(what) = guarded(key).filter(|_| new.get(key) != Some(value)) {
+            errors.push(FieldError::forbidden(&path.key(key), format!("may not remove or update {what}")));
+        }
+    }
+    for key in new.keys().filter(|key| !old.contains_key(*key)) {
+        if let Some(what) = guarded(key) {
+            errors.push(FieldError::forbidden(&path.key(key), format!("may not add {what}")));
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(invalid(current, errors)) }
+}
+
+/// Compares two admitted objects of one pod.
+pub fn compare(old: &Value, new: &Value) -> Update {
+    let (before, after) = (&old["spec"], &new["spec"]);
+    let path = Path::root("spec");
+    let mut errors = Errors::default();
+    for field in ["containers", "initContainers"] {
+        if list(before, field).len() != list(after, field).len() {
+            let detail = "pod updates may not add or remove containers";
+            errors.push(FieldError::forbidden(&path.child(field), detail));
+            return Update::Other(invalid(new, errors));
+        }
+    }
+    if let Some(error) = deadline(before, after, &path) {
+        errors.push(error);
+        return Update::Other(invalid(new, errors));
+    }
+    tolerations(before, after, &path, &mut errors);
+    gates(before, after, &mut errors);
+    let gated = !list(before, "schedulingGates").is_empty();
+    let mut munged = after.clone();
+    let mut keep = |field: &str| take_over(&mut munged, before, field);
+    // With its last gate a pod comes to a node.
+    for field in ["schedulingGates", "tolerations", "nodeName", "activeDeadlineSeconds"] {
+        keep(field);
+    }
+    if gated {
+        selector(before, after, &path, &mut errors);
+        affinity(before, after, &path, &mut errors);
+        keep("nodeSelector");
+        keep_node_affinity(&mut munged, before);
+    }
+    for field in ["containers", "initContainers"] {
+        let containers = munged.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten();
+        for (container, old) in containers.zip(list(before, field)) {
+            take_over(container, old, "image");
+        }
+    }
+    let grace = "terminationGracePeriodSeconds";
+    if before[grace].as_i64().is_some_and(|grace| grace < 0) && munged[grace] == 1 {
+        take_over(&mut munged, before, grace);
+    }
+    if munged != *before {
+        let changes = changes(before, &munged, &path);
+        let detail = format!("pod updates may not change fields other than {UPDATABLE}\n{changes}");
+        errors.push(FieldError::forbidden(&path, detail));
+    }
+    if !errors.is_empty() {
+        return Update::Other(invalid(new, errors));
+    }
+    let same = |field: &&str| old["metadata"].get(*field) == new["metadata"].get(*field);
+    let spec = before != after;
+    if spec || !MUTABLE_METADATA.iter().all(same) { Update::InPlace { spec } } else { Update::Nothing }
+}
+
+/// It may be set, and be made earlier.
+fn deadline(before: &Value, after: &Value, path: &Path<'_>) -> Option<FieldError> {
+    let field = "activeDeadlineSeconds";
+    let path = path.child(field);
+    let detail = match (before[field].as_i64(), after[field].as_i64()) {
+        (Some(_), None) => "must not update from a positive integer to nil value",
+        (Some(old), Some(new)) if old < new => "must be less than or equal to previous value",
+        (Some(_), Some(_)) | (None, _) => return None,
+    };
+    Some(FieldError::invalid_value(&path, &after[field], detail))
+}
+
+/// Gives `object` the field as `from` has it.
+fn take_over(object: &mut Value, from: &Value, field: &str) {
+    let Some(map) = object.as_object_mut() else { return };
+    match from.get(field) {
+        Some(value) => drop(map.insert(field.to_owned(), value.clone())),
+        None => drop(map.remove(field)),
+    }
+}
+
+/// `validateOnlyDeletedSchedulingGates`.
+fn gates(before: &Value, after: &Value, errors: &mut Errors) {
+    let known = |name: &str| list(before, "schedulingGates").iter().any(|gate| text(gate, "name") == name);
+    let path = Path::root("spec");
+    let path = path.child("schedulingGates");
+    for (index, gate) in list(after, "schedulingGates").iter().enumerate() {
+        let name = text(gate, "name");
+        if !known(name) {
+            let path = path.index(index);
+            let detail = format!("only deletion is allowed, but found new scheduling gate '{name}'");
+            errors.push(FieldError::forbidden(&path.child("name"), detail));
+        }
+    }
+}
+
+/// `validateOnlyAddedTolerations`.
+fn tolerations(before: &Value, after: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let without = |toleration: &Value| {
+        let mut toleration = toleration.clone();
+        toleration.as_object_mut().map(|map| map.remove("tolerationSeconds"));
+        toleration
+    };
+    let after: Vec<Value> = list(after, "tolerations").iter().map(without).collect();
+    if !list(before, "tolerations").iter().all(|old| after.contains(&without(old))) {
+        let detail = "existing toleration can not be modified except its tolerationSeconds";
+        errors.push(FieldError::forbidden(&path.child("tolerations"), detail));
+    }
+}
+
+/// `validateNodeSelectorMutation`.
+fn selector(before: &Value, after: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let old = before.get("nodeSelector").and_then(Value::as_object);
+    let new = after.get("nodeSelector").cloned().unwrap_or_else(|| json!({}));
+    if old.into_iter().flatten().any(|(key, value)| new.get(key) != Some(value)) {
+        let detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+        errors.push(FieldError::invalid_value(&path.child("nodeSelector"), &new, detail));
+    }
+}
+
+/// `validateNodeAffinityMutation`.
+fn affinity(before: &Value, after: &Value, path: &Path<'_>, errors: &mut Errors) {
+    const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+    let terms =
+        |spec: &Value| -> Value { spec["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"].clone() };
+    let (old, new) = (terms(before), terms(after));
+    let of = |terms: &Value| terms.as_array().cloned().unwrap_or_default();
+    let (old_terms, new_terms) = (of(&old), of(&new));
+    if old_terms.is_empty() {
+        return;
+    }
+    let path = path.child("affinity");
+    let path = path.child("nodeAffinity");
+    let path = path.child(REQUIRED);
+    let path = path.child("nodeSelectorTerms");
+    if old_terms.len() != new_terms.len() {
+        let detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
+        errors.push(FieldError::invalid_value(&path, &new, detail));
+        return;
+    }
+    for (index, (old, new)) in old_terms.iter().zip(&new_terms).enumerate() {
+        if !only_additions(old, new) {
+            let detail = "only additions are allowed (no mutations or deletions)";
+            errors.push(FieldError::invalid_value(&path.index(index), new, detail));
+        }
+    }
+}
+
+/// `validateNodeSelectorTermHasOnlyAdditions`.
+fn only_additions(old: &Value, new: &Value) -> bool {
+    let parts = ["matchExpressions", "matchFields"];
+    let is_empty = |term: &Value| parts.iter().all(|part| list(term, part).is_empty());
+    if is_empty(old) {
+        return is_empty(new);
+    }
+    parts.iter().all(|part| list(new, part).starts_with(list(old, part)))
+}
+
+/// Only the part of the affinity that is about nodes may change.
+fn keep_node_affinity(munged: &mut Value, before: &Value) {
+    let old = before["affinity"].get("nodeAffinity").cloned();
+    let mut affinity = munged.get("affinity").cloned().unwrap_or_else(|| json!({}));
+    take_over(&mut affinity, &json!({ "nodeAffinity": old }), "nodeAffinity");
+    if let (None, Some(map)) = (&old, affinity.as_object_mut()) {
+        map.remove("nodeAffinity");
+    }
+    let is_empty = affinity.as_object().is_some_and(Map::is_empty);
+    if is_empty && before.get("affinity").is_none() {
+        take_over(munged, before, "affinity");
+    } else if let Some(map) = munged.as_object_mut() {
+        map.insert("affinity".to_owned(), affinity);
+    }
+}
+
+/// A line for each value that is gone and for each that is new.
+fn changes(before: &Value, after: &Value, path: &Path<'_>) -> String {
+    let mut lines = Vec::new();
+    difference(Some(before), Some(after), path, &mut lines);
+    lines.truncate(32);
+    lines.join("\n")
+}
+
+fn difference(before: Option<&Value>, after: Option<&Value>, path: &Path<'_>, lines: &mut Vec<String>) {
+    match (before, after) {
+        (before, after) if before == after => {}
+        (Some(Value::Object(before)), Some(Value::Object(after))) => {
+            for key in before.keys().chain(after.keys().filter(|key| !before.contains_key(*key))) {
+                difference(before.get(key), after.get(key), &path.child(key), lines);
+            }
+        }
+        (Some(Value::Array(before)), Some(Value::Array(after))) => {
+            for index in 0..before.len().max(after.len()) {
+                difference(before.get(index), after.get(index), &path.index(index), lines);
+            }
+        }
+        (before, after) => {
+            let line = |sign: char, value: &Value| {
+                let mut text = value.to_string();
+                text.truncate(text.floor_char_boundary(256));
+                format!("{sign} {path}: {text}")
+            };
+            lines.extend(before.map(|value| line('-', value)));
+            lines.extend(after.map(|value| line('+', value)));
+        }
+    }
+}
+
+/// What others say of a pod, after an update of its status, and what to warn of.
+#[derive(Debug)]
+pub struct StatusUpdate {
+    /// All conditions that are not the node's.
+    pub given: Vec<GivenCondition>,
+    /// Fields that no status has.
+    pub warnings: Vec<String>,
+}
+
+/// Holds a status that is to be against the one that is. What the node says may be left out,
+/// since the node says it again.
+///
+/// # Errors
+/// It says otherwise than the node, or says something that is wrong.
+pub fn status(old: &Value, new: &Value) -> Result<StatusUpdate, ManifestError> {
+    let mut object = json!({ "status": new.get("status").cloned().unwrap_or_else(|| json!({})) });
+    let times = list(&new["status"], "conditions").iter();
+    let mut times =
+        times.flat_map(|condition| [&condition["lastProbeTime"], &condition["lastTransitionTime"]]);
+    if let Some(wrong) = times.find_map(|time| time.as_str().filter(|time| !Timestamp::is_time(time))) {
+        return Err(ManifestError::of_kind(format!(
+            "Pod in version \"v1\" cannot be handled as a Pod: parsing time {} as \"2006-01-02T15:04:05Z07:00\": it is \
+             no time as in RFC 3339",
+            quoted(&cut(wrong.to_owned()))
+        )));
+    }
+    let findings = match schema::find("Pod") {
+        Some(pod) => walk::check(&mut object, pod),
+        None => walk::Findings::default(),
+    };
+    let warnings = findings.unknown.texts(ToString::to_string);
+    if !findings.errors.is_empty() {
+        return Err(invalid(old, findings.errors));
+    }
+    let mut before = json!({ "status": old["status"] });
+    if let Some(pod) = schema::find("Pod") {
+        walk::check(&mut before, pod);
+    }
+    let mut errors = Errors::default();
+    let path = Path::root("status");
+    let status = object["status"].as_object().cloned().unwrap_or_default();
+    for (field, value) in &status {
+        if field != "conditions" && before["status"].get(field) != Some(value) {
+            errors.push(FieldError::forbidden(&path.child(field), OWN));
+        }
+    }
+    let path = path.child("conditions");
+    let given = conditions(
+        list(&before["status"], "conditions"),
+        list(&object["status"], "conditions"),
+        &path,
+        &mut errors,
+    );
+    if errors.is_empty() { Ok(StatusUpdate { given, warnings }) } else { Err(invalid(old, errors)) }
+}
+
+fn conditions(
+    before: &[Value],
+    after: &[Value],
+    path: &Path<'_>,
+    errors: &mut Errors,
+) -> Vec<GivenCondition> {
+    let mut given: Vec<GivenCondition> = Vec::new();
+    let mut own: Vec<&str> = Vec::new();
+    for (index, condition) in after.iter().enumerate() {
+        let path = path.index(index);
+        let (kind, status) = (text(condition, "type"), text(condition, "status"));
+        if own.contains(&kind) || given.iter().any(|given| given.kind == kind) {
+            errors.push(FieldError::duplicate(&path.child("type"), kind));
+            continue;
+        }
+        if is_the_nodes(kind) {
+            own.push(kind);
+            if !before.contains(condition) {
+                errors.push(FieldError::forbidden(&path, format!("{} {OWN}", quoted(kind))));
+            }
+            continue;
+        }
+        for detail in rules::qualified_name(kind) {
+            errors.push(FieldError::invalid(&path.child("Type"), kind, detail));
+        }
+        if !["True", "False", "Unknown"].contains(&status) {
+            errors.push(FieldError::not_supported(
+                &path.child("status"),
+                status,
+                &["False", "True", "Unknown"],
+            ));
+        }
+        let generation = condition["observedGeneration"].as_i64();
+        if let Some(negative) = generation.filter(|generation| *generation < 0) {
+            let detail = "must be a non-negative integer";
+            errors.push(FieldError::invalid_value(
+                &path.child("observedGeneration"),
+                &negative.into(),
+                detail,
+            ));
+        }
+        let time = |field: &str| condition[field].as_str().map(str::to_owned);
+        given.push(GivenCondition {
+            kind: kind.to_owned(),
+            status: status.to_owned(),
+            reason: text(condition, "reason").to_owned(),
+            message: text(condition, "message").to_owned(),
+            last_probe_time: time("lastProbeTime"),
+            last_transition_time: time("lastTransitionTime"),
+            observed_generation: generation.filter(|generation| *generation != 0),
+        });
+    }
+    if given.len() > MAX_GIVEN {
+        errors.push(FieldError::too_many(path, given.len(), MAX_GIVEN));
+    } else if given.iter().map(GivenCondition::bytes).sum::<usize>() > GIVEN_BYTES {
+        errors.push(FieldError::too_long(path, GIVEN_BYTES));
+    }
+    given
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,395 @@
+//! Containers: names, ports, environment, mounts, security context.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::{Errors, flag, invalid, list, number, one_of, optional_number, text};
+use crate::manifest::field::{FieldError, Path};
+use crate::manifest::rules;
+use nodlet_core::spec::MAX_CONTAINERS;
+
+/// Field paths that an environment variable may take its value from, and `[…]`.
+const FIELD_PATHS: [&str; 9] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+
+/// Field paths that Kubernetes knows and does not give to variables.
+const OTHER_FIELD_PATHS: [&str; 5] =
+    ["metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName", "status.phase"];
+
+/// The fields of a security context in the order of Kubernetes' internal type.
+const SECURITY_CONTEXT: [&str; 12] = [
+    "Capabilities",
+    "Privileged",
+    "SELinuxOptions",
+    "WindowsOptions",
+    "RunAsUser",
+    "RunAsGroup",
+    "RunAsNonRoot",
+    "ReadOnlyRootFilesystem",
+    "AllowPrivilegeEscalation",
+    "ProcMount",
+    "SeccompProfile",
+    "AppArmorProfile",
+];
+
+/// All of `spec.containers`.
+pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {
+    let containers = list(spec, "containers");
+    if containers.is_empty() {
+        errors.push(FieldError::required(path, ""));
+        return;
+    }
+    let count = count(spec);
+    if count > MAX_CONTAINERS {
+        // Kubernetes has no such bound, and no lists of containers that get near it together.
+        errors.push(FieldError::too_many(path, count, MAX_CONTAINERS));
+        return;
+    }
+    let never = text(spec, "restartPolicy") == "Never";
+    let mut names = BTreeSet::new();
+    for (index, container) in containers.iter().enumerate() {
+        let path = path.index(index);
+        common(container, volumes, never, &path, errors);
+        let name = text(container, "name");
+        if !names.insert(name) {
+            errors.push(FieldError::duplicate(&path.child("name"), name));
+        }
+        super::lifecycle::lifecycle(spec, container, &path, errors);
+        super::probe::all(container, &path, errors);
+        super::lifecycle::restart_policy(container, &path, errors);
+    }
+    host_ports(containers, path, errors);
+}
+
+/// Of all containers together: they share one list of indexes.
+pub(super) fn count(spec: &Value) -> usize {
+    list(spec, "containers").len() + list(spec, "initContainers").len()
+}
+
+/// All of `spec.initContainers`.
+pub(super) fn init(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {
+    if count(spec) > MAX_CONTAINERS {
+        return;
+    }
+    let containers = list(spec, "initContainers");
+    let never = text(spec, "restartPolicy") == "Never";
+    let mut names: BTreeSet<&str> =
+        list(spec, "containers").iter().map(|container| text(container, "name")).collect();
+    for (index, container) in containers.iter().enumerate() {
+        let at = path.index(index);
+        common(container, volumes, never, &at, errors);
+        if container.get("restartPolicy").is_some() {
+            super::lifecycle::restart_policy(container, &at, errors);
+        } else if !list(container, "restartPolicyRules").is_empty() {
+            let why = "must specify restartPolicy when restart rules are used";
+            errors.push(FieldError::required(&at.child("restartPolicy"), why));
+        }
+        let name = text(container, "name");
+        if names.contains(name) {
+            errors.push(FieldError::duplicate(&at.child("name"), name));
+        } else if !name.is_empty() {
+            names.insert(name);
+        }
+        // They run one by one, so each is looked at alone. Kubernetes calls each the first.
+        host_ports(std::slice::from_ref(container), path, errors);
+        let sidecar = text(container, "restartPolicy") == "Always";
+        if sidecar {
+            super::lifecycle::lifecycle(spec, container, &at, errors);
+            super::probe::all(container, &at, errors);
+        } else {
+            only_of_sidecars(container, &at, errors);
+        }
+    }
+}
+
+fn only_of_sidecars(container: &Value, path: &Path<'_>, errors: &mut Errors) {
+    for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
+        if container.get(field).is_some() {
+            let why = "may not be set for init containers without restartPolicy=Always";
+            errors.push(FieldError::forbidden(&path.child(field), why));
+        }
+    }
+    let resizes = path.child("resizePolicy");
+    for (index, policy) in list(container, "resizePolicy").iter().enumerate() {
+        if text(policy, "restartPolicy") == "RestartContainer" {
+            let resize = resizes.index(index);
+            errors.push(FieldError::invalid(
+                &resize.child("restartPolicy"),
+                "RestartContainer",
+                "must not be set to 'RestartContainer' for non-sidecar initContainers",
+            ));
+        }
+    }
+}
+
+pub(super) fn common(
+    container: &Value,
+    volumes: &BTreeSet<&str>,
+    never: bool,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let name = text(container, "name");
+    if name.is_empty() {
+        errors.push(FieldError::required(&path.child("name"), ""));
+    } else {
+        invalid(&path.child("name"), name, rules::dns_label(name), errors);
+    }
+    if text(container, "image").is_empty() {
+        errors.push(FieldError::required(&path.child("image"), ""));
+    }
+    one_of(
+        &path.child("terminationMessagePolicy"),
+        text(container, "terminationMessagePolicy"),
+        &["File", "FallbackToLogsOnError"],
+        errors,
+    );
+    ports(list(container, "ports"), &path.child("ports"), errors);
+    env(list(container, "env"), &path.child("env"), errors);
+    mounts(container, volumes, &path.child("volumeMounts"), errors);
+    one_of(
+        &path.child("imagePullPolicy"),
+        text(container, "imagePullPolicy"),
+        &["Always", "IfNotPresent", "Never"],
+        errors,
+    );
+    super::resources::requirements(&container["resources"], &path.child("resources"), errors);
+    super::resources::resize_policy(
+        list(container, "resizePolicy"),
+        never,
+        &path.child("resizePolicy"),
+        errors,
+    );
+    security_context(&container["securityContext"], &path.child("securityContext"), errors);
+}
+
+fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    let mut names = BTreeSet::new();
+    for (index, port) in ports.iter().enumerate() {
+        let path = path.index(index);
+        let name = text(port, "name");
+        if !name.is_empty() {
+            let details = rules::port_name(name);
+            if !details.is_empty() {
+                invalid(&path.child("name"), name, details, errors);
+            } else if !names.insert(name) {
+                errors.push(FieldError::duplicate(&path.child("name"), name));
+            }
+        }
+        match number(port, "containerPort") {
+            0 => errors.push(FieldError::required(&path.child("containerPort"), "")),
+            value => port_number(value, &path.child("containerPort"), errors),
+        }
+        match number(port, "hostPort") {
+            0 => {}
+            value => port_number(value, &path.child("hostPort"), errors),
+        }
+        one_of(&path.child("protocol"), text(port, "protocol"), &["SCTP", "TCP", "UDP"], errors);
+    }
+}
+
+pub(super) fn port_number(value: i64, path: &Path<'_>, errors: &mut Errors) {
+    if let Some(error) = rules::range(value, 1, 65535) {
+        errors.push(FieldError::invalid_value(path, &value.into(), error));
+    }
+}
+
+/// No two ports of the host are the same over all containers.
+fn host_ports(containers: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    let mut taken = BTreeSet::new();
+    for (index, container) in containers.iter().enumerate() {
+        let path = path.index(index);
+        let path = path.child("ports");
+        for (index, port) in list(container, "ports").iter().enumerate() {
+            let host_port = number(port, "hostPort");
+            let path = path.index(index);
+            if host_port != 0 {
+                let place = format!("{}/{}/{host_port}", text(port, "protocol"), text(port, "hostIP"));
+                if taken.contains(&place) {
+                    errors.push(FieldError::duplicate(&path.child("hostPort"), &place));
+                }
+                taken.insert(place);
+            }
+        }
+    }
+}
+
+fn env(variables: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    for (index, variable) in variables.iter().enumerate() {
+        let path = path.index(index);
+        let name = text(variable, "name");
+        if name.is_empty() {
+            errors.push(FieldError::required(&path.child("name"), ""));
+        } else {
+            invalid(&path.child("name"), name, rules::env_name(name), errors);
+        }
+        let Some(source) = variable.get("valueFrom") else { continue };
+        let path = path.child("valueFrom");
+        let sources = source.as_object().map_or(0, serde_json::Map::len);
+        if let Some(field) = source.get("fieldRef") {
+            field_ref(field, &path.child("fieldRef"), errors);
+        }
+        if sources == 0 {
+            errors.push(FieldError::invalid(
+                &path,
+                "",
+                "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
+            ));
+        } else if !text(variable, "value").is_empty() {
+            errors.push(FieldError::invalid(&path, "", "may not be specified when `value` is not empty"));
+        } else if sources > 1 {
+            errors.push(FieldError::invalid(
+                &path,
+                "",
+                "may not have more than one field specified at a time",
+            ));
+        }
+    }
+}
+
+fn field_ref(field: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let (version, label) = (text(field, "apiVersion"), text(field, "fieldPath"));
+    if label.is_empty() {
+        errors.push(FieldError::required(&path.child("fieldPath"), ""));
+        return;
+    }
+    let no = |reason: String, errors: &mut Errors| {
+        errors.push(FieldError::invalid(
+            &path.child("fieldPath"),
+            label,
+            format!("error converting fieldPath: {reason}"),
+        ));
+    };
+    if version != "v1" {
+        return no(format!("unsupported pod version: {version}"), errors);
+    }
+    match subscript(label) {
+        Some(("metadata.annotations", key)) => {
+            invalid(path, &key.to_lowercase(), rules::qualified_name(&key.to_lowercase()), errors)
+        }
+        Some(("metadata.labels", key)) => invalid(path, key, rules::qualified_name(key), errors),
+        Some(_) => no(format!("field label does not support subscript: {label}"), errors),
+        // `spec.host` is what clients before 1.0 sent.
+        None if FIELD_PATHS.contains(&label) || label == "spec.host" => {}
+        None if OTHER_FIELD_PATHS.contains(&label) => {
+            errors.push(FieldError::not_supported(&path.child("fieldPath"), label, &FIELD_PATHS));
+        }
+        None => no(format!("field label not supported: {label}"), errors),
+    }
+}
+
+/// `path` and `key` of `path['key']`.
+pub(in crate::manifest) fn subscript(label: &str) -> Option<(&str, &str)> {
+    let (path, key) = label.strip_suffix("']")?.split_once("['")?;
+    (!path.is_empty()).then_some((path, key))
+}
+
+fn mounts(container: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {
+    let privileged = container["securityContext"]["privileged"] == json!(true);
+    let mut places = BTreeSet::new();
+    for (index, mount) in list(container, "volumeMounts").iter().enumerate() {
+        let at = path.index(index);
+        let (name, place) = (text(mount, "name"), text(mount, "mountPath"));
+        if name.is_empty() {
+            errors.push(FieldError::required(&at.child("name"), ""));
+        }
+        if !volumes.contains(name) {
+            errors.push(FieldError::not_found(&at.child("name"), name));
+        }
+        if place.is_empty() {
+            errors.push(FieldError::required(&at.child("mountPath"), ""));
+        }
+        if !places.insert(place) {
+            errors.push(FieldError::invalid(&at.child("mountPath"), place, "must be unique"));
+        }
+        let sub_path = text(mount, "subPath");
+        // Kubernetes leaves the index out of these paths.
+        super::descending(sub_path, &path.child("subPath"), errors);
+        if let Some(propagation) = mount["mountPropagation"].as_str() {
+            let kinds = ["Bidirectional", "HostToContainer", "None"];
+            if !kinds.contains(&propagation) {
+                errors.push(FieldError::not_supported(&path.child("mountPropagation"), propagation, &kinds));
+            }
+            if propagation == "Bidirectional" && !privileged {
+                errors.push(FieldError::forbidden(
+                    &path.child("mountPropagation"),
+                    "Bidirectional mount propagation is available only to privileged containers",
+                ));
+            }
+        }
+        recursive_read_only(mount, &path.child("recursiveReadOnly"), errors);
+    }
+}
+
+fn recursive_read_only(mount: &Value, path: &Path<'_>, errors: &mut Errors) {
+    match mount["recursiveReadOnly"].as_str() {
+        None | Some("Disabled") => {}
+        Some("Enabled" | "IfPossible") => {
+            if !flag(mount, "readOnly") {
+                errors.push(FieldError::forbidden(path, "may only be specified when readOnly is true"));
+            }
+            if !matches!(mount["mountPropagation"].as_str(), None | Some("None")) {
+                errors.push(FieldError::forbidden(
+                    path,
+                    "may only be specified when mountPropagation is None or not specified",
+                ));
+            }
+        }
+        Some(other) => {
+            errors.push(FieldError::not_supported(path, other, &["Disabled", "Enabled", "IfPossible"]))
+        }
+    }
+}
+
+fn security_context(context: &Value, path: &Path<'_>, errors: &mut Errors) {
+    super::id(context, "runAsUser", path, errors);
+    super::id(context, "runAsGroup", path, errors);
+    match context["procMount"].as_str() {
+        None | Some("Default") => {}
+        Some("Unmasked") => errors.push(FieldError::invalid(
+            &path.child("procMount"),
+            "Unmasked",
+            "`hostUsers` must be false to use `Unmasked`",
+        )),
+        Some(other) => {
+            errors.push(FieldError::not_supported(&path.child("procMount"), other, &["Default", "Unmasked"]))
+        }
+    }
+    super::seccomp_profile(context, path, errors);
+    if context["allowPrivilegeEscalation"] == json!(false) {
+        if context["privileged"] == json!(true) {
+            errors.push(FieldError::invalid_printed(
+                path,
+                super::internal(context, &SECURITY_CONTEXT),
+                "cannot set `allowPrivilegeEscalation` to false and `privileged` to true",
+            ));
+        }
+        if list(&context["capabilities"], "add").iter().any(|name| name == "CAP_SYS_ADMIN") {
+            errors.push(FieldError::invalid_printed(
+                path,
+                super::internal(context, &SECURITY_CONTEXT),
+                "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN",
+            ));
+        }
+    }
+    super::app_armor_profile(context, path, errors);
+}
+
+/// A port by number or by name.
+pub(super) fn port_or_name(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let path = path.child("port");
+    match owner["port"].as_str() {
+        Some(name) => invalid(&path, name, rules::port_name(name), errors),
+        None => port_number(optional_number(owner, "port").unwrap_or_default(), &path, errors),
+    }
+}

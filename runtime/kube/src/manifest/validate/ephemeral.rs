@@ -1,0 +1,271 @@
+//! Ephemeral containers: what may be said of one, and that those which are there stay as they are.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::container::{common, count};
+use super::{Errors, list, text};
+use crate::manifest::field::{FieldError, Path};
+use nodlet_core::spec::MAX_CONTAINERS;
+
+/// Fields of a container that an ephemeral one has not, in the order of Kubernetes' internal type.
+const NOT_ALLOWED: [&str; 9] = [
+    "ports",
+    "resources",
+    "resizePolicy",
+    "restartPolicy",
+    "restartPolicyRules",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "lifecycle",
+];
+
+/// What Kubernetes says of them.
+const WHY: &str = "cannot be set for an Ephemeral Container";
+
+/// All of `spec.ephemeralContainers`.
+pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {
+    let containers = list(spec, "ephemeralContainers");
+    let others = count(spec);
+    let all = others + containers.len();
+    if all > MAX_CONTAINERS {
+        if others <= MAX_CONTAINERS {
+            errors.push(FieldError::too_many(path, all, MAX_CONTAINERS));
+        }
+        return;
+    }
+    let never = text(spec, "restartPolicy") == "Never";
+    let names_of = |field| list(spec, field).iter().map(|container| text(container, "name"));
+    let others: BTreeSet<&str> = names_of("containers").chain(names_of("initContainers")).collect();
+    let mut names = others.clone();
+    for (index, container) in containers.iter().enumerate() {
+        let path = path.index(index);
+        common(container, volumes, never, &path, errors);
+        let image = text(container, "image");
+        if image.trim() != image {
+            let why = "must not have leading or trailing whitespace";
+            errors.push(FieldError::invalid(&path.child("image"), image, why));
+        }
+        let name = text(container, "name");
+        if !names.insert(name) {
+            errors.push(FieldError::duplicate(&path.child("name"), name));
+        }
+        let target = text(container, "targetContainerName");
+        if !target.is_empty() && !others.contains(target) {
+            errors.push(FieldError::not_found(&path.child("targetContainerName"), target));
+        }
+        for field in NOT_ALLOWED {
+            let says_something = |value: &&Value| value.as_object().is_none_or(|fields| !fields.is_empty());
+            // Of those that are pointers in Kubernetes, an empty one says something, too.
+            let is_pointer = !["resources", "ports"].contains(&field);
+            if container.get(field).filter(|value| is_pointer || says_something(value)).is_some() {
+                errors.push(FieldError::forbidden(&path.child(field), WHY));
+            }
+        }
+        let mounts = path.child("volumeMounts");
+        for (index, mount) in list(container, "volumeMounts").iter().enumerate() {
+            for field in ["subPath", "subPathExpr"] {
+                if !text(mount, field).is_empty() {
+                    errors.push(FieldError::forbidden(&mounts.index(index).child(field), WHY));
+                }
+            }
+        }
+    }
+}
+
+/// What is wrong with `new` as the ephemeral containers of a pod that has `old`: those may
+/// neither go nor change.
+pub(in crate::manifest) fn only_added(old: &[Value], new: &[Value], errors: &mut Errors) {
+    let spec = Path::root("spec");
+    let path = spec.child("ephemeralContainers");
+    for old in old {
+        let name = text(old, "name");
+        let why = match new.iter().rfind(|new| text(new, "name") == name) {
+            None => format!("existing ephemeral containers \"{name}\" may not be removed\n"),
+            Some(new) if new != old => {
+                format!("existing ephemeral containers \"{name}\" may not be changed\n{}", diff(old, new))
+            }
+            Some(_) => continue,
+        };
+        errors.push(FieldError::forbidden(&path, why));
+    }
+}
+
+/// The fields that differ, as lines that go and lines that come.
+fn diff(old: &Value, new: &Value) -> String {
+    let (Value::Object(old), Value::Object(new)) = (old, new) else { return String::new() };
+    let fields: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let mut lines = String::new();
+    for field in fields.into_iter().filter(|field| old.get(*field) != new.get(*field)) {
+        for (sign, value) in [("-", old.get(field)), ("+", new.get(field))] {
+            if let Some(value) = value {
+                lines.push_str(&format!("{sign} \"{field}\": {value}\n"));
+            }
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::manifest::{Manifest, ManifestError, Validation, admit, admit_again, admit_ephemeral};
+    use nodlet_core::spec::Role;
+
+    fn pod() -> Value {
+        let object = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "uid": "u1"},
+            "spec": {
+                "containers": [{"name": "app", "image": "app:1"}],
+                "initContainers": [{"name": "first", "image": "app:1"}],
+                "volumes": [{"name": "data"}],
+            },
+        });
+        admit(object, Validation::Strict, "board").expect("it is right").object
+    }
+
+    fn given(pod: &Value, containers: Value) -> Result<Manifest, ManifestError> {
+        let Value::Array(list) = containers else { panic!("a list") };
+        admit_ephemeral(pod.clone(), list, Validation::Strict, "board")
+    }
+
+    fn refused(pod: &Value, containers: Value) -> String {
+        given(pod, containers).expect_err("it is not right").to_string()
+    }
+
+    #[test]
+    fn what_an_ephemeral_container_may_not_say_is_refused_in_kubernetes_words() {
+        let (pod, cannot) = (pod(), "Forbidden: cannot be set for an Ephemeral Container");
+        let probe = json!({"exec": {"command": ["true"]}});
+        for (field, value) in [
+            ("ports", json!([{"containerPort": 80}])),
+            ("resources", json!({"limits": {"cpu": "1"}})),
+            ("resizePolicy", json!([{"resourceName": "cpu", "restartPolicy": "NotRequired"}])),
+            ("restartPolicy", json!("Always")),
+            ("livenessProbe", probe.clone()),
+            ("readinessProbe", probe.clone()),
+            ("startupProbe", probe),
+            ("lifecycle", json!({"preStop": {"exec": {"command": ["true"]}}})),
+        ] {
+            let mut container = json!({"name": "look", "image": "tools"});
+            container[field] = value;
+            assert_eq!(
+                refused(&pod, json!([container])),
+                format!("The Pod \"web\" is invalid: spec.ephemeralContainers[0].{field}: {cannot}")
+            );
+        }
+        for (container, expected) in [
+            (json!({"name": "look"}), "image: Required value"),
+            (json!({"image": "a"}), "name: Required value"),
+            (json!({"name": "A", "image": "a"}), "name: Invalid value: \"A\": a lowercase RFC 1123 label"),
+            (json!({"name": "app", "image": "a"}), "name: Duplicate value: \"app\""),
+            (json!({"name": "first", "image": "a"}), "name: Duplicate value: \"first\""),
+            (
+                json!({"name": "look", "image": " a"}),
+                "image: Invalid value: \" a\": must not have leading or trailing whitespace",
+            ),
+            (
+                json!({"name": "look", "image": "a", "targetContainerName": "none"}),
+                "targetContainerName: Not found: \"none\"",
+            ),
+            (
+                json!({"name": "look", "image": "a", "targetContainerName": "look"}),
+                "targetContainerName: Not found: \"look\"",
+            ),
+            (
+                json!({"name": "look", "image": "a", "volumeMounts": [{"name": "data", "mountPath": "/d", "subPath": "s"}]}),
+                "volumeMounts[0].subPath: Forbidden: cannot be set for an Ephemeral Container",
+            ),
+            (
+                json!({"name": "look", "image": "a", "volumeMounts": [{"name": "other", "mountPath": "/d"}]}),
+                "volumeMounts[0].name: Not found: \"other\"",
+            ),
+            (
+                json!({"name": "look", "image": "a", "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}),
+                "securityContext.seccompProfile.type: Forbidden: nodlet 0.1 does not filter system calls yet",
+            ),
+        ] {
+            let text = refused(&pod, json!([container]));
+            let expected = format!("The Pod \"web\" is invalid: spec.ephemeralContainers[0].{expected}");
+            assert!(text.starts_with(&expected), "{text}");
+        }
+        let twice = json!([{"name": "look", "image": "a"}, {"name": "look", "image": "b"}]);
+        assert_eq!(
+            refused(&pod, twice),
+            "The Pod \"web\" is invalid: spec.ephemeralContainers[1].name: Duplicate value: \"look\""
+        );
+        let unknown = refused(&pod, json!([{"name": "look", "image": "a", "target": "app"}]));
+        assert!(unknown.contains("unknown field \"spec.ephemeralContainers[0].target\""), "{unknown}");
+        assert!(refused(&pod, json!(["look"])).contains("spec.ephemeralContainers[0]"));
+        let many = (0..255).map(|number| json!({"name": format!("c{number}"), "image": "a"})).collect();
+        assert_eq!(
+            refused(&pod, many),
+            "The Pod \"web\" is invalid: spec.ephemeralContainers: Too many: 257: must have at most 256 items"
+        );
+    }
+
+    #[test]
+    fn they_are_defaulted_and_come_after_all_other_containers() {
+        let look = json!([{"name": "look", "image": "tools", "targetContainerName": "app", "resources": {}, "tty": false}]);
+        let manifest = given(&pod(), look).expect("it is right");
+        assert_eq!(
+            manifest.object["spec"]["ephemeralContainers"],
+            json!([{
+                "name": "look", "image": "tools", "targetContainerName": "app", "resources": {},
+                "imagePullPolicy": "Always", "terminationMessagePath": "/dev/termination-log",
+                "terminationMessagePolicy": "File",
+            }])
+        );
+        let spec = &manifest.pod.spec;
+        let index = spec.index_of("look").expect("it is there");
+        assert_eq!(
+            (index.0, spec.role(index), spec.field_path(index).as_str()),
+            (2, Role::Ephemeral, "spec.ephemeralContainers{look}")
+        );
+        assert_eq!(spec.container(index).target.as_deref(), Some("app"));
+        assert_eq!(spec.init_indexes().count(), 1);
+        // So it is found again, and in a ring.
+        let again = admit_again(manifest.object.clone(), "board").expect("it was admitted before");
+        assert_eq!((&again.pod, &again.object), (&manifest.pod, &manifest.object));
+        let new = admit(manifest.object, Validation::Ignore, "board").expect_err("it is not a new pod");
+        assert_eq!(
+            new.to_string(),
+            "The Pod \"web\" is invalid: spec.ephemeralContainers: Forbidden: cannot be set on create"
+        );
+    }
+
+    #[test]
+    fn those_that_are_there_neither_go_nor_change_nor_move() {
+        let one = json!({"name": "one", "image": "a:1"});
+        let two = json!({"name": "two", "image": "a:1"});
+        let first = given(&pod(), json!([one])).expect("it is right").object;
+        let both = given(&first, json!([two, one])).expect("one was added").object;
+        let names = |object: &Value| -> Vec<String> {
+            let list = object["spec"]["ephemeralContainers"].as_array().expect("a list").iter();
+            list.map(|container| container["name"].as_str().expect("a name").to_owned()).collect()
+        };
+        assert_eq!(names(&both), ["one", "two"]);
+        assert_eq!(given(&both, json!([one, two])).expect("nothing changed").object, both);
+        let invalid =
+            |rest: &str| format!("The Pod \"web\" is invalid: spec.ephemeralContainers: Forbidden: {rest}");
+        assert_eq!(
+            refused(&both, json!([one])),
+            invalid("existing ephemeral containers \"two\" may not be removed\n")
+        );
+        assert_eq!(
+            refused(&both, json!([{"name": "one", "image": "b:1"}, two])),
+            invalid(
+                "existing ephemeral containers \"one\" may not be changed\n- \"image\": \"a:1\"\n+ \"image\": \"b:1\"\n"
+            )
+        );
+        assert_eq!(
+            refused(&both, json!([{"name": "one", "image": "a:1", "tty": true}])),
+            "The Pod \"web\" is invalid: \n\
+             * spec.ephemeralContainers: Forbidden: existing ephemeral containers \"one\" may not be changed\n+ \"tty\": true\n\n\
+             * spec.ephemeralContainers: Forbidden: existing ephemeral containers \"two\" may not be removed\n"
+        );
+    }
+}

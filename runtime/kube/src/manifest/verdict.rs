@@ -1,0 +1,266 @@
+//! Holds a Pod against what nodlet acts on: refuses what would run otherwise than it
+//! says, warns about what has no effect here. The column is [`crate::schema`]'s.
+
+use serde_json::{Map, Value};
+
+use super::field::{Errors, FieldError, First, Path};
+use super::validate::{APPARMOR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD, list};
+use crate::schema::{self, Field, Shape, Type, Verdict};
+use nodlet_core::spec::Quantity;
+use nodlet_core::spec::container::CAPABILITIES;
+
+/// What a Pod asks for that it does not get.
+#[derive(Debug, Default)]
+pub(super) struct Verdicts {
+    pub(super) refused: Errors,
+    pub(super) warnings: First<String>,
+}
+
+/// How messages name the program.
+const NODLET: &str =
+    concat!("nodlet ", env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+
+/// Annotations that Kubernetes knows and nodlet does not act on: their keys, or prefixes of keys that
+/// end in `/`, and what a warning says of each.
+const IGNORED_ANNOTATIONS: [(&str, &str); 15] = [
+    ("kubernetes.io/config.mirror", "has no effect: nodlet makes no mirror pods"),
+    ("kubernetes.io/egress-bandwidth", "has no effect: nodlet does not limit bandwidth"),
+    ("kubernetes.io/ingress-bandwidth", "has no effect: nodlet does not limit bandwidth"),
+    (
+        "pod.alpha.kubernetes.io/init-containers",
+        "has had no effect since Kubernetes 1.8: its init containers will not run; they belong into spec.initContainers",
+    ),
+    (
+        "pod.beta.kubernetes.io/init-containers",
+        "has had no effect since Kubernetes 1.8: its init containers will not run; they belong into spec.initContainers",
+    ),
+    ("pod.beta.kubernetes.io/hostname", "has had no effect since Kubernetes 1.7: use spec.hostname"),
+    ("pod.beta.kubernetes.io/subdomain", "has had no effect since Kubernetes 1.7: use spec.subdomain"),
+    ("scheduler.alpha.kubernetes.io/affinity", "has had no effect since Kubernetes 1.8: use spec.affinity"),
+    (
+        "scheduler.alpha.kubernetes.io/critical-pod",
+        r#"non-functional in v1.16+; use the "priorityClassName" field instead"#,
+    ),
+    ("scheduler.alpha.kubernetes.io/name", "has had no effect since Kubernetes 1.8: use spec.schedulerName"),
+    (
+        "scheduler.alpha.kubernetes.io/tolerations",
+        "has had no effect since Kubernetes 1.8: use spec.tolerations",
+    ),
+    ("security.alpha.kubernetes.io/sysctls", r#"non-functional in v1.11+; use the "sysctls" field instead"#),
+    (
+        "security.alpha.kubernetes.io/unsafe-sysctls",
+        r#"non-functional in v1.11+; use the "sysctls" field instead"#,
+    ),
+    (SECCOMP_OF_POD, r#"non-functional in v1.27+; use the "seccompProfile" field instead"#),
+    (SECCOMP_OF_CONTAINER, r#"non-functional in v1.27+; use the "seccompProfile" field instead"#),
+];
+
+/// Judges a Pod as it was written, before defaults.
+pub(super) fn judge(pod: &Value) -> Verdicts {
+    let mut verdicts = Verdicts::default();
+    metadata(pod, &mut verdicts);
+    if let (Some(spec), Some(owner)) = (pod["spec"].as_object(), schema::find("PodSpec")) {
+        let host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
+        let path = Path::root("spec");
+        Judge { host_network, verdicts: &mut verdicts }.object(spec, owner, &path);
+        for field in ["containers", "initContainers", "ephemeralContainers"] {
+            let path = path.child(field);
+            for (index, container) in list(&pod["spec"], field).iter().enumerate() {
+                let path = path.index(index);
+                capabilities(container, &path, &mut verdicts);
+                fractions(container, &path, &mut verdicts);
+            }
+        }
+    }
+    verdicts
+}
+
+fn metadata(pod: &Value, verdicts: &mut Verdicts) {
+    let path = Path::root("metadata");
+    let is_given = |field: &str| pod["metadata"][field].as_array().is_some_and(|list| !list.is_empty());
+    if is_given("finalizers") {
+        let detail = format!("{NODLET} does not keep an object for its finalizers");
+        verdicts.refused.push(FieldError::forbidden(&path.child("finalizers"), detail));
+    }
+    if is_given("ownerReferences") {
+        let why = "deletes no object with its owner";
+        verdicts.warnings.push(warning(&path.child("ownerReferences"), why));
+    }
+    let path = path.child("annotations");
+    for (key, value) in pod["metadata"]["annotations"].as_object().into_iter().flatten() {
+        let path = path.key(key);
+        if let Some(container) = key.strip_prefix(APPARMOR) {
+            apparmor(pod, container, value.as_str().unwrap_or_default(), &path, verdicts);
+        }
+        let ignored = IGNORED_ANNOTATIONS
+            .iter()
+            .find(|(known, _)| *known == key || (known.ends_with('/') && key.starts_with(known)));
+        if let Some((_, why)) = ignored.filter(|_| !has_seccomp_field(pod, key)) {
+            verdicts.warnings.push(format!("{path}: {why}"));
+        }
+    }
+}
+
+/// The annotation stands for the field `appArmorProfile` of the container (`applyAppArmorVersionSkew`).
+fn apparmor(pod: &Value, container: &str, profile: &str, path: &Path<'_>, verdicts: &mut Verdicts) {
+    let is_set = |context: &Value| context.get("appArmorProfile").is_some_and(|profile| !profile.is_null());
+    let all = ["containers", "initContainers"].into_iter().flat_map(|field| list(&pod["spec"], field));
+    let has_field = all.filter(|one| one["name"] == container).any(|one| is_set(&one["securityContext"]));
+    match profile {
+        "" | "unconfined" if has_field => {}
+        "" | "unconfined" => verdicts
+            .warnings
+            .push(format!("{path}: deprecated since v1.30; use the \"appArmorProfile\" field instead")),
+        _ => verdicts.refused.push(FieldError::forbidden(path, format!("{NODLET} {}", schema::NO_LSM))),
+    }
+}
+
+/// Whether a field says what the seccomp annotation `key` would: nobody needs to be warned then.
+fn has_seccomp_field(pod: &Value, key: &str) -> bool {
+    let is_set =
+        |of: &Value| of["securityContext"].get("seccompProfile").is_some_and(|field| !field.is_null());
+    match key.strip_prefix(SECCOMP_OF_CONTAINER) {
+        Some(name) => ["containers", "initContainers"]
+            .into_iter()
+            .flat_map(|field| list(&pod["spec"], field))
+            .any(|container| container["name"] == name && is_set(container)),
+        None => key == SECCOMP_OF_POD && is_set(&pod["spec"]),
+    }
+}
+
+struct Judge<'a> {
+    host_network: bool,
+    verdicts: &'a mut Verdicts,
+}
+
+impl Judge<'_> {
+    fn object(&mut self, map: &Map<String, Value>, owner: &Type, path: &Path<'_>) {
+        for (name, value) in map {
+            let path = path.child(name);
+            // Without a verdict, what holds the field was refused already.
+            if let (Some(field), Some(verdict)) = (owner.field(name), schema::verdict(owner.name, name)) {
+                let verdict = match verdict {
+                    Verdict::InMemoryOnly(_)
+                        if map.get("medium").is_some_and(|medium| medium == "Memory") =>
+                    {
+                        Verdict::Acts
+                    }
+                    other => other,
+                };
+                self.field(value, field, verdict, &path);
+            }
+        }
+    }
+
+    fn field(&mut self, value: &Value, field: &Field, verdict: Verdict, path: &Path<'_>) {
+        let is_one_of = |values: &[&str]| values.contains(&value.to_string().as_str());
+        match verdict {
+            Verdict::Acts => self.below(value, field, path),
+            Verdict::Only(values, why) | Verdict::Refuses(why, values) => {
+                if !is_one_of(values) {
+                    self.refuse(path, why);
+                }
+            }
+            Verdict::HostNetworkOnly(why, values) => {
+                if !self.host_network && !is_one_of(values) {
+                    self.refuse(path, why);
+                }
+            }
+            Verdict::Warns(why, values) => {
+                if !is_one_of(values) {
+                    self.verdicts.warnings.push(warning(path, why));
+                }
+            }
+            Verdict::InMemoryOnly(why) => self.verdicts.warnings.push(warning(path, why)),
+            Verdict::Resources => {
+                for (name, amount) in value.as_object().into_iter().flatten() {
+                    match name.as_str() {
+                        "cpu" | "memory" => {}
+                        "ephemeral-storage" if field.name == "requests" => {}
+                        "ephemeral-storage" => {
+                            self.verdicts
+                                .warnings
+                                .push(warning(&path.key(name), "does not limit what containers write yet"));
+                        }
+                        // Who asks for none has all that they ask for.
+                        _ if is_none(amount) => {}
+                        _ => self.refuse(
+                            &path.key(name),
+                            "has no resources but cpu, memory and ephemeral-storage",
+                        ),
+                    }
+                }
+            }
+        }
+    }
+
+    /// What lies below a field that is acted on.
+    fn below(&mut self, value: &Value, field: &Field, path: &Path<'_>) {
+        let Some(owner) = field.object() else { return };
+        match (field.shape, value) {
+            (Shape::List(_), Value::Array(list)) => {
+                for (index, element) in list.iter().enumerate() {
+                    if let Value::Object(map) = element {
+                        self.object(map, owner, &path.index(index));
+                    }
+                }
+            }
+            (Shape::One, Value::Object(map)) => self.object(map, owner, path),
+            _ => {}
+        }
+    }
+
+    fn refuse(&mut self, path: &Path<'_>, why: &str) {
+        self.verdicts.refused.push(FieldError::forbidden(path, format!("{NODLET} {why}")));
+    }
+}
+
+/// A name that no kernel has gives nothing, and takes nothing away.
+fn capabilities(container: &Value, path: &Path<'_>, verdicts: &mut Verdicts) {
+    let (context, field) = (path.child("securityContext"), "capabilities");
+    let path = context.child(field);
+    for list in ["add", "drop"] {
+        let path = path.child(list);
+        let names = container["securityContext"][field][list].as_array();
+        for (index, name) in names.into_iter().flatten().enumerate() {
+            let name = name.as_str().unwrap_or_default();
+            let upper = name.to_uppercase();
+            let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
+            if bare != "ALL" && !CAPABILITIES.contains(&bare) {
+                let path = path.index(index);
+                let warning =
+                    format!("{path}: has no effect: {name:?} is none of the capabilities that Linux has");
+                verdicts.warnings.push(warning);
+            }
+        }
+    }
+}
+
+/// As Kubernetes' API warns (`GetWarningsForPod`): with `m` for thousandths where `M` was meant.
+fn fractions(container: &Value, path: &Path<'_>, verdicts: &mut Verdicts) {
+    let path = path.child("resources");
+    for field in ["limits", "requests"] {
+        let path = path.child(field);
+        for name in ["memory", "ephemeral-storage"] {
+            let Some(text) = container["resources"][field][name].as_str() else { continue };
+            if Quantity::parse(text).is_ok_and(|amount| !amount.is_whole()) {
+                let path = path.key(name);
+                verdicts
+                    .warnings
+                    .push(format!("{path}: fractional byte value {text:?} is invalid, must be an integer"));
+            }
+        }
+    }
+}
+
+fn is_none(amount: &Value) -> bool {
+    match amount {
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => Quantity::parse(text).is_ok_and(|amount| amount.is_zero()),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => false,
+    }
+}
+
+fn warning(path: &Path<'_>, why: &str) -> String {
+    format!("{path}: has no effect: {NODLET} {why}")
+}

@@ -1,0 +1,116 @@
+//! Prints `docs/pods.md` from the table and the verdicts. A test and no code of the
+//! product: the page is for people, and checked to be what the table says.
+
+use std::fmt::Write as _;
+
+use super::{Field, KUBERNETES, Shape, Type, Value, Verdict, find, verdict};
+
+const HEAD: &str = "\
+<!-- Printed by `cargo xtask schema` from runtime/kube/src/schema; change acts.rs instead. -->
+
+# The fields of a Pod
+
+What nodlet does with each field of a Pod's `spec` in Kubernetes VERSION:
+
+* **acts**: behaves as Kubernetes does.
+* **warns**: stores the field and returns it, without any effect; `apply` prints a warning.
+* **refuses**: rejects the pod, because the pod would run differently from its manifest.
+
+Values after *but not* are accepted: they request nothing, or what nodlet does anyway.
+Unknown fields are errors, unless `--validate=warn` or `ignore` is set.
+In `metadata`, `finalizers` and annotations for an AppArmor profile are rejected; `ownerReferences` and Kubernetes
+annotations that nodlet does not act on are stored, with a warning. `status` is dropped.
+
+A PodPreset (`settings.k8s.io/v1alpha1`) has `selector`, `env`, `envFrom`, `volumeMounts` and `volumes`. The same rules
+apply to these fields as to the fields of the same name of a Pod and its containers.
+
+A PriorityClass (`scheduling.k8s.io/v1`) has `value`, `globalDefault`, `preemptionPolicy` and `description`. At
+admission, a pod's `priorityClassName` sets its `priority`, once. Admission compares these requirements of the pod with
+the node: `nodeSelector`, the required `nodeAffinity`, `tolerations` of `NoExecute` taints, `requests`, host ports and
+`os`. A pod that does not fit is `Failed` with a kubelet's reason; for a critical pod, others are preempted (see
+[cli.md](cli.md)).
+";
+
+#[test]
+fn docs_pods_md_is_what_the_table_says() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pods.md");
+    let printed = page();
+    if std::env::var_os("NODLET_WRITE_DOCS").is_some() {
+        std::fs::write(path, &printed).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(written == printed, "docs/pods.md is out of date: run `cargo xtask schema`");
+}
+
+fn page() -> String {
+    let mut out = HEAD.replace("VERSION", KUBERNETES);
+    let mut printed = Vec::new();
+    let mut open = vec![find("PodSpec").unwrap()];
+    while let Some(owner) = open.pop() {
+        if printed.contains(&owner.name) {
+            continue;
+        }
+        printed.push(owner.name);
+        section(owner, &mut out);
+        // In the order of the page: what the first field leads to comes next.
+        open.extend(
+            owner
+                .fields
+                .iter()
+                .rev()
+                .filter(|field| verdict(owner.name, field.name) == Some(Verdict::Acts))
+                .filter_map(Field::object),
+        );
+    }
+    out
+}
+
+fn section(owner: &Type, out: &mut String) {
+    writeln!(out, "\n## {}\n\n| Field | Type | nodlet |\n|---|---|---|", owner.name).unwrap();
+    for field in owner.fields {
+        let verdict = verdict(owner.name, field.name).unwrap();
+        writeln!(out, "| `{}` | {} | {} |", field.name, type_of(field), said(verdict, field.name)).unwrap();
+    }
+}
+
+fn type_of(field: &Field) -> String {
+    let value = match field.value {
+        Value::String => "string".to_owned(),
+        Value::Bool => "boolean".to_owned(),
+        Value::Int32 | Value::Int64 => "integer".to_owned(),
+        Value::Quantity => "quantity".to_owned(),
+        Value::IntOrString => "integer or string".to_owned(),
+        Value::Time => "time".to_owned(),
+        Value::Any => "object".to_owned(),
+        Value::Object(_) => field.object().unwrap().name.to_owned(),
+    };
+    match field.shape {
+        Shape::One => value,
+        Shape::List(_) => format!("list of {value}"),
+        Shape::Map => format!("map of {value}"),
+    }
+}
+
+fn said(verdict: Verdict, field: &str) -> String {
+    let values =
+        |values: &[&str]| values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
+    let but_not =
+        |list: &[&str]| if list.is_empty() { String::new() } else { format!("; but not {}", values(list)) };
+    match verdict {
+        Verdict::Acts => "acts".to_owned(),
+        Verdict::Only(list, why) => format!("acts on {}; **refuses** others: {why}", values(list)),
+        Verdict::Warns(why, list) => format!("**warns**: {why}{}", but_not(list)),
+        Verdict::Refuses(why, list) => format!("**refuses**: {why}{}", but_not(list)),
+        Verdict::HostNetworkOnly(why, list) => {
+            format!("**refuses**: {why}{}; and not with `hostNetwork: true`", but_not(list))
+        }
+        Verdict::InMemoryOnly(why) => format!("acts with `medium: Memory`; **warns** otherwise: {why}"),
+        Verdict::Resources => {
+            let storage = match field {
+                "requests" => "acts on `cpu`, `memory` and `ephemeral-storage`",
+                _ => "acts on `cpu` and `memory`; **warns** about `ephemeral-storage`",
+            };
+            format!("{storage}; **refuses** others, but not `0` of them")
+        }
+    }
+}

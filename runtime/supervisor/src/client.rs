@@ -1,0 +1,629 @@
+//! The agent's end of a supervisor: [`Supervisor::spawn`] makes one, `connect`
+//! finds the one that an agent of before has left.
+//!
+//! A supervisor is nobody's child: it is forked twice, so that it is in every
+//! case what it is after the agent has died, and PID 1 reaps it. Its socket and
+//! its lock are made here and handed over, so there is no moment at which it
+//! exists and cannot be found.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
+use serde::Serialize;
+use smol::Async;
+
+use super::ExitRecord;
+use super::protocol::{self, News, Request, VERSION, cut};
+use super::sys::{self, MountAttributes, Parent};
+use nodlet_core::facts::User;
+use nodlet_core::time::Instant;
+use nodlet_host::launch::{ContainerConfig, ExecConfig, SandboxConfig};
+
+/// What went wrong between agent and supervisor.
+#[derive(Debug)]
+pub enum SupervisorError {
+    /// Another supervisor has a pod of this name.
+    Locked {
+        /// `<namespace>_<name>`.
+        name: String,
+    },
+    /// The lock file cannot be opened.
+    Lock(io::Error),
+    /// The socket cannot be made or reached.
+    Socket(io::Error),
+    /// More connections wait for it than it may have.
+    Occupied,
+    /// The binary cannot be executed.
+    Execute(io::Error),
+    /// A request could not be sent.
+    Send(io::Error),
+    /// News could not be received.
+    Receive(io::Error),
+    /// It is dead, and its containers with it.
+    Died,
+    /// It runs another version: `reexec` first.
+    Version {
+        /// Its own.
+        theirs: u32,
+    },
+    /// It is starting something, and cannot replace itself meanwhile.
+    Busy,
+    /// It could not replace itself, and is what it was.
+    Reexec {
+        /// Why.
+        message: String,
+    },
+}
+
+impl fmt::Display for SupervisorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SupervisorError::Locked { name } => {
+                write!(f, "lock {name}: a supervisor of a pod of that name lives")
+            }
+            SupervisorError::Lock(_) => write!(f, "open the pod's lock"),
+            SupervisorError::Socket(_) => write!(f, "make or reach the supervisor's socket"),
+            SupervisorError::Occupied => write!(f, "reach the supervisor: it accepts nobody"),
+            SupervisorError::Execute(_) => write!(f, "execute the supervisor"),
+            SupervisorError::Send(_) => write!(f, "send a request to the supervisor"),
+            SupervisorError::Receive(_) => write!(f, "hear the supervisor"),
+            SupervisorError::Died => write!(f, "hear the supervisor: it died"),
+            SupervisorError::Version { theirs } => {
+                write!(f, "talk to the supervisor: it speaks version {theirs}, this is {VERSION}")
+            }
+            SupervisorError::Busy => write!(f, "replace the supervisor: {}", protocol::BUSY),
+            SupervisorError::Reexec { message } => write!(f, "replace the supervisor: {message}"),
+        }
+    }
+}
+
+impl SupervisorError {
+    /// What this process or machine is short of, if that is all that is wrong: the supervisor and
+    /// its containers lack nothing, and can be greeted again.
+    ///
+    /// # Errors
+    /// The error itself, if it is another.
+    pub fn shortage(self) -> Result<io::Error, SupervisorError> {
+        match self {
+            SupervisorError::Socket(source)
+            | SupervisorError::Execute(source)
+            | SupervisorError::Send(source)
+            | SupervisorError::Receive(source)
+                if nodlet_host::error::is_shortage(&source) =>
+            {
+                Ok(source)
+            }
+            error => Err(error),
+        }
+    }
+}
+
+impl std::error::Error for SupervisorError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            SupervisorError::Lock(source)
+            | SupervisorError::Socket(source)
+            | SupervisorError::Execute(source)
+            | SupervisorError::Send(source)
+            | SupervisorError::Receive(source) => Some(source),
+            SupervisorError::Locked { .. }
+            | SupervisorError::Occupied
+            | SupervisorError::Died
+            | SupervisorError::Version { .. }
+            | SupervisorError::Busy
+            | SupervisorError::Reexec { .. } => None,
+        }
+    }
+}
+
+/// The first process of a container.
+#[derive(Debug)]
+pub struct StartedProcess {
+    /// In the host's PID namespace.
+    pub pid: i32,
+    /// To signal it by; `None` if it has ended since.
+    pub pidfd: Option<OwnedFd>,
+    /// When it was executed.
+    pub at: Instant,
+    /// Who it is.
+    pub user: User,
+}
+
+/// Why there is no process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartFailedAt {
+    /// Root file system, cgroup, mounts: `CreateContainerError`.
+    Create,
+    /// The process could not be executed: `RunContainerError`.
+    Run,
+}
+
+/// News of a supervisor.
+#[derive(Debug)]
+pub enum SupervisorEvent {
+    /// The namespaces exist.
+    SandboxReady {
+        /// Since when.
+        at: Instant,
+    },
+    /// They do not, and nothing is left of them; `create_sandbox` may be asked for again.
+    SandboxFailed {
+        /// Continues "failed to …".
+        message: String,
+    },
+    /// A container's process was executed.
+    Started {
+        /// Name of the container.
+        container: String,
+        /// Which run.
+        number: u32,
+        /// The process.
+        process: StartedProcess,
+    },
+    /// There is no process, and none is left.
+    StartFailed {
+        /// Name of the container.
+        container: String,
+        /// Which run.
+        number: u32,
+        /// Which part of the start.
+        at: StartFailedAt,
+        /// Of `Create`: continues "failed to …". Of `Run`: as runc writes it.
+        message: String,
+    },
+    /// The attempt is over: no process of it is left.
+    Exited {
+        /// Name of the container.
+        container: String,
+        /// Which run.
+        number: u32,
+        /// How; `None` if no record could be written.
+        exit: Option<ExitRecord>,
+    },
+    /// A process was executed beside a container's.
+    ExecStarted {
+        /// As given to `exec`.
+        id: u32,
+        /// In the host's PID namespace.
+        pid: i32,
+        /// Master of its terminal, if it has one.
+        terminal: Option<OwnedFd>,
+    },
+    /// There is no process.
+    ExecFailed {
+        /// As given to `exec`.
+        id: u32,
+        /// As runc writes it.
+        message: String,
+    },
+    /// A client is attached; that its session is over is seen from its pipes.
+    Attached {
+        /// As given to `attach`.
+        id: u32,
+        /// Master of the container's terminal, if it has one.
+        terminal: Option<OwnedFd>,
+    },
+    /// It is not.
+    AttachFailed {
+        /// As given to `attach`.
+        id: u32,
+        /// Why not.
+        message: String,
+    },
+    /// The process ended.
+    ExecExited {
+        /// As given to `exec`.
+        id: u32,
+        /// The exit code, or 128 + the signal.
+        code: i32,
+    },
+}
+
+/// What a supervisor has, when it is greeted.
+#[derive(Debug, Default)]
+pub struct SupervisorState {
+    /// Of the supervisor.
+    pub pid: i32,
+    /// `SandboxReady` or `SandboxFailed`, if it was asked for and is decided;
+    /// then `Started`, `StartFailed` and `Exited` of every attempt that is not
+    /// forgotten, and `ExecStarted` of what is being executed.
+    pub events: Vec<SupervisorEvent>,
+    /// Attempts whose start is under way: `Started` or `StartFailed` follows.
+    pub starting: Vec<(String, u32)>,
+}
+
+/// A connection to a supervisor.
+pub struct Supervisor {
+    dir: PathBuf,
+    socket: Async<OwnedFd>,
+    /// What came while something else was waited for.
+    early: RefCell<VecDeque<SupervisorEvent>>,
+}
+
+impl Supervisor {
+    /// Makes a supervisor with its files in `dir`, which exists, is its own and
+    /// lies at `<root>/run/nodlet/pods/<uid>`. `lock_name` is `<namespace>_<name>`;
+    /// the supervisor moves itself into `cgroup_dirs`.
+    pub fn spawn(
+        dir: &Path,
+        lock_name: &str,
+        cgroup_dirs: &[PathBuf],
+    ) -> Result<Supervisor, SupervisorError> {
+        let lock = lock(dir, lock_name)?;
+        let listener = listen(dir).map_err(SupervisorError::Socket)?;
+        execute(dir, &listener, &lock, cgroup_dirs).map_err(SupervisorError::Execute)?;
+        drop((listener, lock));
+        Supervisor::connect(dir)?.ok_or(SupervisorError::Died)
+    }
+
+    /// Connects to the supervisor of `dir`; `None` if it is dead. It forgets an
+    /// agent of before. One that accepts nobody now is [`SupervisorError::Occupied`].
+    pub fn connect(dir: &Path) -> Result<Option<Supervisor>, SupervisorError> {
+        match connect(dir) {
+            Ok(socket) => {
+                let socket = Async::new(socket).map_err(SupervisorError::Socket)?;
+                Ok(Some(Supervisor { dir: dir.to_owned(), socket, early: RefCell::default() }))
+            }
+            Err(nix::Error::ECONNREFUSED | nix::Error::ENOENT) => Ok(None),
+            Err(nix::Error::EAGAIN) => Err(SupervisorError::Occupied),
+            Err(error) => Err(SupervisorError::Socket(error.into())),
+        }
+    }
+
+    /// Greets it. Nothing is told to an agent that has not.
+    pub async fn hello(&self) -> Result<SupervisorState, SupervisorError> {
+        self.hello_with(&mut |_, _| {}).await
+    }
+
+    /// Greets it. `layer` is given each layer by name on which containers run, to be used again: each
+    /// mount of a layer has a page cache of its own.
+    pub async fn hello_with(
+        &self,
+        layer: &mut dyn FnMut(&str, OwnedFd),
+    ) -> Result<SupervisorState, SupervisorError> {
+        self.send(&Request::Hello { version: VERSION }, &[])?;
+        // All of it is told again.
+        self.early.borrow_mut().clear();
+        let mut state = SupervisorState::default();
+        let mut greeted = false;
+        loop {
+            let (news, descriptors) = self.receive().await?;
+            match news {
+                News::Hello { version, .. } if version != VERSION => {
+                    return Err(SupervisorError::Version { theirs: version });
+                }
+                News::Hello { pid, .. } => (state.pid, greeted) = (pid, true),
+                News::HelloEnd if greeted => return Ok(state),
+                // Of a greeting that was not heard to its end.
+                News::HelloEnd => {}
+                News::Starting { container, number } => {
+                    state.starting.push((container.as_str().to_owned(), number));
+                }
+                News::Layer { name } => {
+                    if let Some(mount) = descriptors.into_iter().next() {
+                        layer(name.as_str(), mount);
+                    }
+                }
+                news => {
+                    // What came before is told again.
+                    if let (true, Some(event)) = (greeted, self.event(news, descriptors)?) {
+                        state.events.push(event);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks for the namespaces: `SandboxReady` or `SandboxFailed`.
+    pub fn create_sandbox(&self, config: &SandboxConfig) -> Result<(), SupervisorError> {
+        self.send_with(&Request::CreateSandbox, config, &[])
+    }
+
+    /// Asks for a container: `Started` or `StartFailed`. `layers` are those that
+    /// `config` names.
+    pub fn start(
+        &self,
+        container: &str,
+        number: u32,
+        config: &ContainerConfig,
+        layers: &[BorrowedFd],
+    ) -> Result<(), SupervisorError> {
+        self.send_with(&Request::Start { container: cut(container), number }, config, layers)
+    }
+
+    /// Asks for a process beside a container's: `ExecStarted` or `ExecFailed`.
+    /// What is not given of `stdio` is /dev/null; with a terminal, none is used.
+    pub fn exec(
+        &self,
+        id: u32,
+        container: &str,
+        number: u32,
+        config: &ExecConfig,
+        stdio: [Option<BorrowedFd>; 3],
+    ) -> Result<(), SupervisorError> {
+        let request = Request::Exec {
+            id,
+            container: cut(container),
+            number,
+            stdio: stdio.map(|stream| stream.is_some()),
+        };
+        let given: Vec<BorrowedFd> = stdio.into_iter().flatten().collect();
+        self.send_with(&request, config, &given)
+    }
+
+    /// Asks for a container's output, and to pass on input: `Attached` or
+    /// `AttachFailed`. With these ends of pipes it is over when they are.
+    pub fn attach(
+        &self,
+        id: u32,
+        container: &str,
+        number: u32,
+        stdio: [Option<BorrowedFd>; 3],
+    ) -> Result<(), SupervisorError> {
+        let request = Request::Attach {
+            id,
+            container: cut(container),
+            number,
+            stdio: stdio.map(|stream| stream.is_some()),
+        };
+        let given: Vec<BorrowedFd> = stdio.into_iter().flatten().collect();
+        self.send(&request, &given)
+    }
+
+    /// An attempt that is over need not be remembered any more; its exit record goes, too.
+    pub fn forget(&self, container: &str, number: u32) -> Result<(), SupervisorError> {
+        self.send(&Request::Forget { container: cut(container), number }, &[])
+    }
+
+    /// It ends when no container is left, and takes the sandbox down.
+    pub fn end(&self) -> Result<(), SupervisorError> {
+        self.send(&Request::End, &[])
+    }
+
+    /// Has it replace itself with the binary `exe`; `hello` follows. Its
+    /// containers, its pid and its lock stay. After an error it is what it was.
+    pub async fn reexec(&self, exe: BorrowedFd<'_>) -> Result<(), SupervisorError> {
+        self.send(&Request::Reexec, &[exe])?;
+        loop {
+            let (news, descriptors) = self.receive().await?;
+            match news {
+                News::Hello { .. } => return Ok(()),
+                News::ReexecFailed { message } if message == protocol::BUSY => {
+                    return Err(SupervisorError::Busy);
+                }
+                News::ReexecFailed { message } => {
+                    return Err(SupervisorError::Reexec { message: message.as_str().to_owned() });
+                }
+                news => {
+                    let event = self.event(news, descriptors)?;
+                    self.early.borrow_mut().extend(event);
+                }
+            }
+        }
+    }
+
+    /// The next news. `Died` if there will be none.
+    pub async fn next(&self) -> Result<SupervisorEvent, SupervisorError> {
+        loop {
+            if let Some(event) = self.early.borrow_mut().pop_front() {
+                return Ok(event);
+            }
+            let event = match self.receive().await? {
+                (News::Exited { container, number }, _) => {
+                    let exit = ExitRecord::read_in_time(&self.dir, &container, number).await;
+                    Some(SupervisorEvent::Exited { container: container.as_str().to_owned(), number, exit })
+                }
+                (news, descriptors) => self.event(news, descriptors)?,
+            };
+            if let Some(event) = event {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn send(&self, request: &Request, descriptors: &[BorrowedFd]) -> Result<(), SupervisorError> {
+        protocol::send(self.socket.as_fd(), request, descriptors).map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => SupervisorError::Died,
+            _ => SupervisorError::Send(error),
+        })
+    }
+
+    /// Sends a request with `large` in a memfd before the other descriptors.
+    fn send_with<T: Serialize>(
+        &self,
+        request: &Request,
+        large: &T,
+        descriptors: &[BorrowedFd],
+    ) -> Result<(), SupervisorError> {
+        let memfd = protocol::memfd(large).map_err(SupervisorError::Send)?;
+        let mut all = vec![memfd.as_fd()];
+        all.extend_from_slice(descriptors);
+        self.send(request, &all)
+    }
+
+    async fn receive(&self) -> Result<(News, Vec<OwnedFd>), SupervisorError> {
+        match self.socket.read_with(|socket| protocol::receive(socket.as_fd())).await {
+            Ok(Some(news)) => Ok(news),
+            Ok(None) => Err(SupervisorError::Died),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(SupervisorError::Died),
+            Err(error) => Err(SupervisorError::Receive(error)),
+        }
+    }
+
+    fn event(
+        &self,
+        news: News,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Option<SupervisorEvent>, SupervisorError> {
+        let descriptor = descriptors.into_iter().next();
+        let text = |message: protocol::Message| message.as_str().to_owned();
+        Ok(Some(match news {
+            News::SandboxReady { at } => SupervisorEvent::SandboxReady { at },
+            News::SandboxFailed { message } => SupervisorEvent::SandboxFailed { message: text(message) },
+            News::Started { container, number, pid, at, uid, gid, groups } => {
+                let user = User { uid, gid, supplemental_groups: groups.to_vec() };
+                let process = StartedProcess { pid, pidfd: descriptor, at, user };
+                SupervisorEvent::Started { container: container.as_str().to_owned(), number, process }
+            }
+            News::StartFailed { container, number, run, message } => SupervisorEvent::StartFailed {
+                container: container.as_str().to_owned(),
+                number,
+                at: if run { StartFailedAt::Run } else { StartFailedAt::Create },
+                message: text(message),
+            },
+            News::Exited { container, number } => {
+                let exit = ExitRecord::read(&self.dir, &container, number);
+                let exit = exit.map_err(SupervisorError::Receive)?;
+                SupervisorEvent::Exited { container: container.as_str().to_owned(), number, exit }
+            }
+            News::ExecStarted { id, pid } => SupervisorEvent::ExecStarted { id, pid, terminal: descriptor },
+            News::ExecFailed { id, message } => SupervisorEvent::ExecFailed { id, message: text(message) },
+            News::Attached { id } => SupervisorEvent::Attached { id, terminal: descriptor },
+            News::AttachFailed { id, message } => {
+                SupervisorEvent::AttachFailed { id, message: text(message) }
+            }
+            News::ExecExited { id, code } => SupervisorEvent::ExecExited { id, code },
+            // Answers to what nobody waits for any more.
+            News::Hello { .. }
+            | News::HelloEnd
+            | News::Starting { .. }
+            | News::Layer { .. }
+            | News::ReexecFailed { .. } => return Ok(None),
+        }))
+    }
+}
+
+/// The cgroup of a process that was executed in the container whose leaf this is:
+/// one `cgroup.kill` ends it with all that it started.
+pub fn exec_cgroup(leaf: &Path, id: u32) -> PathBuf {
+    super::enter::cgroup(leaf, id)
+}
+
+/// The name of the socket in a supervisor's directory.
+const SOCKET: &str = "sock";
+
+fn lock(dir: &Path, name: &str) -> Result<File, SupervisorError> {
+    let locks = dir.ancestors().nth(2).unwrap_or(dir).join("locks");
+    fs::create_dir_all(&locks).map_err(SupervisorError::Lock)?;
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(locks.join(name))
+        .map_err(SupervisorError::Lock)?;
+    // SAFETY: no pointers. The lock belongs to the open file, which the supervisor inherits.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } < 0 {
+        let error = io::Error::last_os_error();
+        return Err(match error.kind() {
+            io::ErrorKind::WouldBlock => SupervisorError::Locked { name: name.to_owned() },
+            _ => SupervisorError::Lock(error),
+        });
+    }
+    Ok(file)
+}
+
+/// Removes locks that no supervisor holds: that of one name, or all. For the thread that
+/// [`Supervisor::spawn`]s: between opening a lock and taking it nobody may remove it, or
+/// there would be two of one name.
+pub fn remove_free_locks(locks: &Path, name: Option<&str>) -> io::Result<()> {
+    let paths = match name {
+        Some(name) => vec![locks.join(name)],
+        None => fs::read_dir(locks)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?,
+    };
+    for path in paths {
+        let file = match OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        match file.try_lock() {
+            Ok(()) => fs::remove_file(&path)?,
+            Err(fs::TryLockError::WouldBlock) => {}
+            Err(fs::TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A path to the socket that is short however long the directory's is.
+fn socket_address(dir: &File) -> nix::Result<UnixAddr> {
+    UnixAddr::new(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()).as_str())
+}
+
+fn listen(dir: &Path) -> io::Result<OwnedFd> {
+    let path = dir.join(SOCKET);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let directory = sys::open_path(dir)?;
+    let listener = socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+    socket::bind(listener.as_raw_fd(), &socket_address(&directory)?)?;
+    // Before it listens, nobody can connect.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    socket::listen(&listener, socket::Backlog::new(8)?)?;
+    Ok(listener)
+}
+
+fn connect(dir: &Path) -> nix::Result<OwnedFd> {
+    let directory =
+        sys::open_path(dir).map_err(|error| nix::Error::from_raw(error.raw_os_error().unwrap_or(0)))?;
+    // A supervisor that accepts nobody is not waited for in here.
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+    socket::connect(socket.as_raw_fd(), &socket_address(&directory)?)?;
+    Ok(socket)
+}
+
+/// The binary `file`, on a read-only mount of its own: no container can write to
+/// it through /proc/<pid>/exe. Every copy of the descriptor must be closed when
+/// it is executed, for through one the mount could be made writable again.
+pub(super) fn seal(file: &std::ffi::CStr) -> io::Result<OwnedFd> {
+    let mount = sys::clone_mount(None, file, false)?;
+    const RDONLY: u64 = 0x1;
+    const NOSUID: u64 = 0x2;
+    const NODEV: u64 = 0x4;
+    let attributes = MountAttributes { set: RDONLY | NOSUID | NODEV, ..Default::default() };
+    sys::set_mount_attributes(mount.as_fd(), &attributes, false)?;
+    Ok(mount)
+}
+
+/// Executes this same binary as a supervisor.
+fn execute(dir: &Path, listener: &OwnedFd, lock: &File, cgroup_dirs: &[PathBuf]) -> io::Result<()> {
+    let binary = seal(c"/proc/self/exe")?;
+    let inherited = [listener.as_raw_fd(), lock.as_raw_fd()];
+    let mut command = Command::new(format!("/proc/self/fd/{}", binary.as_raw_fd()));
+    command.arg0("nodlet").arg("supervisor").arg(dir);
+    command.args(inherited.map(|fd| OsString::from(fd.to_string()))).args(cgroup_dirs);
+    command.env_clear().current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // SAFETY: between fork and exec only system calls are made, on descriptors
+    // that are open until then.
+    unsafe {
+        command.pre_exec(move || {
+            for fd in inherited {
+                if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            libc::setsid();
+            // The first child is reaped below; the supervisor is the second.
+            match sys::fork(Parent::Caller, None)? {
+                Some(_) => sys::exit_now(0),
+                None => Ok(()),
+            }
+        });
+    }
+    command.spawn()?.wait()?;
+    Ok(())
+}

@@ -1,0 +1,294 @@
+//! Executes a process beside a container's own: the same user, groups,
+//! capabilities, environment and working directory, in the same namespaces, in a
+//! cgroup of its own below the container's.
+//!
+//! A helper enters the namespaces by the container's pidfd, takes the container's
+//! identity, and forks the process as the supervisor's child: a process that enters a PID
+//! namespace is not in it, only its children are. Whoever is in there with CAP_SYS_PTRACE can
+//! read, write and direct that child. So it shares no memory with the helper, and has no
+//! capability, descriptor or mount that the container has not. A process that hangs or overruns is
+//! ended, with all that it started, by one `cgroup.kill` of its cgroup.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::sched::{CloneFlags, setns};
+use nix::unistd::{Gid, Uid};
+use serde::Deserialize;
+
+use super::attempt::User;
+use super::execute::{Execute, capability_bits};
+use super::protocol::{self, cut};
+use super::start::Status;
+use super::sys::{self, Parent};
+use nodlet_host::launch::{CgroupPaths, ExecConfig, ProcessConfig};
+
+/// The cgroup of a process that is executed: below the container's leaf.
+pub(super) fn cgroup(leaf: &Path, id: u32) -> PathBuf {
+    leaf.join(format!("{PREFIX}{id}"))
+}
+
+/// What cgroups of executed processes begin with.
+pub(super) const PREFIX: &str = "exec-";
+
+/// What the helper is given. Everything is inherited.
+pub(super) struct Enter<'a> {
+    /// A [`nodlet_host::launch::ContainerConfig`].
+    pub(super) container: BorrowedFd<'a>,
+    /// An [`ExecConfig`].
+    pub(super) config: BorrowedFd<'a>,
+    /// Of the container's first process.
+    pub(super) pidfd: BorrowedFd<'a>,
+    pub(super) user: &'a User,
+    pub(super) status: BorrowedFd<'a>,
+    pub(super) stdio: [Option<BorrowedFd<'a>>; 3],
+}
+
+impl Enter<'_> {
+    /// The helper: never returns.
+    pub(super) fn run(self) -> ! {
+        sys::set_name(c"nodlet:exec");
+        let mut keep = vec![
+            self.container.as_raw_fd(),
+            self.config.as_raw_fd(),
+            self.pidfd.as_raw_fd(),
+            self.status.as_raw_fd(),
+        ];
+        keep.extend(self.stdio.iter().flatten().map(|stream| stream.as_raw_fd()));
+        sys::close_all_but(&keep);
+        let message = match self.enter() {
+            Ok(()) => sys::exit_now(0),
+            Err(message) => message,
+        };
+        self.fail(&message)
+    }
+
+    fn fail(&self, message: &str) -> ! {
+        let _ = protocol::send(self.status, &Status::Failed { run: true, message: cut(message) }, &[]);
+        sys::exit_now(1)
+    }
+
+    fn enter(&self) -> Result<(), String> {
+        let step = |step: &'static str| move |error: io::Error| format!("exec: {step}: {error}");
+        let container: ContainerToEnter =
+            protocol::read_memfd(self.container).map_err(step("read the container's configuration"))?;
+        let config: ExecConfig = protocol::read_memfd(self.config).map_err(step("read the configuration"))?;
+        sys::join_tasks(&container.cgroup.v1_tasks).map_err(step("join the container's cgroup"))?;
+        let _ = fs::write("/proc/self/oom_score_adj", container.oom_score_adj.to_string());
+        sys::new_session_keyring().map_err(step("make a session keyring"))?;
+        sys::set_dumpable(false);
+        let all = CloneFlags::CLONE_NEWNS
+            | CloneFlags::CLONE_NEWNET
+            | CloneFlags::CLONE_NEWIPC
+            | CloneFlags::CLONE_NEWUTS
+            | CloneFlags::CLONE_NEWPID
+            | CloneFlags::CLONE_NEWCGROUP;
+        setns(self.pidfd, all).map_err(io::Error::from).map_err(step("enter the container"))?;
+        let terminal = if config.tty {
+            Some(open_terminal(Some(self.user), config.size).map_err(step("open a terminal"))?)
+        } else {
+            None
+        };
+        let (master, slave) = terminal.unzip();
+        if slave.is_none() {
+            for (number, stream) in (0..).zip(self.stdio) {
+                if let Some(stream) = stream {
+                    nix::unistd::dup2(stream.as_raw_fd(), number)
+                        .map_err(io::Error::from)
+                        .map_err(step("pass on stdio"))?;
+                }
+            }
+        }
+        let mut process = container.process;
+        if config.tty && !process.env.iter().any(|pair| pair.starts_with("TERM=")) {
+            process.env.push("TERM=xterm".to_owned());
+        }
+        let execute = Execute::with_args(&process, &config.args, &self.user.home);
+        change_directory(&process.cwd)
+            .map_err(|error| format!("exec: chdir to {}: {error}", process.cwd.display()))?;
+        self.take_identity(&process).map_err(step("become the container's user"))?;
+        let mut keep = vec![self.status.as_raw_fd()];
+        keep.extend(master.iter().chain(&slave).map(|end| end.as_raw_fd()));
+        sys::close_all_but(&keep);
+
+        // Only now: what is in the container's PID namespace never has more than the container.
+        // SAFETY: the helper was forked from a process with one thread, and has one.
+        let Some(pid) = unsafe { sys::fork(Parent::CallersParent, None) }.map_err(step("fork"))? else {
+            drop(master);
+            let message = match start_session(slave.as_ref()) {
+                Ok(()) => execute.run(),
+                Err(error) => format!("exec: take its terminal: {error}"),
+            };
+            self.fail(&message)
+        };
+        let master: Vec<BorrowedFd> = master.iter().map(|master| master.as_fd()).collect();
+        protocol::send(self.status, &Status::Created { pid: pid.as_raw() }, &master)
+            .map_err(step("report the process"))
+    }
+
+    fn take_identity(&self, process: &ProcessConfig) -> io::Result<()> {
+        let wanted = sys::own_capabilities(capability_bits(&process.capabilities))?;
+        for number in (0..64).filter(|number| wanted & (1 << number) == 0) {
+            match sys::drop_from_bounding_set(number) {
+                Ok(()) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        let groups: Vec<Gid> = self.user.groups.iter().copied().map(Gid::from_raw).collect();
+        nix::unistd::setgroups(&groups)?;
+        // SAFETY: no pointers.
+        unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) };
+        let (uid, gid) = (Uid::from_raw(self.user.uid), Gid::from_raw(self.user.gid));
+        nix::unistd::setresgid(gid, gid, gid)?;
+        nix::unistd::setresuid(uid, uid, uid)?;
+        sys::set_capabilities(wanted)?;
+        if process.no_new_privileges {
+            // SAFETY: no pointers.
+            unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+        }
+        Ok(())
+    }
+}
+
+/// Goes to the container's working directory. The container may have put a link there, which the
+/// helper, with all capabilities, can follow through `/proc/N/root` of processes that the container
+/// sees: for one outside of the container's root, the kernel has no path.
+fn change_directory(path: &Path) -> io::Result<()> {
+    std::env::set_current_dir(path)?;
+    match std::env::current_dir() {
+        Ok(reached) if reached.is_absolute() => Ok(()),
+        Ok(_) | Err(_) => Err(io::Error::other("it leads out of the container's root")),
+    }
+}
+
+/// What of a [`nodlet_host::launch::ContainerConfig`] the helper needs: the rest is passed over.
+#[derive(Deserialize)]
+struct ContainerToEnter {
+    process: ProcessConfig,
+    cgroup: CgroupPaths,
+    oom_score_adj: i32,
+}
+
+/// Makes the calling process the leader of a session, which has the terminal, if there is one.
+pub(super) fn start_session(terminal: Option<&OwnedFd>) -> io::Result<()> {
+    let _ = nix::unistd::setsid();
+    terminal.map_or(Ok(()), |slave| take_terminal(slave.as_fd()))
+}
+
+/// A terminal of the container's own /dev/pts: master and slave, which is `user`'s or
+/// the caller's.
+pub(super) fn open_terminal(user: Option<&User>, size: Option<(u16, u16)>) -> io::Result<(OwnedFd, OwnedFd)> {
+    // What the container has put there in its stead must not make this wait.
+    let flags = libc::O_NOCTTY | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let master = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/pts/ptmx")?;
+    let magic = nix::sys::statfs::fstatfs(&master)?.filesystem_type();
+    if magic != DEVPTS {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the container's /dev/pts is not a devpts"));
+    }
+    if let Some((ws_col, ws_row)) = size {
+        let size = libc::winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the kernel reads one winsize.
+        if unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    let unlock: libc::c_int = 0;
+    // SAFETY: the kernel reads one int.
+    if unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlock) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: no pointers; the call returns a new descriptor that nobody else owns.
+    let slave = unsafe {
+        let fd = libc::ioctl(
+            master.as_raw_fd(),
+            libc::TIOCGPTPEER,
+            libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC,
+        );
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        OwnedFd::from_raw_fd(fd)
+    };
+    if let Some(user) = user {
+        nix::unistd::fchown(slave.as_raw_fd(), Some(Uid::from_raw(user.uid)), None)?;
+    }
+    Ok((master.into(), slave))
+}
+
+/// Makes `slave` all three streams of the calling process, which leads a session, and
+/// the session's terminal.
+pub(super) fn take_terminal(slave: BorrowedFd) -> io::Result<()> {
+    for number in 0..3 {
+        nix::unistd::dup2(slave.as_raw_fd(), number)?;
+    }
+    // SAFETY: no pointers.
+    if unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// The file system of terminals.
+pub(super) const DEVPTS: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x1cd1);
+
+/// A process that was executed beside a container's, as the supervisor knows it.
+pub(super) struct Exec {
+    pub(super) id: u32,
+    pub(super) cgroup: PathBuf,
+    /// `cgroup.events` of it.
+    pub(super) events: Option<File>,
+    pub(super) state: ExecState,
+    /// The connected agent knows that it runs.
+    pub(super) started_told: bool,
+    /// The connected agent knows how it ended.
+    pub(super) ended_told: bool,
+    /// How often what it left behind may still be moved to the container's cgroup.
+    pub(super) moves: u8,
+}
+
+/// More often it is not tried: moving takes the kernel's time, and who forks without end is not moved.
+pub(super) const MOVES: u8 = 3;
+
+/// Where it is.
+#[expect(clippy::large_enum_variant, reason = "a failure is rare, short-lived and of fixed capacity")]
+pub(super) enum ExecState {
+    Starting {
+        helper: Option<nix::unistd::Pid>,
+        status: OwnedFd,
+        pid: Option<nix::unistd::Pid>,
+        terminal: Option<OwnedFd>,
+    },
+    Running {
+        pid: nix::unistd::Pid,
+        terminal: Option<OwnedFd>,
+    },
+    Ended {
+        pid: nix::unistd::Pid,
+        code: i32,
+        /// What it said last is in there until the agent has it.
+        terminal: Option<OwnedFd>,
+    },
+    Failed {
+        message: protocol::Message,
+    },
+}
+
+impl Exec {
+    /// Its process is gone; what it left behind in its cgroup may not be.
+    pub(super) fn has_ended(&self) -> bool {
+        match &self.state {
+            ExecState::Starting { .. } | ExecState::Running { .. } => false,
+            ExecState::Ended { .. } | ExecState::Failed { .. } => true,
+        }
+    }
+
+    /// Ends what a start has left.
+    pub(super) fn fail(&mut self, message: protocol::Message) {
+        let _ = sys::kill_cgroup(&self.cgroup);
+        self.state = ExecState::Failed { message };
+    }
+}

@@ -1,0 +1,201 @@
+//! The last step of every process in a container: find the file, execute it,
+//! or say why not in the words of `runc`.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use nodlet_host::launch::ProcessConfig;
+
+/// `PATH` of a container that has none.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Names of the kernel's capabilities, by number.
+pub(super) const CAPABILITIES: &[&str] = &[
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_DAC_READ_SEARCH",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETPCAP",
+    "CAP_LINUX_IMMUTABLE",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_NET_BROADCAST",
+    "CAP_NET_ADMIN",
+    "CAP_NET_RAW",
+    "CAP_IPC_LOCK",
+    "CAP_IPC_OWNER",
+    "CAP_SYS_MODULE",
+    "CAP_SYS_RAWIO",
+    "CAP_SYS_CHROOT",
+    "CAP_SYS_PTRACE",
+    "CAP_SYS_PACCT",
+    "CAP_SYS_ADMIN",
+    "CAP_SYS_BOOT",
+    "CAP_SYS_NICE",
+    "CAP_SYS_RESOURCE",
+    "CAP_SYS_TIME",
+    "CAP_SYS_TTY_CONFIG",
+    "CAP_MKNOD",
+    "CAP_LEASE",
+    "CAP_AUDIT_WRITE",
+    "CAP_AUDIT_CONTROL",
+    "CAP_SETFCAP",
+    "CAP_MAC_OVERRIDE",
+    "CAP_MAC_ADMIN",
+    "CAP_SYSLOG",
+    "CAP_WAKE_ALARM",
+    "CAP_BLOCK_SUSPEND",
+    "CAP_AUDIT_READ",
+    "CAP_PERFMON",
+    "CAP_BPF",
+    "CAP_CHECKPOINT_RESTORE",
+];
+
+/// Those of `wanted` that this process has itself: nobody can give what he has not.
+pub(super) fn possible_capabilities(wanted: &[String]) -> Vec<&str> {
+    let own = super::sys::own_capabilities(u64::MAX).unwrap_or(0);
+    CAPABILITIES
+        .iter()
+        .enumerate()
+        .filter(|(number, name)| own & (1 << number) != 0 && wanted.iter().any(|wanted| wanted == *name))
+        .map(|(_, name)| *name)
+        .collect()
+}
+
+/// The bits of capabilities, as system calls have them.
+pub(super) fn capability_bits(names: &[String]) -> u64 {
+    let number = |name: &String| CAPABILITIES.iter().position(|known| known == name);
+    names.iter().filter_map(number).fold(0, |bits, number| bits | 1 << number)
+}
+
+/// What is to be executed.
+#[derive(Clone)]
+pub(super) struct Execute {
+    args: Vec<CString>,
+    env: Vec<CString>,
+    path: String,
+}
+
+impl Execute {
+    /// `home` is used where the environment has no `HOME`.
+    pub(super) fn new(process: &ProcessConfig, home: &str) -> Execute {
+        Execute::with_args(process, &process.args, home)
+    }
+
+    /// Other arguments in the environment of `process`.
+    pub(super) fn with_args(process: &ProcessConfig, args: &[String], home: &str) -> Execute {
+        let value =
+            |name: &str| process.env.iter().rev().find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+        let path = value("PATH").unwrap_or(DEFAULT_PATH).to_owned();
+        let mut env = process.env.clone();
+        if value("PATH").is_none() {
+            env.push(format!("PATH={DEFAULT_PATH}"));
+        }
+        if value("HOME").is_none() {
+            env.push(format!("HOME={home}"));
+        }
+        // A NUL cannot be passed on; admission refuses it, and what is left of it here is nothing.
+        let strings =
+            |list: &[String]| list.iter().filter_map(|text| CString::new(text.as_bytes()).ok()).collect();
+        Execute { args: strings(args), env: strings(&env), path }
+    }
+
+    /// Executes; returns only if it cannot, with the reason.
+    pub(super) fn run(&self) -> String {
+        let Some(name) = self.args.first() else { return "exec: no command".to_owned() };
+        let text = name.to_string_lossy();
+        let file = match find(name, &self.path) {
+            Ok(file) => file,
+            Err(NotFound::InPath) => return format!("exec: \"{text}\": executable file not found in $PATH"),
+            Err(NotFound::Stat(error)) => return format!("exec: \"{text}\": stat {text}: {}", words(error)),
+            Err(NotFound::Permission) => return format!("exec: \"{text}\": permission denied"),
+            Err(NotFound::IsDirectory) => return format!("exec: \"{text}\": is a directory"),
+        };
+        reset_signals();
+        let Err(error) = nix::unistd::execve(&file, &self.args, &self.env);
+        format!("exec {}: {}", file.to_string_lossy(), words(error))
+    }
+}
+
+enum NotFound {
+    InPath,
+    Stat(Errno),
+    Permission,
+    IsDirectory,
+}
+
+fn find(name: &CStr, path: &str) -> Result<CString, NotFound> {
+    let bytes = name.to_bytes();
+    if bytes.contains(&b'/') {
+        let metadata = std::fs::metadata(OsStr::from_bytes(bytes))
+            .map_err(|error| NotFound::Stat(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EINVAL))))?;
+        if metadata.is_dir() {
+            return Err(NotFound::IsDirectory);
+        }
+        return if is_executable(name) { Ok(name.to_owned()) } else { Err(NotFound::Permission) };
+    }
+    let mut found_other = None;
+    for directory in path.split(':') {
+        let directory = if directory.is_empty() { "." } else { directory };
+        let file: PathBuf = Path::new(directory).join(OsStr::from_bytes(bytes));
+        let Ok(file_name) = CString::new(file.as_os_str().as_bytes()) else { continue };
+        match std::fs::metadata(&file) {
+            Ok(metadata) if metadata.is_file() && is_executable(&file_name) => return Ok(file_name),
+            Ok(metadata) if metadata.is_file() => found_other = Some(NotFound::Permission),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Err(found_other.unwrap_or(NotFound::InPath))
+}
+
+fn is_executable(file: &CStr) -> bool {
+    // SAFETY: a C string that outlives the call.
+    unsafe { libc::faccessat(libc::AT_FDCWD, file.as_ptr(), libc::X_OK, libc::AT_EACCESS) == 0 }
+}
+
+/// The kernel's words as Go writes them: in lower case.
+fn words(error: Errno) -> String {
+    let mut text = error.desc().to_owned();
+    if let Some(first) = text.get_mut(0..1) {
+        first.make_ascii_lowercase();
+    }
+    text
+}
+
+/// Rust ignores SIGPIPE and the supervisor blocks SIGCHLD; both would be inherited.
+/// What whoever started the agent ignores, the supervisor does not: [`ignore_nothing`].
+fn reset_signals() {
+    reset(libc::SIGPIPE);
+    let empty = 0u64;
+    // SAFETY: the kernel reads one signal set.
+    unsafe {
+        let old = std::ptr::null_mut::<libc::c_void>();
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const empty, old, SET_SIZE);
+    }
+}
+
+/// For the supervisor, before all else: of what its own caller ignores, nothing is handed on.
+/// But for SIGPIPE, which it ignores itself.
+pub(super) fn ignore_nothing() {
+    (1..=64).filter(|number| *number != libc::SIGPIPE).for_each(reset);
+}
+
+/// Bytes of the kernel's signal set.
+const SET_SIZE: usize = 8;
+
+/// The default action for a signal.
+fn reset(number: libc::c_int) {
+    // The kernel's `struct sigaction` of any architecture: SIG_DFL, no flags, no mask.
+    let default = [0u64; 4];
+    // SAFETY: the default action runs no code. SIGKILL, SIGSTOP: the kernel refuses.
+    unsafe {
+        let old = std::ptr::null_mut::<libc::c_void>();
+        libc::syscall(libc::SYS_rt_sigaction, number, default.as_ptr(), old, SET_SIZE);
+    }
+}

@@ -1,0 +1,110 @@
+//! How an attempt ended, on a file that outlives the supervisor: written before
+//! the process is reaped, so that whoever looks finds a process or a record.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::log::Log;
+use nodlet_core::time::Instant;
+use nodlet_host::launch::TerminationMessage;
+
+/// Bytes of a termination message.
+const MAX_MESSAGE: u64 = 4096;
+
+/// How often a record is tried that cannot be read.
+const READ_AGAIN: Duration = Duration::from_secs(1);
+
+/// The exit record of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitRecord {
+    /// The exit code, or 128 + the signal.
+    pub code: i32,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// When its process was executed.
+    pub started_at: Instant,
+    /// When its process ended, as far as the supervisor was there to see it.
+    pub finished_at: Instant,
+    /// The termination message.
+    pub message: String,
+}
+
+impl ExitRecord {
+    /// Reads the record of an attempt from a supervisor's directory; `None` if there is none that
+    /// can be understood.
+    ///
+    /// # Errors
+    /// It cannot be read for want of something, as of descriptors. That says nothing of the attempt.
+    pub fn read(dir: &Path, container: &str, number: u32) -> io::Result<Option<ExitRecord>> {
+        match fs::read(path(dir, container, number)) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(error) if nodlet_host::error::is_shortage(&error) => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The same, however long it takes until it can be read.
+    pub async fn read_in_time(dir: &Path, container: &str, number: u32) -> Option<ExitRecord> {
+        loop {
+            match ExitRecord::read(dir, container, number) {
+                Ok(record) => return record,
+                Err(error) => {
+                    log::error!("failed to read how {container}#{number} ended: {error}; trying again");
+                    smol::Timer::after(READ_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// Replaces the record as a whole. The directory is on tmpfs: nothing to sync.
+    pub(super) fn write(&self, dir: &Path, container: &str, number: u32) -> io::Result<()> {
+        let path = path(dir, container, number);
+        let new = path.with_extension("new");
+        fs::create_dir_all(dir.join(EXITS))?;
+        File::create(&new)?.write_all(&serde_json::to_vec(self)?)?;
+        fs::rename(new, path)
+    }
+}
+
+const EXITS: &str = "exits";
+
+fn path(dir: &Path, container: &str, number: u32) -> PathBuf {
+    dir.join(EXITS).join(format!("{container}_{number}"))
+}
+
+pub(super) fn remove(dir: &Path, container: &str, number: u32) {
+    let _ = fs::remove_file(path(dir, container, number));
+}
+
+/// The message of an attempt that ended with `code`: the end of its file, or of
+/// its log if that is empty, it failed and the pod asks for it.
+pub(super) fn termination_message(wanted: Option<&TerminationMessage>, code: i32, log: &Log) -> String {
+    let Some(wanted) = wanted else { return String::new() };
+    let text = match tail_of_file(&wanted.file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return format!("Error on reading termination log {}: {error}", wanted.file.display()),
+    };
+    if text.is_empty() && code != 0 && wanted.fallback_to_logs { log.tail() } else { text }
+}
+
+/// The file is mounted in the container, which can write to it and not replace it. What else a
+/// container is given there one day must neither be followed nor waited for.
+fn tail_of_file(path: &Path) -> io::Result<String> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let length = metadata.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(MAX_MESSAGE)))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_MESSAGE).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

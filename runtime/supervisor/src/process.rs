@@ -1,0 +1,356 @@
+//! The supervisor itself: one thread, one poll, no timer while nothing starts.
+//!
+//! All it knows is in [`Process`]; what an agent has not been told yet is seen
+//! from that, so there is no queue of news. Whatever is slow or may die is done
+//! in a forked helper. Read next: `process/obey.rs`, `process/children.rs`,
+//! `process/tell.rs`, and `process/handover.rs` for how it replaces itself.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::{self, SockFlag};
+use nix::unistd::Pid;
+
+use super::LAST_WORDS;
+use super::attempt::{Attempt, State};
+use super::enter::{Exec, ExecState};
+use super::execute;
+use super::log::Stream;
+use super::protocol::{self, Message, Request};
+use super::sandbox::Namespaces;
+use super::sys;
+use nodlet_core::time::Instant;
+use nodlet_host::launch::SandboxConfig;
+
+use self::tell::Agent;
+
+mod children;
+mod handover;
+mod obey;
+mod tell;
+
+/// Attempts that are remembered until the agent forgets them: a pod's containers,
+/// each with some runs that an absent agent has not asked for yet.
+const MAX_ATTEMPTS: usize = 256;
+
+/// Processes that may be executed at once beside the containers' own, those of
+/// which an absent agent has not heard the end included.
+const MAX_EXECS: usize = 64;
+
+/// How long a start may take before it is given up: the kubelet's runtimeRequestTimeout.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Read from a container at once: what a pipe holds. Pages of it that no container has
+/// filled yet are none.
+const BUFFER: usize = 64 * 1024;
+
+/// Where helpers mount, in the pod's directory.
+const SCRATCH: &str = "mnt";
+
+/// What the pod's containers share.
+#[expect(clippy::large_enum_variant, reason = "there is one")]
+enum Sandbox {
+    Absent,
+    Making { answer: OwnedFd, config: Box<SandboxConfig> },
+    Ready { namespaces: Box<Namespaces>, at: Instant, pause: Option<Pid>, host_link: Option<String> },
+    Failed { message: Message },
+}
+
+/// All that a supervisor knows.
+struct Process {
+    dir: PathBuf,
+    listener: OwnedFd,
+    /// Locked: no other supervisor has a pod of this name for as long as it is open.
+    lock: OwnedFd,
+    signals: SignalFd,
+    agent: Option<Agent>,
+    sandbox: Sandbox,
+    attempts: Vec<Attempt>,
+    /// Processes beside the containers' own.
+    execs: Vec<Exec>,
+    /// EROFS layers by name, for as long as a container runs on them.
+    layers: BTreeMap<String, OwnedFd>,
+    /// `End` was asked for, or what the containers share is lost.
+    ending: bool,
+    buffer: Vec<u8>,
+}
+
+/// The main function of `nodlet supervisor DIR LISTENER LOCK [CGROUP...]`: the
+/// pod's directory, descriptors of the listening socket and of the locked file,
+/// and the cgroups that are the supervisors' own. What follows `nodlet supervisor`
+/// otherwise is said in `handover.rs`.
+pub fn run(mut args: impl Iterator<Item = OsString>) -> ! {
+    sys::set_name(c"nodlet:super");
+    execute::ignore_nothing();
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    let descriptor =
+        |arg: Option<OsString>| arg?.to_str()?.parse::<RawFd>().ok().filter(|fd| *fd > 2 && is_open(*fd));
+    let first = args.next().unwrap_or_default();
+    let process = if first == handover::PARSE {
+        descriptor(args.next()).map(|memfd| handover::parse(memfd))
+    } else if first == handover::RESUME {
+        // SAFETY: it was just seen to be open, and nobody else owns it.
+        descriptor(args.next()).map(|memfd| Process::resume(unsafe { OwnedFd::from_raw_fd(memfd) }))
+    } else {
+        let inherited = descriptor(args.next()).zip(descriptor(args.next()));
+        inherited
+            .map(|(listener, lock)| Process::begin(first.into(), listener, lock, args.map(PathBuf::from)))
+    };
+    let Some(process) = process else {
+        eprintln!("nodlet supervisor: it is started by the agent, for one pod");
+        std::process::exit(2);
+    };
+    match process.and_then(|mut process| process.serve()) {
+        Ok(()) => std::process::exit(0),
+        Err(_) => std::process::exit(1),
+    }
+}
+
+fn is_open(fd: RawFd) -> bool {
+    let flags = nix::fcntl::FdFlag::FD_CLOEXEC;
+    nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(flags)).is_ok()
+}
+
+/// SIGCHLD, as a descriptor.
+fn blocked_signals() -> io::Result<SignalFd> {
+    let mut mask = SigSet::empty();
+    mask.add(Signal::SIGCHLD);
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
+    Ok(SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
+}
+
+/// A helper that panics must not abort: the C library would send SIGABRT to the
+/// thread it remembers, which is the supervisor's. And stderr may be a container's.
+fn hush_panics(dir: PathBuf) {
+    let supervisor = std::process::id();
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = format!("pid {} contradicted itself: {panic}\n", std::process::id());
+        let _ = fs::write(dir.join(LAST_WORDS), text);
+        if std::process::id() != supervisor {
+            sys::exit_now(101);
+        }
+    }));
+}
+
+/// What a descriptor in the poll is.
+#[derive(Clone, Copy)]
+enum Source {
+    Listener,
+    Signals,
+    Agent,
+    Sandbox,
+    Status(usize),
+    ExecStatus(usize),
+    Output(usize, Stream),
+    Console(usize),
+    Events,
+}
+
+impl Process {
+    fn begin(
+        dir: PathBuf,
+        listener: RawFd,
+        lock: RawFd,
+        cgroups: impl Iterator<Item = PathBuf>,
+    ) -> io::Result<Process> {
+        for cgroup in cgroups {
+            // One thread: `tasks` does what `cgroup.procs` does, without waiting.
+            let tasks = cgroup.join("tasks");
+            let file = if tasks.exists() { tasks } else { cgroup.join("cgroup.procs") };
+            let _ = fs::write(file, "0");
+        }
+        sys::close_all_but(&[listener, lock]);
+        fs::create_dir_all(dir.join(SCRATCH))?;
+        // SAFETY: they were seen to be open, and nobody else owns them.
+        let (listener, lock) = unsafe { (OwnedFd::from_raw_fd(listener), OwnedFd::from_raw_fd(lock)) };
+        Ok(Process {
+            dir,
+            listener,
+            lock,
+            signals: blocked_signals()?,
+            agent: None,
+            sandbox: Sandbox::Absent,
+            attempts: Vec::new(),
+            execs: Vec::new(),
+            layers: BTreeMap::new(),
+            ending: false,
+            buffer: vec![0; BUFFER],
+        })
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        hush_panics(self.dir.clone());
+        self.turn().inspect_err(|error| self.leave_word(&format!("it cannot wait any more: {error}")))
+    }
+
+    /// Why it ends, for the agent's log: there is nobody to tell it to.
+    fn leave_word(&self, why: &str) {
+        let _ = fs::write(self.dir.join(LAST_WORDS), why);
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        loop {
+            self.reap();
+            self.settle();
+            self.tell();
+            // What has been told of need not be kept.
+            self.settle();
+            // A sandbox helper undoes what it has begun, and needs somebody to tell.
+            let making = matches!(self.sandbox, Sandbox::Making { .. });
+            if self.ending && !making && self.attempts.iter().all(Attempt::is_over) {
+                self.take_down();
+                return Ok(());
+            }
+            let mut ready = self.wait()?;
+            // What an agent asks for may remove attempts, and with them the places of all others.
+            ready.sort_by_key(|(source, _)| matches!(source, Source::Listener | Source::Agent));
+            for (source, events) in ready {
+                self.handle(source, events);
+            }
+        }
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&self) -> io::Result<Vec<(Source, PollFlags)>> {
+        let mut sources = vec![Source::Listener, Source::Signals];
+        let mut fds = vec![
+            PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+        ];
+        let mut add = |source, fd, events| {
+            sources.push(source);
+            fds.push(PollFd::new(fd, events));
+        };
+        if let Some(agent) = &self.agent {
+            let mut events = PollFlags::empty();
+            events.set(PollFlags::POLLIN, agent.may_ask());
+            events.set(PollFlags::POLLOUT, self.has_news());
+            add(Source::Agent, agent.socket(), events);
+        }
+        if let Sandbox::Making { answer, .. } = &self.sandbox {
+            add(Source::Sandbox, answer.as_fd(), PollFlags::POLLIN);
+        }
+        let mut deadline: Option<Instant> = None;
+        for (at, attempt) in self.attempts.iter().enumerate() {
+            if let State::Starting { status, deadline: end, .. } = &attempt.state {
+                add(Source::Status(at), status.as_fd(), PollFlags::POLLIN);
+                deadline = Some(deadline.map_or(*end, |other| other.min(*end)));
+            }
+            attempt.console.poll(|fd, events| add(Source::Console(at), fd, events));
+            if let Some(stdout) = &attempt.stdout {
+                add(Source::Output(at, Stream::Stdout), stdout.as_fd(), PollFlags::POLLIN);
+            }
+            if let Some(stderr) = &attempt.stderr {
+                add(Source::Output(at, Stream::Stderr), stderr.as_fd(), PollFlags::POLLIN);
+            }
+            if let (true, Some(events)) = (attempt.is_emptying(), &attempt.events) {
+                add(Source::Events, events.as_fd(), PollFlags::POLLPRI);
+            }
+        }
+        for (at, exec) in self.execs.iter().enumerate() {
+            if let ExecState::Starting { status, .. } = &exec.state {
+                add(Source::ExecStatus(at), status.as_fd(), PollFlags::POLLIN);
+            }
+            if let (true, Some(events)) = (exec.has_ended(), &exec.events) {
+                add(Source::Events, events.as_fd(), PollFlags::POLLPRI);
+            }
+        }
+        let timeout = match deadline {
+            Some(deadline) => {
+                let left = deadline.since(nodlet_host::clock::instant()).as_millis() + 1;
+                PollTimeout::try_from(i32::try_from(left).unwrap_or(i32::MAX)).unwrap_or(PollTimeout::MAX)
+            }
+            None => PollTimeout::NONE,
+        };
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(nix::Error::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready = sources.into_iter().zip(&fds).filter_map(|(source, fd)| {
+            let events = fd.revents().filter(|events| !events.is_empty())?;
+            Some((source, events))
+        });
+        Ok(ready.collect())
+    }
+
+    fn handle(&mut self, source: Source, events: PollFlags) {
+        match source {
+            Source::Listener => self.accept(),
+            Source::Signals => while let Ok(Some(_)) = self.signals.read_signal() {},
+            // It has hung up: what it asked for before still counts.
+            Source::Agent if events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) => {
+                self.hear_out();
+            }
+            Source::Agent if events.contains(PollFlags::POLLIN) => drop(self.hear()),
+            // Something can be told again, which the loop does.
+            Source::Agent => {}
+            Source::Sandbox => self.sandbox_answered(),
+            Source::Status(at) => self.status(at),
+            Source::ExecStatus(at) => self.exec_status(at),
+            Source::Console(at) => self.attempts[at].console.pump(),
+            Source::Output(at, stream) => {
+                self.attempts[at].read(stream, &mut self.buffer);
+            }
+            // The loop looks at every cgroup that is emptying.
+            Source::Events => {}
+        }
+    }
+
+    /// A new agent replaces the old one, which is dead or about to be.
+    fn accept(&mut self) {
+        self.hear_out();
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        if let Ok(fd) = socket::accept4(self.listener.as_raw_fd(), flags) {
+            // SAFETY: the call returned a new descriptor that nobody else owns.
+            self.agent = Some(Agent::new(unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+
+    /// Carries out what an agent has asked for that is gone, and answers nothing.
+    fn hear_out(&mut self) {
+        while self.hear() {
+            if let Some(agent) = &mut self.agent {
+                agent.forget_answer();
+            }
+        }
+    }
+
+    /// Carries out one request; `false` if there is none.
+    fn hear(&mut self) -> bool {
+        let Some(agent) = &self.agent else { return false };
+        match protocol::receive::<Request>(agent.socket()) {
+            Ok(Some((request, descriptors))) => {
+                self.obey(request, descriptors);
+                return true;
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            // Gone, or not to be understood: the next agent will ask again.
+            Ok(None) | Err(_) => self.agent = None,
+        }
+        false
+    }
+
+    /// The last thing done. What the kernel undoes later is undone now, so that
+    /// who follows finds the names free.
+    fn take_down(&mut self) {
+        if let Sandbox::Ready { pause, host_link, .. } = &self.sandbox {
+            if let Some(pause) = pause {
+                let _ = kill(*pause, Signal::SIGKILL);
+                sys::wait_for(*pause);
+            }
+            if let (Some(link), Ok(mut netlink)) = (host_link, nodlet_host::network::netlink::Netlink::open())
+            {
+                let _ = netlink.remove_link(link);
+            }
+        }
+        self.sandbox = Sandbox::Absent;
+    }
+}

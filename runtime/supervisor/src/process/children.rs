@@ -1,0 +1,370 @@
+//! What helpers say, how children end, and what follows from it.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use nix::unistd::Pid;
+
+use super::{Process, Sandbox};
+use crate::attempt::{Attempt, State, User};
+use crate::enter::ExecState;
+use crate::exit::{self, ExitRecord};
+use crate::protocol::{self, cut};
+use crate::sandbox::{Made, Namespaces};
+use crate::start::Status;
+use crate::sys::{self, Ended};
+use nodlet_core::time::Instant;
+use nodlet_host::launch::SandboxConfig;
+
+impl Process {
+    /// Looks at every child that has ended. Each is seen before it is reaped, so
+    /// that a container's record is written while its process can still be found. Each that is
+    /// known is asked for by itself: one that must wait hides no other.
+    pub(super) fn reap(&mut self) {
+        // A helper that ended may have named a child that ended before it, and no signal comes for that
+        // one any more.
+        let mut again = true;
+        while std::mem::take(&mut again) {
+            for pid in self.known_children() {
+                if let Some(ended) = sys::ended(pid) {
+                    // What a helper said before it ended, or before its child did.
+                    self.hear_helpers();
+                    if self.child_ended(pid, ended) {
+                        sys::reap(pid);
+                        again = true;
+                    }
+                }
+            }
+        }
+        // Others are libcontainer's, or are yet to be named by their helper.
+        while !self.is_naming()
+            && let Some(pid) = sys::any_ended()
+            && !self.known_children().contains(&pid)
+        {
+            sys::reap(pid);
+        }
+    }
+
+    fn hear_helpers(&mut self) {
+        for at in 0..self.attempts.len() {
+            self.status(at);
+        }
+        for at in 0..self.execs.len() {
+            self.exec_status(at);
+        }
+    }
+
+    /// Children that somebody waits for.
+    fn known_children(&self) -> Vec<Pid> {
+        let mut known = Vec::new();
+        if let Sandbox::Ready { pause, .. } = &self.sandbox {
+            known.extend(*pause);
+        }
+        for attempt in &self.attempts {
+            match &attempt.state {
+                State::Starting { helper, init, .. } => known.extend(helper.iter().chain(init)),
+                State::Running { init, .. } => known.push(*init),
+                State::Failing { init, .. } => known.extend(*init),
+                State::Exited { .. } | State::Over { .. } | State::Failed { .. } => {}
+            }
+        }
+        for exec in &self.execs {
+            match &exec.state {
+                ExecState::Starting { helper, pid, .. } => known.extend(helper.iter().chain(pid)),
+                ExecState::Running { pid, .. } => known.push(*pid),
+                ExecState::Ended { .. } | ExecState::Failed { .. } => {}
+            }
+        }
+        known
+    }
+
+    /// Whether a helper has yet to name a child: a process can be over sooner than its helper, or the
+    /// process that forked it, gets to say what it is called.
+    fn is_naming(&self) -> bool {
+        self.attempts.iter().any(|attempt| matches!(attempt.state, State::Starting { .. }))
+            || self.execs.iter().any(|exec| matches!(exec.state, ExecState::Starting { pid: None, .. }))
+    }
+
+    /// A child that is known has ended; `false` if it must not be reaped yet.
+    fn child_ended(&mut self, pid: Pid, ended: Ended) -> bool {
+        self.pause_ended(pid);
+        if !self.exec_ended(pid, ended) {
+            return false;
+        }
+        let owner = self.attempts.iter_mut().find(|attempt| match &attempt.state {
+            State::Starting { helper, init, .. } => *helper == Some(pid) || *init == Some(pid),
+            State::Running { init, .. } => *init == pid,
+            State::Failing { init, .. } => *init == Some(pid),
+            State::Exited { .. } | State::Over { .. } | State::Failed { .. } => false,
+        });
+        let Some(attempt) = owner else { return true };
+        match &mut attempt.state {
+            State::Starting { helper, .. } if *helper == Some(pid) => {
+                *helper = None;
+                if ended != Ended::Exited(0) {
+                    // Its container waits for ever to be told to execute.
+                    attempt.fail(false, cut(
+                            "create the container: the start helper was killed; where the memory limit is too \
+                             small for a start, the kernel does that",
+                        ));
+                }
+            }
+            // A helper, or libcontainer's, still holds the socket that says
+            // that it was executed: it closes at once, and this child is next then.
+            State::Starting { .. } => return false,
+            State::Running { init, at, .. } => {
+                let (init, at) = (*init, *at);
+                attempt.drain(&mut self.buffer);
+                record(&self.dir, attempt, ended, at);
+                attempt.state = State::Exited { init, at };
+            }
+            State::Failing { init, .. } => {
+                *init = None;
+                if sys::has_executed(pid) {
+                    // It had begun before it was killed: a run that nobody may begin again.
+                    let at = nodlet_host::clock::instant();
+                    attempt.drain(&mut self.buffer);
+                    record(&self.dir, attempt, ended, at);
+                    attempt.state = State::Exited { init: pid, at };
+                }
+            }
+            State::Exited { .. } | State::Over { .. } | State::Failed { .. } => {}
+        }
+        true
+    }
+
+    /// Without the first process of a shared PID namespace nothing can be started in it, and the
+    /// kernel has killed all that ran there. The pod begins again, as under a kubelet.
+    fn pause_ended(&mut self, ended: Pid) {
+        if let Sandbox::Ready { pause, .. } = &mut self.sandbox
+            && *pause == Some(ended)
+        {
+            *pause = None;
+            self.ending = true;
+            self.leave_word("the pause process of the pod ended");
+        }
+    }
+
+    /// A child ended that may be an executed process; `false` if it must wait.
+    fn exec_ended(&mut self, child: Pid, ended: Ended) -> bool {
+        for exec in &mut self.execs {
+            match &mut exec.state {
+                ExecState::Starting { helper, .. } if *helper == Some(child) => {
+                    *helper = None;
+                    if ended != Ended::Exited(0) {
+                        exec.fail(cut("exec: its helper was killed"));
+                    }
+                }
+                // Its helper still holds the socket: it ends at once, and this child is next then.
+                ExecState::Starting { pid, .. } if *pid == Some(child) => return false,
+                ExecState::Running { pid, terminal } if *pid == child => {
+                    let code = ended.code();
+                    exec.state = ExecState::Ended { pid: child, code, terminal: terminal.take() };
+                }
+                ExecState::Starting { .. }
+                | ExecState::Running { .. }
+                | ExecState::Ended { .. }
+                | ExecState::Failed { .. } => {}
+            }
+        }
+        true
+    }
+
+    /// Hears the sandbox helper.
+    pub(super) fn sandbox_answered(&mut self) {
+        let Sandbox::Making { answer, config } = &self.sandbox else { return };
+        let made = match protocol::receive::<Made>(answer.as_fd()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Ok(Some((Made::Namespaces { pause }, descriptors))) => namespaces(config, descriptors)
+                .map(|namespaces| (namespaces, pause.map(Pid::from_raw)))
+                .ok_or_else(|| cut("make namespaces: descriptors are missing")),
+            Ok(Some((Made::Failed { message }, _))) => Err(message),
+            Ok(None) => Err(cut("make namespaces: the sandbox helper died")),
+            Err(error) => Err(cut(&format!("hear the sandbox helper: {error}"))),
+        };
+        let made = match made {
+            Ok((_, Some(pause))) if !sys::is_child(pause) => Err(cut("start the pause process: it ended")),
+            made => made,
+        };
+        if made.is_err() && config.share_process_namespace {
+            // What the helper has left, if it died after it had forked that.
+            let _ = sys::kill_leaf(&config.pause_cgroup.unified);
+        }
+        let host_link = config.network.as_ref().map(|network| network.host_link.clone());
+        self.sandbox = match made {
+            Ok((namespaces, pause)) => Sandbox::Ready {
+                namespaces: Box::new(namespaces),
+                at: nodlet_host::clock::instant(),
+                pause,
+                host_link,
+            },
+            Err(message) => Sandbox::Failed { message },
+        };
+    }
+
+    /// Hears a start helper, or the process it made. Who shares the container's PID namespace and has
+    /// CAP_SYS_PTRACE can speak for the process that is about to be executed there: from that one,
+    /// only an error is taken.
+    pub(super) fn status(&mut self, at: usize) {
+        let attempt = &mut self.attempts[at];
+        while let State::Starting { helper, status, init, reporter, .. } = &mut attempt.state {
+            let received = match protocol::receive_from::<Status>(status.as_fd()) {
+                Ok(Some(received)) => received,
+                Ok(None) => {
+                    // Every copy is closed: the process was executed, or all of them are dead.
+                    let pidfd = init.and_then(|init| Some((init, sys::pidfd_open(init).ok()?)));
+                    match pidfd {
+                        // What it came to is seen when it is reaped.
+                        Some((init, _)) if sys::ended(init).is_some() => {
+                            attempt.fail(false, cut("create the container: its process was killed"));
+                        }
+                        Some((init, pidfd)) => {
+                            attempt.state = State::Running { init, pidfd, at: nodlet_host::clock::instant() }
+                        }
+                        None => attempt.fail(false, cut("create the container: the start helper died")),
+                    }
+                    return;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    return attempt.fail(false, cut(&format!("hear the start helper: {error}")));
+                }
+            };
+            let is_from = |whom: &Option<Pid>| whom.is_some() && received.sender == *whom;
+            let (from_helper, from_reporter) = (is_from(helper), is_from(reporter));
+            match received.frame {
+                Status::User { uid, gid, groups, home } if from_helper => {
+                    attempt.user = User { uid, gid, groups, home: home.as_str().to_owned() };
+                }
+                // libcontainer's process, then the one that it forked in a shared PID namespace.
+                Status::Created { pid } if from_helper || from_reporter => {
+                    let pid = Pid::from_raw(pid);
+                    if !sys::is_child(pid) {
+                        return attempt.fail(false, cut("create the container: its process is no child"));
+                    }
+                    *init = Some(pid);
+                    *reporter = from_helper.then_some(pid);
+                    if from_reporter {
+                        // It is known now, however its start goes on. If it is gone, the end follows.
+                        let _ = protocol::let_go(status.as_fd());
+                    }
+                }
+                Status::Terminal { stdin } if from_reporter => {
+                    let master = received.descriptors.into_iter().next();
+                    let set = master.map(|master| attempt.set_terminal(master, stdin));
+                    if !matches!(set, Some(Ok(()))) {
+                        return attempt.fail(false, cut("create the container: its terminal is missing"));
+                    }
+                }
+                Status::Failed { run, message } => return attempt.fail(run, message),
+                Status::User { .. } | Status::Created { .. } | Status::Terminal { .. } => {
+                    return attempt.fail(
+                        false,
+                        cut(
+                            "create the container: its process was reported by another than the start helper",
+                        ),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Hears an exec helper, or the process it made; from that one, only an error is taken.
+    pub(super) fn exec_status(&mut self, at: usize) {
+        let exec = &mut self.execs[at];
+        while let ExecState::Starting { helper, status, pid, terminal } = &mut exec.state {
+            let received = match protocol::receive_from::<Status>(status.as_fd()) {
+                Ok(Some(received)) => received,
+                Ok(None) => {
+                    match *pid {
+                        Some(pid) => exec.state = ExecState::Running { pid, terminal: terminal.take() },
+                        None => exec.fail(cut("exec: its helper died")),
+                    }
+                    return;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => return exec.fail(cut(&format!("exec: hear its helper: {error}"))),
+            };
+            let from_helper = helper.is_some() && received.sender == *helper;
+            match received.frame {
+                Status::Created { pid: created } if from_helper && sys::is_child(Pid::from_raw(created)) => {
+                    *pid = Some(Pid::from_raw(created));
+                    *terminal = received.descriptors.into_iter().next();
+                }
+                Status::Failed { message, .. } => return exec.fail(message),
+                Status::Created { .. } | Status::User { .. } | Status::Terminal { .. } => {
+                    return exec.fail(cut("exec: the process was reported by another than its helper"));
+                }
+            }
+        }
+    }
+
+    /// Ends attempts whose last process is gone, and gives up starts that hang.
+    pub(super) fn settle(&mut self) {
+        let now = nodlet_host::clock::instant();
+        for attempt in &mut self.attempts {
+            if let State::Starting { deadline, .. } = &attempt.state
+                && *deadline <= now
+            {
+                attempt.fail(false, cut("create the container: it took longer than two minutes"));
+            }
+            if attempt.is_emptying() {
+                // With a PID namespace of its own, nobody outlives the first process.
+                if attempt.is_populated() {
+                    attempt.kill();
+                }
+                if !attempt.is_populated() {
+                    attempt.end(&mut self.buffer);
+                }
+            }
+        }
+        self.execs.retain_mut(|exec| {
+            if !exec.has_ended() {
+                return true;
+            }
+            if sys::is_populated(&exec.cgroup, &mut exec.events) {
+                // What a process leaves behind is the container's from then on, as under containerd.
+                if matches!(exec.state, ExecState::Ended { .. }) && exec.moves > 0 {
+                    exec.moves -= 1;
+                    sys::empty_into_parent(&exec.cgroup);
+                }
+                if sys::is_populated(&exec.cgroup, &mut exec.events) {
+                    return true;
+                }
+            }
+            let _ = fs::remove_dir(&exec.cgroup);
+            exec.events = None;
+            !exec.ended_told
+        });
+        let attempts = &self.attempts;
+        self.layers.retain(|name, _| attempts.iter().any(|attempt| attempt.layers.contains(name)));
+    }
+}
+
+fn namespaces(config: &SandboxConfig, descriptors: Vec<OwnedFd>) -> Option<Namespaces> {
+    let mut descriptors = descriptors.into_iter();
+    let mnt = descriptors.next()?;
+    let mut next = |wanted: bool| -> Option<Option<OwnedFd>> {
+        if wanted { descriptors.next().map(Some) } else { Some(None) }
+    };
+    Some(Namespaces {
+        mnt,
+        net: next(config.network.is_some())?,
+        ipc: next(!config.host_ipc)?,
+        uts: next(config.network.is_some())?,
+        pid: next(config.share_process_namespace)?,
+        host_pid: config.host_pid,
+        host_ipc: config.host_ipc,
+    })
+}
+
+/// Writes the exit record of an attempt whose first process has ended.
+fn record(dir: &Path, attempt: &Attempt, ended: Ended, started_at: Instant) {
+    let (code, signal) = (ended.code(), ended.signal());
+    let message = exit::termination_message(attempt.termination_message.as_ref(), code, &attempt.log);
+    let record = ExitRecord { code, signal, started_at, finished_at: nodlet_host::clock::instant(), message };
+    // On tmpfs; the agent calls an exit without a record unknown.
+    let _ = record.write(dir, &attempt.container, attempt.number);
+}

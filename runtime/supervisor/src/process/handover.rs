@@ -1,0 +1,435 @@
+//! A supervisor that replaces itself with a newer binary: in place, so that pid,
+//! children, locks and descriptors stay.
+//!
+//! All that it knows goes into a memfd. The new binary parses that on trial, in a
+//! child; only then does the supervisor execute it. A binary that cannot leaves
+//! everything as it was.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use super::{Agent, Process, Sandbox, blocked_signals};
+use crate::attempt::{Attempt, State, Told, User};
+use crate::client::seal;
+use crate::console::{Console, SavedConsole};
+use crate::enter::{self, Exec, ExecState};
+use crate::log::{Log, Partial};
+use crate::protocol::{self, Message, Name, News, cut};
+use crate::sandbox::Namespaces;
+use crate::sys::{self, Ended, Parent};
+use nodlet_core::time::Instant;
+use nodlet_host::launch::{ContainerConfig, LogConfig, TerminationMessage};
+
+/// `nodlet supervisor --parse FD`: can you take this over?
+pub(super) const PARSE: &str = "--parse";
+
+/// `nodlet supervisor --resume FD`: take it over.
+pub(super) const RESUME: &str = "--resume";
+
+/// What a binary that can ends its trial with. Not 0, which every program can.
+const CAN: i32 = 113;
+
+/// How long a trial may take. It reads a few kilobytes.
+const TRIAL: Duration = Duration::from_secs(10);
+
+/// All that a supervisor knows. Descriptors are numbers: they stay open.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Saved {
+    dir: PathBuf,
+    listener: RawFd,
+    lock: RawFd,
+    agent: Option<RawFd>,
+    sandbox: SavedSandbox,
+    attempts: Vec<SavedAttempt>,
+    execs: Vec<SavedExec>,
+    layers: BTreeMap<String, RawFd>,
+    ending: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "made once, written, dropped")]
+enum SavedSandbox {
+    Absent,
+    Ready {
+        mnt: RawFd,
+        net: Option<RawFd>,
+        ipc: Option<RawFd>,
+        uts: Option<RawFd>,
+        pid: Option<RawFd>,
+        host_pid: bool,
+        host_ipc: bool,
+        at: Instant,
+        pause: Option<i32>,
+        host_link: Option<String>,
+    },
+    Failed {
+        message: Message,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedAttempt {
+    container: Name,
+    number: u32,
+    config: RawFd,
+    leaf: PathBuf,
+    user: User,
+    state: SavedState,
+    log: LogConfig,
+    partial: Partial,
+    stdout: Option<RawFd>,
+    stderr: Option<RawFd>,
+    #[serde(default)]
+    console: SavedConsole,
+    termination_message: Option<TerminationMessage>,
+    layers: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum SavedState {
+    Running {
+        init: i32,
+        at: Instant,
+    },
+    Exited {
+        init: i32,
+        at: Instant,
+    },
+    Over {
+        init: i32,
+        at: Instant,
+    },
+    Failing {
+        run: bool,
+        message: Message,
+        #[serde(default)]
+        init: Option<i32>,
+    },
+    Failed {
+        run: bool,
+        message: Message,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedExec {
+    id: u32,
+    cgroup: PathBuf,
+    state: SavedExecState,
+}
+
+#[derive(Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "made once, written, dropped")]
+enum SavedExecState {
+    Running {
+        pid: i32,
+        #[serde(default)]
+        terminal: Option<RawFd>,
+    },
+    Ended {
+        pid: i32,
+        code: i32,
+        #[serde(default)]
+        terminal: Option<RawFd>,
+    },
+    Failed {
+        message: Message,
+    },
+}
+
+/// The trial: never returns.
+pub(super) fn parse(memfd: RawFd) -> ! {
+    // SAFETY: whoever executes this passes it.
+    let memfd = unsafe { std::os::fd::BorrowedFd::borrow_raw(memfd) };
+    let can = protocol::read_memfd::<Saved>(memfd).is_ok_and(|saved| saved.knows_its_containers());
+    std::process::exit(if can { CAN } else { 1 })
+}
+
+impl Process {
+    /// Replaces itself with `binary`, or tells why not.
+    pub(super) fn reexec(&mut self, binary: &OwnedFd) {
+        let message = match self.try_reexec(binary) {
+            Ok(never) => match never {},
+            Err(error) => cut(&error.to_string()),
+        };
+        self.answer(News::ReexecFailed { message }, None);
+    }
+
+    fn try_reexec(&self, binary: &OwnedFd) -> io::Result<std::convert::Infallible> {
+        let saved = self.save().ok_or_else(|| io::Error::other(protocol::BUSY))?;
+        let mut open = saved.descriptors();
+        let memfd = protocol::memfd(&saved)?;
+        open.push(memfd.as_raw_fd());
+        let sealed = seal(&CString::new(format!("/proc/self/fd/{}", binary.as_raw_fd()))?)?;
+        let path = CString::new(format!("/proc/self/fd/{}", sealed.as_raw_fd()))?;
+        let args = |verb: &str| -> io::Result<Vec<CString>> {
+            let number = memfd.as_raw_fd().to_string();
+            ["nodlet", "supervisor", verb, &number].into_iter().map(|arg| Ok(CString::new(arg)?)).collect()
+        };
+        let environment: [CString; 0] = [];
+        let (parse, resume) = (args(PARSE)?, args(RESUME)?);
+
+        // SAFETY: the supervisor has one thread.
+        match unsafe { sys::fork(Parent::Caller, None) }? {
+            None => {
+                let _ = close_on_exec(&[memfd.as_raw_fd()], false);
+                let _ = nix::unistd::execve(&path, &parse, &environment);
+                sys::exit_now(1)
+            }
+            Some(child) => wait_for_trial(child)?,
+        }
+        close_on_exec(&open, false)?;
+        let Err(error) = nix::unistd::execve(&path, &resume, &environment);
+        close_on_exec(&open, true)?;
+        Err(error.into())
+    }
+
+    /// Everything; `None` while something is being started.
+    fn save(&self) -> Option<Saved> {
+        let raw = |fd: &OwnedFd| fd.as_raw_fd();
+        let sandbox = match &self.sandbox {
+            Sandbox::Absent => SavedSandbox::Absent,
+            Sandbox::Making { .. } => return None,
+            Sandbox::Ready { namespaces, at, pause, host_link } => SavedSandbox::Ready {
+                mnt: raw(&namespaces.mnt),
+                net: namespaces.net.as_ref().map(raw),
+                ipc: namespaces.ipc.as_ref().map(raw),
+                uts: namespaces.uts.as_ref().map(raw),
+                pid: namespaces.pid.as_ref().map(raw),
+                host_pid: namespaces.host_pid,
+                host_ipc: namespaces.host_ipc,
+                at: *at,
+                pause: pause.map(Pid::as_raw),
+                host_link: host_link.clone(),
+            },
+            Sandbox::Failed { message } => SavedSandbox::Failed { message: message.clone() },
+        };
+        Some(Saved {
+            dir: self.dir.clone(),
+            listener: raw(&self.listener),
+            lock: raw(&self.lock),
+            agent: self.agent.as_ref().map(|agent| agent.socket().as_raw_fd()),
+            sandbox,
+            attempts: self.attempts.iter().map(save_attempt).collect::<Option<_>>()?,
+            execs: self.execs.iter().map(save_exec).collect::<Option<_>>()?,
+            layers: self.layers.iter().map(|(name, fd)| (name.clone(), raw(fd))).collect(),
+            ending: self.ending,
+        })
+    }
+
+    /// Takes over what a supervisor has left in `memfd` when it executed this one.
+    pub(super) fn resume(memfd: OwnedFd) -> io::Result<Process> {
+        let saved: Saved = protocol::read_memfd(memfd.as_fd())?;
+        drop(memfd);
+        let open = saved.descriptors();
+        sys::close_all_but(&open);
+        close_on_exec(&open, true)?;
+        // SAFETY: they were left open for this, each number is in the record once,
+        // and nobody else owns them.
+        let own = |fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) };
+        let sandbox = match saved.sandbox {
+            SavedSandbox::Absent => Sandbox::Absent,
+            SavedSandbox::Failed { message } => Sandbox::Failed { message },
+            SavedSandbox::Ready { mnt, net, ipc, uts, pid, host_pid, host_ipc, at, pause, host_link } => {
+                let namespaces = Namespaces {
+                    mnt: own(mnt),
+                    net: net.map(own),
+                    ipc: ipc.map(own),
+                    uts: uts.map(own),
+                    pid: pid.map(own),
+                    host_pid,
+                    host_ipc,
+                };
+                Sandbox::Ready {
+                    namespaces: Box::new(namespaces),
+                    at,
+                    pause: pause.map(Pid::from_raw),
+                    host_link,
+                }
+            }
+        };
+        let attempts: Vec<Attempt> = saved
+            .attempts
+            .into_iter()
+            .map(|attempt| restore_attempt(attempt, own))
+            .collect::<Result<_, _>>()?;
+        Ok(Process {
+            dir: saved.dir,
+            listener: own(saved.listener),
+            lock: own(saved.lock),
+            signals: blocked_signals()?,
+            agent: saved.agent.map(|fd| Agent::taken_over(own(fd))),
+            sandbox,
+            attempts,
+            execs: saved.execs.into_iter().map(|exec| restore_exec(exec, own)).collect(),
+            layers: saved.layers.into_iter().map(|(name, fd)| (name, own(fd))).collect(),
+            ending: saved.ending,
+            buffer: vec![0; super::BUFFER],
+        })
+    }
+}
+
+impl Saved {
+    fn descriptors(&self) -> Vec<RawFd> {
+        let mut open = vec![self.listener, self.lock];
+        open.extend(self.agent);
+        if let SavedSandbox::Ready { mnt, net, ipc, uts, pid, .. } = &self.sandbox {
+            open.push(*mnt);
+            open.extend([net, ipc, uts, pid].into_iter().flatten());
+        }
+        for attempt in &self.attempts {
+            open.push(attempt.config);
+            open.extend([attempt.stdout, attempt.stderr].into_iter().flatten());
+            open.extend(attempt.console.descriptors());
+        }
+        let terminal = |exec: &SavedExec| match exec.state {
+            SavedExecState::Running { terminal, .. } | SavedExecState::Ended { terminal, .. } => terminal,
+            SavedExecState::Failed { .. } => None,
+        };
+        open.extend(self.execs.iter().filter_map(terminal));
+        open.extend(self.layers.values());
+        open
+    }
+
+    /// Whether what was asked for long ago can be read, too: processes are executed by it. For a
+    /// trial, which has none of the descriptors but sees those of its parent.
+    fn knows_its_containers(&self) -> bool {
+        let parent = std::os::unix::process::parent_id();
+        self.attempts.iter().filter(|attempt| matches!(attempt.state, SavedState::Running { .. })).all(
+            |attempt| {
+                let config = std::fs::File::open(format!("/proc/{parent}/fd/{}", attempt.config));
+                config.is_ok_and(|config| protocol::read_memfd::<ContainerConfig>(config.as_fd()).is_ok())
+            },
+        )
+    }
+}
+
+fn save_attempt(attempt: &Attempt) -> Option<SavedAttempt> {
+    let state = match &attempt.state {
+        State::Starting { .. } => return None,
+        State::Running { init, at, .. } => SavedState::Running { init: init.as_raw(), at: *at },
+        State::Exited { init, at } => SavedState::Exited { init: init.as_raw(), at: *at },
+        State::Over { init, at } => SavedState::Over { init: init.as_raw(), at: *at },
+        State::Failing { run, message, init } => {
+            SavedState::Failing { run: *run, message: message.clone(), init: init.map(Pid::as_raw) }
+        }
+        State::Failed { run, message } => SavedState::Failed { run: *run, message: message.clone() },
+    };
+    Some(SavedAttempt {
+        container: attempt.container.clone(),
+        number: attempt.number,
+        config: attempt.config.as_raw_fd(),
+        leaf: attempt.leaf.clone(),
+        user: attempt.user.clone(),
+        state,
+        log: attempt.log.config().clone(),
+        partial: attempt.log.partial().clone(),
+        stdout: attempt.stdout.as_ref().map(AsRawFd::as_raw_fd),
+        stderr: attempt.stderr.as_ref().map(AsRawFd::as_raw_fd),
+        console: attempt.console.save(),
+        termination_message: attempt.termination_message.clone(),
+        layers: attempt.layers.clone(),
+    })
+}
+
+fn restore_attempt(saved: SavedAttempt, own: impl Fn(RawFd) -> OwnedFd) -> io::Result<Attempt> {
+    let state = match saved.state {
+        // It is a child that was not reaped: its number is still its own.
+        SavedState::Running { init, at } => {
+            let init = Pid::from_raw(init);
+            State::Running { init, pidfd: sys::pidfd_open(init)?, at }
+        }
+        SavedState::Exited { init, at } => State::Exited { init: Pid::from_raw(init), at },
+        SavedState::Over { init, at } => State::Over { init: Pid::from_raw(init), at },
+        SavedState::Failing { run, message, init } => {
+            State::Failing { run, message, init: init.map(Pid::from_raw) }
+        }
+        SavedState::Failed { run, message } => State::Failed { run, message },
+    };
+    Ok(Attempt {
+        container: saved.container,
+        number: saved.number,
+        config: own(saved.config),
+        leaf: saved.leaf,
+        events: None,
+        user: saved.user,
+        state,
+        log: Log::open(saved.log, saved.partial),
+        stdout: saved.stdout.map(&own),
+        stderr: saved.stderr.map(&own),
+        console: Console::restore(saved.console, &own),
+        termination_message: saved.termination_message,
+        layers: saved.layers,
+        told: Told::default(),
+    })
+}
+
+fn save_exec(exec: &Exec) -> Option<SavedExec> {
+    let state = match &exec.state {
+        ExecState::Starting { .. } => return None,
+        ExecState::Running { pid, terminal } => {
+            SavedExecState::Running { pid: pid.as_raw(), terminal: terminal.as_ref().map(AsRawFd::as_raw_fd) }
+        }
+        ExecState::Ended { pid, code, terminal } => SavedExecState::Ended {
+            pid: pid.as_raw(),
+            code: *code,
+            terminal: terminal.as_ref().map(AsRawFd::as_raw_fd),
+        },
+        ExecState::Failed { message } => SavedExecState::Failed { message: message.clone() },
+    };
+    Some(SavedExec { id: exec.id, cgroup: exec.cgroup.clone(), state })
+}
+
+fn restore_exec(saved: SavedExec, own: impl Fn(RawFd) -> OwnedFd) -> Exec {
+    let state = match saved.state {
+        SavedExecState::Running { pid, terminal } => {
+            ExecState::Running { pid: Pid::from_raw(pid), terminal: terminal.map(own) }
+        }
+        SavedExecState::Ended { pid, code, terminal } => {
+            ExecState::Ended { pid: Pid::from_raw(pid), code, terminal: terminal.map(own) }
+        }
+        SavedExecState::Failed { message } => ExecState::Failed { message },
+    };
+    Exec {
+        id: saved.id,
+        cgroup: saved.cgroup,
+        events: None,
+        state,
+        started_told: false,
+        ended_told: false,
+        moves: enter::MOVES,
+    }
+}
+
+fn wait_for_trial(child: Pid) -> io::Result<()> {
+    let pidfd = sys::pidfd_open(child)?;
+    let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+    let timeout = PollTimeout::try_from(TRIAL).unwrap_or(PollTimeout::MAX);
+    if !matches!(poll(&mut fds, timeout), Ok(1)) {
+        let _ = kill(child, Signal::SIGKILL);
+    }
+    match sys::wait_for(child) {
+        Some(Ended::Exited(CAN)) => Ok(()),
+        Some(Ended::Exited(_) | Ended::Signaled(_)) | None => {
+            Err(io::Error::other("the new binary cannot take over from this one"))
+        }
+    }
+}
+
+fn close_on_exec(descriptors: &[RawFd], close: bool) -> io::Result<()> {
+    let flags = if close { FdFlag::FD_CLOEXEC } else { FdFlag::empty() };
+    for fd in descriptors {
+        fcntl(*fd, FcntlArg::F_SETFD(flags))?;
+    }
+    Ok(())
+}

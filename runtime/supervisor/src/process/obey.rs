@@ -1,0 +1,330 @@
+//! What the agent asks for, and the helpers that are forked for it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType};
+use nix::unistd::Pid;
+use serde::Deserialize;
+
+use super::{MAX_ATTEMPTS, MAX_EXECS, Process, SCRATCH, START_TIMEOUT, Sandbox};
+use crate::attempt::{Attempt, State, Told, User, pipe};
+use crate::console::{self, Console};
+use crate::enter::{self, Enter, Exec, ExecState};
+use crate::exit;
+use crate::log::{Log, Partial};
+use crate::protocol::{self, Name, News, Request, cut};
+use crate::sandbox;
+use crate::start::{Start, Target};
+use crate::sys::{self, Parent};
+use nodlet_host::launch::{CgroupPaths, LogConfig, SandboxConfig, TerminationMessage};
+
+/// What of a [`nodlet_host::launch::ContainerConfig`] the supervisor itself needs. Not the process: its environment may
+/// hold secrets of one container, and a copy of the supervisor's memory comes, before another
+/// program replaces it, into PID namespaces of others.
+#[derive(Debug, Deserialize)]
+struct SupervisedContainer {
+    layers: Vec<String>,
+    cgroup: CgroupPaths,
+    #[serde(default)]
+    stdin: bool,
+    #[serde(default)]
+    stdin_once: bool,
+    #[serde(default)]
+    tty: bool,
+    #[serde(default)]
+    target: Option<String>,
+    log: LogConfig,
+    termination_message: Option<TerminationMessage>,
+}
+
+impl Process {
+    /// Carries out one request.
+    pub(super) fn obey(&mut self, request: Request, mut descriptors: Vec<OwnedFd>) {
+        match request {
+            Request::Hello { version } => self.greet(version),
+            Request::CreateSandbox => {
+                if let Some(config) = descriptors.pop() {
+                    self.create_sandbox(config);
+                }
+            }
+            Request::Start { container, number } => self.start(container, number, descriptors),
+            Request::Exec { id, container, number, stdio } => {
+                self.exec(id, &container, number, stdio, descriptors)
+            }
+            Request::Attach { id, container, number, stdio } => {
+                self.attach(id, &container, number, stdio, descriptors);
+            }
+            Request::Reexec => {
+                if let Some(binary) = descriptors.pop() {
+                    self.reexec(&binary);
+                }
+            }
+            Request::Forget { container, number } => {
+                if let Some(at) = self.attempts.iter().position(|attempt| attempt.is(&container, number))
+                    && self.attempts[at].is_over()
+                {
+                    self.attempts.remove(at);
+                    exit::remove(&self.dir, &container, number);
+                }
+            }
+            Request::End => self.ending = true,
+        }
+    }
+
+    fn create_sandbox(&mut self, config: OwnedFd) {
+        match &self.sandbox {
+            Sandbox::Absent | Sandbox::Failed { .. } => {}
+            Sandbox::Making { .. } | Sandbox::Ready { .. } => return,
+        }
+        if let Some(agent) = &mut self.agent {
+            agent.expect_sandbox();
+        }
+        self.sandbox = match self.fork_sandbox(config) {
+            Ok(making) => making,
+            Err(error) => Sandbox::Failed { message: cut(&format!("start the sandbox helper: {error}")) },
+        };
+    }
+
+    fn fork_sandbox(&self, config: OwnedFd) -> io::Result<Sandbox> {
+        let parsed: SandboxConfig = protocol::read_memfd(config.as_fd())?;
+        let (ours, theirs) = status_pair()?;
+        // SAFETY: the supervisor has one thread.
+        match unsafe { sys::fork(Parent::Caller, None) }? {
+            None => sandbox::run(config.as_fd(), theirs, &self.scratch()),
+            Some(_) => Ok(Sandbox::Making { answer: ours, config: Box::new(parsed) }),
+        }
+    }
+
+    /// Where helpers mount, each in a mount namespace of its own.
+    fn scratch(&self) -> PathBuf {
+        self.dir.join(SCRATCH)
+    }
+
+    fn start(&mut self, container: Name, number: u32, descriptors: Vec<OwnedFd>) {
+        if self.attempts.iter().any(|attempt| attempt.is(&container, number)) {
+            return;
+        }
+        let refused = match self.refusal(&container) {
+            None => match self.fork_start(&container, number, descriptors) {
+                Ok(attempt) => {
+                    self.attempts.push(attempt);
+                    return;
+                }
+                Err(error) => cut(&error),
+            },
+            Some(reason) => cut(reason),
+        };
+        self.answer(News::StartFailed { container, number, run: false, message: refused }, None);
+    }
+
+    fn refusal(&self, container: &Name) -> Option<&'static str> {
+        if self.ending {
+            return Some("start it: the sandbox is ending");
+        }
+        if self.attempts.len() >= MAX_ATTEMPTS {
+            return Some("start it: too many attempts are not yet forgotten");
+        }
+        // Never two attempts of one container, whatever an agent asks for.
+        let alive = self.attempts.iter().any(|attempt| attempt.container == *container && !attempt.is_over());
+        if alive {
+            return Some("start it: the attempt before is not over");
+        }
+        None
+    }
+
+    fn fork_start(
+        &mut self,
+        container: &Name,
+        number: u32,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Attempt, String> {
+        let Sandbox::Ready { namespaces, .. } = &self.sandbox else {
+            return Err("start it: there is no sandbox".to_owned());
+        };
+        let mut descriptors = descriptors.into_iter();
+        let memfd = descriptors.next().ok_or("read the container's configuration: it did not come")?;
+        let layers: Vec<OwnedFd> = descriptors.collect();
+        let config: SupervisedContainer = protocol::read_memfd(memfd.as_fd())
+            .map_err(|error| format!("read the container's configuration: {error}"))?;
+        if config.layers.len() != layers.len() || layers.is_empty() {
+            return Err(format!("find the layers: {} of {} came", layers.len(), config.layers.len()));
+        }
+        let text = |step: &'static str| move |error: io::Error| format!("{step}: {error}");
+        let target = config.target.as_deref().map(|target| self.target(target)).transpose()?;
+        let leaf = File::open(&config.cgroup.unified).map_err(text("open the container's cgroup"))?;
+        let (stdout, their_stdout) = pipe().map_err(text("make a pipe"))?;
+        let (stderr, their_stderr) = pipe().map_err(text("make a pipe"))?;
+        let input = if config.stdin && !config.tty {
+            Some(console::input_pipe().map_err(text("make a pipe"))?)
+        } else {
+            None
+        };
+        let (their_stdin, stdin) = input.unzip();
+        let (status, their_status) = status_pair().map_err(text("make a socket"))?;
+        // SAFETY: the supervisor has one thread.
+        let forked = unsafe { sys::fork(Parent::Caller, Some(leaf.as_fd())) };
+        let helper = match forked.map_err(text("start the start helper"))? {
+            Some(helper) => helper,
+            None => Start {
+                config: memfd.as_fd(),
+                layers: layers.iter().map(|layer| layer.as_fd()).collect(),
+                namespaces,
+                target: target.as_ref(),
+                status: their_status.as_fd(),
+                stdin: their_stdin,
+                stdout: their_stdout,
+                stderr: their_stderr,
+                scratch: &self.scratch(),
+            }
+            .run(),
+        };
+        for (name, layer) in config.layers.iter().zip(layers) {
+            self.layers.entry(name.clone()).or_insert(layer);
+        }
+        let deadline = nodlet_host::clock::instant() + START_TIMEOUT;
+        Ok(Attempt {
+            container: container.clone(),
+            number,
+            config: memfd,
+            leaf: config.cgroup.unified,
+            events: None,
+            user: User::default(),
+            state: State::Starting { helper: Some(helper), status, init: None, reporter: None, deadline },
+            log: Log::open(config.log, Partial::default()),
+            stdout: Some(stdout),
+            stderr: Some(stderr),
+            console: Console::new(stdin, config.stdin_once, config.tty),
+            termination_message: config.termination_message,
+            layers: config.layers,
+            told: Told::default(),
+        })
+    }
+
+    /// Namespaces of a container that runs. Its first process is not reaped before the
+    /// supervisor has seen its end, so its number is no other's.
+    fn target(&self, target: &str) -> Result<Target, String> {
+        let attempt = self.attempts.iter().find_map(|attempt| match &attempt.state {
+            State::Running { init, pidfd, .. } if attempt.container == target => Some((*init, pidfd)),
+            State::Running { .. } | State::Starting { .. } | State::Exited { .. } | State::Over { .. } => {
+                None
+            }
+            State::Failing { .. } | State::Failed { .. } => None,
+        });
+        // A namespace whose first process has ended takes no other.
+        let (init, _) = attempt.filter(|(_, pidfd)| !has_ended(pidfd.as_fd())).ok_or_else(|| {
+            format!("join the processes of container {target}: invalid target container: it is not running")
+        })?;
+        let open = |kind: &str| {
+            File::open(format!("/proc/{init}/ns/{kind}"))
+                .map_err(|error| format!("open the {kind} namespace of container {target}: {error}"))
+        };
+        Ok(Target { pid: open("pid")?, mnt: open("mnt")? })
+    }
+
+    /// Answered at once: nothing of it can take time.
+    fn attach(&mut self, id: u32, container: &Name, number: u32, given: [bool; 3], fds: Vec<OwnedFd>) {
+        let mut fds = fds.into_iter();
+        let [stdin, stdout, stderr] = given.map(|given| if given { fds.next() } else { None });
+        let attempt = self.attempts.iter_mut().find(|attempt| attempt.is(container, number));
+        let attached = match attempt {
+            Some(attempt) if matches!(attempt.state, State::Running { .. }) => {
+                attempt.attach(stdin, [stdout, stderr]).map(|()| {
+                    let terminal = attempt.stdout.as_ref().filter(|_| attempt.console.is_tty());
+                    terminal.and_then(|terminal| terminal.try_clone().ok())
+                })
+            }
+            Some(_) | None => Err(format!("attach: container {container} is not running")),
+        };
+        match attached {
+            Ok(terminal) => self.answer(News::Attached { id }, terminal),
+            Err(message) => self.answer(News::AttachFailed { id, message: cut(&message) }, None),
+        }
+    }
+
+    fn exec(&mut self, id: u32, container: &Name, number: u32, given: [bool; 3], descriptors: Vec<OwnedFd>) {
+        let exec = self.fork_exec(id, container, number, given, descriptors).unwrap_or_else(|message| Exec {
+            id,
+            cgroup: PathBuf::new(),
+            events: None,
+            state: ExecState::Failed { message: cut(&message) },
+            started_told: false,
+            ended_told: false,
+            moves: 0,
+        });
+        self.execs.push(exec);
+    }
+
+    fn fork_exec(
+        &self,
+        id: u32,
+        container: &Name,
+        number: u32,
+        given: [bool; 3],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Exec, String> {
+        if self.execs.len() >= MAX_EXECS {
+            return Err(format!("exec: {MAX_EXECS} processes are being executed in this pod"));
+        }
+        let attempt = self.attempts.iter().find(|attempt| attempt.is(container, number));
+        let Some((attempt, State::Running { pidfd, .. })) = attempt.map(|attempt| (attempt, &attempt.state))
+        else {
+            return Err(format!("exec: container {container} is not running"));
+        };
+        let mut descriptors = descriptors.iter().map(|fd| fd.as_fd());
+        let config = descriptors.next().ok_or("exec: its configuration did not come")?;
+        let stdio = given.map(|given| if given { descriptors.next() } else { None });
+        let text = |step: &'static str| move |error: io::Error| format!("exec: {step}: {error}");
+        let cgroup = enter::cgroup(&attempt.leaf, id);
+        fs::create_dir(&cgroup).map_err(text("make its cgroup"))?;
+        let forked = (|| -> io::Result<(Pid, OwnedFd)> {
+            let directory = File::open(&cgroup)?;
+            let (status, theirs) = status_pair()?;
+            // SAFETY: the supervisor has one thread.
+            match unsafe { sys::fork(Parent::Caller, Some(directory.as_fd())) }? {
+                Some(helper) => Ok((helper, status)),
+                None => Enter {
+                    container: attempt.config.as_fd(),
+                    config,
+                    pidfd: pidfd.as_fd(),
+                    user: &attempt.user,
+                    status: theirs.as_fd(),
+                    stdio,
+                }
+                .run(),
+            }
+        })();
+        match forked {
+            Ok((helper, status)) => Ok(Exec {
+                id,
+                cgroup,
+                events: None,
+                state: ExecState::Starting { helper: Some(helper), status, pid: None, terminal: None },
+                started_told: false,
+                ended_told: false,
+                moves: enter::MOVES,
+            }),
+            Err(error) => {
+                let _ = fs::remove_dir(&cgroup);
+                Err(format!("exec: start its helper: {error}"))
+            }
+        }
+    }
+}
+
+/// Whether the process of a pidfd has ended.
+fn has_ended(pidfd: BorrowedFd) -> bool {
+    let mut polled = [PollFd::new(pidfd, PollFlags::POLLIN)];
+    poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+/// A socket on which a helper reports, as the first end learns from the kernel.
+fn status_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) =
+        socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    protocol::know_senders(ours.as_fd())?;
+    Ok((ours, theirs))
+}

@@ -1,0 +1,353 @@
+//! What agent and supervisor say to each other: small frames of JSON on a
+//! SEQPACKET socket, descriptors beside them, everything large in a sealed memfd.
+//!
+//! Two frames never change, so that any agent can greet and replace any
+//! supervisor: [`Request::Hello`] and [`Request::Reexec`] with their answers
+//! [`News::Hello`] and [`News::ReexecFailed`]. All others may: a new agent brings its supervisors up to
+//! date before it says anything else.
+//!
+//! News is never queued. It is told from the supervisor's state, and what could
+//! not be told yet is told when the socket takes it.
+
+use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
+
+use nix::sys::socket::{self, ControlMessage, ControlMessageOwned, MsgFlags};
+use nix::unistd::Pid;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use nodlet_core::time::Instant;
+
+/// Of all frames but those that never change.
+pub(super) const VERSION: u32 = 2;
+
+/// Why a supervisor does not replace itself now and may soon. Never changes.
+pub(super) const BUSY: &str = "something is being started; ask again";
+
+/// Groups of one process that are told; a container with more is refused.
+pub(super) const MAX_GROUPS: usize = 64;
+
+/// Descriptors in one frame: the kernel's SCM_MAX_FD. An image has at most 127 layers.
+const MAX_DESCRIPTORS: usize = 253;
+
+/// The longest frame: a message of which every byte is escaped, and the rest.
+const MAX_FRAME: usize = 8192;
+
+/// A container's name: a DNS label.
+pub(super) type Name = heapless::String<64>;
+
+/// A text for people; what is longer is cut.
+pub(super) type Message = heapless::String<1024>;
+
+/// From the agent.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// Who are you, and what do you have? Never changes.
+    Hello {
+        /// [`VERSION`] of the agent.
+        version: u32,
+    },
+    /// Replace yourself. Never changes. With it: the new binary.
+    Reexec,
+    /// With it: a `SandboxConfig`.
+    CreateSandbox,
+    /// With it: a `ContainerConfig`, then its layers, lowest first.
+    Start { container: Name, number: u32 },
+    /// With it: an `ExecConfig`, then those of stdin, stdout and stderr that are given.
+    Exec { id: u32, container: Name, number: u32, stdio: [bool; 3] },
+    /// Show what a container writes, and pass on input. With it: those of stdin,
+    /// stdout and stderr that are given; they are the client's ends of pipes.
+    Attach { id: u32, container: Name, number: u32, stdio: [bool; 3] },
+    /// The agent has what it wants of an attempt that is over.
+    Forget { container: Name, number: u32 },
+    /// End, when no container is left.
+    End,
+}
+
+/// From the supervisor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum News {
+    /// Answers `Hello`; if the versions are equal, all that there is to tell
+    /// follows, up to `HelloEnd`. Never changes.
+    Hello { version: u32, pid: i32 },
+    /// All has been told.
+    HelloEnd,
+    /// The namespaces exist.
+    SandboxReady { at: Instant },
+    /// They do not.
+    SandboxFailed { message: Message },
+    /// With it, while it runs: its pidfd.
+    Started {
+        container: Name,
+        number: u32,
+        pid: i32,
+        at: Instant,
+        uid: u32,
+        gid: u32,
+        groups: heapless::Vec<u32, MAX_GROUPS>,
+    },
+    /// Only before `HelloEnd`: `Started` or `StartFailed` will follow.
+    Starting { container: Name, number: u32 },
+    /// There is no process.
+    StartFailed { container: Name, number: u32, run: bool, message: Message },
+    /// The attempt is over; its exit record says how.
+    Exited { container: Name, number: u32 },
+    /// With it, if it has one: the master of its terminal.
+    ExecStarted { id: u32, pid: i32 },
+    /// There is no process.
+    ExecFailed { id: u32, message: Message },
+    /// Its process ended.
+    ExecExited { id: u32, code: i32 },
+    /// Answers `Attach`; with it, if the container has one: the master of its
+    /// terminal. That a session is over is seen from its pipes.
+    Attached { id: u32 },
+    /// Nothing is attached.
+    AttachFailed { id: u32, message: Message },
+    /// With it: the descriptor of a layer that containers are running on.
+    Layer { name: heapless::String<128> },
+    /// The supervisor stays what it is. Never changes.
+    ReexecFailed { message: Message },
+}
+
+/// `text`, cut to what fits, at a character.
+pub(super) fn cut<const N: usize>(text: &str) -> heapless::String<N> {
+    let mut end = text.len().min(N);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    heapless::String::try_from(&text[..end]).expect("it was cut to fit")
+}
+
+/// Sends one frame with descriptors. `WouldBlock` if the socket is full.
+pub(super) fn send<T: Serialize>(
+    socket: BorrowedFd,
+    frame: &T,
+    descriptors: &[BorrowedFd],
+) -> io::Result<()> {
+    let mut bytes = [0; MAX_FRAME];
+    let length = serde_json_core::to_slice(frame, &mut bytes)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the frame is too long"))?;
+    let raw: heapless::Vec<RawFd, MAX_DESCRIPTORS> = descriptors.iter().map(|fd| fd.as_raw_fd()).collect();
+    let rights = [ControlMessage::ScmRights(&raw)];
+    let control: &[ControlMessage] = if raw.is_empty() { &[] } else { &rights };
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    socket::sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(&bytes[..length])], control, flags, None)?;
+    Ok(())
+}
+
+/// A frame that was received.
+pub(super) struct Received<T> {
+    pub(super) frame: T,
+    pub(super) descriptors: Vec<OwnedFd>,
+    /// Who sent it, as the kernel says, in the receiver's PID namespace; where [`know_senders`] was
+    /// asked for.
+    pub(super) sender: Option<Pid>,
+}
+
+/// Lets the kernel say of each frame that `socket` receives who sent it. Nobody who has the other
+/// end can pass for another, but who has CAP_SYS_ADMIN for one in its own PID namespace.
+pub(super) fn know_senders(socket: BorrowedFd) -> io::Result<()> {
+    Ok(socket::setsockopt(&socket, socket::sockopt::PassCred, &true)?)
+}
+
+/// Tells the process at the other end, which waits for that, to go on.
+pub(super) fn let_go(socket: BorrowedFd) -> io::Result<()> {
+    socket::send(socket.as_raw_fd(), &[0], MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)?;
+    Ok(())
+}
+
+/// Waits until the other end says to go on.
+///
+/// # Errors
+/// The other end is gone.
+pub(super) fn wait_for_go(socket: BorrowedFd) -> io::Result<()> {
+    loop {
+        match socket::recv(socket.as_raw_fd(), &mut [0], MsgFlags::empty()) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => return Ok(()),
+            Err(nix::Error::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Receives one frame with its descriptors. `None` if the other end is gone.
+pub(super) fn receive<T: DeserializeOwned>(socket: BorrowedFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    Ok(receive_from(socket)?.map(|received| (received.frame, received.descriptors)))
+}
+
+/// Receives one frame with its descriptors and its sender. `None` if the other end is gone.
+pub(super) fn receive_from<T: DeserializeOwned>(socket: BorrowedFd) -> io::Result<Option<Received<T>>> {
+    let mut bytes = [0; MAX_FRAME];
+    let mut control = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS], libc::ucred);
+    let (length, descriptors, sender) = {
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+        let message = socket::recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut control), flags)?;
+        let (mut descriptors, mut sender) = (Vec::new(), None);
+        for control in message.cmsgs()? {
+            match control {
+                ControlMessageOwned::ScmRights(raw) => {
+                    // SAFETY: the kernel made these for this call; nobody else owns them.
+                    descriptors.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+                }
+                ControlMessageOwned::ScmCredentials(from) => sender = Some(Pid::from_raw(from.pid())),
+                _ => {}
+            }
+        }
+        (message.bytes, descriptors, sender)
+    };
+    if length == 0 {
+        // The end has no sender; a frame of nothing has.
+        return if sender.is_none() { Ok(None) } else { Err(io::ErrorKind::InvalidData.into()) };
+    }
+    let mut unescaped = [0; MAX_FRAME];
+    let (frame, _) = serde_json_core::from_slice_escaped(&bytes[..length], &mut unescaped)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+    Ok(Some(Received { frame, descriptors, sender }))
+}
+
+/// A sealed memfd with `value` as JSON.
+pub(super) fn memfd<T: Serialize>(value: &T) -> io::Result<OwnedFd> {
+    let bytes = serde_json::to_vec(value)?;
+    let flags =
+        nix::sys::memfd::MemFdCreateFlag::MFD_CLOEXEC | nix::sys::memfd::MemFdCreateFlag::MFD_ALLOW_SEALING;
+    let mut file = std::fs::File::from(nix::sys::memfd::memfd_create(c"nodlet", flags)?);
+    file.write_all(&bytes)?;
+    let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
+    // SAFETY: no pointers.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(file.into())
+}
+
+/// What [`memfd`] was given. It can be read again and again. No copy of its text stays in memory:
+/// see `SupervisedContainer`.
+pub(super) fn read_memfd<T: DeserializeOwned>(memfd: BorrowedFd) -> io::Result<T> {
+    let file = std::fs::File::from(memfd.try_clone_to_owned()?);
+    let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX)];
+    // By position: forked helpers share the offset.
+    file.read_exact_at(&mut bytes, 0)?;
+    let value = serde_json::from_slice(&bytes);
+    bytes.fill(0);
+    // Otherwise the compiler may leave out what nobody reads.
+    std::hint::black_box(&bytes);
+    Ok(value?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socket::socketpair(
+            socket::AddressFamily::Unix,
+            socket::SockType::SeqPacket,
+            None,
+            socket::SockFlag::SOCK_CLOEXEC,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn frames_arrive_whole_with_their_descriptors() {
+        let (ours, theirs) = pair();
+        let config = memfd(&vec!["a", "b"]).unwrap();
+        let start = Request::Start { container: cut("web"), number: 7 };
+        send(ours.as_fd(), &start, &[config.as_fd()]).unwrap();
+        send(ours.as_fd(), &Request::End, &[]).unwrap();
+        let (frame, descriptors) = receive::<Request>(theirs.as_fd()).unwrap().unwrap();
+        assert_eq!(frame, start);
+        assert_eq!(read_memfd::<Vec<String>>(descriptors[0].as_fd()).unwrap(), ["a", "b"]);
+        assert_eq!(receive::<Request>(theirs.as_fd()).unwrap().unwrap().0, Request::End);
+        drop(ours);
+        assert!(receive::<Request>(theirs.as_fd()).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_frame_of_nothing_does_not_pass_for_the_end_where_senders_are_known() {
+        let (ours, theirs) = pair();
+        know_senders(theirs.as_fd()).unwrap();
+        send(ours.as_fd(), &Request::End, &[]).unwrap();
+        let received = receive_from::<Request>(theirs.as_fd()).unwrap().unwrap();
+        assert_eq!(received.sender, Some(Pid::this()));
+        let nothing = [IoSlice::new(&[])];
+        socket::sendmsg::<()>(ours.as_raw_fd(), &nothing, &[], MsgFlags::empty(), None).unwrap();
+        assert!(receive_from::<Request>(theirs.as_fd()).is_err());
+        drop(ours);
+        assert!(receive_from::<Request>(theirs.as_fd()).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_message_of_which_every_character_is_escaped_fits_into_a_frame() {
+        let (ours, theirs) = pair();
+        for text in ["\u{1}".repeat(5000), "\"\n\\".repeat(5000), "é".repeat(5000)] {
+            let message: Message = cut(&text);
+            assert!(message.len() > 1000);
+            let news = News::ExecFailed { id: 1, message };
+            send(ours.as_fd(), &news, &[]).unwrap();
+            assert_eq!(receive::<News>(theirs.as_fd()).unwrap().unwrap().0, news);
+        }
+    }
+
+    /// A supervisor hears what any process of root's sends, and an agent what a
+    /// supervisor does that a container broke into.
+    #[test]
+    fn frames_changed_at_random_are_taken_or_refused() {
+        let encoded = |frame: &dyn Fn(&mut [u8]) -> usize| {
+            let mut bytes = [0; MAX_FRAME];
+            let length = frame(&mut bytes);
+            bytes[..length].to_vec()
+        };
+        let request = |frame: Request| encoded(&|bytes| serde_json_core::to_slice(&frame, bytes).unwrap());
+        let news = |frame: News| encoded(&|bytes| serde_json_core::to_slice(&frame, bytes).unwrap());
+        let corpus = [
+            request(Request::Hello { version: 1 }),
+            request(Request::Reexec),
+            request(Request::Start { container: cut("web"), number: 7 }),
+            request(Request::Exec { id: 9, container: cut("web"), number: 7, stdio: [true, false, true] }),
+            request(Request::Forget { container: cut("web"), number: 7 }),
+            news(News::Hello { version: 1, pid: 9 }),
+            news(News::SandboxFailed { message: cut("no \u{1} \"space\" é") }),
+            news(News::ExecFailed { id: 3, message: cut(&"\u{1}".repeat(5000)) }),
+        ];
+        let words: [&[u8]; 7] = [b"null", b"\\u0000", b"\\ud800", b"{", b"[", b"\"Hello\":", b"\xff"];
+        let (ours, theirs) = pair();
+        nodlet_fuzz::fuzz("protocol frame", 20_000, &corpus, &words, |input| {
+            for which in [true, false] {
+                // A frame of nothing is how a socket tells that the other end is gone.
+                if input.is_empty()
+                    || nix::unistd::write(&ours, &input[..input.len().min(2 * MAX_FRAME)]).is_err()
+                {
+                    return;
+                }
+                let again = match which {
+                    true => {
+                        receive::<Request>(theirs.as_fd()).map(|got| got.map(|(frame, _)| request(frame)))
+                    }
+                    false => receive::<News>(theirs.as_fd()).map(|got| got.map(|(frame, _)| news(frame))),
+                };
+                if let Ok(frame) = again {
+                    assert!(!frame.expect("the other end is there").is_empty());
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn the_frames_that_never_change_have_not_changed() {
+        let text = |frame: &Request| serde_json_core::to_string::<_, 64>(frame).unwrap();
+        assert_eq!(text(&Request::Hello { version: 3 }), r#"{"Hello":{"version":3}}"#);
+        assert_eq!(text(&Request::Reexec), r#""Reexec""#);
+        let news = News::Hello { version: 3, pid: 9 };
+        assert_eq!(serde_json_core::to_string::<_, 64>(&news).unwrap(), r#"{"Hello":{"version":3,"pid":9}}"#);
+        let news = News::ReexecFailed { message: cut("why") };
+        let text = serde_json_core::to_string::<_, 64>(&news).unwrap();
+        assert_eq!(text, r#"{"ReexecFailed":{"message":"why"}}"#);
+    }
+}

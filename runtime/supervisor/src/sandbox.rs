@@ -1,0 +1,424 @@
+//! What all containers of a pod share: a forked helper makes the namespaces,
+//! the link, /dev/shm and the memory volumes, and sends their descriptors.
+//!
+//! The supervisor holds them and enters none of them. The mount namespace is of
+//! tmpfs and, with a shared PID namespace, its /proc only: start helpers copy them out of it. The
+//! pause process of a shared PID namespace sits in another, which is empty.
+//! If a step fails the helper undoes what the kernel does not undo by itself.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use super::protocol::{self, Message, cut};
+use super::start::{lacking, used_up};
+use super::sys::{self, Parent};
+use nodlet_host::launch::{NetworkConfig, SandboxConfig};
+use nodlet_host::network::netlink::{Netlink, link_index};
+use nodlet_host::network::{filter, guard, hardware_address};
+
+/// /dev/shm, in the pod's mount namespace.
+pub(super) const SHM: &str = "/shm";
+
+/// The /proc of a shared PID namespace, in the pod's mount namespace. The pause process mounts it
+/// while it is alone in there: who mounts a /proc must be in its PID namespace and have
+/// CAP_SYS_ADMIN, and no process that has that may be where a container is.
+const PROC: &str = "/proc";
+
+/// Memory volumes by their names, in the pod's mount namespace.
+pub(super) const MEMORY_VOLUMES: &str = "/volumes";
+
+/// The pod's end of the veth pair.
+const POD_LINK: &str = "eth0";
+
+/// Of the pause process, as the kubelet's.
+const PAUSE_OOM_SCORE_ADJ: &str = "-998";
+
+/// What a pod's containers join. `None` is the host's, or with `pid` one for each container.
+pub(super) struct Namespaces {
+    pub(super) mnt: OwnedFd,
+    pub(super) net: Option<OwnedFd>,
+    pub(super) ipc: Option<OwnedFd>,
+    pub(super) uts: Option<OwnedFd>,
+    pub(super) pid: Option<OwnedFd>,
+    pub(super) host_pid: bool,
+    pub(super) host_ipc: bool,
+}
+
+impl Namespaces {
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = &OwnedFd> {
+        [Some(&self.mnt), self.net.as_ref(), self.ipc.as_ref(), self.uts.as_ref(), self.pid.as_ref()]
+            .into_iter()
+            .flatten()
+    }
+}
+
+/// The helper's one answer.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "a frame of fixed capacity on the stack")]
+pub(super) enum Made {
+    /// With it: mnt, then those of net, ipc, uts and pid that were made.
+    Namespaces { pause: Option<i32> },
+    /// Nothing is left of it.
+    Failed { message: Message },
+}
+
+/// A step that failed.
+#[derive(Debug)]
+enum SandboxError {
+    ReadConfig(io::Error),
+    Netlink(io::Error),
+    Unshare(io::Error),
+    Hostname(io::Error),
+    Bridge { name: String, source: io::Error },
+    Link { name: String, source: io::Error },
+    Address(io::Error),
+    Sysctl { name: &'static str, source: io::Error },
+    Mounts(io::Error),
+    Pause(io::Error),
+    Namespace(io::Error),
+}
+
+impl fmt::Display for SandboxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SandboxError::ReadConfig(source) => write!(f, "read the sandbox's configuration: {source}"),
+            SandboxError::Netlink(source) => write!(f, "open a netlink socket: {source}"),
+            SandboxError::Unshare(source) => write!(f, "make namespaces: {source}"),
+            SandboxError::Hostname(source) => write!(f, "set the host name: {source}"),
+            SandboxError::Bridge { name, source } => write!(f, "find the bridge {name}: {source}"),
+            SandboxError::Link { name, source } => write!(f, "make the link {name}: {source}"),
+            SandboxError::Address(source) => write!(f, "set the pod's address and route: {source}"),
+            SandboxError::Sysctl { name, source } => write!(f, "set {name}: {source}"),
+            SandboxError::Mounts(source) => write!(f, "mount /dev/shm and memory volumes: {source}"),
+            SandboxError::Pause(source) => write!(f, "start the pause process: {source}"),
+            SandboxError::Namespace(source) => write!(f, "open the new namespaces: {source}"),
+        }
+    }
+}
+
+/// The helper: never returns. `scratch` is a directory on which a mount
+/// namespace's root is built.
+pub(super) fn run(config: BorrowedFd, answer: OwnedFd, scratch: &Path) -> ! {
+    sys::set_name(c"nodlet:sandbox");
+    sys::close_all_but(&[config.as_raw_fd(), answer.as_raw_fd()]);
+    let failed = match make(config, answer.as_fd(), scratch) {
+        Ok(()) => sys::exit_now(0),
+        Err(error) => Made::Failed { message: cut(&error.to_string()) },
+    };
+    let _ = protocol::send(answer.as_fd(), &failed, &[]);
+    sys::exit_now(1)
+}
+
+fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), SandboxError> {
+    let config: SandboxConfig = protocol::read_memfd(config).map_err(SandboxError::ReadConfig)?;
+    let mut host = Netlink::open().map_err(SandboxError::Netlink)?;
+    let host_namespace = File::open("/proc/self/ns/net").map_err(SandboxError::Namespace)?;
+    let bridge = config.network.as_ref().map(|network| {
+        let found = link_index(&network.bridge);
+        found.map_err(|source| SandboxError::Bridge { name: network.bridge.clone(), source })
+    });
+    let bridge = bridge.transpose()?;
+
+    let mut flags = CloneFlags::CLONE_NEWNS;
+    if config.network.is_some() {
+        flags |= CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWUTS;
+    }
+    if !config.host_ipc {
+        flags |= CloneFlags::CLONE_NEWIPC;
+    }
+    if config.share_process_namespace {
+        flags |= CloneFlags::CLONE_NEWPID;
+    }
+    unshare(flags)
+        .map_err(|error| lacking(error, libc::EINVAL, "CONFIG_NAMESPACES, NET_NS, IPC_NS, UTS_NS or PID_NS"))
+        .map_err(|error| SandboxError::Unshare(used_up(error)))?;
+
+    if let (Some(network), Some(bridge)) = (&config.network, bridge) {
+        nix::unistd::sethostname(&config.hostname).map_err(|error| SandboxError::Hostname(error.into()))?;
+        let made = connect(&mut host, &host_namespace, network, bridge)
+            .and_then(|()| finish(&config, answer, scratch));
+        if made.is_err() {
+            let _ = host.remove_link(&network.host_link);
+        }
+        made
+    } else {
+        finish(&config, answer, scratch)
+    }
+}
+
+/// Links the new network namespace to the bridge. The pod's end is set up last, so that it
+/// sends nothing before the host's side is guarded against it.
+fn connect(
+    host: &mut Netlink,
+    host_namespace: &File,
+    network: &NetworkConfig,
+    bridge: u32,
+) -> Result<(), SandboxError> {
+    let link = |source: io::Error| SandboxError::Link { name: network.host_link.clone(), source };
+    let namespace = File::open("/proc/self/ns/net").map_err(SandboxError::Namespace)?;
+    let hardware = hardware_address(network.address);
+    let mut add = || host.add_veth(&network.host_link, bridge, (POD_LINK, hardware), namespace.as_raw_fd());
+    match add() {
+        // The name is this pod's: the kernel has not finished with a sandbox of before.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let _ = host.remove_link(&network.host_link);
+            host.add_veth(&network.host_link, bridge, (POD_LINK, hardware), namespace.as_raw_fd())
+        }
+        other => other,
+    }
+    .map_err(|error| match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => {
+            let why = "this kernel has no veth; load the module veth, or use a kernel with CONFIG_VETH \
+                       (pods with hostNetwork need neither)";
+            io::Error::new(io::ErrorKind::Unsupported, why)
+        }
+        Some(_) | None => error,
+    })
+    .map_err(link)?;
+    // Settings of IPv6 are files, which show the namespace of who opens them.
+    let enter = |namespace: &File| setns(namespace, CloneFlags::CLONE_NEWNET).map_err(io::Error::from);
+    enter(host_namespace).and_then(|()| guard_host(host, network, bridge)).map_err(link)?;
+    enter(&namespace).map_err(SandboxError::Namespace)?;
+    let mut pod = Netlink::open().map_err(SandboxError::Netlink)?;
+    let mut set = || -> io::Result<()> {
+        pod.set_up(link_index("lo")?)?;
+        let link = link_index(POD_LINK)?;
+        guard::refuse_ipv6_routers(POD_LINK)?;
+        pod.add_address(link, network.address, network.prefix)?;
+        pod.set_up(link)?;
+        pod.add_neighbour(link, network.gateway, hardware_address(network.gateway))?;
+        pod.add_default_route(link, network.gateway)
+    };
+    set().map_err(SandboxError::Address)?;
+    // As containerd 2: a pod has a network of its own, so no port and no ping in it is a privilege.
+    for (name, value) in
+        [("net/ipv4/ip_unprivileged_port_start", "0"), ("net/ipv4/ping_group_range", "0 2147483647")]
+    {
+        match fs::write(Path::new("/proc/sys").join(name), value) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(SandboxError::Sysctl { name, source: error });
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Sets the host's end of the link up, so that the pod can configure nothing of the host by it,
+/// nor send as another.
+fn guard_host(host: &mut Netlink, network: &NetworkConfig, bridge: u32) -> io::Result<()> {
+    let port = link_index(&network.host_link)?;
+    let hardware = hardware_address(network.address);
+    guard::refuse_ipv6(&network.host_link)?;
+    let filtered = filter::attach(host, port, network.address, hardware)?;
+    host.set_port_up(port, &guard::PORT_IPV4)?;
+    host.add_forwarding(port, hardware)?;
+    if filtered {
+        return Ok(());
+    }
+    // No ARP message of another pod is to change it. The entry outlives the pod; the next pod
+    // with this address has the same hardware address.
+    host.add_neighbour(bridge, network.address, hardware)
+}
+
+/// Mounts and the pause process; tells the supervisor.
+fn finish(config: &SandboxConfig, answer: BorrowedFd, scratch: &Path) -> Result<(), SandboxError> {
+    let open = |kind: &str, wanted: bool| -> Result<Option<OwnedFd>, SandboxError> {
+        let path = format!("/proc/self/ns/{kind}");
+        wanted.then(|| File::open(path).map(OwnedFd::from)).transpose().map_err(SandboxError::Namespace)
+    };
+    let mnt = open("mnt", true)?;
+    let net = open("net", config.network.is_some())?;
+    let ipc = open("ipc", !config.host_ipc)?;
+    let uts = open("uts", config.network.is_some())?;
+    // While the host's paths are seen.
+    let open_pause = || {
+        let cgroup = File::open(&config.pause_cgroup.unified)?;
+        Ok((cgroup, open_tasks(&config.pause_cgroup.v1_tasks)?))
+    };
+    let pause_cgroup =
+        config.share_process_namespace.then(open_pause).transpose().map_err(SandboxError::Pause)?;
+    // The kernel shows the new PID namespace only once it has a process, and there is no /proc by then.
+    let own_namespaces = File::open("/proc/self/ns").map_err(SandboxError::Namespace)?;
+    // Inherited by the pause process: with it the whole pod would go. It cannot be
+    // lowered everywhere, and is no reason to fail.
+    let _ = fs::write("/proc/self/oom_score_adj", PAUSE_OOM_SCORE_ADJ);
+    mount_memory(config, scratch).map_err(SandboxError::Mounts)?;
+
+    let mut pause_pid = None;
+    let mut pid = None;
+    if let Some((cgroup, tasks)) = pause_cgroup {
+        let (ready, theirs) = nix::unistd::pipe().map_err(|error| SandboxError::Pause(error.into()))?;
+        // SAFETY: the helper was forked from a process with one thread, and has one.
+        match unsafe { sys::fork(Parent::CallersParent, Some(cgroup.as_fd())) }
+            .map_err(SandboxError::Pause)?
+        {
+            None => pause(&tasks, theirs),
+            Some(child) => pause_pid = Some(child),
+        }
+        drop(theirs);
+        if io::Read::read(&mut File::from(ready), &mut [0]).map_err(SandboxError::Pause)? == 0 {
+            let source = io::Error::other("it could not mount a /proc of the shared PID namespace");
+            return Err(SandboxError::Pause(source));
+        }
+        pid = Some(open_at(&own_namespaces, c"pid_for_children").map_err(SandboxError::Namespace)?);
+    }
+    let descriptors = [mnt, net, ipc, uts, pid];
+    let descriptors: Vec<BorrowedFd> = descriptors.iter().flatten().map(|fd| fd.as_fd()).collect();
+    let made = Made::Namespaces { pause: pause_pid.map(Pid::as_raw) };
+    protocol::send(answer, &made, &descriptors).map_err(SandboxError::Namespace)
+}
+
+fn open_at(directory: &File, name: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: a C string that outlives the call.
+    let fd = unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call returned a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn open_tasks(files: &[std::path::PathBuf]) -> io::Result<Vec<File>> {
+    files.iter().map(|file| fs::OpenOptions::new().write(true).open(file)).collect()
+}
+
+/// Makes a root of tmpfs alone, with /dev/shm and the memory volumes in it, and enters it.
+fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
+    let tmpfs = |target: &Path, options: &str| {
+        mount(Some("nodlet"), target, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some(options))
+            .map_err(|error| lacking(error, libc::ENODEV, "CONFIG_TMPFS"))
+    };
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
+    tmpfs(scratch, "mode=0755,size=64k")?;
+    std::env::set_current_dir(scratch)?;
+    nix::unistd::pivot_root(".", ".").map_err(|error| {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        if error == nix::Error::EINVAL && is_on_initial_root(&mounts) {
+            on_initial_root()
+        } else {
+            error.into()
+        }
+    })?;
+    umount2(".", MntFlags::MNT_DETACH)?;
+    std::env::set_current_dir("/")?;
+    fs::create_dir(SHM)?;
+    tmpfs(Path::new(SHM), &format!("mode=1777,size={}", config.shm_size))?;
+    fs::create_dir(MEMORY_VOLUMES)?;
+    if config.share_process_namespace {
+        fs::create_dir(PROC)?;
+    }
+    for volume in &config.memory_volumes {
+        let path = Path::new(MEMORY_VOLUMES).join(&volume.name);
+        fs::create_dir(&path)?;
+        // Without a limit, what the node has: the kernel's own default would be half of it.
+        let size = volume.size.map_or("100%".to_owned(), |size| size.to_string());
+        // As an emptyDir on disk: everybody's; with fsGroup, new files belong to the group.
+        let options = format!("mode=0777,size={size}");
+        // Its pages do not wear flash out; before Linux 6.4 that cannot be said.
+        tmpfs(&path, &format!("{options},noswap")).or_else(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => tmpfs(&path, &options),
+            _ => Err(error),
+        })?;
+        if let Some(group) = volume.fs_group {
+            std::os::unix::fs::chown(&path, None, Some(group))?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o2777))?;
+        }
+    }
+    let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+    mount(None::<&str>, "/", None::<&str>, read_only | MsFlags::MS_NOSUID | MsFlags::MS_NODEV, None::<&str>)?;
+    Ok(())
+}
+
+/// Whether / is the kernel's first root file system, to which an initramfs is unpacked. The text
+/// is that of proc_pid_mountinfo(5).
+fn is_on_initial_root(mounts: &str) -> bool {
+    mounts.lines().any(|line| {
+        let (mount, file_system) = line.split_once(" - ").unwrap_or_default();
+        mount.split(' ').nth(4) == Some("/") && file_system.starts_with("rootfs ")
+    })
+}
+
+fn on_initial_root() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::Unsupported,
+        "nodlet runs on the kernel's initial root file system (an initramfs), which no process can leave; \
+         let its init mount a tmpfs or a disk and `switch_root` to it before it starts nodlet",
+    )
+}
+
+/// Enters a mount namespace of its own, of nothing but an empty root. Who has CAP_SYS_PTRACE sees
+/// what the pause process sees: a /proc without masks there would be the host's settings, writable.
+fn leave_mounts() -> nix::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("nodlet"), PROC, Some("tmpfs"), flags, Some("mode=0555,nr_inodes=1,size=4k"))?;
+    nix::unistd::chdir(PROC)?;
+    nix::unistd::pivot_root(".", ".")?;
+    umount2(".", MntFlags::MNT_DETACH)?;
+    nix::unistd::chdir("/")
+}
+
+/// PID 1 of a shared PID namespace: takes orphans and does nothing, for ever.
+/// Every container of the pod can see it, so it has nothing to be had: no
+/// capability, no descriptor, an empty root.
+fn pause(tasks: &[File], ready: OwnedFd) -> ! {
+    use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
+    const NOBODY: u32 = 65535;
+    for mut file in tasks {
+        let _ = io::Write::write_all(&mut file, b"0");
+    }
+    sys::set_name(c"pause");
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    if mount(Some("proc"), PROC, Some("proc"), flags, None::<&str>).is_err() || leave_mounts().is_err() {
+        sys::exit_now(1);
+    }
+    let _ = nix::unistd::setsid();
+    // SAFETY: ignoring runs no code of ours. The kernel then reaps orphans by itself.
+    let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) };
+    let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
+    let _ = nix::unistd::setgroups(&[]);
+    let id = (nix::unistd::Gid::from_raw(NOBODY), nix::unistd::Uid::from_raw(NOBODY));
+    let dropped =
+        nix::unistd::setresgid(id.0, id.0, id.0).and_then(|()| nix::unistd::setresuid(id.1, id.1, id.1));
+    if dropped.is_err() {
+        sys::exit_now(1);
+    }
+    // SAFETY: no pointers. It goes with the supervisor, whatever takes that.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+    }
+    sys::close_all_but(&[ready.as_raw_fd()]);
+    // Containers may come now.
+    let _ = nix::unistd::write(&ready, b".");
+    drop(ready);
+    loop {
+        nix::unistd::pause();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_initial_root_file_system_is_known_by_its_type() {
+        let initramfs = "1 1 0:2 / / rw - rootfs rootfs rw,size=100k\n\
+                         20 1 0:19 / /proc rw,relatime - proc proc rw\n";
+        assert!(super::is_on_initial_root(initramfs));
+        // A root that was switched to lies over it, and hides it.
+        let disk = "21 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n22 21 0:20 / /proc rw - proc proc rw\n";
+        let named = "21 1 0:30 / / rw - tmpfs rootfs rw\n22 21 0:2 / /rootfs rw - rootfs rootfs rw\n";
+        assert!(!super::is_on_initial_root(disk) && !super::is_on_initial_root(named));
+    }
+}

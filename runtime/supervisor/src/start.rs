@@ -1,0 +1,579 @@
+//! Starts a container: the short-lived helper that the supervisor forks for
+//! each start, and the only file that names libcontainer.
+//!
+//! The helper is born in the container's cgroup, takes a mount namespace of its
+//! own and builds everything below a private tmpfs there: root, volumes, bundle,
+//! libcontainer's state. So nothing of it is ever seen on the host, and all of
+//! it is gone with the container, whatever dies. libcontainer leaves zombies,
+//! descriptors and settings behind in its caller; here its caller exits.
+//!
+//! It reports on a socket that closes by itself when the container's process is
+//! executed: [`Status`] frames, then the end. Read next: `volume.rs` and
+//! `spec.rs` for what is built, `execute.rs` for the last step in the container.
+
+use std::ffi::CString;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::oci_spec::runtime::Spec;
+use libcontainer::syscall::syscall::SyscallType;
+use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+use nodlet_rootfs::assemble::{self, AssembleError, UserError};
+use serde::{Deserialize, Serialize};
+
+use super::enter;
+use super::execute::{self, Execute};
+use super::protocol::{self, MAX_GROUPS, Message, cut};
+use super::sandbox::Namespaces;
+use super::sys::{self, Parent, Resolve};
+use nodlet_host::launch::{ContainerConfig, UserConfig};
+
+mod failure;
+mod spec;
+mod volume;
+
+use volume::{LateVolume, Volume};
+
+/// What a container that has a terminal may know it by.
+const CONSOLE: &str = "/dev/console";
+
+/// What the helper and the container's process tell the supervisor.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "a frame of fixed capacity on the stack")]
+pub(super) enum Status {
+    /// Who the process will be.
+    User { uid: u32, gid: u32, groups: heapless::Vec<u32, MAX_GROUPS>, home: heapless::String<512> },
+    /// With it: the master of the terminal that the container's process has opened.
+    Terminal {
+        /// Input is to be written to it.
+        stdin: bool,
+    },
+    /// The container's process, which waits to be told to execute.
+    Created { pid: i32 },
+    /// It ends here.
+    Failed {
+        /// The container is made, its process cannot be executed.
+        run: bool,
+        message: Message,
+    },
+}
+
+/// What a helper is given. Everything is inherited.
+pub(super) struct Start<'a> {
+    /// A [`ContainerConfig`].
+    pub(super) config: BorrowedFd<'a>,
+    /// Lowest first.
+    pub(super) layers: Vec<BorrowedFd<'a>>,
+    pub(super) namespaces: &'a Namespaces,
+    /// Another container, whose PID namespace it joins.
+    pub(super) target: Option<&'a Target>,
+    pub(super) status: BorrowedFd<'a>,
+    pub(super) stdin: Option<OwnedFd>,
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
+    /// A directory of the host on which the private tmpfs is mounted.
+    pub(super) scratch: &'a Path,
+}
+
+/// Namespaces of a running container that another one joins: `kubectl debug --target`.
+pub(super) struct Target {
+    pub(super) pid: File,
+    /// Its /proc is in there.
+    pub(super) mnt: File,
+}
+
+/// A step of a start that failed.
+#[derive(Debug)]
+pub(super) enum StartError {
+    ReadConfig(io::Error),
+    JoinCgroup(io::Error),
+    NewNamespace(io::Error),
+    Scratch(io::Error),
+    Keyring(io::Error),
+    Proc(io::Error),
+    Volume { destination: PathBuf, source: io::Error },
+    SubPath { destination: PathBuf, sub_path: PathBuf, source: io::Error },
+    Root(io::Error),
+    Own { path: &'static str, source: io::Error },
+    Image(AssembleError),
+    User(UserError),
+    TooManyGroups(usize),
+    WorkingDirectory { path: PathBuf, source: io::Error },
+    Bundle(io::Error),
+    Create(String),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::ReadConfig(source) => write!(f, "read the container's configuration: {source}"),
+            StartError::JoinCgroup(source) => write!(f, "join the container's cgroup: {source}"),
+            StartError::NewNamespace(source) => write!(f, "make a mount namespace: {source}"),
+            StartError::Scratch(source) => write!(f, "mount a private tmpfs: {source}"),
+            StartError::Keyring(source) => write!(f, "make a session keyring: {source}"),
+            StartError::Proc(source) => {
+                write!(f, "find the /proc of the PID namespace that the container shares: {source}")
+            }
+            StartError::Volume { destination, source } => {
+                write!(f, "mount the volume at {}: {source}", destination.display())
+            }
+            StartError::SubPath { destination, sub_path, source } => write!(
+                f,
+                "mount the volume at {}: subPath {}: {source}",
+                destination.display(),
+                sub_path.display()
+            ),
+            StartError::Root(source) => write!(f, "mount the root file system: {source}"),
+            StartError::Own { path, source } => write!(f, "make the container's own {path}: {source}"),
+            StartError::Image(source) => f.write_str(&nodlet_host::error::chain(source)),
+            StartError::User(source) => f.write_str(&nodlet_host::error::chain(source)),
+            StartError::TooManyGroups(count) => {
+                write!(f, "set {count} supplemental groups: at most {MAX_GROUPS} are possible")
+            }
+            StartError::WorkingDirectory { path, source } => {
+                write!(f, "make the working directory {}: {source}", path.display())
+            }
+            StartError::Bundle(source) => write!(f, "write the bundle: {source}"),
+            StartError::Create(message) => write!(f, "create the container: {message}"),
+        }
+    }
+}
+
+impl Start<'_> {
+    /// The helper: never returns.
+    pub(super) fn run(self) -> ! {
+        sys::set_name(c"nodlet:start");
+        let mut keep = vec![
+            self.config.as_raw_fd(),
+            self.status.as_raw_fd(),
+            self.stdout.as_raw_fd(),
+            self.stderr.as_raw_fd(),
+        ];
+        keep.extend(self.stdin.iter().map(|stdin| stdin.as_raw_fd()));
+        keep.extend(
+            self.target.iter().flat_map(|target| [&target.pid, &target.mnt]).map(|fd| fd.as_raw_fd()),
+        );
+        keep.extend(self.layers.iter().map(|layer| layer.as_raw_fd()));
+        keep.extend(self.namespaces.descriptors().map(|fd| fd.as_raw_fd()));
+        sys::close_all_but(&keep);
+        let status = self.status;
+        if let Err(error) = self.start() {
+            let failed = Status::Failed { run: false, message: cut(&error.to_string()) };
+            let _ = protocol::send(status, &failed, &[]);
+            sys::exit_now(1);
+        }
+        sys::exit_now(0)
+    }
+
+    fn start(self) -> Result<(), StartError> {
+        let config: ContainerConfig = protocol::read_memfd(self.config).map_err(StartError::ReadConfig)?;
+        sys::join_tasks(&config.cgroup.v1_tasks).map_err(StartError::JoinCgroup)?;
+        sys::new_session_keyring().map_err(StartError::Keyring)?;
+        // libcontainer keeps the caller's groups where a container has none.
+        let _ = nix::unistd::setgroups(&[]);
+        let mut volumes = volume::resolve(&config, self.namespaces)?;
+        // Now: they may be copied from the host's mount namespace or by entering their own.
+        let layers: Vec<OwnedFd> = self
+            .layers
+            .iter()
+            .map(|layer| assemble::copy_layer(*layer))
+            .collect::<Result<_, _>>()
+            .map_err(StartError::Image)?;
+
+        let proc = self.find_proc().map_err(StartError::Proc)?;
+        let scratch = self.private_tmpfs()?;
+        let root = scratch.join("root");
+        let directory = |name: &str| -> Result<PathBuf, StartError> {
+            let path = scratch.join(name);
+            fs::create_dir(&path).map_err(StartError::Scratch)?;
+            Ok(path)
+        };
+        directory("root")?;
+        empty(&config.upper_dir).and_then(|()| empty(&config.work_dir)).map_err(StartError::Root)?;
+        let layers: Vec<BorrowedFd> = layers.iter().map(|layer| layer.as_fd()).collect();
+        // Never read-only: libcontainer makes mount points in it first.
+        assemble::mount_root(&layers, &config.upper_dir, &config.work_dir, &root, false)
+            .map_err(StartError::Image)?;
+        // libcontainer makes links in /dev by joining paths on the host's side: with
+        // a link there, an image could have them made anywhere (CVE-2026-41579's kind).
+        assemble::check_dev(&root).map_err(StartError::Image)?;
+        let root_fd = sys::open_path(&root).map_err(StartError::Root)?;
+
+        let user = find_user(&config.process.user, &root)?;
+        if user.groups.len() > MAX_GROUPS {
+            return Err(StartError::TooManyGroups(user.groups.len()));
+        }
+        let told = Status::User {
+            uid: user.uid,
+            gid: user.gid,
+            groups: user.groups.iter().copied().collect(),
+            home: cut(&user.home),
+        };
+        protocol::send(self.status, &told, &[]).map_err(StartError::Bundle)?;
+        // A process that is not root could not open its own /dev/stdout again.
+        for stream in self.stdin.iter().chain([&self.stdout, &self.stderr]) {
+            let (uid, gid) = (nix::unistd::Uid::from_raw(user.uid), nix::unistd::Gid::from_raw(user.gid));
+            let _ = nix::unistd::fchown(stream.as_raw_fd(), Some(uid), Some(gid));
+        }
+
+        volume::find_places(&mut volumes, root_fd.as_fd())?;
+        volume::make_working_directory(&config, root_fd.as_fd(), &volumes)
+            .map_err(|source| StartError::WorkingDirectory { path: config.process.cwd.clone(), source })?;
+        let dev = volume::prepare_root(root_fd.as_fd())?;
+        if let Some(proc) = &proc {
+            volume::attach_proc(proc.as_fd(), root_fd.as_fd())?;
+        }
+        // Where the container's terminal goes later, when there is one; not over what a volume has there.
+        let covered = |volume: &Volume| ["/dev", CONSOLE].map(Path::new).contains(&volume.place());
+        let has_console = config.tty && !volumes.iter().any(covered);
+        let devices = if config.privileged { spec::host_devices() } else { Vec::new() };
+        let paths: Vec<PathBuf> = devices.iter().map(|device| device.path.clone()).collect();
+        let late = volume::attach(volumes, root_fd.as_fd(), &paths)?;
+        volume::check_prepared(root_fd.as_fd(), &dev, proc.as_ref().map(|proc| proc.as_fd()))?;
+        let cgroup = hide_cgroups(&config, &directory("cgroup")?).map_err(StartError::JoinCgroup)?;
+
+        let (bundle, state) = (directory("bundle")?, directory("state")?);
+        let console = has_console.then(|| bundle.join("console"));
+        if let Some(console) = &console {
+            File::create(console).map_err(StartError::Bundle)?;
+        }
+        let spec = spec::make(
+            &config,
+            &spec::Made {
+                root: &root,
+                namespaces: self.namespaces,
+                user: &user,
+                devices,
+                mounts_proc: proc.is_none(),
+                acts_itself: has_console || !late.is_empty() || proc.is_some(),
+                cgroup: cgroup.as_deref(),
+                console: console.as_deref(),
+            },
+        );
+        let bytes = serde_json::to_vec(&spec).map_err(|error| StartError::Bundle(error.into()))?;
+        fs::write(bundle.join("config.json"), bytes).map_err(StartError::Bundle)?;
+        set_oom_score(config.oom_score_adj);
+        let mut process = config.process.clone();
+        if config.tty && !process.env.iter().any(|pair| pair.starts_with("TERM=")) {
+            process.env.push("TERM=xterm".to_owned());
+        }
+        let execute = Execute::new(&process, &user.home);
+        drop((root_fd, layers, dev));
+        self.create(&config, &bundle, &state, execute, has_console, late)
+    }
+
+    /// The /proc of a PID namespace that the container shares: a copy of a mount that was made in it.
+    /// `None` where libcontainer mounts it.
+    fn find_proc(&self) -> io::Result<Option<OwnedFd>> {
+        let copy = |mnt: BorrowedFd| within(mnt, || sys::clone_mount(None, c"/proc", false))?;
+        let proc = match (&self.namespaces.pid, self.target) {
+            (Some(_), _) => copy(self.namespaces.mnt.as_fd()).map_err(|error| match error.raw_os_error() {
+                Some(libc::ENOENT) => io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "an earlier version of nodlet made this pod's sandbox; delete the pod and create it again",
+                ),
+                _ => error,
+            })?,
+            // A container with CAP_SYS_ADMIN may have replaced it.
+            (None, Some(target)) => copy(target.mnt.as_fd())?,
+            (None, None) => return Ok(None),
+        };
+        if nix::sys::statfs::fstatfs(&proc)?.filesystem_type() != nix::sys::statfs::PROC_SUPER_MAGIC {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "what the target container has at /proc is not a proc file system",
+            ));
+        }
+        Ok(Some(proc))
+    }
+
+    /// Leaves the host's mounts: from here on nothing that is mounted is seen there.
+    fn private_tmpfs(&self) -> Result<PathBuf, StartError> {
+        unshare(CloneFlags::CLONE_NEWNS).map_err(|error| StartError::NewNamespace(used_up(error.into())))?;
+        // Slave, not private: what the host mounts later reaches `HostToContainer` volumes.
+        let made = mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
+            .and_then(|()| {
+                let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+                mount(Some("nodlet"), self.scratch, Some("tmpfs"), flags, Some("mode=0700,size=4m"))
+            });
+        made.map_err(|error| StartError::Scratch(lacking(error, libc::ENODEV, "CONFIG_TMPFS")))?;
+        Ok(self.scratch.to_owned())
+    }
+
+    fn create(
+        self,
+        config: &ContainerConfig,
+        bundle: &Path,
+        state: &Path,
+        execute: Execute,
+        console: bool,
+        late: Vec<LateVolume>,
+    ) -> Result<(), StartError> {
+        let failed = |error: &(dyn std::error::Error + 'static)| {
+            StartError::Create(failure::explain(&nodlet_host::error::chain(error), &config.process.cwd))
+        };
+        let pid = self.namespaces.pid.as_ref().map(|pid| pid.as_fd());
+        let pid = pid.or(self.target.map(|target| target.pid.as_fd()));
+        let executor = ReportingExecutor {
+            execute,
+            status: self.status.as_raw_fd(),
+            pid_namespace: pid.map(|pid| pid.as_raw_fd()),
+            capabilities: execute::capability_bits(&config.process.capabilities),
+            tty: config.tty,
+            console,
+            stdin: config.stdin,
+            volumes: Arc::new(late),
+        };
+        let mut builder = ContainerBuilder::new(config.id.clone(), SyscallType::Linux)
+            .with_executor(executor)
+            .with_stdout(self.stdout)
+            .with_stderr(self.stderr);
+        if let Some(stdin) = self.stdin {
+            builder = builder.with_stdin(stdin);
+        }
+        let mut container = builder
+            .with_root_path(state)
+            .map_err(|error| failed(&error))?
+            .as_init(bundle)
+            .with_systemd(false)
+            .as_sibling(true)
+            .build()
+            .map_err(|error| failed(&error))?;
+        let pid = container.pid().map_or(0, |pid| pid.as_raw());
+        protocol::send(self.status, &Status::Created { pid }, &[]).map_err(StartError::Bundle)?;
+        container.start().map_err(|error| failed(&error))
+    }
+}
+
+/// Runs in the container, in place of libcontainer's own executor, which looks
+/// for files with the wrong `PATH` and whose errors nobody hears.
+#[derive(Clone)]
+struct ReportingExecutor {
+    execute: Execute,
+    /// Closed by the kernel when the process is executed.
+    status: std::os::fd::RawFd,
+    /// The PID namespace that the container shares with others.
+    pid_namespace: Option<std::os::fd::RawFd>,
+    /// Those that the container has, by their bits.
+    capabilities: u64,
+    /// Give it a terminal: one of the container's own, as its own user.
+    tty: bool,
+    /// It is `/dev/console`, too.
+    console: bool,
+    /// Whether input of clients goes there.
+    stdin: bool,
+    /// Attached first. libcontainer leaves their descriptors open.
+    volumes: Arc<Vec<LateVolume>>,
+}
+
+impl ReportingExecutor {
+    fn attach_volumes(&self) -> Result<(), String> {
+        for late in self.volumes.iter() {
+            let point = late.point.as_ref().map(|point| point.as_fd());
+            volume::attach_late(late.mount.as_fd(), point, &late.place)
+                .map_err(|error| format!("mount the volume at {}: {error}", late.place.display()))?;
+        }
+        Ok(())
+    }
+
+    fn open_terminal(&self, status: BorrowedFd) -> io::Result<OwnedFd> {
+        let (master, slave) = enter::open_terminal(None, None)?;
+        if self.console {
+            let terminal = sys::clone_mount(Some(slave.as_fd()), c"", false)?;
+            sys::attach_mount(terminal.as_fd(), Path::new(CONSOLE))?;
+        }
+        protocol::send(status, &Status::Terminal { stdin: self.stdin }, &[master.as_fd()])?;
+        Ok(slave)
+    }
+
+    /// Goes on in the PID namespace that the container shares, as another child of the supervisor's, once
+    /// the supervisor has heard of that one: nobody would count a run that nobody has named. This process
+    /// ends. Who is in there with CAP_SYS_PTRACE can become that child: so it has no
+    /// more than the container will have, in capabilities, descriptors and mounts.
+    fn enter_pid_namespace(
+        &self,
+        pid: BorrowedFd,
+        status: BorrowedFd,
+        slave: Option<&OwnedFd>,
+    ) -> io::Result<()> {
+        setns(pid, CloneFlags::CLONE_NEWPID)?;
+        let mut keep = vec![status.as_raw_fd()];
+        keep.extend(slave.iter().map(|slave| slave.as_raw_fd()));
+        sys::close_all_but(&keep);
+        sys::set_dumpable(false);
+        sys::set_capabilities(sys::own_capabilities(self.capabilities)?)?;
+        // SAFETY: libcontainer made this process by cloning one that has one thread.
+        match unsafe { sys::fork(Parent::CallersParent, None) }? {
+            None => match protocol::wait_for_go(status) {
+                Ok(()) => Ok(()),
+                Err(_) => sys::exit_now(1),
+            },
+            Some(pid) => {
+                let told = protocol::send(status, &Status::Created { pid: pid.as_raw() }, &[]);
+                sys::exit_now(if told.is_ok() { 0 } else { 1 })
+            }
+        }
+    }
+
+    /// Executes; returns only if it cannot, with the reason.
+    fn execute(&self, status: BorrowedFd) -> String {
+        if let Err(message) = self.attach_volumes() {
+            return message;
+        }
+        let slave = match self.tty.then(|| self.open_terminal(status)).transpose() {
+            Ok(slave) => slave,
+            Err(error) => return format!("open a terminal: {error}"),
+        };
+        if let Some(pid) = self.pid_namespace {
+            // SAFETY: libcontainer marks it close-on-exec and leaves it open.
+            let pid = unsafe { BorrowedFd::borrow_raw(pid) };
+            if let Err(error) = self.enter_pid_namespace(pid, status, slave.as_ref()) {
+                return format!("enter the PID namespace that the container shares: {error}");
+            }
+        }
+        match enter::start_session(slave.as_ref()) {
+            Ok(()) => self.execute.run(),
+            Err(error) => format!("take its terminal: {error}"),
+        }
+    }
+}
+
+impl Executor for ReportingExecutor {
+    fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
+        // SAFETY: libcontainer marks it close-on-exec and leaves it open.
+        let status = unsafe { BorrowedFd::borrow_raw(self.status) };
+        let message = self.execute(status);
+        let _ = protocol::send(status, &Status::Failed { run: true, message: cut(&message) }, &[]);
+        sys::exit_now(128)
+    }
+
+    fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
+        Ok(())
+    }
+
+    fn setup_envs(&self, _: std::collections::HashMap<String, String>) -> Result<(), ExecutorSetEnvsError> {
+        Ok(())
+    }
+}
+
+/// An earlier start of this number that failed may have left something, and where
+/// an overlay was mounted `volatile` the kernel mounts no other (EINVAL).
+fn empty(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Who a process is.
+struct User {
+    uid: u32,
+    gid: u32,
+    /// The primary one first, as containerd has it.
+    groups: Vec<u32>,
+    home: String,
+}
+
+/// The manifest's numbers before the image's user; groups of both.
+fn find_user(wanted: &UserConfig, root: &Path) -> Result<User, StartError> {
+    let name = wanted.run_as_user.map_or_else(|| wanted.image_user.clone(), |uid| uid.to_string());
+    let found = assemble::user(root, &name).map_err(StartError::User)?;
+    let gid = wanted.run_as_group.unwrap_or(found.gid);
+    let mut groups = vec![gid];
+    for group in found.additional_gids.into_iter().chain(wanted.additional_gids.iter().copied()) {
+        if !groups.contains(&group) {
+            groups.push(group);
+        }
+    }
+    Ok(User { uid: found.uid, gid, groups, home: found.home })
+}
+
+/// libcontainer works on every cgroup that it finds. It finds the container's own, in which it is
+/// already, and whatever it writes there goes into files of `view`: where it finds none, it looks
+/// for each of a dozen controllers of v1, a third of the time that a start takes. On a host with
+/// v2 alone, a view of the container's own is made for its /sys/fs/cgroup; the path of it.
+fn hide_cgroups(config: &ContainerConfig, view: &Path) -> io::Result<Option<PathBuf>> {
+    const CGROUPS: &str = "/sys/fs/cgroup";
+    let made = |name: &str| -> io::Result<PathBuf> {
+        let directory = view.join(name);
+        fs::create_dir(&directory)?;
+        Ok(directory)
+    };
+    let unified =
+        nix::sys::statfs::statfs(CGROUPS)?.filesystem_type() == nix::sys::statfs::CGROUP2_SUPER_MAGIC;
+    let mut own = None;
+    if unified && config.cgroup.v1_tasks.is_empty() {
+        // The helper is in the container's leaf, which thus becomes the root of the view.
+        unshare(CloneFlags::CLONE_NEWCGROUP).map_err(|error| used_up(error.into()))?;
+        let directory = made("own")?;
+        mount(Some("cgroup"), &directory, Some("cgroup2"), MsFlags::empty(), None::<&str>)?;
+        own = Some(directory);
+    }
+    let leaf = CString::new(config.cgroup.unified.as_os_str().as_bytes())?;
+    let found = sys::clone_mount(None, &leaf, false)?;
+    umount2(CGROUPS, MntFlags::MNT_DETACH)?;
+    sys::attach_mount(found.as_fd(), Path::new(CGROUPS))?;
+    for name in ["cgroup.procs", "cgroup.kill"] {
+        let nowhere = view.join(name);
+        File::create(&nowhere)?;
+        let file = Path::new(CGROUPS).join(name);
+        mount(Some(&nowhere), &file, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+    }
+    Ok(own)
+}
+
+/// Inherited by the container. Without CAP_SYS_RESOURCE it cannot be lowered;
+/// a container that is killed earlier than it should is better than none.
+fn set_oom_score(score: i32) {
+    let _ = fs::write("/proc/self/oom_score_adj", score.to_string());
+}
+
+/// In the mount namespace `other`, and back.
+fn within<T>(other: BorrowedFd, act: impl FnOnce() -> T) -> io::Result<T> {
+    let own = File::open("/proc/self/ns/mnt")?;
+    setns(other, CloneFlags::CLONE_NEWNS)?;
+    let result = act();
+    setns(own, CloneFlags::CLONE_NEWNS)?;
+    Ok(result)
+}
+
+fn open_in_root(root: BorrowedFd, path: &Path, flags: i32) -> io::Result<File> {
+    let relative = path.strip_prefix("/").unwrap_or(path);
+    let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+    sys::open_in(root, relative, flags, Resolve::InRoot)
+}
+
+/// Of a namespace that could not be made: an error that says so if there are as many as there may be. Containers count
+/// there as well, for they may make some in user namespaces of theirs.
+pub(super) fn used_up(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC) => io::Error::new(
+            io::ErrorKind::QuotaExceeded,
+            "root and containers have as many namespaces of a kind as this machine allows: raise \
+             user.max_*_namespaces (sysctl)",
+        ),
+        _ => error,
+    }
+}
+
+/// An error that says so if it means that the kernel was built without something.
+pub(super) fn lacking(error: nix::Error, means: i32, option: &str) -> io::Error {
+    if error as i32 == means {
+        io::Error::new(io::ErrorKind::Unsupported, format!("this kernel is built without {option}"))
+    } else {
+        error.into()
+    }
+}

@@ -1,0 +1,198 @@
+//! The bundle's config.json: what containerd would write for the same container.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::User;
+use crate::execute;
+use crate::sandbox::Namespaces;
+use nodlet_host::launch::ContainerConfig;
+
+/// Hidden from a container that is not privileged.
+const MASKED_PATHS: &[&str] = &[
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+
+/// Read-only in a container that is not privileged.
+const READ_ONLY_PATHS: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// Devices of a host that a privileged container is given; a bound for a /dev full of them.
+const MAX_DEVICES: usize = 1024;
+
+/// What the helper has made for the container.
+pub(super) struct Made<'a> {
+    pub(super) root: &'a Path,
+    pub(super) namespaces: &'a Namespaces,
+    pub(super) user: &'a User,
+    /// Devices besides those that every container has.
+    pub(super) devices: Vec<HostDevice>,
+    /// The container has a PID namespace of its own or the host's; otherwise the helper has
+    /// attached /proc, and the container's process enters the PID namespace itself.
+    pub(super) mounts_proc: bool,
+    pub(super) cgroup: Option<&'a Path>,
+    /// The container's process has something to mount or to enter before it executes anything.
+    pub(super) acts_itself: bool,
+    /// A file in whose place the terminal will be.
+    pub(super) console: Option<&'a Path>,
+}
+
+pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
+    // Not looked up by libcontainer, in an /etc/passwd that a volume may have replaced.
+    let home = format!("HOME={}", made.user.home);
+    let capabilities = execute::possible_capabilities(&config.process.capabilities);
+    // To mount or to enter namespaces. It is not in the bounding set, so it is gone once the process is executed.
+    let mut before = config.process.capabilities.clone();
+    if made.acts_itself {
+        before.push("CAP_SYS_ADMIN".to_owned());
+    }
+    let before = execute::possible_capabilities(&before);
+    json!({
+        "ociVersion": "1.2.0",
+        "process": {
+            "terminal": false,
+            "user": {
+                "uid": made.user.uid,
+                "gid": made.user.gid,
+                "umask": 0o022,
+                "additionalGids": made.user.groups,
+            },
+            "args": config.process.args,
+            "env": [home],
+            "cwd": config.process.cwd,
+            "capabilities": {
+                "bounding": capabilities,
+                "effective": before,
+                "permitted": before,
+                "inheritable": [],
+                "ambient": [],
+            },
+            "noNewPrivileges": config.process.no_new_privileges,
+        },
+        "root": { "path": made.root, "readonly": config.read_only_root },
+        "mounts": mounts(config, made),
+        "linux": {
+            // See `hide_cgroups`.
+            "cgroupsPath": "/",
+            "namespaces": namespaces(made),
+            "maskedPaths": if config.privileged { Vec::new() } else { masked_paths() },
+            "readonlyPaths": if config.privileged { &[] } else { READ_ONLY_PATHS },
+            "rootfsPropagation": "slave",
+            "devices": made.devices.iter().map(|device| &device.spec).collect::<Vec<_>>(),
+        },
+    })
+}
+
+fn mounts(config: &ContainerConfig, made: &Made) -> Vec<Value> {
+    let mount = |kind: &str, destination: &str, options: &[&str]| json!({ "type": kind, "source": kind, "destination": destination, "options": options });
+    let sys = if config.privileged { "rw" } else { "ro" };
+    let mut mounts = Vec::new();
+    if made.mounts_proc {
+        mounts.push(mount("proc", "/proc", &["nosuid", "noexec", "nodev"]));
+    }
+    mounts.extend([
+        mount("mqueue", "/dev/mqueue", &["nosuid", "noexec", "nodev"]),
+        mount("sysfs", "/sys", &["nosuid", "noexec", "nodev", sys]),
+    ]);
+    if let Some(cgroup) = made.cgroup {
+        mounts.push(json!({
+            "type": "bind",
+            "source": cgroup,
+            "destination": "/sys/fs/cgroup",
+            "options": ["rbind", "nosuid", "noexec", "nodev", sys],
+        }));
+    }
+    if let Some(console) = made.console {
+        mounts.push(json!({
+            "type": "bind",
+            "source": console,
+            "destination": super::CONSOLE,
+            "options": ["bind", "nosuid", "noexec"],
+        }));
+    }
+    mounts
+}
+
+fn namespaces(made: &Made) -> Vec<Value> {
+    let of = made.namespaces;
+    let mut namespaces = vec![json!({ "type": "mount" })];
+    // A path below /proc/<pid of the supervisor> would be refused with a user namespace.
+    let mut join = |kind: &str, fd: Option<BorrowedFd>| {
+        if let Some(fd) = fd {
+            namespaces.push(json!({ "type": kind, "path": format!("/proc/self/fd/{}", fd.as_raw_fd()) }));
+        }
+    };
+    join("network", of.net.as_ref().map(AsFd::as_fd));
+    join("ipc", of.ipc.as_ref().map(AsFd::as_fd));
+    join("uts", of.uts.as_ref().map(AsFd::as_fd));
+    if made.mounts_proc && !of.host_pid {
+        namespaces.push(json!({ "type": "pid" }));
+    }
+    namespaces
+}
+
+/// The fixed paths, and those of this machine's processors.
+fn masked_paths() -> Vec<String> {
+    let cpus = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    let throttles = cpus.map(|cpu| cpu.path().join("thermal_throttle")).filter(|path| path.exists());
+    let fixed = MASKED_PATHS.iter().map(|path| (*path).to_owned());
+    fixed.chain(throttles.map(|path| path.to_string_lossy().into_owned())).collect()
+}
+
+/// A device of the host that a privileged container is given.
+pub(super) struct HostDevice {
+    pub(super) path: PathBuf,
+    spec: Value,
+}
+
+/// Every device node of the host's /dev.
+pub(super) fn host_devices() -> Vec<HostDevice> {
+    let mut devices = Vec::new();
+    let mut directories = vec![PathBuf::from("/dev")];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let Ok(metadata) = entry.metadata() else { continue };
+            let kind = metadata.file_type();
+            if kind.is_dir() {
+                // These are the container's own.
+                if !["/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/fd"]
+                    .iter()
+                    .any(|own| path == Path::new(own))
+                {
+                    directories.push(path);
+                }
+            } else if (kind.is_char_device() || kind.is_block_device())
+                && devices.len() < MAX_DEVICES
+                && path != Path::new("/dev/ptmx")
+                && path != Path::new("/dev/console")
+            {
+                let number = metadata.rdev();
+                let spec = json!({
+                    "path": path,
+                    "type": if kind.is_char_device() { "c" } else { "b" },
+                    "major": libc::major(number),
+                    "minor": libc::minor(number),
+                    "fileMode": metadata.mode() & 0o7777,
+                    "uid": metadata.uid(),
+                    "gid": metadata.gid(),
+                });
+                devices.push(HostDevice { path, spec });
+            }
+        }
+    }
+    devices
+}

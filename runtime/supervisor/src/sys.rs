@@ -1,0 +1,584 @@
+//! System calls that `nix` does not have: processes made inside a cgroup,
+//! mounts without a path, paths resolved without leaving a directory.
+//!
+//! Each function is one call, with the error of the kernel and nothing else;
+//! who calls names the step. Read next: `start.rs` and `sandbox.rs`, which use them.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use nix::unistd::Pid;
+
+/// A path as the kernel takes it.
+pub(super) fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
+    let fd = check(result)?;
+    // SAFETY: the call returned a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// `struct clone_args` of clone3(2).
+#[repr(C)]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// Whose child a new process is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parent {
+    /// The caller's.
+    Caller,
+    /// The caller's parent's.
+    CallersParent,
+}
+
+/// Forks; `None` in the child. With `cgroup`, the child is born in it: moving
+/// there afterwards waits for a grace period of the kernel, some 5 ms.
+///
+/// # Safety
+/// The process must have one thread: the child has only the calling one, with
+/// every lock of the others held for ever.
+pub(super) unsafe fn fork(parent: Parent, cgroup: Option<BorrowedFd>) -> io::Result<Option<Pid>> {
+    let mut args = CloneArgs::default();
+    match parent {
+        Parent::Caller => args.exit_signal = libc::SIGCHLD as u64,
+        Parent::CallersParent => args.flags |= libc::CLONE_PARENT as u64,
+    }
+    if let Some(cgroup) = cgroup {
+        args.flags |= 0x2_0000_0000; // CLONE_INTO_CGROUP
+        args.cgroup = cgroup.as_raw_fd() as u64;
+    }
+    // SAFETY: without CLONE_VM this is a fork: the child runs on a copy of the stack.
+    let pid = check(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) })?;
+    Ok((pid != 0).then(|| Pid::from_raw(pid as i32)))
+}
+
+/// Ends the calling process at once, without destructors: for forked children.
+pub(super) fn exit_now(code: i32) -> ! {
+    // SAFETY: always allowed.
+    unsafe { libc::_exit(code) }
+}
+
+/// Closes every descriptor above the standard three but those of `keep`.
+pub(super) fn close_all_but(keep: &[RawFd]) {
+    let mut keep: Vec<u32> =
+        keep.iter().filter_map(|fd| u32::try_from(*fd).ok()).filter(|fd| *fd > 2).collect();
+    keep.sort_unstable();
+    let mut first = 3;
+    for fd in keep {
+        if fd > first {
+            close_range(first, fd - 1);
+        }
+        first = fd + 1;
+    }
+    close_range(first, u32::MAX);
+}
+
+fn close_range(first: u32, last: u32) {
+    // SAFETY: only forked children and a process that has just begun call this;
+    // what they close is owned by nobody who will use it.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+}
+
+/// `open_tree(2)`: a detached copy of the mount at `path`, with what lies below it if `recursive`.
+pub(super) fn clone_mount(
+    directory: Option<BorrowedFd>,
+    path: &CStr,
+    recursive: bool,
+) -> io::Result<OwnedFd> {
+    let mut flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_EMPTY_PATH as libc::c_uint;
+    if recursive {
+        flags |= libc::AT_RECURSIVE as libc::c_uint;
+    }
+    let directory = directory.map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd());
+    // SAFETY: the path is a C string, and outlives the call.
+    owned(unsafe { libc::syscall(libc::SYS_open_tree, directory, path.as_ptr(), flags) })
+}
+
+/// `move_mount(2)`: attaches a detached mount at `target`.
+pub(super) fn attach_mount(mount: BorrowedFd, target: &Path) -> io::Result<()> {
+    let target = c_path(target)?;
+    let flags = libc::MOVE_MOUNT_F_EMPTY_PATH;
+    // SAFETY: both paths are C strings, and outlive the call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            flags,
+        )
+    })
+    .map(drop)
+}
+
+/// As [`attach_mount`], at a directory or file that is open.
+pub(super) fn attach_mount_at(mount: BorrowedFd, target: BorrowedFd) -> io::Result<()> {
+    let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_EMPTY_PATH;
+    // SAFETY: both paths are empty C strings.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            target.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+        )
+    })
+    .map(drop)
+}
+
+/// `struct mount_attr` of mount_setattr(2).
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct MountAttributes {
+    pub(super) set: u64,
+    pub(super) clear: u64,
+    pub(super) propagation: u64,
+    pub(super) userns: u64,
+}
+
+/// `mount_setattr(2)` on a mount descriptor.
+pub(super) fn set_mount_attributes(
+    mount: BorrowedFd,
+    attributes: &MountAttributes,
+    recursive: bool,
+) -> io::Result<()> {
+    let mut flags = libc::AT_EMPTY_PATH;
+    if recursive {
+        flags |= libc::AT_RECURSIVE;
+    }
+    // SAFETY: the structure is the kernel's own, with its size given.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const *attributes,
+            size_of::<MountAttributes>(),
+        )
+    })
+    .map(drop)
+}
+
+/// What [`open_in`] may follow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Resolve {
+    /// `RESOLVE_BENEATH`: a path that would leave the directory is EXDEV.
+    Beneath,
+    /// `RESOLVE_IN_ROOT`: the directory is `/` for every link.
+    InRoot,
+    /// `RESOLVE_BENEATH`, and any link on the way is ELOOP (`RESOLVE_NO_SYMLINKS`). With
+    /// `O_PATH | O_NOFOLLOW`, a link at the end is opened itself.
+    NoLinks,
+}
+
+/// Opens `path` to name it, and no more: a device is not woken, a FIFO not waited
+/// for, a socket not refused. Not by `OpenOptions`: with musl, whose `O_ACCMODE`
+/// holds `O_PATH`, it takes that flag away and opens in earnest.
+pub(super) fn open_path(path: &Path) -> io::Result<File> {
+    let path = c_path(path)?;
+    // SAFETY: the path is a C string, and outlives the call.
+    owned(libc::c_long::from(unsafe { libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) }))
+        .map(File::from)
+}
+
+/// `openat2(2)`: opens `path` without leaving `directory`.
+pub(super) fn open_in(directory: BorrowedFd, path: &Path, flags: i32, resolve: Resolve) -> io::Result<File> {
+    #[repr(C)]
+    struct OpenHow {
+        flags: u64,
+        mode: u64,
+        resolve: u64,
+    }
+    const RESOLVE_NO_MAGICLINKS: u64 = 0x02;
+    const RESOLVE_NO_SYMLINKS: u64 = 0x04;
+    const RESOLVE_BENEATH: u64 = 0x08;
+    const RESOLVE_IN_ROOT: u64 = 0x10;
+    let how = OpenHow {
+        flags: (flags | libc::O_CLOEXEC) as u64,
+        mode: 0,
+        resolve: RESOLVE_NO_MAGICLINKS
+            | match resolve {
+                Resolve::Beneath => RESOLVE_BENEATH,
+                Resolve::InRoot => RESOLVE_IN_ROOT,
+                Resolve::NoLinks => RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS,
+            },
+    };
+    let path = c_path(path)?;
+    // SAFETY: the structure is the kernel's own, with its size given; the path is a C string.
+    let fd = owned(unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            directory.as_raw_fd(),
+            path.as_ptr(),
+            &raw const how,
+            size_of::<OpenHow>(),
+        )
+    })?;
+    Ok(File::from(fd))
+}
+
+/// `readlinkat(2)` of a link that is open.
+pub(super) fn read_link(link: BorrowedFd) -> io::Result<std::path::PathBuf> {
+    Ok(nix::fcntl::readlinkat(Some(link.as_raw_fd()), "")?.into())
+}
+
+/// `pidfd_open(2)`.
+pub(super) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })
+}
+
+/// How a child ended. Not `nix`'s `WaitStatus`, which has no name for real-time signals: a child
+/// that one of them killed would be an error, and would stay unreaped for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It exited with this code, 0 to 255.
+    Exited(i32),
+    /// This signal killed it, 1 to 64 (127 on MIPS).
+    Signaled(i32),
+}
+
+impl Ended {
+    /// From `si_code` and `si_status` of waitid(2), where only `WEXITED` was asked for.
+    fn from_siginfo(code: i32, status: i32) -> Ended {
+        match code {
+            libc::CLD_EXITED => Ended::Exited(status & 0xff),
+            // CLD_KILLED, CLD_DUMPED, and whatever a kernel may add.
+            _ => Ended::Signaled(status),
+        }
+    }
+
+    /// The exit code as container runtimes report it: 128 + N for signal N.
+    pub(super) fn code(self) -> i32 {
+        match self {
+            Ended::Exited(code) => code,
+            Ended::Signaled(signal) => 128 + signal,
+        }
+    }
+
+    /// The signal that killed it.
+    pub(super) fn signal(self) -> Option<i32> {
+        match self {
+            Ended::Exited(_) => None,
+            Ended::Signaled(signal) => Some(signal),
+        }
+    }
+}
+
+/// How a child has ended that is not yet reaped, and leaves it so. `None` if it is alive or no
+/// child of the caller's.
+pub(super) fn ended(child: Pid) -> Option<Ended> {
+    wait(Which::Child(child), libc::WNOHANG | libc::WNOWAIT).ok().flatten().map(|(_, ended)| ended)
+}
+
+/// Any child that has ended and is not yet reaped; leaves it so.
+pub(super) fn any_ended() -> Option<Pid> {
+    wait(Which::Any, libc::WNOHANG | libc::WNOWAIT).ok().flatten().map(|(pid, _)| pid)
+}
+
+/// Reaps a child, if it has ended.
+pub(super) fn reap(child: Pid) {
+    let _ = wait(Which::Child(child), libc::WNOHANG);
+}
+
+/// Waits until a child has ended, and reaps it. `None` if it is no child of the caller's.
+pub(super) fn wait_for(child: Pid) -> Option<Ended> {
+    wait(Which::Child(child), 0).ok().flatten().map(|(_, ended)| ended)
+}
+
+/// Whether a process is a child of the caller's, alive or not yet reaped.
+pub(super) fn is_child(pid: Pid) -> bool {
+    wait(Which::Child(pid), libc::WNOHANG | libc::WNOWAIT).is_ok()
+}
+
+enum Which {
+    Any,
+    Child(Pid),
+}
+
+/// `waitid(2)` for children that have ended; `None` with `WNOHANG` if there is none yet.
+fn wait(which: Which, flags: i32) -> io::Result<Option<(Pid, Ended)>> {
+    let (kind, id) = match which {
+        Which::Any => (libc::P_ALL, 0),
+        Which::Child(pid) => {
+            let id = libc::id_t::try_from(pid.as_raw());
+            (libc::P_PID, id.ok().filter(|id| *id != 0).ok_or(io::ErrorKind::InvalidInput)?)
+        }
+    };
+    loop {
+        // SAFETY: all bits zero are a siginfo.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel writes one siginfo.
+        if unsafe { libc::waitid(kind, id, &raw mut info, libc::WEXITED | flags) } < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            return Err(error);
+        }
+        // SAFETY: waitid fills these in, or leaves them zero where no child has ended.
+        let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+        return Ok((pid != 0).then(|| (Pid::from_raw(pid), Ended::from_siginfo(info.si_code, status))));
+    }
+}
+
+/// Whether a process, dead but not yet reaped, has executed another program since it was forked.
+pub(super) fn has_executed(pid: Pid) -> bool {
+    /// It was forked and has not executed: `PF_FORKNOEXEC`, in the flags of proc_pid_stat(5).
+    const FORKED: u64 = 0x40;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let flags = fields.split_whitespace().nth(6).and_then(|flags| flags.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & FORKED == 0)
+}
+
+/// `struct __user_cap_header_struct` of capget(2).
+#[repr(C)]
+struct CapabilityHeader {
+    version: u32,
+    pid: i32,
+}
+
+/// `struct __user_cap_data_struct`; version 3 has two of them.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct CapabilityData {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// `_LINUX_CAPABILITY_VERSION_3`, of the calling thread.
+const CAPABILITIES_OF_CALLER: CapabilityHeader = CapabilityHeader { version: 0x2008_0522, pid: 0 };
+
+/// Those of `wanted` that are permitted to the calling process and in its bounding set, as
+/// bits: nobody can give what he has not.
+pub(super) fn own_capabilities(wanted: u64) -> io::Result<u64> {
+    let mut header = CAPABILITIES_OF_CALLER;
+    let mut data = [CapabilityData::default(); 2];
+    // SAFETY: the kernel's own structures; it writes one header, and two halves.
+    check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, data.as_mut_ptr()) })?;
+    let permitted = u64::from(data[0].permitted) | u64::from(data[1].permitted) << 32;
+    let own = |number: &u8| permitted & wanted & (1 << number) != 0 && in_bounding_set(*number);
+    Ok((0..64).filter(own).fold(0, |all, number| all | 1 << number))
+}
+
+fn in_bounding_set(number: u8) -> bool {
+    // As wide as the kernel takes it: a number of 64 bits takes two arguments of a 32-bit processor.
+    let number = libc::c_ulong::from(number);
+    // SAFETY: no pointers. One that the kernel does not know is EINVAL.
+    unsafe { libc::prctl(libc::PR_CAPBSET_READ, number, 0, 0, 0) == 1 }
+}
+
+/// Takes a capability out of the bounding set of the calling process.
+///
+/// # Errors
+/// EINVAL: the kernel knows neither this one nor any after it.
+pub(super) fn drop_from_bounding_set(number: u8) -> io::Result<()> {
+    let number = libc::c_ulong::from(number);
+    // SAFETY: no pointers.
+    let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, number, 0, 0, 0) };
+    if dropped == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sets the permitted and effective capabilities to `wanted`, by their bits, and
+/// the inheritable ones to none.
+pub(super) fn set_capabilities(wanted: u64) -> io::Result<()> {
+    let header = CAPABILITIES_OF_CALLER;
+    let half = |bits: u64| CapabilityData { effective: bits as u32, permitted: bits as u32, inheritable: 0 };
+    let data = [half(wanted), half(wanted >> 32)];
+    // SAFETY: the kernel's own structures: version 3 has two halves.
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }).map(drop)
+}
+
+/// Whether a cgroup holds a process. `events` is its `cgroup.events`, opened when
+/// first needed; reading it also arms the next POLLPRI.
+pub(super) fn is_populated(directory: &Path, events: &mut Option<File>) -> bool {
+    if events.is_none() {
+        *events = File::open(directory.join("cgroup.events")).ok();
+    }
+    let Some(events) = events else { return false };
+    let mut text = [0; 128];
+    // A cgroup that was removed reads as ENODEV.
+    let length = events.read_at(&mut text, 0).unwrap_or(0);
+    text[..length].windows(11).any(|window| window == b"populated 1")
+}
+
+/// `PR_SET_DUMPABLE`: whether processes of the same user may trace the calling one and read its
+/// memory. It does not stop CAP_SYS_PTRACE.
+pub(super) fn set_dumpable(dumpable: bool) {
+    // SAFETY: no pointers.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, i32::from(dumpable), 0, 0, 0) };
+}
+
+/// Gives the calling process a session keyring of its own, which its children inherit: without,
+/// all containers would share that of whoever started the agent. To be called as root.
+///
+/// The kernel counts it among the keys of the caller's real user. Any container of root's can use
+/// that quota up; then it is counted for a user that nobody can guess.
+pub(super) fn new_session_keyring() -> io::Result<()> {
+    match join_session_keyring() {
+        // The kernel is built without CONFIG_KEYS: there is nothing to share.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::EDQUOT) => {
+            /// No Pod can name a user from here on, and a container that may change its user does not
+            /// know which one this is.
+            const BEYOND_PODS: u32 = 1 << 31;
+            let mut bytes = [0; 4];
+            // A container starts only after this, so it must not wait for entropy.
+            nodlet_host::random::unique(&mut bytes)?;
+            let user = BEYOND_PODS | u32::from_ne_bytes(bytes) >> 2;
+            let (real, root) = (nix::unistd::Uid::from_raw(user), nix::unistd::Uid::from_raw(0));
+            // Root is still what it may act as, so no capability is lost.
+            nix::unistd::setresuid(real, root, root)?;
+            let joined = join_session_keyring();
+            nix::unistd::setresuid(root, root, root)?;
+            joined
+        }
+        other => other,
+    }
+}
+
+fn join_session_keyring() -> io::Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
+    let anonymous = std::ptr::null::<libc::c_char>();
+    // SAFETY: no name is given.
+    check(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, anonymous) }).map(drop)
+}
+
+/// `prctl(PR_SET_NAME)`: what `ps` calls the process.
+pub(super) fn set_name(name: &CStr) {
+    // SAFETY: a C string; the kernel copies at most 16 bytes of it.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// SIGKILL to every process of a leaf, and no cpu limit that would delay their end.
+pub(super) fn kill_leaf(directory: &Path) -> io::Result<()> {
+    nodlet_host::cgroup::lift_cpu_limits(directory);
+    kill_cgroup(directory)
+}
+
+/// SIGKILL to every process of a cgroup of the v2 hierarchy and of those below it.
+pub(super) fn kill_cgroup(directory: &Path) -> io::Result<()> {
+    std::fs::write(directory.join("cgroup.kill"), "1")?;
+    nodlet_host::cgroup::kill_headless(directory);
+    Ok(())
+}
+
+/// Moves the processes of a cgroup of the v2 hierarchy to the one above it; to another beside it, where
+/// that one has given its controllers away and so can have no process. Who is forked meanwhile stays.
+pub(super) fn empty_into_parent(directory: &Path) {
+    /// More would be old news before it is written: a number that is another's by then moves that one.
+    const AT_ONCE: usize = 64;
+    /// A privileged container may give away the controllers of its cgroup.
+    const BESIDE: &str = "left-behind";
+    let Some(parent) = directory.parent() else { return };
+    let processes = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+    // 0 is one that this PID namespace has no number for, and to write it would move the caller.
+    for process in processes.lines().filter(|process| *process != "0").take(AT_ONCE) {
+        let moved = std::fs::write(parent.join("cgroup.procs"), process);
+        if moved.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
+            let beside = parent.join(BESIDE);
+            // It may be there, and who is gone, or about to be, cannot be moved.
+            let _ = std::fs::create_dir(&beside);
+            let _ = std::fs::write(beside.join("cgroup.procs"), process);
+        }
+    }
+}
+
+/// Puts the calling process into each v1 `tasks` file. Never `cgroup.procs`:
+/// it waits for a grace period of the kernel, and one task is all there is.
+pub(super) fn join_tasks(tasks: &[std::path::PathBuf]) -> io::Result<()> {
+    tasks.iter().try_for_each(|file| {
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(file)
+            .and_then(|mut file| io::Write::write_all(&mut file, b"0"))
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Real children end in every way there is.
+    #[test]
+    fn every_wait_status_is_understood() {
+        let end_as = |end: &dyn Fn()| {
+            // SAFETY: the child makes system calls only.
+            let child = unsafe { fork(Parent::Caller, None) }.unwrap();
+            let Some(child) = child else {
+                end();
+                exit_now(99)
+            };
+            assert!(is_child(child));
+            // Seen without being reaped, reaped once.
+            let ended_as = loop {
+                if let Some(ended) = ended(child) {
+                    break ended;
+                }
+                std::thread::yield_now();
+            };
+            assert!(is_child(child));
+            assert_eq!(wait_for(child), Some(ended_as));
+            assert!(!is_child(child));
+            assert_eq!(ended(child), None);
+            ended_as
+        };
+        for code in 0..=255 {
+            let ended = end_as(&|| exit_now(code));
+            assert_eq!((ended, ended.code(), ended.signal()), (Ended::Exited(code), code, None));
+        }
+        // 32 to 34 are the C library's own, but the kernel's like any other.
+        let harmless = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
+        let stop = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+        for signal in (1..=64).filter(|signal| !harmless.contains(signal) && !stop.contains(signal)) {
+            let ended = end_as(&|| {
+                let core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                let default = [0u64; 4];
+                let none = 0u64;
+                // SAFETY: the kernel's own structures; the default action runs no code.
+                unsafe {
+                    libc::setrlimit(libc::RLIMIT_CORE, &raw const core);
+                    let old = std::ptr::null_mut::<libc::c_void>();
+                    libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), old, 8);
+                    libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, old, 8);
+                    libc::syscall(libc::SYS_kill, libc::getpid(), signal);
+                }
+            });
+            assert_eq!(
+                (ended, ended.code(), ended.signal()),
+                (Ended::Signaled(signal), 128 + signal, Some(signal))
+            );
+        }
+    }
+}
