@@ -136,6 +136,9 @@ mod tests {
         let (lines, next) = told.lines(0, 1, Format::Text);
         assert_eq!((lines.as_str(), next), ("(2 older entries are lost)\n      0.000 <- ImagesChanged\n", 3));
         let (lines, next) = told.lines(next, 1, Format::Json);
-        assert_eq!((lines.as_str(), next), ("{\"number\":3,\"at\":5,\"entry\":\"ImagesChanged\"}\n", 4));
+        assert_eq!(
+            (lines.as_str(), next),
+            ("{\"number\":3,\"at\":5,\"entry\":{\"Observed\":\"ImagesChanged\"}}\n", 4)
+        );
     }
 }

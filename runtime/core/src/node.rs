@@ -17,7 +17,8 @@ mod terminated;
 use std::rc::Rc;
 
 use admission::{Other, Outcome};
-pub use ring::{Answer, Asked, Ended, Entry, FoundPod, FoundRun, Known, Line, RING_ENTRIES, Ring, Seen};
+pub(crate) use ring::asked;
+pub use ring::{Asked, EmittedEvent, Entry, Known, Line, RING_ENTRIES, RecordDigest, Ring};
 
 use crate::facts::*;
 use crate::pod::{PodState, Surroundings, Wish};
@@ -92,7 +93,7 @@ impl Node {
                     }
                 }
             }
-            Observation::Found(found) => self.find(now, found),
+            Observation::Found(found) => self.find(now, *found),
             Observation::Node(info) => self.info = info,
             Observation::ImagesChanged => {
                 for pod in &mut self.pods {

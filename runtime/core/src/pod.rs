@@ -46,7 +46,7 @@ use crate::spec::{ContainerIndex, Pod, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
 pub(crate) use condition::{Condition, ConditionSet, closed_readiness_gates};
-pub(crate) use container::{ContainerState, Ended, STATUS_UNKNOWN, Shown};
+pub(crate) use container::{ContainerState, Ended, Shown};
 use container::{Run, WaitingReason};
 use record::Journal;
 pub(crate) use shutdown::TERMINATED;

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::facts::{Found, FoundSandbox, Observation, Plan, PodIndex};
-use crate::node::{Asked, Entry, FoundRun, Known, Node};
+use crate::facts::{Plan, PodIndex};
+use crate::node::{self, Asked, Entry, Known, Node};
 use crate::spec::Pod;
 use crate::time::Instant;
 
@@ -119,7 +119,7 @@ impl Again {
         number: u64,
         at: Instant,
         entry: Entry,
-        pod: impl FnMut(&Known) -> Result<Rc<Pod>, ReplayError>,
+        pod: impl FnOnce(&Known) -> Result<Rc<Pod>, ReplayError>,
     ) -> Result<(), ReplayError> {
         let different =
             |recorded: String, replayed: String| Err(ReplayError::Different { number, recorded, replayed });
@@ -127,7 +127,7 @@ impl Again {
             Entry::Planned { actions, more, wake_at } => {
                 let plan = self.node.plan(at);
                 let asked: Vec<_> =
-                    plan.actions.iter().map(|(pod, action)| (*pod, Asked::of(action))).collect();
+                    plan.actions.iter().map(|(pod, action)| (*pod, node::asked(action))).collect();
                 let left = asked.get(usize::from(actions));
                 if asked.len() != usize::from(actions) {
                     let replayed = left.or(asked.last()).map_or("nothing".to_owned(), print);
@@ -149,8 +149,8 @@ impl Again {
                 }
                 self.replayed.asked += 1;
             }
-            told => {
-                let seen = observation(told, pod)?;
+            Entry::Observed(seen) => {
+                let seen = seen.map(|known| pod(known), |()| Box::default())?;
                 self.node.observe(at, seen);
                 self.replayed.told += 1;
             }
@@ -175,32 +175,4 @@ fn next(more: bool, wake_at: Option<Instant>) -> String {
         (false, Some(at)) => format!("the next plan at {} ns", at.0),
         (false, None) => "the next plan when there is news".to_owned(),
     }
-}
-
-/// What the core was told; the entry is none of what it asked for.
-fn observation(
-    entry: Entry,
-    mut pod: impl FnMut(&Known) -> Result<Rc<Pod>, ReplayError>,
-) -> Result<Observation, ReplayError> {
-    Ok(match entry {
-        Entry::Wanted(known) => {
-            Observation::Wanted { pod: pod(&known)?, record: known.record, status: known.status }
-        }
-        Entry::Unwanted(uid, grace) => Observation::Unwanted { uid, grace },
-        Entry::Found(found) => Observation::Found(Found {
-            pod: pod(&found.pod)?,
-            record: found.pod.record,
-            sandbox: found.sandbox.map(|(ip, at)| FoundSandbox { ip, at }),
-            attempts: found.attempts.iter().map(FoundRun::told).collect(),
-            status: found.status.clone(),
-        }),
-        Entry::Node(info) => Observation::Node(info),
-        Entry::SourcesSeen => Observation::SourcesSeen,
-        Entry::Hidden(uid) => Observation::Hidden { uid },
-        Entry::ImagesChanged => Observation::ImagesChanged,
-        Entry::Shutdown(shutdown) => Observation::Shutdown(*shutdown),
-        Entry::ShutdownCancelled => Observation::ShutdownCancelled,
-        Entry::Seen(pod, seen) => Observation::Of(pod, seen.told()),
-        Entry::Planned { .. } | Entry::Asked(..) => unreachable!("what was asked for is no observation"),
-    })
 }

@@ -523,8 +523,10 @@ impl Sim {
 
     /// Told at once.
     fn tell(&mut self, seen: Observation) {
-        if let Observation::Wanted { pod, .. } | Observation::Found(Found { pod, .. }) = &seen {
-            self.told_pods.push(pod.clone());
+        match &seen {
+            Observation::Wanted { pod, .. } => self.told_pods.push(pod.clone()),
+            Observation::Found(found) => self.told_pods.push(found.pod.clone()),
+            _ => {}
         }
         let goes_by_itself = match &seen {
             Observation::Of(_, PodObservation::Given { .. } | PodObservation::SandboxLost) => false,

@@ -321,7 +321,7 @@ fn a_pod_that_is_wanted_with_another_spec_under_its_uid_goes_and_that_one_follow
             attempts: attempts([0, 1]).into(),
             status: FoundStatus::default(),
         };
-        node.observe(at(10), Observation::Found(before));
+        node.observe(at(10), Observation::Found(Box::new(before)));
         if !found {
             node.observe(at(10), Observation::Wanted { pod: one.clone(), record: None, status: None });
         }
@@ -337,7 +337,7 @@ fn a_pod_that_is_wanted_with_another_spec_under_its_uid_goes_and_that_one_follow
             let exit = Exit {
                 code: 0,
                 oom_killed: false,
-                reason: None,
+                unknown: false,
                 message: "".into(),
                 started_at: crate::time::Moment::ThisBoot(at(2)),
                 finished_at: crate::time::Moment::ThisBoot(at(10)),
@@ -627,7 +627,7 @@ fn nothing_that_is_found_is_stopped_before_every_source_was_heard() {
         attempts: Vec::new(),
     };
     let mut node = Node::new();
-    node.observe(at(6), Observation::Found(found));
+    node.observe(at(6), Observation::Found(Box::new(found)));
     assert!(node.plan(at(6)).actions.is_empty());
     node.observe(at(7), Observation::SourcesSeen);
     let removes = |(_, action): &(PodIndex, Action)| matches!(action, Action::RemoveSandbox);
@@ -738,7 +738,7 @@ fn what_is_found_by_an_agent_that_takes_everything_down_has_its_whole_grace() {
         status: FoundStatus::default(),
     };
     let mut node = Node::new();
-    for seen in [Observation::Found(found), down(), Observation::SourcesSeen] {
+    for seen in [Observation::Found(Box::new(found)), down(), Observation::SourcesSeen] {
         node.observe(at(10), seen);
     }
     let plan = node.plan(at(10));

@@ -422,7 +422,7 @@ pub(super) fn exit_of(record: Option<ExitRecord>, started_at: Instant, oom_kille
         Some(record) => Exit {
             code: record.code,
             oom_killed,
-            reason: None,
+            unknown: false,
             message: record.message.into(),
             started_at: Moment::ThisBoot(record.started_at),
             finished_at: Moment::ThisBoot(record.finished_at),
@@ -430,7 +430,7 @@ pub(super) fn exit_of(record: Option<ExitRecord>, started_at: Instant, oom_kille
         None => Exit {
             code: 137,
             oom_killed,
-            reason: Some("ContainerStatusUnknown"),
+            unknown: true,
             message: "The container could not be located when the pod was terminated".into(),
             started_at: Moment::ThisBoot(started_at),
             finished_at: Moment::ThisBoot(nodlet_host::clock::instant()),

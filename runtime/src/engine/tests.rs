@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Names of the variants of a public enum in the text of a module.
 fn variants(text: &str, name: &str) -> Vec<String> {
-    let begin = text.find(&format!("pub enum {name} {{")).expect("the enum is there");
+    let begin = text.find(&format!("pub enum {name}<")).expect("the enum is there");
     let body = text[begin..].split("\n}").next().unwrap_or_default();
     let names = body.lines().filter_map(|line| {
         let word = line.strip_prefix("    ").filter(|word| word.starts_with(char::is_uppercase))?;

@@ -2,14 +2,18 @@
 
 use std::rc::Rc;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Attempt, MAX_ACTIONS, PodIndex, Record};
 use crate::spec::{ContainerIndex, HookKind, ProbeKind};
 use crate::time::Instant;
 
 /// Something to be done. It may fail; the core learns of that by an
 /// observation and never by a return value.
-#[derive(Clone, Debug)]
-pub enum Action {
+///
+/// `R` is a record, `E` an event, and `I` an image: the ring keeps less of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action<R = Box<Record>, E = Event, I = Rc<str>> {
     /// Volumes, pod cgroup, namespaces, network and supervisor.
     CreateSandbox,
     /// Find the image, make the container, execute its process.
@@ -17,7 +21,7 @@ pub enum Action {
         /// Which run.
         attempt: Attempt,
         /// The image to start if that of the spec is not on the board: the one that ran before.
-        fallback: Option<Rc<str>>,
+        fallback: Option<I>,
     },
     /// Look for the image that the spec names for the container of this run, which runs another.
     /// Answered by `ImageChecked`.
@@ -38,14 +42,61 @@ pub enum Action {
     /// Make this record durable.
     Save {
         /// All of it: the file is replaced as a whole.
-        record: Box<Record>,
+        record: R,
         /// Given back by `Saved`.
         generation: u64,
     },
     /// Remove record, volumes, logs and run-time files.
     Forget,
     /// Tell people: an Event of the pod.
-    Emit(Event),
+    Emit(E),
+}
+
+impl<R, E, I> Action<R, E, I> {
+    /// The action with other records, events and images.
+    pub fn map<S, F, J>(
+        &self,
+        record: impl FnOnce(&R) -> S,
+        event: impl FnOnce(&E) -> F,
+        image: impl FnOnce(&I) -> J,
+    ) -> Action<S, F, J> {
+        match self {
+            Action::CreateSandbox => Action::CreateSandbox,
+            Action::Start { attempt, fallback } => {
+                Action::Start { attempt: *attempt, fallback: fallback.as_ref().map(image) }
+            }
+            Action::CheckImage(attempt) => Action::CheckImage(*attempt),
+            Action::Probe(attempt, kind) => Action::Probe(*attempt, *kind),
+            Action::Hook(attempt, kind) => Action::Hook(*attempt, *kind),
+            Action::Terminate(attempt) => Action::Terminate(*attempt),
+            Action::Kill(attempt) => Action::Kill(*attempt),
+            Action::Discard(attempt) => Action::Discard(*attempt),
+            Action::RemoveSandbox => Action::RemoveSandbox,
+            Action::Save { record: of, generation } => {
+                Action::Save { record: record(of), generation: *generation }
+            }
+            Action::Forget => Action::Forget,
+            Action::Emit(of) => Action::Emit(event(of)),
+        }
+    }
+
+    /// The run that the action is about.
+    pub fn attempt(&self) -> Option<Attempt> {
+        match self {
+            Action::Start { attempt, .. }
+            | Action::CheckImage(attempt)
+            | Action::Probe(attempt, _)
+            | Action::Hook(attempt, _)
+            | Action::Terminate(attempt)
+            | Action::Kill(attempt)
+            | Action::Discard(attempt) => Some(*attempt),
+            Action::CreateSandbox
+            | Action::RemoveSandbox
+            | Action::Save { .. }
+            | Action::Forget
+            | Action::Emit(_) => None,
+        }
+    }
 }
 
 /// An event of a pod, as `kubectl describe` shows it.

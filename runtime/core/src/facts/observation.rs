@@ -10,17 +10,22 @@ use super::{Attempt, FoundStatus, GivenCondition, NodeInfo, PodIndex, Record, Sh
 use crate::spec::{HookKind, Pod, ProbeKind, Uid};
 use crate::time::{Instant, Moment};
 
-/// A fact, told to the core after it became true.
-#[derive(Clone, Debug)]
-pub enum Observation {
+/// A fact, reported to the core after it became true.
+///
+/// `P` is a Pod, and `T` a text for people. The ring keeps observations without texts, and replaces
+/// the Pods by the objects that they were admitted from.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Observation<P = Rc<Pod>, T = Box<str>> {
     /// A source wants this pod. With a uid that is known and another spec it takes the place of
     /// the one that there is.
     Wanted {
-        /// As it was admitted.
-        pod: Rc<Pod>,
-        /// What survived of it from before.
+        /// The Pod as it was admitted.
+        pod: P,
+        /// The record of the pod on flash.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         record: Option<Box<Record>>,
-        /// What an agent before left behind of it in this boot.
+        /// The state of the pod that an earlier agent left behind in this boot.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<Box<FoundStatus>>,
     },
     /// No source wants it any more, or a user deletes it: stop it.
@@ -38,7 +43,7 @@ pub enum Observation {
     /// Every source has reported once. Until then nothing is stopped for being unwanted.
     SourcesSeen,
     /// A supervisor or its remains, found when the agent started.
-    Found(Found),
+    Found(Box<Found<P>>),
     /// What this node is to pods. Told first; nobody is judged anew for it.
     Node(Box<NodeInfo>),
     /// Images were added: what waits for one may try again at once.
@@ -48,12 +53,12 @@ pub enum Observation {
     /// They need not end after all: what had to begins again.
     ShutdownCancelled,
     /// About one pod.
-    Of(PodIndex, PodObservation),
+    Of(PodIndex, PodObservation<T>),
 }
 
-/// A fact about one pod.
-#[derive(Clone, Debug)]
-pub enum PodObservation {
+/// A fact about one pod. `T` is a text for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PodObservation<T = Box<str>> {
     /// Volumes, namespaces, network and supervisor exist.
     SandboxReady {
         /// Its address; `None` with `hostNetwork`.
@@ -66,7 +71,7 @@ pub enum PodObservation {
         /// Which part.
         reason: SandboxFailure,
         /// For the event.
-        message: Box<str>,
+        message: T,
     },
     /// The supervisor died, and its containers with it; every process is gone.
     /// Told only of a sandbox that was ready; one that dies before that has failed.
@@ -76,7 +81,7 @@ pub enum PodObservation {
     /// Part of the sandbox could not be taken down; it will be planned again.
     SandboxRemoveFailed {
         /// For the event.
-        message: Box<str>,
+        message: T,
     },
     /// The container's process has been executed.
     Started {
@@ -90,21 +95,21 @@ pub enum PodObservation {
         /// Which run.
         attempt: Attempt,
         /// At which step, and why.
-        failure: StartFailure,
+        failure: StartFailure<T>,
     },
     /// The image of the spec was looked for while the run of another image goes on.
     ImageChecked {
         /// Which run.
         attempt: Attempt,
         /// Why it cannot be started; `None` if it can.
-        failure: Option<StartFailure>,
+        failure: Option<StartFailure<T>>,
     },
     /// The attempt is over: its cgroup is empty.
     Exited {
         /// Which run.
         attempt: Attempt,
         /// How it ended.
-        exit: Box<Exit>,
+        exit: Box<Exit<T>>,
     },
     /// A probe answered.
     Probed {
@@ -113,7 +118,7 @@ pub enum PodObservation {
         /// Which probe.
         kind: ProbeKind,
         /// What it found.
-        result: ProbeResult,
+        result: ProbeResult<T>,
     },
     /// A hook is over.
     Hooked {
@@ -122,14 +127,14 @@ pub enum PodObservation {
         /// Which hook.
         kind: HookKind,
         /// Why it failed, if it has: for the status, and not for events, whom more people read.
-        failure: Option<Box<str>>,
+        failure: Option<T>,
     },
     /// A signal or kill could not be delivered; it will be planned again.
     StopFailed {
         /// Of which run.
         attempt: Attempt,
         /// For the event.
-        message: Box<str>,
+        message: T,
     },
     /// The record with this generation is on flash.
     Saved {
@@ -139,14 +144,14 @@ pub enum PodObservation {
     /// It could not be written; it will be planned again.
     SaveFailed {
         /// For the event.
-        message: Box<str>,
+        message: T,
     },
     /// What the pod left on disk is gone; the pod may be dropped.
     Forgotten,
     /// Some of it is still there; it will be planned again.
     ForgetFailed {
         /// For the event.
-        message: Box<str>,
+        message: T,
     },
     /// Somebody has said something of the pod in its status: all that is said of it so from now on.
     Given {
@@ -155,12 +160,115 @@ pub enum PodObservation {
     },
 }
 
+impl<P, T> Observation<P, T> {
+    /// The observation with other Pods and texts.
+    ///
+    /// # Errors
+    /// The first error of `pod`.
+    pub fn map<Q, U, E>(
+        &self,
+        pod: impl FnOnce(&P) -> Result<Q, E>,
+        text: impl Fn(&T) -> U,
+    ) -> Result<Observation<Q, U>, E> {
+        Ok(match self {
+            Observation::Wanted { pod: of, record, status } => {
+                Observation::Wanted { pod: pod(of)?, record: record.clone(), status: status.clone() }
+            }
+            Observation::Unwanted { uid, grace } => Observation::Unwanted { uid: uid.clone(), grace: *grace },
+            Observation::Hidden { uid } => Observation::Hidden { uid: uid.clone() },
+            Observation::SourcesSeen => Observation::SourcesSeen,
+            Observation::Found(found) => Observation::Found(Box::new(Found {
+                pod: pod(&found.pod)?,
+                record: found.record.clone(),
+                sandbox: found.sandbox,
+                attempts: found.attempts.clone(),
+                status: found.status.clone(),
+            })),
+            Observation::Node(info) => Observation::Node(info.clone()),
+            Observation::ImagesChanged => Observation::ImagesChanged,
+            Observation::Shutdown(shutdown) => Observation::Shutdown(shutdown.clone()),
+            Observation::ShutdownCancelled => Observation::ShutdownCancelled,
+            Observation::Of(index, seen) => Observation::Of(*index, seen.map(text)),
+        })
+    }
+}
+
+impl<T> PodObservation<T> {
+    /// The observation with other texts.
+    pub fn map<U>(&self, text: impl Fn(&T) -> U) -> PodObservation<U> {
+        match self {
+            PodObservation::SandboxReady { ip, at } => PodObservation::SandboxReady { ip: *ip, at: *at },
+            PodObservation::SandboxFailed { reason, message } => {
+                PodObservation::SandboxFailed { reason: *reason, message: text(message) }
+            }
+            PodObservation::SandboxLost => PodObservation::SandboxLost,
+            PodObservation::SandboxRemoved => PodObservation::SandboxRemoved,
+            PodObservation::SandboxRemoveFailed { message } => {
+                PodObservation::SandboxRemoveFailed { message: text(message) }
+            }
+            PodObservation::Started { attempt, container } => {
+                PodObservation::Started { attempt: *attempt, container: container.clone() }
+            }
+            PodObservation::StartFailed { attempt, failure } => {
+                PodObservation::StartFailed { attempt: *attempt, failure: failure.map(text) }
+            }
+            PodObservation::ImageChecked { attempt, failure } => PodObservation::ImageChecked {
+                attempt: *attempt,
+                failure: failure.as_ref().map(|failure| failure.map(text)),
+            },
+            PodObservation::Exited { attempt, exit } => {
+                PodObservation::Exited { attempt: *attempt, exit: Box::new(exit.map(text)) }
+            }
+            PodObservation::Probed { attempt, kind, result } => {
+                PodObservation::Probed { attempt: *attempt, kind: *kind, result: result.map(text) }
+            }
+            PodObservation::Hooked { attempt, kind, failure } => {
+                PodObservation::Hooked { attempt: *attempt, kind: *kind, failure: failure.as_ref().map(text) }
+            }
+            PodObservation::StopFailed { attempt, message } => {
+                PodObservation::StopFailed { attempt: *attempt, message: text(message) }
+            }
+            PodObservation::Saved { generation } => PodObservation::Saved { generation: *generation },
+            PodObservation::SaveFailed { message } => PodObservation::SaveFailed { message: text(message) },
+            PodObservation::Forgotten => PodObservation::Forgotten,
+            PodObservation::ForgetFailed { message } => {
+                PodObservation::ForgetFailed { message: text(message) }
+            }
+            PodObservation::Given { conditions } => PodObservation::Given { conditions: conditions.clone() },
+        }
+    }
+
+    /// The run that the observation is about.
+    pub fn attempt(&self) -> Option<Attempt> {
+        match self {
+            PodObservation::Started { attempt, .. }
+            | PodObservation::StartFailed { attempt, .. }
+            | PodObservation::ImageChecked { attempt, .. }
+            | PodObservation::Exited { attempt, .. }
+            | PodObservation::Probed { attempt, .. }
+            | PodObservation::Hooked { attempt, .. }
+            | PodObservation::StopFailed { attempt, .. } => Some(*attempt),
+            PodObservation::SandboxReady { .. }
+            | PodObservation::SandboxFailed { .. }
+            | PodObservation::SandboxLost
+            | PodObservation::SandboxRemoved
+            | PodObservation::SandboxRemoveFailed { .. }
+            | PodObservation::Saved { .. }
+            | PodObservation::SaveFailed { .. }
+            | PodObservation::Forgotten
+            | PodObservation::ForgetFailed { .. }
+            | PodObservation::Given { .. } => None,
+        }
+    }
+}
+
 /// A pod that an agent of before left running, or the remains of one.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// As it was admitted.
-    pub pod: Rc<Pod>,
-    /// What is on flash of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Found<P = Rc<Pod>> {
+    /// The Pod as it was admitted.
+    pub pod: P,
+    /// The record of the pod on flash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<Box<Record>>,
     /// Its supervisor answers; `None` if only remains were found, which the
     /// shell has killed: no process of it is left.
@@ -168,11 +276,12 @@ pub struct Found {
     /// Runs that the supervisor knows of, newest last per container.
     pub attempts: Vec<FoundAttempt>,
     /// What the agent before showed of it, as far as it left word of that in this boot.
+    #[serde(default)]
     pub status: FoundStatus,
 }
 
 /// A living sandbox.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct FoundSandbox {
     /// Its address.
     pub ip: Option<Ipv4Addr>,
@@ -181,7 +290,7 @@ pub struct FoundSandbox {
 }
 
 /// A run that the supervisor knows of.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FoundAttempt {
     /// Which run.
     pub attempt: Attempt,
@@ -245,21 +354,34 @@ pub struct User {
     pub supplemental_groups: Vec<u32>,
 }
 
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exit {
+/// How a run ended. `T` is a text for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit<T = Box<str>> {
     /// The exit code, or 128 + the signal.
     pub code: i32,
     /// The cgroup's OOM counter moved.
     pub oom_killed: bool,
-    /// Overrides what code and OOM say: `StartError`, `ContainerStatusUnknown`.
-    pub reason: Option<&'static str>,
+    /// No supervisor recorded the end: the reason is `ContainerStatusUnknown`, whatever `code` and `oom_killed` are.
+    pub unknown: bool,
     /// The termination message, at most 4096 bytes.
-    pub message: Box<str>,
+    pub message: T,
     /// When it was executed.
     pub started_at: Moment,
     /// When its first process ended.
     pub finished_at: Moment,
+}
+
+impl<T> Exit<T> {
+    fn map<U>(&self, text: impl Fn(&T) -> U) -> Exit<U> {
+        Exit {
+            code: self.code,
+            oom_killed: self.oom_killed,
+            unknown: self.unknown,
+            message: text(&self.message),
+            started_at: self.started_at,
+            finished_at: self.finished_at,
+        }
+    }
 }
 
 /// Which part of a sandbox could not be made: the reason of its event.
@@ -272,12 +394,18 @@ pub enum SandboxFailure {
 }
 
 /// Why there is no process, in the words of `state.waiting`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StartFailure {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartFailure<T = Box<str>> {
     /// Which step.
     pub reason: StartFailureReason,
     /// `state.waiting.message`, for people.
-    pub message: Box<str>,
+    pub message: T,
+}
+
+impl<T> StartFailure<T> {
+    fn map<U>(&self, text: impl Fn(&T) -> U) -> StartFailure<U> {
+        StartFailure { reason: self.reason, message: text(&self.message) }
+    }
 }
 
 /// The step of a start that failed.
@@ -300,14 +428,25 @@ pub enum StartFailureReason {
 }
 
 /// What a probe found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProbeResult {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProbeResult<T = Box<str>> {
     /// It answered as it should.
     Success,
     /// Counts as success; the text is worth an event.
-    Warning(Box<str>),
+    Warning(T),
     /// It answered otherwise, or not in time.
-    Failure(Box<str>),
+    Failure(T),
     /// The probe itself could not be made: changes nothing.
-    Error(Box<str>),
+    Error(T),
+}
+
+impl<T> ProbeResult<T> {
+    fn map<U>(&self, text: impl Fn(&T) -> U) -> ProbeResult<U> {
+        match self {
+            ProbeResult::Success => ProbeResult::Success,
+            ProbeResult::Warning(message) => ProbeResult::Warning(text(message)),
+            ProbeResult::Failure(message) => ProbeResult::Failure(text(message)),
+            ProbeResult::Error(message) => ProbeResult::Error(text(message)),
+        }
+    }
 }

@@ -9,22 +9,17 @@
 mod line;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fmt;
-use std::net::Ipv4Addr;
 use std::rc::Rc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::Node;
-use crate::facts::{
-    Action, Attempt, Exit, Found, FoundAttempt, FoundStatus, GivenCondition, Health, NodeInfo, Observation,
-    Plan, PodIndex, PodObservation, PodPhase, ProbeResult, Record, SandboxFailure, Shutdown, StartFailure,
-    StartFailureReason, StartedContainer,
-};
-use crate::spec::{ContainerIndex, HookKind, ProbeKind, Uid};
-use crate::time::{Instant, Moment};
+use crate::facts::{Action, GivenCondition, Observation, Plan, PodIndex, PodObservation, PodPhase, Record};
+use crate::spec::{ContainerIndex, Pod, Uid};
+use crate::time::Instant;
 use line::Names;
 
 /// Entries that are kept: some minutes of a busy board, in some thirty kilobytes.
@@ -55,207 +50,98 @@ pub struct Line {
     names: Option<Rc<Names>>,
 }
 
-/// One thing that was told or asked for.
+/// One observation, plan or action.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Entry {
-    /// Told: `Wanted`.
-    Wanted(Box<Known>),
-    /// Told: `Unwanted`.
-    Unwanted(Uid, Option<Duration>),
-    /// Told: `Hidden`.
-    Hidden(Uid),
-    /// Told: `Found`.
-    Found(Box<FoundPod>),
-    /// Told: `Node`.
-    Node(Box<NodeInfo>),
-    /// Told: `SourcesSeen`.
-    SourcesSeen,
-    /// Told: `ImagesChanged`.
-    ImagesChanged,
-    /// Told: `Shutdown`.
-    Shutdown(Box<Shutdown>),
-    /// Told: `ShutdownCancelled`.
-    ShutdownCancelled,
-    /// Told of one pod.
-    Seen(PodIndex, Seen),
-    /// It was asked for a plan.
+    /// An observation, reported to the core. Exits of found runs have their messages, which are compared
+    /// with those on record; all other texts are left out.
+    Observed(Observation<Box<Known>, ()>),
+    /// The core was asked for a plan.
     Planned {
-        /// So many actions of it follow.
+        /// The number of entries [`Entry::Asked`] that follow.
         actions: u8,
-        /// It is to be asked again at once.
+        /// The core is to be asked for the next plan at once.
         more: bool,
-        /// Else then, if nothing is told before.
+        /// The time of the next plan, if nothing is observed before and `more` is not set.
         wake_at: Option<Instant>,
     },
-    /// Asked for.
+    /// An action of the plan, for this pod.
     Asked(PodIndex, Asked),
 }
 
-/// A pod as the core learned of it.
+/// An action without the record's contents, the text of events and the names of images.
+pub type Asked = Action<RecordDigest, EmittedEvent, ()>;
+
+/// A Pod that was reported to the core.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Known {
-    /// What it is called from here on, if it was not known before.
+    /// The index of the pod from here on, if it was not known before.
     pub index: PodIndex,
-    /// Its uid.
+    /// The pod's UID.
     pub uid: Uid,
-    /// The object as it was admitted.
+    /// The object from which the Pod was admitted; null if it is too large to be kept.
     pub object: Rc<RawValue>,
-    /// What was on flash of it.
-    pub record: Option<Box<Record>>,
-    /// What an agent before left behind of one that was wanted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<Box<FoundStatus>>,
 }
 
-/// A [`Found`], as it was told.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct FoundPod {
-    /// Which pod.
-    pub pod: Known,
-    /// Its address and the time when it became ready, if its supervisor answered.
-    pub sandbox: Option<(Option<Ipv4Addr>, Instant)>,
-    /// Its runs.
-    pub attempts: Vec<FoundRun>,
-    /// What the agent before showed of it.
-    #[serde(default)]
-    pub status: FoundStatus,
-}
-
-/// A [`FoundAttempt`], text and all: it is compared with what is on record.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "each is the field of that name")]
-pub struct FoundRun {
-    pub attempt: Attempt,
-    pub container: StartedContainer,
-    pub exit: Option<(Ended, Box<str>)>,
-    pub health: Health,
-}
-
-/// An [`Exit`] without its text.
+/// As much of a record as tells two of them apart in a replay, which has no messages of exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "each is the field of that name")]
-pub struct Ended {
-    pub code: i32,
-    pub oom_killed: bool,
-    /// The reason is `ContainerStatusUnknown`.
-    pub unknown: bool,
-    pub started_at: Moment,
-    pub finished_at: Moment,
+pub struct RecordDigest {
+    /// The recorded phase.
+    pub phase: PodPhase,
+    /// A hash of the containers' runs and exit codes.
+    pub digest: u32,
 }
 
-/// A [`PodObservation`] without its text.
+/// An event without its message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "each is the observation of that name")]
-pub enum Seen {
-    SandboxReady(Option<Ipv4Addr>, Instant),
-    SandboxFailed(SandboxFailure),
-    SandboxLost,
-    SandboxRemoved,
-    SandboxRemoveFailed,
-    /// Whole: its id is on record, and what differs from that is written.
-    Started(Attempt, Box<StartedContainer>),
-    StartFailed(Attempt, StartFailureReason),
-    ImageChecked(Attempt, Option<StartFailureReason>),
-    Exited(Attempt, Box<Ended>),
-    Probed(Attempt, ProbeKind, Answer),
-    /// And whether it failed.
-    Hooked(Attempt, HookKind, bool),
-    StopFailed(Attempt),
-    Saved(u64),
-    SaveFailed,
-    Forgotten,
-    ForgetFailed,
-    /// Whole: what differs from what is on record is written.
-    Given(Rc<[GivenCondition]>),
+pub struct EmittedEvent {
+    /// `reason`.
+    pub reason: Rc<str>,
+    /// `type` is `Warning`.
+    pub warning: bool,
+    /// The container that the event is about.
+    pub container: Option<ContainerIndex>,
 }
 
-/// A [`ProbeResult`] without its text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "each is the result of that name")]
-pub enum Answer {
-    Success,
-    Warning,
-    Failure,
-    Error,
-}
-
-/// An [`Action`] without its text, and all else that it says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "each is the action of that name")]
-pub enum Asked {
-    CreateSandbox,
-    Start(Attempt),
-    CheckImage(Attempt),
-    Probe(Attempt, ProbeKind),
-    Hook(Attempt, HookKind),
-    Terminate(Attempt),
-    Kill(Attempt),
-    Discard(Attempt),
-    RemoveSandbox,
-    Save {
-        phase: PodPhase,
-        generation: u64,
-        /// Of runs and their exit codes.
-        digest: u32,
-    },
-    Forget,
-    Emit {
-        reason: Rc<str>,
-        warning: bool,
-        container: Option<ContainerIndex>,
-    },
+impl Known {
+    /// The object `null` stands for one that was not kept.
+    fn new(index: PodIndex, uid: &Uid, object: Option<&Rc<RawValue>>) -> Known {
+        let kept = object.filter(|object| object.get().len() <= OBJECT_BYTES);
+        let object = kept.cloned().unwrap_or_else(|| RawValue::NULL.to_owned().into());
+        Known { index, uid: uid.clone(), object }
+    }
 }
 
 impl Ring {
     /// Remembers what `node` is about to be told; of a pod that is told whole,
     /// `object` is what it was admitted from.
     pub fn observed(&mut self, now: Instant, node: &Node, seen: &Observation, object: Option<&Rc<RawValue>>) {
-        let known = |uid: &Uid, record: &Option<Box<Record>>, index: Option<PodIndex>| Known {
-            index: index.unwrap_or_else(|| node.next_index()),
-            uid: uid.clone(),
-            object: object
-                .filter(|object| object.get().len() <= OBJECT_BYTES)
-                .cloned()
-                .unwrap_or_else(|| RawValue::NULL.to_owned().into()),
-            record: record.clone(),
-            status: None,
+        let known = |pod: &Rc<Pod>| {
+            let index = match seen {
+                Observation::Wanted { .. } => node.index_of(&pod.uid),
+                // A pod that is found is not known before.
+                _ => None,
+            };
+            Box::new(Known::new(index.unwrap_or_else(|| node.next_index()), &pod.uid, object))
         };
-        let entry = match seen {
-            Observation::Wanted { pod, record, status } => Entry::Wanted(Box::new(Known {
-                status: status.clone(),
-                ..known(&pod.uid, record, node.index_of(&pod.uid))
-            })),
-            Observation::Unwanted { uid, grace } => Entry::Unwanted(uid.clone(), *grace),
-            Observation::Found(found) => Entry::Found(Box::new(FoundPod {
-                pod: known(&found.pod.uid, &found.record, None),
-                sandbox: found.sandbox.map(|sandbox| (sandbox.ip, sandbox.at)),
-                attempts: found.attempts.iter().map(FoundRun::of).collect(),
-                status: found.status.clone(),
-            })),
-            Observation::Node(info) => Entry::Node(info.clone()),
-            Observation::SourcesSeen => Entry::SourcesSeen,
-            Observation::Hidden { uid } => Entry::Hidden(uid.clone()),
-            Observation::ImagesChanged => Entry::ImagesChanged,
-            Observation::Shutdown(shutdown) => Entry::Shutdown(Box::new(shutdown.clone())),
-            Observation::ShutdownCancelled => Entry::ShutdownCancelled,
-            Observation::Of(index, seen) => Entry::Seen(*index, Seen::of(seen)),
+        let Ok(kept) = seen.map(|pod| Ok::<_, Infallible>(known(pod)), |_| ());
+        let about = match &kept {
+            Observation::Wanted { pod, .. } => Some(pod.index),
+            Observation::Found(found) => Some(found.pod.index),
+            Observation::Of(index, _) => Some(*index),
+            Observation::Unwanted { uid, .. } | Observation::Hidden { uid } => node.index_of(uid),
+            Observation::Node(_)
+            | Observation::SourcesSeen
+            | Observation::ImagesChanged
+            | Observation::Shutdown(_)
+            | Observation::ShutdownCancelled => None,
         };
-        let about = match &entry {
-            Entry::Wanted(known) => Some(known.index),
-            Entry::Found(found) => Some(found.pod.index),
-            Entry::Seen(index, _) => Some(*index),
-            Entry::Unwanted(uid, _) | Entry::Hidden(uid) => node.index_of(uid),
-            Entry::Node(_)
-            | Entry::SourcesSeen
-            | Entry::ImagesChanged
-            | Entry::Shutdown(_)
-            | Entry::ShutdownCancelled
-            | Entry::Planned { .. }
-            | Entry::Asked(..) => None,
+        let pod = match seen {
+            Observation::Wanted { pod, .. } => Some(pod),
+            Observation::Found(found) => Some(&found.pod),
+            _ => None,
         };
-        if let (Observation::Wanted { pod, .. } | Observation::Found(Found { pod, .. }), Some(index)) =
-            (seen, about)
-        {
+        if let (Some(pod), Some(index)) = (pod, about) {
             self.names.retain(|index, _| node.pod(*index).is_some());
             // One that is known is what it was until it is gone, whatever is wanted in its place;
             // but it may have more containers now.
@@ -265,7 +151,7 @@ impl Ring {
             }
         }
         let names = about.and_then(|index| self.name(node, index));
-        self.add(Line { at: now, entry, names });
+        self.add(Line { at: now, entry: Entry::Observed(kept), names });
     }
 
     /// Remembers what the core has just asked for. A plan with nothing in it counts, too: that
@@ -276,7 +162,7 @@ impl Ring {
         self.add(Line { at: now, entry: planned, names: None });
         for (index, action) in &plan.actions {
             let names = self.name(node, *index);
-            self.add(Line { at: now, entry: Entry::Asked(*index, Asked::of(action)), names });
+            self.add(Line { at: now, entry: Entry::Asked(*index, asked(action)), names });
         }
     }
 
@@ -324,7 +210,20 @@ impl fmt::Display for Ring {
     }
 }
 
-/// Tells two records apart by all of them that a replay can know: its exits have no text.
+/// As much of an action as is kept.
+pub(crate) fn asked(action: &Action) -> Asked {
+    action.map(
+        |record| RecordDigest { phase: record.phase, digest: digest(record) },
+        |event| EmittedEvent {
+            reason: event.reason.into(),
+            warning: event.warning,
+            container: event.container,
+        },
+        |_| (),
+    )
+}
+
+/// A hash of all of a record that a replay can know.
 fn digest(record: &Record) -> u32 {
     let add = |digest: u32, number: u32| (digest ^ number).wrapping_mul(0x0100_0193);
     record.containers.iter().fold(0x811c_9dc5, |digest, container| {
@@ -341,217 +240,22 @@ fn digest(record: &Record) -> u32 {
 
 impl Entry {
     fn object_bytes(&self) -> usize {
-        match self {
-            Entry::Wanted(pod) => pod.object.get().len(),
-            Entry::Found(found) => {
-                let given = found.status.given.iter().flatten().map(GivenCondition::bytes);
-                found.pod.object.get().len() + given.sum::<usize>()
-            }
-            Entry::Seen(_, Seen::Given(given)) => given.iter().map(GivenCondition::bytes).sum(),
-            Entry::Unwanted(..)
-            | Entry::Hidden(_)
-            | Entry::Node(_)
-            | Entry::SourcesSeen
-            | Entry::ImagesChanged
-            | Entry::Shutdown(_)
-            | Entry::ShutdownCancelled
-            | Entry::Seen(..)
-            | Entry::Planned { .. }
-            | Entry::Asked(..) => 0,
-        }
-    }
-}
-
-impl FoundRun {
-    fn of(found: &FoundAttempt) -> Self {
-        FoundRun {
-            attempt: found.attempt,
-            container: found.container.clone(),
-            exit: found.exit.as_ref().map(|exit| (Ended::of(exit), exit.message.clone())),
-            health: found.health,
-        }
-    }
-
-    /// As it was told.
-    pub fn told(&self) -> FoundAttempt {
-        FoundAttempt {
-            attempt: self.attempt,
-            container: self.container.clone(),
-            exit: self
-                .exit
-                .as_ref()
-                .map(|(ended, message)| Exit { message: message.clone(), ..ended.told() }),
-            health: self.health,
-        }
-    }
-}
-
-impl Ended {
-    fn of(exit: &Exit) -> Self {
-        Ended {
-            code: exit.code,
-            oom_killed: exit.oom_killed,
-            unknown: exit.reason.is_some(),
-            started_at: exit.started_at,
-            finished_at: exit.finished_at,
-        }
-    }
-
-    fn told(self) -> Exit {
-        Exit {
-            code: self.code,
-            oom_killed: self.oom_killed,
-            reason: self.unknown.then_some(crate::pod::STATUS_UNKNOWN),
-            message: "".into(),
-            started_at: self.started_at,
-            finished_at: self.finished_at,
-        }
-    }
-}
-
-impl Seen {
-    fn of(seen: &PodObservation) -> Self {
+        let Entry::Observed(seen) = self else { return 0 };
+        let given = |given: &[GivenCondition]| given.iter().map(GivenCondition::bytes).sum::<usize>();
         match seen {
-            PodObservation::SandboxReady { ip, at } => Seen::SandboxReady(*ip, *at),
-            PodObservation::SandboxFailed { reason, .. } => Seen::SandboxFailed(*reason),
-            PodObservation::SandboxLost => Seen::SandboxLost,
-            PodObservation::SandboxRemoved => Seen::SandboxRemoved,
-            PodObservation::SandboxRemoveFailed { .. } => Seen::SandboxRemoveFailed,
-            PodObservation::Started { attempt, container } => Seen::Started(*attempt, container.clone()),
-            PodObservation::StartFailed { attempt, failure } => Seen::StartFailed(*attempt, failure.reason),
-            PodObservation::ImageChecked { attempt, failure } => {
-                Seen::ImageChecked(*attempt, failure.as_ref().map(|failure| failure.reason))
+            Observation::Wanted { pod, .. } => pod.object.get().len(),
+            Observation::Found(found) => {
+                found.pod.object.get().len() + found.status.given.as_deref().map_or(0, given)
             }
-            PodObservation::Exited { attempt, exit } => Seen::Exited(*attempt, Box::new(Ended::of(exit))),
-            PodObservation::Probed { attempt, kind, result } => {
-                let answer = match result {
-                    ProbeResult::Success => Answer::Success,
-                    ProbeResult::Warning(_) => Answer::Warning,
-                    ProbeResult::Failure(_) => Answer::Failure,
-                    ProbeResult::Error(_) => Answer::Error,
-                };
-                Seen::Probed(*attempt, *kind, answer)
-            }
-            PodObservation::Hooked { attempt, kind, failure } => {
-                Seen::Hooked(*attempt, *kind, failure.is_some())
-            }
-            PodObservation::StopFailed { attempt, .. } => Seen::StopFailed(*attempt),
-            PodObservation::Saved { generation } => Seen::Saved(*generation),
-            PodObservation::SaveFailed { .. } => Seen::SaveFailed,
-            PodObservation::Forgotten => Seen::Forgotten,
-            PodObservation::ForgetFailed { .. } => Seen::ForgetFailed,
-            PodObservation::Given { conditions } => Seen::Given(conditions.clone()),
-        }
-    }
-
-    /// The run that it is about.
-    fn attempt(&self) -> Option<Attempt> {
-        match self {
-            Seen::Started(attempt, _)
-            | Seen::StartFailed(attempt, _)
-            | Seen::ImageChecked(attempt, _)
-            | Seen::Exited(attempt, _)
-            | Seen::Probed(attempt, ..)
-            | Seen::Hooked(attempt, ..)
-            | Seen::StopFailed(attempt) => Some(*attempt),
-            Seen::SandboxReady(..)
-            | Seen::SandboxFailed(_)
-            | Seen::SandboxLost
-            | Seen::SandboxRemoved
-            | Seen::SandboxRemoveFailed
-            | Seen::Saved(_)
-            | Seen::SaveFailed
-            | Seen::Forgotten
-            | Seen::ForgetFailed
-            | Seen::Given(_) => None,
-        }
-    }
-
-    /// As it was told, without the text.
-    pub fn told(&self) -> PodObservation {
-        let message: Box<str> = "".into();
-        match self {
-            Seen::SandboxReady(ip, at) => PodObservation::SandboxReady { ip: *ip, at: *at },
-            Seen::SandboxFailed(reason) => PodObservation::SandboxFailed { reason: *reason, message },
-            Seen::SandboxLost => PodObservation::SandboxLost,
-            Seen::SandboxRemoved => PodObservation::SandboxRemoved,
-            Seen::SandboxRemoveFailed => PodObservation::SandboxRemoveFailed { message },
-            Seen::Started(attempt, container) => {
-                PodObservation::Started { attempt: *attempt, container: container.clone() }
-            }
-            Seen::StartFailed(attempt, reason) => PodObservation::StartFailed {
-                attempt: *attempt,
-                failure: StartFailure { reason: *reason, message },
-            },
-            Seen::ImageChecked(attempt, reason) => PodObservation::ImageChecked {
-                attempt: *attempt,
-                failure: reason.map(|reason| StartFailure { reason, message }),
-            },
-            Seen::Exited(attempt, exit) => {
-                PodObservation::Exited { attempt: *attempt, exit: Box::new(exit.told()) }
-            }
-            Seen::Probed(attempt, kind, answer) => {
-                let result = match answer {
-                    Answer::Success => ProbeResult::Success,
-                    Answer::Warning => ProbeResult::Warning(message),
-                    Answer::Failure => ProbeResult::Failure(message),
-                    Answer::Error => ProbeResult::Error(message),
-                };
-                PodObservation::Probed { attempt: *attempt, kind: *kind, result }
-            }
-            Seen::Hooked(attempt, kind, failed) => {
-                PodObservation::Hooked { attempt: *attempt, kind: *kind, failure: failed.then_some(message) }
-            }
-            Seen::StopFailed(attempt) => PodObservation::StopFailed { attempt: *attempt, message },
-            Seen::Saved(generation) => PodObservation::Saved { generation: *generation },
-            Seen::SaveFailed => PodObservation::SaveFailed { message },
-            Seen::Forgotten => PodObservation::Forgotten,
-            Seen::ForgetFailed => PodObservation::ForgetFailed { message },
-            Seen::Given(conditions) => PodObservation::Given { conditions: conditions.clone() },
-        }
-    }
-}
-
-impl Asked {
-    /// The run that it is about.
-    fn attempt(&self) -> Option<Attempt> {
-        match self {
-            Asked::Start(attempt)
-            | Asked::CheckImage(attempt)
-            | Asked::Probe(attempt, _)
-            | Asked::Hook(attempt, _)
-            | Asked::Terminate(attempt)
-            | Asked::Kill(attempt)
-            | Asked::Discard(attempt) => Some(*attempt),
-            Asked::CreateSandbox
-            | Asked::RemoveSandbox
-            | Asked::Save { .. }
-            | Asked::Forget
-            | Asked::Emit { .. } => None,
-        }
-    }
-
-    /// What is kept of an action.
-    pub fn of(action: &Action) -> Self {
-        match action {
-            Action::CreateSandbox => Asked::CreateSandbox,
-            Action::Start { attempt, fallback: _ } => Asked::Start(*attempt),
-            Action::CheckImage(attempt) => Asked::CheckImage(*attempt),
-            Action::Probe(attempt, kind) => Asked::Probe(*attempt, *kind),
-            Action::Hook(attempt, kind) => Asked::Hook(*attempt, *kind),
-            Action::Terminate(attempt) => Asked::Terminate(*attempt),
-            Action::Kill(attempt) => Asked::Kill(*attempt),
-            Action::Discard(attempt) => Asked::Discard(*attempt),
-            Action::RemoveSandbox => Asked::RemoveSandbox,
-            Action::Save { record, generation } => {
-                Asked::Save { phase: record.phase, generation: *generation, digest: digest(record) }
-            }
-            Action::Forget => Asked::Forget,
-            Action::Emit(event) => Asked::Emit {
-                reason: event.reason.into(),
-                warning: event.warning,
-                container: event.container,
-            },
+            Observation::Of(_, PodObservation::Given { conditions }) => given(conditions),
+            Observation::Unwanted { .. }
+            | Observation::Hidden { .. }
+            | Observation::Node(_)
+            | Observation::SourcesSeen
+            | Observation::ImagesChanged
+            | Observation::Shutdown(_)
+            | Observation::ShutdownCancelled
+            | Observation::Of(..) => 0,
         }
     }
 }
@@ -559,6 +263,7 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::FoundStatus;
 
     #[test]
     fn a_full_ring_loses_the_oldest_and_says_how_many() {
@@ -587,17 +292,25 @@ mod tests {
             ..GivenCondition::default()
         }]
         .into();
-        let entry = Entry::Seen(PodIndex(1), Seen::Given(given.clone()));
+        let entry = Entry::Observed(Observation::Of(
+            PodIndex(1),
+            PodObservation::Given { conditions: given.clone() },
+        ));
         assert!(entry.object_bytes() > 1000);
         let text = serde_json::to_string(&entry).expect("JSON");
-        let Entry::Seen(_, Seen::Given(read)) = serde_json::from_str(&text).expect("it is read again") else {
+        let Entry::Observed(Observation::Of(_, PodObservation::Given { conditions: read })) =
+            serde_json::from_str(&text).expect("it is read again")
+        else {
             panic!("{text}");
         };
         assert_eq!(read, given);
         // As an agent wrote it that knew of no conditions.
-        let known = r#"{"index":1,"uid":"a","object":null,"record":null}"#;
-        let old = format!(r#"{{"Found":{{"pod":{known},"sandbox":null,"attempts":[]}}}}"#);
-        let Entry::Found(found) = serde_json::from_str(&old).expect("it is read") else { panic!("{old}") };
+        let known = r#"{"index":1,"uid":"a","object":null}"#;
+        let old = format!(r#"{{"Observed":{{"Found":{{"pod":{known},"sandbox":null,"attempts":[]}}}}}}"#);
+        let Entry::Observed(Observation::Found(found)) = serde_json::from_str(&old).expect("it is read")
+        else {
+            panic!("{old}")
+        };
         assert_eq!(found.status, FoundStatus::default());
     }
 
@@ -608,8 +321,9 @@ mod tests {
             RawValue::from_string(format!("\"{}\"", "x".repeat(bytes - 2))).expect("JSON").into()
         };
         let mut add = |object| {
-            let pod = Known { index: PodIndex(1), uid: "a".into(), object, record: None, status: None };
-            ring.add(Line { at: Instant(2), entry: Entry::Wanted(Box::new(pod)), names: None });
+            let pod = Box::new(Known { index: PodIndex(1), uid: "a".into(), object });
+            let wanted = Observation::Wanted { pod, record: None, status: None };
+            ring.add(Line { at: Instant(2), entry: Entry::Observed(wanted), names: None });
             (ring.entries.len(), ring.lost, ring.object_bytes)
         };
         assert_eq!(add(object(OBJECT_BYTES / 2)), (1, 0, OBJECT_BYTES / 2));

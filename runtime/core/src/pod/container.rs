@@ -414,11 +414,11 @@ impl ContainerState {
 
     /// The present run, as its `Exit` tells it.
     pub(crate) fn ended_as(&self, exit: &Exit) -> Ended {
-        let reason = match exit.reason {
-            Some(reason) => reason,
-            None if exit.oom_killed => OOM_KILLED,
-            None if exit.code == 0 => "Completed",
-            None => "Error",
+        let reason = match (exit.unknown, exit.oom_killed, exit.code) {
+            (true, ..) => STATUS_UNKNOWN,
+            (false, true, _) => OOM_KILLED,
+            (false, false, 0) => "Completed",
+            (false, false, _) => "Error",
         };
         Ended {
             number: self.number,

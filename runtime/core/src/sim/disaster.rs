@@ -153,7 +153,7 @@ impl Sim {
                 continue;
             }
             let found = self.look(place);
-            self.tell(Observation::Found(found));
+            self.tell(Observation::Found(Box::new(found)));
         }
         // Those first that the node has taken before, as the engine tells them.
         let wanted = self.pods.iter().filter(|pod| pod.wanted);

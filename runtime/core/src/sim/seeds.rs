@@ -339,7 +339,7 @@ fn stale_news(chance: &mut Chance) -> Observation {
     let exit = Exit {
         code: 1,
         oom_killed: false,
-        reason: None,
+        unknown: false,
         message: "".into(),
         started_at: crate::time::Moment::ThisBoot(at(0)),
         finished_at: crate::time::Moment::ThisBoot(at(0)),

@@ -314,7 +314,7 @@ impl Sim {
                 let exit = Exit {
                     code,
                     oom_killed,
-                    reason: None,
+                    unknown: false,
                     message: "".into(),
                     started_at: Moment::ThisBoot(started_at),
                     finished_at: Moment::ThisBoot(now),

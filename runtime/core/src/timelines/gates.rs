@@ -253,7 +253,7 @@ fn transitions_are_told_as_an_agent_before_told_them_where_nothing_changed() {
     let status = FoundStatus { conditions, given: Some(vec![given("a", "True")]), state: None };
     let found = Found { pod, record: None, sandbox, attempts: vec![attempt], status };
     let mut node = Node::new();
-    node.observe(at(100), Observation::Found(found));
+    node.observe(at(100), Observation::Found(Box::new(found)));
     let index = node.index_of(&uid()).expect("it is here");
     let state = node.pod(index).expect("it is here");
     assert_eq!(state.given()[..], [given("a", "True")], "on flash or not");

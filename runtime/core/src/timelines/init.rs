@@ -541,13 +541,13 @@ fn init_containers_of_a_pod_that_is_found_running_are_done_whoever_remembers_the
     let mut node = Node::new();
     node.observe(
         at(9),
-        Observation::Found(Found {
+        Observation::Found(Box::new(Found {
             pod: pod.clone(),
             record: None,
             sandbox,
             attempts: vec![run],
             status: FoundStatus::default(),
-        }),
+        })),
     );
     node.observe(at(9), Observation::Wanted { pod, record: None, status: None });
     let plan = node.plan(at(9));

@@ -210,7 +210,7 @@ fn one_that_ended_while_no_agent_looked_begins_anew_if_it_was_to_end_for_its_ima
         let exit = Exit {
             code: 143,
             oom_killed: false,
-            reason: None,
+            unknown: false,
             message: "".into(),
             started_at: ended(at(2)),
             finished_at: ended(at(8)),
@@ -227,7 +227,7 @@ fn one_that_ended_while_no_agent_looked_begins_anew_if_it_was_to_end_for_its_ima
         };
         let mut node = Node::new();
         let wanted = Observation::Wanted { pod: changed, record: None, status: None };
-        for seen in [Observation::Found(found), wanted, Observation::SourcesSeen] {
+        for seen in [Observation::Found(Box::new(found)), wanted, Observation::SourcesSeen] {
             node.observe(at(10), seen);
         }
         let plan = node.plan(at(10));

@@ -3,9 +3,9 @@
 
 use std::fmt;
 
-use super::{Asked, Entry, FoundPod, Known, Line, Seen};
-use crate::facts::{Attempt, PodIndex};
-use crate::spec::Pod;
+use super::{Entry, Known, Line};
+use crate::facts::{Action, Attempt, Observation, PodIndex, PodObservation, ProbeResult, Record};
+use crate::spec::{self, Pod};
 use crate::time::Instant;
 
 /// What people call a pod and its containers.
@@ -20,48 +20,12 @@ pub(super) struct Names {
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>7}.{:03} ", self.at.0 / 1_000_000_000, millis(self.at))?;
-        let pod = |index: &PodIndex| match &self.names {
-            Some(names) => names.pod.clone(),
-            None => format!("pod {}", index.0),
-        };
-        let run = |index: &PodIndex, attempt: &Attempt| {
-            let name =
-                self.names.as_ref().and_then(|names| names.containers.get(attempt.container.0 as usize));
-            match name {
-                Some(name) => format!("{}/{name}#{}", pod(index), attempt.number),
-                None => format!("{}/{}#{}", pod(index), attempt.container.0, attempt.number),
-            }
-        };
         match &self.entry {
-            Entry::Seen(index, seen) => match seen.attempt() {
-                Some(attempt) => write!(f, "{} <- {seen}", run(index, &attempt)),
-                None => write!(f, "{} <- {seen}", pod(index)),
-            },
+            Entry::Observed(seen) => self.write_observed(f, seen),
             Entry::Asked(index, asked) => match asked.attempt() {
-                Some(attempt) => write!(f, "{} -> {asked}", run(index, &attempt)),
-                None => write!(f, "{} -> {asked}", pod(index)),
+                Some(attempt) => write!(f, "{} -> {}", self.run(*index, attempt), Asked(asked)),
+                None => write!(f, "{} -> {}", self.pod(*index), Asked(asked)),
             },
-            Entry::Wanted(known) => write!(f, "{} <- Wanted {known}", pod(&known.index)),
-            Entry::Found(found) => write!(f, "{} <- Found {found}", pod(&found.pod.index)),
-            Entry::Unwanted(uid, grace) => {
-                match &self.names {
-                    Some(names) => write!(f, "{} <- Unwanted", names.pod)?,
-                    None => write!(f, "<- Unwanted {uid}")?,
-                }
-                match grace {
-                    Some(grace) => write!(f, ", grace {}s", grace.as_secs()),
-                    None => Ok(()),
-                }
-            }
-            Entry::Hidden(uid) => match &self.names {
-                Some(names) => write!(f, "{} <- Hidden", names.pod),
-                None => write!(f, "<- Hidden {uid}"),
-            },
-            Entry::Node(info) => write!(f, "<- Node {}", info.name),
-            Entry::SourcesSeen => f.write_str("<- SourcesSeen"),
-            Entry::ImagesChanged => f.write_str("<- ImagesChanged"),
-            Entry::Shutdown(_) => f.write_str("<- Shutdown"),
-            Entry::ShutdownCancelled => f.write_str("<- ShutdownCancelled"),
             Entry::Planned { actions, more, wake_at } => {
                 match actions {
                     0 => f.write_str("planned nothing")?,
@@ -78,6 +42,69 @@ impl fmt::Display for Line {
     }
 }
 
+impl Line {
+    fn pod(&self, index: PodIndex) -> String {
+        match &self.names {
+            Some(names) => names.pod.clone(),
+            None => format!("pod {}", index.0),
+        }
+    }
+
+    fn run(&self, index: PodIndex, attempt: Attempt) -> String {
+        let names = self.names.as_ref();
+        match names.and_then(|names| names.containers.get(usize::from(attempt.container.0))) {
+            Some(name) => format!("{}/{name}#{}", self.pod(index), attempt.number),
+            None => format!("{}/{}#{}", self.pod(index), attempt.container.0, attempt.number),
+        }
+    }
+
+    fn write_observed(&self, f: &mut fmt::Formatter<'_>, seen: &Observation<Box<Known>, ()>) -> fmt::Result {
+        match seen {
+            Observation::Of(index, seen) => match seen.attempt() {
+                Some(attempt) => write!(f, "{} <- {}", self.run(*index, attempt), Seen(seen)),
+                None => write!(f, "{} <- {}", self.pod(*index), Seen(seen)),
+            },
+            Observation::Wanted { pod, record, .. } => {
+                write!(f, "{} <- Wanted {}", self.pod(pod.index), Uid(&pod.uid, record))
+            }
+            Observation::Found(found) => {
+                write!(f, "{} <- Found {}", self.pod(found.pod.index), Uid(&found.pod.uid, &found.record))?;
+                f.write_str(match found.sandbox {
+                    Some(_) => ", its sandbox lives",
+                    None => ", without a sandbox",
+                })?;
+                for run in &found.attempts {
+                    write!(f, ", container {}#{} ", run.attempt.container.0, run.attempt.number)?;
+                    match &run.exit {
+                        Some(exit) => write!(f, "exited with {}", exit.code)?,
+                        None => f.write_str("runs")?,
+                    }
+                }
+                Ok(())
+            }
+            Observation::Unwanted { uid, grace } => {
+                match &self.names {
+                    Some(names) => write!(f, "{} <- Unwanted", names.pod)?,
+                    None => write!(f, "<- Unwanted {uid}")?,
+                }
+                match grace {
+                    Some(grace) => write!(f, ", grace {}s", grace.as_secs()),
+                    None => Ok(()),
+                }
+            }
+            Observation::Hidden { uid } => match &self.names {
+                Some(names) => write!(f, "{} <- Hidden", names.pod),
+                None => write!(f, "<- Hidden {uid}"),
+            },
+            Observation::Node(info) => write!(f, "<- Node {}", info.name),
+            Observation::SourcesSeen => f.write_str("<- SourcesSeen"),
+            Observation::ImagesChanged => f.write_str("<- ImagesChanged"),
+            Observation::Shutdown(_) => f.write_str("<- Shutdown"),
+            Observation::ShutdownCancelled => f.write_str("<- ShutdownCancelled"),
+        }
+    }
+}
+
 fn millis(at: Instant) -> u64 {
     at.0 / 1_000_000 % 1000
 }
@@ -89,63 +116,63 @@ impl Names {
     }
 }
 
-/// The uid, with the phase on record.
-impl fmt::Display for Known {
+/// The UID, with the phase on record.
+struct Uid<'a>(&'a spec::Uid, &'a Option<Box<Record>>);
+
+impl fmt::Display for Uid<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "({})", self.uid)?;
-        match &self.record {
+        write!(f, "({})", self.0)?;
+        match self.1 {
             Some(record) => write!(f, ", on record {:?}", record.phase),
             None => Ok(()),
         }
     }
 }
 
-impl fmt::Display for FoundPod {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.pod.fmt(f)?;
-        f.write_str(if self.sandbox.is_some() { ", its sandbox lives" } else { ", without a sandbox" })?;
-        for run in &self.attempts {
-            write!(f, ", container {}#{} ", run.attempt.container.0, run.attempt.number)?;
-            match &run.exit {
-                Some((ended, _)) => write!(f, "exited with {}", ended.code)?,
-                None => f.write_str("runs")?,
-            }
-        }
-        Ok(())
-    }
-}
+/// An observation, without the run that it is about.
+struct Seen<'a>(&'a PodObservation<()>);
 
-impl fmt::Display for Seen {
+impl fmt::Display for Seen<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Seen::SandboxReady(Some(ip), _) => write!(f, "SandboxReady {ip}"),
-            Seen::SandboxReady(None, _) => f.write_str("SandboxReady"),
-            Seen::SandboxFailed(reason) => write!(f, "SandboxFailed: {reason:?}"),
-            Seen::SandboxLost => f.write_str("SandboxLost"),
-            Seen::SandboxRemoved => f.write_str("SandboxRemoved"),
-            Seen::SandboxRemoveFailed => f.write_str("SandboxRemoveFailed"),
-            Seen::Started(..) => f.write_str("Started"),
-            Seen::StartFailed(_, reason) => write!(f, "StartFailed: {reason:?}"),
-            Seen::ImageChecked(_, None) => f.write_str("ImageChecked: Success"),
-            Seen::ImageChecked(_, Some(reason)) => write!(f, "ImageChecked: {reason:?}"),
-            Seen::Exited(_, ended) => {
-                write!(f, "Exited with {}", ended.code)?;
-                f.write_str(match (ended.oom_killed, ended.unknown) {
+        match self.0 {
+            PodObservation::SandboxReady { ip: Some(ip), .. } => write!(f, "SandboxReady {ip}"),
+            PodObservation::SandboxReady { ip: None, .. } => f.write_str("SandboxReady"),
+            PodObservation::SandboxFailed { reason, .. } => write!(f, "SandboxFailed: {reason:?}"),
+            PodObservation::SandboxLost => f.write_str("SandboxLost"),
+            PodObservation::SandboxRemoved => f.write_str("SandboxRemoved"),
+            PodObservation::SandboxRemoveFailed { .. } => f.write_str("SandboxRemoveFailed"),
+            PodObservation::Started { .. } => f.write_str("Started"),
+            PodObservation::StartFailed { failure, .. } => write!(f, "StartFailed: {:?}", failure.reason),
+            PodObservation::ImageChecked { failure: None, .. } => f.write_str("ImageChecked: Success"),
+            PodObservation::ImageChecked { failure: Some(failure), .. } => {
+                write!(f, "ImageChecked: {:?}", failure.reason)
+            }
+            PodObservation::Exited { exit, .. } => {
+                write!(f, "Exited with {}", exit.code)?;
+                f.write_str(match (exit.oom_killed, exit.unknown) {
                     (_, true) => ", which nobody saw",
                     (true, false) => ", out of memory",
                     (false, false) => "",
                 })
             }
-            Seen::Probed(_, kind, answer) => write!(f, "Probed {kind:?}: {answer:?}"),
-            Seen::Hooked(_, kind, failed) => {
-                write!(f, "Hooked {kind:?}: {}", if *failed { "Failure" } else { "Success" })
+            PodObservation::Probed { kind, result, .. } => {
+                let result = match result {
+                    ProbeResult::Success => "Success",
+                    ProbeResult::Warning(()) => "Warning",
+                    ProbeResult::Failure(()) => "Failure",
+                    ProbeResult::Error(()) => "Error",
+                };
+                write!(f, "Probed {kind:?}: {result}")
             }
-            Seen::StopFailed(_) => f.write_str("StopFailed"),
-            Seen::Saved(generation) => write!(f, "Saved {generation}"),
-            Seen::SaveFailed => f.write_str("SaveFailed"),
-            Seen::Forgotten => f.write_str("Forgotten"),
-            Seen::ForgetFailed => f.write_str("ForgetFailed"),
-            Seen::Given(conditions) => {
+            PodObservation::Hooked { kind, failure, .. } => {
+                write!(f, "Hooked {kind:?}: {}", if failure.is_some() { "Failure" } else { "Success" })
+            }
+            PodObservation::StopFailed { .. } => f.write_str("StopFailed"),
+            PodObservation::Saved { generation } => write!(f, "Saved {generation}"),
+            PodObservation::SaveFailed { .. } => f.write_str("SaveFailed"),
+            PodObservation::Forgotten => f.write_str("Forgotten"),
+            PodObservation::ForgetFailed { .. } => f.write_str("ForgetFailed"),
+            PodObservation::Given { conditions } => {
                 f.write_str("Given")?;
                 conditions.iter().try_for_each(|given| write!(f, " {}={}", given.kind, given.status))
             }
@@ -153,28 +180,31 @@ impl fmt::Display for Seen {
     }
 }
 
-impl fmt::Display for Asked {
+/// An action, without the run that it is about.
+struct Asked<'a>(&'a super::Asked);
+
+impl fmt::Display for Asked<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Asked::CreateSandbox => f.write_str("CreateSandbox"),
-            Asked::Start(_) => f.write_str("Start"),
-            Asked::CheckImage(_) => f.write_str("CheckImage"),
-            Asked::Probe(_, kind) => write!(f, "Probe {kind:?}"),
-            Asked::Hook(_, kind) => write!(f, "Hook {kind:?}"),
-            Asked::Terminate(_) => f.write_str("Terminate"),
-            Asked::Kill(_) => f.write_str("Kill"),
-            Asked::Discard(_) => f.write_str("Discard"),
-            Asked::RemoveSandbox => f.write_str("RemoveSandbox"),
-            Asked::Save { phase, generation, .. } => write!(f, "Save {generation}: {phase:?}"),
-            Asked::Forget => f.write_str("Forget"),
-            Asked::Emit { reason, .. } => write!(f, "Emit {reason}"),
+        match self.0 {
+            Action::CreateSandbox => f.write_str("CreateSandbox"),
+            Action::Start { .. } => f.write_str("Start"),
+            Action::CheckImage(_) => f.write_str("CheckImage"),
+            Action::Probe(_, kind) => write!(f, "Probe {kind:?}"),
+            Action::Hook(_, kind) => write!(f, "Hook {kind:?}"),
+            Action::Terminate(_) => f.write_str("Terminate"),
+            Action::Kill(_) => f.write_str("Kill"),
+            Action::Discard(_) => f.write_str("Discard"),
+            Action::RemoveSandbox => f.write_str("RemoveSandbox"),
+            Action::Save { record, generation } => write!(f, "Save {generation}: {:?}", record.phase),
+            Action::Forget => f.write_str("Forget"),
+            Action::Emit(event) => write!(f, "Emit {}", event.reason),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::facts::{Exit, Observation, PodIndex, PodObservation, ProbeResult};
+    use crate::facts::{Attempt, Exit, Observation, PodIndex, PodObservation, ProbeResult};
     use crate::node::{Node, Ring};
     use crate::sim::{container, pod, started};
     use crate::spec::{ContainerIndex, ProbeKind, RestartPolicy};
@@ -191,7 +221,7 @@ mod tests {
             ring.planned(at(millis), node, &plan);
         };
         let web = std::rc::Rc::new(pod(RestartPolicy::Always).with([container("app")]));
-        let run = super::Attempt { container: ContainerIndex(0), number: 0 };
+        let run = Attempt { container: ContainerIndex(0), number: 0 };
         let told = [
             PodObservation::SandboxReady { ip: Some([10, 85, 0, 2].into()), at: at(20) },
             PodObservation::Started { attempt: run, container: Box::new(started(at(50), run)) },
@@ -205,7 +235,7 @@ mod tests {
                 exit: Box::new(Exit {
                     code: 137,
                     oom_killed: true,
-                    reason: None,
+                    unknown: false,
                     message: "".into(),
                     started_at: Moment::ThisBoot(at(50)),
                     finished_at: Moment::ThisBoot(at(800)),

@@ -280,7 +280,7 @@ fn an_adopted_container_stays_ready_until_a_probe_says_otherwise() {
             }],
         };
         let mut node = Node::new();
-        node.observe(at(100), Observation::Found(found));
+        node.observe(at(100), Observation::Found(Box::new(found)));
         node.observe(at(100), Observation::Wanted { pod: pod.clone(), record: None, status: None });
         let index = node.index_of(&pod.uid).expect("it is here");
         let health = |node: &Node| node.pod(index).map(|pod| pod.health(ContainerIndex(0)).ready);
