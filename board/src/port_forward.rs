@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lexopt::{Parser, ValueExt};
-use nodlet_runtime::api::spdy::{self, Frame};
-use nodlet_runtime::api::websocket::Opcode;
+use nodlet_wire::spdy::{self, Frame};
+use nodlet_wire::websocket::Opcode;
 use serde_json::Value;
 
 use crate::arguments::{Context, Flag};

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
-use nodlet_runtime::api::websocket::{self, Decoder, Opcode, Role};
+use nodlet_wire::websocket::{self, Decoder, Opcode, Role};
 use serde_json::Value;
 
 use crate::Failure;

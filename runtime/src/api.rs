@@ -29,12 +29,12 @@ use smol::lock::{Semaphore, SemaphoreGuardArc};
 use smol::{Async, LocalExecutor};
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
-use crate::objects::Objects;
-pub use crate::registry::{
-    Accepted, Applied, Change, FieldValidation, Part, PatchKind, Preconditions, Status,
-};
 use crate::told::Told;
 use nodlet_kube::kinds::Kind;
+use nodlet_registry::objects::Objects;
+pub use nodlet_registry::{
+    Accepted, Applied, Change, FieldValidation, Part, PatchKind, Preconditions, Status,
+};
 
 mod attach;
 mod body;
@@ -50,12 +50,10 @@ mod request;
 mod ring;
 mod route;
 mod select;
-pub mod spdy;
 mod streams;
 mod table;
 mod upgrade;
 mod watch;
-pub mod websocket;
 mod write;
 
 use body::Body;

@@ -51,9 +51,7 @@ use smol::{Async, LocalExecutor};
 
 use crate::api::{self, Request};
 use crate::container_config::LogLimits;
-use crate::objects::Objects;
 use crate::progress::Progress;
-use crate::registry::{self, Registry, Wanted};
 use crate::service::Service;
 use crate::sources::{LOOK_AGAIN, ManifestDirectories};
 use crate::storage::Storage;
@@ -68,6 +66,8 @@ use nodlet_core::time::{Anchor, Instant, Moment};
 use nodlet_host::cgroup::{Cgroups, PodPidsLimit};
 use nodlet_host::network::Network;
 use nodlet_host::paths::Paths;
+use nodlet_registry::objects::Objects;
+use nodlet_registry::{self as registry, Registry, Wanted};
 
 pub use error::EngineError;
 pub use events::EVENTS;

@@ -10,7 +10,7 @@
 //!    object: [`api`], which the engine turns into such a file, if the registry allows it.
 //! 2. Its bytes become an object that is checked against the [`nodlet_kube::schema`] table,
 //!    defaulted and validated, and then a typed [`nodlet_core::spec::Pod`]: [`nodlet_kube::manifest`]. The
-//!    [`registry`] says which of several of one name counts, and admits it.
+//!    [`nodlet_registry`] says which of several of one name counts, and admits it.
 //! 3. The core is told, [`nodlet_core::node::Node::observe`], and says what to do,
 //!    [`nodlet_core::node::Node::plan`]: pure decisions, for one pod in [`nodlet_core::pod`],
 //!    simulated in its tests.
@@ -23,7 +23,7 @@
 //! 7. The supervisor writes its log, records its exit and tells the engine, which
 //!    tells the core. [`prober`] asks how it is.
 //! 8. [`nodlet_core::status`] is derived from what the core knows; the engine puts it into
-//!    [`objects`], from which the [`api`] shows it. What the core was told and asked for
+//!    [`nodlet_registry::objects`], from which the [`api`] shows it. What the core was told and asked for
 //!    last is in [`told`], and [`replay`] tells it again.
 //!    The [`service`] manager is told that the loop turns, or by [`progress`] process 1 of a board, and [`logind`]
 //!    holds up a shutdown until the pods have ended.
@@ -35,16 +35,12 @@ pub mod api;
 pub mod container_config;
 pub mod engine;
 pub mod logind;
-pub mod objects;
 pub mod pod_files;
 pub mod prober;
 pub mod progress;
-pub mod registry;
 pub mod replay;
 pub mod service;
 pub mod sources;
 pub mod storage;
 pub mod store;
-mod tls;
 pub mod told;
-mod waiting;

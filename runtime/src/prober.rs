@@ -13,8 +13,6 @@
 //! a redirect leads, `prober/grpc.rs` for the call over HTTP/2.
 
 mod grpc;
-mod hpack;
-mod http2;
 mod lookup;
 mod response;
 mod stream;
@@ -28,10 +26,10 @@ use std::time::Duration;
 use nix::errno::Errno;
 use smol::{Async, Timer};
 
-use crate::tls::{Client, TlsError};
 use nodlet_core::facts::ProbeResult;
 use nodlet_core::spec::container::ContainerPort;
 use nodlet_core::spec::probe::PortOrName;
+use nodlet_wire::tls::{Client, TlsError};
 
 use response::{ReadError, Response};
 use stream::{Stream, StreamError};

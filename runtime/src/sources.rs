@@ -2,7 +2,7 @@
 //! inotify says when to look again: an idle directory costs nothing. Only what the
 //! kernel has no watch for, and what cannot be read, is looked at from time to time.
 //!
-//! It decides nothing about objects: [`crate::registry`] owns them. Read next:
+//! It decides nothing about objects: [`nodlet_registry`] owns them. Read next:
 //! `registry/sources.rs`, whose word counts; `engine/wants.rs`, which tells the core
 //! of the difference between two readings.
 
@@ -19,9 +19,9 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
-use crate::registry::{MAX_BYTES, MAX_FILES, Size, Sources};
 use nodlet_core::time::Instant;
 use nodlet_kube::manifest::{self, Validation};
+use nodlet_registry::{MAX_BYTES, MAX_FILES, Size, Sources};
 
 /// How often what cannot be watched is looked at.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(10);

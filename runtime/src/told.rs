@@ -15,9 +15,9 @@ use serde_json::value::RawValue;
 
 use nodlet_core::facts::{Observation, Plan};
 
-use crate::waiting::Waiting;
 use nodlet_core::node::{Entry, Node, Ring};
 use nodlet_core::time::Instant;
+use nodlet_registry::waiting::Waiting;
 
 /// The ring, and who waits for its next entry.
 #[derive(Debug, Default)]

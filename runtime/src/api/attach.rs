@@ -18,7 +18,7 @@ use super::place::Place;
 use super::streams::{self, Pipes, Streams};
 use super::upgrade::{self, upgrade};
 use super::{Afterwards, Api, Query, Request, Status, write};
-use crate::objects::Key;
+use nodlet_registry::objects::Key;
 
 /// Bytes of output by which a client may lag behind before some are skipped for it.
 const LAG: libc::c_int = 256 * 1024;

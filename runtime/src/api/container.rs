@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::read::parse;
 use super::{Api, Status};
-use crate::objects::Key;
+use nodlet_registry::objects::Key;
 
 /// What can be done in a container that runs, in kubectl's words.
 #[derive(Clone, Copy)]

@@ -16,7 +16,7 @@ use super::request::ExecSession;
 use super::streams::{self, Pipes, Streams};
 use super::upgrade::{self, upgrade};
 use super::{Afterwards, Api, Query, Request, Status, write};
-use crate::objects::Key;
+use nodlet_registry::objects::Key;
 
 /// Arguments of a command, as Linux would refuse still more of them.
 const MAX_ARGUMENTS: usize = 256;

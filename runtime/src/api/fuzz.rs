@@ -14,7 +14,7 @@ use nodlet_fuzz::fuzz;
 use serde_json::json;
 
 use super::tests::{Root, call, key, pod, with_api};
-use crate::objects::Objects;
+use nodlet_registry::objects::Objects;
 
 /// A watch goes on until its client goes.
 const PATIENCE: Duration = Duration::from_millis(25);

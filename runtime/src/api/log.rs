@@ -22,9 +22,9 @@ use super::body::{self, Body};
 use super::container;
 use super::read::parse;
 use super::{Api, Query, Status};
-use crate::objects::{Key, Objects};
 use nodlet_core::time::Timestamp;
 use nodlet_host::log_files::Place;
+use nodlet_registry::objects::{Key, Objects};
 
 mod line;
 

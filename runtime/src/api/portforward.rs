@@ -27,11 +27,11 @@ use super::body::Body;
 use super::place::Place;
 use super::read::parse;
 use super::request::Family;
-use super::spdy::{self, Frame};
 use super::upgrade::{self, Client, upgrade};
-use super::websocket::{self, Opcode};
 use super::{Afterwards, Api, Request, Status, write};
-use crate::objects::Key;
+use nodlet_registry::objects::Key;
+use nodlet_wire::spdy::{self, Frame};
+use nodlet_wire::websocket::{self, Opcode};
 
 /// Read at a time from a connection, and sent as one message.
 const PIECE: usize = 32 * 1024;

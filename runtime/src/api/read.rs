@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::body::{self, Body};
 use super::select::Selector;
 use super::{Api, Query, Status, table, wants_table};
-use crate::objects::Key;
 use nodlet_kube::kinds::{Kind, Row};
+use nodlet_registry::objects::Key;
 
 pub(super) fn get(
     api: &Api,

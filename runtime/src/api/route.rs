@@ -1,8 +1,8 @@
 //! What a URL means.
 
 use super::Status;
-use crate::objects::Key;
 use nodlet_kube::kinds::{self, KINDS, Row};
+use nodlet_registry::objects::Key;
 
 /// Parameters of one query.
 const MAX_PARAMETERS: usize = 512;

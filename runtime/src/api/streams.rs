@@ -16,7 +16,7 @@ use smol::Async;
 use super::Status;
 use super::request::{ExecExit, ExecSession};
 use super::upgrade::Client;
-use super::websocket::{self, Decoder, Message, Opcode};
+use nodlet_wire::websocket::{self, Decoder, Message, Opcode};
 
 /// Read at a time from a stream, and sent as one message.
 const PIECE: usize = 32 * 1024;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::objects::Key;
+use nodlet_registry::objects::Key;
 
 /// A scratch root, removed at the end.
 pub(super) struct Root(pub(super) PathBuf);

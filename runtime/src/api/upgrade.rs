@@ -21,8 +21,9 @@ use smol_hyper::rt::FuturesIo;
 
 use super::body::Body;
 use super::place::Place;
-use super::websocket::{self, Decoder, PROTOCOLS, Role};
-use super::{Afterwards, Status, spdy};
+use super::{Afterwards, Status};
+use nodlet_wire::spdy;
+use nodlet_wire::websocket::{self, Decoder, PROTOCOLS, Role};
 
 /// What can be spoken on a WebSocket.
 pub(super) struct Spoken {

@@ -13,8 +13,8 @@ use super::place::Held;
 use super::read::{self, parse};
 use super::select::Selector;
 use super::{Api, Query, Status, table, wants_table};
-use crate::objects::{Change, ChangeKind, Expired, Objects};
 use nodlet_kube::kinds::Row;
+use nodlet_registry::objects::{Change, ChangeKind, Expired, Objects};
 
 /// Changes that are made ready at a time: what a slow client has us hold.
 const CHANGES_AT_ONCE: usize = 16;

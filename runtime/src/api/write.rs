@@ -13,8 +13,8 @@ use super::{
     Accepted, Api, Applied, Change, FieldValidation, Part, PatchKind, Preconditions, Query, Reply, Request,
     Status, read,
 };
-use crate::objects::Key;
 use nodlet_kube::kinds::{KINDS, Kind, Row};
+use nodlet_registry::objects::Key;
 
 /// Says on a PUT what it did: `created`, `configured` or `unchanged`.
 const APPLIED: &str = "nodlet-applied";

@@ -11,11 +11,11 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use crate::api::{Accepted, Applied, Change, FieldValidation, Reply, Status};
-use crate::registry::{
-    self, Admitted, Base, Problem, Wanted, ephemeral_of, with_ephemeral, without_ephemeral,
-};
 use nodlet_core::facts::{Observation, PodIndex, StartFailure, StartFailureReason};
 use nodlet_core::pod::PodState;
+use nodlet_registry::{
+    self, Admitted, Base, Problem, Wanted, ephemeral_of, with_ephemeral, without_ephemeral,
+};
 
 use super::run::{self, failure};
 use super::sandbox::Sandbox;
@@ -174,7 +174,7 @@ impl Engine {
 
     /// A pod as its manifest says, with these ephemeral containers.
     fn merged(&self, plain: &Rc<Wanted>, list: Value) -> Rc<Wanted> {
-        match registry::admit(Base::Ephemeral(list), plain, &self.registry.policy()) {
+        match nodlet_registry::admit(Base::Ephemeral(list), plain, &self.registry.policy()) {
             Ok(Admitted { wanted, problem }) => {
                 if let Some(Problem::Lost(why)) = problem {
                     log::warn!("{why}");

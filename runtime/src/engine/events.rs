@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::objects::{Key, Objects};
-use crate::registry::{Refusal, Wanted};
 use nodlet_core::facts::{Event, PodIndex};
 use nodlet_core::time::{Anchor, Instant};
+use nodlet_registry::objects::{Key, Objects};
+use nodlet_registry::{Refusal, Wanted};
 
 use super::Shell;
 use correlate::{About, Correlator, Said};

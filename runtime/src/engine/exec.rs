@@ -14,10 +14,10 @@ use smol::Async;
 use smol::io::AsyncReadExt;
 
 use crate::prober;
-use crate::registry::Wanted;
 use nodlet_core::facts::{Attempt, PodIndex, ProbeResult};
 use nodlet_core::spec::{ProbeAction, ProbeKind};
 use nodlet_host::launch::ExecConfig;
+use nodlet_registry::Wanted;
 
 use super::Shell;
 

@@ -12,11 +12,11 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::registry::{PodName, Wanted, WantedByName, without_ephemeral};
 use nodlet_core::facts::Event;
 use nodlet_core::spec::{Pod, Uid};
 use nodlet_core::time::Instant;
 use nodlet_kube::manifest::{self, Validation};
+use nodlet_registry::{PodName, Wanted, WantedByName, without_ephemeral};
 
 use super::{Engine, images};
 

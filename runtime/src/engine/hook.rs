@@ -10,10 +10,10 @@ use std::rc::Rc;
 use smol::Async;
 
 use crate::prober;
-use crate::registry::Wanted;
 use nodlet_core::facts::{Attempt, Event, PodIndex};
 use nodlet_core::spec::{Container, Hook, HookKind, Pod, ProbeAction};
 use nodlet_host::launch::ExecConfig;
+use nodlet_registry::Wanted;
 
 use super::Shell;
 use super::exec::{Output, address};

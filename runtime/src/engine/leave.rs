@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::registry::Wanted;
 use crate::storage::Storage;
 use nodlet_host::cgroup::PodCgroup;
 use nodlet_host::paths::Paths;
 use nodlet_host::{log_files, volume};
+use nodlet_registry::Wanted;
 
 use super::{EngineError, Shell};
 

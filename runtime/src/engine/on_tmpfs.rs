@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::registry::Wanted;
 use nodlet_core::facts::{FoundStatus, Health};
 use nodlet_core::time::{Instant, Moment};
 use nodlet_kube::manifest::{Applied, Priority};
+use nodlet_registry::Wanted;
 
 use super::held::Waits;
 use super::{Deletion, PodShell, Shell};

@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use nodlet_core::facts::{Observation, PodIndex, Record};
 
-use crate::objects::Key;
-use crate::registry::{Seen, Wanted, without_ephemeral};
 use nodlet_core::facts::IMAGE_UPDATE_PENDING;
 use nodlet_core::pod::PodState;
 use nodlet_core::status;
 use nodlet_core::time::{Instant, Moment};
+use nodlet_registry::objects::Key;
+use nodlet_registry::{Seen, Wanted, without_ephemeral};
 
 use super::on_tmpfs::{self, LeftBehind};
 use super::{Deletion, Engine, PodShell, Shell};

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::registry::Wanted;
 use nodlet_core::facts::{Attempt, Found, FoundAttempt, FoundSandbox, Health, User};
 use nodlet_core::spec::ContainerIndex;
 use nodlet_core::time::{Instant, Moment};
 use nodlet_host::cgroup::{CgroupError, PodCgroup};
 use nodlet_host::volume;
 use nodlet_kube::manifest;
+use nodlet_registry::Wanted;
 use nodlet_supervisor::ExitRecord;
 use nodlet_supervisor::client::{
     self, StartedProcess, Supervisor, SupervisorError, SupervisorEvent, SupervisorState,

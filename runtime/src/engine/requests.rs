@@ -7,15 +7,15 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::api::{Accepted, Applied, ExecExit, ExecSession, Preconditions, Reply, Request, Status};
-use crate::registry::{
-    Decision, DefinitionName, Deletion, How, Identity, Known, PodName, Present, Registry, Updating, Write,
-    Written,
-};
 use nodlet_core::facts::{Observation, PodIndex, PodObservation};
 use nodlet_core::pod::PodState;
 use nodlet_core::spec::Uid;
 use nodlet_host::launch::ExecConfig;
 use nodlet_kube::kinds::Kind;
+use nodlet_registry::{
+    Decision, DefinitionName, Deletion, How, Identity, Known, PodName, Present, Registry, Updating, Write,
+    Written,
+};
 
 use super::ephemeral::Asked;
 use super::exec::{Exec, ExecNews};

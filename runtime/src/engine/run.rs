@@ -10,7 +10,6 @@ use nodlet_rootfs::{Digest, Image, Reference, assemble};
 
 use crate::container_config::{self, Facts};
 use crate::pod_files::{self, PodFiles};
-use crate::registry::Wanted;
 use nodlet_core::facts::{
     Attempt, Exit, PodIndex, PodObservation, Record, StartFailure, StartFailureReason, StartedContainer, User,
 };
@@ -19,6 +18,7 @@ use nodlet_core::spec::container::PullPolicy;
 use nodlet_core::time::{Anchor, Instant, Moment};
 use nodlet_host::cgroup::{ContainerLimits, Leaf};
 use nodlet_host::log_files;
+use nodlet_registry::Wanted;
 use nodlet_supervisor::ExitRecord;
 use nodlet_supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 

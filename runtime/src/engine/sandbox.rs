@@ -8,12 +8,12 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::registry::Wanted;
 use crate::{container_config, pod_files};
 use nodlet_core::facts::{Event, PodIndex, PodObservation, SandboxFailure};
 use nodlet_core::time::Instant;
 use nodlet_host::cgroup::PodCgroup;
 use nodlet_host::volume;
+use nodlet_registry::Wanted;
 use nodlet_supervisor::LAST_WORDS;
 use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
 

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::objects::Key;
 use nodlet_core::facts::{Amounts, NodeInfo};
+use nodlet_registry::objects::Key;
 
 use super::Shell;
 

@@ -5,12 +5,12 @@ use std::rc::Rc;
 
 use super::on_tmpfs::{self, LeftBehind};
 use super::{Engine, PodShell, kernel_news, leave, recover, sandbox};
-use crate::registry::{self, Admitted, Base, Problem, Refusal, Wanted};
 use crate::sources::SAVED_WITHIN;
 use crate::store::LoadError;
 use nodlet_core::facts::{Observation, Record};
 use nodlet_core::pod::PodState;
 use nodlet_core::spec::{Pod, Uid};
+use nodlet_registry::{self as registry, Admitted, Base, Problem, Refusal, Wanted};
 
 impl Engine {
     /// Reads what changed in the manifest directories; from now on, or again when it is time.

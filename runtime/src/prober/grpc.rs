@@ -7,8 +7,8 @@ use smol::Timer;
 
 use nodlet_core::facts::ProbeResult;
 
-use super::http2::{BODY, Connection, Event, Http2Error};
 use super::{USER_AGENT, connect, describe, ends, seconds, url};
+use nodlet_wire::http2::{BODY, Connection, Event, Http2Error};
 
 const PATH: &str = "/grpc.health.v1.Health/Check";
 
@@ -240,7 +240,7 @@ struct Answer {
 
 impl Answer {
     /// The head, or with `end` the end; `Some` if all is known. (grpc-go: `operateHeaders`.)
-    fn headers(&mut self, fields: &[super::hpack::Field], end: bool) -> Option<Result<u64, Status>> {
+    fn headers(&mut self, fields: &[nodlet_wire::hpack::Field], end: bool) -> Option<Result<u64, Status>> {
         if self.begun && !end {
             let text = "a HEADERS frame cannot appear in the middle of a stream";
             return Some(Err(Status::new(code::INTERNAL, text)));

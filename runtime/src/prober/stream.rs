@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use smol::Async;
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::tls::{Client, TlsError};
+use nodlet_wire::tls::{Client, TlsError};
 
 /// A connection.
 pub(super) enum Stream {

@@ -95,10 +95,10 @@ fn a_server_that_has_much_to_say_lets_others_have_their_turn() {
     let frames = [&settings[..], &unknown, &unknown, &refused].concat();
     let (client, _server) = has_said(&frames);
     let (event, turns_taken) = turns(async {
-        let mut connection = http2::Connection::open(client).await.expect("it has begun");
+        let mut connection = nodlet_wire::http2::Connection::open(client).await.expect("it has begun");
         connection.next().await.expect("what comes after them")
     });
-    assert_eq!(event, http2::Event::Reset(7));
+    assert_eq!(event, nodlet_wire::http2::Event::Reset(7));
     assert!(turns_taken >= reads, "{turns_taken} turns");
 }
 

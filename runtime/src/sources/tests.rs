@@ -2,17 +2,16 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use super::*;
-use crate::registry;
 
 /// The directories with the sources that they are read into.
 struct Sources {
     directories: ManifestDirectories,
-    list: registry::Sources,
+    list: nodlet_registry::Sources,
 }
 
 impl Sources {
     fn new(directories: Vec<PathBuf>, node: &str) -> Sources {
-        let list = registry::Sources::new(directories.clone());
+        let list = nodlet_registry::Sources::new(directories.clone());
         Sources { directories: ManifestDirectories::new(directories, node), list }
     }
 
@@ -22,15 +21,15 @@ impl Sources {
 }
 
 impl std::ops::Deref for Sources {
-    type Target = registry::Sources;
+    type Target = nodlet_registry::Sources;
 
-    fn deref(&self) -> &registry::Sources {
+    fn deref(&self) -> &nodlet_registry::Sources {
         &self.list
     }
 }
 
 impl std::ops::DerefMut for Sources {
-    fn deref_mut(&mut self) -> &mut registry::Sources {
+    fn deref_mut(&mut self) -> &mut nodlet_registry::Sources {
         &mut self.list
     }
 }

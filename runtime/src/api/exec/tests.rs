@@ -7,9 +7,9 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use crate::api::tests::{Root, call, key, pod, with_api};
-use crate::api::websocket::{self, Decoder, Opcode, Role};
 use crate::api::{ExecExit, ExecSession, Request};
-use crate::objects::Objects;
+use nodlet_registry::objects::Objects;
+use nodlet_wire::websocket::{self, Decoder, Opcode, Role};
 
 /// Executes on this machine what was to be executed in a container.
 fn engine(request: Request) {

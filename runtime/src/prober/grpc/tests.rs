@@ -34,7 +34,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 fn fields(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
-        super::super::hpack::encode(name, value, &mut block);
+        nodlet_wire::hpack::encode(name, value, &mut block);
     }
     block
 }

@@ -18,9 +18,9 @@ use rustls::{
 };
 
 use super::super::{HttpGet, http, response};
-use crate::tls;
 use nodlet_core::facts::ProbeResult;
 use nodlet_core::spec::probe::PortOrName;
+use nodlet_wire::tls;
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENT: Duration = Duration::from_secs(20);

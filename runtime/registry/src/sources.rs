@@ -1,7 +1,7 @@
 //! The sources of desired objects, and which of several objects of one name counts.
 //!
 //! A source is a directory of manifests. What its files hold is told by whoever reads them
-//! ([`crate::sources`]): nothing here opens a file. A file that becomes wrong disturbs nobody: its
+//! (`sources.rs` of the agent): nothing here opens a file. A file that becomes wrong disturbs nobody: its
 //! last good contents stay until it is right or gone.
 
 use std::cmp::Ordering;

@@ -51,7 +51,7 @@ const USELESS_A_BYTE: usize = 32;
 
 /// Why there is no connection, or no longer one.
 #[derive(Debug)]
-pub(crate) enum TlsError {
+pub enum TlsError {
     /// The socket's.
     Io(io::Error),
     /// The server hung up before it was its turn to.
@@ -65,7 +65,7 @@ pub(crate) enum TlsError {
 }
 
 /// The client's end of a connection.
-pub(crate) struct Client {
+pub struct Client {
     stream: Async<TcpStream>,
     connection: ClientConnection,
     /// Read and not yet given to `connection`.
@@ -79,7 +79,7 @@ pub(crate) struct Client {
 impl Client {
     /// Shakes hands with a server whom nothing is believed. Only a `host` that is
     /// a name is told to it.
-    pub(crate) async fn unverified(stream: Async<TcpStream>, host: &str) -> Result<Client, TlsError> {
+    pub async fn unverified(stream: Async<TcpStream>, host: &str) -> Result<Client, TlsError> {
         let host = host.trim_end_matches('.').to_owned();
         // What is no name is told to nobody, like an address.
         let name = ServerName::try_from(host).unwrap_or(ServerName::from(std::net::Ipv4Addr::UNSPECIFIED));
@@ -94,7 +94,7 @@ impl Client {
     }
 
     /// Both ends of the socket, as Go writes them.
-    pub(crate) fn socket(&self) -> &TcpStream {
+    pub fn socket(&self) -> &TcpStream {
         self.stream.get_ref()
     }
 
@@ -114,7 +114,7 @@ impl Client {
     }
 
     /// Reads what was said; 0 when the server has said that this is all.
-    pub(crate) async fn read(&mut self, buffer: &mut [u8]) -> Result<usize, TlsError> {
+    pub async fn read(&mut self, buffer: &mut [u8]) -> Result<usize, TlsError> {
         loop {
             match self.connection.reader().read(buffer) {
                 Ok(count) => {
@@ -128,7 +128,7 @@ impl Client {
     }
 
     /// Says all of `bytes`.
-    pub(crate) async fn write_all(&mut self, mut bytes: &[u8]) -> Result<(), TlsError> {
+    pub async fn write_all(&mut self, mut bytes: &[u8]) -> Result<(), TlsError> {
         while !bytes.is_empty() {
             let taken = self.connection.writer().write(bytes).map_err(TlsError::Io)?;
             bytes = &bytes[taken..];
@@ -268,7 +268,8 @@ const RSA: &[SignatureScheme] = &[
     SignatureScheme::RSA_PKCS1_SHA512,
 ];
 
-pub(crate) fn provider() -> CryptoProvider {
+/// The algorithms that rustls computes with.
+pub fn provider() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: vec![
             SupportedCipherSuite::Tls13(&TLS13_AES_128),

@@ -10,26 +10,26 @@ use std::task::{Context, Poll, Waker};
 
 /// Who waits.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub struct Waiting {
     wakers: RefCell<BTreeMap<u64, Waker>>,
     next: Cell<u64>,
 }
 
 impl Waiting {
     /// Something changed: all of them look again.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         self.wakers.take().into_values().for_each(Waker::wake);
     }
 
     /// Ends when `holds` does; it is asked at once, and after each [`Waiting::wake`].
-    pub(crate) fn until<F: Fn() -> bool>(&self, holds: F) -> Until<'_, F> {
+    pub fn until<F: Fn() -> bool>(&self, holds: F) -> Until<'_, F> {
         self.next.set(self.next.get() + 1);
         Until { waiting: self, holds, number: self.next.get() }
     }
 }
 
 /// See [`Waiting::until`].
-pub(crate) struct Until<'a, F> {
+pub struct Until<'a, F> {
     waiting: &'a Waiting,
     holds: F,
     number: u64,

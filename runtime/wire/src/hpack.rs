@@ -5,19 +5,20 @@
 //! none; of the static table only the two names below are of use to us.
 
 /// What all fields of one answer may come to, with the 32 bytes that each counts for (`SETTINGS_MAX_HEADER_LIST_SIZE`).
-pub(super) const MAX_LIST: usize = 16 * 1024;
+pub const MAX_LIST: usize = 16 * 1024;
 
 /// A field.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Field {
+pub struct Field {
     /// Empty where it is one of the static table that nobody asks for.
-    pub(super) name: Vec<u8>,
-    pub(super) value: Vec<u8>,
+    pub name: Vec<u8>,
+    /// The bytes of the value, decoded.
+    pub value: Vec<u8>,
 }
 
 /// Why the fields cannot be known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HpackError {
+pub enum HpackError {
     /// They are not what RFC 7541 says.
     Malformed,
     /// They are more than [`MAX_LIST`].
@@ -25,7 +26,7 @@ pub(super) enum HpackError {
 }
 
 /// The fields of a whole block.
-pub(super) fn decode(mut block: &[u8]) -> Result<Vec<Field>, HpackError> {
+pub fn decode(mut block: &[u8]) -> Result<Vec<Field>, HpackError> {
     let mut fields = Vec::new();
     let mut size = 0;
     while let Some(first) = block.first().copied() {
@@ -54,7 +55,7 @@ pub(super) fn decode(mut block: &[u8]) -> Result<Vec<Field>, HpackError> {
 }
 
 /// A field that is not indexed, in the form that no table remembers.
-pub(super) fn encode(name: &str, value: &str, block: &mut Vec<u8>) {
+pub fn encode(name: &str, value: &str, block: &mut Vec<u8>) {
     block.push(0);
     for text in [name, value] {
         let mut length = text.len();

@@ -1,5 +1,5 @@
 //! The desired state: which objects there are to be, from which source, and what becomes of a
-//! request that changes them. It decides and answers with data; the [`crate::engine`] does it.
+//! request that changes them. It decides and answers with data; the agent's engine does it.
 //!
 //! Nothing here opens a file, reads a clock or waits: the contents of files, the time and what
 //! the core knows of a pod come in as arguments. The only thing it changes besides its own state
@@ -18,6 +18,7 @@ mod change;
 mod definitions;
 mod difference;
 mod ephemeral;
+pub mod objects;
 mod patch;
 mod pods;
 mod preconditions;
@@ -28,6 +29,7 @@ mod sources;
 mod status;
 #[cfg(test)]
 mod tests;
+pub mod waiting;
 mod wanted;
 
 use std::collections::BTreeMap;

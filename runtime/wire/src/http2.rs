@@ -24,7 +24,7 @@ const HEAD: usize = 9;
 const FRAME: usize = 16 * 1024;
 
 /// What the answer's body may have: the window that a stream begins with.
-pub(super) const BODY: usize = 65_535;
+pub const BODY: usize = 65_535;
 
 /// Frames that a server may send. An answer takes some ten.
 const FRAMES: u32 = 1000;
@@ -62,13 +62,23 @@ mod setting {
 
 /// What became known of the answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub enum Event {
     /// Its head, or what follows its body.
-    Headers { fields: Vec<Field>, end: bool },
+    Headers {
+        /// The fields, in the order of the block.
+        fields: Vec<Field>,
+        /// Nothing follows on the stream.
+        end: bool,
+    },
     /// As above, and more than anybody wants to know.
     TooManyHeaders,
     /// Some of its body.
-    Data { bytes: Vec<u8>, end: bool },
+    Data {
+        /// The bytes, without padding.
+        bytes: Vec<u8>,
+        /// Nothing follows on the stream.
+        end: bool,
+    },
     /// There will be none, for this reason of RFC 9113's section 7.
     Reset(u32),
     /// The server is going and has not looked at the request.
@@ -77,8 +87,10 @@ pub(super) enum Event {
 
 /// Why the connection is of no use, any more.
 #[derive(Debug)]
-pub(super) enum Http2Error {
+pub enum Http2Error {
+    /// Reading or writing failed.
     Io(io::Error),
+    /// The server closed the connection.
     Ended,
     /// In Go's words.
     Broken(&'static str),
@@ -89,7 +101,7 @@ const FLOW_CONTROL: Http2Error = Http2Error::Broken("connection error: FLOW_CONT
 const FRAME_SIZE: Http2Error = Http2Error::Broken("connection error: FRAME_SIZE_ERROR");
 
 /// A connection.
-pub(super) struct Connection {
+pub struct Connection {
     stream: Async<TcpStream>,
     received: Vec<u8>,
     frames: u32,
@@ -113,7 +125,7 @@ struct Frame {
 
 impl Connection {
     /// Begins, and waits until the server has begun.
-    pub(super) async fn open(stream: Async<TcpStream>) -> Result<Connection, Http2Error> {
+    pub async fn open(stream: Async<TcpStream>) -> Result<Connection, Http2Error> {
         let mut connection = Connection {
             stream,
             received: Vec::new(),
@@ -146,12 +158,12 @@ impl Connection {
     }
 
     /// The socket below.
-    pub(super) fn socket(&self) -> &TcpStream {
+    pub fn socket(&self) -> &TcpStream {
         self.stream.get_ref()
     }
 
     /// Sends a request; what does not fit in the server's window follows when it does.
-    pub(super) async fn request(&mut self, fields: &[(&str, &str)], body: &[u8]) -> Result<(), Http2Error> {
+    pub async fn request(&mut self, fields: &[(&str, &str)], body: &[u8]) -> Result<(), Http2Error> {
         let mut block = Vec::new();
         for (name, value) in fields {
             hpack::encode(name, value, &mut block);
@@ -174,7 +186,7 @@ impl Connection {
     }
 
     /// What comes next of the answer.
-    pub(super) async fn next(&mut self) -> Result<Event, Http2Error> {
+    pub async fn next(&mut self) -> Result<Event, Http2Error> {
         loop {
             let frame = self.frame().await?;
             let ours = frame.stream == STREAM;

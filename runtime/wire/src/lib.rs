@@ -1,0 +1,11 @@
+//! Protocols as bytes in and bytes out, each of which reads what may be hostile. No code here, only the tour.
+//!
+//! * [`tls`]: the client's side of TLS, of crates without C.
+//! * [`http2`] and [`hpack`]: as much of HTTP/2 as a gRPC call takes.
+//! * [`websocket`] and [`spdy`]: sessions of `kubectl exec`, `attach` and `port-forward`.
+
+pub mod hpack;
+pub mod http2;
+pub mod spdy;
+pub mod tls;
+pub mod websocket;
