@@ -148,6 +148,7 @@ pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
     let musl = musl::get(target)?;
     let mut linked = vec![format!("-Clink-arg=-T{}", layout()?.display())];
     linked.push(format!("-Clink-arg=-Map={}", map_of(target)?.display()));
+    linked.push("-Clink-arg=--icf=all".into());
     if musl == Musl::Rustup {
         // Found before rustup's libunwind.a.
         linked.push(format!("-Lnative={}", musl::no_unwind(target)?.display()));
