@@ -203,9 +203,7 @@ impl fmt::Display for LoadError {
         match self {
             LoadError::Open { path, .. } => write!(f, "open {}", path.display()),
             LoadError::Archive(error) => error.fmt(f),
-            LoadError::Layer { member, source } => {
-                write!(f, "load layer {}: {source}", member.escape_debug())
-            }
+            LoadError::Layer { member, .. } => write!(f, "load layer {}", member.escape_debug()),
             LoadError::Digest { member, expected, actual } => write!(
                 f,
                 "load layer {}: its content has digest {actual} and should have {expected}; the archive is damaged",
@@ -255,7 +253,7 @@ impl std::error::Error for LoadError {
         match self {
             LoadError::Open { source, .. } => Some(source),
             LoadError::Archive(error) => error.source(),
-            LoadError::Layer { source, .. } => std::error::Error::source(source),
+            LoadError::Layer { source, .. } => Some(source),
             LoadError::Store(error) => error.source(),
             LoadError::Unpacker { source, .. } => Some(source),
             LoadError::Refused(refusal) => std::error::Error::source(refusal),

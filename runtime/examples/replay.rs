@@ -9,9 +9,10 @@ fn main() -> ExitCode {
         eprintln!("usage: replay FILE (as `nodlet ring -o json` writes it)");
         return ExitCode::FAILURE;
     };
-    let replayed = std::fs::read_to_string(&file)
-        .map_err(|error| format!("read {}: {error}", file.display()))
-        .and_then(|lines| nodlet_runtime::replay::replay(&lines).map_err(|error| error.to_string()));
+    let replayed =
+        std::fs::read_to_string(&file).map_err(|error| format!("read {}: {error}", file.display())).and_then(
+            |lines| nodlet_runtime::replay::replay(&lines).map_err(|error| nodlet_host::error::chain(&error)),
+        );
     match replayed {
         Ok(replayed) => {
             println!("{} facts, {} actions: the same", replayed.told, replayed.asked);

@@ -65,7 +65,8 @@ mod tests {
     #[test]
     fn what_is_not_the_same_is_named() {
         let lines = recorded();
-        let refused = |lines: &str| replay(lines).expect_err("it does not replay").to_string();
+        let refused =
+            |lines: &str| nodlet_host::error::chain(&replay(lines).expect_err("it does not replay"));
         let other = lines.replacen("CreateSandbox", "RemoveSandbox", 1);
         assert_eq!(
             refused(&other),

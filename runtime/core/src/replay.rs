@@ -55,11 +55,11 @@ pub enum ReplayError {
 impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ReplayError::Line(line, error) => write!(f, "read line {line}: {error}"),
+            ReplayError::Line(line, _) => write!(f, "read line {line}"),
             ReplayError::Lost(number) => {
                 write!(f, "replay: entries before {number} are lost; a replay begins with the agent")
             }
-            ReplayError::Pod(number, error) => write!(f, "admit the pod of entry {number}: {error}"),
+            ReplayError::Pod(number, _) => write!(f, "admit the pod of entry {number}"),
             ReplayError::Different { number, recorded, replayed } => write!(
                 f,
                 "decide the same at entry {number}: it asked for {recorded}, and now asks for {replayed}"
@@ -68,7 +68,15 @@ impl fmt::Display for ReplayError {
     }
 }
 
-impl std::error::Error for ReplayError {}
+impl std::error::Error for ReplayError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ReplayError::Line(_, source) => Some(source),
+            ReplayError::Pod(_, source) => Some(source.as_ref()),
+            ReplayError::Lost(_) | ReplayError::Different { .. } => None,
+        }
+    }
+}
 
 /// Replays the lines of a ring from its first entry on. They may end anywhere: an
 /// agent may have been killed there. `admit` returns the Pod of an object that was

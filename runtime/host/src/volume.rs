@@ -64,12 +64,19 @@ impl fmt::Display for VolumeError {
             VolumeError::HostPathType { path, wanted } => {
                 write!(f, "hostPath type check failed: {} is not {wanted}", path.display())
             }
-            VolumeError::Create { path, source } => write!(f, "create {}: {source}", path.display()),
+            VolumeError::Create { path, .. } => write!(f, "create {}", path.display()),
         }
     }
 }
 
-impl std::error::Error for VolumeError {}
+impl std::error::Error for VolumeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            VolumeError::HostPathType { .. } => None,
+            VolumeError::Create { source, .. } => Some(source),
+        }
+    }
+}
 
 impl Request {
     /// What `pod` asks for.
@@ -129,7 +136,7 @@ pub fn check_host_paths(request: &Request) -> Result<(), String> {
 }
 
 fn failed(volume: &str, error: &VolumeError) -> String {
-    format!("MountVolume.SetUp failed for volume \"{volume}\" : {error}")
+    format!("MountVolume.SetUp failed for volume \"{volume}\" : {}", crate::error::chain(error))
 }
 
 /// The volumes of a pod that an earlier agent has set up.
