@@ -35,24 +35,24 @@ pub use record::{ContainerRecord, LastShown, PodPhase, Record, RecordedExit};
 pub(crate) use shutdown::End;
 pub use shutdown::{Shutdown, ShutdownGroup, Whole};
 
-/// Actions in one plan, of all pods. What does not fit is planned again at
-/// once ([`Plan::more`]); the bound keeps a plan on the stack.
+/// Upper bound of the actions in one plan, for all pods. Actions that do not fit are planned again at once
+/// ([`Plan::more`]). The bound keeps a plan on the stack.
 pub const MAX_ACTIONS: usize = 32;
 
-/// Exec probes that may run at once on the whole board. Each is a process with
-/// memory of its own; many more, and probing starves what it probes.
+/// Upper bound of the exec probes that run at once on the whole board. Each is a process with memory of its
+/// own; with many more, probing starves the containers that it probes.
 pub const EXEC_PROBES_AT_ONCE: usize = 4;
 
-/// Pods that a node takes, in whatever state. The kubelet's `maxPods`.
+/// Upper bound of the pods that a node accepts, in whatever state. The kubelet's `maxPods`.
 pub const MAX_PODS: usize = 110;
 
-/// Which pod, in the life of this agent. Never reused, so that late news of a
-/// pod that is gone cannot pass for news of another.
+/// The identity of a pod within the life of this agent. An index is never reused, so that a late report about
+/// a removed pod cannot be mistaken for one about another pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodIndex(pub u32);
 
-/// One run of one container. Everything said about a container carries this,
-/// so that news of an earlier run cannot pass for news of the present one.
+/// One run of one container. Every report about a container carries its attempt, so that a report about an
+/// earlier run cannot be mistaken for one about the present run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Attempt {
     /// Which container of the pod.
@@ -61,14 +61,14 @@ pub struct Attempt {
     pub number: u32,
 }
 
-/// Containers and sandboxes being started at once. Starting waits for the card
-/// and for the kernel in turns; more than a few at once only make each slower,
-/// and the one that a person waits for with them.
+/// Upper bound of the containers and sandboxes that are being started at once. Starts compete for the SD card
+/// and for the kernel; more than a few at once only slow down each of them, also the one that a person waits
+/// for.
 pub const STARTS_AT_ONCE: usize = 8;
 
-/// Pods of which something is being written or removed at once. The one thread that does it takes
-/// them in turn, and has no longer a queue than the loop can fill without waiting for it.
+/// Upper bound of the pods of which something is being written or removed at once. One thread does this work,
+/// pod by pod, and its queue holds only as much as the loop can send without waiting.
 pub const WRITES_AT_ONCE: usize = 64;
 
-/// Grace of what runs though nobody wants it: it went while no agent looked.
+/// Grace period of a pod that runs though no source wants it: it was removed while no agent ran.
 pub(crate) const ORPHAN_GRACE: Duration = Duration::from_secs(1);

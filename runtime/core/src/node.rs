@@ -1,12 +1,9 @@
-//! DECISIONS for the whole node: facts go in by [`Node::observe`], what to do
-//! comes out of [`Node::plan`].
+//! Decisions for the whole node: [`Node::observe`] takes observations, [`Node::plan`] returns actions.
 //!
-//! This crate knows no clock, file, process, socket or log. What is
-//! in flight is remembered here: an action is planned once, and its outcome is
-//! an [`Observation`]. Here is what crosses pods: who is taken, whose turn it is
-//! where there is little of something, and that two pods of one name never run
-//! at once. Read next: `pod.rs`, the part of this for one pod, then `engine.rs`,
-//! which carries the actions out.
+//! This crate knows no clock, file, process, socket or log. The node remembers what is in flight: an action
+//! is planned once, and its outcome is an [`Observation`]. This module decides what concerns more than one
+//! pod: admission, whose turn it is where a resource is short, and that two pods of one name never run at
+//! once. Read next: `pod.rs`, the decisions for one pod, then `engine.rs`, which carries out the actions.
 
 mod admission;
 mod preemption;
@@ -26,20 +23,20 @@ use crate::spec::{Pod, Uid};
 use crate::time::Instant;
 use shutdown::Ending;
 
-/// What changed since it was last asked: what is to be shown anew, or no more.
+/// A change that the shell has to publish since it last asked: a new status, or a pod that is gone.
 #[derive(Clone, Debug)]
 pub enum Change {
     /// The status of this pod may differ.
     Status(PodIndex),
-    /// The pod is gone, every process of it and all that it left.
+    /// The pod is gone, with all its processes and files.
     Gone {
-        /// Which one it was.
+        /// The index that the pod had.
         index: PodIndex,
-        /// As it was admitted.
+        /// The pod as it was admitted.
         pod: Rc<Pod>,
         /// The pod was force-deleted; the API no longer returns it.
         was_hidden: bool,
-        /// It was wanted again while it went, and is a new pod with this index now.
+        /// The index of the new pod, if the pod was wanted again while it was being removed.
         again: Option<PodIndex>,
     },
 }
@@ -47,30 +44,30 @@ pub enum Change {
 /// All pods of this node.
 #[derive(Debug, Default)]
 pub struct Node {
-    /// In the order of their indexes. Bounded by what the sources hold: those
-    /// beyond [`MAX_PODS`] are refused, and listed as such.
+    /// The pods in the order of their indexes. The sources bound their number: pods beyond [`MAX_PODS`] are
+    /// rejected, and listed as such.
     pods: Vec<PodState>,
     next_index: u32,
     sources_seen: bool,
-    /// All of it ends.
+    /// The shutdown of all pods, if one is under way.
     shutdown: Option<Ending>,
-    /// Where the next plan begins, so that no pod is always the last one.
+    /// The place of the pod with which the next plan begins, so that no pod is always the last one.
     first: usize,
     events: Events,
     gone: Vec<Change>,
-    /// What it is to pods.
+    /// The fields of the Node object that admission depends on.
     info: Box<NodeInfo>,
 }
 
 impl Node {
-    /// A node that knows of no pod.
+    /// A node without pods.
     pub fn new() -> Self {
         Node::default()
     }
 
-    /// Takes news. Old or repeated news changes nothing.
+    /// Records an observation. An old or repeated one changes nothing.
     ///
-    /// What was found is told first, before any source.
+    /// [`Observation::Found`] must be reported first, before any source.
     pub fn observe(&mut self, now: Instant, seen: Observation) {
         match seen {
             Observation::Wanted { pod, record, status } => self.want(now, pod, record, status),
@@ -86,7 +83,7 @@ impl Node {
             }
             Observation::SourcesSeen => {
                 self.sources_seen = true;
-                // What is taken down by `nodlet down` has its whole grace.
+                // `nodlet down` gives each pod its whole grace period.
                 for pod in &mut self.pods {
                     if pod.wish() == Wish::Unknown && self.shutdown.is_none() {
                         pod.unwant(now, Some(ORPHAN_GRACE));
@@ -115,7 +112,7 @@ impl Node {
         }
     }
 
-    /// Decides what is to be done now.
+    /// Decides the actions to carry out now.
     pub fn plan(&mut self, now: Instant) -> Plan {
         if let Some(ending) = &mut self.shutdown {
             ending.pass(now, &self.pods);
@@ -133,19 +130,19 @@ impl Node {
             let around = self.surroundings(place);
             self.pods[place].plan(now, &mut draft, &mut self.events, around);
         }
-        // Those that start again and again, and take long to fail, hold up no other for ever.
+        // Pods that restart again and again, and take long to fail, must not delay the others for ever.
         match draft.held_up().and_then(|index| self.place(index).ok()) {
             Some(place) => self.first = place,
             None if draft.is_full() => self.first = (self.first + 1) % count.max(1),
             None => {}
         }
         let exec_probes = self.plan_exec_probes(now, &mut draft);
-        // What ended without a process to wait for makes room for the next at once.
+        // Pods that ended without a process to wait for make room for the next ones at once.
         let passed = self.shutdown.as_mut().is_some_and(|ending| ending.pass(now, &self.pods));
         let after = (count_of(&self.pods, PodState::is_active), count_of(&self.pods, PodState::takes_room));
         let left = self.drop_gone(now) || before != after;
         self.events.plan(&mut draft);
-        // A pod that left may have been what another one waits for.
+        // A pod that left may be the one that another pod waits for.
         let more = draft.is_full() || left || passed;
         let mut wake = Wake::new(now, exec_probes < EXEC_PROBES_AT_ONCE);
         for place in 0..self.pods.len() {
@@ -158,12 +155,12 @@ impl Node {
         Plan { actions: draft.actions, wake_at: wake.at, more }
     }
 
-    /// A pod that is here.
+    /// The pod with this index, if it exists.
     pub fn pod(&self, index: PodIndex) -> Option<&PodState> {
         self.place(index).ok().map(|place| &self.pods[place])
     }
 
-    /// Which pod has this uid.
+    /// The index of the pod with this uid.
     pub fn index_of(&self, uid: &Uid) -> Option<PodIndex> {
         self.pods.iter().find(|pod| pod.pod().uid == *uid).map(PodState::index)
     }
@@ -178,17 +175,17 @@ impl Node {
         self.pods.iter()
     }
 
-    /// After a shutdown of the machine: no process is left, and all that is to outlive it is on flash.
+    /// Whether, during a shutdown of the machine, no process is left and all records are on flash.
     pub fn is_at_rest(&self) -> bool {
         self.shutdown.is_some() && self.pods.iter().all(PodState::is_at_rest)
     }
 
-    /// Nothing is left: after a shutdown, the agent may end.
+    /// Whether no pod is left: after a shutdown, the agent may exit.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// What to show anew since this was last asked; what is gone comes first.
+    /// The changes since the last call; removed pods come first.
     pub fn take_changed(&mut self) -> Vec<Change> {
         let gone = self.gone.drain(..);
         let changed = self.pods.iter_mut().filter_map(|pod| {
@@ -209,7 +206,7 @@ impl Node {
             let known = &mut self.pods[place];
             let was_gated = known.pod().is_gated();
             known.want(now, pod);
-            // Only now it comes to this node.
+            // The pod counts on this node only from now on.
             if was_gated && !known.pod().is_gated() && known.is_active() {
                 self.admit(place, now);
             }
@@ -220,7 +217,7 @@ impl Node {
             return;
         }
         let index = self.new_index();
-        // One that is over is not judged, and one that was admitted stays so.
+        // A finished pod is not judged, and an admitted pod stays admitted.
         let status = status.unwrap_or_default();
         let was_over = status.state.as_ref().is_some_and(|state| state.verdict.is_some());
         let over = was_over || record.as_ref().is_some_and(|record| record.phase.is_terminal());
@@ -245,11 +242,11 @@ impl Node {
         }
     }
 
-    /// Judges the pod at `place`, which comes to this node.
+    /// Judges the pod at `place`, which is new on this node.
     fn admit(&mut self, place: usize, now: Instant) {
         self.pods[place].set_judged();
         let (index, pod) = (self.pods[place].index(), self.pods[place].pod().clone());
-        // A pod that takes the place of another of its name takes its room too.
+        // A pod that replaces another pod of its name takes over that pod's room too.
         let others = self
             .pods
             .iter()
@@ -285,7 +282,7 @@ impl Node {
             if !self.pods[place].is_new() {
                 return;
             }
-            // Wanted before it was found: what was found is the truth.
+            // The pod was wanted before it was found: the found state is the true one.
             wish = self.pods[place].wish();
             self.pods.remove(place);
         }
@@ -297,9 +294,8 @@ impl Node {
         self.pods.push(state);
     }
 
-    /// Exec probes for the free places, those first that have been due for longest.
-    /// What waits is a due time and no queue, so nothing can overflow. Returns
-    /// how many are in flight then.
+    /// Plans exec probes for the free places, those first that have been due for longest. Waiting probes have
+    /// a due time and no queue, so nothing can overflow. Returns how many are in flight afterwards.
     fn plan_exec_probes(&mut self, now: Instant, draft: &mut Draft) -> usize {
         let mut in_flight: usize = self.pods.iter().map(PodState::exec_probes_in_flight).sum();
         while in_flight < EXEC_PROBES_AT_ONCE && !draft.is_full() {
@@ -317,7 +313,7 @@ impl Node {
         in_flight
     }
 
-    /// Drops what is gone; whether there was any.
+    /// Drops pods that are gone, and returns whether there were any.
     fn drop_gone(&mut self, now: Instant) -> bool {
         if !self.pods.iter().any(PodState::is_dropped) {
             return false;
@@ -337,7 +333,7 @@ impl Node {
         true
     }
 
-    /// What the node adds to the decisions on the pod at `place`.
+    /// What the decisions on the pod at `place` need to know of the node.
     fn surroundings(&self, place: usize) -> Surroundings {
         let pod = &self.pods[place];
         let name_is_free = pod.asks_for_sandbox()
@@ -352,7 +348,7 @@ impl Node {
         Surroundings { may_begin, shutdown, end }
     }
 
-    /// Whether those are gone that made room for a pod which has a place already.
+    /// Whether the preempted pods are gone that had to make room for an admitted pod.
     fn has_room_for(&self, pod: &PodState) -> bool {
         let here = self.pods.iter().filter(|other| other.takes_room()).map(|other| &**other.pod());
         admission::fits(&self.info, pod.pod(), here)
@@ -366,7 +362,7 @@ impl Node {
         self.pods.binary_search_by_key(&index, PodState::index)
     }
 
-    /// What the next pod will be called.
+    /// The index of the next new pod.
     fn next_index(&self) -> PodIndex {
         PodIndex(self.next_index + 1)
     }

@@ -1,4 +1,4 @@
-//! One pod: its part of the node's decisions.
+//! The decisions for one pod.
 //!
 //! ```text
 //!  Active ──unwanted, deadline, shutdown──► Stopping ──last process gone──┐
@@ -11,11 +11,11 @@
 //!                       ForgetFailed
 //! ```
 //!
-//! Stages are never left backwards; what is wanted again while it goes starts
-//! as another pod when this one is forgotten. `container.rs` has the life of a
-//! container, `stage.rs` that of the sandbox, `start.rs` and `termination.rs` how
-//! both begin and end, `init.rs` whose turn it is to begin, `hook.rs` what is run at both ends, `probe.rs` when a
-//! container is asked how it is, `update.rs` what becomes of it when the pod changes, `record.rs` what is kept on flash of it all and when.
+//! Stages are never left backwards. A pod that is wanted again while it is being removed becomes a new pod
+//! when this one is forgotten. Read next: `container.rs`, the states of a container; `stage.rs`, those of the
+//! sandbox; `start.rs` and `termination.rs`, how both start and end; `init.rs`, the order of the starts;
+//! `hook.rs`, the hooks at both ends; `probe.rs`, when containers are probed; `update.rs`, changes of the
+//! spec; `record.rs`, what is written to flash, and when.
 
 mod backoff;
 mod condition;
@@ -52,52 +52,55 @@ use record::Journal;
 pub(crate) use shutdown::TERMINATED;
 pub(crate) use stage::{Sandbox, Stage, Surroundings, Verdict, Wish};
 
-/// Between two tries of what is likely to work soon: a sandbox, a container. The
-/// kubelet's fixed interval too; a disk or a link that was missing may come at any time.
+/// Interval between two tries to create a sandbox or start a container, which may work soon: a missing disk
+/// or link may appear at any time. The kubelet's fixed interval is the same.
 const SYNC_RETRY: Duration = Duration::from_secs(10);
 
-/// A pod and all that is known of it.
+/// A pod with all that the core knows of it.
 #[derive(Debug)]
 pub struct PodState {
     index: PodIndex,
     pod: Rc<Pod>,
     stage: Stage,
-    /// The node took it, or did not.
+    /// Whether the node has judged the pod: admitted or rejected it.
     judged: bool,
     wish: Wish,
-    /// Wanted again while it goes: to be taken anew when it is forgotten.
+    /// The pod as it was wanted again while it is being removed; it becomes a new pod when this one is
+    /// forgotten.
     again: Option<Rc<Pod>>,
     sandbox: Sandbox,
-    /// What was in the way when it was last tried.
+    /// Why the latest try to create the sandbox failed.
     sandbox_failure: Option<Box<str>>,
     ip: Option<Ipv4Addr>,
     containers: Vec<ContainerState>,
     verdict: Option<Verdict>,
-    /// It was ended, or not taken, since the machine goes down: what it was before. It is not over.
+    /// The phase from before a shutdown of the machine that ended or rejected the pod. Such a pod has not
+    /// finished.
     interrupted: Option<PodPhase>,
-    /// It begins again when it has ended.
+    /// Whether the pod starts again after it has ended.
     resumes: bool,
     phase: PodPhase,
     start_time: Moment,
     /// When the active deadline began to count, in this boot.
     active_since: Instant,
-    /// Others were made to end for it, and have not yet.
+    /// Whether the pod waits for preempted pods to end.
     waits_for_room: bool,
-    /// All containers begin again, from then on.
+    /// The time from which all containers restart, if they do.
     restart_all: Option<Instant>,
     journal: Journal,
     conditions: ConditionSet,
-    /// What others have said of it in its status.
+    /// The conditions that clients set in the pod's status.
     given: Rc<[GivenCondition]>,
-    /// Deleted by force: nobody is shown it any more, whatever of it still ends.
+    /// Whether the pod was deleted by force: the API no longer returns it, even while its processes still
+    /// end.
     is_hidden: bool,
     changed: bool,
-    /// Nothing of it is left to decide on.
+    /// Whether the core is done with the pod and drops it.
     dropped: bool,
 }
 
 impl PodState {
-    /// A pod that a source wants and of which nothing runs.
+    /// A pod that a source wants, and of which nothing runs.
     pub(crate) fn wanted(
         index: PodIndex,
         pod: Rc<Pod>,
@@ -118,7 +121,7 @@ impl PodState {
         state
     }
 
-    /// A pod that an agent of before left behind.
+    /// A pod that a previous agent left behind.
     pub(crate) fn found(index: PodIndex, found: Found, wish: Wish, now: Instant) -> Self {
         let mut state = PodState::blank(index, found.pod, wish, now);
         state.set_judged();
@@ -140,12 +143,12 @@ impl PodState {
         state
     }
 
-    /// The node has decided whether it takes it, which it does once.
+    /// Records that the node has judged the pod, which happens once.
     pub(crate) fn set_judged(&mut self) {
         self.judged = true;
     }
 
-    /// It never ran here, and never will.
+    /// Rejects the pod: it never ran here, and never will.
     pub(crate) fn refuse(&mut self, reason: &str, message: &str, now: Instant) {
         self.containers.clear();
         self.verdict = Some(Verdict {
@@ -191,12 +194,12 @@ impl PodState {
         }
     }
 
-    /// Which pod it is in the life of this agent.
+    /// The index of the pod in the life of this agent.
     pub fn index(&self) -> PodIndex {
         self.index
     }
 
-    /// As it was admitted.
+    /// The pod as it was admitted.
     pub fn pod(&self) -> &Rc<Pod> {
         &self.pod
     }
@@ -206,18 +209,17 @@ impl PodState {
         self.phase
     }
 
-    /// Its address, the last known one after its sandbox is gone.
+    /// The address of the pod; after its sandbox is gone, the last known one.
     pub fn ip(&self) -> Option<Ipv4Addr> {
         self.ip
     }
 
-    /// Why it has no sandbox, while one is tried for again and again; empty if there is nothing to say.
+    /// Why the pod has no sandbox while creating one is retried; empty if there is no failure.
     pub fn sandbox_failure(&self) -> &str {
         self.sandbox_failure.as_deref().unwrap_or_default()
     }
 
-    /// It is being stopped on someone's request, or is stopped and about to be forgotten:
-    /// the grace in effect.
+    /// The grace period in effect, while the pod is stopping.
     pub fn termination_grace(&self) -> Option<Duration> {
         match self.stage {
             Stage::Stopping { grace, .. } => Some(grace),
@@ -226,7 +228,7 @@ impl PodState {
         }
     }
 
-    /// It was deleted by force.
+    /// Records that the pod was deleted by force.
     pub(crate) fn hide(&mut self) {
         if self.is_unwanted() {
             self.is_hidden = true;
@@ -234,29 +236,30 @@ impl PodState {
         }
     }
 
-    /// It was deleted by force: nobody is shown it any more, whatever of it still ends.
+    /// Whether the pod was deleted by force: the API no longer returns it, even while its processes still
+    /// end.
     pub fn is_hidden(&self) -> bool {
         self.is_hidden
     }
 
-    /// No source wants it, and it is on its way out.
+    /// Whether no source wants the pod, so that it is being removed.
     pub fn is_unwanted(&self) -> bool {
         self.wish == Wish::Unwanted
     }
 
-    /// `metadata.generation`: that it is deleted counts as a change.
+    /// `metadata.generation`; a deletion counts as a change.
     pub fn generation(&self) -> u64 {
         self.pod.generation + u64::from(self.is_unwanted())
     }
 
-    /// The run of `container` that is alive, for exec and logs.
+    /// The running attempt of `container`, for exec and logs.
     pub fn running(&self, container: ContainerIndex) -> Option<(Attempt, &StartedContainer)> {
         let state = self.containers.get(usize::from(container.0))?;
         let started = state.started.as_deref().filter(|_| state.is_running())?;
         Some((state.attempt(container), started))
     }
 
-    /// The newest run of `container` that there was, and the one before it.
+    /// The newest attempt of `container`, and the one before it.
     pub fn newest_runs(&self, container: ContainerIndex) -> (Option<Attempt>, Option<Attempt>) {
         let Some(state) = self.containers.get(usize::from(container.0)) else { return (None, None) };
         let of = |number| Attempt { container, number };
@@ -285,7 +288,7 @@ impl PodState {
         &self.conditions
     }
 
-    /// What others have said of it in its status.
+    /// The conditions that clients set in the pod's status.
     pub fn given(&self) -> &Rc<[GivenCondition]> {
         &self.given
     }
@@ -294,17 +297,17 @@ impl PodState {
         self.start_time
     }
 
-    /// Reason and message of the pod itself, once its terminal phase is shown.
+    /// The verdict with reason and message of the pod, once its terminal phase is shown.
     pub(crate) fn shown_verdict(&self) -> Option<&Verdict> {
         self.verdict.as_ref().filter(|_| self.phase.is_terminal())
     }
 
-    /// It was refused: it has no containers to speak of.
+    /// Whether the pod was rejected, so that it has no containers.
     pub(crate) fn was_refused(&self) -> bool {
         self.containers.is_empty()
     }
 
-    /// It is one of those that the node has room for.
+    /// Whether the pod counts against the node's resources.
     pub(crate) fn takes_room(&self) -> bool {
         match self.stage {
             Stage::Active | Stage::Stopping { .. } => !self.pod.is_gated(),
@@ -313,17 +316,17 @@ impl PodState {
         }
     }
 
-    /// It is admitted, and others have to end before it begins.
+    /// Records that the pod is admitted, and that preempted pods have to end before it starts.
     pub(crate) fn wait_for_room(&mut self) {
         self.waits_for_room = true;
     }
 
-    /// Whether that is so.
+    /// Whether the pod waits for preempted pods to end.
     pub(crate) fn waits_for_room(&self) -> bool {
         self.waits_for_room
     }
 
-    /// No process of it is left, nor a namespace or an address.
+    /// Whether no process, no namespace and no address of the pod is left.
     pub(crate) fn is_gone(&self) -> bool {
         let sandbox_gone = match self.sandbox {
             Sandbox::Absent | Sandbox::Failed { .. } => true,
@@ -333,12 +336,12 @@ impl PodState {
         sandbox_gone && !self.any_alive()
     }
 
-    /// Its containers are started and restarted.
+    /// Whether the containers of the pod are started and restarted.
     pub fn is_active(&self) -> bool {
         matches!(self.stage, Stage::Active)
     }
 
-    /// Nothing was made for it by this agent.
+    /// Whether this agent has created nothing for the pod yet.
     pub(crate) fn is_new(&self) -> bool {
         self.is_active() && matches!(self.sandbox, Sandbox::Absent) && !self.any_alive()
     }
@@ -359,26 +362,26 @@ impl PodState {
         self.again.take()
     }
 
-    /// Starts and sandboxes in flight.
+    /// The number of container starts and sandbox creations in flight.
     pub(crate) fn starts_in_flight(&self) -> usize {
         let starting =
             self.containers.iter().filter(|container| matches!(container.run, Run::Starting { .. }));
         starting.count() + usize::from(matches!(self.sandbox, Sandbox::Creating))
     }
 
-    /// Something of it is being written or removed.
+    /// Whether something of the pod is being written or removed.
     pub(crate) fn is_being_written(&self) -> bool {
         self.journal.is_in_flight() || matches!(self.stage, Stage::Forgetting { .. })
     }
 
-    /// Exec probes in flight.
+    /// The number of exec probes in flight.
     pub(crate) fn exec_probes_in_flight(&self) -> usize {
         self.containers.iter().map(|container| container.probes.exec_in_flight()).sum()
     }
 
-    /// A source wants it (once more), perhaps with ephemeral containers that were added. With
-    /// another spec than it has it goes, and what is wanted now follows under the same uid when it
-    /// is forgotten.
+    /// Records that a source wants the pod (again), possibly with added ephemeral containers. If its spec
+    /// differs in more than what may change in place, the pod is removed, and the wanted one follows under
+    /// the same uid.
     pub(crate) fn want(&mut self, now: Instant, pod: Rc<Pod>) {
         match self.wish {
             Wish::Unwanted => self.again = Some(Rc::new(Pod::clone(&pod).without_ephemeral())),
@@ -395,15 +398,15 @@ impl PodState {
         }
     }
 
-    /// Takes the ephemeral containers that `pod` has and it has not.
+    /// Adds the ephemeral containers that `pod` has in addition.
     fn take_ephemeral(&mut self, pod: &Pod) {
-        // Of one that was refused, nothing ever runs.
+        // Nothing of a rejected pod ever runs.
         if !self.was_refused() {
             self.containers.resize(pod.spec.container_count(), ContainerState::new(Role::Ephemeral, None));
         }
     }
 
-    /// No source wants it any more.
+    /// Records that no source wants the pod any more.
     pub(crate) fn unwant(&mut self, now: Instant, grace: Option<Duration>) {
         self.again = None;
         self.interrupted = None;
@@ -413,7 +416,7 @@ impl PodState {
         self.settle(now);
     }
 
-    /// Images were added.
+    /// Records that images were added.
     pub(crate) fn images_changed(&mut self, now: Instant) {
         for container in &mut self.containers {
             container.new_image.look_again();
@@ -429,7 +432,7 @@ impl PodState {
         }
     }
 
-    /// Takes news. What does not fit the state is old or repeated and changes nothing.
+    /// Records an observation. An old or repeated one does not fit the state, and changes nothing.
     pub(crate) fn observe(&mut self, now: Instant, seen: PodObservation, events: &mut Events) {
         let container_news = matches!(seen, PodObservation::Started { .. } | PodObservation::Exited { .. });
         match seen {
@@ -512,7 +515,7 @@ impl PodState {
         self.settle(now);
     }
 
-    /// What is to be done now. Whatever finds no room in `draft` is left as it was.
+    /// Plans what is to be done now. A change whose action does not fit into `draft` is not made.
     pub(crate) fn plan(
         &mut self,
         now: Instant,
@@ -525,7 +528,7 @@ impl PodState {
         }
         self.pass_deadline(now, events);
         self.plan_discards(draft);
-        // What was found and nobody has asked for yet keeps running, and that is all.
+        // A found pod that no source has claimed yet only keeps running.
         if self.is_active() {
             self.plan_post_start(now, draft, events);
         }
@@ -543,7 +546,7 @@ impl PodState {
         self.settle(now);
     }
 
-    /// When the next rule of time is due.
+    /// Records the times at which this pod has something to do next.
     pub(crate) fn wake(&self, wake: &mut Wake, around: Surroundings) {
         match self.stage {
             Stage::Active if self.may_run() => {
@@ -587,8 +590,8 @@ impl PodState {
         self.journal.wake(wake);
     }
 
-    /// The newest run is kept until another begins, or the sandbox goes: what its
-    /// supervisor knows of it is what tells the next agent that it ever was.
+    /// Plans to discard the runs before the newest one. The newest run is kept until the next one starts or
+    /// the sandbox is removed: only its supervisor can report it to the next agent.
     fn plan_discards(&mut self, draft: &mut Draft) {
         for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
             while container.discarded < container.number {
@@ -635,7 +638,7 @@ impl PodState {
         self.pod.spec.restart_policy
     }
 
-    /// Something changed that status or record may show.
+    /// Records a change that the status or the record may show.
     fn touch(&mut self) {
         self.changed = true;
         self.journal.stale();

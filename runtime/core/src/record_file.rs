@@ -1,4 +1,4 @@
-//! The bytes of the file that keeps the record of one pod across a reboot. Pure.
+//! The file format of a pod's record, which survives a reboot. Pure.
 
 use std::net::Ipv4Addr;
 
@@ -10,7 +10,7 @@ use crate::facts::{
 };
 use crate::time::{Anchor, Instant, Moment, Timestamp};
 
-/// What a pod was admitted with, as JSON that the core does not interpret; `None` for nothing.
+/// What a pod was admitted with, as JSON that the core does not interpret; `None` if there is none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Admitted<'a> {
     /// The presets that were applied to the pod.
@@ -19,7 +19,7 @@ pub struct Admitted<'a> {
     pub priority: Option<&'a RawValue>,
 }
 
-/// The record in a file, as an agent of the boot `boot_id` reads it.
+/// Parses a record file for an agent that runs in the boot `boot_id`.
 ///
 /// # Errors
 /// The bytes are not a record.
@@ -27,7 +27,7 @@ pub fn parse(bytes: &[u8], boot_id: &str) -> Result<Box<Record>, serde_json::Err
     serde_json::from_slice::<OnFlash<'_>>(bytes).map(|record| Box::new(record.into_record(boot_id)))
 }
 
-/// What the pod of a record in a file was admitted with.
+/// Parses a record file, and returns what the pod was admitted with.
 ///
 /// # Errors
 /// The bytes are not a record.
@@ -36,7 +36,7 @@ pub fn admitted(bytes: &[u8]) -> Result<Admitted<'_>, serde_json::Error> {
     Ok(Admitted { presets: record.presets, priority: record.priority })
 }
 
-/// The bytes of the file of `record`, written in the boot `boot_id`.
+/// The bytes of the record file for `record`, written in the boot `boot_id`.
 pub fn render(record: &Record, boot_id: &str, admitted: Admitted<'_>, anchor: Anchor) -> Vec<u8> {
     let record = OnFlash {
         presets: admitted.presets,
@@ -46,8 +46,8 @@ pub fn render(record: &Record, boot_id: &str, admitted: Admitted<'_>, anchor: An
     serde_json::to_vec(&record).expect("a record has no maps with odd keys")
 }
 
-/// A record as it is written. Wall time is what two boots share; the instant is
-/// kept beside it, for an agent of the same boot.
+/// A record as it is written. Two boots share only wall time; the instant is kept beside it, for an agent of
+/// the same boot.
 #[derive(Serialize, Deserialize)]
 struct OnFlash<'a> {
     version: u32,
@@ -62,29 +62,29 @@ struct OnFlash<'a> {
     containers: Vec<ContainerOnFlash>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deletion_grace_period_seconds: Option<u64>,
-    /// Not in files of before there were readiness gates.
+    /// Absent in files of versions without readiness gates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     given: Vec<GivenCondition>,
-    /// Of a pod that is over. Not in files of before that was kept.
+    /// What a finished pod goes on showing. Absent in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last: Option<LastOnFlash>,
     /// Presets with which the pod was admitted. The core does not interpret them.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     presets: Option<&'a RawValue>,
-    /// Not in files of before there were priorities.
+    /// The priority with which the pod was admitted. Absent in files of versions without priorities.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     priority: Option<&'a RawValue>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct ContainerOnFlash {
-    /// Not in files of before there were init containers.
+    /// Absent in files of versions without init containers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     name: String,
     attempts: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_exit: Option<ExitOnFlash>,
-    /// Not in files of before that was kept.
+    /// Absent in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     previous_exit: Option<ExitOnFlash>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -146,7 +146,7 @@ impl When {
     }
 }
 
-/// The layout of the file; a later one may add fields, never change these.
+/// The version of the file's layout. A later version may add fields, never change these.
 const VERSION: u32 = 1;
 
 impl OnFlash<'_> {
@@ -227,7 +227,7 @@ impl OnFlash<'_> {
             deletion_grace_period_seconds: self.deletion_grace_period_seconds,
             given: self.given,
             last: self.last.map(|last| {
-                // One that a later version made is not known here.
+                // A condition type of a later version is not known here.
                 let condition = |(kind, status, since): (String, bool, When)| {
                     let kind = ConditionType::ALL.into_iter().find(|known| known.as_str() == kind)?;
                     Some(FoundCondition { kind, status, since: since.into_moment(same_boot) })

@@ -1,10 +1,9 @@
 //! What the core decides on: a Pod as typed values, with every default applied.
 //!
-//! `manifest` makes these from an object that the schema table has already
-//! found to be right; nothing here reads text or knows a file. Fields that
-//! nodlet only stores and shows stay in the object's JSON and have no Rust type.
+//! `manifest` makes these from an object that the schema table has validated; this module reads no text and
+//! no file. Fields that nodlet only stores and shows stay in the object's JSON and have no Rust type.
 //!
-//! Read next: [`pod::PodSpec`], then `node` for what is decided from it.
+//! Read next: [`pod::PodSpec`], then `node` for the decisions on it.
 
 pub mod container;
 pub mod hook;

@@ -1,7 +1,7 @@
 //! `status` of a Pod, as the API shows it, derived from [`PodState`].
 //!
-//! Nothing is decided here and nothing is stored: asked twice, it says the same
-//! twice. Which phase a pod is in is decided in `pod.rs`, because the core acts on it.
+//! This module decides and stores nothing: the same state gives the same status. The phase is decided in
+//! `pod.rs`, because the core acts on it.
 
 mod conditions;
 mod signal;
@@ -20,12 +20,12 @@ const RUNTIME: &str = "nodlet";
 /// Bytes of termination messages in one status, shared equally by its containers.
 const MAX_MESSAGES: usize = 12_288;
 
-/// The condition of a pod of which another version waits for images.
+/// The `PodImageUpdatePending` condition of a pod whose next version waits for images.
 pub fn image_update_pending(pod: &PodState, anchor: Anchor, since: Moment, missing: &[String]) -> Value {
     conditions::image_update_pending(pod, anchor, since, "ErrImagePull", &conditions::of_missing(missing))
 }
 
-/// The whole `status` object, its times as `anchor` tells them.
+/// The whole `status` object; `anchor` converts its times to wall time.
 pub fn of(pod: &PodState, anchor: Anchor, host_ip: Option<Ipv4Addr>) -> Value {
     let mut status = Map::new();
     let mut set = |key: &str, value: Value| status.insert(key.to_owned(), value);
@@ -72,7 +72,7 @@ pub fn of(pod: &PodState, anchor: Anchor, host_ip: Option<Ipv4Addr>) -> Value {
 }
 
 impl PodPhase {
-    /// As the API spells it.
+    /// The phase as the API spells it.
     pub fn as_str(self) -> &'static str {
         match self {
             PodPhase::Pending => "Pending",
@@ -84,7 +84,7 @@ impl PodPhase {
 }
 
 impl QosClass {
-    /// As the API spells it.
+    /// The class as the API spells it.
     pub fn as_str(self) -> &'static str {
         match self {
             QosClass::Guaranteed => "Guaranteed",
@@ -98,7 +98,7 @@ fn name(pod: &PodState, index: ContainerIndex) -> &str {
     &pod.pod().spec.container(index).name
 }
 
-/// In the order of their names.
+/// The statuses of the containers with this role, sorted by name.
 fn container_statuses(pod: &PodState, role: Role, anchor: Anchor) -> Value {
     let with_role = pod.containers().filter(|(_, container)| container.role == role);
     let mut sorted: Vec<_> = with_role.collect();
@@ -106,7 +106,7 @@ fn container_statuses(pod: &PodState, role: Role, anchor: Anchor) -> Value {
     sorted.into_iter().map(|(index, container)| container_status(pod, index, container, anchor)).collect()
 }
 
-/// In the order of the spec.
+/// The statuses of the init containers, in the order of the spec.
 fn init_container_statuses(pod: &PodState, anchor: Anchor) -> Value {
     let init = pod.containers().filter(|(_, container)| container.role.is_init());
     init.map(|(index, container)| container_status(pod, index, container, anchor)).collect()
@@ -121,8 +121,8 @@ fn container_status(
     let of_pod = &pod.pod().spec;
     let spec: &Container = of_pod.container(index);
     let message_bytes = MAX_MESSAGES / of_pod.container_count().max(1);
-    // Why there is no sandbox: a kubelet tells it by an event alone, which is gone long before
-    // the pod runs.
+    // Why the pod has no sandbox. A kubelet reports it only by an event, which expires long before the pod
+    // runs.
     let held_up = pod.sandbox_failure();
     let (state, last) = container.shown();
     let state = match state {
@@ -155,7 +155,7 @@ fn container_status(
     if container.role == Role::Ephemeral
         && let Some(fields) = status.as_object_mut()
     {
-        // It has no probes, and is never asked whether it has started.
+        // An ephemeral container has no probes, and so no `started`.
         fields.remove("started");
     }
     if let Some(identity) = &identity {
@@ -190,8 +190,8 @@ fn container_status(
     status
 }
 
-/// `resources` and `allocatedResources`: nothing here gives a container less than it asks for, or
-/// resizes it.
+/// `resources` and `allocatedResources`: nodlet always allocates what a container requests, and never resizes
+/// it.
 fn resources(spec: &ResourceRequirements) -> (Value, Option<Value>) {
     let list = |cpu: &Option<Quantity>, memory: &Option<Quantity>| {
         let given = [("cpu", cpu), ("memory", memory)];
@@ -207,7 +207,7 @@ fn resources(spec: &ResourceRequirements) -> (Value, Option<Value>) {
     (Value::Object(all.collect()), requests)
 }
 
-/// What a container waits for that has not run yet.
+/// The waiting reason of a container that has not run yet.
 fn not_yet(spec: &PodSpec) -> &'static str {
     if spec.init_containers.is_empty() { "ContainerCreating" } else { "PodInitializing" }
 }
@@ -240,7 +240,7 @@ fn container_id(id: &str) -> String {
     format!("{RUNTIME}://{id}")
 }
 
-/// At most `bytes` of `text`, whole characters.
+/// At most `bytes` of `text`, in whole characters.
 fn cut(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }

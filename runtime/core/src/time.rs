@@ -1,9 +1,9 @@
-//! Time as the core knows it: [`Instant`], which only moves forward and starts
-//! with the boot, and [`Timestamp`], which people read and nothing compares.
+//! Time as the core knows it: [`Instant`], which only moves forward and starts with the boot, and
+//! [`Timestamp`], which is for people and never compared.
 //!
-//! A board without a clock boots in 1970 and jumps decades when it finds one.
-//! So everything of this boot is kept as an `Instant`, and becomes a `Timestamp`
-//! only when it is shown, by the [`Anchor`] of that moment.
+//! A board without a battery-backed clock boots in 1970 and jumps decades when the clock is set. Therefore
+//! every time of this boot is kept as an `Instant`, and converted to a `Timestamp` only when it is shown,
+//! with the current [`Anchor`].
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub struct Instant(pub u64);
 
 impl Instant {
-    /// The time from `earlier` to here; zero if `earlier` is later.
+    /// The time from `earlier` to this instant; zero if `earlier` is later.
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -41,7 +41,7 @@ impl Sub<Instant> for Instant {
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// RFC 3339 in UTC with nanoseconds, as log lines carry it.
+    /// RFC 3339 in UTC with nanoseconds, as in log lines.
     pub fn nanos(self) -> impl fmt::Display {
         Rfc3339 { time: self, nanos: true }
     }
@@ -52,16 +52,16 @@ impl Timestamp {
         Some(Timestamp(seconds.checked_mul(1_000_000_000)?.checked_add(nanos)?))
     }
 
-    /// Whether a text is such a time, of whatever year.
+    /// Whether a text is an RFC 3339 time, of whatever year.
     pub fn is_time(text: &str) -> bool {
         civil(text).is_some()
     }
 }
 
-/// Seconds since 1970, and the nanoseconds beyond them, of a text as in RFC 3339.
+/// Parses an RFC 3339 text into seconds since 1970 and the nanoseconds beyond them.
 fn civil(text: &str) -> Option<(i64, i64)> {
     let bytes = text.as_bytes();
-    // No sign, as `parse` would take one.
+    // `parse` would also accept a sign.
     let number = |text: &str| -> Option<i64> {
         text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
     };
@@ -110,7 +110,7 @@ fn civil(text: &str) -> Option<(i64, i64)> {
     Some((seconds, nanos))
 }
 
-/// As `metav1.Time`: RFC 3339 in UTC, whole seconds.
+/// Formats like `metav1.Time`: RFC 3339 in UTC, whole seconds.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Rfc3339 { time: *self, nanos: false }.fmt(f)
@@ -142,7 +142,7 @@ impl fmt::Display for Rfc3339 {
     }
 }
 
-/// Days since 1970-01-01 of a day of the proleptic Gregorian calendar.
+/// Days from 1970-01-01 to a day of the proleptic Gregorian calendar.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -165,25 +165,25 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// What wall time it was at instant zero, as far as is known now. Taken anew
-/// only when the clock is set, so that times already shown do not flicker.
+/// The wall time at instant zero, as far as it is known. It is taken again only when the clock is set, so
+/// that times already shown do not flicker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor(pub i64);
 
 impl Anchor {
-    /// The wall time of `instant`; the last there is (in 2262) of one that is beyond: a grace may
-    /// be as long as a number is.
+    /// The wall time of `instant`. A later instant than the type can represent (in 2262) becomes the last one
+    /// it can: a grace period may be as long as its number allows.
     pub fn timestamp(self, instant: Instant) -> Timestamp {
         Timestamp(self.0.saturating_add(i64::try_from(instant.0).unwrap_or(i64::MAX)))
     }
 }
 
-/// When something took place, as far as it can be known.
+/// When something took place, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Moment {
-    /// Since this boot: shown by the anchor of the day.
+    /// In this boot: the current anchor converts it to wall time.
     ThisBoot(Instant),
-    /// Before this boot: what the clock said then is all there is.
+    /// Before this boot: only the wall time of then is known.
     Earlier(Timestamp),
 }
 

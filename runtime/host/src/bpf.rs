@@ -1,5 +1,5 @@
-//! Loading and attaching eBPF programs. They are written by hand, instruction by
-//! instruction: each is a list of comparisons, and a loader library would weigh more.
+//! Loads and attaches eBPF programs. The programs are written by hand, instruction by instruction: each is a
+//! list of comparisons, and a loader library would be larger.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -14,7 +14,7 @@ pub(crate) const MOVE: u8 = 0xb4;
 /// BPF_JMP | BPF_EXIT
 pub(crate) const EXIT: u8 = 0x95;
 
-/// The part of the kernel's `bpf_attr` that loading takes.
+/// The part of the kernel's `bpf_attr` that `BPF_PROG_LOAD` reads.
 #[repr(C)]
 struct Load {
     kind: u32,
@@ -23,7 +23,7 @@ struct Load {
     license: u64,
 }
 
-/// The part of `bpf_attr` that attaching takes.
+/// The part of the kernel's `bpf_attr` that `BPF_PROG_ATTACH` reads.
 #[repr(C)]
 struct Attach {
     target: u32,
@@ -32,8 +32,8 @@ struct Attach {
     flags: u32,
 }
 
-/// The part of `bpf_attr` that counting attached programs takes. Linux since 6.6 writes the
-/// revision, whatever size it is told: without that field, into what lies behind.
+/// The part of the kernel's `bpf_attr` that `BPF_PROG_QUERY` reads and writes. Linux since 6.6 writes the
+/// revision whatever the size of the structure: without that field it would overwrite the memory behind it.
 #[repr(C)]
 #[derive(Default)]
 struct Query {
@@ -73,8 +73,8 @@ pub(crate) fn load(kind: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Attaches a program to `target`, a descriptor or the index of a link, at the place
-/// `kind`. The target keeps it, whoever closes the descriptor.
+/// Attaches a program to `target`, a descriptor or the index of a link, at the attach point `kind`. The
+/// target keeps the program after the descriptor is closed.
 pub(crate) fn attach(target: u32, program: &OwnedFd, kind: u32, flags: u32) -> io::Result<()> {
     let attributes = Attach { target, program: program.as_raw_fd().cast_unsigned(), kind, flags };
     // SAFETY: `Attach` is the start of the kernel's bpf_attr for this command,
@@ -82,7 +82,7 @@ pub(crate) fn attach(target: u32, program: &OwnedFd, kind: u32, flags: u32) -> i
     unsafe { bpf(BPF_PROG_ATTACH, &raw const attributes) }.map(drop)
 }
 
-/// Whether this kernel can attach programs to `target` at the place `kind`.
+/// Whether this kernel can attach programs to `target` at the attach point `kind`.
 pub(crate) fn can_attach(target: u32, kind: u32) -> bool {
     let mut attributes = Query { target, kind, ..Query::default() };
     // SAFETY: `Query` is all of the kernel's bpf_attr for this command and lives through the
@@ -95,14 +95,14 @@ pub(crate) fn can_attach(target: u32, kind: u32) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Instruction {
     pub operation: u8,
-    /// Destination in the low half, source in the high one.
+    /// Destination register in the low half, source register in the high one.
     pub registers: u8,
     pub offset: i16,
     pub immediate: i32,
 }
 
 pub(crate) const fn instruction(operation: u8, to: u8, from: u8, offset: i16, immediate: i32) -> Instruction {
-    // struct bpf_insn is a bit field: which half comes first follows the byte order.
+    // struct bpf_insn is a bit field: the order of the halves follows the byte order.
     let registers = if cfg!(target_endian = "little") { from << 4 | to } else { to << 4 | from };
     Instruction { operation, registers, offset, immediate }
 }

@@ -1,4 +1,4 @@
-//! The cgroups of pods: a tree as the kubelet's, below one cgroup of our own.
+//! The cgroups of pods: a tree like the kubelet's, below one cgroup of the agent.
 //!
 //! ```text
 //! nodlet-<hash>/supervisors
@@ -6,13 +6,12 @@
 //! nodlet-<hash>/kubepods[/burstable|/besteffort]/pod<uid>/<container>-<attempt>[/exec-<id>]
 //! ```
 //!
-//! The v2 hierarchy, with or without controllers, says who is alive, freezes
-//! and kills; each limit is set where its controller is, in v2 or in a v1
-//! hierarchy. Every limit is read back: cgroups-rs ignores one whose controller
-//! is missing. This module and those below it alone name `cgroups_rs`. Nothing
-//! outside of `nodlet-<hash>` is written, but for `cgroup.subtree_control` of the v2
-//! cgroup that it lies in: the top one, or that of the agent's service, if it is ours to
-//! use (`cgroup/place.rs`). Read next: `cgroup/limits.rs`.
+//! The v2 hierarchy, with or without controllers, reports which processes are alive, freezes and kills; each
+//! limit is set where its controller is, in v2 or in a v1 hierarchy. Every limit is read back, because
+//! cgroups-rs ignores one whose controller is missing. Only this module and those below it use `cgroups_rs`.
+//! Outside of `nodlet-<hash>`, only `cgroup.subtree_control` of the enclosing v2 cgroup is written: that of
+//! the top one, or of the agent's service if it was delegated (`cgroup/place.rs`). Read next:
+//! `cgroup/limits.rs`.
 
 mod devices;
 mod hierarchy;
@@ -47,43 +46,43 @@ use crate::launch::CgroupPaths;
 use crate::paths::Paths;
 use nodlet_core::spec::{Pod, QosClass};
 
-/// How long a cgroup that the kernel says is empty may still refuse to be
-/// removed: a process leaves it a little after its parent has been told.
+/// How long to wait before each retry to remove a cgroup that the kernel reports as empty: a process leaves
+/// its cgroup shortly after its parent was notified.
 const LEAVING: [Duration; 4] =
     [Duration::from_millis(1), Duration::from_millis(2), Duration::from_millis(4), Duration::from_millis(8)];
 
-/// Times that what was just made and is gone is made again: a service manager removes what is
-/// empty in the cgroup of a service that has ended, while `nodlet down` begins.
+/// How often a cgroup is made again that vanished right after it was made: a service manager removes empty
+/// cgroups of a service that has ended, while `nodlet down` starts.
 const TIDYING: u32 = 16;
 
-/// The agent's place among the machine's cgroups.
+/// The agent's cgroups in the hierarchies of the machine.
 #[derive(Debug)]
 pub struct Cgroups {
     hierarchies: Rc<Hierarchies>,
-    /// `nodlet-<hash>`.
+    /// The path `nodlet-<hash>`.
     parent: PathBuf,
     supervisors: Vec<PathBuf>,
-    /// Directories in which this agent has made something: they are there, with our controllers
-    /// on for what is in them.
+    /// Directories in which this agent has made a cgroup: they exist, with the controllers enabled for their
+    /// children.
     prepared: RefCell<BTreeSet<PathBuf>>,
-    /// Processes that each pod may have.
+    /// The limit of processes of each pod.
     pod_pids: Option<u64>,
 }
 
-/// How many processes and threads each pod may have: the kubelet's `podPidsLimit`.
+/// The limit of processes and threads of each pod: the kubelet's `podPidsLimit`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodPidsLimit {
-    /// A share of what the machine can have.
+    /// A share of the machine's maximum.
     #[default]
     Share,
-    /// So many.
+    /// This number.
     Of(u64),
     /// As many as all pods together.
     Unlimited,
 }
 
 impl Cgroups {
-    /// Finds the machine's hierarchies and makes our own cgroup in each.
+    /// Finds the machine's hierarchies and makes the agent's cgroup in each.
     pub fn open(paths: &Paths, pod_pids: PodPidsLimit) -> Result<Cgroups, CgroupError> {
         let mut tries = 0..TIDYING;
         loop {
@@ -109,7 +108,7 @@ impl Cgroups {
         let cgroups = Cgroups { hierarchies, parent, supervisors, prepared: RefCell::default(), pod_pids };
         cgroups.make(&relative)?;
         cgroups.make(&cgroups.kubepods())?;
-        // The pods together against the rest of the machine, as the kubelet's.
+        // The weight of all pods together against the rest of the machine, as the kubelet sets it.
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
         for relative in [&cgroups.parent, &cgroups.kubepods()] {
             Target::new(&cgroups.hierarchies, relative).set_shares(cpus * 1024)?;
@@ -119,39 +118,41 @@ impl Cgroups {
         Ok(cgroups)
     }
 
-    /// Bounds what all pods together take of the machine's memory, their memory file systems and shared
-    /// memory included: the kubelet's `enforceNodeAllocatable: [pods]`. Nothing where no controller is.
+    /// Limits the memory of all pods together, including their memory file systems and shared memory: the
+    /// kubelet's `enforceNodeAllocatable: [pods]`. Does nothing without a memory controller.
     pub fn limit_memory(&self, bytes: u64) -> Result<(), CgroupError> {
         Target::new(&self.hierarchies, &self.kubepods()).leave_memory(bytes)
     }
 
-    /// The cgroup of the supervisor of the pod `uid`: outside of the pod's, and of the
-    /// agent's service. Only the v2 hierarchy has one a pod, to kill it by; limits are none.
+    /// Makes the cgroup of the supervisor of the pod `uid`, which is outside of the pod's cgroup and of the
+    /// agent's service. Only the v2 hierarchy has one for each pod, used to kill the supervisor; it has no
+    /// limits.
     pub fn supervisor(&self, uid: &str) -> Result<PodCgroup, CgroupError> {
         let own = self.known_supervisor(uid)?;
         tree::make(&own.unified())?;
         Ok(own)
     }
 
-    /// The same, whether there is one or not.
+    /// The cgroup of the supervisor of the pod `uid`, whether it exists or not.
     pub fn known_supervisor(&self, uid: &str) -> Result<PodCgroup, CgroupError> {
         let relative = self.parent.join("supervisors").join(pod_name(uid)?);
         Ok(PodCgroup::new(&self.hierarchies, relative))
     }
 
-    /// Where a supervisor moves itself: its own cgroup, then that of all supervisors in
-    /// each v1 hierarchy.
+    /// The cgroups into which a supervisor moves itself: its own, then that of all supervisors in each v1
+    /// hierarchy.
     pub fn supervisor_paths(&self, own: &PodCgroup) -> Vec<PathBuf> {
         let shared = self.supervisors.iter().filter(|path| !path.starts_with(&self.hierarchies.unified));
         std::iter::once(own.unified()).chain(shared.cloned()).collect()
     }
 
-    /// The cgroup of `pod`, made if missing, with the limits of the pod as a whole.
+    /// Makes the cgroup of `pod` if it is missing, and sets the limits of the pod as a whole.
     pub fn pod(&self, pod: &Pod) -> Result<PodCgroup, CgroupError> {
         let cgroup = self.known_pod(pod)?;
         let (class, relative) = (self.class(pod.spec.qos_class()), &cgroup.relative);
         let is_first = self.make(relative)?;
-        // Its leaves have limits of their own; it has no process itself, so v2 allows it.
+        // The pod's leaves have limits of their own. The pod's cgroup has no process itself, so v2 allows
+        // that.
         enable(&self.hierarchies, &cgroup.unified())?;
         let limits = ContainerLimits { pids: self.pod_pids, ..ContainerLimits::of_pod(pod) };
         Target::new(&self.hierarchies, relative).limit(&limits)?;
@@ -163,13 +164,13 @@ impl Cgroups {
         Ok(cgroup)
     }
 
-    /// The same, whether there is one or not: it may be that its limits could not be set.
+    /// The cgroup of `pod`, whether it exists or not, for instance because its limits could not be set.
     pub fn known_pod(&self, pod: &Pod) -> Result<PodCgroup, CgroupError> {
         let relative = self.class(pod.spec.qos_class()).join(pod_name(&pod.uid.0)?);
         Ok(PodCgroup::new(&self.hierarchies, relative))
     }
 
-    /// Every pod with a cgroup below ours, whoever made it.
+    /// Uids and cgroups of all pods below the agent's cgroup, whichever agent made them.
     pub fn pods(&self) -> Result<Vec<(String, PodCgroup)>, CgroupError> {
         let mut found: Vec<(String, PodCgroup)> = Vec::new();
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
@@ -188,7 +189,7 @@ impl Cgroups {
         Ok(found)
     }
 
-    /// Uids of the pods whose supervisor has a cgroup, dead or alive.
+    /// Uids of the pods whose supervisor has a cgroup, whether the supervisor is alive or not.
     pub fn supervised(&self) -> Result<Vec<String>, CgroupError> {
         let directory = self.hierarchies.unified.join(&self.parent).join("supervisors");
         let names = tree::children(&directory)?
@@ -197,7 +198,7 @@ impl Cgroups {
         Ok(names.filter_map(|name| name.strip_prefix("pod").map(str::to_owned)).collect())
     }
 
-    /// Removes all that is ours; no process may be in it.
+    /// Removes all cgroups of the agent; no process may be left in them.
     pub fn remove_all(&self) -> Result<(), CgroupError> {
         remove_everywhere(&self.hierarchies, &self.parent)
     }
@@ -214,7 +215,7 @@ impl Cgroups {
         }
     }
 
-    /// A class weighs as much as its pods ask for; best effort asks for nothing.
+    /// Sets the weight of a QoS class to the sum of its pods' shares; best-effort pods request nothing.
     fn weigh(&self, class: &Path) -> Result<(), CgroupError> {
         let Some(mount) = self.hierarchies.mounts().into_iter().find(|mount| mount.join(class).is_dir())
         else {
@@ -230,14 +231,14 @@ impl Cgroups {
         Target::new(&self.hierarchies, class).set_shares(sum)
     }
 
-    /// Makes `relative` and what is above it in every hierarchy; in v2 with our
-    /// controllers on, along this path alone. `true` if it is the first that this agent makes there.
+    /// Makes `relative` and its parents in every hierarchy; in v2 with the controllers enabled, along this
+    /// path alone. Returns whether this is the first cgroup that this agent makes in its parent.
     fn make(&self, relative: &Path) -> Result<bool, CgroupError> {
         let above = relative.parent().unwrap_or(Path::new(""));
         if self.prepared.borrow().contains(above) {
             let mounts = self.hierarchies.mounts();
             match mounts.into_iter().try_for_each(|mount| tree::make(&mount.join(relative))) {
-                // Taken away by somebody since.
+                // Another process has removed the parent since.
                 Err(error) if error.is_gone() => drop(self.prepared.borrow_mut().remove(above)),
                 made => return made.map(|()| false),
             }
@@ -259,8 +260,8 @@ impl Cgroups {
             }
         }
         if let Home::V1(mount) = self.hierarchies.home(Controller::Memory) {
-            // Before Linux 5.11 a v1 limit holds for what is below only if told so
-            // before anything is below; later kernels always do, and may refuse the write.
+            // Before Linux 5.11 a v1 limit applies to child cgroups only if this is enabled before there are
+            // any; later kernels always do so, and may refuse the write.
             let path = mount.join(&self.parent).join("memory.use_hierarchy");
             if fs::read_to_string(&path).is_ok_and(|value| value.trim() == "0") {
                 let _ = fs::write(&path, "1");
@@ -270,12 +271,12 @@ impl Cgroups {
     }
 }
 
-/// Our own cgroup, by the root.
+/// The name of the agent's cgroup, which depends on the root.
 fn name(paths: &Paths) -> PathBuf {
     format!("nodlet-{}", paths.hash()).into()
 }
 
-/// The directory of a pod, which a uid from a manifest must not lead out of.
+/// The directory name of a pod. A uid from a manifest must not lead out of the parent directory.
 fn pod_name(uid: &str) -> Result<String, CgroupError> {
     if uid.is_empty() || uid.contains(['/', '\0', '\n']) {
         return Err(CgroupError::Uid { uid: uid.to_owned() });
@@ -283,7 +284,7 @@ fn pod_name(uid: &str) -> Result<String, CgroupError> {
     Ok(format!("pod{uid}"))
 }
 
-/// Turns our controllers on for the children of the v2 cgroup at `directory`.
+/// Enables the agent's controllers for the children of the v2 cgroup at `directory`.
 fn enable(hierarchies: &Hierarchies, directory: &Path) -> Result<(), CgroupError> {
     let path = directory.join("cgroup.subtree_control");
     let on = fs::read_to_string(&path).map_err(CgroupError::file("read", &path))?;
@@ -332,8 +333,8 @@ impl PodCgroup {
         self.relative.file_name().and_then(OsStr::to_str).unwrap_or_default()
     }
 
-    /// Sets the cpu limit of the pod as a whole again: the end of another container may have
-    /// lifted it (`cgroup/quota.rs`).
+    /// Sets the cpu limit of the pod as a whole again, because the end of another container may have lifted
+    /// it (`cgroup/quota.rs`).
     pub fn renew_cpu_limit(&self, pod: &Pod) -> Result<(), CgroupError> {
         match ContainerLimits::of_pod(pod).cpu_quota_us {
             Some(quota) => Target::new(&self.hierarchies, &self.relative).renew_quota(quota),
@@ -341,22 +342,22 @@ impl PodCgroup {
         }
     }
 
-    /// Makes the leaf of one run of a container. One of an earlier run that was
-    /// never removed is replaced, but not while a process is in it.
+    /// Makes the leaf of one run of a container. A leaf of the same name that was never removed is replaced,
+    /// unless a process is in it.
     pub fn leaf(&self, container: &str, number: u32, limits: &ContainerLimits) -> Result<Leaf, CgroupError> {
         let leaf = self.known_leaf(container, number);
         leaf.make(limits)?;
         Ok(leaf)
     }
 
-    /// The leaf that an earlier agent made.
+    /// The leaf of a run of a container, which an earlier agent made.
     pub fn known_leaf(&self, container: &str, number: u32) -> Leaf {
         self.named(&format!("{container}-{number}"))
     }
 
-    /// The leaf of the pod's `pause` process, made if the pod is to have one.
+    /// The cgroup paths of the pod's `pause` process; with `made`, the leaf is made.
     pub fn pause_paths(&self, made: bool) -> Result<CgroupPaths, CgroupError> {
-        // No container's leaf is called so: theirs end in a number.
+        // No container's leaf has this name: theirs end in a number.
         let leaf = self.named("pause");
         if made {
             leaf.make(&ContainerLimits::none())?;
@@ -372,17 +373,17 @@ impl PodCgroup {
         self.hierarchies.unified.join(&self.relative)
     }
 
-    /// Kills every process of the pod, and lifts its cpu limits so that they end at once.
+    /// Kills every process of the pod. Lifts its cpu limits first, so that the processes end at once.
     pub fn kill(&self) -> Result<(), CgroupError> {
         quota::lift(&self.hierarchies, &self.relative);
         tree::kill_all(&self.unified())
     }
 
-    /// Returns when no process of the pod is left.
+    /// Waits until no process of the pod is left.
     pub async fn emptied(&self) {
         let directory = self.unified();
         loop {
-            // Watched first and read after, so that no change falls between.
+            // Watch first and read then, so that no change is missed.
             let watched = watch(&directory.join("cgroup.events"));
             match tree::populated(&directory) {
                 Ok(false) => return,
@@ -391,8 +392,8 @@ impl PodCgroup {
             }
             match watched {
                 Ok(inotify) if inotify.readable().await.is_ok() => {}
-                // Out of inotify instances, or the cgroup went this moment: a look a tenth of
-                // a second later is late, but never looking would leave the pod for ever.
+                // No inotify instance is left, or the cgroup was just removed. Looking again after a tenth of
+                // a second is late, but never looking would wait for the pod for ever.
                 Ok(_) | Err(_) => {
                     Timer::after(Duration::from_millis(100)).await;
                 }
@@ -400,14 +401,14 @@ impl PodCgroup {
         }
     }
 
-    /// Removes the pod's cgroup with all leaves; no process may be in it. Gone already is fine.
+    /// Removes the pod's cgroup with all leaves; no process may be in it. A missing cgroup is not an error.
     pub fn remove(&self) -> Result<(), CgroupError> {
         remove_everywhere(&self.hierarchies, &self.relative)
     }
 }
 
-/// A descriptor that is readable once `file` changes. (v2 tells inotify of its
-/// event files; epoll would tell by EPOLLPRI, for which `Async` cannot wait.)
+/// A descriptor that is readable once `file` changes. (v2 reports changes of its event files to inotify;
+/// epoll would report them as EPOLLPRI, for which `Async` cannot wait.)
 fn watch(file: &Path) -> io::Result<Async<Inotify>> {
     let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
     let events = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DELETE_SELF;
@@ -426,7 +427,7 @@ impl Leaf {
     fn make(&self, limits: &ContainerLimits) -> Result<(), CgroupError> {
         let made = self.try_make(limits);
         if made.is_err() {
-            // What is left of it is found and removed with the pod's.
+            // A partly made leaf is found and removed together with the pod's cgroup.
             let _ = self.remove();
         }
         made
@@ -445,7 +446,7 @@ impl Leaf {
         }
         match self.hierarchies.home(Controller::Devices) {
             Home::V1(mount) => devices::filter_v1(&mount.join(&self.relative)),
-            // v2 has no such controller: its filter is a program, which needs none.
+            // v2 has no such controller: it filters devices by a program, which needs none.
             Home::V2 | Home::Missing => devices::filter_v2(&self.unified()),
         }
     }
@@ -454,7 +455,7 @@ impl Leaf {
         self.hierarchies.unified.join(&self.relative)
     }
 
-    /// Where its processes belong.
+    /// The cgroup paths for the processes of this run.
     pub fn paths(&self) -> CgroupPaths {
         let mounts = self.hierarchies.v1_mounts();
         CgroupPaths {
@@ -463,18 +464,19 @@ impl Leaf {
         }
     }
 
-    /// Kills every process of the run, and lifts its cpu limit and its pod's so that they end at once.
+    /// Kills every process of the run. Lifts the cpu limits of the run and of its pod first, so that the
+    /// processes end at once.
     pub fn kill(&self) -> Result<(), CgroupError> {
         quota::lift(&self.hierarchies, &self.relative);
         tree::kill_all(&self.unified())
     }
 
-    /// Kills an executed process and all that it started, and spares the container.
+    /// Kills an executed process and its descendants, but not the container.
     pub fn kill_exec(&self, id: u32) -> Result<(), CgroupError> {
         tree::kill_all(&self.unified().join(format!("exec-{id}")))
     }
 
-    /// Kills all executed processes and what they started, and spares the container.
+    /// Kills all executed processes and their descendants, but not the container.
     pub fn kill_execs(&self) -> Result<(), CgroupError> {
         for entry in fs::read_dir(self.unified()).into_iter().flatten().flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(b"exec-") {
@@ -484,10 +486,10 @@ impl Leaf {
         Ok(())
     }
 
-    /// Whether process `pid` is of this run.
+    /// Whether process `pid` belongs to this run.
     pub fn contains(&self, pid: i32) -> bool {
         let Ok(text) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else { return false };
-        // The path begins wherever our cgroup namespace does; its end is ours alone.
+        // The start of the path depends on this process's cgroup namespace; its end is unique to this run.
         text.lines()
             .filter_map(|line| line.strip_prefix("0::"))
             .any(|path| Path::new(path).ancestors().any(|path| path.ends_with(&self.relative)))
@@ -498,74 +500,75 @@ impl Leaf {
         tree::populated(&self.unified())
     }
 
-    /// How often the kernel killed a process of the run for want of memory; v2 counts the
-    /// one that it chose twice, for with it all others go.
+    /// How often the kernel killed a process of the run because memory was short. v2 counts the process that
+    /// it chose twice, since all others are killed with it.
     pub fn oom_kills(&self) -> Result<u64, CgroupError> {
         Target::new(&self.hierarchies, &self.relative).oom_kills()
     }
 
-    /// Stops every process of the run, or lets them go on.
+    /// Freezes every process of the run, or thaws it.
     pub fn freeze(&self, frozen: bool) -> Result<(), CgroupError> {
         tree::freeze(&self.unified(), frozen)
     }
 
-    /// Removes it, with those of executed processes; no process may be in it. Gone already is fine.
+    /// Removes the leaf, with the cgroups of executed processes; no process may be in them. A missing leaf is
+    /// not an error.
     pub fn remove(&self) -> Result<(), CgroupError> {
         remove_everywhere(&self.hierarchies, &self.relative)
     }
 }
 
-/// What failed with a cgroup.
+/// An operation on a cgroup that failed.
 #[derive(Debug)]
 pub enum CgroupError {
     /// No v2 hierarchy is mounted.
     NoUnified,
     /// A uid that cannot name a directory.
     Uid {
-        /// It.
+        /// The uid.
         uid: String,
     },
-    /// A file or directory of a cgroup.
+    /// An operation on a file or directory of a cgroup.
     File {
-        /// What was to be done with it.
+        /// The operation.
         operation: &'static str,
-        /// Which.
+        /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// A limit, through cgroups-rs.
+    /// An operation of cgroups-rs on a limit.
     Limit {
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
         /// The cgroup.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: cgroups_rs::fs::error::Error,
     },
     /// The kernel has no controller for a limit that the pod asks for.
     Missing {
         /// The limit.
         limit: &'static str,
-        /// What the kernel would need.
+        /// The kernel option that the limit needs.
         option: &'static str,
     },
-    /// The kernel has another value than was written.
+    /// The kernel reports another value than the one that was written.
     NotTaken {
         /// The cgroup.
         path: PathBuf,
-        /// Of what.
+        /// The name of the limit.
         limit: &'static str,
-        /// Written.
+        /// The value that was written.
         wanted: String,
-        /// Read back.
+        /// The value that was read back.
         found: String,
     },
-    /// The eBPF program that filters devices.
+    /// Loading or attaching the eBPF program that filters devices.
     DeviceFilter {
         /// The cgroup.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -582,12 +585,12 @@ impl CgroupError {
         move |source| CgroupError::Limit { operation, path: path.to_owned(), source }
     }
 
-    /// Whether a process was in the way.
+    /// Whether the operation failed because a process is in the cgroup.
     fn is_busy(&self) -> bool {
         self.raw_os_error() == Some(libc::EBUSY)
     }
 
-    /// Whether the cgroup is not there, or was not for a moment.
+    /// Whether the operation failed because the cgroup does not exist, or did not for a moment.
     fn is_gone(&self) -> bool {
         match self {
             CgroupError::File { path, .. }

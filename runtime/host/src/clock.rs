@@ -1,4 +1,4 @@
-//! Reads the clocks. For the shell only: the time is reported to the core.
+//! Reads the clocks, for the shell only: the core knows no clock.
 
 use nodlet_core::time::{Anchor, Instant, Timestamp};
 
@@ -13,7 +13,7 @@ pub fn instant() -> Instant {
 pub fn timestamp() -> Timestamp {
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME)
         .expect("CLOCK_REALTIME exists on every kernel");
-    // Both have 32 bits on 32-bit ARM.
+    // On 32-bit ARM both numbers have 32 bits.
     Timestamp(time.tv_sec() as i64 * 1_000_000_000 + time.tv_nsec() as i64)
 }
 

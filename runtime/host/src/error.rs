@@ -1,17 +1,16 @@
-//! One helper that prints an error with its causes, and says what to do where
-//! the kernel's answer alone tells it.
+//! Prints an error with its causes, and adds advice if the kernel's error number alone suggests it.
 
 use std::error::Error;
 use std::fmt::Write;
 use std::io;
 
-/// `error` and what caused it, joined by `: `. Each `Display` leaves its cause out.
+/// The texts of `error` and its causes, joined by `: `. Each `Display` omits its cause.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     let mut last = error;
     while let Some(error) = cause {
-        // Writing into a String does not fail.
+        // Writing to a String does not fail.
         let _ = write!(text, ": {error}");
         cause = error.source();
         last = error;
@@ -24,7 +23,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// The way on from an answer of the kernel that has but one.
+/// Advice for an error number that has a single remedy.
 fn advice(number: i32) -> Option<&'static str> {
     match number {
         libc::ENOSPC | libc::EDQUOT => {
@@ -41,14 +40,14 @@ fn advice(number: i32) -> Option<&'static str> {
     }
 }
 
-/// Whether it says nothing of what was asked for, but that this process or machine is short of something.
+/// Whether the error means that this process or machine lacks resources, and not that the request is wrong.
 pub fn is_shortage(error: &io::Error) -> bool {
-    // ENOBUFS: descriptors came and were not taken. ENOSPC: of watches of an epoll.
+    // ENOBUFS: received descriptors were dropped. ENOSPC: no epoll watches are left.
     let short = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS, libc::ENOSPC];
     error.raw_os_error().is_some_and(|code| short.contains(&code))
 }
 
-/// The shortage that is behind an error, if one is.
+/// The shortage among an error and its causes, if there is one.
 pub fn shortage_behind(error: &(dyn Error + 'static)) -> Option<io::Error> {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,31 +1,31 @@
-//! What the agent asks of a supervisor, as data: made by pure functions from
-//! the Pod and the image, sent in a memfd, read by the short-lived helpers that
-//! the supervisor forks. A supervisor itself keeps only the descriptor.
+//! What the agent requests of a supervisor, as data: made by pure functions from the Pod and the image, sent
+//! in a memfd, and read by the short-lived helpers that the supervisor forks. A supervisor itself keeps only
+//! the descriptor.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What all containers of a pod share.
+/// The namespaces and resources that all containers of a pod share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxConfig {
     /// UTS host name, at most 64 bytes.
     pub hostname: String,
-    /// Its own network namespace and link, or the host's (`hostNetwork`).
+    /// The pod's own network namespace and link; `None` for the host's (`hostNetwork`).
     pub network: Option<NetworkConfig>,
-    /// The host's IPC namespace and /dev/shm (`hostIPC`).
+    /// Whether to use the host's IPC namespace and /dev/shm (`hostIPC`).
     pub host_ipc: bool,
-    /// The host's PID namespace (`hostPID`).
+    /// Whether to use the host's PID namespace (`hostPID`).
     pub host_pid: bool,
-    /// One PID namespace for the pod (`shareProcessNamespace`).
+    /// Whether the pod has one PID namespace (`shareProcessNamespace`).
     pub share_process_namespace: bool,
-    /// Bytes of the pod's /dev/shm; 64 MiB unless said otherwise.
+    /// Bytes of the pod's /dev/shm; 64 MiB by default.
     pub shm_size: u64,
-    /// Volumes on tmpfs (`emptyDir` with `medium: Memory`): held by the
-    /// supervisor as detached mounts, for as long as the pod lives.
+    /// Volumes on tmpfs (`emptyDir` with `medium: Memory`), which the supervisor holds as detached mounts as
+    /// long as the pod lives.
     pub memory_volumes: Vec<MemoryVolume>,
-    /// Cgroup of the pod's `pause` process, if there is one.
+    /// The cgroup of the pod's `pause` process, if the pod has one.
     pub pause_cgroup: CgroupPaths,
 }
 
@@ -36,7 +36,7 @@ pub struct MemoryVolume {
     pub name: String,
     /// `size=` of the tmpfs in bytes; `None` for half of the machine's memory, the kernel's default.
     pub size: Option<u64>,
-    /// Group that owns it (`fsGroup`).
+    /// The group that owns the volume (`fsGroup`).
     pub fs_group: Option<u32>,
 }
 
@@ -55,26 +55,25 @@ pub struct NetworkConfig {
     pub gateway: Ipv4Addr,
 }
 
-/// Where an attempt's processes belong.
+/// The cgroup of an attempt's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupPaths {
-    /// The leaf in the v2 hierarchy (with or without controllers): populated, freeze and kill.
+    /// The leaf in the v2 hierarchy (with or without controllers), used for populated, freeze and kill.
     pub unified: PathBuf,
-    /// v1: the `tasks` file of the leaf in each hierarchy that limits.
+    /// v1: the `tasks` file of the leaf in each hierarchy with a limit.
     pub v1_tasks: Vec<PathBuf>,
 }
 
-/// One run of one container, ready to be made.
+/// One run of one container, ready to be created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerConfig {
-    /// 64 hex digits.
+    /// The container ID, 64 hex digits.
     pub id: String,
     /// Name of the container.
     pub name: String,
     /// The process.
     pub process: ProcessConfig,
-    /// What its layers are called, lowest first; their descriptors come with
-    /// the request in the same order.
+    /// Names of the image's layers, lowest first; their descriptors come with the request in the same order.
     pub layers: Vec<String>,
     /// Writable layer: `upperdir` of the overlay.
     pub upper_dir: PathBuf,
@@ -86,49 +85,51 @@ pub struct ContainerConfig {
     pub mounts: Vec<MountConfig>,
     /// `privileged`: all devices, nothing masked, /sys writable.
     pub privileged: bool,
-    /// The leaf.
+    /// The cgroup of this run.
     pub cgroup: CgroupPaths,
     /// /proc/self/oom_score_adj.
     pub oom_score_adj: i32,
-    /// Keep its input open for those who attach (`stdin`).
+    /// Whether input stays open for clients that attach (`stdin`).
     #[serde(default)]
     pub stdin: bool,
-    /// Close it with the first of them (`stdinOnce`).
+    /// Whether input is closed with that of the first client (`stdinOnce`).
     #[serde(default)]
     pub stdin_once: bool,
-    /// A terminal in place of pipes (`tty`).
+    /// Whether the process has a terminal in place of pipes (`tty`).
     #[serde(default)]
     pub tty: bool,
-    /// The container in whose PID namespace it is (`targetContainerName`), where each has its own.
+    /// The container whose PID namespace this one joins (`targetContainerName`), if each container has its
+    /// own.
     #[serde(default)]
     pub target: Option<String>,
-    /// Where stdout and stderr go.
+    /// Where stdout and stderr are written.
     pub log: LogConfig,
-    /// The file at `terminationMessagePath`, if any; mounted unless one of `mounts` is there.
+    /// The file at `terminationMessagePath`, if any; it is mounted unless one of `mounts` has the same
+    /// destination.
     pub termination_message: Option<TerminationMessage>,
 }
 
 /// `terminationMessagePath` and its policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminationMessage {
-    /// On the host.
+    /// The file on the host.
     pub file: PathBuf,
-    /// In the container.
+    /// The path in the container.
     pub path: PathBuf,
-    /// `FallbackToLogsOnError`.
+    /// Whether the policy is `FallbackToLogsOnError`.
     pub fallback_to_logs: bool,
 }
 
-/// A process: the container's own, or one that is executed beside it.
+/// A process: that of the container, or one that is executed in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessConfig {
     /// Command and arguments, expanded; at least one.
     pub args: Vec<String>,
     /// `NAME=value`, in order.
     pub env: Vec<String>,
-    /// Working directory; made if missing.
+    /// Working directory; it is created if it is missing.
     pub cwd: PathBuf,
-    /// Who it is.
+    /// User and groups of the process.
     pub user: UserConfig,
     /// Capabilities that are bounding and, for root, permitted and effective; `CAP_` names.
     pub capabilities: Vec<String>,
@@ -136,14 +137,14 @@ pub struct ProcessConfig {
     pub no_new_privileges: bool,
 }
 
-/// Who a process is; a name is looked up in the image's /etc/passwd by the helper.
+/// User and groups of a process; the helper looks up a name in the image's /etc/passwd.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserConfig {
     /// `User` of the image: "", "name", "uid", "user:group".
     pub image_user: String,
-    /// `runAsUser`: overrides the image's.
+    /// `runAsUser`; overrides the image's user.
     pub run_as_user: Option<u32>,
-    /// `runAsGroup`: overrides the image's.
+    /// `runAsGroup`; overrides the image's group.
     pub run_as_group: Option<u32>,
     /// `supplementalGroups` and `fsGroup`.
     pub additional_gids: Vec<u32>,
@@ -152,19 +153,19 @@ pub struct UserConfig {
 /// A bind mount into the container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountConfig {
-    /// What is mounted.
+    /// The source of the mount.
     pub source: MountSource,
-    /// Relative path below the source, resolved without leaving it.
+    /// Relative path below the source, which cannot lead out of it.
     pub sub_path: Option<PathBuf>,
-    /// Where, in the container.
+    /// The path in the container.
     pub destination: PathBuf,
-    /// Read-only.
+    /// Whether the mount is read-only.
     pub read_only: bool,
     /// Mount propagation.
     pub propagation: Propagation,
 }
 
-/// What is mounted.
+/// The source of a mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MountSource {
     /// A path of the host.
@@ -191,9 +192,9 @@ pub struct LogConfig {
     pub path: PathBuf,
     /// The link in `/var/log/containers`.
     pub link: PathBuf,
-    /// Bytes after which the file is rotated (`containerLogMaxSize`).
+    /// Size in bytes at which the file is rotated (`containerLogMaxSize`).
     pub max_size: u64,
-    /// Files kept, the current one included (`containerLogMaxFiles`).
+    /// Number of files kept, including the current one (`containerLogMaxFiles`).
     pub max_files: u32,
 }
 
@@ -202,8 +203,8 @@ pub struct LogConfig {
 pub struct ExecConfig {
     /// Command and arguments.
     pub args: Vec<String>,
-    /// Give it a terminal; its master comes back with `ExecStarted`.
+    /// Whether the process gets a terminal; its master side is returned with `ExecStarted`.
     pub tty: bool,
-    /// Columns and rows of the terminal, as far as they are known.
+    /// Columns and rows of the terminal, if they are known.
     pub size: Option<(u16, u16)>,
 }

@@ -1,10 +1,10 @@
-//! What agent and supervisor share of the machine. No code here, only the tour.
+//! What agent and supervisor share about the machine. No code here, only the tour.
 //!
-//! * [`launch`]: the contract between them, as data.
-//! * [`cgroup`], [`network`], [`volume`], [`log_files`]: what a pod has of the machine.
-//! * [`paths`]: where everything lies. [`clock`]: the clocks. [`error`]: how an error is printed.
+//! * [`launch`]: the contract between agent and supervisor, as data.
+//! * [`cgroup`], [`network`], [`volume`], [`log_files`]: the resources of the machine that a pod uses.
+//! * [`paths`]: the location of every file. [`clock`]: the clocks. [`error`]: how an error is printed.
 //!
-//! It decides nothing about pods, and knows no manifest and no API.
+//! This crate decides nothing about pods, and knows no manifest and no API.
 
 mod bpf;
 pub mod cgroup;

@@ -1,11 +1,10 @@
-//! Files and directories of `var/log`, where containers may write: a log collector has it as a
-//! read-write hostPath, and can replace any directory there by a link at any time.
+//! Files and directories of `var/log`, where containers may write: a log collector has it as a read-write
+//! hostPath, and can replace any directory there by a link at any time.
 //!
-//! `var/log` itself is the machine's, and may be a link. Nothing below it is reached through one:
-//! a directory is opened beneath another (`RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS`), held by its
-//! descriptor, and a file is created, renamed, read or removed by its name in that directory.
-//! A file that a container may have put in the place of a log is neither written nor read:
-//! see [`Directory::open_own`].
+//! `var/log` itself belongs to the machine, and may be a link. Nothing below it is reached through a link: a
+//! directory is opened beneath another (`RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS`) and kept by its descriptor,
+//! and a file is created, renamed, read or removed by its name in that directory. A file that a container may
+//! have put in the place of a log is neither written nor read: see [`Directory::open_own`].
 //!
 //! Read next: `supervisor/log.rs`, which writes logs, and `api/log.rs`, which reads them.
 
@@ -29,28 +28,28 @@ use crate::volume;
 /// Directory of all pods' logs, in `var/log`.
 const PODS: &str = "pods";
 
-/// Directory of the links to them, in `var/log`.
+/// Directory of the links to the logs, in `var/log`.
 const LINKS: &str = "containers";
 
-/// Mode of directories for logs: log collectors need not be root.
+/// Mode of log directories: log collectors need not be root.
 const DIRECTORY_MODE: Mode = Mode::from_bits_truncate(0o755);
 
-/// Mode of the files in them.
+/// Mode of log files.
 const FILE_MODE: Mode = Mode::from_bits_truncate(0o640);
 
-/// Names that are read from one directory. A container may have made any number of them.
+/// How many names are read from one directory. A container may have created any number of them.
 const NAMES: usize = 16 * 1024;
 
-/// Files and directories that are removed with the logs of one pod. A container that goes on
-/// making others there must not occupy the storage thread for ever.
+/// How many files and directories are removed with the logs of one pod. A container that keeps creating
+/// others there must not occupy the storage thread for ever.
 const REMOVED: usize = 256 * 1024;
 
-/// A directory that is held by its descriptor.
+/// A directory, kept by its descriptor.
 pub struct Directory(OwnedFd);
 
 impl Directory {
-    /// Opens a directory of the machine, which no container can replace. Links are followed;
-    /// a directory that is missing is created.
+    /// Opens a directory of the machine, which no container can replace. Links are followed; a missing
+    /// directory is created.
     ///
     /// # Errors
     /// The kernel's.
@@ -75,8 +74,8 @@ impl Directory {
         Ok(Directory(self.open(path, DIRECTORY, Mode::empty())?))
     }
 
-    /// Opens a directory below this one; what is missing of it is created. Whether that was the
-    /// directory itself, so that nothing is in it.
+    /// Opens a directory below this one, and creates the missing parts of it. Also returns whether the
+    /// directory itself was created, so that it is empty.
     ///
     /// # Errors
     /// The kernel's: ELOOP if a link is in the way.
@@ -99,18 +98,19 @@ impl Directory {
         reached.ok_or_else(|| Errno::EINVAL.into())
     }
 
-    /// Opens a file, if it is one that only nodlet can have made: a regular file with this one
-    /// name, of nodlet's own user. What else a container has put there is an error, and is not even
-    /// opened: to open a device can be enough to set it off, as a watchdog.
+    /// Opens a file if only nodlet can have created it: a regular file with one name, owned by nodlet's own
+    /// user. Any other file is an error, and is not even opened, because opening a device, such as a
+    /// watchdog, may trigger it.
     ///
     /// # Errors
-    /// The kernel's, or that the file is another.
+    /// The kernel's, or that the file was not created by nodlet.
     pub fn open_own(&self, name: &OsStr, flags: OFlag) -> io::Result<(File, Metadata)> {
         let (path, flags) = (Path::new(name), flags | OFlag::O_NOCTTY | OFlag::O_CLOEXEC);
-        // Found first, and then opened as what was found.
+        // Find the file first, and then open exactly the file that was found.
         let found = match self.open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && flags.contains(OFlag::O_CREAT) => {
-                // What containers print is not for every user of the machine, as under containerd.
+                // The output of containers is not readable for every user of the machine, as under
+                // containerd.
                 let file = File::from(self.open(path, flags | OFlag::O_EXCL, FILE_MODE)?);
                 let metadata = file.metadata()?;
                 return Ok((file, metadata));
@@ -140,7 +140,7 @@ impl Directory {
         let how = OpenHow::new().flags(flags).mode(mode).resolve(resolve);
         loop {
             match openat2(self.0.as_raw_fd(), path, how) {
-                // A rename somewhere on the way: the kernel asks to be called again.
+                // A rename somewhere in the path: the kernel asks for a retry.
                 Err(Errno::EAGAIN | Errno::EINTR) => {}
                 // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
                 opened => return Ok(unsafe { OwnedFd::from_raw_fd(opened?) }),
@@ -157,8 +157,7 @@ impl Directory {
         Ok(nix::fcntl::renameat(this, from, this, to)?)
     }
 
-    /// Removes a name that is no directory's; a link, not what it leads to. One that is missing
-    /// is removed.
+    /// Removes a name that is not a directory; for a link, the link itself. A missing name is not an error.
     ///
     /// # Errors
     /// The kernel's.
@@ -177,22 +176,22 @@ impl Directory {
         Ok(symlinkat(target, Some(self.0.as_raw_fd()), name)?)
     }
 
-    /// Where a link leads; `None` if there is no link of that name.
+    /// The target of a link; `None` if there is no link of that name.
     pub fn target(&self, name: &OsStr) -> Option<PathBuf> {
         nix::fcntl::readlinkat(Some(self.0.as_raw_fd()), name).ok().map(PathBuf::from)
     }
 
-    /// The state of a name, without following a link.
+    /// The state of the file with this name, without following a link.
     fn state(&self, name: &OsStr) -> Option<FileStat> {
         fstatat(Some(self.0.as_raw_fd()), name, AtFlags::AT_SYMLINK_NOFOLLOW).ok()
     }
 
-    /// Names in this directory that are wanted, of the first [`NAMES`] that there are.
+    /// The names in this directory that `wanted` accepts, among the first [`NAMES`].
     ///
     /// # Errors
     /// The kernel's.
     pub fn names(&self, wanted: impl Fn(&[u8]) -> bool) -> io::Result<Vec<OsString>> {
-        // A descriptor of its own: this one cannot be read.
+        // Reading needs a descriptor of its own: this one is O_PATH.
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let own = self.open(Path::new("."), flags, Mode::empty())?;
         let mut reader = Dir::from_fd(own.into_raw_fd())?;
@@ -207,31 +206,31 @@ impl Directory {
         Ok(names)
     }
 
-    /// A path of this directory that leads nowhere else, for calls that take no descriptor.
+    /// A path that always leads to this directory, for calls that accept no descriptor.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 }
 
-/// How directories are opened: to find what is in them.
+/// Flags for opening directories, in order to look up names in them.
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
-/// A file in `var/log`, taken apart: the directory that may be trusted, the one that may not be
-/// (below it), and the name.
+/// The path of a file in `var/log`, split into the trusted directory, the untrusted directory below it, and
+/// the name.
 pub struct Place<'a> {
     var_log: &'a Path,
     directory: &'a Path,
-    /// Of the file, in [`Place::open`].
+    /// The name of the file, in the directory that [`Place::open`] returns.
     pub name: &'a OsStr,
 }
 
 impl<'a> Place<'a> {
-    /// `var/log/pods/<pod>/<container>/<file>`.
+    /// A log: `var/log/pods/<pod>/<container>/<file>`.
     pub fn of_log(path: &'a Path) -> io::Result<Place<'a>> {
         Place::below(path, 4)
     }
 
-    /// `var/log/containers/<link>`.
+    /// A link to a log: `var/log/containers/<link>`.
     pub fn of_link(path: &'a Path) -> io::Result<Place<'a>> {
         Place::below(path, 2)
     }
@@ -244,7 +243,7 @@ impl<'a> Place<'a> {
         Ok(Place { var_log, directory, name: path.file_name().ok_or_else(wrong)? })
     }
 
-    /// The directory of the file.
+    /// Opens the directory of the file.
     ///
     /// # Errors
     /// The kernel's.
@@ -252,8 +251,8 @@ impl<'a> Place<'a> {
         Directory::trusted(self.var_log)?.enter(self.directory)
     }
 
-    /// The directory of the file; what is missing of it is created. Whether that was the directory
-    /// itself, so that nothing is in it.
+    /// Opens the directory of the file, and creates the missing parts of it. Also returns whether the
+    /// directory itself was created, so that it is empty.
     ///
     /// # Errors
     /// The kernel's.
@@ -262,8 +261,8 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Creates the two directories of logs. A link in the place of one is left alone and reported: no
-/// log is written through it, and pods run without.
+/// Creates the two log directories. A link in the place of one is left alone and reported: no log is written
+/// through it, and pods run without logs.
 ///
 /// # Errors
 /// `var/log` cannot be opened.
@@ -281,7 +280,7 @@ pub fn prepare(paths: &Paths) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the logs of a container's runs before `number`.
+/// Removes the logs of those runs of a container that have a lower number.
 ///
 /// # Errors
 /// What could not be removed.
@@ -323,13 +322,14 @@ pub fn pods(paths: &Paths) -> io::Result<Vec<OsString>> {
     enter(paths, PODS)?.map_or(Ok(Vec::new()), |pods| pods.names(|_| true))
 }
 
-/// Removes links whose name begins so and that lead to a log that is gone. Others are not ours.
+/// Removes links whose name begins with `prefix` and that lead to a missing log. Other links are not
+/// nodlet's.
 fn remove_dead_links(paths: &Paths, prefix: &str) -> io::Result<()> {
     let (Some(links), Some(pods)) = (enter(paths, LINKS)?, enter(paths, PODS)?) else { return Ok(()) };
     let logs = paths.logs();
     for name in links.names(|name| name.starts_with(prefix.as_bytes()))? {
         let target = links.target(&name);
-        // Not by looking for what it leads to: that may be a server that does not answer.
+        // Do not follow the link to its target: that may be on a server that does not answer.
         let Some(log) = target.as_deref().and_then(|target| target.strip_prefix(&logs).ok()) else {
             continue;
         };
@@ -348,7 +348,7 @@ fn enter(paths: &Paths, name: &str) -> io::Result<Option<Directory>> {
     found(Directory::trusted(&paths.var_log())?.enter(Path::new(name)))
 }
 
-/// `None` if there is nothing.
+/// Turns a missing file or directory into `None`.
 fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -1,14 +1,12 @@
-//! Addresses of pods and the bridge that joins them.
+//! Addresses of pods, and the bridge that connects them.
 //!
-//! Each pod that does not share the host's network gets an address of one range,
-//! and a veth pair to one bridge, whose address, the first of the range, is the
-//! pods' gateway. This module makes the bridge and gives addresses out; the
-//! supervisor makes a pod's link (`supervisor/sandbox.rs`), with the requests of
-//! `network/netlink.rs`. What the host accepts from pods is in `network/guard.rs`, what pods can
-//! send in `network/filter.rs`. It must never touch a link, route or sysctl of the
-//! machine that is not ours: whoever wants pods to reach further than the host
-//! sets up forwarding. Our links are told by their names, which begin with
-//! `nl<hash of the root>`.
+//! Each pod that does not share the host's network gets an address of one range, and a veth pair to one
+//! bridge, whose address, the first of the range, is the pods' gateway. This module makes the bridge and
+//! allocates addresses; the supervisor makes a pod's link (`supervisor/sandbox.rs`), with the requests of
+//! `network/netlink.rs`. What the host accepts from pods is in `network/guard.rs`, what pods can send in
+//! `network/filter.rs`. This module must never touch a link, route or sysctl of the machine that is not
+//! nodlet's: if pods are to reach further than the host, the owner of the machine sets up forwarding.
+//! Nodlet's links are recognised by their names, which begin with `nl<hash of the root>`.
 
 pub mod filter;
 pub mod guard;
@@ -29,7 +27,7 @@ use crate::launch::NetworkConfig;
 use crate::paths::Paths;
 use nodlet_core::spec::{Pod, Uid};
 
-/// The range of a machine that says nothing else.
+/// The default range.
 const DEFAULT_RANGE: Range = Range { base: Ipv4Addr::new(10, 85, 0, 0), prefix: 24 };
 
 /// The addresses of this node's pods.
@@ -38,12 +36,12 @@ pub struct Network {
     range: Range,
     bridge: String,
     addresses: BTreeMap<Uid, Ipv4Addr>,
-    /// The bridge whose links this agent has guarded.
+    /// The index of the bridge whose links this agent has guarded.
     guarded: Option<u32>,
 }
 
 impl Network {
-    /// The range is that of the flag, else of the root's file, else the default.
+    /// Reads the range: that of the flag, otherwise that of the root's file, otherwise the default.
     pub fn new(paths: &Paths, cidr: Option<&str>) -> Result<Network, NetworkError> {
         let file = paths.pod_cidr();
         let range = match cidr {
@@ -65,7 +63,7 @@ impl Network {
         Ok(Network::of(paths, range))
     }
 
-    /// For taking everything down: no address is given out, so no setting can be wrong.
+    /// A network for removing everything: it allocates no address, so the configured range is not read.
     pub fn without_range(paths: &Paths) -> Network {
         Network::of(paths, DEFAULT_RANGE)
     }
@@ -74,7 +72,8 @@ impl Network {
         Network { range, bridge: format!("nl{}", paths.hash()), addresses: BTreeMap::new(), guarded: None }
     }
 
-    /// Gives `pod` the lowest free address, or the one that it has; `None` with `hostNetwork`.
+    /// Allocates the lowest free address for `pod`, or returns the one that it has; `None` with
+    /// `hostNetwork`.
     pub fn allocate(&mut self, pod: &Pod) -> Result<Option<Ipv4Addr>, NetworkError> {
         if pod.spec.host_network {
             return Ok(None);
@@ -89,12 +88,12 @@ impl Network {
         Ok(Some(address))
     }
 
-    /// Remembers the address that an earlier agent gave to a pod.
+    /// Records the address that an earlier agent allocated for a pod.
     pub fn adopt(&mut self, uid: &Uid, ip: Ipv4Addr) {
         self.addresses.insert(uid.clone(), ip);
     }
 
-    /// Takes a pod's address back.
+    /// Releases the address of a pod.
     pub fn release(&mut self, uid: &Uid) {
         self.addresses.remove(uid);
     }
@@ -104,8 +103,8 @@ impl Network {
         self.addresses.get(uid).copied()
     }
 
-    /// Makes the bridge, with its address and up, unless it is there. Refuses a
-    /// range that the machine uses for something else.
+    /// Makes the bridge, with its address and up, unless it exists. Rejects a range that the machine uses for
+    /// something else.
     pub fn ensure_bridge(&mut self) -> Result<(), NetworkError> {
         let failed = |operation| move |source| NetworkError::Kernel { operation, source };
         let mut netlink = Netlink::open().map_err(failed("open a netlink socket"))?;
@@ -113,7 +112,7 @@ impl Network {
         let addresses = netlink.addresses().map_err(failed("list the machine's addresses"))?;
         if bridge.is_some_and(|index| addresses.contains(&(index, self.range.gateway(), self.range.prefix))) {
             self.guard(&mut netlink, bridge.unwrap_or_default())?;
-            // Up already, or a no-op: cheaper than to ask.
+            // A no-op if the bridge is up already, and cheaper than asking.
             return netlink.set_up(bridge.unwrap_or_default()).map_err(failed("set the bridge up"));
         }
         let earlier = self.earlier_ranges(bridge, &addresses);
@@ -137,7 +136,8 @@ impl Network {
                     Some(_) | None => NetworkError::Bridge { source },
                 })?;
                 let index = link_index(&self.bridge).map_err(failed("find the bridge"))?;
-                // Otherwise it is the lowest of its ports', and changes under the pods' ARP caches.
+                // Otherwise the bridge has the lowest address of its ports, which changes while pods have it
+                // in their ARP caches.
                 netlink
                     .set_hardware_address(index, hardware_address(self.range.gateway()))
                     .map_err(failed("set the bridge's hardware address"))?;
@@ -151,8 +151,8 @@ impl Network {
         netlink.set_up(index).map_err(failed("set the bridge up"))
     }
 
-    /// Makes the bridge with the index `bridge`, and the links of pods that an earlier agent made,
-    /// take no configuration from pods. Once for each bridge.
+    /// Makes the bridge with the index `bridge`, and the pod links of an earlier agent, accept no
+    /// configuration from pods. This is done once for each bridge.
     fn guard(&mut self, netlink: &mut Netlink, bridge: u32) -> Result<(), NetworkError> {
         if self.guarded == Some(bridge) {
             return Ok(());
@@ -163,7 +163,7 @@ impl Network {
         let links = if_nameindex().map_err(|errno| failed(errno.into()))?;
         for link in &links {
             let name = link.name().to_string_lossy();
-            // The bridge's own name is the shortest of those.
+            // The bridge's own name is the shortest of them.
             if !name.starts_with(&self.bridge) {
                 continue;
             }
@@ -172,7 +172,7 @@ impl Network {
                 .map_err(io::Error::from)
                 .and_then(|()| netlink.set_ipv4(link.index(), &values));
             match guarded {
-                // The link of a pod that went meanwhile.
+                // The link of a pod that was removed meanwhile.
                 Err(_) if link_index(&name).is_err() => {}
                 guarded => guarded.map_err(failed)?,
             }
@@ -188,7 +188,7 @@ impl Network {
         Ok(())
     }
 
-    /// Whether the machine uses the range for something else already.
+    /// Checks that the machine does not use the range for something else.
     pub fn check_range(&self) -> Result<(), NetworkError> {
         let failed = |operation| move |source| NetworkError::Kernel { operation, source };
         let mut netlink = Netlink::open().map_err(failed("open a netlink socket"))?;
@@ -196,7 +196,7 @@ impl Network {
         self.refuse_overlap(&mut netlink, link_index(&self.bridge).ok(), addresses)
     }
 
-    /// What else the bridge is the gateway of: an earlier agent had another `--pod-cidr`.
+    /// Other ranges of which the bridge is the gateway: an earlier agent had another `--pod-cidr`.
     fn earlier_ranges(&self, bridge: Option<u32>, addresses: &[(u32, Ipv4Addr, u8)]) -> Vec<String> {
         let ours = addresses.iter().filter(|(index, ..)| Some(*index) == bridge);
         ours.map(|(_, gateway, prefix)| format!("{gateway}/{prefix}")).collect()
@@ -214,7 +214,7 @@ impl Network {
         for (what, list) in [("address", addresses), ("route", routes)] {
             for (index, base, prefix) in list {
                 let ours = Some(index) == bridge;
-                // A default route overlaps everything and takes nothing from it.
+                // A default route overlaps everything, but does not conflict.
                 if !ours && prefix > 0 && self.range.overlaps(base, prefix) {
                     return Err(NetworkError::Overlap {
                         range: self.range,
@@ -229,7 +229,7 @@ impl Network {
         Ok(())
     }
 
-    /// What the supervisor of a pod needs to make its link.
+    /// The network configuration with which the supervisor of a pod makes its link.
     pub fn config(&self, uid: &Uid, ip: Ipv4Addr) -> NetworkConfig {
         NetworkConfig {
             bridge: self.bridge.clone(),
@@ -240,11 +240,10 @@ impl Network {
         }
     }
 
-    /// 15 bytes, the longest a link may have: ours by the first ten; the other
-    /// five are 25 bits. Those of the address, unique among living pods, and
-    /// for the rest bits of the uid: the link of a pod that is gone lingers
-    /// until the kernel has taken its namespace down, when its address may be
-    /// another's already.
+    /// The name of the host's end of a pod's link: 15 bytes, the maximum for a link. The first ten mark it as
+    /// nodlet's; the other five are 25 bits: the host part of the address, unique among living pods, and for
+    /// the rest bits of the uid. The uid is needed because the link of a removed pod exists until the kernel
+    /// has destroyed its namespace, when its address may belong to another pod already.
     fn host_link(&self, uid: &Uid, ip: Ipv4Addr) -> String {
         const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
         let digest = Sha256::digest(uid.0.as_bytes());
@@ -257,10 +256,10 @@ impl Network {
         name
     }
 
-    /// The address that others reach this machine by: that of the interface of
-    /// the default route, else the bridge's while it is there, else the loopback's.
+    /// The address under which other machines reach this one: that of the interface of the default route,
+    /// otherwise the bridge's if it exists, otherwise the loopback address.
     pub fn host_ip(&self) -> Option<Ipv4Addr> {
-        // Connecting a UDP socket sends nothing; the kernel says which address it would send from.
+        // Connecting a UDP socket sends nothing; the kernel chooses the address that it would send from.
         const FAR: (Ipv4Addr, u16) = (Ipv4Addr::new(203, 0, 113, 1), 9);
         let local = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
             socket.connect(FAR)?;
@@ -273,17 +272,17 @@ impl Network {
         }
     }
 
-    /// Removes the bridge and every link of ours.
+    /// Removes the bridge and every link of nodlet.
     pub fn remove(&mut self) -> Result<(), NetworkError> {
         let failed = |operation| move |source| NetworkError::Kernel { operation, source };
         let links = if_nameindex().map_err(io::Error::from).map_err(failed("list the machine's links"))?;
         let mut netlink = Netlink::open().map_err(failed("open a netlink socket"))?;
         for link in &links {
             let name = link.name().to_string_lossy();
-            // The bridge's own name is the shortest of those.
+            // The bridge's own name is the shortest of them.
             if name.starts_with(&self.bridge) {
                 match netlink.remove_link(&name) {
-                    // The other end of a pair went first.
+                    // The other end of the pair was removed first.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     removed => removed.map_err(failed("remove a link"))?,
                 }
@@ -307,7 +306,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// `a.b.c.d/n`; what is wrong with it, in words.
+    /// Parses `a.b.c.d/n`. The error says what is wrong with it.
     fn parse(text: &str) -> Result<Range, String> {
         let example = "write it as 10.85.0.0/24";
         let Some((base, prefix)) = text.split_once('/') else {
@@ -345,7 +344,7 @@ impl Range {
         Ipv4Addr::from_bits(self.base.to_bits() + 1)
     }
 
-    /// What pods may have: all but the network's, the bridge's and the broadcast address.
+    /// The addresses for pods: all but the network's, the bridge's and the broadcast address.
     fn pods(self) -> impl Iterator<Item = Ipv4Addr> {
         (self.base.to_bits() + 2..self.base.to_bits() | !self.mask()).map(Ipv4Addr::from_bits)
     }
@@ -363,57 +362,57 @@ impl fmt::Display for Range {
     }
 }
 
-/// What failed with the pods' network.
+/// An operation on the pods' network that failed.
 #[derive(Debug)]
 pub enum NetworkError {
-    /// The range is not one.
+    /// The text is not a valid range.
     Range {
-        /// The flag or file that says it.
+        /// The flag or file with the text.
         origin: String,
-        /// As written.
+        /// The text as written.
         text: String,
-        /// What is wrong, and what would be right.
+        /// What is wrong with the text, and what would be right.
         wrong: String,
     },
-    /// The file with the range.
+    /// The file with the range cannot be read.
     ReadRange {
-        /// It.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The machine uses the range already.
     Overlap {
-        /// Ours.
+        /// The range for pods.
         range: Range,
         /// `address` or `route`.
         what: &'static str,
-        /// Of the machine.
+        /// The base address of the machine's address or route.
         base: Ipv4Addr,
-        /// Of the machine.
+        /// The prefix length of the machine's address or route.
         prefix: u8,
-        /// Whose it is.
+        /// The link of the machine's address or route.
         link: String,
     },
     /// Every address is in use.
     Exhausted {
-        /// Ours.
+        /// The range for pods.
         range: Range,
-        /// Who have one.
+        /// How many pods have an address.
         pods: usize,
     },
     /// The kernel was built without bridges, or their module is not loaded.
     NoBridges,
-    /// The bridge.
+    /// The bridge could not be made.
     Bridge {
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Something else that the kernel was asked for.
+    /// Another request to the kernel failed.
     Kernel {
-        /// What.
+        /// The operation.
         operation: &'static str,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -459,11 +458,11 @@ impl std::error::Error for NetworkError {
     }
 }
 
-/// The hardware address of whoever has `address`: a pod that gets the address of
-/// one before it is found at once, since what its neighbours remember stays true.
+/// The hardware address for the owner of `address`. It depends on the IP address alone, so that a pod that
+/// reuses an earlier pod's address is found at once: the neighbours' ARP entries stay valid.
 pub fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = address.octets();
-    // Locally administered, and of one machine.
+    // Locally administered, unicast.
     [0x0a, 0x58, a, b, c, d]
 }
 

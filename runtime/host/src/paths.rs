@@ -1,7 +1,7 @@
 //! Every path that nodlet uses, below one root.
 //!
-//! Only [`Paths::root`] and what hangs below it is ever written; paths that a
-//! pod names itself (`hostPath`) are the machine's own and are not here.
+//! Only [`Paths::root`] and the files below it are ever written; paths that a pod names itself (`hostPath`)
+//! belong to the machine and are not here.
 
 use std::path::{Path, PathBuf};
 
@@ -24,8 +24,8 @@ impl Paths {
         &self.root
     }
 
-    /// Eight hex digits that tell this root from others on the machine: part of
-    /// the names of bridge, links and cgroups.
+    /// Eight hex digits that distinguish this root from others on the machine: part of the names of bridge,
+    /// links and cgroups.
     pub fn hash(&self) -> String {
         let digest = Sha256::digest(self.root.as_os_str().as_encoded_bytes());
         digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
@@ -45,52 +45,52 @@ impl Paths {
         ]
     }
 
-    /// Part of the device's image.
+    /// Manifests that are part of the device image.
     pub fn vendor_manifests(&self) -> PathBuf {
         self.below("usr/lib/nodlet/manifests")
     }
 
-    /// Of whoever runs the board.
+    /// Manifests of the board's operator.
     pub fn site_manifests(&self) -> PathBuf {
         self.below("etc/nodlet/manifests")
     }
 
-    /// Where `apply` and the API keep what they were given.
+    /// Manifests that `apply` and the API have stored.
     pub fn applied_manifests(&self) -> PathBuf {
         self.below("var/lib/nodlet/manifests")
     }
 
-    /// What is being pushed, until all of it is there.
+    /// The spool: what is being pushed, until it is complete.
     pub fn push(&self) -> PathBuf {
         self.below("var/lib/nodlet/push")
     }
 
-    /// The range of the pods' addresses, if the root has one of its own.
+    /// The file with the range of the pods' addresses, if the root has its own.
     pub fn pod_cidr(&self) -> PathBuf {
         self.below("etc/nodlet/pod-cidr")
     }
 
-    /// How much loaded images may take, if there is a limit.
+    /// The file with the size limit of the image store, if there is one.
     pub fn image_store_limit(&self) -> PathBuf {
         self.below("etc/nodlet/image-store-limit")
     }
 
-    /// One record a pod, durable.
+    /// The records, one durable file for each pod.
     pub fn records(&self) -> PathBuf {
         self.below("var/lib/nodlet/records")
     }
 
-    /// What a pod keeps on disk: volumes and writable layers.
+    /// The files of a pod on disk: volumes and writable layers.
     pub fn pod(&self, uid: &str) -> PathBuf {
         self.pods().join(uid)
     }
 
-    /// The directory of [`Paths::pod`].
+    /// The parent directory of [`Paths::pod`].
     pub fn pods(&self) -> PathBuf {
         self.below("var/lib/nodlet/pods")
     }
 
-    /// `/var/log`, which may be a link; what is below it is reached through none: `log_files.rs`.
+    /// `/var/log`, which may be a link. Files below it are never reached through links: see `log_files.rs`.
     pub fn var_log(&self) -> PathBuf {
         self.below("var/log")
     }
@@ -110,32 +110,32 @@ impl Paths {
         self.below("var/log/containers")
     }
 
-    /// All that dies with the boot.
+    /// The files that do not outlive the boot.
     pub fn run(&self) -> PathBuf {
         self.below("run/nodlet")
     }
 
-    /// What a supervisor and a later agent share of each pod.
+    /// The files that a supervisor and a later agent share, for all pods.
     pub fn run_pods(&self) -> PathBuf {
         self.run().join("pods")
     }
 
-    /// The same of one pod.
+    /// The files that a supervisor and a later agent share, for one pod.
     pub fn run_pod(&self, uid: &str) -> PathBuf {
         self.run_pods().join(uid)
     }
 
-    /// What an agent leaves behind of each pod's status for the next one.
+    /// The handovers of pod statuses to the next agent.
     pub fn statuses(&self) -> PathBuf {
         self.run().join("statuses")
     }
 
-    /// The same of one pod.
+    /// The handover of one pod's status to the next agent.
     pub fn status(&self, uid: &str) -> PathBuf {
         self.statuses().join(format!("{uid}.json"))
     }
 
-    /// One lock a pod name, held by its supervisor.
+    /// The locks, one for each pod name, held by the supervisors.
     pub fn locks(&self) -> PathBuf {
         self.run().join("locks")
     }
@@ -145,7 +145,7 @@ impl Paths {
         self.run().join("agent.lock")
     }
 
-    /// Says where the cgroups of this root's pods lie.
+    /// The file with the place of the cgroups of this root's pods.
     pub fn cgroup_place(&self) -> PathBuf {
         self.run().join("cgroup")
     }
@@ -155,30 +155,31 @@ impl Paths {
         self.run().join("api.sock")
     }
 
-    /// Directories that the agent makes when it starts, with their modes. Not those for logs, which
-    /// a container may have replaced: see `log_files.rs`.
+    /// The directories that the agent creates at its start, with their modes. Log directories are not among
+    /// them, since a container may have replaced these: see `log_files.rs`.
     pub fn directories(&self) -> Vec<(PathBuf, u32)> {
         vec![
             (self.run(), 0o755),
             (self.run_pods(), 0o700),
             (self.statuses(), 0o700),
             (self.locks(), 0o700),
-            // Who can open it can lock it, and hold up every start.
+            // A process that can open this directory can lock it, and delay every start.
             (self.run().join("leases"), 0o700),
             (self.run().join("manifests"), 0o755),
             (self.below("var/lib/nodlet"), 0o755),
-            // Who can open a directory can lock it, and with these two hold up every load and start. What
-            // is in them is found by those who know its name.
+            // A process that can open a directory can lock it, and with these two delay every load and start.
+            // Their files can be opened by anyone who knows the name.
             (self.below("var/lib/nodlet/images"), 0o711),
             (self.below("var/lib/nodlet/images/staging"), 0o711),
             (self.applied_manifests(), 0o700),
             (self.records(), 0o700),
-            // What containers own in there, programs with another's rights among them, is for them alone.
+            // The files of containers in there, setuid programs among them, must be accessible to the
+            // containers alone.
             (self.pods(), 0o700),
         ]
     }
 
-    /// What `nodlet down` takes away: everything but images, manifests and settings.
+    /// The directories that `nodlet down` removes: everything but images, manifests and settings.
     pub fn removed_by_down(&self) -> Vec<PathBuf> {
         vec![self.run(), self.pods(), self.records()]
     }

@@ -1,28 +1,27 @@
 //! Random bytes from the kernel, which never wait for its entropy pool.
 //!
-//! A board without a hardware generator and without a clock that runs on boots with an empty
-//! pool, and `getrandom` without flags then blocks for seconds or minutes. Nothing that starts,
-//! stops or shows a pod may wait for that, and neither may the agent's one thread. So each caller
-//! names what it needs:
+//! A board without a hardware generator and without a battery-backed clock boots with an empty pool, and
+//! `getrandom` without flags then blocks for seconds or minutes. Nothing that starts, stops or shows a pod
+//! may wait for that, and neither may the agent's one thread. So each caller states what it needs:
 //!
-//! * [`secret`] is for keys, and for whatever else an attacker must not guess: TLS alone needs it.
-//!   As long as the pool is not ready, it fails with [`io::ErrorKind::WouldBlock`] (`GRND_NONBLOCK`),
-//!   and so does the probe that asked for it, which is repeated after its period.
-//! * [`unique`] is for what must only differ from everything else: UIDs, generated names, the user
-//!   whose key quota pays for a session keyring. It always succeeds (`GRND_INSECURE`, Linux 5.6): the
-//!   kernel gives what it has mixed so far, from the device tree, addresses and the times of interrupts.
-//!   Early after power-on such bytes can be guessed, and identical boards may get the same.
+//! * [`secret`] is for keys, and for whatever else an attacker must not guess: only TLS needs it. As long as
+//!   the pool is not ready, it fails with [`io::ErrorKind::WouldBlock`] (`GRND_NONBLOCK`), and so does the
+//!   probe that called it, which is repeated after its period.
+//! * [`unique`] is for values that must only be unique: UIDs, generated names, the user whose key quota pays
+//!   for a session keyring. It always succeeds (`GRND_INSECURE`, Linux 5.6): the kernel returns what it has
+//!   mixed so far, from the device tree, addresses and the times of interrupts. Early after power-on such
+//!   bytes can be guessed, and identical boards may get the same.
 //!
-//! `HashMap` takes its seeds like [`unique`]; that is the standard library's doing.
+//! `HashMap` gets its seeds in the same way as [`unique`], from the standard library.
 //!
-//! Linux gathers entropy from the jitter of its clock only while somebody waits for the pool.
-//! On a board without any other program nobody would: the first [`secret`] that fails starts a
-//! thread that does nothing but wait, and ends with it.
+//! Linux gathers entropy from the jitter of its clock only while a process waits for the pool. On a board
+//! without other programs no process would: therefore the first [`secret`] that fails starts a thread that
+//! only waits for the pool, and then ends.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Fills `bytes`, of which there may be 256, with bytes that nobody can guess.
+/// Fills `bytes`, at most 256, with bytes that nobody can guess.
 pub fn secret(bytes: &mut [u8]) -> io::Result<()> {
     let filled = getrandom(bytes, libc::GRND_NONBLOCK);
     if filled.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
@@ -31,13 +30,12 @@ pub fn secret(bytes: &mut [u8]) -> io::Result<()> {
     filled
 }
 
-/// Fills `bytes`, of which there may be 256, with bytes that are unlikely to come again. They are
-/// no secret.
+/// Fills `bytes`, at most 256, with bytes that are unlikely to repeat. They are not secret.
 pub fn unique(bytes: &mut [u8]) -> io::Result<()> {
     getrandom(bytes, libc::GRND_INSECURE)
 }
 
-/// So many bytes are never cut short.
+/// Calls `getrandom`, which never returns fewer bytes than requested for at most 256.
 fn getrandom(bytes: &mut [u8], flags: libc::c_uint) -> io::Result<()> {
     debug_assert!(bytes.len() <= 256);
     // SAFETY: the kernel writes at most as many bytes as there are.
@@ -45,9 +43,9 @@ fn getrandom(bytes: &mut [u8], flags: libc::c_uint) -> io::Result<()> {
     if got == bytes.len() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Waits for the pool, on a thread of its own of which there is one at most.
+/// Waits for the pool on a thread of its own; there is at most one such thread.
 fn gather() {
-    /// For one system call.
+    /// Enough for one system call.
     const STACK: usize = 16 * 1024;
     static GATHERING: AtomicBool = AtomicBool::new(false);
 

@@ -1,8 +1,7 @@
-//! Volumes of a pod: set up before its sandbox, there through every restart,
-//! taken away when the pod is gone for good. One file a kind.
+//! Volumes of a pod: set up before its sandbox, kept through every restart, and removed when the pod is gone
+//! for good. One file for each kind.
 //!
-//! Paths come from manifests, which are hostile: what is removed is removed
-//! without following a link.
+//! Paths come from manifests, which are untrusted: removing never follows a link.
 
 mod empty_dir;
 mod host_path;
@@ -21,10 +20,10 @@ use nodlet_core::spec::{Pod, VolumeSource};
 
 pub use empty_dir::memory_volumes;
 
-/// What the containers of a pod may mount, by the name of the volume.
+/// The sources of mounts for the containers of a pod, by the name of the volume.
 pub type Volumes = BTreeMap<String, MountSource>;
 
-/// All that setting up takes, as values: it is done on the storage thread.
+/// The input for setting up a pod's volumes, as plain values, because that is done on the storage thread.
 #[derive(Clone, Debug)]
 pub struct Request {
     directory: PathBuf,
@@ -42,18 +41,18 @@ enum Kind {
 /// Why a volume could not be set up: the text of the event `FailedMount`.
 #[derive(Debug)]
 pub enum VolumeError {
-    /// `hostPath.type` says otherwise than what is there.
+    /// The path is of another type than `hostPath.type` requires.
     HostPathType {
         /// `hostPath.path`.
         path: PathBuf,
-        /// What it should be, in the kubelet's words.
+        /// The required type, in the kubelet's words.
         wanted: &'static str,
     },
-    /// The directory of an emptyDir, or what hostPath was to create.
+    /// The directory of an emptyDir, or the path that hostPath should create, could not be created.
     Create {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -79,7 +78,7 @@ impl std::error::Error for VolumeError {
 }
 
 impl Request {
-    /// What `pod` asks for.
+    /// The request for the volumes of `pod`.
     pub fn new(pod: &Pod, paths: &Paths) -> Request {
         let volumes = pod.spec.volumes.iter().map(|volume| {
             let kind = match &volume.source {
@@ -96,7 +95,7 @@ impl Request {
         }
     }
 
-    /// Whether it names paths of the machine.
+    /// Whether a volume is a path of the machine.
     pub fn has_host_paths(&self) -> bool {
         self.volumes.iter().any(|(_, kind)| matches!(kind, Kind::HostPath { .. }))
     }
@@ -106,10 +105,10 @@ impl Request {
     }
 }
 
-/// Sets up every volume but those of [`check_host_paths`]; what is there already stays as it is.
+/// Sets up every volume except those of [`check_host_paths`]; existing ones are not changed.
 ///
 /// # Errors
-/// The first volume that cannot be had: the text of the event `FailedMount`.
+/// The first volume that could not be set up, as the text of the event `FailedMount`.
 pub fn set_up(request: &Request) -> Result<Volumes, String> {
     for (name, kind) in &request.volumes {
         let made = match kind {
@@ -121,11 +120,11 @@ pub fn set_up(request: &Request) -> Result<Volumes, String> {
     Ok(known(request))
 }
 
-/// Holds every path of the machine against what it should be. May hang, with a server that is
-/// gone: to be done where nobody else waits.
+/// Checks the type of every hostPath, and creates it if requested. May hang if a path is on a server that
+/// does not answer, so it must run where nothing else waits.
 ///
 /// # Errors
-/// The first volume that cannot be had: the text of the event `FailedMount`.
+/// The first volume that could not be set up, as the text of the event `FailedMount`.
 pub fn check_host_paths(request: &Request) -> Result<(), String> {
     for (name, kind) in &request.volumes {
         if let Kind::HostPath { path, kind } = kind {
@@ -152,8 +151,7 @@ pub fn known(request: &Request) -> Volumes {
     request.volumes.iter().map(source).collect()
 }
 
-/// Removes a pod's directory with all that its containers left there. May be
-/// interrupted and begun again.
+/// Removes a pod's directory with all files that its containers left there. Can be interrupted and repeated.
 ///
 /// # Errors
 /// What could not be removed.
@@ -163,8 +161,8 @@ pub fn tear_down(directory: &Path) -> io::Result<()> {
 
 pub use remove::Removal;
 
-/// The same as [`tear_down`] for `name` in a directory, where somebody else may go on making files: at most `most` of
-/// them are removed.
+/// Removes `name` in a directory, like [`tear_down`]. Because another process may keep creating files there,
+/// at most `most` of them are removed.
 ///
 /// # Errors
 /// What could not be removed.
@@ -172,7 +170,7 @@ pub fn remove_in(directory: &impl std::os::fd::AsRawFd, name: &OsStr, most: usiz
     remove::in_directory(directory, name, most)
 }
 
-/// What [`set_up`] needs as a size: that of a memory volume in bytes.
+/// A memory volume with this name, size in bytes and owning group.
 pub fn memory_volume(name: &str, size: Option<u64>, fs_group: Option<u32>) -> MemoryVolume {
     MemoryVolume { name: name.to_owned(), size, fs_group }
 }

@@ -1,8 +1,8 @@
-//! The types of the conditions that the node decides on.
+//! The types of the pod conditions that the node owns.
 
 use serde::{Deserialize, Serialize};
 
-/// `type` of a condition that the node decides on.
+/// `type` of a pod condition that the node owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the type of that name")]
 pub enum ConditionType {
@@ -15,15 +15,15 @@ pub enum ConditionType {
     DisruptionTarget,
 }
 
-/// `type` of the condition of a pod of which containers run on because the images that the spec names
-/// are not on the board. It is shown only while that is so; no kubelet has it.
+/// `type` of the condition of a pod whose containers keep running because images that its spec names are not
+/// on the board. The condition is shown only during that time; no kubelet has it.
 pub const IMAGE_UPDATE_PENDING: &str = "PodImageUpdatePending";
 
-/// What a kubelet owns besides, though nothing here makes it.
+/// Condition types that belong to a kubelet, but that nodlet never sets.
 const NEVER_HERE: [&str; 2] = ["PodResizeInProgress", "PodResizePending"];
 
 impl ConditionType {
-    /// All of them, in the order in which a kubelet lists them.
+    /// All condition types, in the order in which a kubelet lists them.
     pub const ALL: [ConditionType; 7] = [
         ConditionType::PodReadyToStartContainers,
         ConditionType::Initialized,
@@ -34,7 +34,7 @@ impl ConditionType {
         ConditionType::DisruptionTarget,
     ];
 
-    /// As the API spells it.
+    /// The condition type as the API spells it.
     pub fn as_str(self) -> &'static str {
         match self {
             ConditionType::PodReadyToStartContainers => "PodReadyToStartContainers",
@@ -48,8 +48,8 @@ impl ConditionType {
     }
 }
 
-/// Whether nobody but the node may say that a condition of this type is there
-/// (`PodConditionByKubelet`). A `DisruptionTarget` others may give as well.
+/// Whether only the node may set a condition of this type (`PodConditionByKubelet`). Clients may set
+/// `DisruptionTarget` as well.
 pub fn is_the_nodes(kind: &str) -> bool {
     let is_own = |own: &ConditionType| *own != ConditionType::DisruptionTarget && own.as_str() == kind;
     ConditionType::ALL.iter().any(is_own) || NEVER_HERE.contains(&kind) || kind == IMAGE_UPDATE_PENDING

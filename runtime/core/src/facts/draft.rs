@@ -1,23 +1,22 @@
-//! A plan while it is made, the events that wait for a place in one, and the
-//! search for the next time at which something is due.
+//! The draft of a plan, the queue of events that wait for a plan, and the search for the next wake-up time.
 
 use super::{Action, Event, MAX_ACTIONS, PodIndex};
 use crate::spec::ContainerIndex;
 use crate::time::Instant;
 
-/// Events that wait for a plan. They are for people: when there are more, the
-/// oldest are lost and counted, as a kubelet drops what its queue cannot hold.
+/// Upper bound of the events that wait for a plan. Events are for people: when the queue is full, the oldest
+/// event is dropped and counted, as a kubelet does.
 const MAX_EVENTS: usize = 128;
 
-/// A plan in the making.
+/// A plan that is being made.
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub(crate) actions: heapless::Vec<(PodIndex, Action), MAX_ACTIONS>,
-    /// Starts and sandboxes that may still be begun.
+    /// How many more starts and sandbox creations may be planned.
     starts: usize,
-    /// The same of what waits for flash.
+    /// How many more flash writes may be planned.
     writes: usize,
-    /// The first pod whose start found no place.
+    /// The first pod whose start did not fit.
     held_up: Option<PodIndex>,
     full: bool,
 }
@@ -27,7 +26,8 @@ impl Draft {
         Draft { actions: heapless::Vec::new(), starts, writes, held_up: None, full: false }
     }
 
-    /// Whether `action` found room. If not nothing may be changed: it comes with the next plan.
+    /// Adds `action` and returns whether it fitted. If it did not, the caller must change no state: the
+    /// action comes with the next plan.
     #[must_use]
     pub(crate) fn push(&mut self, pod: PodIndex, action: Action) -> bool {
         let pushed = self.actions.push((pod, action)).is_ok();
@@ -35,8 +35,8 @@ impl Draft {
         pushed
     }
 
-    /// The same, of what the node begins only so many of at once. The answer to
-    /// one of those in flight makes room, so nothing wakes up for it.
+    /// Adds an action of which the node starts only a limited number at once, and returns whether it fitted.
+    /// The answer to one in flight frees a place, so no wake-up is needed.
     #[must_use]
     pub(crate) fn push_start(&mut self, pod: PodIndex, action: Action) -> bool {
         if self.starts == 0 {
@@ -50,7 +50,7 @@ impl Draft {
         true
     }
 
-    /// The same of what waits for flash.
+    /// Adds an action that writes to flash, and returns whether it fitted.
     #[must_use]
     pub(crate) fn push_write(&mut self, pod: PodIndex, action: Action) -> bool {
         if self.writes == 0 || !self.push(pod, action) {
@@ -60,18 +60,18 @@ impl Draft {
         true
     }
 
-    /// Whose start found no place, the first of those: its turn is next.
+    /// The first pod whose start did not fit: the next plan begins with it.
     pub(crate) fn held_up(&self) -> Option<PodIndex> {
         self.held_up
     }
 
-    /// Something did not fit.
+    /// Whether an action did not fit.
     pub(crate) fn is_full(&self) -> bool {
         self.full
     }
 }
 
-/// Events on their way into a plan.
+/// The events that wait for a plan.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     waiting: heapless::Deque<(PodIndex, Event), MAX_EVENTS>,
@@ -79,7 +79,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// A `Normal` event.
+    /// Queues a `Normal` event.
     pub(crate) fn note(
         &mut self,
         pod: PodIndex,
@@ -90,7 +90,7 @@ impl Events {
         self.add(pod, Event { warning: false, reason, message, container });
     }
 
-    /// A `Warning` event.
+    /// Queues a `Warning` event.
     pub(crate) fn warn(
         &mut self,
         pod: PodIndex,
@@ -101,7 +101,7 @@ impl Events {
         self.add(pod, Event { warning: true, reason, message, container });
     }
 
-    /// Moves what has room into the plan.
+    /// Moves as many queued events into the plan as fit.
     pub(crate) fn plan(&mut self, draft: &mut Draft) {
         while let Some((pod, event)) = self.waiting.front() {
             if !draft.push(*pod, Action::Emit(event.clone())) {
@@ -111,7 +111,7 @@ impl Events {
         }
     }
 
-    /// How many found no place.
+    /// How many events were dropped because the queue was full.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
@@ -126,13 +126,13 @@ impl Events {
     }
 }
 
-/// The search for the next time at which something is due. What is due already
-/// and was not planned waits for an answer, which will be observed.
+/// The search for the next time at which something is due. Anything that is due already and was not planned
+/// waits for an answer, which will be observed.
 #[derive(Debug)]
 pub(crate) struct Wake {
     pub(crate) now: Instant,
     pub(crate) at: Option<Instant>,
-    /// One more exec probe may run: the due times of those count.
+    /// Whether one more exec probe may run, so that the due times of exec probes count.
     pub(crate) exec_probe_has_place: bool,
 }
 
@@ -141,7 +141,7 @@ impl Wake {
         Wake { now, at: None, exec_probe_has_place }
     }
 
-    /// Something is due at `at`.
+    /// Records that something is due at `at`.
     pub(crate) fn note(&mut self, at: Instant) {
         if at > self.now && self.at.is_none_or(|earlier| at < earlier) {
             self.at = Some(at);

@@ -1,15 +1,15 @@
-//! What others say of a pod in its status, and the node only keeps.
+//! Pod conditions that clients set in a pod's status, and that the node only stores.
 
 use serde::{Deserialize, Serialize};
 
-/// Conditions that are kept of one pod.
+/// Upper bound of the client-set conditions that are stored of one pod.
 pub const MAX_GIVEN: usize = 32;
 
-/// Bytes of all that is kept of them.
+/// Upper bound of the bytes of all client-set conditions of one pod.
 pub const GIVEN_BYTES: usize = 16 * 1024;
 
-/// A condition of a pod that is not the node's, as it was given through the `status`
-/// subresource. Its times are text: nothing is decided on them.
+/// A pod condition that is not owned by the node, as a client set it through the `status` subresource. Its
+/// times are text, because no decision depends on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GivenCondition {
@@ -36,12 +36,12 @@ pub struct GivenCondition {
 }
 
 impl GivenCondition {
-    /// `status` is `True`.
+    /// Whether `status` is `True`.
     pub fn is_true(&self) -> bool {
         self.status == "True"
     }
 
-    /// Bytes of its texts.
+    /// The bytes of all its texts.
     pub fn bytes(&self) -> usize {
         let times = [&self.last_probe_time, &self.last_transition_time];
         let times = times.into_iter().flatten().map(String::len).sum::<usize>();

@@ -1,9 +1,9 @@
-//! What an agent leaves behind of a pod for the next one in this boot: the status that it
-//! published, and what that status was made of. Flash is spared and knows less, and later; a
-//! supervisor knows its processes alone.
+//! What an agent hands over of a pod to the next agent in the same boot: the published status, and the state
+//! that it was derived from. The record on flash has less, and is written later, to spare flash; a supervisor
+//! knows only its own processes.
 //!
-//! Written by the shell before it is published, so that no agent publishes less than the one
-//! before it. Fields that an earlier version did not write are empty when they are read.
+//! The shell writes the handover before it publishes the status, so that no agent publishes less than its
+//! predecessor did. Fields that an earlier version did not write are empty when they are read.
 
 use std::net::Ipv4Addr;
 use std::ops::Not;
@@ -15,27 +15,27 @@ use super::{ConditionType, GivenCondition, Health, PodPhase, StartedContainer};
 use crate::spec::ProbeKind;
 use crate::time::{Instant, Moment};
 
-/// What an agent leaves behind of the status of a pod, for the next one in this boot.
+/// What an agent hands over of the status of a pod to the next agent in the same boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoundStatus {
-    /// Its own conditions.
+    /// The conditions that the node owns.
     pub conditions: Vec<FoundCondition>,
-    /// Those that others gave; what is on flash of them may be older.
+    /// The conditions that clients set; those in the record on flash may be older.
     #[serde(default)]
     pub given: Option<Vec<GivenCondition>>,
-    /// All else; agents of earlier versions left nothing more.
+    /// The rest of the state; agents of earlier versions handed over only the conditions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<Box<HandedOver>>,
 }
 
 impl FoundStatus {
-    /// The node had taken the pod, and nobody else had to end for it.
+    /// Whether the node had admitted the pod, and the pod did not wait for preempted pods to end.
     pub fn had_place(&self) -> bool {
         self.state.as_ref().is_some_and(|state| state.has_place && !state.is_gated)
     }
 }
 
-/// A condition as an agent before showed it.
+/// A condition as the previous agent showed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoundCondition {
     /// `type`.
@@ -46,7 +46,7 @@ pub struct FoundCondition {
     pub since: Moment,
 }
 
-/// What an agent knew of a pod beside its conditions.
+/// What the previous agent knew of a pod besides its conditions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandedOver {
     /// `status.phase`.
@@ -54,42 +54,42 @@ pub struct HandedOver {
     /// The terminal phase that was decided, which may not be published yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<HandedOverVerdict>,
-    /// No process of it was left, and none was to begin.
+    /// Whether no process of the pod was left, and none was to start.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub has_ended: bool,
     /// `status.startTime`.
     pub start_time: Moment,
     /// When `activeDeadlineSeconds` began to count.
     pub active_since: Instant,
-    /// The node had taken it, and nobody else had to end for it.
+    /// Whether the node had admitted the pod, and the pod did not wait for preempted pods to end.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub has_place: bool,
-    /// It waited for its scheduling gates.
+    /// Whether the pod waited for its scheduling gates.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_gated: bool,
-    /// It was being deleted, with this grace in seconds.
+    /// The grace period in seconds of the pod's deletion, if the pod was being deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_grace_period_seconds: Option<u64>,
-    /// It was deleted by force: nobody is shown it any more.
+    /// Whether the pod was deleted by force, so that the API no longer returns it.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_hidden: bool,
-    /// All containers were about to begin again.
+    /// Whether all containers were about to restart (`RestartAllContainers`).
     #[serde(default, skip_serializing_if = "Not::not")]
     pub restarts_all: bool,
     /// `podIP`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip: Option<Ipv4Addr>,
-    /// Why it had no sandbox.
+    /// Why the pod had no sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_failure: Option<Box<str>>,
-    /// When its record was last written: flash is spared from then on.
+    /// When the pod's record was last written: later writes are delayed from then on, to spare flash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved_at: Option<Instant>,
-    /// In the order of their indexes; none of a pod that was refused.
+    /// The containers in the order of their indexes; empty for a rejected pod.
     pub containers: Vec<HandedOverContainer>,
 }
 
-/// The terminal phase of a pod, and why it has that.
+/// The terminal phase of a pod, with its reason and message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the field of that name of a status")]
 pub struct HandedOverVerdict {
@@ -100,81 +100,81 @@ pub struct HandedOverVerdict {
     pub message: Option<Box<str>>,
 }
 
-/// What an agent knew of one container.
+/// What the previous agent knew of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandedOverContainer {
-    /// Runs that had begun, as far as the agent had heard; the newest has this number less one.
+    /// How many runs had started, as far as the agent knew; the number of the newest run is one less.
     pub attempts: u32,
-    /// The newest of them had not ended.
+    /// Whether the newest run had not ended.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_running: bool,
-    /// Another run was to follow it, and may have been asked for.
+    /// Whether another run was to follow the newest one, and may have been planned already.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_followed: bool,
     /// The newest run that was started in this boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Box<StartedContainer>>,
-    /// The newest run of before this boot.
+    /// The newest run of an earlier boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<HandedOverIdentity>,
     /// The newest run that ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<HandedOverExit>,
-    /// The one before it.
+    /// The run that ended before `ended`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<HandedOverExit>,
-    /// Reason and message of what it waited for.
+    /// `reason` and `message` of `state.waiting`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<(Box<str>, Box<str>)>,
-    /// This probe had failed: the run is to be killed, and restarted whatever it ends with.
+    /// The probe that had failed: the run is to be killed, and restarted whatever its exit code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_probe: Option<ProbeKind>,
-    /// A run of it had begun in the sandbox that there was.
+    /// Whether a run of the container had started in the present sandbox.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub ran_here: bool,
-    /// When the one run of an ephemeral container was decided on.
+    /// When the one run of an ephemeral container was decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided: Option<Moment>,
-    /// Its postStart hook was not over, where a later agent can go on with that.
+    /// The postStart hook, if it had not finished and a later agent can continue it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub post_start: Option<HandedOverPostStart>,
-    /// The image of the spec was not on the board, and the run before went on.
+    /// The image of the spec, if it was not on the board, so that the previous run continued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_image: Option<Box<MissingImage>>,
-    /// What probes had found, and how far it had come with its end.
+    /// What probes had found, and how far the termination of the run had come.
     #[serde(default)]
     pub health: Health,
 }
 
-/// The postStart hook of a run that counts as not started yet.
+/// The postStart hook of a run that does not count as started yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HandedOverPostStart {
-    /// It sleeps.
+    /// The hook sleeps.
     Sleeps {
-        /// Until then.
+        /// When the sleep ends.
         until: Instant,
     },
-    /// It failed, and the run is to be killed for that.
+    /// The hook failed, and the run is to be killed for it.
     Failed {
-        /// Why, for people.
+        /// Why the hook failed, for people.
         message: Box<str>,
     },
 }
 
-/// An image that a running container is to have, and that is not on the board.
+/// An image that the spec of a running container names, and that is not on the board.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MissingImage {
-    /// As the spec names it.
+    /// The image as the spec names it.
     pub image: Box<str>,
-    /// Since when it is known to be missing.
+    /// When the image was found to be missing.
     pub since: Moment,
     /// The reason, as in `state.waiting`.
     pub reason: Box<str>,
-    /// For people.
+    /// The message, for people.
     pub message: Box<str>,
 }
 
-/// Which image a container ran in an earlier boot, and as what.
+/// The image and the container ID of a run of an earlier boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the field of that name of a status")]
 pub struct HandedOverIdentity {
@@ -183,7 +183,7 @@ pub struct HandedOverIdentity {
     pub image_id: Rc<str>,
 }
 
-/// A run that was over.
+/// A run that had ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the field of that name of a status")]
 pub struct HandedOverExit {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::MAX_PODS;
 use crate::spec::{Pod, Quantity, ResourceRequirements, Taint};
 
-/// So much of each resource: cpu in thousandths, memory and storage in bytes.
+/// An amount of each resource: cpu in thousandths, memory and storage in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amounts {
     /// `pods`.
@@ -21,7 +21,7 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    /// What a pod requests.
+    /// The amounts that a pod requests.
     pub fn requested(pod: &Pod) -> Amounts {
         let of = |amount: fn(&ResourceRequirements) -> i64| pod.spec.effective(amount);
         let bytes = |quantity: &Option<Quantity>| quantity.as_ref().map_or(0, Quantity::value);
@@ -33,7 +33,7 @@ impl Amounts {
         }
     }
 
-    /// Both together.
+    /// The sum of both amounts.
     #[must_use]
     pub fn plus(&self, other: &Amounts) -> Amounts {
         Amounts {
@@ -45,7 +45,7 @@ impl Amounts {
     }
 }
 
-/// What of its Node decides whom it takes.
+/// The fields of the Node object that admission depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
     /// `metadata.name`.
@@ -58,7 +58,7 @@ pub struct NodeInfo {
     pub allocatable: Amounts,
 }
 
-/// A node that nobody has described has room for as many pods as there may be, whatever they ask for.
+/// A node without a Node object: it has room for [`MAX_PODS`] pods, whatever they request.
 impl Default for NodeInfo {
     fn default() -> Self {
         let all = i64::MAX;

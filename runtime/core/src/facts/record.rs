@@ -1,4 +1,4 @@
-//! What outlives a reboot of a pod, and its phase.
+//! The record of a pod, which survives a reboot, and the pod's phase.
 
 use std::net::Ipv4Addr;
 
@@ -14,16 +14,16 @@ pub enum PodPhase {
     /// Not all containers have started once.
     #[default]
     Pending,
-    /// At least one runs or is about to run again.
+    /// At least one container runs or is about to run again.
     Running,
-    /// All ended with 0 and none will run again.
+    /// All containers ended with 0, and none will run again.
     Succeeded,
-    /// All ended, one of them otherwise, or the pod was refused.
+    /// All containers ended, at least one with another code than 0, or the pod was rejected.
     Failed,
 }
 
 impl PodPhase {
-    /// `Succeeded` or `Failed`: never left again.
+    /// Whether the phase is `Succeeded` or `Failed`, which a pod never leaves.
     pub fn is_terminal(self) -> bool {
         match self {
             PodPhase::Pending | PodPhase::Running => false,
@@ -32,41 +32,41 @@ impl PodPhase {
     }
 }
 
-/// What outlives a reboot: one small file a pod, replaced as a whole by `store`.
+/// The record of a pod, which survives a reboot: one small file a pod, which `store` replaces as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// `status.phase` as last decided.
     pub phase: PodPhase,
-    /// `status.reason`, where the pod has one.
+    /// `status.reason`, if the pod has one.
     pub reason: Option<String>,
-    /// `status.message`, where the pod has one.
+    /// `status.message`, if the pod has one.
     pub message: Option<String>,
     /// `status.startTime`.
     pub start_time: Option<Moment>,
-    /// One for each container, in the order of their indexes; none of a pod that was refused.
+    /// One for each container, in the order of their indexes; empty for a rejected pod.
     pub containers: Vec<ContainerRecord>,
-    /// A deletion was asked for, with this grace in seconds.
+    /// The grace period in seconds of a requested deletion.
     pub deletion_grace_period_seconds: Option<u64>,
-    /// What others have said of the pod in its status.
+    /// The conditions that clients set in the pod's status.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub given: Vec<GivenCondition>,
-    /// What is shown of a pod that is over beside how it ended.
+    /// What a finished pod goes on showing besides how it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Box<LastShown>>,
 }
 
-/// What a pod that is over goes on showing of when it lived.
+/// What a finished pod goes on showing of the time when it ran.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastShown {
-    /// Its own conditions.
+    /// The conditions that the node owns.
     pub conditions: Vec<FoundCondition>,
     /// `podIP`.
     pub ip: Option<Ipv4Addr>,
 }
 
 impl Record {
-    /// Whether both say the same of what is acted on. Since when the conditions of a pod that is
-    /// over are as they are is written along, and is no reason to write.
+    /// Whether both records are equal in all that is acted on. `last` is written along, and is no reason to
+    /// write.
     pub(crate) fn means(&self, other: &Record) -> bool {
         let Record {
             phase,
@@ -87,14 +87,14 @@ impl Record {
             && *given == other.given
     }
 
-    /// Whether the node has taken the pod, or it is over: it is judged no more.
+    /// Whether the node has judged the pod already, since it has admitted the pod or the pod has finished.
     pub fn was_judged(&self) -> bool {
         self.phase.is_terminal() || self.start_time.is_some()
     }
 
-    /// What is to be taken for the record of a pod if there is one that cannot be read; `why`
-    /// names it. A pod that may run again begins as if it were new, its counts lost. One with
-    /// `restartPolicy: Never` has begun, or there were no record, and may be over: it has failed.
+    /// The record to use in place of one that cannot be read, for the reason `why`. A pod that may run again
+    /// starts as if it were new, without its counts. A pod with `restartPolicy: Never` has started, or there
+    /// would be no record, and may have finished: it has failed.
     pub fn unknown(spec: &PodSpec, why: &str) -> Option<Box<Record>> {
         match spec.restart_policy {
             RestartPolicy::Always | RestartPolicy::OnFailure => None,
@@ -115,8 +115,8 @@ impl Record {
         }
     }
 
-    /// Puts the containers into the order of their indexes, by name. Records of before there
-    /// were names have regular containers alone, in that order.
+    /// Sorts the containers into the order of their indexes, by name. Records of versions that wrote no names
+    /// have only regular containers, in that order.
     pub(crate) fn put_in_order(&mut self, spec: &PodSpec) {
         if self.containers.is_empty() {
             return;
@@ -137,42 +137,42 @@ impl Record {
     }
 }
 
-/// What outlives a reboot of one container.
+/// What the record of a pod has of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerRecord {
-    /// `name`; empty in records of before there were names.
+    /// `name`; empty in records of versions that wrote no names.
     #[serde(default)]
     pub name: String,
-    /// Runs begun; the newest has this number less one. Coalesced: for a pod
-    /// that may restart it can lag behind what took place.
+    /// How many runs have started; the number of the newest run is one less. Writes are coalesced: for a pod
+    /// that may restart, the count can lag behind.
     pub attempts: u32,
     /// The newest run that ended.
     pub last_exit: Option<RecordedExit>,
-    /// The one before it, of a pod that is over: what has ended for good goes on saying so.
+    /// The run that ended before `last_exit`, of a finished pod, which goes on showing it as `lastState`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_exit: Option<RecordedExit>,
-    /// `image`, `imageID`, `containerID` of the newest run.
+    /// `image` of the newest run.
     pub image: Option<String>,
-    /// `imageID`.
+    /// `imageID` of the newest run.
     pub image_id: Option<String>,
-    /// `containerID` without its scheme, 64 hex digits.
+    /// `containerID` of the newest run without its scheme, 64 hex digits.
     pub container_id: Option<String>,
-    /// Of an ephemeral container: when its run was decided on, which tells whether that was in
-    /// the sandbox that there is.
+    /// When the run of an ephemeral container was decided, which shows whether that was in the present
+    /// sandbox.
     #[serde(default)]
     pub decided: Option<Moment>,
-    /// Its newest run was ended because its image is another by now, and another run follows.
+    /// Whether the newest run was stopped because its image changed, and another run follows.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub redefined: bool,
-    /// Its newest run ended, and counts for nothing since all were to begin again.
+    /// Whether the newest run ended and does not count, because all containers were to restart.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,
 }
 
-/// An exit as it is kept.
+/// A recorded exit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedExit {
-    /// Which run.
+    /// The number of the run.
     pub number: u32,
     /// `exitCode`.
     pub code: i32,
@@ -184,7 +184,7 @@ pub struct RecordedExit {
     pub started_at: Moment,
     /// `finishedAt`.
     pub finished_at: Moment,
-    /// `containerID` without its scheme, of one that is not the newest run.
+    /// `containerID` without its scheme, for an exit that is not of the newest run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
 }

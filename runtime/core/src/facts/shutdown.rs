@@ -1,4 +1,4 @@
-//! Requests to end all pods, or one pod with all others.
+//! Requests to end all pods, and the request to one pod that follows from them.
 
 use std::time::Duration;
 
@@ -6,46 +6,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::pod::CRITICAL;
 
-/// That all pods are to end.
+/// A request to end all pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shutdown {
-    /// Who is to end with them.
+    /// What ends together with the pods.
     pub whole: Whole,
-    /// By priority, lowest first; empty for no limits.
+    /// The groups by priority, lowest first; empty for no limits.
     pub groups: Vec<ShutdownGroup>,
 }
 
-/// What ends.
+/// What a shutdown ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Whole {
-    /// This agent, and nothing of it is to be left (`nodlet down`).
+    /// This agent, which is to leave nothing behind (`nodlet down`).
     Agent,
-    /// The machine: its pods are shown as ended by that, and run again after it.
+    /// The machine: its pods are shown as ended by the shutdown, and run again after the reboot.
     Machine,
 }
 
-/// Pods from a priority on, up to that of the next group (`shutdownGracePeriodByPodPriority`).
+/// The pods from one priority up to that of the next group (`shutdownGracePeriodByPodPriority`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShutdownGroup {
-    /// Pods below the lowest belong to that.
+    /// The lowest priority of the group. Pods below the lowest group belong to that group.
     pub priority: i32,
-    /// No pod of it has more, and the next group waits no longer.
+    /// The longest grace period of a pod in the group, after which the next group's turn comes.
     pub grace: Duration,
 }
 
 impl ShutdownGroup {
-    /// What a kubelet makes of `shutdownGracePeriod` and `shutdownGracePeriodCriticalPods`, which
-    /// is a part of it.
+    /// The groups that a kubelet makes of `shutdownGracePeriod` and `shutdownGracePeriodCriticalPods`; the
+    /// latter is part of the former.
     pub fn of(total: Duration, critical: Duration) -> Vec<ShutdownGroup> {
         let usual = ShutdownGroup { priority: 0, grace: total.saturating_sub(critical) };
         vec![usual, ShutdownGroup { priority: CRITICAL, grace: critical }]
     }
 }
 
-/// That a pod is to end now, with all others.
+/// A request to one pod to end now, because all pods are to end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
     pub(crate) whole: Whole,
-    /// Instead of its own.
+    /// A grace period in place of the pod's own.
     pub(crate) grace: Option<Duration>,
 }

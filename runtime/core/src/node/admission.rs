@@ -1,15 +1,15 @@
-//! Whom the node takes, once: what a pod asks of the node, held against what that is and what
-//! those ask that are here already (pod-semantics 8.1). Pure, as all of [`super`].
+//! Admission: whether the node accepts a new pod. It compares what the pod requests of the node with the
+//! node, and with what the existing pods request (pod-semantics 8.1). Pure, like all of [`super`].
 //!
-//! What was admitted stays admitted: an agent that starts again judges nobody anew. What a pod
-//! requests counts until it is truly gone.
+//! An admitted pod stays admitted: an agent that restarts does not judge again. The requests of a pod count
+//! until the pod is gone.
 
 use super::preemption;
 use crate::facts::{Amounts, NodeInfo, PodIndex};
 use crate::spec::container::ContainerPort;
 use crate::spec::{Pod, QosClass, Taint};
 
-/// What a node has so much of, in the order in which it is looked at.
+/// A resource that a node has a limited amount of, in the order in which admission checks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resource {
     Pods,
@@ -50,16 +50,16 @@ impl Resource {
     }
 }
 
-/// A pod that is here while another is judged.
+/// An existing pod, while another pod is judged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Other<'a> {
     pub(super) index: PodIndex,
     pub(super) pod: &'a Pod,
     pub(super) requested: Amounts,
     pub(super) class: QosClass,
-    /// It is on its way out: what it has will be free, and is not yet.
+    /// Whether the pod is terminating: its resources will be free, but are not yet.
     pub(super) goes: bool,
-    /// It goes to make room: who comes meanwhile is judged as if it had gone, and waits for that.
+    /// Whether the pod was preempted: a new pod is judged as if this one were gone, and waits until it is.
     pub(super) makes_room: bool,
 }
 
@@ -70,11 +70,12 @@ impl<'a> Other<'a> {
     }
 }
 
-/// What becomes of a pod that comes to the node.
+/// The outcome of admission for a new pod.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Admitted,
-    /// These have to end for it, perhaps none but such as end anyway: it waits for its room.
+    /// The pod waits for its room until these pods have ended. The list is empty if only pods that end anyway
+    /// are in the way.
     Preempts(Vec<PodIndex>),
     Rejected {
         reason: &'static str,
@@ -82,7 +83,7 @@ pub(super) enum Outcome {
     },
 }
 
-/// So much of a resource is asked for, and not there.
+/// A request for a resource that exceeds what is free.
 #[derive(Clone, Copy, Debug)]
 struct Missing {
     resource: Resource,
@@ -91,12 +92,12 @@ struct Missing {
     capacity: i64,
 }
 
-/// Judges a pod, with `others` being those that have a place on the node already.
+/// Judges a pod against the node and against `others`, the pods that have a place on the node already.
 pub(super) fn judge(node: &NodeInfo, pod: &Pod, others: &[Other<'_>]) -> Outcome {
     const OS: &str = "kubernetes.io/os";
     let rejected =
         |reason: &'static str, message: &str| Outcome::Rejected { reason, message: message.to_owned() };
-    // Where room helps nothing, nobody has to make any.
+    // These checks come first: no other pod has to end if the pod is rejected whatever room there is.
     if pod.labels.get(OS).is_some_and(|os| os != "linux") {
         let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
         return rejected("PodOSSelectorNodeLabelDoesNotMatch", message);
@@ -105,7 +106,7 @@ pub(super) fn judge(node: &NodeInfo, pod: &Pod, others: &[Other<'_>]) -> Outcome
     if !placement.os.is_empty() && placement.os != "linux" {
         return rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
     }
-    // A kubelet judges nobody until those have ended whom it has preempted.
+    // A kubelet judges no further pod until those that it preempted have ended.
     let stay = || others.iter().filter(|other| !other.makes_room);
     let (missing, unfit) = (missing(node, pod, stay()), unfit(node, pod, stay()));
     match (missing.first(), unfit) {
@@ -116,7 +117,7 @@ pub(super) fn judge(node: &NodeInfo, pod: &Pod, others: &[Other<'_>]) -> Outcome
             Outcome::Admitted
         }
         (None, None) => Outcome::Preempts(Vec::new()),
-        // What has another reason than want of room is not helped by room.
+        // More room does not help a pod that has another reason for its rejection.
         (_, Some((reason, why))) if pod.is_critical() || missing.is_empty() => {
             rejected(reason, &format!("Predicate {reason} failed: {why}"))
         }
@@ -132,7 +133,8 @@ pub(super) fn judge(node: &NodeInfo, pod: &Pod, others: &[Other<'_>]) -> Outcome
     }
 }
 
-/// Whether all of `here`, `pod` among them, fit as far as `pod` asks for something.
+/// Whether all pods of `here`, `pod` among them, fit, as far as the resources that `pod` requests are
+/// concerned.
 pub(super) fn fits<'a>(node: &NodeInfo, pod: &Pod, here: impl Iterator<Item = &'a Pod>) -> bool {
     let used = here.map(Amounts::requested).fold(Amounts::default(), |all, one| all.plus(&one));
     let asked = Amounts::requested(pod);
@@ -155,7 +157,7 @@ fn missing<'a>(node: &NodeInfo, pod: &Pod, others: impl Iterator<Item = &'a Othe
     Resource::ALL.into_iter().map(of).filter(is_missing).collect()
 }
 
-/// Why the pod is none for this node, whatever room there is: the predicate and its reason.
+/// Why the node does not suit the pod, whatever room there is: the predicate and its reason.
 fn unfit<'a>(
     node: &NodeInfo,
     pod: &Pod,
@@ -176,7 +178,7 @@ fn unfit<'a>(
     }
 }
 
-/// Ports of the host that a pod has as long as it runs.
+/// Ports of the host that a pod occupies as long as it runs.
 fn host_ports(pod: &Pod) -> impl Iterator<Item = &ContainerPort> {
     let sidecars = pod.spec.init_containers.iter().filter(|container| container.sidecar);
     let containers = sidecars.chain(&pod.spec.containers);
@@ -190,7 +192,7 @@ fn clash(one: &ContainerPort, other: &ContainerPort) -> bool {
         && (one.host_ip == other.host_ip || is_any(&one.host_ip) || is_any(&other.host_ip))
 }
 
-/// What is free when those are gone that go anyway needs nobody else to go.
+/// Chooses the pods to preempt. Resources that pods free which are ending anyway need no victim.
 fn preempt(node: &NodeInfo, pod: &Pod, others: &[Other<'_>]) -> Outcome {
     let stay: Vec<Other<'_>> = others.iter().copied().filter(|other| !other.goes).collect();
     let need = missing(node, pod, stay.iter())

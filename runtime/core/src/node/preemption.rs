@@ -1,16 +1,16 @@
-//! Who makes room for a critical pod that finds none (pod-semantics 8.2). Pure.
+//! Which pods make room for a critical pod that does not fit (pod-semantics 8.2). Pure.
 //!
-//! As few pods as possible, Guaranteed ones only where all others would not do, then Burstable
-//! ones likewise; of those the one after which least is missing, again and again.
+//! As few pods as possible. Guaranteed pods are chosen only if all others do not suffice, then Burstable pods
+//! likewise. Within a class, the pod after which least is missing is chosen, repeatedly.
 
 use super::admission::{Other, Resource};
 use crate::facts::PodIndex;
 use crate::spec::{Pod, QosClass};
 
-/// What is missing of each resource, none of it nothing.
+/// The missing amount of each resource; every amount is above zero.
 pub(super) type Need = Vec<(Resource, i64)>;
 
-/// Those of `here` that have to go; `Err` says what is missing though all went that may have to.
+/// The pods of `here` to preempt. The error lists what is still missing if all preemptable pods ended.
 pub(super) fn choose(preemptor: &Pod, here: &[Other<'_>], need: Need) -> Result<Vec<PodIndex>, String> {
     let of = |class: QosClass| -> Vec<Other<'_>> {
         here.iter()
@@ -32,7 +32,7 @@ pub(super) fn choose(preemptor: &Pod, here: &[Other<'_>], need: Need) -> Result<
     Ok([best_effort, burstable, guaranteed].concat().iter().map(|other| other.index).collect())
 }
 
-/// The pods of one class that are enough, each time the one after which least is missing.
+/// The pods of one class that suffice, each time the one after which least is missing.
 fn nearest<'a>(mut pods: Vec<Other<'a>>, mut need: Need) -> Result<Vec<Other<'a>>, String> {
     let mut chosen = Vec::new();
     while !need.is_empty() {
@@ -47,7 +47,7 @@ fn nearest<'a>(mut pods: Vec<Other<'a>>, mut need: Need) -> Result<Vec<Other<'a>
             }
         }
         let Some((place, _)) = best else { return Err(unable(&need)) };
-        // In the order that a kubelet leaves them in, for ties hang on it.
+        // Removed as a kubelet does it, since the order decides between equal pods.
         let pod = pods.swap_remove(place);
         need = less(&need, [&pod]);
         chosen.push(pod);
@@ -55,7 +55,7 @@ fn nearest<'a>(mut pods: Vec<Other<'a>>, mut need: Need) -> Result<Vec<Other<'a>
     Ok(chosen)
 }
 
-/// Whether the one may end the other: `Preemptable`.
+/// Whether `preemptor` may preempt `pod`: Kubernetes' `Preemptable`.
 fn is_preemptable(preemptor: &Pod, pod: &Pod) -> bool {
     preemptor.is_critical() && !pod.is_critical() || preemptor.priority > pod.priority
 }
@@ -68,12 +68,13 @@ fn distance(need: &Need, pod: &Other<'_>) -> f64 {
     need.iter().map(of).sum()
 }
 
-/// Whether it requests less memory than the other, or as much and less cpu; the later of two equal ones does.
+/// Whether the pod requests less memory than the other, or as much memory and less cpu. Of two equal pods,
+/// the later one counts as smaller.
 fn is_smaller(pod: &Other<'_>, other: &Other<'_>) -> bool {
     (pod.requested.memory, pod.requested.cpu) <= (other.requested.memory, other.requested.cpu)
 }
 
-/// What is missing when `pods` are gone.
+/// What is still missing when `pods` are gone.
 fn less<'a, 'b: 'a>(need: &Need, pods: impl IntoIterator<Item = &'a Other<'b>> + Clone) -> Need {
     let of = |(resource, amount): &(Resource, i64)| {
         let free =

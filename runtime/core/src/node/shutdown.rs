@@ -1,8 +1,8 @@
-//! In which order the pods of a node end when all of them do, and how long each may take:
-//! groups of priorities, from the lowest to the highest, the pods of one side by side.
+//! The order in which all pods of a node end, and how long each may take: groups of priorities, from the
+//! lowest to the highest; the pods of one group end side by side.
 //!
-//! The next group begins when no process of those before is left, or their time is over. With no
-//! groups each priority is one, and takes what its pods' own graces take.
+//! The next group begins when no process of the earlier groups is left, or when their time is over. Without
+//! configured groups each priority is a group, which may take as long as its pods' own grace periods.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::spec::Pod;
 use crate::time::Instant;
 
 impl Shutdown {
-    /// Groups end from the lowest rank to the highest.
+    /// The rank of a pod; ranks end from the lowest to the highest.
     fn rank(&self, pod: &Pod) -> i64 {
         match self.groups.is_empty() {
             true => i64::from(pod.priority),
@@ -25,7 +25,7 @@ impl Shutdown {
         begun.saturating_sub(1)
     }
 
-    /// What a pod has at most.
+    /// The longest grace period of a pod, if its group limits it.
     fn grace(&self, pod: &Pod) -> Option<Duration> {
         let group = self.groups.get(self.place(pod))?;
         Some(group.grace.min(pod.spec.termination_grace_period))
@@ -36,7 +36,7 @@ impl Shutdown {
 #[derive(Debug)]
 pub(super) struct Ending {
     pub(super) shutdown: Shutdown,
-    /// The rank whose turn it is, or was, and when its time is over.
+    /// The rank whose turn it is, and when its time is over.
     turn: Option<(i64, Option<Instant>)>,
 }
 
@@ -45,14 +45,15 @@ impl Ending {
         Ending { shutdown, turn: None }
     }
 
-    /// With how much grace a pod is to end, if it is its turn, or was.
+    /// The request to end for a pod, if its rank's turn has come.
     pub(super) fn end_of(&self, pod: &Pod) -> Option<End> {
         let (turn, _) = self.turn?;
         (self.shutdown.rank(pod) <= turn)
             .then(|| End { whole: self.shutdown.whole, grace: self.shutdown.grace(pod) })
     }
 
-    /// Goes on to the next rank as long as nothing of those before is to be waited for; whether it did.
+    /// Proceeds to the next rank as long as nothing of the earlier ones is to be waited for. Returns whether
+    /// it did.
     pub(super) fn pass(&mut self, now: Instant, pods: &[PodState]) -> bool {
         let mut passed = false;
         loop {
@@ -72,7 +73,7 @@ impl Ending {
         }
     }
 
-    /// When the next group's turn comes at the latest.
+    /// Records the latest time at which the next group's turn comes.
     pub(super) fn wake(&self, wake: &mut Wake, pods: &[PodState]) {
         if let Some((rank, Some(until))) = self.turn
             && pods.iter().any(|pod| !pod.has_ended() && self.shutdown.rank(pod.pod()) > rank)

@@ -1,5 +1,4 @@
-//! Pods that are over, and which of them go when there are too many (`gcTerminated` of the pod
-//! garbage collector).
+//! Which finished pods are removed when there are too many (`gcTerminated` of the pod garbage collector).
 
 use super::Node;
 use crate::facts::{PodIndex, PodPhase};
@@ -7,8 +6,8 @@ use crate::pod::PodState;
 use crate::time::Moment;
 
 impl Node {
-    /// Of the pods that are over and may go, those beyond the `kept` newest: evicted ones first,
-    /// then the oldest.
+    /// The finished pods that exceed the `kept` newest, of those that `may_go` allows to remove: evicted pods
+    /// first, then the oldest.
     pub fn terminated_beyond(&self, kept: usize, may_go: impl Fn(&PodState) -> bool) -> Vec<PodIndex> {
         let is_over = |pod: &&PodState| pod.is_over() && !pod.is_unwanted();
         let mut over: Vec<&PodState> = self.pods().filter(is_over).filter(|pod| may_go(pod)).collect();
@@ -27,7 +26,7 @@ fn was_evicted(pod: &PodState) -> bool {
     pod.phase() == PodPhase::Failed && reason == Some("Evicted")
 }
 
-/// Sorts the oldest first: whatever was before this boot is older than what was since.
+/// Sort key, oldest first: a time before this boot is older than any time since.
 fn age_of(since: Moment) -> (bool, i64) {
     match since {
         Moment::Earlier(timestamp) => (false, timestamp.0),

@@ -1,20 +1,20 @@
-//! How long to wait before trying again: the kubelet's back-off of crashing
-//! containers, and the plain retry of everything that the machine refused.
+//! Delays before a retry: the kubelet's back-off of crashing containers, and the plain retry of operations
+//! that failed on this machine.
 //!
-//! All of it is in memory only: an agent that starts anew tries at once.
+//! All delays are in memory only: an agent that restarts retries at once.
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// First and smallest wait.
+/// The first and shortest delay.
 const INITIAL: Duration = Duration::from_secs(10);
-/// No wait is longer.
+/// The longest delay.
 const MAX: Duration = Duration::from_secs(300);
-/// An entry is forgotten by a run that ended this long after its start.
+/// A run that ends this long after its start resets the back-off.
 const RESET: Duration = Duration::from_secs(600);
 
-/// The back-off of one container: none before its first restart.
+/// The back-off of one container, which is empty before its first restart.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CrashBackoff {
     entry: Option<Entry>,
@@ -29,9 +29,9 @@ struct Entry {
 /// Why a container may not be restarted yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeldBack {
-    /// As the message says it.
+    /// The delay, as the message names it.
     pub(crate) delay: Duration,
-    /// When it may.
+    /// When the container may be restarted.
     pub(crate) until: Instant,
 }
 
@@ -46,7 +46,7 @@ impl CrashBackoff {
         }
     }
 
-    /// It starts again at `now`: the next wait is longer.
+    /// Records that the container restarts at `now`, which makes the next delay longer.
     pub(crate) fn advance(&mut self, now: Instant, finished: Instant) {
         let delay = match self.live_entry(finished) {
             Some(entry) => (entry.delay * 2).min(MAX),
@@ -60,8 +60,8 @@ impl CrashBackoff {
     }
 }
 
-/// Trying again what the machine refused: after 10 s, then ever more rarely, so
-/// that what stays broken costs next to nothing.
+/// A retry of an operation that failed on this machine: after 10 s, then after ever longer delays, so that a
+/// permanent failure costs next to nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retry {
     delay: Duration,
@@ -70,12 +70,12 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    /// After a first refusal.
+    /// The retry after a first failure.
     pub(crate) fn first(now: Instant) -> Self {
         Retry { delay: INITIAL, at: now + INITIAL }
     }
 
-    /// After one more than `earlier`.
+    /// The retry after one more failure; `earlier` is the retry before it.
     pub(crate) fn after(earlier: Option<Retry>, now: Instant) -> Self {
         match earlier {
             None => Retry::first(now),

@@ -1,14 +1,14 @@
-//! The conditions of a pod that its node decides on, and since when each is as it is.
+//! The pod conditions that the node owns, with the time of their last transition.
 //!
-//! Those of others, which readiness gates ask for, are kept as they came ([`GivenCondition`]).
+//! Conditions that clients set, for instance for readiness gates, are kept unchanged ([`GivenCondition`]).
 
 use crate::facts::{ConditionType, GivenCondition};
 use crate::time::{Instant, Moment};
 
-/// One condition: its status and when that last flipped.
+/// One condition: its status and the time of its last transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Condition {
-    /// `status` is `True`.
+    /// Whether `status` is `True`.
     pub(crate) status: bool,
     /// `lastTransitionTime`.
     pub(crate) since: Moment,
@@ -19,7 +19,7 @@ pub(crate) struct Condition {
 pub(crate) struct ConditionSet([Condition; ConditionType::ALL.len()]);
 
 impl ConditionSet {
-    /// Of a pod that is taken now: nothing is true of it yet.
+    /// The conditions of a new pod, all of them false.
     pub(crate) fn new(now: Instant) -> Self {
         ConditionSet([Condition { status: false, since: Moment::ThisBoot(now) }; ConditionType::ALL.len()])
     }
@@ -29,7 +29,7 @@ impl ConditionSet {
         self.0[kind as usize]
     }
 
-    /// Its status from now on; when it is another, that is a transition.
+    /// Sets the status; a change of it is a transition.
     pub(crate) fn settle(&mut self, now: Instant, kind: ConditionType, status: bool) {
         let condition = &mut self.0[kind as usize];
         if condition.status != status {
@@ -37,13 +37,14 @@ impl ConditionSet {
         }
     }
 
-    /// What is known of it from before.
+    /// Restores a condition that is known from before.
     pub(crate) fn restore(&mut self, kind: ConditionType, condition: Condition) {
         self.0[kind as usize] = condition;
     }
 }
 
-/// What keeps a pod whose containers are ready from being so, in a kubelet's words; empty if nothing does.
+/// The readiness gates that keep a pod with ready containers from being ready, in a kubelet's words; empty if
+/// there are none.
 pub(crate) fn closed_readiness_gates(gates: &[String], given: &[GivenCondition]) -> String {
     let closed = gates.iter().filter_map(|gate| match given.iter().find(|given| given.kind == *gate) {
         None => Some(format!("corresponding condition of pod readiness gate {gate:?} does not exist.")),

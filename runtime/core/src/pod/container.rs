@@ -9,9 +9,9 @@
 //!                 back-off lets└─────────────── Exited ◄────────────────────
 //! ```
 //!
-//! `Recording` only of what runs once, with `restartPolicy: Never` and of ephemeral containers:
-//! that a run begins is durable before it does. A start that failed at its last step counts as a run that
-//! ended with 128.
+//! `Recording` occurs only for a container that runs once, with `restartPolicy: Never` or as an ephemeral
+//! container: the record of the start is durable before the run starts. A start that failed at its last step
+//! counts as a run that ended with 128.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -25,50 +25,49 @@ use super::hook::Hooks;
 use super::probe::Probes;
 use super::update::NewImage;
 
-/// Where the present or next run of a container is.
+/// The state of the present or next run of a container.
 #[derive(Clone, Debug)]
 pub(crate) enum Run {
-    /// Nothing was started in this boot.
+    /// No run was started in this boot.
     Waiting,
-    /// The record that a run begins is being written.
+    /// The record of the start is being written.
     Recording,
     /// `Start` is in flight.
     Starting {
-        /// Images were added meanwhile: if one was missing, it is worth asking again.
+        /// Whether images were added meanwhile: if the image was missing, a new try is worthwhile.
         images_changed: bool,
     },
     /// The start failed before there was a process.
     StartFailed {
-        /// When it is tried again.
+        /// When the start is retried.
         retry: StartRetry,
     },
-    /// Its process was executed.
+    /// The container's process was executed.
     Running,
-    /// It was asked to end.
+    /// The run was asked to end.
     Terminating {
-        /// When it is killed.
+        /// When the run is killed.
         deadline: Instant,
-        /// The signal could not be sent; when to send it again.
+        /// When to send the signal again, if it could not be sent.
         again: Option<Retry>,
     },
-    /// It was killed and is not gone yet.
+    /// The run was killed and has not ended yet.
     Killing {
-        /// When to kill again what does not go.
+        /// When to kill the run again if it has not ended.
         again: Retry,
     },
-    /// Its cgroup is empty.
+    /// The run has ended, and its cgroup is empty.
     Exited,
 }
 
-/// When a failed start is tried again.
+/// When a failed start is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StartRetry {
     /// At this time.
     At(Instant),
-    /// When images are added; from this time on the status says `ImagePullBackOff`.
-    /// There is no registry to ask again, so no timer would find anything new.
+    /// When images are added. There is no registry to ask again, so a timer would find nothing new.
     WhenImagesChange {
-        /// `None` once it says so, or where there is nothing to say.
+        /// The time from which the status says `ImagePullBackOff`; `None` once it does, or if it never will.
         back_off_at: Option<Instant>,
     },
 }
@@ -80,7 +79,7 @@ pub(crate) struct WaitingReason {
     pub(crate) message: Box<str>,
 }
 
-/// A run that is over: `state.terminated`.
+/// A run that has ended: `state.terminated`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub(crate) number: u32,
@@ -93,7 +92,7 @@ pub(crate) struct Ended {
     pub(crate) id: Option<Rc<str>>,
 }
 
-/// Which image a container last ran, and as what.
+/// The image and container ID of the newest run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) id: Rc<str>,
@@ -104,7 +103,7 @@ pub(crate) struct Identity {
 /// `state` of a container status.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Shown<'a> {
-    /// There was no run, and nothing is in the way of the first.
+    /// The container has not run, and nothing prevents its first run.
     NotYet,
     Waiting {
         reason: &'a str,
@@ -116,62 +115,64 @@ pub(crate) enum Shown<'a> {
     Terminated(&'a Ended),
 }
 
-/// Reason of a run that the kernel killed for want of memory.
+/// Reason of a run that the kernel killed because memory was short.
 const OOM_KILLED: &str = "OOMKilled";
-/// Reason of a run whose process could not be executed: it has no id.
+/// Reason of a run whose process could not be executed, and that therefore has no ID.
 pub(crate) const START_ERROR: &str = "StartError";
-/// Why a run that nobody saw end is over.
+/// Message of a run whose end was not observed.
 pub(crate) const LOST_WHILE_RUNNING: &str =
     "The container could not be located when the pod was deleted.  The container used to be Running";
-/// The same, of a pod that is over.
+/// Message of a run whose end was not observed, in a finished pod.
 pub(crate) const LOST_AT_THE_END: &str = "The container could not be located when the pod was terminated";
-/// Reason of both.
+/// Reason of a run whose end was not observed.
 pub(crate) const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 
-/// One container of a pod.
+/// The state of one container of a pod.
 #[derive(Clone, Debug)]
 pub(crate) struct ContainerState {
     pub(crate) role: Role,
     pub(crate) run: Run,
-    /// Its own policy and rules.
+    /// The container's own restart policy and rules.
     pub(crate) own: Option<Rc<OwnRestart>>,
-    /// Of the run that `run` speaks of.
+    /// The number of the run that `run` describes.
     pub(crate) number: u32,
     /// The newest run that started in this boot.
     pub(crate) started: Option<Box<StartedContainer>>,
-    /// The newest run of before this boot.
+    /// The image and container ID of the newest run of an earlier boot.
     pub(crate) recorded: Option<Box<Identity>>,
-    /// The newest run that is over.
+    /// The newest run that has ended.
     pub(crate) ended: Option<Box<Ended>>,
-    /// The one before it.
+    /// The run that ended before `ended`.
     pub(crate) previous: Option<Box<Ended>>,
-    /// What it waits for, where that has a name.
+    /// What the container waits for, if `state.waiting` names it.
     pub(crate) waiting: Option<WaitingReason>,
     pub(crate) backoff: CrashBackoff,
     pub(crate) probes: Probes,
     pub(crate) hooks: Hooks,
-    /// This probe has failed: the run is to be killed, and restarted whatever it ends with.
+    /// The probe that has failed: the run is to be killed, and restarted whatever its exit code.
     pub(crate) failed_probe: Option<ProbeKind>,
-    /// What lower-numbered runs left is removed.
+    /// Runs with a lower number than this one have been discarded.
     pub(crate) discarded: u32,
-    /// A run of it has begun in the present sandbox.
+    /// Whether a run of the container has started in the present sandbox.
     pub(crate) ran_here: bool,
-    /// All containers begin again: its newest run is to end, and counts for nothing.
+    /// Whether all containers restart, so that the newest run is to end and does not count.
     pub(crate) superseded: bool,
-    /// Its image is another by now: its run is to end, and another follows whatever it ends with.
+    /// Whether the image in the spec changed: the present run is to end, and another follows whatever its
+    /// exit code.
     pub(crate) redefined: bool,
-    /// How far the search for the image is that the spec names while its run has another.
+    /// The state of the search for the image in the spec, while the run has another image.
     pub(crate) new_image: NewImage,
-    /// What is known of that image, if it was missing when it was looked for last.
+    /// The image in the spec, if it was missing at the latest check.
     pub(crate) missing_image: Option<Box<MissingImage>>,
-    /// It was told that the present run is stopped; it may yet wait for its turn.
+    /// Whether the `Killing` event of the present run was emitted; the run may still wait for its turn to
+    /// end.
     pub(crate) stop_told: bool,
-    /// When the one run of an ephemeral container was decided on.
+    /// When the one run of an ephemeral container was decided.
     pub(crate) decided: Option<Moment>,
 }
 
 impl ContainerState {
-    /// One that never ran.
+    /// A container that never ran.
     pub(crate) fn new(role: Role, own: Option<Rc<OwnRestart>>) -> Self {
         ContainerState {
             role,
@@ -198,7 +199,7 @@ impl ContainerState {
         }
     }
 
-    /// A process of it may exist.
+    /// Whether a process of the container may exist.
     pub(crate) fn is_alive(&self) -> bool {
         match self.run {
             Run::Starting { .. } | Run::Running | Run::Terminating { .. } | Run::Killing { .. } => true,
@@ -206,7 +207,7 @@ impl ContainerState {
         }
     }
 
-    /// Its process was executed and its end was not seen.
+    /// Whether the container's process was executed and its end was not observed.
     pub(crate) fn is_running(&self) -> bool {
         match self.run {
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } => true,
@@ -216,7 +217,7 @@ impl ContainerState {
         }
     }
 
-    /// A start is under way: those of later containers wait for it.
+    /// Whether a start is under way, for which the starts of later containers wait.
     pub(crate) fn is_starting(&self) -> bool {
         match self.run {
             Run::Recording | Run::Starting { .. } => true,
@@ -227,12 +228,12 @@ impl ContainerState {
         }
     }
 
-    /// Its process was executed, and it counts as started.
+    /// Whether the container's process was executed, and the container counts as started.
     fn has_begun(&self) -> bool {
         self.is_running() && !self.hooks.is_starting()
     }
 
-    /// It is over and stays so.
+    /// Whether the newest run has ended and no other follows.
     pub(crate) fn is_done(&self, policy: RestartPolicy) -> bool {
         match self.run {
             Run::Exited => !self.restarts(policy),
@@ -246,7 +247,7 @@ impl ContainerState {
         }
     }
 
-    /// Whether its newest run, which ended, is followed by another.
+    /// Whether the newest run, which has ended, is followed by another.
     pub(crate) fn restarts(&self, policy: RestartPolicy) -> bool {
         if self.superseded || self.redefined {
             return true;
@@ -254,12 +255,13 @@ impl ContainerState {
         let rule = self.rule();
         match (self.role, self.own_policy(policy)) {
             (Role::Sidecar, _) | (Role::Regular, RestartPolicy::Always) => true,
-            // What it did in an earlier sandbox does not count in this one.
+            // The result of an init container in an earlier sandbox does not count.
             (Role::Init, _) if !self.ran_here => true,
             (Role::Init, _) if rule.is_some() => self.init_failed(),
             (Role::Init, RestartPolicy::Always | RestartPolicy::OnFailure) => self.init_failed(),
             (Role::Regular, _) if rule.is_some() => true,
-            // A pod that restarts gets a new sandbox, and in that all begin that need not succeed first.
+            // A pod that restarts gets a new sandbox, in which every container starts that need not succeed
+            // first.
             (Role::Regular, RestartPolicy::Never) if self.own.is_some() && !self.ran_here => true,
             (Role::Regular, RestartPolicy::OnFailure) => {
                 self.failed_probe.is_some() || self.ended.as_ref().is_none_or(|ended| ended.code != 0)
@@ -268,12 +270,12 @@ impl ContainerState {
         }
     }
 
-    /// It is an init container that has failed, and the pod with it.
+    /// Whether this is an init container that has failed for good, and the pod with it.
     pub(crate) fn failed_for_good(&self, policy: RestartPolicy) -> bool {
         self.role == Role::Init && self.is_done(policy) && self.init_failed()
     }
 
-    /// It is an init container whose newest run has done its work.
+    /// Whether this is an init container whose newest run has succeeded.
     pub(crate) fn has_initialised(&self) -> bool {
         match self.run {
             Run::Exited => self.role == Role::Init && !self.init_failed(),
@@ -282,22 +284,22 @@ impl ContainerState {
         }
     }
 
-    /// A run of it is followed by no other, so it must be on flash before it begins.
+    /// Whether the container runs only once, so that the start must be on flash before it takes place.
     pub(crate) fn runs_once(&self, policy: RestartPolicy) -> bool {
         policy == RestartPolicy::Never || self.role == Role::Ephemeral
     }
 
-    /// An init container that was short of memory has failed, whatever it ended with.
+    /// Whether an init container has failed. It has if memory was short, whatever its exit code.
     fn init_failed(&self) -> bool {
         self.ended.as_ref().is_none_or(|ended| ended.code != 0 || &*ended.reason == OOM_KILLED)
     }
 
-    /// The run that `run` speaks of.
+    /// The attempt that `run` describes.
     pub(crate) fn attempt(&self, container: ContainerIndex) -> Attempt {
         Attempt { container, number: self.number }
     }
 
-    /// Runs that have begun, as the record counts them.
+    /// The number of runs that have started, as the record counts them.
     pub(crate) fn begun(&self) -> u32 {
         match self.run {
             Run::Waiting | Run::StartFailed { .. } => self.number,
@@ -310,14 +312,14 @@ impl ContainerState {
         }
     }
 
-    /// `restartCount`: number of the newest run that there was, or of the next where all begin again.
+    /// `restartCount`: the number of the newest run, or of the next one if all containers restart.
     pub(crate) fn restart_count(&self) -> u32 {
         let of_ended =
             || self.ended.as_ref().map_or(0, |ended| ended.number + u32::from(self.was_to_begin_again()));
         match self.run {
             Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => of_ended(),
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } if !self.has_begun() => of_ended(),
-            // Also once the sandbox is lost in which all were to begin again.
+            // This also holds after the sandbox was lost in which all containers were to restart.
             Run::Exited if self.superseded && !self.ran_here || self.was_to_begin_again() => self.number + 1,
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => self.number,
         }
@@ -358,7 +360,7 @@ impl ContainerState {
         }
     }
 
-    /// Which image it last ran.
+    /// The image and container ID of the newest run.
     pub(crate) fn identity(&self) -> Option<Identity> {
         match (&self.started, &self.recorded) {
             (Some(started), _) => Some(Identity {
@@ -371,7 +373,7 @@ impl ContainerState {
         }
     }
 
-    /// The next run begins, with a number of its own if the one before was used.
+    /// Begins the next run, with a new number if the number before was used.
     pub(crate) fn begin(&mut self, run: Run) {
         match self.run {
             Run::Exited => self.number += 1,
@@ -390,7 +392,8 @@ impl ContainerState {
         self.stop_told = false;
     }
 
-    /// Its process was executed. What it waited for is told until it counts as started.
+    /// Records that the container's process was executed. `waiting` stays until the container counts as
+    /// started.
     pub(crate) fn has_started(&mut self, started: Box<StartedContainer>, probes: Probes, hooks: Hooks) {
         self.run = Run::Running;
         self.ran_here = true;
@@ -402,7 +405,7 @@ impl ContainerState {
         self.started = Some(started);
     }
 
-    /// Its run is over.
+    /// Records that the run has ended.
     pub(crate) fn has_ended(&mut self, ended: Ended) {
         self.run = Run::Exited;
         self.ran_here = true;
@@ -412,7 +415,7 @@ impl ContainerState {
         self.ended = Some(Box::new(ended));
     }
 
-    /// The present run, as its `Exit` tells it.
+    /// The result of the present run, from its `Exit`.
     pub(crate) fn ended_as(&self, exit: &Exit) -> Ended {
         let reason = match (exit.unknown, exit.oom_killed, exit.code) {
             (true, ..) => STATUS_UNKNOWN,
@@ -431,11 +434,11 @@ impl ContainerState {
         }
     }
 
-    /// The present run, of which nobody saw the end.
+    /// The result of the present run, whose end was not observed.
     pub(crate) fn ended_unseen(&self, now: Instant) -> Ended {
         let started_at = match (self.is_running(), &self.started) {
             (true, Some(started)) => started.at,
-            // Whether it began at all, nobody knows.
+            // Whether the run started at all is unknown.
             (true, None) | (false, _) => now,
         };
         Ended {
@@ -449,7 +452,7 @@ impl ContainerState {
         }
     }
 
-    /// The present run, of which the process could not be executed.
+    /// The result of the present run, whose process could not be executed.
     pub(crate) fn ended_unstarted(&self, now: Instant, failure: &StartFailure) -> Ended {
         Ended {
             number: self.number,
@@ -470,7 +473,7 @@ impl ContainerState {
     }
 }
 
-/// The word for a failed start in `state.waiting.reason`.
+/// The reason of a failed start in `state.waiting.reason`.
 pub(crate) fn reason_word(reason: StartFailureReason) -> &'static str {
     match reason {
         StartFailureReason::InvalidImageName => "InvalidImageName",

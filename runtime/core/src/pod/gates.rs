@@ -1,5 +1,5 @@
-//! What holds a pod back from outside: scheduling gates, which keep it from every node, and
-//! readiness gates, whose conditions others give.
+//! The gates of a pod: scheduling gates, which keep it from every node, and readiness gates, whose conditions
+//! clients set.
 
 use std::rc::Rc;
 
@@ -10,12 +10,12 @@ use super::{Condition, PodState, Wish, closed_readiness_gates};
 use crate::facts::ConditionType;
 
 impl PodState {
-    /// Its containers may be started: it is wanted, and no scheduling gate is left.
+    /// Whether the pod's containers may be started: the pod is wanted, and has no scheduling gate.
     pub(super) fn may_run(&self) -> bool {
         self.is_active() && self.wish == Wish::Wanted && !self.pod.is_gated()
     }
 
-    /// Somebody has said something of it in its status.
+    /// Stores the conditions that a client set in the pod's status.
     pub(super) fn give(&mut self, conditions: Rc<[GivenCondition]>) {
         if self.given != conditions {
             self.given = conditions;
@@ -23,13 +23,13 @@ impl PodState {
         }
     }
 
-    /// Every condition that its readiness gates ask for is true.
+    /// Whether every condition that the readiness gates require is true.
     pub(super) fn passes_readiness_gates(&self) -> bool {
         closed_readiness_gates(&self.pod.spec.readiness_gates, &self.given).is_empty()
     }
 
-    /// An agent before accepted it, and others said of it what they did, whether that is on flash
-    /// by now or not.
+    /// Restores when a previous agent accepted the pod, and the conditions that clients set, even if those
+    /// are not on flash yet.
     pub(super) fn remember_acceptance(&mut self, found: &FoundStatus, now: Instant) {
         let accepted = |known: &&FoundCondition| known.kind == ConditionType::PodScheduled && known.status;
         let accepted = found.conditions.iter().find(accepted);
@@ -42,7 +42,8 @@ impl PodState {
         }
     }
 
-    /// What is as an agent before showed it is so since then.
+    /// Restores the transition times of all conditions whose status is still the one that a previous agent
+    /// showed.
     pub(super) fn remember_transitions(&mut self, found: &[FoundCondition]) {
         for known in found {
             let condition = self.conditions.get(known.kind);

@@ -1,11 +1,10 @@
-//! What an agent leaves behind of a pod for the next one in this boot, and what that one makes
-//! of it ([`HandedOver`]).
+//! The handover of a pod from one agent to the next in the same boot ([`HandedOver`]): writing it, and
+//! reading it.
 //!
-//! The agent before knew what it had heard, the supervisor knows which runs began and how they
-//! ended, whether anybody heard of it or not. Of each container what the supervisor tells of runs
-//! that the agent before did not know of, or did not know the end of, comes on top of what that
-//! one left behind. Without a supervisor, flash may know of a run that was about to begin: what
-//! runs once counts as begun then.
+//! The previous agent knew what had been reported to it. The supervisor knows which runs started and how they
+//! ended, reported or not. Therefore the supervisor's reports of runs, or of ends, that the previous agent
+//! did not know are applied on top of the handover. Without a supervisor, flash may know of a run that was
+//! about to start: if the container runs only once, that run counts as started.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -25,7 +24,7 @@ use super::{Condition, PodState, Sandbox, Stage, Verdict, Wish};
 use crate::facts::ConditionType;
 
 impl PodState {
-    /// What an agent that comes after this one is to know of it.
+    /// The handover of this pod to the next agent.
     pub fn left_behind(&self) -> FoundStatus {
         let of = |kind| {
             let Condition { status, since } = self.conditions.get(kind);
@@ -40,8 +39,8 @@ impl PodState {
     }
 
     fn handed_over(&self) -> HandedOver {
-        // What ended with its machine is not over, and begins again under an agent that does not
-        // know that the machine goes down.
+        // A pod that was interrupted by a shutdown of the machine has not finished: it starts again under an
+        // agent that does not know of the shutdown.
         let verdict = self.verdict.as_ref().filter(|_| self.interrupted.is_none());
         HandedOver {
             phase: self.interrupted.unwrap_or(self.phase),
@@ -55,7 +54,7 @@ impl PodState {
             active_since: self.active_since,
             has_place: self.judged && !self.waits_for_room,
             is_gated: self.pod.is_gated(),
-            // What nobody is shown any more is an orphan to the next agent.
+            // A pod that is hidden from the API is an orphan to the next agent.
             deletion_grace_period_seconds: self.deletion_grace().map(|grace| match self.is_hidden {
                 true => grace.min(ORPHAN_GRACE).as_secs(),
                 false => grace.as_secs(),
@@ -69,7 +68,7 @@ impl PodState {
         }
     }
 
-    /// The grace of a pod that is being deleted.
+    /// The grace period of a pod that is being deleted.
     pub(super) fn deletion_grace(&self) -> Option<Duration> {
         match (self.wish, self.stage) {
             (Wish::Wanted | Wish::Unknown, _) => None,
@@ -78,7 +77,7 @@ impl PodState {
         }
     }
 
-    /// Takes over what an agent before left behind of it in this boot, with what is on flash of it.
+    /// Restores the handover of a previous agent of this boot, together with the record on flash.
     pub(super) fn take_over(
         &mut self,
         status: &FoundStatus,
@@ -93,7 +92,7 @@ impl PodState {
         if let Some(given) = &status.given {
             self.given = given.as_slice().into();
         }
-        // What has lost its gates since is accepted now.
+        // A pod that has lost its gates since counts as accepted now.
         if state.is_gated == self.pod.is_gated() {
             self.start_time = state.start_time;
             self.active_since = state.active_since.min(now);
@@ -119,7 +118,7 @@ impl PodState {
                 Some(record) if container.runs_once(policy) => restore_container(container, record),
                 Some(_) | None => {
                     container.take_over(left, now);
-                    // The manifest may name yet another image since.
+                    // The manifest may name yet another image by now.
                     let image = &self.pod.spec.container(ContainerIndex(place as u8)).image;
                     let missing = left.missing_image.as_ref();
                     container.missing_image = missing.filter(|missing| *missing.image == **image).cloned();
@@ -138,7 +137,8 @@ impl PodState {
         }
     }
 
-    /// It was being deleted: that is finished first, with the whole grace again.
+    /// Resumes the deletion of the pod, with the whole grace period again. If the pod is wanted, it starts
+    /// again afterwards.
     pub(super) fn resume_deletion(&mut self, now: Instant, grace: Duration) {
         if self.wish == Wish::Wanted {
             self.again = Some(Rc::new(Pod::clone(&self.pod).without_ephemeral()));
@@ -147,7 +147,7 @@ impl PodState {
         self.stop(now, Some(grace));
     }
 
-    /// Takes over what a supervisor holds, or what it left, that the agent before may not have heard of.
+    /// Applies the state and the exits that the supervisor has, which the previous agent may not have known.
     pub(super) fn adopt_news(
         &mut self,
         state: &HandedOver,
@@ -175,7 +175,7 @@ impl PodState {
                 continue;
             };
             let newest = container.begun().checked_sub(1);
-            // How it ended is known already.
+            // The exit of such a run is known already.
             let is_known = match newest {
                 Some(newest) if number == newest => !container.is_running(),
                 Some(newest) => number < newest,
@@ -188,7 +188,7 @@ impl PodState {
             let health = known.map(|left| left.health).unwrap_or_default();
             if newest != Some(number) {
                 container.discarded = number.saturating_sub(1);
-                // It is the run that was to follow.
+                // This is the run that was to follow.
                 container.redefined = false;
                 container.superseded = false;
                 container.failed_probe = None;
@@ -242,7 +242,7 @@ impl PodState {
             self.judge_exit(now, attempt);
         }
         match self.stage {
-            // It was decided that the pod is over, but not all of it is.
+            // The pod was decided to be finished, but some of its processes still run.
             Stage::Stopped if self.any_alive() => {
                 self.stage = Stage::Active;
                 self.stop(now, None);

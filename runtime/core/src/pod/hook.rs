@@ -1,4 +1,4 @@
-//! When the hooks of a run are due, and what follows from how they end.
+//! When the hooks of a run are due, and what follows from their results.
 //!
 //! ```text
 //!  Due ──► InFlight / Sleeps ──► Done          NotBegun ──► Runs ──► Over ──► it is asked to end
@@ -6,15 +6,14 @@
 //!                  └────────► Failed: the run is killed      └────────────────────┘
 //! ```
 //!
-//! A container has not started until its postStart hook is over: nothing after it begins, no
-//! probe is asked, and its status says what it said before, as under a kubelet, whose sync waits
-//! for the hook. A preStop hook takes its time from the grace; whatever is left, at least
-//! [`super::termination`]'s window remains between the signal and the kill.
+//! A container does not count as started until its postStart hook has finished: no later container starts, no
+//! probe runs, and the status does not change, as with a kubelet, whose sync waits for the hook. A preStop
+//! hook runs within the grace period; whatever is left of it, at least [`super::termination`]'s window
+//! remains between the signal and the kill.
 //!
-//! Each hook is run once a run by one agent: a grace that is shortened goes on with the hook
-//! that there is. An agent that adopts a run takes its postStart hook for over, unless the agent before
-//! left behind that it sleeps or has failed. It runs a preStop hook once more only where that had
-//! not come to its end.
+//! One agent runs each hook once a run: a shortened grace period does not start it again. An agent that
+//! adopts a run takes its postStart hook as finished, unless the handover says that it sleeps or has failed.
+//! The agent runs a preStop hook again only if it had not finished.
 
 use crate::facts::{
     Action, Attempt, Draft, Events, HandedOverPostStart, Health, PodIndex, StartFailureReason, Wake,
@@ -27,10 +26,11 @@ use super::container::{Run, WaitingReason, reason_word};
 use super::start::finished_this_boot;
 use super::{ContainerState, PodState, SYNC_RETRY};
 
-/// `state.waiting.reason` of a container whose postStart hook has failed, until its back-off is told.
+/// `state.waiting.reason` of a container whose postStart hook has failed, until the status names its
+/// back-off.
 pub(super) const POST_START_HOOK_ERROR: &str = "PostStartHookError";
 
-/// How far the hooks of the present run are.
+/// The state of the hooks of the present run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hooks {
     post_start: PostStart,
@@ -39,18 +39,18 @@ pub(crate) struct Hooks {
 
 #[derive(Clone, Debug, Default)]
 enum PostStart {
-    /// There is none, or it is over.
+    /// There is no hook, or it has finished.
     #[default]
     Done,
-    /// It is to be run.
+    /// The hook is to be run.
     Due,
-    /// It is run.
+    /// The hook is running.
     InFlight,
-    /// It is a sleep.
+    /// The hook is a sleep.
     Sleeps { until: Instant },
-    /// The run is to be killed for it.
+    /// The hook failed, and the run is to be killed for it.
     Failed { message: Box<str> },
-    /// The pod is stopped meanwhile: it counts as failed, and is not waited for.
+    /// The pod was stopped while the hook ran: the hook counts as failed, and is not waited for.
     GivenUp,
 }
 
@@ -58,36 +58,37 @@ enum PostStart {
 enum PreStop {
     #[default]
     NotBegun,
-    /// The run is asked to end when it is over, or when its grace is.
+    /// The hook is running. The run is asked to end when the hook has finished, or at the end of the grace
+    /// period.
     Runs {
         until: Instant,
-        /// It is a sleep until then.
+        /// If the hook is a sleep: when it ends.
         asleep: Option<Instant>,
     },
-    /// It is not waited for.
+    /// The hook is not waited for any more.
     Over {
-        /// When the grace that it began with is over; unknown of one that an earlier agent ran.
+        /// When the grace period that began with the hook ends; unknown if an earlier agent ran the hook.
         until: Option<Instant>,
-        /// It may yet say that it has failed.
+        /// Whether the hook may still report a failure.
         awaited: bool,
     },
 }
 
-/// What is to be done before a run is asked to end.
+/// What to do before a run is asked to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
-    /// Its hook is to be run.
+    /// Run the hook.
     Hook,
-    /// Its hook can only fail.
+    /// Report that the hook failed, since it cannot work.
     Fails,
-    /// Its hook is waited for.
+    /// Wait for the hook.
     Wait,
-    /// Nothing.
+    /// Nothing: ask the run to end.
     Nothing,
 }
 
 impl Hooks {
-    /// Those of a run that has just begun.
+    /// The hooks of a run that has just started.
     pub(super) fn of(container: &Container) -> Self {
         let post_start = match container.lifecycle.post_start {
             Some(_) => PostStart::Due,
@@ -96,7 +97,7 @@ impl Hooks {
         Hooks { post_start, pre_stop: PreStop::NotBegun }
     }
 
-    /// Those of a run that an agent of before began.
+    /// The hooks of a run that a previous agent started.
     pub(super) fn adopted(health: Health) -> Self {
         let pre_stop = match health.pre_stopped {
             true => PreStop::Over { until: None, awaited: false },
@@ -105,7 +106,7 @@ impl Hooks {
         Hooks { post_start: PostStart::Done, pre_stop }
     }
 
-    /// Goes on with the postStart hook of an agent before.
+    /// Continues the postStart hook of a previous agent.
     pub(super) fn resume(&mut self, left: HandedOverPostStart) {
         self.post_start = match left {
             HandedOverPostStart::Sleeps { until } => PostStart::Sleeps { until },
@@ -113,7 +114,7 @@ impl Hooks {
         };
     }
 
-    /// What a later agent is to know of the postStart hook. What an executed hook answers does not
+    /// The state of the postStart hook to hand over to a later agent. The result of an executed hook cannot
     /// reach that agent.
     pub(super) fn post_start(&self) -> Option<HandedOverPostStart> {
         match &self.post_start {
@@ -123,7 +124,7 @@ impl Hooks {
         }
     }
 
-    /// The run has not started yet for all but its own process.
+    /// Whether the postStart hook keeps the run from counting as started.
     pub(super) fn is_starting(&self) -> bool {
         match self.post_start {
             PostStart::Due | PostStart::InFlight | PostStart::Sleeps { .. } | PostStart::Failed { .. } => {
@@ -133,7 +134,7 @@ impl Hooks {
         }
     }
 
-    /// The run is to be killed: it could not be started whole.
+    /// Whether the run is to be killed because its postStart hook failed.
     pub(super) fn start_failed(&self) -> bool {
         match self.post_start {
             PostStart::Failed { .. } => true,
@@ -142,7 +143,7 @@ impl Hooks {
         }
     }
 
-    /// Why the run was killed, if a hook was why.
+    /// Takes the message of the failed postStart hook for which the run was killed.
     pub(super) fn take_failure(&mut self) -> Option<Box<str>> {
         match &mut self.post_start {
             PostStart::Failed { message } => {
@@ -155,7 +156,8 @@ impl Hooks {
         }
     }
 
-    /// The pod is stopped: nobody waits for the start any more, and what ends has until then at most.
+    /// Records that the pod is being stopped: the start is not waited for, and the preStop hook has until
+    /// `grace_over` at most.
     pub(super) fn stop(&mut self, grace_over: Instant) {
         match self.post_start {
             PostStart::InFlight | PostStart::Sleeps { .. } => self.post_start = PostStart::GivenUp,
@@ -170,7 +172,7 @@ impl Hooks {
         }
     }
 
-    /// The preStop hook has had its turn in this run.
+    /// Whether the preStop hook of this run has finished or was given up.
     pub(super) fn pre_stopped(&self) -> bool {
         match self.pre_stop {
             PreStop::Over { .. } => true,
@@ -178,7 +180,7 @@ impl Hooks {
         }
     }
 
-    /// When the grace of the preStop hook is over that was run.
+    /// When the grace period of the preStop hook ends, if the hook was run.
     pub(super) fn grace_over(&self) -> Option<Instant> {
         match self.pre_stop {
             PreStop::Runs { until, .. } => Some(until),
@@ -187,7 +189,7 @@ impl Hooks {
         }
     }
 
-    /// What is to be done before a run with this hook is asked to end, whose grace is over at `until`.
+    /// What to do before a run with this hook is asked to end, if its grace period ends at `until`.
     pub(super) fn before_end(&mut self, hook: Option<&Hook>, now: Instant, until: Instant) -> Before {
         if let PreStop::NotBegun = self.pre_stop {
             match hook {
@@ -199,7 +201,7 @@ impl Hooks {
                     return Before::Fails;
                 }
                 Some(Hook::Asks(_)) if now < until => return Before::Hook,
-                // Without a grace there is no time for a hook.
+                // Without a grace period there is no time for a hook.
                 Some(_) | None => return Before::Nothing,
             }
         }
@@ -215,12 +217,12 @@ impl Hooks {
         }
     }
 
-    /// The preStop hook is being run.
+    /// Records that the preStop hook is running.
     pub(super) fn begin_end(&mut self, until: Instant) {
         self.pre_stop = PreStop::Runs { until, asleep: None };
     }
 
-    /// When something of it is due.
+    /// Records the times at which a hook has something to do next.
     pub(super) fn wake(&self, wake: &mut Wake) {
         if let PostStart::Sleeps { until } = self.post_start {
             wake.note(until);
@@ -235,7 +237,7 @@ impl Hooks {
 }
 
 impl PodState {
-    /// Runs postStart hooks, and ends those that are sleeps.
+    /// Plans postStart hooks, and ends those that are sleeps.
     pub(super) fn plan_post_start(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
         let pod = self.pod.clone();
         let mut changed = false;
@@ -273,7 +275,7 @@ impl PodState {
         }
     }
 
-    /// Says of postStart hooks that were under way when the pod was stopped that they failed.
+    /// Reports failed postStart hooks for those that ran when the pod was stopped.
     pub(super) fn pass_given_up(&mut self, events: &mut Events) {
         for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
             if let PostStart::GivenUp = container.hooks.post_start {
@@ -283,7 +285,7 @@ impl PodState {
         }
     }
 
-    /// A hook is over.
+    /// Records the result of a hook.
     pub(super) fn hooked(
         &mut self,
         now: Instant,
@@ -331,21 +333,21 @@ impl PodState {
 }
 
 impl ContainerState {
-    /// It ended because it could not be started whole, and says so: its process could not be executed,
-    /// or its postStart hook failed.
+    /// Whether the status still says why the run could not start completely: its process could not be
+    /// executed, or its postStart hook failed.
     pub(super) fn says_why_start_failed(&self) -> bool {
         let words = [POST_START_HOOK_ERROR, reason_word(StartFailureReason::RunContainerError)];
         self.waiting.as_ref().is_some_and(|waiting| words.contains(&&*waiting.reason))
     }
 
-    /// That its back-off holds it is not told yet, and may be: why it failed is told as long as a
-    /// kubelet would need to its next sync.
+    /// Whether the status does not name the back-off yet, and may do so now. The reason of a failed start is
+    /// shown as long as a kubelet would need until its next sync.
     pub(super) fn back_off_is_untold(&self, now: Instant) -> bool {
         let told = || finished_this_boot(self).is_none_or(|finished| finished + SYNC_RETRY <= now);
         self.waiting.is_none() || (self.says_why_start_failed() && told())
     }
 
-    /// Nothing is left to be done for its start.
+    /// Records that the container counts as started.
     fn begun_whole(&mut self, now: Instant) {
         match self.run {
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } => {
@@ -362,12 +364,12 @@ fn fail_post_start(pod: PodIndex, container: ContainerIndex, events: &mut Events
     events.warn(pod, Some(container), "FailedPostStartHook", "PostStartHook failed".into());
 }
 
-/// Says that a preStop hook failed; its run is asked to end all the same.
+/// Reports that a preStop hook failed; its run is asked to end nevertheless.
 pub(super) fn fail_pre_stop(pod: PodIndex, container: ContainerIndex, events: &mut Events) {
     events.warn(pod, Some(container), "FailedPreStopHook", "PreStopHook failed".into());
 }
 
-/// A kubelet knows no such handler, and prints it as Go does.
+/// The message for a handler that a kubelet does not know, in Go's print format.
 fn no_handler(action: &ProbeAction) -> Box<str> {
     let (port, host) = match action {
         ProbeAction::TcpSocket { host, port } => {

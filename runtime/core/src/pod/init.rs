@@ -1,15 +1,15 @@
-//! Whose turn it is while a pod is initialised: init containers begin one after another,
-//! and regular containers when the last of them is done.
+//! The order of starts while a pod is initialised: init containers start one after another, and regular
+//! containers when the last init container has succeeded.
 //!
-//! What counts is the present sandbox: in a new one all of them begin again. The last
-//! init container that has run in it decides, as under a kubelet; those before it were
-//! done, or it would not have run.
+//! Only the present sandbox counts: in a new one all init containers run again. As with a kubelet, the last
+//! init container that has run in the sandbox decides; those before it have succeeded, or it would not have
+//! run.
 
 use crate::spec::{ContainerIndex, Role};
 
 use super::PodState;
 
-/// Who may be started now.
+/// The containers that may be started now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// This init container, and the sidecars before it, which may have ended again.
@@ -19,7 +19,7 @@ pub(super) enum Turn {
 }
 
 impl Turn {
-    /// Whether a container may be started, if it does not run.
+    /// Whether a container may be started, if it is not running.
     pub(super) fn allows(self, role: Role, index: ContainerIndex) -> bool {
         match (self, role) {
             (Turn::Init(turn), Role::Init) => index == turn,
@@ -32,7 +32,7 @@ impl Turn {
 }
 
 impl PodState {
-    /// How far the pod has come with its init containers.
+    /// The progress of the pod's initialisation.
     pub(super) fn turn(&self) -> Turn {
         let of = |index: ContainerIndex| &self.containers[usize::from(index.0)];
         let spec = &self.pod.spec;

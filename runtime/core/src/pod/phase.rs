@@ -1,6 +1,6 @@
-//! Phase and verdict: what the containers of a pod add up to. Init containers hold the phase
-//! back, and one that fails for good fails the pod; how sidecars end counts for nothing, and
-//! ephemeral containers for nothing at all.
+//! Phase and verdict of a pod, derived from its containers. Until the init containers have succeeded, the
+//! phase is `Pending`; an init container that fails for good fails the pod. The exits of sidecars do not
+//! count, and ephemeral containers do not count at all.
 
 use crate::facts::PodPhase;
 use crate::spec::Role;
@@ -11,8 +11,8 @@ use super::{Condition, PodState, Sandbox, Stage, Verdict, Wish};
 use crate::facts::ConditionType;
 
 impl PodState {
-    /// Derives phase and conditions anew. Not only of what is to be shown: what is decided must
-    /// not hang on whether somebody has looked meanwhile.
+    /// Derives phase and conditions again. This is done after each change and not only for display, so that
+    /// no decision depends on when somebody looked.
     pub(super) fn settle(&mut self, now: Instant) {
         self.pass_redefined();
         let before = (self.phase, self.conditions);
@@ -25,10 +25,10 @@ impl PodState {
                 .filter(|container| matches!(container.role, Role::Regular | Role::Sidecar))
                 .all(|container| container.health().ready);
         let sandbox = matches!(self.sandbox, Sandbox::Ready);
-        // Once it is initialised it stays so.
+        // An initialised pod stays initialised.
         let initialized = self.is_initialized() || self.conditions.get(ConditionType::Initialized).status;
         let scheduled = Condition { status: !self.pod.is_gated(), since: self.start_time };
-        // Without init containers it is true from the beginning.
+        // Without init containers, `Initialized` is true from the beginning.
         if self.pod.spec.init_containers.is_empty() {
             let accepted = Condition { status: true, since: self.start_time };
             self.conditions.restore(ConditionType::Initialized, accepted);
@@ -73,8 +73,8 @@ impl PodState {
         sum.phase()
     }
 
-    /// `Initialized`: all init containers are done or, of sidecars, started; or what comes
-    /// after them has begun.
+    /// `Initialized`: all init containers have succeeded and all sidecars have started, or a regular
+    /// container has started.
     pub(super) fn is_initialized(&self) -> bool {
         let mut init = self.containers.iter().filter(|container| container.role.is_init());
         let mut regular = self.containers.iter().filter(|container| container.role == Role::Regular);
@@ -89,7 +89,7 @@ impl PodState {
         regular.any(|container| has_begun(&container)) || init.all(|container| is_complete(&container))
     }
 
-    /// The terminal phase that the exits add up to. A container without one counts as lost.
+    /// The terminal phase that follows from the exits. A container without an exit counts as lost.
     fn verdict_of_exits(&self) -> Verdict {
         let mut regular = self.containers.iter().filter(|container| container.role == Role::Regular);
         let succeeded =
@@ -98,7 +98,7 @@ impl PodState {
         Verdict { phase, reason: None, message: None }
     }
 
-    /// Every process is gone and none will follow.
+    /// Records that every process has ended, and that none will start.
     pub(super) fn stopped(&mut self, with_verdict: bool) {
         self.stage = Stage::Stopped;
         if with_verdict {
@@ -110,19 +110,20 @@ impl PodState {
         self.touch();
     }
 
-    /// Every process is gone or is about to be, and the containers have said how the pod ended.
+    /// Records that the regular containers have decided how the pod ended; remaining processes are stopped.
     pub(super) fn completed(&mut self, now: Instant) {
         if !self.any_alive() {
             self.stopped(true);
             return;
         }
-        // What is left are sidecars and ephemeral containers.
+        // Only sidecars and ephemeral containers are left.
         self.verdict = Some(self.verdict_of_exits());
         self.stop(now, None);
     }
 
-    /// Whoever has begun, or should have, has ended: of a run that nobody saw, nobody knows how.
-    /// What was never to begin, since init containers come first, goes on waiting for ever.
+    /// Gives an exit to each container that has started, or should have: the exit of a run that was not
+    /// observed is unknown. A container that was never to start, because of an init container before it,
+    /// keeps waiting for ever.
     fn account_for_all(&mut self) {
         let initialised = self.was_initialised();
         let is_init = |container: &&ContainerState| container.role.is_init();
@@ -135,7 +136,7 @@ impl PodState {
             let counts = match container.role {
                 Role::Regular => initialised,
                 Role::Init | Role::Sidecar => place.next().is_some_and(|place| place <= begun),
-                // Nobody waits for it: one that has not begun need not have.
+                // An ephemeral container that has not started need not have.
                 Role::Ephemeral => false,
             };
             if counts && container.ended.is_none() {
@@ -152,7 +153,7 @@ impl PodState {
         }
     }
 
-    /// Whether regular containers were ever to begin, as far as what has ended tells.
+    /// Whether regular containers were to start, as far as the exits show.
     fn was_initialised(&self) -> bool {
         let ended_well = |ended: &Option<Box<Ended>>| ended.as_ref().is_some_and(|ended| ended.code == 0);
         let last_init = self.containers.iter().rfind(|container| container.role.is_init());
@@ -165,13 +166,13 @@ impl PodState {
     }
 }
 
-/// The containers of a pod that is not over, counted as a kubelet does: of what else it counts, one
-/// that has a regular container, as each pod has, needs nothing.
+/// The containers of an unfinished pod, counted as a kubelet does. A kubelet's other counts matter only to a
+/// pod without regular containers, which does not exist.
 #[derive(Default)]
 struct Sum {
-    /// Init containers that have not ended once.
+    /// Whether an init container runs, or has not ended once.
     init: bool,
-    /// Sidecars and regular containers that never ran.
+    /// Whether a sidecar or regular container never ran.
     waiting: bool,
 }
 

@@ -1,18 +1,16 @@
-//! When a run's probes are due, and what their answers mean.
+//! When the probes of a run are due, and what their results mean.
 //!
-//! Each probe of a run starts `initialDelaySeconds` after the container (a
-//! kubelet would add up to a period, the phase of its ticker), then keeps to its
-//! period. Until the startup probe has succeeded the others wait. A liveness
-//! failure, and whatever the startup probe decides, hold it until the next run.
-//! How often in a row an answer was the same is counted on from run to run, as a
-//! kubelet's workers do; what was found is not.
+//! Each probe of a run starts `initialDelaySeconds` after the container (a kubelet would add up to one
+//! period, the phase of its ticker), and then keeps its period. The other probes wait until the startup probe
+//! has succeeded. After a liveness failure, and after any decision of the startup probe, that probe stops
+//! until the next run. As with a kubelet's workers, the count of equal results in a row continues from run to
+//! run; the decision does not.
 //!
-//! Whenever something becomes known of a pod, the readiness of those of its
-//! containers that are not ready is asked at once, and its period begins anew.
+//! Whenever the state of a pod changes, the readiness probes of its unready containers run at once, and their
+//! periods start again.
 //!
-//! Runs that an agent adopts are spread over their first period, by a hash of
-//! the pod's uid and so the same each time; runs it started itself are spread
-//! by their starts.
+//! The probes of adopted runs are spread over their first period, by a hash of the pod's uid and so the same
+//! each time. The probes of runs that this agent started are spread by their starts.
 
 use std::hash::Hasher;
 use std::time::Duration;
@@ -24,31 +22,31 @@ use crate::time::Instant;
 use super::container::Run;
 use super::{ContainerState, PodState};
 
-/// Tries of one probe, at once, where the probe itself could not be made.
+/// How often a probe is tried, without a pause, if the probe itself fails to run.
 const TRIES: u8 = 3;
 
 /// The probes of one run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Probes {
     workers: heapless::Vec<Worker, 3>,
-    /// `started` was true before this agent adopted the run.
+    /// Whether `started` was true before this agent adopted the run.
     was_started: bool,
-    /// `ready` was true before this agent adopted the run.
+    /// Whether `ready` was true before this agent adopted the run.
     was_ready: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Worker {
     kind: ProbeKind,
-    /// Not ours to plan with the rest: a process, of which the node has few at once.
+    /// Whether this is an exec probe. The node plans these, since only a few may run at once.
     exec: bool,
-    /// It is not asked sooner, whatever becomes known.
+    /// The probe does not run before this time, whatever changes.
     not_before: Instant,
     due: Instant,
     state: Asking,
-    /// To be asked again when the answer is there.
+    /// Whether to probe again as soon as the result is there.
     again: bool,
-    /// What has been found often enough to count.
+    /// The result that has reached its threshold.
     found: Option<bool>,
     last: Option<bool>,
     in_a_row: u32,
@@ -57,22 +55,22 @@ struct Worker {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asking {
-    /// It is asked when it is due.
+    /// The probe runs when it is due.
     Between,
-    /// Its answer is awaited.
+    /// The probe is running.
     InFlight,
-    /// Its answer is awaited and will count for nothing; then it is held.
+    /// The probe is running, and its result will not count; then it is held.
     GivenUp,
-    /// It is not asked again in this run.
+    /// The probe does not run again in this run of the container.
     Held,
 }
 
-/// What an answer means to the container.
+/// What a result means to the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// Nobody asked.
+    /// No result was expected.
     NotAsked,
-    /// It changes nothing.
+    /// The result changes nothing.
     Nothing,
     /// `started` or `ready` may have changed.
     HealthChanged,
@@ -81,7 +79,7 @@ pub(crate) enum Meaning {
 }
 
 impl Probes {
-    /// Those of a run that was started at `started`.
+    /// The probes of a run that was started at `started`.
     pub(crate) fn of(container: &Container, started: Instant) -> Self {
         let mut workers = heapless::Vec::new();
         for kind in [ProbeKind::Startup, ProbeKind::Liveness, ProbeKind::Readiness] {
@@ -109,7 +107,7 @@ impl Probes {
         Probes { workers, was_started: false, was_ready: false }
     }
 
-    /// Those of the next run of the same container, of which these are over.
+    /// The probes of the next run of the same container, after these.
     pub(crate) fn renewed(&self, container: &Container, started: Instant) -> Self {
         let mut probes = Probes::of(container, started);
         for worker in &mut probes.workers {
@@ -120,7 +118,7 @@ impl Probes {
         probes
     }
 
-    /// The run is over: nothing of it is awaited or found any more.
+    /// Records that the run has ended: no result is expected, and no decision is valid any more.
     pub(crate) fn over(&mut self) {
         (self.was_started, self.was_ready) = (false, false);
         for worker in &mut self.workers {
@@ -129,7 +127,7 @@ impl Probes {
         }
     }
 
-    /// Something became known of the pod: readiness is asked at once, where it is wanting.
+    /// Records that the pod's state changed: readiness is probed at once, unless the container is ready.
     pub(crate) fn ask_readiness_again(&mut self, now: Instant) {
         let readiness = |worker: &&mut Worker| worker.kind == ProbeKind::Readiness;
         let Some(worker) = self.workers.iter_mut().find(readiness) else { return };
@@ -143,7 +141,7 @@ impl Probes {
         }
     }
 
-    /// Those of a run that an agent of before started.
+    /// The probes of a run that a previous agent started.
     pub(crate) fn adopted(
         pod: &Pod,
         index: ContainerIndex,
@@ -180,7 +178,8 @@ impl Probes {
         Health { started, ready: started && ready, ..Health::default() }
     }
 
-    /// The pod is being stopped: only readiness is asked from now on. Of sidecars a kubelet asks on.
+    /// Records that the pod is being stopped: only readiness is probed from now on. A kubelet keeps probing
+    /// sidecars.
     pub(crate) fn stop(&mut self) {
         for worker in &mut self.workers {
             match worker.kind {
@@ -188,7 +187,7 @@ impl Probes {
                 ProbeKind::Liveness | ProbeKind::Startup => {
                     worker.found = Some(true);
                     worker.state = match worker.state {
-                        // Its process runs on, and has the place that it was given.
+                        // The process of an exec probe keeps running, and keeps its place.
                         Asking::InFlight | Asking::GivenUp => Asking::GivenUp,
                         Asking::Between | Asking::Held => Asking::Held,
                     };
@@ -197,7 +196,7 @@ impl Probes {
         }
     }
 
-    /// When each probe that may be asked is due, and whether it is an exec probe.
+    /// When each probe is due that may run, and whether it is an exec probe.
     pub(crate) fn due(&self) -> impl Iterator<Item = (ProbeKind, bool, Instant)> {
         let started = self.health().started;
         self.workers.iter().filter_map(move |worker| {
@@ -209,7 +208,7 @@ impl Probes {
         })
     }
 
-    /// How many exec probes await an answer.
+    /// The number of exec probes that are running.
     pub(crate) fn exec_in_flight(&self) -> usize {
         let in_flight = |worker: &&Worker| match worker.state {
             Asking::InFlight | Asking::GivenUp => worker.exec,
@@ -218,14 +217,14 @@ impl Probes {
         self.workers.iter().filter(in_flight).count()
     }
 
-    /// It is being asked.
+    /// Records that the probe is running.
     pub(crate) fn asked(&mut self, kind: ProbeKind) {
         if let Some(worker) = self.workers.iter_mut().find(|worker| worker.kind == kind) {
             worker.state = Asking::InFlight;
         }
     }
 
-    /// It answered.
+    /// Records a result of the probe.
     pub(crate) fn answered(
         &mut self,
         container: &Container,
@@ -293,19 +292,19 @@ impl Probes {
         }
     }
 
-    /// None is asked before, nor made up for.
+    /// Moves all due times to `now` at the earliest; earlier ones are not made up for.
     pub(crate) fn not_before(&mut self, now: Instant) {
         for worker in &mut self.workers {
             worker.due = worker.due.max(now);
         }
     }
 
-    /// Whether the last error was the last try: it is worth an event.
+    /// Whether the latest error used up the tries, and so is worth an event.
     pub(crate) fn gave_up(&self, kind: ProbeKind) -> bool {
         self.workers.iter().any(|worker| worker.kind == kind && worker.errors == 0)
     }
 
-    /// What `kind` counts as now, in the kubelet's word for an event.
+    /// The state that counts for `kind` now, in a kubelet's word for an event.
     pub(crate) fn state_word(&self, kind: ProbeKind) -> &'static str {
         let found = self.workers.iter().find(|worker| worker.kind == kind).and_then(|worker| worker.found);
         match (kind, found) {
@@ -317,8 +316,8 @@ impl Probes {
 }
 
 impl Worker {
-    /// The next due time on the beat of the period. Of beats that were missed
-    /// (a slow answer, no free place) one is made up for at once.
+    /// Sets the next due time on the beat of the period. If beats were missed (a slow result, no free place),
+    /// one of them is made up for at once.
     fn keep_time(&mut self, now: Instant, period: Duration) {
         if std::mem::take(&mut self.again) {
             self.due = now;
@@ -357,7 +356,7 @@ impl PodState {
         self.containers().filter(|(_, container)| asks_probes(container)).filter_map(of).min()
     }
 
-    /// Puts that probe into the plan.
+    /// Adds an exec probe to the plan.
     pub(crate) fn plan_exec_probe(&mut self, container: ContainerIndex, kind: ProbeKind, draft: &mut Draft) {
         let state = &mut self.containers[usize::from(container.0)];
         if draft.push(self.index, Action::Probe(state.attempt(container), kind)) {
@@ -440,8 +439,8 @@ impl PodState {
         }
     }
 
-    /// A kubelet's manual trigger: whenever it makes the status of a pod anew, it asks
-    /// those of its containers that are not ready.
+    /// Probes the readiness of unready containers at once. This is a kubelet's manual trigger: it does so
+    /// whenever it generates the status of a pod.
     pub(super) fn ask_readiness_again(&mut self, now: Instant) {
         for container in self.containers.iter_mut().filter(|container| container.is_running()) {
             container.probes.ask_readiness_again(now);
@@ -449,7 +448,7 @@ impl PodState {
     }
 }
 
-/// Its probes are asked: it runs, its postStart hook is over, and nobody has lost patience with it.
+/// Whether the container is probed: it runs, its postStart hook has finished, and it is not being killed.
 pub(super) fn asks_probes(container: &ContainerState) -> bool {
     match container.run {
         Run::Running | Run::Terminating { .. } => !container.hooks.is_starting(),

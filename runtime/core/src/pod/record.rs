@@ -1,13 +1,13 @@
-//! What is on flash of a pod, when it is written, and what it means when read.
+//! The record of a pod on flash: its content, when it is written, and how it is restored.
 //!
-//! Flash wears out, so a record is written only when it differs, and then:
-//! * at once, if it is acted on: a terminal phase, that a run of a `Never` pod or an
-//!   ephemeral container begins, that a container is done for good, that a run of a `Never` pod did
-//!   not begin after all and now waits for an image, perhaps for weeks; and that
-//!   a pod was admitted with presets or a priority, which may be others after a power cut;
-//! * at once, but at most once in [`SETTLE`]: that somebody opened or closed a readiness gate;
-//! * else (restart counts, exits) after it has settled for [`SETTLE`], and at
-//!   most once in [`AT_MOST_EVERY`], whatever crashes however often.
+//! Flash wears out, so a record is written only if it differs, and then:
+//! * at once, if something waits for it: a terminal phase; the start of a run of a `Never` pod or of an
+//!   ephemeral container; a container that is done for good; a run of a `Never` pod that did not start
+//!   after all and now waits for an image, perhaps for weeks; a pod that was admitted with presets or a
+//!   priority, which may differ after a power cut;
+//! * at once, but at most once in [`SETTLE`]: a readiness gate that was opened or closed;
+//! * otherwise (restart counts, exits) after it has not changed for [`SETTLE`], and at most once in
+//!   [`AT_MOST_EVERY`], however often containers crash.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -29,12 +29,12 @@ use super::probe::Probes;
 use super::{Condition, PodState, Sandbox, Stage, Verdict, Wish};
 use crate::facts::ConditionType;
 
-/// A start changes the record several times within moments.
+/// How long a record must not change before it is written: a start changes it several times within moments.
 const SETTLE: Duration = Duration::from_secs(10);
-/// A pod that crashes for ever writes its counts no more often than this.
+/// The shortest interval between two writes for a pod that keeps crashing.
 const AT_MOST_EVERY: Duration = Duration::from_secs(300);
 
-/// What is on flash of one pod.
+/// The state of one pod's record on flash.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     on_flash: Option<Box<Record>>,
@@ -48,20 +48,20 @@ pub(super) struct Journal {
 /// Whether the record has to be written.
 #[derive(Clone, Copy, Debug, Default)]
 enum Need {
-    /// What is on flash is what is known.
+    /// The record on flash is up to date.
     #[default]
     Clean,
-    /// Something was touched since that was last compared.
+    /// Something changed since the record was last compared.
     Unknown {
-        /// Since when it differed already.
+        /// When the record began to differ, if it did already.
         since: Option<Instant>,
     },
-    /// It differs since `since`; it is written at `due`.
+    /// The record has differed since `since`; it is written at `due`.
     Later { since: Instant, due: Instant },
 }
 
 impl Journal {
-    /// What the record is made of may have changed.
+    /// Records that the record may be out of date.
     pub(super) fn stale(&mut self) {
         match self.need {
             Need::Clean => self.need = Need::Unknown { since: None },
@@ -70,7 +70,7 @@ impl Journal {
         }
     }
 
-    /// Whether that news was awaited.
+    /// Records that a write succeeded. Returns whether that write was in flight.
     pub(super) fn saved(&mut self, now: Instant, generation: u64) -> bool {
         match self.in_flight.take_if(|(awaited, _)| *awaited == generation) {
             Some((_, record)) => {
@@ -83,7 +83,7 @@ impl Journal {
         }
     }
 
-    /// Whether that news was awaited.
+    /// Records that a write failed. Returns whether a write was in flight.
     pub(super) fn failed(&mut self, now: Instant) -> bool {
         let awaited = self.in_flight.take().is_some();
         if awaited {
@@ -93,9 +93,9 @@ impl Journal {
         awaited
     }
 
-    /// What an agent before had written, and when.
+    /// Restores what a previous agent had written, and when.
     pub(super) fn take_over(&mut self, on_flash: Option<Box<Record>>, saved_at: Option<Instant>) {
-        // A record that cannot be read is written anew as soon as a first one is.
+        // A record that cannot be read is replaced as soon as there is a first one to write.
         self.saved_at = saved_at.filter(|_| on_flash.is_some());
         self.on_flash = on_flash;
         self.stale();
@@ -105,33 +105,33 @@ impl Journal {
         self.saved_at
     }
 
-    /// What is on flash, to be taken over by another.
+    /// Takes the record on flash, for another pod to restore.
     pub(super) fn take(&mut self) -> Option<Box<Record>> {
         self.on_flash.take()
     }
 
-    /// It is being written.
+    /// Whether the record is being written.
     pub(super) fn is_in_flight(&self) -> bool {
         self.in_flight.is_some()
     }
 
-    /// A terminal phase is on flash, with everything else that is known.
+    /// Whether a record with a terminal phase is on flash and up to date.
     pub(super) fn has_terminal(&self) -> bool {
         self.is_clean() && self.on_flash.as_ref().is_some_and(|record| record.phase.is_terminal())
     }
 
-    /// The last try to write it failed, and no other is under way.
+    /// Whether the latest write failed, and no other is in flight.
     pub(super) fn gave_up(&self) -> bool {
         self.failed.is_some() && self.in_flight.is_none()
     }
 
-    /// Nothing is left to write.
+    /// Whether nothing is left to write.
     pub(super) fn is_clean(&self) -> bool {
         matches!(self.need, Need::Clean) && self.in_flight.is_none()
     }
 
-    /// That run `number` begins, as was `decided` then, is on flash, and nothing under way says
-    /// otherwise.
+    /// Whether the start of run `number` is on flash, with this `decided` time, and no write in flight
+    /// contradicts that.
     pub(super) fn has_begun(&self, container: ContainerIndex, number: u32, decided: Option<Moment>) -> bool {
         let says = |record: &Record| {
             let known = record.containers.get(usize::from(container.0));
@@ -155,16 +155,16 @@ impl Journal {
 }
 
 impl PodState {
-    /// Writes the record if that is due.
+    /// Plans a write of the record if it is due.
     pub(super) fn plan_save(&mut self, now: Instant, draft: &mut Draft, shutdown: bool) {
         match self.stage {
-            // There is nothing to be kept of what was never taken.
+            // Nothing is kept of a pod that was rejected because of a shutdown.
             Stage::Stopped if self.interrupted.is_some() && self.was_refused() => {
                 self.journal.need = Need::Clean;
                 return;
             }
             Stage::Active | Stage::Stopping { .. } | Stage::Stopped => {}
-            // What others say of a pod that is over is kept as well.
+            // Conditions that clients set on a finished pod are kept as well.
             Stage::Finished if self.wish == Wish::Wanted => {}
             Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return,
         }
@@ -186,7 +186,7 @@ impl PodState {
         let settled = since + SETTLE;
         let due = match self.journal.saved_at {
             _ if shutdown || self.is_urgent(&record) => now,
-            // Whoever opens and closes a gate all the time does not wear out the card.
+            // A client that keeps opening and closing a gate must not wear out the SD card.
             saved if self.moves_a_gate(&record) => saved.map_or(now, |saved| now.max(saved + SETTLE)),
             Some(saved) => settled.max(saved + AT_MOST_EVERY),
             None => settled,
@@ -204,12 +204,12 @@ impl PodState {
         }
     }
 
-    /// Whether someone waits for this record to be on flash.
+    /// Whether something waits for this record to be on flash.
     fn is_urgent(&self, record: &Record) -> bool {
         if record.phase.is_terminal() || self.journal.on_flash.is_none() && self.pod.is_admitted_for_good() {
             return true;
         }
-        // It was written while it waited to be taken, and is taken now.
+        // The record was written while the pod waited for admission, and the pod is admitted now.
         if self.journal.on_flash.as_ref().is_some_and(|old| !old.was_judged() && record.was_judged()) {
             return true;
         }
@@ -239,8 +239,8 @@ impl PodState {
         })
     }
 
-    /// Keeps on record that a run began whose start failed and is tried again soon. Two containers that
-    /// run once would otherwise each undo, every ten seconds, what the other has recorded.
+    /// Keeps the count of a run whose start failed and is retried soon. Otherwise two containers that run
+    /// once would each undo, every ten seconds, what the other has recorded.
     fn keep_begun(&self, record: &mut Record) {
         let Some(on_flash) = self.journal.on_flash.as_deref().filter(|_| self.is_active()) else { return };
         let policy = self.policy();
@@ -272,8 +272,8 @@ impl PodState {
             phase,
             reason: reason.map(str::to_owned),
             message: message.map(str::to_owned),
-            // With gates it has not been accepted yet; and one that waits for room is judged anew by
-            // another agent, for whether others still end for it is not on flash.
+            // A gated pod is not accepted yet. A pod that waits for preempted pods is judged again by another
+            // agent, since flash does not say whether those still have to end.
             start_time: Some(self.start_time)
                 .filter(|_| self.judged && !self.pod.is_gated() && !self.waits_for_room),
             containers: self
@@ -289,7 +289,7 @@ impl PodState {
         }
     }
 
-    /// What is shown of a pod that is over: nothing runs any more, and nothing is ready.
+    /// What a finished pod goes on showing: nothing runs any more, and nothing is ready.
     fn last_shown(&self, now: Instant) -> LastShown {
         let mut conditions = self.conditions;
         for kind in [
@@ -308,14 +308,14 @@ impl PodState {
         LastShown { conditions: shown.collect(), ip: self.ip }
     }
 
-    /// Takes over what outlived a reboot or the agent.
+    /// Restores the pod from its record, after a reboot or a restart of the agent.
     pub(super) fn restore(&mut self, mut record: Box<Record>, now: Instant) {
         record.put_in_order(&self.pod.spec);
         if let Some(start_time) = record.start_time {
             self.start_time = start_time;
             match start_time {
                 Moment::ThisBoot(at) => self.active_since = at.min(now),
-                // How long ago that was nobody can know without a clock: the deadline counts anew.
+                // Without a clock nobody knows how long ago that was: the deadline starts to count again.
                 Moment::Earlier(_) => {}
             }
         }
@@ -352,7 +352,7 @@ impl PodState {
         }
     }
 
-    /// Takes over what a supervisor of before holds.
+    /// Adopts the sandbox and the runs of an earlier supervisor, without a handover.
     pub(super) fn adopt(&mut self, sandbox: Option<FoundSandbox>, attempts: Vec<FoundAttempt>, now: Instant) {
         match sandbox {
             Some(sandbox) => {
@@ -362,12 +362,13 @@ impl PodState {
                 let ready = Condition { status: true, since };
                 self.conditions.restore(ConditionType::PodReadyToStartContainers, ready);
                 if self.policy() == RestartPolicy::Never && self.verdict.is_none() {
-                    // The record may be ahead: the supervisor knows what really began.
+                    // The record may be ahead: the supervisor knows which runs really started.
                     for container in &mut self.containers {
                         *container = ContainerState::new(container.role, container.own.take());
                     }
                 }
-                // So it may be of an ephemeral container, unless that ran in an earlier sandbox.
+                // The record of an ephemeral container may be ahead too, unless that ran in an earlier
+                // sandbox.
                 for container in &mut self.containers {
                     let here = matches!(container.decided, Some(Moment::ThisBoot(at)) if at >= sandbox.at);
                     if here && container.role == Role::Ephemeral {
@@ -382,7 +383,8 @@ impl PodState {
         for found in attempts {
             let index = found.attempt.container;
             let Some(container) = self.containers.get_mut(usize::from(index.0)) else { continue };
-            // The pod ended before all began again: what was told of a run that counts for nothing stays.
+            // If the pod ended before all containers restarted, the shown result of a run that does not count
+            // stays.
             let counts = found.exit.is_none() && sandbox.is_some() || !container.was_to_begin_again();
             if is_over && !counts {
                 (container.superseded, container.ran_here) = (true, false);
@@ -393,7 +395,7 @@ impl PodState {
                 continue;
             }
             if first {
-                // The agent before may have died over the run before this one.
+                // The previous agent may have died while it discarded the run before this one.
                 container.discarded = found.attempt.number.saturating_sub(1);
                 // The record could not know how this run would end.
                 if container.ended.as_ref().is_some_and(|ended| ended.number >= found.attempt.number) {
@@ -424,7 +426,7 @@ impl PodState {
         self.resume_restart_all(now);
         self.conditions.restore(ConditionType::Initialized, self.initialized_since(now));
         match self.stage {
-            // It was decided that the pod is over, but not all of it is.
+            // The pod was decided to be finished, but some of its processes still run.
             Stage::Stopped if self.any_alive() => {
                 self.stage = Stage::Active;
                 self.phase = PodPhase::Pending;
@@ -440,7 +442,7 @@ impl PodState {
 }
 
 impl PodState {
-    /// `Initialized` of a pod that was found: since the last of its init containers was done.
+    /// `Initialized` of a found pod: true since its last init container succeeded.
     fn initialized_since(&self, now: Instant) -> Condition {
         let last = self.containers.iter().rfind(|container| container.role.is_init());
         let done = last.and_then(|last| match last.role {
@@ -471,7 +473,7 @@ fn container_record(name: &str, container: &ContainerState, is_over: bool) -> Co
         })
     };
     let previous = container.previous.as_deref().filter(|_| is_over);
-    // A run that was about to begin when the pod ended does not begin any more.
+    // A run that was about to start when the pod ended does not start any more.
     let attempts = match container.run {
         Run::Recording if is_over => container.number,
         _ => container.begun(),

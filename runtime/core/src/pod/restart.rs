@@ -1,11 +1,11 @@
-//! Rules of containers' own about restarts: who begins again after which exit, and what takes
-//! place when all containers do, in the sandbox that they have.
+//! Restart rules of single containers: which exits restart a container, and how all containers restart in the
+//! same sandbox.
 //!
-//! An exit for which the rule `RestartAllContainers` holds makes all containers end, one after
-//! another and without a grace: regular containers first, then sidecars. What has run then counts
-//! for nothing: init containers begin again from the first, and no back-off holds anybody. It
-//! takes place a second after the exit, when a kubelet would have heard of it, so that a
-//! container that ends at once does not keep the board busy with nothing else.
+//! An exit that matches a `RestartAllContainers` rule makes all containers end, one after another and without
+//! a grace period: regular containers first, then sidecars. Their earlier runs no longer count: init
+//! containers start again from the first, and no back-off applies. This takes place one second after the
+//! exit, when a kubelet would have noticed it, so that a container that ends at once does not occupy the
+//! board alone.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ use super::container::{ContainerState, Ended, Run, WaitingReason};
 use super::termination::MIN_WINDOW;
 use super::{PodState, Sandbox};
 
-/// How soon a kubelet hears of an exit at the latest (`genericPlegRelistPeriod`).
+/// The latest time after which a kubelet notices an exit (`genericPlegRelistPeriod`).
 const HEARD: Duration = Duration::from_secs(1);
 
-/// Reason of what ended, or waits, because all containers begin again.
+/// Reason of a container that ended, or waits, because all containers restart.
 const RESTARTING: &str = "RestartingAllContainers";
-/// What is said of it.
+/// Message of a container that ended, or waits, because all containers restart.
 const REMOVED: &str = "The container is removed because RestartAllContainers in place";
 
 impl Ended {
-    /// Of a run that counts for nothing since all begin again.
+    /// The result of a run that does not count because all containers restart.
     pub(super) fn of_all(number: u32) -> Ended {
         Ended {
             number,
@@ -41,13 +41,13 @@ impl Ended {
 }
 
 impl ContainerState {
-    /// The policy that holds for this container.
+    /// The restart policy of this container: its own, or the pod's.
     pub(super) fn own_policy(&self, of_pod: RestartPolicy) -> RestartPolicy {
         self.own.as_ref().map_or(of_pod, |own| own.policy)
     }
 
-    /// Nobody was about to end the run that has just ended. A postStart hook that failed because the run ended
-    /// was heard of first: nobody has killed it yet.
+    /// Whether the run that has just ended did so without being stopped. A postStart hook that failed because
+    /// the run ended is reported first, before anything has killed the run.
     pub(super) fn ended_by_itself(&self) -> bool {
         let untouched = match self.run {
             Run::Running => self.hooks.grace_over().is_none(),
@@ -57,7 +57,7 @@ impl ContainerState {
         untouched && self.failed_probe.is_none()
     }
 
-    /// It is one of those that begin again when all do: who looks into the pod goes on with that.
+    /// Whether the container restarts together with all others. An ephemeral container keeps running.
     fn begins_again(&self) -> bool {
         match self.role {
             Role::Init | Role::Sidecar | Role::Regular => true,
@@ -65,12 +65,13 @@ impl ContainerState {
         }
     }
 
-    /// Its newest run ended, and counts for nothing since all were to begin again.
+    /// Whether the newest run ended and does not count, because all containers were to restart.
     pub(super) fn was_to_begin_again(&self) -> bool {
         self.ended.as_ref().is_some_and(|ended| &*ended.reason == RESTARTING)
     }
 
-    /// What rules of its own say of how its newest run ended; none say anything of a kill by a probe.
+    /// The action of the container's own rules for the exit of its newest run. No rule applies to a kill
+    /// after a failed probe.
     pub(super) fn rule(&self) -> Option<RestartAction> {
         let ended = self.ended.as_ref().filter(|_| self.failed_probe.is_none())?;
         self.own.as_ref()?.action(ended.code)
@@ -78,12 +79,12 @@ impl ContainerState {
 }
 
 impl PodState {
-    /// All containers of the pod begin again: what a condition tells.
+    /// Whether all containers of the pod are restarting, which a condition shows.
     pub(crate) fn restarts_all(&self) -> bool {
         self.restart_all.is_some()
     }
 
-    /// A run has ended: whether all are to begin again for it.
+    /// Judges the exit of a run: it may restart all containers.
     pub(super) fn judge_exit(&mut self, now: Instant, attempt: Attempt) {
         if !self.is_active() || self.restart_all.is_some() {
             return;
@@ -99,7 +100,7 @@ impl PodState {
         self.touch();
     }
 
-    /// Makes all end that are to begin again, one after another, and then lets them.
+    /// Ends all containers that restart together, one after another, and then lets them start.
     pub(super) fn plan_restart_all(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
         if self.restart_all.is_none_or(|at| now < at) || !matches!(self.sandbox, Sandbox::Ready) {
             return;
@@ -109,15 +110,15 @@ impl PodState {
                 container.run = Run::Waiting;
             }
         }
-        // A kubelet ends what it is about first: a start, and its hook. An ephemeral container whose run is
-        // being recorded starts after the restart.
+        // A kubelet first finishes what it is doing: a start, with its hook. An ephemeral container whose run
+        // is being recorded starts after the restart.
         let starts = |one: &ContainerState| one.is_starting() && !matches!(one.run, Run::Recording);
         if self.containers.iter().any(starts) {
             return;
         }
         let mut all = self.pod.spec.container_indexes().zip(&mut self.containers);
         if let Some((index, container)) = all.find(|(_, one)| one.begins_again() && one.is_alive()) {
-            // One that ends for a reason of its own goes on with that.
+            // A run that is ending for another reason continues with that.
             if let (Run::Running, None) = (&container.run, container.hooks.grace_over()) {
                 if !std::mem::replace(&mut container.stop_told, true) {
                     events.note(self.index, Some(index), "Killing", "killing".into());
@@ -141,32 +142,32 @@ impl PodState {
         self.touch();
     }
 
-    /// When all are to begin again.
+    /// Records when all containers are to restart.
     pub(super) fn wake_restart_all(&self, wake: &mut Wake) {
         if let Some(at) = self.restart_all {
             wake.note(at);
         }
     }
 
-    /// An agent of before was about it.
+    /// Resumes a restart of all containers that a previous agent had begun.
     pub(super) fn resume_restart_all(&mut self, now: Instant) {
         let alive = |container: &ContainerState| container.superseded && container.is_alive();
         if self.is_active() && self.containers.iter().any(alive) {
             self.restart_all = Some(now);
         }
-        // It may have died before it heard of the exit.
+        // The previous agent may have died before the exit was reported to it.
         for (index, number) in self.ended_last() {
             self.judge_exit(now, Attempt { container: index, number });
         }
     }
 
-    /// Containers whose newest run has ended in this sandbox.
+    /// The containers whose newest run has ended in this sandbox, with its number.
     fn ended_last(&self) -> Vec<(ContainerIndex, u32)> {
         let ended = |container: &ContainerState| matches!(container.run, Run::Exited) && container.ran_here;
         self.containers().filter(|(_, one)| ended(one)).map(|(index, one)| (index, one.number)).collect()
     }
 
-    /// The sandbox is gone, and with it what was to begin again.
+    /// Cancels the restart of all containers, because the sandbox is gone.
     pub(super) fn forget_restart_all(&mut self) {
         self.restart_all = None;
         for container in &mut self.containers {

@@ -1,6 +1,6 @@
-//! A pod that ends because its machine goes down. It is shown as a kubelet shows it, `Failed` for
-//! the reason `Terminated`, and is not over: what is on flash says that it runs again after the
-//! reboot, as if the plug had been pulled. Only a pod that is never to run twice is over by it.
+//! Pods that end because the machine shuts down. The API shows such a pod as a kubelet does, `Failed` with
+//! the reason `Terminated`, but it has not finished: its record says that it runs again after the reboot, as
+//! after a power cut. Only a pod that must not run twice is finished by the shutdown.
 
 use crate::facts::{End, PodPhase, Record, Whole};
 use crate::spec::{RestartPolicy, Role};
@@ -8,12 +8,12 @@ use crate::time::Instant;
 
 use super::{PodState, Stage, Verdict, Wish};
 
-/// Reason of such a pod, and of its condition `DisruptionTarget`.
+/// Reason of a pod that a shutdown of the machine ended.
 pub(crate) const TERMINATED: &str = "Terminated";
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 
 impl PodState {
-    /// It is its turn to end with all others, or was.
+    /// Ends the pod as part of a shutdown.
     pub(super) fn end(&mut self, now: Instant, end: End) {
         if self.is_active() && end.whole == Whole::Machine && self.verdict.is_none() {
             self.verdict = Some(Verdict {
@@ -29,7 +29,8 @@ impl PodState {
         self.stop(now, end.grace);
     }
 
-    /// It is not over, whatever is shown of it, and neither are its containers, whatever they end with.
+    /// Marks the pod as interrupted: neither it nor its containers have finished, whatever the API shows and
+    /// whatever the exit codes are.
     pub(crate) fn interrupt(&mut self) {
         self.interrupted = Some(self.phase).filter(|phase| !phase.is_terminal()).or(Some(PodPhase::Pending));
         for container in &mut self.containers {
@@ -37,33 +38,33 @@ impl PodState {
         }
     }
 
-    /// It ended, or is to end, with the machine, and is not over for it.
+    /// Whether the pod ended, or is to end, with the machine, and so has not finished.
     pub fn is_interrupted(&self) -> bool {
         self.interrupted.is_some()
     }
 
-    /// The machine does not go down after all.
+    /// Records that the shutdown was cancelled: an interrupted pod starts again.
     pub(crate) fn resume(&mut self) {
         self.resumes = self.interrupted.is_some();
         self.changed |= self.resumes;
     }
 
-    /// What it begins again with.
+    /// Takes the record with which the pod starts again.
     pub(crate) fn take_record_to_resume(&mut self) -> Option<Box<Record>> {
         if self.resumes && self.wish == Wish::Wanted { self.journal.take() } else { None }
     }
 
-    /// Its phase is terminal, and stays so.
+    /// Whether the phase is terminal for good.
     pub fn is_over(&self) -> bool {
         self.phase.is_terminal() && !self.is_interrupted()
     }
 
-    /// Its phase is terminal and its sandbox is gone: it needs nothing any more but to be shown.
+    /// Whether the phase is terminal and the sandbox is gone, so that the pod is only shown.
     pub fn has_finished(&self) -> bool {
         matches!(self.stage, Stage::Finished) && self.is_over()
     }
 
-    /// No process of it is left, and none will begin.
+    /// Whether no process of the pod is left, and none will start.
     pub(crate) fn has_ended(&self) -> bool {
         match self.stage {
             Stage::Active | Stage::Stopping { .. } => false,
@@ -71,7 +72,7 @@ impl PodState {
         }
     }
 
-    /// The same, and what is to be kept of it is kept.
+    /// Whether no process of the pod is left, and its record is written or could not be written.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.has_ended() && (self.journal.is_clean() || self.journal.gave_up())
     }

@@ -1,4 +1,4 @@
-//! The states of a pod that are not those of one container.
+//! The states of a pod as a whole: sandbox, wish and stage.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::time::Instant;
 
 use super::backoff::Retry;
 
-/// What the containers of a pod share.
+/// The sandbox, which the containers of a pod share.
 ///
 /// ```text
 ///  Absent ──► Creating ──► Ready ──► Removing ──► Absent
@@ -17,27 +17,27 @@ use super::backoff::Retry;
 /// ```
 #[derive(Clone, Debug)]
 pub(crate) enum Sandbox {
-    /// There is none, nor anything of it.
+    /// There is no sandbox, and nothing of one.
     Absent,
     /// `CreateSandbox` is in flight.
     Creating,
-    /// It could not be made, and nothing of it is left.
+    /// The sandbox could not be created, and nothing of it is left.
     Failed {
-        /// When to try again.
+        /// When to retry.
         retry_at: Instant,
     },
-    /// Containers can run in it.
+    /// Containers can run in the sandbox.
     Ready,
-    /// Its supervisor died, and every process with it; the rest of it is still there.
+    /// The supervisor died, and every process with it; the rest of the sandbox still exists.
     Lost,
     /// `RemoveSandbox` is in flight.
     Removing {
-        /// The retry that this is.
+        /// The retry that is in flight, unless it is the first try.
         earlier: Option<Retry>,
     },
-    /// Part of it is still there.
+    /// Part of the sandbox still exists.
     RemoveFailed {
-        /// When to try again.
+        /// When to retry.
         retry: Retry,
     },
 }
@@ -45,43 +45,44 @@ pub(crate) enum Sandbox {
 /// Whether any source wants the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// It was found; not every source has been heard.
+    /// The pod was found, and not every source has reported yet.
     Unknown,
-    /// One does.
+    /// A source wants the pod.
     Wanted,
-    /// None does.
+    /// No source wants the pod.
     Unwanted,
 }
 
-/// Where the pod is in its life: the worker states of a kubelet.
+/// The stage of a pod's life: the worker states of a kubelet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stage {
-    /// Its containers are started and restarted.
+    /// The pod's containers are started and restarted.
     Active,
-    /// Nothing starts any more; what runs is made to end.
+    /// No container starts any more; running ones are stopped.
     Stopping {
-        /// Seconds between asking and killing.
+        /// The grace period: the time between the signal and the kill.
         grace: Duration,
-        /// When it is over: until then hooks run, and sidecars wait for what ends before them.
+        /// When the grace period ends: until then hooks run, and sidecars wait for the containers that end
+        /// before them.
         patience: Instant,
     },
-    /// Every process is gone for good.
+    /// Every process has ended for good.
     Stopped,
-    /// Nothing of it is left but what is on disk.
+    /// Only files of the pod are left.
     Finished,
     /// `Forget` is in flight.
     Forgetting {
-        /// The retry that this is.
+        /// The retry that is in flight, unless it is the first try.
         earlier: Option<Retry>,
     },
-    /// Something is still on disk.
+    /// Some files of the pod still exist.
     ForgetFailed {
-        /// When to try again.
+        /// When to retry.
         retry: Retry,
     },
 }
 
-/// The terminal phase that was decided, and why.
+/// The terminal phase that was decided, with its reason and message.
 #[derive(Clone, Debug)]
 pub(crate) struct Verdict {
     pub(crate) phase: PodPhase,
@@ -89,13 +90,14 @@ pub(crate) struct Verdict {
     pub(crate) message: Option<Box<str>>,
 }
 
-/// What the whole node adds to one pod's decisions.
+/// The state of the node that one pod's decisions depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Surroundings {
-    /// Every other pod of this name is gone, and so is who had to make room for it.
+    /// Whether the sandbox may be created: every other pod of this name is gone, and so are the preempted
+    /// pods.
     pub(crate) may_begin: bool,
-    /// Everything is being taken down.
+    /// The shutdown of all pods, if one is under way.
     pub(crate) shutdown: Option<Whole>,
-    /// It is this pod's turn.
+    /// The request to end, if it is this pod's turn.
     pub(crate) end: Option<End>,
 }

@@ -1,6 +1,5 @@
-//! What makes a pod run: its sandbox, then its containers one after another in
-//! the order of the spec, init containers first, and again when they end. Ephemeral containers
-//! wait for no turn.
+//! Starting a pod: first its sandbox, then its containers one after another in the order of the spec, init
+//! containers first, and again when they end. Ephemeral containers do not wait for their turn.
 
 use crate::facts::{
     Action, Attempt, Draft, Events, PodIndex, StartFailure, StartFailureReason, StartedContainer, Wake,
@@ -14,7 +13,7 @@ use super::hook::Hooks;
 use super::{PodState, SYNC_RETRY, Sandbox};
 
 impl PodState {
-    /// What an active pod needs next.
+    /// Plans what an active pod needs next.
     pub(super) fn plan_active(
         &mut self,
         now: Instant,
@@ -40,7 +39,7 @@ impl PodState {
         }
     }
 
-    /// When an active pod has something to do again.
+    /// Records the times at which an active pod has something to do next.
     pub(super) fn wake_active(&self, wake: &mut Wake, may_begin: bool) {
         if let Some(deadline) = self.pod.spec.active_deadline {
             wake.note(self.active_since + deadline);
@@ -80,9 +79,9 @@ impl PodState {
         }
     }
 
-    /// Nothing but sidecars and ephemeral containers runs and nothing else may start: every regular container is done
-    /// for good, an init container has failed for good, or the pod is `Never`, has run before
-    /// and has lost its sandbox.
+    /// Whether nothing but sidecars and ephemeral containers runs, and nothing else may start: every regular
+    /// container is done for good, an init container has failed for good, or the pod is `Never`, has run
+    /// before and has lost its sandbox.
     pub(super) fn is_done(&self) -> bool {
         let policy = self.policy();
         let mut regular = self.containers.iter().filter(|container| container.role == Role::Regular);
@@ -110,7 +109,7 @@ impl PodState {
         }
     }
 
-    /// Says of each container that waits for its back-off that it does.
+    /// Reports the back-off of each container that waits for it.
     fn hold_back(&mut self, now: Instant, events: &mut Events) {
         let (policy, turn) = (self.policy(), self.turn());
         let mut held_back = false;
@@ -146,7 +145,7 @@ impl PodState {
         }
     }
 
-    /// One start at a time; a container that has to wait with its own does not hold up the others.
+    /// Plans one start at a time; a container whose start has to wait does not delay the others.
     fn plan_start(&mut self, now: Instant, draft: &mut Draft) {
         let (policy, turn) = (self.policy(), self.turn());
         if let Some((index, container)) =
@@ -189,8 +188,8 @@ impl PodState {
             if !may_begin {
                 continue;
             }
-            // Of a start that is tried again it may be on flash already: nothing would be written
-            // and no news come of it. Of a sidecar's later runs nobody has to know.
+            // The start may be on flash already if it is a retry: nothing would be written, and so no answer
+            // would come. Later runs of a sidecar need not be recorded first.
             let recorded = self.journal.has_begun(index, 0, container.decided);
             match container.runs_once(policy) {
                 true if !recorded => {
@@ -211,7 +210,7 @@ impl PodState {
                     if !draft.push_start(self.index, start) {
                         return;
                     }
-                    // An end of before this boot holds nothing back, and counts all the same.
+                    // An exit of an earlier boot delays nothing, but counts for the back-off.
                     if container.ended.is_some() && !container.superseded {
                         let finished = finished_this_boot(container).unwrap_or(now);
                         container.backoff.advance(now, finished);
@@ -224,7 +223,7 @@ impl PodState {
         }
     }
 
-    /// A container's process was executed.
+    /// Records that a container's process was executed.
     pub(super) fn started(&mut self, attempt: Attempt, started: Box<StartedContainer>, events: &mut Events) {
         let (pod, index) = (self.pod.clone(), self.index);
         let is_interrupted = self.interrupted.is_some();
@@ -239,14 +238,14 @@ impl PodState {
         let mut probes = container.probes.renewed(spec, started.at);
         let mut hooks = Hooks::of(spec);
         if let Some(patience) = stopping {
-            // A kubelet goes on asking sidecars how they are.
+            // A kubelet keeps probing sidecars.
             if container.role == Role::Regular {
                 probes.stop();
             }
             hooks.stop(patience);
         }
         container.has_started(started, probes, hooks);
-        // It is the run that was to follow, unless it is to be followed itself.
+        // This is the run that was to follow, unless the pod was interrupted.
         container.redefined = is_interrupted && container.role == Role::Regular;
         let is_outdated = container.is_outdated(&spec.image);
         container.new_image.run_began(is_outdated);
@@ -260,7 +259,7 @@ impl PodState {
         self.touch();
     }
 
-    /// There is no process.
+    /// Records that a start failed.
     pub(super) fn start_failed(
         &mut self,
         now: Instant,
@@ -308,7 +307,7 @@ impl PodState {
                 events.note(index, at, "Created", "Container created".into());
                 events.warn(index, at, "Failed", format!("Error: {message}").into());
                 let ended = container.ended_unstarted(now, failure);
-                // It had its other run.
+                // The run that was to follow has taken place.
                 container.redefined = false;
                 container.has_ended(ended);
                 if active && container.restarts(policy) {
@@ -318,7 +317,7 @@ impl PodState {
                 return;
             }
         };
-        // A restart that fails is still a restart: its back-off holds too.
+        // A failed restart is still a restart: its back-off applies too.
         let retry = match (retry, finished_this_boot(container)) {
             (StartRetry::At(at), Some(finished)) => match container.backoff.check(at, finished) {
                 Ok(()) => retry,
@@ -326,7 +325,7 @@ impl PodState {
             },
             (StartRetry::At(_) | StartRetry::WhenImagesChange { .. }, _) => retry,
         };
-        // News of images came while this start looked for one: it may have looked too early.
+        // Images were added while this start looked for one: it may have looked too early.
         let retry = match retry {
             StartRetry::WhenImagesChange { .. } if images_changed => StartRetry::At(now),
             StartRetry::WhenImagesChange { .. } | StartRetry::At(_) => retry,
@@ -336,7 +335,7 @@ impl PodState {
         self.touch();
     }
 
-    /// A failed pull becomes a back-off, as a kubelet would say it at its next sync.
+    /// Turns a failed pull into a back-off, as a kubelet does at its next sync.
     fn pass_image_waits(&mut self, now: Instant, events: &mut Events) {
         let mut passed = false;
         for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
@@ -365,13 +364,13 @@ impl PodState {
         }
     }
 
-    /// Whether it may be found in need of a sandbox now.
+    /// Whether the pod needs a sandbox that it does not have.
     pub(crate) fn asks_for_sandbox(&self) -> bool {
         self.may_run() && matches!(self.sandbox, Sandbox::Absent | Sandbox::Failed { .. })
     }
 }
 
-/// The events of an image that cannot be started, as a kubelet words them.
+/// Emits the events for an image that cannot be started, in a kubelet's words.
 pub(super) fn warn_of_image(
     pod: PodIndex,
     container: Option<ContainerIndex>,
@@ -405,7 +404,7 @@ fn pulled(image: &str) -> Box<str> {
     format!("Container image \"{image}\" already present on machine and can be accessed by the pod").into()
 }
 
-/// When the newest run ended, if that was in this boot: an older end holds nothing back.
+/// When the newest run ended, if that was in this boot: an earlier exit delays nothing.
 pub(super) fn finished_this_boot(container: &super::ContainerState) -> Option<Instant> {
     match container.ended.as_ref()?.finished_at? {
         Moment::ThisBoot(at) => Some(at),

@@ -1,11 +1,9 @@
-//! How runs, sandboxes and pods end: asking, killing, taking down, forgetting.
+//! The end of runs, sandboxes and pods: signal, kill, remove, forget.
 //!
-//! Containers are stopped in parallel, each by its preStop hook, its stop signal and,
-//! when the grace is over, by SIGKILL to all of its processes. A grace can only shrink.
-//! Only sidecars wait, within the grace: until no regular container is left, and
-//! then each for those after it.
-//! The sandbox goes after the last process, and a pod is dropped only when its
-//! sandbox is gone.
+//! Containers are stopped in parallel, each by its preStop hook, its stop signal and, at the end of the grace
+//! period, by SIGKILL to all of its processes. A grace period can only shrink. Only sidecars wait, within the
+//! grace period: until no regular container is left, and then each for the sidecars after it. The sandbox is
+//! removed after the last process, and a pod is dropped only when its sandbox is gone.
 
 use std::time::Duration;
 
@@ -18,16 +16,16 @@ use super::container::Run;
 use super::hook::{Before, Hooks, fail_pre_stop};
 use super::{ContainerState, PodState, Sandbox, Stage, TERMINATED, Verdict, Wish};
 
-/// No grace is shorter, whatever was asked for.
+/// The shortest grace period, whatever was requested.
 const MIN_GRACE: Duration = Duration::from_secs(1);
-/// `reason` of a pod that made room for a critical one, and of the event.
+/// `reason` of a pod that was preempted for a critical one, and of the event.
 pub(crate) const PREEMPTING: &str = "Preempting";
-/// Between asking and killing there is at least this, even if the grace is over.
+/// The shortest time between the signal and the kill, even at the end of the grace period.
 pub(super) const MIN_WINDOW: Duration = Duration::from_secs(2);
 
 impl PodState {
-    /// Stops the pod. Asked again, its grace can only get shorter; the signal is
-    /// not sent a second time, as containerd does not.
+    /// Stops the pod. A further call can only shorten the grace period; like containerd, it does not send the
+    /// signal again.
     pub(crate) fn stop(&mut self, now: Instant, grace: Option<Duration>) {
         let asked = grace.unwrap_or(self.pod.spec.termination_grace_period).max(MIN_GRACE);
         let grace = match self.stage {
@@ -44,7 +42,7 @@ impl PodState {
         for container in &mut self.containers {
             container.hooks.stop(now + grace);
             match &mut container.run {
-                // A sidecar that was asked late may have longer than the others.
+                // A sidecar that was asked late may have a longer deadline than the others.
                 Run::Terminating { deadline: own, .. } => *own = window.min(*own),
                 Run::Recording => container.run = Run::Waiting,
                 Run::Waiting | Run::Starting { .. } | Run::StartFailed { .. } => {}
@@ -62,7 +60,7 @@ impl PodState {
         }
     }
 
-    /// `activeDeadlineSeconds` are over: the pod fails.
+    /// Fails the pod if `activeDeadlineSeconds` have passed.
     pub(super) fn pass_deadline(&mut self, now: Instant, events: &mut Events) {
         let Some(deadline) = self.pod.spec.active_deadline else { return };
         if !self.is_active() || self.pod.is_gated() || now < self.active_since + deadline {
@@ -78,7 +76,7 @@ impl PodState {
         self.stop(now, None);
     }
 
-    /// A critical pod needs its room: the pod fails, with its whole grace.
+    /// Fails the pod, with its whole grace period, because a critical pod needs its room.
     pub(crate) fn preempt(&mut self, now: Instant, events: &mut Events) {
         let message = "Preempted in order to admit critical pod";
         events.warn(self.index, None, PREEMPTING, message.into());
@@ -91,19 +89,19 @@ impl PodState {
         self.settle(now);
     }
 
-    /// Its node ends it, or has ended it, for reasons of its own. It is published with the terminal
-    /// phase: whoever reads it may take what the pod has left.
+    /// Whether the node ends, or has ended, the pod for reasons of its own. The condition is published with
+    /// the terminal phase, since a client may reuse what the pod has left.
     pub(super) fn is_disrupted(&self) -> bool {
         let reason = self.verdict.as_ref().and_then(|verdict| verdict.reason.as_deref());
         reason.is_some_and(|reason| [PREEMPTING, TERMINATED].contains(&reason))
     }
 
-    /// It ends, or has ended, for a critical pod.
+    /// Whether the pod ends, or has ended, for a critical pod.
     pub(crate) fn is_preempted(&self) -> bool {
         self.verdict.as_ref().is_some_and(|verdict| verdict.reason.as_deref() == Some(PREEMPTING))
     }
 
-    /// Asks and kills what is to end, and asks again where that failed.
+    /// Plans the signals and kills of the runs that are to end, and repeats those that failed.
     pub(super) fn plan_kills(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
         self.pass_given_up(events);
         let pod = self.pod.clone();
@@ -188,7 +186,7 @@ impl PodState {
         }
     }
 
-    /// When the grace of a pod that is stopped is over.
+    /// When the grace period ends of a pod that is being stopped.
     pub(super) fn patience(&self) -> Option<Instant> {
         match self.stage {
             Stage::Stopping { patience, .. } => Some(patience),
@@ -197,8 +195,8 @@ impl PodState {
         }
     }
 
-    /// Of those that live, the last that a sidecar before it waits for: a regular container if
-    /// there is one, else the last sidecar.
+    /// The last live container that a sidecar before it waits for: a regular container if there is one,
+    /// otherwise the last sidecar.
     fn last_to_wait_for(&self) -> Option<ContainerIndex> {
         let alive = |(index, container): (ContainerIndex, &ContainerState)| {
             container.is_alive().then_some((container.role, index))
@@ -208,7 +206,7 @@ impl PodState {
         of(Role::Regular).or_else(|| of(Role::Sidecar))
     }
 
-    /// A sidecar runs that will be asked to end when its turn has come.
+    /// Whether a run has not been asked to end yet, for instance a sidecar that waits for its turn.
     pub(super) fn any_waits_to_be_stopped(&self) -> bool {
         self.containers.iter().any(|container| match container.run {
             Run::Running => true,
@@ -217,17 +215,17 @@ impl PodState {
         })
     }
 
-    /// What is to run again after `nodlet down` keeps its record and its volumes.
+    /// Whether the pod keeps its record and its volumes, because it is to run again after a shutdown.
     fn is_kept(&self, shutdown: Option<Whole>) -> bool {
         (shutdown.is_some() || self.interrupted.is_some()) && self.wish != Wish::Unwanted
     }
 
-    /// It went with a scheduling gate that nobody had removed.
+    /// Whether the pod was removed before its scheduling gates were.
     fn was_withdrawn(&self) -> bool {
         self.pod.is_gated() && self.wish == Wish::Unwanted
     }
 
-    /// Notices that the last process is gone.
+    /// Moves the pod on when its last process has ended.
     pub(super) fn pass_stop(&mut self, shutdown: Option<Whole>) {
         if let Stage::Stopping { .. } = self.stage
             && !self.any_alive()
@@ -238,14 +236,14 @@ impl PodState {
         }
     }
 
-    /// Takes down what is not needed any more, and leaves when nothing is left.
+    /// Plans to remove what is not needed any more, and drops the pod when nothing is left.
     pub(super) fn plan_going(&mut self, now: Instant, draft: &mut Draft, shutdown: Option<Whole>) {
         let (kept, with_agent) = (self.is_kept(shutdown), shutdown == Some(Whole::Agent));
         let is_kept = self.journal.is_clean() || self.journal.gave_up();
         let earlier = match self.sandbox {
             Sandbox::Lost => Some(None),
             Sandbox::RemoveFailed { retry } if retry.at <= now => Some(Some(retry)),
-            // Its supervisor holds the exits until the record has them.
+            // The supervisor keeps the exits until the record has them.
             Sandbox::Ready if matches!(self.stage, Stage::Stopped) => {
                 let not_needed = kept && (with_agent || is_kept)
                     || self.wish == Wish::Unwanted
@@ -262,9 +260,9 @@ impl PodState {
             self.changed = true;
         }
         if matches!(self.stage, Stage::Stopped) && self.is_gone() {
-            // A full disk does not keep what is to be forgotten anyway.
+            // A full disk must not keep a pod that is to be forgotten anyway.
             let gave_up = self.wish == Wish::Unwanted && self.journal.gave_up();
-            // Of one that never came to run there is nothing to tell.
+            // A pod that never ran has nothing to record.
             let withdrawn = self.was_withdrawn() && !self.journal.is_in_flight();
             if self.journal.has_terminal() || gave_up || withdrawn {
                 self.stage = Stage::Finished;
@@ -277,7 +275,7 @@ impl PodState {
             }
         }
         let forget = match self.stage {
-            // What is being written would come after it.
+            // A write in flight would otherwise recreate the record after it was removed.
             Stage::Finished if self.wish == Wish::Unwanted && !self.journal.is_in_flight() => Some(None),
             Stage::ForgetFailed { retry } if retry.at <= now => Some(Some(retry)),
             Stage::Finished => {
@@ -294,7 +292,7 @@ impl PodState {
         }
     }
 
-    /// A signal or kill could not be delivered.
+    /// Records that a signal or kill could not be delivered.
     pub(super) fn stop_failed(&mut self, now: Instant, attempt: Attempt, message: &str, events: &mut Events) {
         let index = self.index;
         let Some(container) = self.container_of(attempt) else { return };
@@ -308,7 +306,7 @@ impl PodState {
         events.warn(index, Some(attempt.container), "FailedKillPod", text.into());
     }
 
-    /// The supervisor died, and every process with it.
+    /// Records that the supervisor died, and every process with it.
     pub(super) fn sandbox_lost(&mut self, now: Instant, events: &mut Events) {
         self.sandbox = Sandbox::Lost;
         for container in &mut self.containers {
@@ -319,14 +317,14 @@ impl PodState {
                 container.run = Run::Waiting;
             }
             if container.begun() == 0 {
-                // What begins in another sandbox is decided on anew.
+                // A start in another sandbox is decided again.
                 container.decided = None;
             }
             container.ran_here = false;
             container.hooks = Hooks::default();
         }
         self.forget_restart_all();
-        // What is over with its sandbox gets no other.
+        // A finished pod gets no other sandbox.
         if self.is_active() && !self.is_done() {
             let text = "Pod sandbox changed, it will be killed and re-created.";
             events.note(self.index, None, "SandboxChanged", text.into());
@@ -334,7 +332,7 @@ impl PodState {
         self.touch();
     }
 
-    /// Part of the sandbox is still there.
+    /// Records that part of the sandbox could not be removed.
     pub(super) fn removal_failed(&mut self, now: Instant, message: &str, events: &mut Events) {
         let Sandbox::Removing { earlier } = self.sandbox else { return };
         self.sandbox = Sandbox::RemoveFailed { retry: Retry::after(earlier, now) };
@@ -342,7 +340,7 @@ impl PodState {
         self.touch();
     }
 
-    /// Something is still on disk.
+    /// Records that files of the pod could not be removed.
     pub(super) fn forget_failed(&mut self, now: Instant, message: &str, events: &mut Events) {
         let Stage::Forgetting { earlier } = self.stage else { return };
         self.stage = Stage::ForgetFailed { retry: Retry::after(earlier, now) };
@@ -363,7 +361,7 @@ fn failed_probe_text(name: &str, role: Role, kind: ProbeKind, policy: RestartPol
         ProbeKind::Readiness => "readiness",
         ProbeKind::Startup => "startup",
     };
-    // What a kubelet leaves out of what it says of sidecars, it does all the same.
+    // A kubelet also restarts init containers and sidecars, though its text does not say so.
     let (what, then) = match (role, policy) {
         (Role::Init | Role::Sidecar, _) => ("Init container", ""),
         (Role::Regular, RestartPolicy::Always | RestartPolicy::OnFailure) => {

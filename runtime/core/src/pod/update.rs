@@ -1,4 +1,4 @@
-//! Changes of a pod in place, and what they do to its containers.
+//! Changes of a pod in place, and their effect on its containers.
 //!
 //! A container is identified by its name and its image. When the spec names another image than
 //! the one a container runs, the core first asks whether that image is on the board:
@@ -12,17 +12,17 @@
 //!              images were added, or the spec names yet another image
 //! ```
 //!
-//! What is known of a missing image stays known, and published, while it is looked for again, by this
-//! agent or the next one; until it is on the board, or the spec names yet another.
+//! A missing image stays known, and published, while it is searched for again, by this agent or the next one,
+//! until it is on the board or the spec names yet another image.
 //!
-//! A run that goes on may end for another reason. The next run then has the image of the spec if
-//! it is on the board by that time, and the image that ran before if it is not
-//! (`ContainerState::fallback`), also after a reboot: the record names that image.
+//! A run that continues may end for another reason. The next run has the image of the spec if that is on the
+//! board by then, and otherwise the image that ran before (`ContainerState::fallback`). This also holds after
+//! a reboot: the record names that image.
 //!
-//! A run that ends for its image ends as with any other end; another run follows whatever
-//! `restartPolicy` says. An init container finishes with the image that it began with, and one that
-//! has succeeded does not run again. That a run ends for its image is known to a later agent before
-//! the run is asked to end, and is on record before another image can be found missing.
+//! A run that ends because its image changed ends like any other; another run follows whatever
+//! `restartPolicy` says. An init container finishes with the image that it began with, and one that has
+//! succeeded does not run again. The handover and the record say that a run ends for its image, the former
+//! before the run is asked to end, the latter before another image can be found missing.
 
 use std::rc::Rc;
 
@@ -35,28 +35,28 @@ use super::container::{ContainerState, Run, StartRetry, reason_word};
 use super::start::{never_pulled, warn_of_image};
 use super::{PodState, SYNC_RETRY};
 
-/// How far the search for the image is that the spec names, while the container's run has another.
+/// The state of the search for the image in the spec, while the container's run has another image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum NewImage {
-    /// Nothing yet.
+    /// Nothing is known yet.
     #[default]
     Unknown,
     /// `CheckImage` is in flight.
     Checking {
-        /// Images were added, or the spec was changed again: the answer is out of date.
+        /// Whether images were added, or the spec changed again, so that the answer is out of date.
         is_stale: bool,
     },
-    /// It is on the board.
+    /// The image is on the board.
     Present,
-    /// It cannot be started, for the reason in `ContainerState::missing_image`.
+    /// The image cannot be started, for the reason in `ContainerState::missing_image`.
     Missing {
-        /// When to look again, if not only when images are added.
+        /// When to look again, unless only added images can help.
         retry_at: Option<Instant>,
     },
 }
 
 impl NewImage {
-    /// What was known may not be true any more.
+    /// Records that the known state may be out of date.
     pub(crate) fn look_again(&mut self) {
         match self {
             NewImage::Checking { is_stale } => *is_stale = true,
@@ -64,7 +64,7 @@ impl NewImage {
         }
     }
 
-    /// A run has begun. An answer that is about an earlier run does not arrive.
+    /// Records that a run has started. An answer about an earlier run is not accepted.
     pub(crate) fn run_began(&mut self, is_outdated: bool) {
         match self {
             NewImage::Missing { .. } if is_outdated => {}
@@ -84,8 +84,7 @@ impl NewImage {
 }
 
 impl PodState {
-    /// It is the same pod with what may change in place. With its last gate gone it is accepted
-    /// now, as if it had come now.
+    /// Changes the pod in place. If its last scheduling gate was removed, the pod counts as accepted now.
     pub(super) fn update(&mut self, now: Instant, pod: Rc<Pod>) {
         if self.pod.is_gated() && !pod.is_gated() {
             self.start_time = Moment::ThisBoot(now);
@@ -95,7 +94,7 @@ impl PodState {
         let image = |pod: &Pod, index: ContainerIndex| pod.spec.container(index).image.clone();
         let indexes = before.spec.init_indexes().chain(before.spec.regular_indexes());
         for index in indexes.filter(|index| image(&before, *index) != image(&self.pod, *index)) {
-            // Of one that was refused there are none.
+            // A rejected pod has no containers.
             if let Some(container) = self.containers.get_mut(usize::from(index.0)) {
                 container.has_another_image(now);
             }
@@ -104,7 +103,7 @@ impl PodState {
         self.settle(now);
     }
 
-    /// Asks whether the images are on the board that running containers are to have.
+    /// Plans to check whether the images are on the board that running containers wait for.
     pub(super) fn plan_image_checks(&mut self, now: Instant, draft: &mut Draft) {
         if !self.may_run() {
             return;
@@ -124,7 +123,7 @@ impl PodState {
         }
     }
 
-    /// Whether the image of the spec is on the board, while another runs.
+    /// Records whether the image of the spec is on the board, while another image runs.
     pub(super) fn image_checked(
         &mut self,
         now: Instant,
@@ -186,7 +185,7 @@ impl PodState {
         self.touch();
     }
 
-    /// The images that running containers wait for. A pod that stops waits for none.
+    /// The images that running containers wait for. A pod that is being stopped waits for none.
     pub(crate) fn missing_images(&self) -> impl Iterator<Item = (ContainerIndex, &MissingImage)> {
         let waits = |index, container: &ContainerState| {
             self.is_active() && container.is_outdated(&self.pod.spec.container(index).image)
@@ -195,7 +194,7 @@ impl PodState {
         waiting.filter_map(|(index, container)| Some((index, container.missing_image.as_deref()?)))
     }
 
-    /// Ends the runs of images that the spec no longer names and whose successor is on the board.
+    /// Marks runs to be ended whose image the spec no longer names, if the new image is on the board.
     pub(super) fn pass_redefined(&mut self) {
         if !self.may_run() {
             return;
@@ -213,7 +212,7 @@ impl PodState {
 }
 
 impl ContainerState {
-    /// What kept it from starting, or held it back, was about the image before.
+    /// Records that the spec names another image: earlier failures and back-offs no longer apply.
     fn has_another_image(&mut self, now: Instant) {
         self.new_image.look_again();
         self.missing_image = None;
@@ -226,8 +225,8 @@ impl ContainerState {
         }
     }
 
-    /// The image that ran before, if the spec names another by now: what to start if the new one is
-    /// not on the board.
+    /// The image that ran before, if the spec names another by now: it is started if the new one is not on
+    /// the board.
     pub(super) fn fallback(&self, image: &str) -> Option<Rc<str>> {
         let before = match (&self.started, &self.recorded) {
             (Some(started), _) => &started.spec_image,
@@ -237,7 +236,7 @@ impl ContainerState {
         (!before.is_empty() && **before != *image).then(|| before.clone())
     }
 
-    /// It runs, and was started for another image.
+    /// Whether the container runs, and was started for another image.
     pub(super) fn is_outdated(&self, image: &str) -> bool {
         let runs = match self.run {
             Run::Running => true,
@@ -246,7 +245,7 @@ impl ContainerState {
         };
         let may_end = match self.role {
             Role::Regular => true,
-            // What waits for it goes on first.
+            // A sidecar that has not started is not replaced, because later containers wait for it.
             Role::Sidecar => self.health().started,
             Role::Init | Role::Ephemeral => false,
         };

@@ -5,32 +5,32 @@ use std::time::Duration;
 
 use super::{Lifecycle, OwnRestart, Probe, ProbeKind, Quantity, VolumeMount};
 
-/// Containers of one pod: as many as an index has numbers.
+/// Upper bound of the containers of one pod: as many as [`ContainerIndex`] has values.
 pub const MAX_CONTAINERS: usize = 256;
 
-/// A container's place among all of a pod: first those of `spec.containers`, then those of
-/// `spec.initContainers`, each in the order of the manifest, then those of
-/// `spec.ephemeralContainers` in the order in which they came.
+/// A container's place among all containers of a pod: first those of `spec.containers`, then those of
+/// `spec.initContainers`, each in the order of the manifest, then those of `spec.ephemeralContainers` in the
+/// order in which they were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct ContainerIndex(pub u8);
 
-/// What a container is to its pod.
+/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// One of `spec.containers`: it is what the pod is there for.
+    /// One of `spec.containers`: the pod exists to run it.
     Regular,
-    /// An init container: it ends before what comes after it begins.
+    /// An init container: it ends before the next containers start.
     Init,
-    /// An init container with `restartPolicy: Always`: it has started before what comes after it
-    /// begins, runs beside that, and ends last.
+    /// An init container with `restartPolicy: Always`: it has started before the next containers start, runs
+    /// beside them, and ends last.
     Sidecar,
-    /// One of `spec.ephemeralContainers`: somebody looks into a pod that is there. It runs once at
-    /// most, and nothing hangs on it.
+    /// One of `spec.ephemeralContainers`: it inspects a running pod. It runs at most once, and does not
+    /// affect the rest of the pod.
     Ephemeral,
 }
 
 impl Role {
-    /// It is one of `spec.initContainers`.
+    /// Whether the container is one of `spec.initContainers`.
     pub fn is_init(self) -> bool {
         match self {
             Role::Init | Role::Sidecar => true,
@@ -42,10 +42,10 @@ impl Role {
 /// `restartPolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RestartPolicy {
-    /// Restarted whatever it ends with.
+    /// Restarted whatever its exit code.
     #[default]
     Always,
-    /// Restarted unless it ends with 0.
+    /// Restarted unless it exits with 0.
     OnFailure,
     /// Never restarted.
     Never,
@@ -56,9 +56,9 @@ pub enum RestartPolicy {
 pub enum PullPolicy {
     /// Ask the registry at every start.
     Always,
-    /// Ask only where the image is absent.
+    /// Ask the registry only if the image is absent.
     IfNotPresent,
-    /// Never ask.
+    /// Never ask the registry.
     Never,
 }
 
@@ -72,15 +72,15 @@ pub struct Container {
     pub image: String,
     /// `imagePullPolicy`.
     pub image_pull_policy: PullPolicy,
-    /// `restartPolicy: Always` of an init container.
+    /// Whether an init container has `restartPolicy: Always`.
     pub sidecar: bool,
-    /// `targetContainerName` of an ephemeral container, whose processes it sees.
+    /// `targetContainerName` of an ephemeral container, which sees the processes of that container.
     pub target: Option<String>,
-    /// `restartPolicy` and `restartPolicyRules` of its own.
+    /// `restartPolicy` and `restartPolicyRules` of the container itself.
     pub restart: Option<Rc<OwnRestart>>,
-    /// `command`; `None` where it was not given, which means the image's entrypoint.
+    /// `command`; `None` if it was not given, which means the image's entrypoint.
     pub command: Option<Vec<String>>,
-    /// `args`; `None` where it was not given.
+    /// `args`; `None` if it was not given.
     pub args: Option<Vec<String>>,
     /// `workingDir`.
     pub working_dir: Option<String>,
@@ -104,9 +104,9 @@ pub struct Container {
     pub termination_message_path: String,
     /// `terminationMessagePolicy` is `FallbackToLogsOnError`.
     pub termination_message_fallback_to_logs: bool,
-    /// `stdin`: input comes from those who attach, and not from /dev/null.
+    /// `stdin`: input comes from clients that attach, and not from /dev/null.
     pub stdin: bool,
-    /// `stdinOnce`: it ends with that of the first who does.
+    /// `stdinOnce`: the input ends with that of the first client that attaches.
     pub stdin_once: bool,
     /// `tty`.
     pub tty: bool,
@@ -124,7 +124,7 @@ impl Container {
         }
     }
 
-    /// The grace of a kill by a failed probe of `kind`: the probe's own, if it has one.
+    /// The grace period of a kill after a failed probe of `kind`, if the probe has one of its own.
     pub fn probe_grace(&self, kind: ProbeKind) -> Option<Duration> {
         self.probe(kind).and_then(|probe| probe.termination_grace_period)
     }
@@ -163,7 +163,7 @@ pub struct ContainerPort {
     pub host_ip: String,
 }
 
-/// `resources`; what nodlet acts on.
+/// `resources`, as far as nodlet acts on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceRequirements {
     /// `limits.cpu`.

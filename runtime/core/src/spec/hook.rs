@@ -1,10 +1,10 @@
-//! What is run when a container has begun and before it is asked to end.
+//! Lifecycle hooks: what runs after a container has started, and before it is asked to end.
 
 use std::time::Duration;
 
 use super::ProbeAction;
 
-/// Which of a container's two hooks.
+/// The two hooks of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum HookKind {
     /// `lifecycle.postStart`.
@@ -13,10 +13,10 @@ pub enum HookKind {
     PreStop,
 }
 
-/// A hook: what a probe can ask, or nothing but time.
+/// A hook: the same action as that of a probe, or a sleep.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Hook {
-    /// `exec` and `httpGet`; `tcpSocket` is taken and never works, as Kubernetes has it.
+    /// `exec` and `httpGet`. As in Kubernetes, `tcpSocket` is accepted and always fails.
     Asks(ProbeAction),
     /// `sleep.seconds`.
     Sleeps(Duration),
@@ -29,7 +29,7 @@ pub struct Lifecycle {
     pub post_start: Option<Hook>,
     /// `preStop`.
     pub pre_stop: Option<Hook>,
-    /// `stopSignal`, with its `SIG`; in place of the image's.
+    /// `stopSignal`, with its `SIG`; replaces that of the image.
     pub stop_signal: Option<String>,
 }
 

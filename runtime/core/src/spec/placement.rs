@@ -1,4 +1,4 @@
-//! On which node a pod may run: what it asks of the node, and what it tolerates there.
+//! On which node a pod may run: its requirements on the node, and the taints that it tolerates.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use serde::{Deserialize, Serialize};
 pub struct Placement {
     /// `nodeSelector`.
     pub node_selector: BTreeMap<String, String>,
-    /// `nodeSelectorTerms` of the node affinity that is required; `None` where none is.
+    /// `nodeSelectorTerms` of the required node affinity; `None` without one.
     pub node_affinity: Option<Vec<NodeSelectorTerm>>,
     /// `tolerations`.
     pub tolerations: Vec<Toleration>,
-    /// `os.name`; empty where it was not given.
+    /// `os.name`; empty if it was not given.
     pub os: String,
 }
 
-/// One of `nodeSelectorTerms`: a node matches if all of one term do.
+/// One of `nodeSelectorTerms`: a node matches if all requirements of one term match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSelectorTerm {
-    /// `matchExpressions`, of the node's labels.
+    /// `matchExpressions`, which apply to the node's labels.
     pub match_expressions: Vec<NodeSelectorRequirement>,
-    /// `matchFields`, of its `metadata.name`, the only field there is.
+    /// `matchFields`, which apply to the node's `metadata.name`, the only supported field.
     pub match_fields: Vec<NodeSelectorRequirement>,
 }
 
@@ -52,13 +52,13 @@ pub enum NodeSelectorOperator {
 /// One of `tolerations`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Toleration {
-    /// `key`; empty for all.
+    /// `key`; empty for all keys.
     pub key: String,
-    /// `operator` is `Exists`: whatever the value.
+    /// Whether `operator` is `Exists`, which matches any value.
     pub exists: bool,
     /// `value`.
     pub value: String,
-    /// `effect`; empty for all.
+    /// `effect`; empty for all effects.
     pub effect: String,
 }
 
@@ -75,10 +75,10 @@ pub struct Taint {
 }
 
 impl Placement {
-    /// Whether a node of this name with these labels is one that is asked for.
+    /// Whether the placement selects a node with this name and these labels.
     pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         let selected = self.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value));
-        // A term that asks for nothing matches no node.
+        // An empty term matches no node.
         let is_empty =
             |term: &NodeSelectorTerm| term.match_expressions.is_empty() && term.match_fields.is_empty();
         let matches = |term: &NodeSelectorTerm| {
@@ -92,7 +92,7 @@ impl Placement {
                 .is_none_or(|terms| terms.iter().any(|term| !is_empty(term) && matches(term)))
     }
 
-    /// Whether it bears a taint.
+    /// Whether the placement tolerates a taint.
     pub fn tolerates(&self, taint: &Taint) -> bool {
         self.tolerations.iter().any(|toleration| {
             (toleration.effect.is_empty() || toleration.effect == taint.effect)
@@ -103,7 +103,7 @@ impl Placement {
 }
 
 impl NodeSelectorRequirement {
-    /// Whether it holds of a label or field with this value; `None` where the node has none.
+    /// Whether the requirement matches a label or field with this value; `None` if the node does not have it.
     fn holds(&self, value: Option<&str>) -> bool {
         let is_in = || value.is_some_and(|value| self.values.iter().any(|asked| asked == value));
         let numbers = || {

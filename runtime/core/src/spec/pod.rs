@@ -8,7 +8,7 @@ use super::{
     Container, ContainerIndex, Placement, Quantity, ResourceRequirements, RestartPolicy, Role, Volume,
 };
 
-/// `metadata.uid`: the identity of a pod. Same name and another uid is another pod.
+/// `metadata.uid`: the identity of a pod. A pod with the same name and another uid is another pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Uid(pub Rc<str>);
 
@@ -24,57 +24,60 @@ impl From<&str> for Uid {
     }
 }
 
-/// An admitted Pod: identity and spec. A changed manifest makes another one, but for what may
-/// change in place ([`Pod::is_update_of`]).
+/// An admitted Pod: identity and spec. A changed manifest makes another pod, except for what may change in
+/// place ([`Pod::is_update_of`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pod {
     /// `metadata.name`, a DNS subdomain of at most 253 bytes.
     pub name: Rc<str>,
-    /// `metadata.namespace`, `default` where none was given.
+    /// `metadata.namespace`; `default` if none was given.
     pub namespace: Rc<str>,
     /// `metadata.uid`.
     pub uid: Uid,
-    /// `metadata.generation`: 1, and one more for each change of the spec in place.
+    /// `metadata.generation`: starts at 1 and grows by 1 with each change of the spec in place.
     pub generation: u64,
     /// `metadata.labels`.
     pub labels: BTreeMap<String, String>,
     /// `metadata.annotations`.
     pub annotations: BTreeMap<String, String>,
-    /// `spec.priority`: that of its class, as it was when the pod was admitted.
+    /// `spec.priority`: the value of the pod's priority class when the pod was admitted.
     pub priority: i32,
     /// `spec`.
     pub spec: PodSpec,
 }
 
-/// The least priority of what the node cannot do without (`SystemCriticalPriority`).
+/// The lowest priority of a critical pod (`SystemCriticalPriority`).
 pub const CRITICAL: i32 = 2_000_000_000;
 
-/// The class of what the node itself is nothing without.
+/// The priority class of pods without which the node itself does not work.
 pub const NODE_CRITICAL: &str = "system-node-critical";
 
 impl Pod {
-    /// Presets were applied to it when it was admitted.
+    /// Whether presets were applied to the pod when it was admitted.
     pub fn has_presets(&self) -> bool {
         self.annotations.keys().any(|key| key.starts_with(PRESET_MARK))
     }
 
-    /// It was admitted with something that may be different if that is looked for again.
+    /// Whether the pod was admitted with values that a later lookup (of presets, of its priority class) might
+    /// change.
     pub fn is_admitted_for_good(&self) -> bool {
         self.has_presets() || !self.spec.priority_class_name.is_empty()
     }
 
-    /// Others make room for it. No pod is critical for coming from a file.
+    /// Whether the pod is critical, so that others are preempted for it. Unlike a kubelet's, a pod from a
+    /// file is not critical for that reason.
     pub fn is_critical(&self) -> bool {
         self.priority >= CRITICAL
     }
 
-    /// It goes last when memory is short, whatever it requests. The class counts, and no number.
+    /// Whether the pod is killed last when memory is short, whatever it requests. This depends on its
+    /// priority class and not on the number of its priority alone.
     pub fn is_node_critical(&self) -> bool {
         self.is_critical() && self.spec.priority_class_name == NODE_CRITICAL
     }
 }
 
-/// What each PodPreset that was applied leaves among the annotations, with its name behind it.
+/// The prefix of the annotation that each applied PodPreset leaves; the preset's name follows it.
 pub const PRESET_MARK: &str = "podpreset.admission.kubernetes.io/podpreset-";
 
 /// `spec` of a Pod: what nodlet acts on, with defaults applied.
@@ -84,13 +87,13 @@ pub struct PodSpec {
     pub containers: Vec<Container>,
     /// `initContainers`, sidecars among them, in the order of the manifest.
     pub init_containers: Vec<Container>,
-    /// `ephemeralContainers`, in the order in which they came.
+    /// `ephemeralContainers`, in the order in which they were added.
     pub ephemeral_containers: Vec<Container>,
     /// `volumes`.
     pub volumes: Vec<Volume>,
     /// `restartPolicy`; `Always` by default.
     pub restart_policy: RestartPolicy,
-    /// `terminationGracePeriodSeconds`; 30 s by default, a negative one is 1 s.
+    /// `terminationGracePeriodSeconds`; 30 s by default; a negative value means 1 s.
     pub termination_grace_period: Duration,
     /// `activeDeadlineSeconds`.
     pub active_deadline: Option<Duration>,
@@ -102,7 +105,7 @@ pub struct PodSpec {
     pub host_ipc: bool,
     /// `shareProcessNamespace`.
     pub share_process_namespace: bool,
-    /// `hostname`; the pod's name where none was given (see [`PodSpec::hostname_for`]).
+    /// `hostname`; the pod's name if none was given (see [`PodSpec::hostname_for`]).
     pub hostname: Option<String>,
     /// `subdomain`.
     pub subdomain: Option<String>,
@@ -118,21 +121,21 @@ pub struct PodSpec {
     pub readiness_gates: Vec<String>,
     /// `name` of each of `schedulingGates`.
     pub scheduling_gates: Vec<String>,
-    /// `priorityClassName`; empty for none.
+    /// `priorityClassName`; empty if none was given.
     pub priority_class_name: String,
-    /// On which node it may run.
+    /// On which node the pod may run.
     pub placement: Placement,
 }
 
 impl Pod {
-    /// It waits for gates to be removed: as far as a node is concerned it is not here yet.
+    /// Whether the pod waits for its scheduling gates to be removed: no node has it yet.
     pub fn is_gated(&self) -> bool {
         !self.spec.scheduling_gates.is_empty()
     }
 
-    /// Whether it is the same pod as `old` and differs in nothing but what may change in place:
-    /// labels, annotations, images, a deadline that is set or earlier, gates that are gone, tolerations,
-    /// and ephemeral containers that were added.
+    /// Whether this is the same pod as `old` and differs only in what may change in place: labels,
+    /// annotations, images, a deadline that is set or moved earlier, removed gates, tolerations, and added
+    /// ephemeral containers.
     pub fn is_update_of(&self, old: &Pod) -> bool {
         let gates = &self.spec.scheduling_gates;
         if !self.spec.ephemeral_containers.starts_with(&old.spec.ephemeral_containers) {
@@ -162,7 +165,7 @@ impl Pod {
         munged.annotations.clone_from(&old.annotations);
         munged.spec.scheduling_gates.clone_from(&old.spec.scheduling_gates);
         munged.spec.ephemeral_containers.clone_from(&old.spec.ephemeral_containers);
-        // What is asked of the node is decided on once: before that it may become more.
+        // The placement is decided on once: as long as the pod is gated, it may change.
         if old.is_gated() {
             munged.spec.placement.clone_from(&old.spec.placement);
         }
@@ -183,12 +186,12 @@ pub struct HostAlias {
 /// `dnsPolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DnsPolicy {
-    /// The cluster's DNS; the node's where there is no cluster.
+    /// The cluster's DNS; the node's DNS without a cluster.
     #[default]
     ClusterFirst,
-    /// As `ClusterFirst`, for host network pods too.
+    /// Like `ClusterFirst`, for host network pods too.
     ClusterFirstWithHostNet,
-    /// The node's.
+    /// The node's DNS.
     Default,
     /// Only `dnsConfig`.
     None,
@@ -225,16 +228,16 @@ pub struct PodSecurityContext {
 pub enum QosClass {
     /// Every container has cpu and memory limits equal to its requests.
     Guaranteed,
-    /// Neither of the others.
+    /// Neither `Guaranteed` nor `BestEffort`.
     Burstable,
-    /// No request and no limit anywhere.
+    /// No container has a request or a limit.
     BestEffort,
 }
 
 impl Pod {
-    /// The same as its manifest says: what is begun anew has no ephemeral containers.
+    /// The pod as its manifest has it: a new run of a pod has no ephemeral containers.
     pub fn without_ephemeral(mut self) -> Pod {
-        // Each was a change of the spec.
+        // Each ephemeral container was added by a change of the spec.
         self.generation = self.generation.saturating_sub(self.spec.ephemeral_containers.len() as u64);
         self.spec.ephemeral_containers.clear();
         self
@@ -254,7 +257,7 @@ impl PodSpec {
         }
     }
 
-    /// What the container at `index` is to the pod.
+    /// The role of the container at `index`.
     pub fn role(&self, index: ContainerIndex) -> Role {
         let place = usize::from(index.0);
         if place < self.containers.len() {
@@ -268,12 +271,12 @@ impl PodSpec {
         }
     }
 
-    /// How many containers there are, init containers and all.
+    /// The number of all containers, including init and ephemeral containers.
     pub fn container_count(&self) -> usize {
         self.admitted_count() + self.ephemeral_containers.len()
     }
 
-    /// How many there were when the pod was admitted.
+    /// The number of containers with which the pod was admitted.
     fn admitted_count(&self) -> usize {
         self.containers.len() + self.init_containers.len()
     }
@@ -283,7 +286,7 @@ impl PodSpec {
         self.admitted_containers().chain(&self.ephemeral_containers)
     }
 
-    /// Those that the pod was admitted with, which alone count for what it is given.
+    /// The containers with which the pod was admitted; only these count for the pod's resources.
     pub fn admitted_containers(&self) -> impl Iterator<Item = &Container> {
         self.containers.iter().chain(&self.init_containers)
     }
@@ -303,17 +306,17 @@ impl PodSpec {
         (self.containers.len()..self.admitted_count()).map(index)
     }
 
-    /// Indexes of `ephemeralContainers`, in the order in which they came.
+    /// Indexes of `ephemeralContainers`, in the order in which they were added.
     pub fn ephemeral_indexes(&self) -> impl Iterator<Item = ContainerIndex> + use<> {
         (self.admitted_count()..self.container_count()).map(index)
     }
 
-    /// Which container has this name: no two of a pod have the same.
+    /// The index of the container with this name, which is unique in the pod.
     pub fn index_of(&self, name: &str) -> Option<ContainerIndex> {
         self.all_containers().position(|container| container.name == name).map(index)
     }
 
-    /// Where the container at `index` stands in the object, as events say it.
+    /// The path of the container at `index` in the object, as events name it.
     pub fn field_path(&self, index: ContainerIndex) -> String {
         let list = match self.role(index) {
             Role::Regular => "containers",
@@ -323,8 +326,9 @@ impl PodSpec {
         format!("spec.{list}{{{}}}", self.container(index).name)
     }
 
-    /// What the pod as a whole takes at most of something: all that runs in the end, or what
-    /// runs while an init container does, whichever is more. `amount` is what one container takes.
+    /// The most of a resource that the pod takes as a whole: the sum for the regular containers and sidecars,
+    /// or the sum while an init container runs, whichever is larger. `amount` returns what one container
+    /// takes.
     pub fn effective(&self, amount: impl Fn(&ResourceRequirements) -> i64) -> i64 {
         let of = |container: &Container| amount(&container.resources);
         let regular = self.containers.iter().map(of).fold(0, i64::saturating_add);
@@ -339,8 +343,8 @@ impl PodSpec {
         regular.saturating_add(sidecars).max(most)
     }
 
-    /// `status.qosClass`. Only cpu and memory count, and only what is more than
-    /// nothing: a request of zero is no request, and so unlike its limit.
+    /// `status.qosClass`. Only cpu and memory count, and only amounts above zero: a request of zero counts as
+    /// no request, and so differs from its limit.
     pub fn qos_class(&self) -> QosClass {
         let given = |quantity: &Option<Quantity>| quantity.clone().filter(|quantity| !quantity.is_zero());
         let mut any = false;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Which of a container's three probes.
+/// The three probes of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum ProbeKind {
     /// `livenessProbe`.
@@ -32,16 +32,16 @@ pub struct Probe {
     pub termination_grace_period: Option<Duration>,
 }
 
-/// How a probe asks.
+/// The action of a probe.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ProbeAction {
     /// `exec.command`, not run in a shell.
     Exec(Vec<String>),
     /// `httpGet`.
     HttpGet {
-        /// `scheme` is `HTTPS`: TLS, and any certificate is taken.
+        /// Whether `scheme` is `HTTPS`: TLS, which accepts any certificate.
         secure: bool,
-        /// `host`; the pod's address where none was given.
+        /// `host`; the pod's address if none was given.
         host: Option<String>,
         /// `port`, a number or the name of a port of the container.
         port: PortOrName,
@@ -54,22 +54,22 @@ pub enum ProbeAction {
     Grpc {
         /// `port`.
         port: u16,
-        /// `service`, whose health is asked for; empty for the whole server.
+        /// `service`, whose health is checked; empty for the whole server.
         service: String,
     },
     /// `tcpSocket`.
     TcpSocket {
-        /// `host`; the pod's address where none was given.
+        /// `host`; the pod's address if none was given.
         host: Option<String>,
         /// `port`, a number or the name of a port of the container.
         port: PortOrName,
     },
 }
 
-/// An `IntOrString` that names a port.
+/// A port as an `IntOrString`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortOrName {
-    /// 1..=65535.
+    /// A number in 1..=65535.
     Port(u16),
     /// The name of one of the container's ports.
     Name(String),

@@ -3,34 +3,33 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-/// A quantity, exact to a billionth of its unit, and the family of suffixes it was
-/// written in.
+/// A quantity, exact to a billionth of its unit, and the family of suffixes in which it was written.
 ///
 /// Two quantities are equal if their amounts are: `1000m` is `1`, `1Ki` is `1024`.
-/// One `i128` of billionths holds every amount that Kubernetes keeps (2^63-1 units).
+/// One `i128` of billionths can represent every amount that Kubernetes stores (2^63-1 units).
 #[derive(Clone, Debug)]
 pub struct Quantity {
     nano: i128,
     family: Family,
 }
 
-/// How a quantity was written, and is printed again.
+/// The family of suffixes in which a quantity was written, and in which it is printed.
 #[derive(Clone, Copy, Debug)]
 enum Family {
-    /// `n u m k M G T P E`.
+    /// The suffixes `n u m k M G T P E`.
     Decimal,
-    /// `Ki Mi Gi Ti Pi Ei`.
+    /// The suffixes `Ki Mi Gi Ti Pi Ei`.
     Binary,
-    /// `e3`.
+    /// An exponent, such as `e3`.
     Exponent,
 }
 
-/// Why a text is no quantity, in Kubernetes' words.
+/// Why a text is not a quantity, in Kubernetes' words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuantityError {
-    /// No number, or no number that ends where it should.
+    /// The text has no number, or something other than a suffix follows the number.
     Format,
-    /// A suffix that Kubernetes does not know, such as `K` or `mb`.
+    /// Kubernetes does not know the suffix, for instance `K` or `mb`.
     Suffix,
 }
 
@@ -49,7 +48,7 @@ impl std::error::Error for QuantityError {}
 
 const NANO: i128 = 1_000_000_000;
 const MILLI: i128 = 1_000_000;
-/// The greatest amount that is kept; what is greater is capped.
+/// The largest amount; larger ones are capped.
 const MAX: i128 = (i64::MAX as i128) * NANO;
 
 impl Quantity {
@@ -58,8 +57,8 @@ impl Quantity {
         Quantity { nano: milli * MILLI, family: Family::Decimal }
     }
 
-    /// Reads a quantity as Kubernetes does: capped at 2^63-1, and what is finer than a
-    /// billionth is rounded up, away from zero.
+    /// Parses a quantity as Kubernetes does: it is capped at 2^63-1, and parts finer than a billionth are
+    /// rounded up, away from zero.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
         let number = unsigned.len() - unsigned.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -80,7 +79,7 @@ impl Quantity {
         }
         let (scale, family) = scale(suffix).ok_or(QuantityError::Suffix)?;
         let mut nano = amount(whole, fraction, scale);
-        // A fraction of one byte, say, has no binary suffix that would fit it.
+        // A fraction of one byte, for instance, has no fitting binary suffix.
         let family = if matches!(family, Family::Binary) && nano > 0 && nano < NANO {
             Family::Decimal
         } else {
@@ -112,35 +111,35 @@ impl Quantity {
         round_up(self.nano, NANO)
     }
 
-    /// Both together, in the suffixes of the first that is more than nothing.
+    /// The sum of both quantities, in the suffixes of the first one that is not zero.
     #[must_use]
     pub fn plus(&self, other: &Quantity) -> Quantity {
         let family = if self.is_zero() { other.family } else { self.family };
         Quantity { nano: (self.nano + other.nano).clamp(-MAX, MAX), family }
     }
 
-    /// Less than nothing.
+    /// Whether the amount is below zero.
     pub fn is_negative(&self) -> bool {
         self.nano < 0
     }
 
-    /// Nothing.
+    /// Whether the amount is zero.
     pub fn is_zero(&self) -> bool {
         self.nano == 0
     }
 
-    /// No fraction of thousandths is left over a whole number.
+    /// Whether the amount in thousandths is a whole number of units.
     pub fn is_whole(&self) -> bool {
         self.milli_value() % 1000 == 0
     }
 }
 
-/// What a suffix multiplies with.
+/// The factor that a suffix stands for.
 #[derive(Clone, Copy)]
 enum Scale {
-    /// Ten to the power.
+    /// Ten to this power.
     Ten(i64),
-    /// Two to the power.
+    /// Two to this power.
     Two(u32),
 }
 
@@ -169,10 +168,10 @@ fn scale(suffix: &str) -> Option<(Scale, Family)> {
 
 const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
-/// The amount in billionths, rounded up and capped. Digits are read one by one, so
-/// that a number of a million digits costs a million steps and no memory.
+/// The amount in billionths, rounded up and capped. Digits are read one by one, so that a number of a million
+/// digits costs a million steps and no memory.
 fn amount(whole: &str, fraction: &str, scale: Scale) -> i128 {
-    // Billionths of a unit that the digit before the point stands for: 10^power.
+    // `power` and `factor` of the suffix: the unit is factor * 10^power.
     let (power, factor) = match scale {
         Scale::Ten(power) => (power, 1),
         Scale::Two(power) => (0, 1_i128 << power),
@@ -187,7 +186,7 @@ fn amount(whole: &str, fraction: &str, scale: Scale) -> i128 {
         match value.checked_mul(10).and_then(|value| value.checked_add(digit)) {
             Some(next) => value = next,
             None => {
-                // More digits than an i128 has: what is left only shifts, and may round up.
+                // An i128 has room for no more digits: the rest only shifts the value, and may round it up.
                 exponent = exponent.saturating_add((total - index) as i64);
                 inexact = true;
                 break;
@@ -197,7 +196,7 @@ fn amount(whole: &str, fraction: &str, scale: Scale) -> i128 {
     if value == 0 {
         return 0;
     }
-    // Large factors last, so that what is exact in between stays exact.
+    // Multiply by large factors last, so that exact intermediate values stay exact.
     let mut value = match value.checked_mul(factor) {
         Some(value) => value,
         None => return MAX,
@@ -214,7 +213,7 @@ fn amount(whole: &str, fraction: &str, scale: Scale) -> i128 {
         inexact |= value % 10 != 0;
         value /= 10;
     }
-    // All digits below a billionth are gone; anything is more than nothing.
+    // All digits below a billionth are cut off; if any was not zero, round up.
     value += i128::from(inexact);
     value.min(MAX)
 }
@@ -224,8 +223,8 @@ fn round_up(nano: i128, unit: i128) -> i64 {
         .clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
 }
 
-/// The canonical form: the family it was written in, and the largest suffix that
-/// leaves no fraction.
+/// The canonical form: the family in which the quantity was written, and the largest suffix that leaves no
+/// fraction.
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nano == 0 {

@@ -1,13 +1,13 @@
-//! Restart policies of containers' own.
+//! Restart policies of single containers.
 
 use super::RestartPolicy;
 
-/// `restartPolicy` and `restartPolicyRules` of a container, in place of the pod's policy.
+/// `restartPolicy` and `restartPolicyRules` of a container, which replace the pod's policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnRestart {
-    /// Where no rule holds.
+    /// The policy if no rule matches.
     pub policy: RestartPolicy,
-    /// In order: the first that holds decides.
+    /// The rules in order: the first that matches decides.
     pub rules: Vec<RestartRule>,
 }
 
@@ -16,29 +16,30 @@ pub struct OwnRestart {
 pub struct RestartRule {
     /// `action`.
     pub action: RestartAction,
-    /// `exitCodes.operator` is `In`, else `NotIn`.
+    /// Whether `exitCodes.operator` is `In`; otherwise it is `NotIn`.
     pub within: bool,
     /// `exitCodes.values`.
     pub codes: Vec<i32>,
 }
 
-/// What follows from an exit for which a rule holds.
+/// The action of a rule that matches an exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartAction {
     /// The container is restarted.
     Restart,
-    /// All containers of the pod begin again in their sandbox, init containers first.
+    /// All containers of the pod restart in the same sandbox, init containers first.
     RestartAllContainers,
 }
 
 impl OwnRestart {
-    /// What its rules say of an exit with this code (Kubernetes: `FindMatchingContainerRestartRule`).
+    /// The action of the first rule that matches this exit code (Kubernetes:
+    /// `FindMatchingContainerRestartRule`).
     pub fn action(&self, code: i32) -> Option<RestartAction> {
         let holds = |rule: &&RestartRule| rule.codes.contains(&code) == rule.within;
         self.rules.iter().find(holds).map(|rule| rule.action)
     }
 
-    /// An exit can make all containers begin again.
+    /// Whether an exit of the container can restart all containers.
     pub fn may_restart_all(&self) -> bool {
         self.rules.iter().any(|rule| rule.action == RestartAction::RestartAllContainers)
     }

@@ -7,16 +7,16 @@ use super::Quantity;
 pub struct Volume {
     /// `name`, a DNS label, unique in the pod.
     pub name: String,
-    /// The one source.
+    /// The source of the volume; there is exactly one.
     pub source: VolumeSource,
 }
 
-/// What a volume is made of.
+/// The source of a volume.
 #[derive(Clone, Debug, PartialEq)]
 pub enum VolumeSource {
     /// `emptyDir`.
     EmptyDir {
-        /// `medium: Memory`.
+        /// Whether `medium` is `Memory`.
         memory: bool,
         /// `sizeLimit`.
         size_limit: Option<Quantity>,
@@ -70,11 +70,11 @@ pub struct VolumeMount {
 /// `mountPropagation`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MountPropagation {
-    /// Private.
+    /// Private: neither side sees later mounts of the other.
     #[default]
     None,
-    /// Mounts made on the host later are seen.
+    /// The container sees mounts that are made on the host later.
     HostToContainer,
-    /// Mounts of either side are seen by the other; privileged containers only.
+    /// Each side sees mounts of the other; privileged containers only.
     Bidirectional,
 }

@@ -1,4 +1,4 @@
-//! `status.conditions`: those that others gave first, as a kubelet lists them, then its own with
+//! `status.conditions`: first those that clients set, as a kubelet lists them, then those of the node, with
 //! their reasons and messages.
 
 use serde_json::{Value, json};
@@ -10,10 +10,10 @@ use crate::pod::{Condition, PodState, TERMINATED, closed_readiness_gates};
 use crate::spec::{ContainerIndex, Role};
 use crate::time::{Anchor, Moment};
 
-/// Reason and message of a condition, where it has any.
+/// Reason and message of a condition, if it has any.
 type Why = Option<(&'static str, Option<String>)>;
 
-/// Of a pod that waits for nobody.
+/// The conditions of a pod without scheduling gates.
 pub(super) fn of(pod: &PodState, anchor: Anchor) -> Value {
     let may_restart_all = pod
         .pod()
@@ -31,12 +31,12 @@ pub(super) fn of(pod: &PodState, anchor: Anchor) -> Value {
         let condition = pod.conditions().get(kind);
         show(pod, kind, condition, why(pod, kind, condition.status), anchor)
     });
-    // Its own word is the last.
+    // The node's own `DisruptionTarget` replaces that of a client.
     let given = given(pod).filter(|given| !is_disrupted || given["type"] != "DisruptionTarget");
     given.chain(own).chain(awaited_images(pod, anchor)).collect()
 }
 
-/// Which images running containers wait for.
+/// The condition of a pod whose running containers wait for images.
 fn awaited_images(pod: &PodState, anchor: Anchor) -> Option<Value> {
     let missing: Vec<_> = pod.missing_images().collect();
     let (_, first) = missing.first()?;
@@ -48,13 +48,13 @@ fn awaited_images(pod: &PodState, anchor: Anchor) -> Option<Value> {
     Some(image_update_pending(pod, anchor, first.since, &first.reason, &message))
 }
 
-/// What a pod waits for of which another version needs these images.
+/// The message for a pod whose next version waits for these images.
 pub(super) fn of_missing(images: &[String]) -> String {
     let images: Vec<String> = images.iter().map(|image| format!("\"{image}\"")).collect();
     format!("another version of the pod waits for images that are not on this node: {}", images.join(", "))
 }
 
-/// That a change waits for images.
+/// The condition that an update waits for images.
 pub(super) fn image_update_pending(
     pod: &PodState,
     anchor: Anchor,
@@ -73,7 +73,7 @@ pub(super) fn image_update_pending(
     })
 }
 
-/// Of a pod with scheduling gates: what a server says of one that no node has.
+/// The conditions of a pod with scheduling gates: those that an API server sets on a pod without a node.
 pub(super) fn of_gated(pod: &PodState, anchor: Anchor) -> Value {
     let kind = ConditionType::PodScheduled;
     let message = "Scheduling is blocked due to non-empty scheduling gates".to_owned();
@@ -82,7 +82,7 @@ pub(super) fn of_gated(pod: &PodState, anchor: Anchor) -> Value {
     given(pod).chain([own]).collect()
 }
 
-/// Those that others gave.
+/// The conditions that clients set.
 pub(super) fn given(pod: &PodState) -> impl Iterator<Item = Value> {
     let to_json = |given| serde_json::to_value(given).unwrap_or_default();
     pod.given().iter().map(to_json)

@@ -1,4 +1,4 @@
-//! Signals as the API spells them.
+//! Signal names as the API spells them.
 
 /// The signals from 1 on, without `SIG`; the numbers are those of every architecture that nodlet runs on.
 const NAMES: [&str; 31] = [
@@ -10,7 +10,7 @@ const NAMES: [&str; 31] = [
 /// The first and the last real-time signal.
 const REAL_TIME: (i32, i32) = (34, 64);
 
-/// `SIGTERM`, `SIGRTMIN+3`: the names that `stopSignal` takes; the number of a signal without a name.
+/// The name of a signal as `stopSignal` spells it (`SIGTERM`, `SIGRTMIN+3`), or its number if it has no name.
 pub(super) fn name(signal: i32) -> String {
     let (first, last) = REAL_TIME;
     let usual = usize::try_from(signal).ok().and_then(|number| NAMES.get(number.checked_sub(1)?));

@@ -1,8 +1,7 @@
-//! Which devices a container may use: one table of rules, applied through v1's
-//! `devices` controller where that is mounted, else as an eBPF program attached
-//! to the v2 cgroup, which needs no controller. The program is written by hand,
-//! instruction by instruction: it is a list of comparisons, and a loader library
-//! would weigh more than all of this file.
+//! Which devices a container may use: one table of rules, applied through v1's `devices` controller if that
+//! is mounted, and otherwise as an eBPF program attached to the v2 cgroup, which needs no controller. The
+//! program is written by hand, instruction by instruction: it is a list of comparisons, and a loader library
+//! would be larger than this file.
 
 use std::fs::File;
 use std::io;
@@ -14,15 +13,15 @@ use cgroups_rs::fs::devices::{DevicePermissions, DeviceType, DevicesController};
 use super::CgroupError;
 use crate::bpf::{self, EXIT, Instruction, MOVE, instruction};
 
-/// What may be done with devices of a kind; everything else is refused.
+/// A rule that allows access to devices; all other access is denied.
 #[derive(Clone, Copy)]
 struct Rule {
     kind: Kind,
-    /// Any, if `None`.
+    /// The major number; any if `None`.
     major: Option<u32>,
-    /// Any, if `None`.
+    /// The minor number; any if `None`.
     minor: Option<u32>,
-    /// Only mknod, not opening.
+    /// Allow only mknod, not opening.
     only_mknod: bool,
 }
 
@@ -40,10 +39,10 @@ const fn mknod(kind: Kind) -> Rule {
     Rule { kind, major: None, minor: None, only_mknod: true }
 }
 
-/// Nodes of any device may be made (a tar may hold them), but only these may be
-/// opened. runc's and containerd's lists have 5:1 as well, the console of the node:
-/// of a board that is a serial line or a screen, whose input a container could read.
-/// The `/dev/console` of a container with a terminal is one of 136.
+/// Containers may create nodes of any device (a tar may contain them), but may open only these. The lists of
+/// runc and containerd also have 5:1, the console of the node: on a board that is a serial line or a screen,
+/// whose input a container could read. The `/dev/console` of a container with a terminal has major number
+/// 136.
 const RULES: [Rule; 10] = [
     open(1, Some(3)), // null
     open(1, Some(5)), // zero
@@ -92,11 +91,11 @@ pub(super) fn filter_v2(directory: &Path) -> Result<(), CgroupError> {
     // MULTI: a filter of the service manager above us stays in force beside ours.
     let target = cgroup.as_raw_fd().cast_unsigned();
     bpf::attach(target, &program, BPF_CGROUP_DEVICE, BPF_F_ALLOW_MULTI).map_err(failed)?;
-    // The cgroup holds the program from here on.
+    // From here on the cgroup keeps the program alive.
     Ok(())
 }
 
-/// Whether this kernel accepts the program of cgroup v2, which it needs CONFIG_CGROUP_BPF for.
+/// Whether this kernel accepts the device program for cgroup v2, which needs CONFIG_CGROUP_BPF.
 pub fn try_filter() -> io::Result<()> {
     bpf::load(BPF_PROG_TYPE_CGROUP_DEVICE, &program()).map(drop)
 }
@@ -122,8 +121,8 @@ const ACCESS: u8 = 3;
 const MAJOR: u8 = 4;
 const MINOR: u8 = 5;
 
-/// The rules as a program: 1 for yes, 0 for no, about the `bpf_cgroup_dev_ctx`
-/// {access << 16 | type, major, minor} that register 1 points to.
+/// The rules as a program, which returns 1 to allow and 0 to deny. Register 1 points to the
+/// `bpf_cgroup_dev_ctx` {access << 16 | type, major, minor}.
 fn program() -> Vec<Instruction> {
     let mut program = vec![
         instruction(LOAD_WORD, TYPE, CONTEXT, 0, 0),
@@ -143,7 +142,7 @@ fn program() -> Vec<Instruction> {
         tests.extend(rule.major.map(|major| (MAJOR, major as i32)));
         tests.extend(rule.minor.map(|minor| (MINOR, minor as i32)));
         for (done, (register, value)) in tests.iter().enumerate() {
-            // Over the remaining tests and the two instructions of a yes, to the next rule.
+            // Jump over the remaining tests and the two instructions that allow access, to the next rule.
             let next = (tests.len() - done - 1 + 2) as i16;
             program.push(instruction(JUMP_IF_NOT, *register, 0, next, *value));
         }

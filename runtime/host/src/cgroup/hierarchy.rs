@@ -1,5 +1,5 @@
-//! Where this machine's cgroup hierarchies are mounted and which of them limits
-//! what. Found once, in /proc/self/mountinfo. Read next: `limits.rs`.
+//! Where this machine's cgroup hierarchies are mounted, and which controllers each has. Read once, from
+//! /proc/self/mountinfo. Read next: `limits.rs`.
 
 use std::fmt;
 use std::fs;
@@ -20,7 +20,7 @@ impl Controller {
     pub(super) const ALL: [Controller; 4] =
         [Controller::Cpu, Controller::Memory, Controller::Pids, Controller::Devices];
 
-    /// Its name in mount options and in `cgroup.controllers`.
+    /// The controller's name in mount options and in `cgroup.controllers`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Controller::Cpu => "cpu",
@@ -30,11 +30,11 @@ impl Controller {
         }
     }
 
-    /// What a kernel needs to have it.
+    /// The kernel option that provides the controller.
     pub(super) fn kernel_option(self) -> &'static str {
         match self {
             Controller::Cpu => "CONFIG_CGROUP_SCHED",
-            // Many boards' kernels have it, turned off.
+            // Many boards' kernels have it, but disabled.
             Controller::Memory => "CONFIG_MEMCG; cgroup_enable=memory on its command line",
             Controller::Pids => "CONFIG_CGROUP_PIDS",
             Controller::Devices => "CONFIG_CGROUP_DEVICE",
@@ -42,14 +42,14 @@ impl Controller {
     }
 }
 
-/// Which hierarchy has a controller.
+/// The hierarchy that has a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Home<'a> {
     /// The v1 hierarchy mounted here.
     V1(&'a Path),
     /// The v2 hierarchy.
     V2,
-    /// Neither.
+    /// No mounted hierarchy has the controller.
     Missing,
 }
 
@@ -58,14 +58,14 @@ pub(super) enum Home<'a> {
 pub(super) struct Hierarchies {
     /// The v2 hierarchy, with or without controllers, or the part of it that is delegated.
     pub(super) unified: PathBuf,
-    /// Those of our controllers that it has.
+    /// The controllers that nodlet uses and that the v2 hierarchy has.
     v2: Vec<Controller>,
-    /// Those that v1 hierarchies have. Several may share one hierarchy.
+    /// The controllers that v1 hierarchies have. Several may share one hierarchy.
     v1: Vec<(Controller, PathBuf)>,
 }
 
 impl Hierarchies {
-    /// Those of this mount namespace.
+    /// Finds the hierarchies of this mount namespace.
     pub(super) fn find() -> Result<Hierarchies, CgroupError> {
         let path = Path::new("/proc/self/mountinfo");
         let text = fs::read_to_string(path).map_err(CgroupError::file("read", path))?;
@@ -75,8 +75,8 @@ impl Hierarchies {
         Ok(Hierarchies { unified, v2, v1 })
     }
 
-    /// These, with the cgroup at `place` as if it were the top of the v2 hierarchy: what
-    /// is above is not ours.
+    /// These hierarchies, with the cgroup at `place` in the role of the top of the v2 hierarchy: the cgroups
+    /// above it must not be touched.
     pub(super) fn below(self, place: &Path) -> Result<Hierarchies, CgroupError> {
         if place.as_os_str().is_empty() {
             return Ok(self);
@@ -104,7 +104,7 @@ impl Hierarchies {
         self.v2.iter().map(|controller| controller.name())
     }
 
-    /// Mount points of the v1 hierarchies that limit, each once.
+    /// Mount points of the v1 hierarchies with a controller that nodlet uses, each once.
     pub(super) fn v1_mounts(&self) -> Vec<&Path> {
         let mut mounts: Vec<&Path> = Vec::new();
         for (_, mount) in &self.v1 {
@@ -146,7 +146,7 @@ impl fmt::Display for Hierarchies {
     }
 }
 
-/// Those of our controllers that a v2 cgroup has.
+/// The controllers that nodlet uses and that a v2 cgroup has.
 fn offered(directory: &Path) -> Result<Vec<Controller>, CgroupError> {
     let path = directory.join("cgroup.controllers");
     let text = fs::read_to_string(&path).map_err(CgroupError::file("read", &path))?;
@@ -154,7 +154,7 @@ fn offered(directory: &Path) -> Result<Vec<Controller>, CgroupError> {
     Ok(Controller::ALL.into_iter().filter(is_offered).collect())
 }
 
-/// The first v2 mount and the first v1 mount of each of our controllers.
+/// The first v2 mount, and the first v1 mount of each controller that nodlet uses.
 fn parse(mountinfo: &str) -> (Option<PathBuf>, Vec<(Controller, PathBuf)>) {
     let mut unified = None;
     let mut v1: Vec<(Controller, PathBuf)> = Vec::new();
@@ -181,7 +181,7 @@ fn parse(mountinfo: &str) -> (Option<PathBuf>, Vec<(Controller, PathBuf)>) {
     (unified, v1)
 }
 
-/// mountinfo writes space, tab, newline and backslash as three octal digits.
+/// Replaces the octal escapes of mountinfo for space, tab, newline and backslash.
 fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }

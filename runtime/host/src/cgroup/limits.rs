@@ -1,6 +1,6 @@
-//! What a pod's resources mean for cgroups: pure conversions as the kubelet's
-//! (pod-level and container-level), and their writing, through cgroups-rs, with
-//! every limit read back. Never writes into a cgroup that was not made for it.
+//! Conversion of a pod's resources into cgroup limits: pure functions like the kubelet's (for pod and
+//! container), and code that writes the limits through cgroups-rs and reads each of them back. Never writes
+//! into a cgroup that was not made for the limit.
 
 use std::fs;
 use std::io::Write;
@@ -15,15 +15,15 @@ use super::CgroupError;
 use super::hierarchy::{Controller, Hierarchies, Home};
 use nodlet_core::spec::{ContainerIndex, Pod, QosClass, Quantity, ResourceRequirements};
 
-/// Shares of who asks for no cpu: the kernel's least.
+/// Shares of a container without a cpu request: the kernel's minimum.
 pub(super) const MIN_SHARES: u64 = 2;
 const MAX_SHARES: u64 = 262_144;
 /// `cpu.cfs_period_us`, the kernel's own default, which nodlet never changes.
 const PERIOD_US: i64 = 100_000;
-/// The kernel's least quota.
+/// The kernel's minimum quota.
 const MIN_QUOTA_US: i64 = 1000;
 
-/// What one container may use.
+/// The limits of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerLimits {
     /// From `requests.cpu`, in v1's unit: 1024 for one cpu.
@@ -32,14 +32,14 @@ pub struct ContainerLimits {
     pub cpu_quota_us: Option<i64>,
     /// From `limits.memory`, in bytes.
     pub memory: Option<u64>,
-    /// Processes and threads.
+    /// From `limits.cpu`: microseconds in each period of 100 ms.
     pub pids: Option<u64>,
-    /// Every device of the machine (`privileged`).
+    /// Access to every device of the machine (`privileged`).
     pub all_devices: bool,
 }
 
 impl ContainerLimits {
-    /// Those of a container of `pod`.
+    /// The limits of a container of `pod`.
     pub fn of(pod: &Pod, container: ContainerIndex) -> ContainerLimits {
         let container = pod.spec.container(container);
         let resources = &container.resources;
@@ -53,7 +53,7 @@ impl ContainerLimits {
         }
     }
 
-    /// Of a process that only holds something.
+    /// The limits of a process that needs no resources, such as `pause`.
     pub(super) fn none() -> ContainerLimits {
         ContainerLimits {
             cpu_shares: MIN_SHARES,
@@ -64,7 +64,8 @@ impl ContainerLimits {
         }
     }
 
-    /// Of the pod as a whole: what its containers request together; a limit only if every one has one.
+    /// The limits of the pod as a whole: the sum of its containers' requests, and a limit only if every
+    /// container has one.
     pub(super) fn of_pod(pod: &Pod) -> ContainerLimits {
         let mut whole = ContainerLimits::none();
         if pod.spec.qos_class() == QosClass::BestEffort {
@@ -88,39 +89,39 @@ pub fn memory_of(pod: &Pod) -> Option<u64> {
     if_all_have(pod, limit).and_then(|bytes| u64::try_from(bytes).ok())
 }
 
-/// A limit of the pod as a whole; without one on any container there is none.
+/// A limit of the pod as a whole; `None` unless every container has one.
 fn if_all_have(pod: &Pod, limit: impl Fn(&ResourceRequirements) -> Option<i64>) -> Option<i64> {
     let is_limited = pod.spec.admitted_containers().all(|container| limit(&container.resources).is_some());
     is_limited.then(|| pod.spec.effective(|resources| limit(resources).unwrap_or(0)))
 }
 
-/// A cpu quantity in thousandths; zero counts as not given.
+/// A cpu quantity in thousandths; zero counts as not set.
 fn milli(quantity: &Option<Quantity>) -> Option<i64> {
     quantity.as_ref().map(Quantity::milli_value).filter(|milli| *milli > 0)
 }
 
-/// A memory quantity in bytes; zero counts as not given.
+/// A memory quantity in bytes; zero counts as not set.
 fn bytes(quantity: &Option<Quantity>) -> Option<u64> {
     quantity.as_ref().and_then(|quantity| u64::try_from(quantity.value()).ok()).filter(|bytes| *bytes > 0)
 }
 
-/// Shares of a cpu request.
+/// The shares for a cpu request.
 fn shares(milli: i64) -> u64 {
     let shares = i128::from(milli) * 1024 / 1000;
     u64::try_from(shares).unwrap_or(0).clamp(MIN_SHARES, MAX_SHARES)
 }
 
-/// Microseconds a period of a cpu limit.
+/// The quota for a cpu limit, in microseconds per period.
 fn quota(milli: i64) -> i64 {
     (milli.saturating_mul(PERIOD_US) / 1000).max(MIN_QUOTA_US)
 }
 
-/// v2's `cpu.weight` of shares.
+/// v2's `cpu.weight` for shares.
 fn weight(shares: u64) -> u64 {
     1 + (shares.clamp(MIN_SHARES, MAX_SHARES) - MIN_SHARES) * 9999 / 262_142
 }
 
-/// Shares of v2's `cpu.weight`.
+/// The shares for v2's `cpu.weight`.
 fn shares_of_weight(weight: u64) -> u64 {
     weight.saturating_sub(1).saturating_mul(262_142) / 9999 + MIN_SHARES
 }
@@ -136,7 +137,7 @@ impl<'a> Target<'a> {
         Target { hierarchies, relative }
     }
 
-    /// Its directory in the hierarchy of `controller`, and whether that is v2.
+    /// The cgroup's directory in the hierarchy of `controller`, and whether that is v2.
     fn directory(&self, controller: Controller) -> Option<(PathBuf, bool)> {
         match self.hierarchies.home(controller) {
             Home::V1(mount) => Some((mount.join(self.relative), false)),
@@ -145,12 +146,12 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The same, for a limit that the pod asks for.
+    /// The cgroup's directory in the hierarchy of `controller`, which the pod's `limit` requires.
     fn required(&self, controller: Controller, limit: &'static str) -> Result<(PathBuf, bool), CgroupError> {
         self.directory(controller).ok_or(CgroupError::Missing { limit, option: controller.kernel_option() })
     }
 
-    /// Writes all of `limits` but the devices.
+    /// Writes all of `limits` except the devices.
     pub(super) fn limit(&self, limits: &ContainerLimits) -> Result<(), CgroupError> {
         self.set_shares(limits.cpu_shares)?;
         if let Some(quota) = limits.cpu_quota_us {
@@ -165,7 +166,8 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// A weight against others, so a kernel without the controller breaks no promise.
+    /// Sets the cpu shares. They are a weight against others, so a kernel without the controller breaks no
+    /// promise.
     pub(super) fn set_shares(&self, shares: u64) -> Result<(), CgroupError> {
         let Some((directory, v2)) = self.directory(Controller::Cpu) else { return Ok(()) };
         let value = if v2 { weight(shares) } else { shares };
@@ -175,7 +177,7 @@ impl<'a> Target<'a> {
         taken(&directory, "cpu shares", value, found)
     }
 
-    /// What [`Target::set_shares`] set; `None` if there is no such cgroup.
+    /// The shares that [`Target::set_shares`] set; `None` if the cgroup does not exist.
     pub(super) fn shares(&self) -> Option<u64> {
         let (directory, v2) = self.directory(Controller::Cpu)?;
         let found = CpuController::new(directory.clone(), directory, v2).shares().ok()?;
@@ -210,10 +212,10 @@ impl<'a> Target<'a> {
         let memory = MemController::new(directory.clone(), directory.clone(), v2);
         let wanted = i64::try_from(limit).unwrap_or(i64::MAX);
         memory.set_limit(wanted).map_err(CgroupError::library("set the memory limit of", &directory))?;
-        // Not through cgroups-rs: it reads a dozen files to tell this one.
+        // cgroups-rs would read a dozen files to return this value.
         let path = directory.join(if v2 { "memory.max" } else { "memory.limit_in_bytes" });
         let text = fs::read_to_string(&path).map_err(CgroupError::file("read", &path))?;
-        // The kernel rounds down to whole pages, and has "max" for what no machine has.
+        // The kernel rounds down to whole pages, and has "max" for more than any machine has.
         let found = match text.trim() {
             "max" => u64::MAX,
             text => text.parse::<u64>().unwrap_or(0),
@@ -224,17 +226,18 @@ impl<'a> Target<'a> {
         taken(&directory, "memory limit", limit, found)
     }
 
-    /// Half a container is no use: where the kernel can (v2), want of memory ends all of it.
+    /// Makes an out-of-memory kill end all processes of the cgroup, if the kernel can (v2): half a container
+    /// is no use.
     pub(super) fn end_as_one(&self) -> Result<(), CgroupError> {
         let Some((directory, true)) = self.directory(Controller::Memory) else { return Ok(()) };
-        // Kernels before 4.19 end single processes.
+        // Kernels before 4.19 kill single processes.
         write_if_there(&directory.join("memory.oom.group"), "1")
     }
 
-    /// The kubelet's `NoSwap`: a container that swaps would pass its limit, and wear out
-    /// the card. v1 only has a limit of both together.
+    /// Disables swap, like the kubelet's `NoSwap`: a container that swaps would exceed its limit, and wear
+    /// out the SD card. v1 only has a limit of both together.
     pub(super) fn without_swap(&self, limits: &ContainerLimits) -> Result<(), CgroupError> {
-        // Without CONFIG_SWAP, or with swapaccount=0, the files are not there.
+        // Without CONFIG_SWAP, or with swapaccount=0, the files do not exist.
         match (self.directory(Controller::Memory), limits.memory) {
             (Some((directory, true)), _) => write_if_there(&directory.join("memory.swap.max"), "0"),
             (Some((directory, false)), Some(limit)) => {
@@ -244,7 +247,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Bounds the processes and threads of all pods together where the kernel can.
+    /// Limits the processes and threads of all pods together, if the kernel can.
     pub(super) fn leave_processes(&self) -> Result<(), CgroupError> {
         match self.available_processes() {
             Some(all) => self.set_pids(all / 10 * PODS_TENTHS),
@@ -252,7 +255,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Bounds the memory of all pods together where the kernel can.
+    /// Limits the memory of all pods together, if the kernel can.
     pub(super) fn leave_memory(&self, limit: u64) -> Result<(), CgroupError> {
         match self.directory(Controller::Memory) {
             Some(_) => self.set_memory(limit),
@@ -260,14 +263,13 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// How many processes a pod may have that nobody has set a limit for; `None` where the
-    /// kernel cannot limit them.
+    /// The default limit of processes of a pod; `None` if the kernel cannot limit them.
     pub(super) fn default_pod_pids(&self) -> Option<u64> {
         self.available_processes().map(|all| (all * POD_PERCENT / 100).max(POD_LEAST))
     }
 
-    /// Processes and threads that this cgroup can have by what the kernel can have, and by
-    /// what the cgroups above it may. `None` without the controller.
+    /// The maximum of processes and threads in this cgroup, by the limits of the kernel and of the cgroups
+    /// above it. `None` without the controller.
     fn available_processes(&self) -> Option<u64> {
         let (directory, _) = self.directory(Controller::Pids)?;
         let read = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
@@ -288,8 +290,8 @@ impl<'a> Target<'a> {
         taken(&directory, "limit of processes", wanted, found)
     }
 
-    /// How many of its own processes the kernel killed for want of memory.
-    /// 0 without the controller, or if the cgroup is gone.
+    /// How many processes of the cgroup the kernel killed because memory was short. 0 without the controller,
+    /// or if the cgroup does not exist.
     pub(super) fn oom_kills(&self) -> Result<u64, CgroupError> {
         let Some((directory, v2)) = self.directory(Controller::Memory) else { return Ok(0) };
         let path = directory.join(if v2 { "memory.events" } else { "memory.oom_control" });
@@ -301,8 +303,8 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Writes a file that not every kernel has. Not `fs::write`: that would make one, which
-/// cgroups answer with "permission denied".
+/// Writes a file that not every kernel has. `fs::write` would try to create it, which cgroups answer with
+/// "permission denied".
 pub(super) fn write_if_there(path: &Path, text: &str) -> Result<(), CgroupError> {
     match fs::OpenOptions::new().write(true).truncate(true).open(path) {
         Ok(mut file) => file.write_all(text.as_bytes()).map_err(CgroupError::file("write", path)),
@@ -311,22 +313,22 @@ pub(super) fn write_if_there(path: &Path, text: &str) -> Result<(), CgroupError>
     }
 }
 
-/// Tenths of the machine's processes for pods. The rest is for the board itself,
+/// The tenths of the machine's processes that all pods together may have. The rest is for the board itself,
 /// so that a fork bomb in a pod locks nobody out.
 const PODS_TENTHS: u64 = 9;
 
-/// Percent of the processes of the machine for one pod: what systemd gives a service
-/// (`DefaultTasksMax`). Several fork bombs leave room for other pods.
+/// The percentage of the machine's processes that one pod may have: the same as systemd's default for a
+/// service (`DefaultTasksMax`). Several fork bombs leave room for other pods.
 const POD_PERCENT: u64 = 15;
 
-/// A pod may have as many processes on the smallest board: one container of a runtime with
-/// threads has some twenty.
+/// The least number of processes that a pod may have, even on the smallest board: one container of a
+/// multi-threaded runtime has some twenty.
 const POD_LEAST: u64 = 64;
 
-/// No kernel's pages are larger.
+/// The largest page size of any kernel.
 const LARGEST_PAGE: u64 = 64 << 10;
 
-/// More than any machine has: the kernel reads it as no limit.
+/// More than any machine has: the kernel treats it as no limit.
 const NO_LIMIT: u64 = 1 << 62;
 
 fn taken<T: PartialEq + ToString>(
@@ -342,7 +344,7 @@ fn taken<T: PartialEq + ToString>(
     Err(CgroupError::NotTaken { path: directory.to_owned(), limit, wanted, found })
 }
 
-/// The number behind `key` in a file of lines `key number`.
+/// The number after `key` in a file of lines `key number`.
 pub(super) fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }

@@ -1,5 +1,5 @@
-//! Where our cgroup lies among the machine's: below that of the service, if the
-//! service manager has delegated it (`Delegate=yes`), else at the top.
+//! The place of the agent's cgroup among the machine's: below that of the service, if the service manager has
+//! delegated it (`Delegate=yes`), and otherwise at the top.
 //!
 //! ```text
 //! system.slice/nodlet.service                 delegated: it has the attribute `delegate`
@@ -7,14 +7,12 @@
 //! system.slice/nodlet.service/nodlet-<hash>   our cgroup
 //! ```
 //!
-//! The agent never moves itself: a cgroup with controllers for its children has no
-//! process of its own, so a manager that knows no `DelegateSubgroup=` (systemd before
-//! 254) could not start the next agent there while pods live. Under such a one our
-//! cgroup lies at the top.
+//! The agent never moves itself. A cgroup with controllers for its children has no process of its own, so a
+//! manager without `DelegateSubgroup=` (systemd before 254) could not start the next agent there while pods
+//! live. Under such a manager the agent's cgroup lies at the top.
 //!
-//! Where it lies is written down for agents that come later, wherever they are started:
-//! there must never be two places with pods. Nothing here writes to a cgroup that is not
-//! ours. Read next: `hierarchy.rs`.
+//! The place is recorded for later agents, wherever they are started: there must never be two places with
+//! pods. This module never writes to a cgroup that is not nodlet's. Read next: `hierarchy.rs`.
 
 use std::ffi::CString;
 use std::fs;
@@ -27,26 +25,25 @@ use super::hierarchy::Hierarchies;
 use super::{CgroupError, tree};
 use crate::paths::Paths;
 
-/// Extended attributes by which a manager says that what is below a cgroup is its
-/// payload's. The first can be read by everybody, and systemd before 251 knows the other only.
+/// Extended attributes by which a service manager marks a cgroup as delegated. Everybody can read the first
+/// one; systemd before 251 knows only the second one.
 const DELEGATED: [&std::ffi::CStr; 2] = [c"user.delegate", c"trusted.delegate"];
 
-/// Where the v2 cgroup of a root's agent lies, relative to the top: where pods of an
-/// earlier agent are, else below the cgroup that was delegated to this process, else at
-/// the top. Writes that down.
+/// Chooses the place of the agent's v2 cgroup, relative to the top: where pods of an earlier agent are,
+/// otherwise below the cgroup that was delegated to this process, otherwise at the top. Records the choice.
 pub(super) fn choose(hierarchies: &Hierarchies, paths: &Paths) -> Result<PathBuf, CgroupError> {
     let path = Path::new("/proc/self/cgroup");
     let text = fs::read_to_string(path).map_err(CgroupError::file("read", path))?;
-    // A v1 hierarchy cannot be delegated, and pods have one place in all of them.
+    // A v1 hierarchy cannot be delegated, and pods have the same place in all hierarchies.
     let own = if hierarchies.v1_mounts().is_empty() { of_process(&text) } else { PathBuf::new() };
     choose_for(&own, &hierarchies.unified, paths)
 }
 
-/// The same for a process in the cgroup `own`.
+/// Chooses the place for a process in the cgroup `own`.
 fn choose_for(own: &Path, unified: &Path, paths: &Paths) -> Result<PathBuf, CgroupError> {
     let name = super::name(paths);
     let recorded = recorded(paths);
-    // Agents that wrote nothing down had theirs at the top.
+    // Earlier agents that recorded no place used the top.
     let earlier: Vec<PathBuf> = recorded.iter().cloned().chain([PathBuf::new()]).collect();
     let inhabited = earlier.iter().find(|place| has_pods(&unified.join(place).join(&name))).cloned();
     let place = match inhabited {
@@ -54,7 +51,7 @@ fn choose_for(own: &Path, unified: &Path, paths: &Paths) -> Result<PathBuf, Cgro
         None => {
             let place = delegated_to(own, unified);
             for old in earlier.iter().filter(|old| **old != place) {
-                // Nobody lives there; but for an image that is just loaded, which removes its own.
+                // No pod lives there. A running image load may have a cgroup there, which it removes itself.
                 if let Err(error) = tree::remove(&unified.join(old).join(&name)) {
                     log::debug!("failed to {}", crate::error::chain(&error));
                 }
@@ -68,7 +65,8 @@ fn choose_for(own: &Path, unified: &Path, paths: &Paths) -> Result<PathBuf, Cgro
     Ok(place)
 }
 
-/// Where the agent's is as far as that is known, for who only needs a corner of it.
+/// The recorded place of the agent's cgroup, for a process that needs only a part of it; the top if none is
+/// known.
 pub(super) fn known(unified: &Path, paths: &Paths) -> PathBuf {
     recorded(paths).filter(|place| unified.join(place).is_dir()).unwrap_or_default()
 }
@@ -79,13 +77,13 @@ fn of_process(text: &str) -> PathBuf {
     path.and_then(|path| inside(Path::new(path))).unwrap_or_default()
 }
 
-/// The path, if it leads nowhere else: a process that has left our cgroup namespace
-/// has one that begins with `..`.
+/// The path, if it stays below its start: a process outside of this cgroup namespace has one that begins with
+/// `..`.
 fn inside(path: &Path) -> Option<PathBuf> {
     path.components().all(|part| matches!(part, Component::Normal(_))).then(|| path.to_owned())
 }
 
-/// The cgroup above `own` if it was delegated, else the top.
+/// The parent of `own` if it was delegated, otherwise the top.
 fn delegated_to(own: &Path, unified: &Path) -> PathBuf {
     match own.parent() {
         Some(parent) if is_delegated(&unified.join(parent)) => {
@@ -111,9 +109,9 @@ fn delegated_to(own: &Path, unified: &Path) -> PathBuf {
     }
 }
 
-/// Whether this user alone owns the cgroup and those above it. The owner of a cgroup can mark it as
-/// delegated, freeze and limit what is below it: an agent that is started by `sudo` lies in the
-/// session of an ordinary user.
+/// Whether this user owns the cgroup and all those above it. The owner of a cgroup can mark it as delegated,
+/// and freeze and limit the cgroups below it: an agent that is started by `sudo` lies in the session of an
+/// ordinary user.
 fn is_ours(place: &Path, unified: &Path) -> bool {
     let ours = nix::unistd::geteuid().as_raw();
     place.ancestors().all(|above| fs::metadata(unified.join(above)).is_ok_and(|found| found.uid() == ours))
@@ -130,13 +128,13 @@ fn is_delegated(directory: &Path) -> bool {
     })
 }
 
-/// Whether pods live in our cgroup at `directory`.
+/// Whether pods live in the agent's cgroup at `directory`.
 fn has_pods(directory: &Path) -> bool {
-    // One that cannot be read may have some.
+    // A cgroup that cannot be read may have some.
     ["supervisors", "kubepods"].iter().any(|part| tree::populated(&directory.join(part)).unwrap_or(true))
 }
 
-/// What [`write_down`] wrote. Something else is as good as nothing: it is looked at the top then.
+/// The place that [`write_down`] recorded. An invalid record counts as none, which means the top.
 fn recorded(paths: &Paths) -> Option<PathBuf> {
     let path = paths.cgroup_place();
     let text = match fs::read_to_string(&path) {
@@ -158,8 +156,8 @@ fn recorded(paths: &Paths) -> Option<PathBuf> {
     place
 }
 
-/// One line, as /proc/PID/cgroup has it. Before anything is made there: no pod lives where
-/// no later agent would look.
+/// Records the place in one line, in the format of /proc/PID/cgroup. This comes before any cgroup is made
+/// there, so that no pod lives where no later agent would look.
 fn write_down(place: &Path, paths: &Paths) -> Result<(), CgroupError> {
     let path = paths.cgroup_place();
     let new = path.with_extension("new");

@@ -1,13 +1,13 @@
 //! Lifts the cpu limit of cgroups whose processes are killed.
 //!
-//! A process dies in its own time: SIGKILL makes it run through its exit in the kernel, and a
-//! cgroup that has used up its quota does not run. A fork bomb below a small cpu limit would so
-//! take minutes to end. Everything that ends a whole container lifts the limits of its cgroup and
-//! of its pod's first. The next container that starts in the pod renews that of the pod
-//! (`PodCgroup::leaf`); those that go on have limits of their own.
+//! A killed process still has to run: SIGKILL makes it execute its exit in the kernel, and a cgroup that has
+//! used up its quota does not run. A fork bomb below a small cpu limit would take minutes to end. Therefore
+//! everything that ends a whole container first lifts the limits of the container's and the pod's cgroups.
+//! The next container that starts in the pod sets the pod's limit again (`PodCgroup::renew_cpu_limit`); other
+//! running containers have limits of their own.
 //!
-//! Ending a process that was executed in a container lifts nothing: the container goes on, and by
-//! execs that overrun could otherwise escape its limit.
+//! The end of a process that was executed in a container lifts nothing: the container continues, and could
+//! otherwise escape its limit by execs that time out.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,10 +17,10 @@ use super::hierarchy::{Controller, Hierarchies, Home};
 use super::limits::write_if_there;
 use super::tree;
 
-/// Lifts the limits of the cgroup at `relative`, which is a pod's or a leaf's, of those below it
-/// and, for a leaf, of its pod's.
+/// Lifts the limits of the cgroup at `relative`, which is a pod's or a leaf's, of the cgroups below it and,
+/// for a leaf, of its pod's.
 ///
-/// A failure is logged and no error: a kill that takes long is better than none.
+/// A failure is only logged: a slow kill is better than none.
 pub(super) fn lift(hierarchies: &Hierarchies, relative: &Path) {
     let (mount, file, no_limit) = match hierarchies.home(Controller::Cpu) {
         Home::V1(mount) => (mount, c"cpu.cfs_quota_us", "-1"),
@@ -44,11 +44,11 @@ fn is_pod(relative: &Path) -> bool {
     relative.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("pod"))
 }
 
-/// Lifts the limits of the leaf whose directory in the v2 hierarchy is `leaf`, and of its pod's:
-/// for a supervisor, which does not keep the machine's hierarchies.
+/// Lifts the limits of the leaf whose directory in the v2 hierarchy is `leaf`, and of its pod's cgroup. For a
+/// supervisor, which does not keep the machine's hierarchies.
 pub fn lift_at(leaf: &Path) {
     let (Ok(machine), Some(relative)) = (Hierarchies::find(), own_part(leaf)) else { return };
-    // With a v2 cgroup that was delegated to us as the top, as the agent sees it.
+    // A delegated v2 cgroup counts as the top, as for the agent.
     let place = leaf.strip_prefix(&machine.unified).ok().and_then(|path| {
         let depth = path.components().count().checked_sub(relative.components().count())?;
         Some(path.components().take(depth).collect::<PathBuf>())

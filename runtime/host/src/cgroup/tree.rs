@@ -1,11 +1,10 @@
-//! Directories of cgroups as a tree: making, walking, killing and removing what
-//! is below one of them. By plain files: cgroups-rs makes a cgroup in every
-//! hierarchy that is mounted (in v2: with every controller on from the root
-//! down), kills in v2 only and waits inside a removal.
+//! Cgroup directories as a tree: making, walking, killing and removing the cgroups below one of them. This
+//! uses plain files, since cgroups-rs makes a cgroup in every mounted hierarchy (in v2: with every controller
+//! enabled from the root down), kills in v2 only, and waits during a removal.
 //!
-//! A container that may write to its cgroup can make a tree of any width and depth below it, with
-//! paths that are longer than any system call accepts. Nothing here uses a path below the cgroup of
-//! a container: a tree is walked by one descriptor, which moves down by a name and up by `..`.
+//! A container that may write to its cgroup can make a tree of any width and depth below it, with paths
+//! longer than any system call accepts. Therefore this module uses no path below the cgroup of a container:
+//! it walks a tree with one descriptor, which moves down by a name and up by `..`.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -24,11 +23,10 @@ use nix::unistd::{Pid, UnlinkatFlags, unlinkat};
 use super::CgroupError;
 use super::limits::keyed;
 
-/// Names of cgroups that are read at once before these cgroups are removed.
+/// How many names of cgroups are read before these cgroups are removed.
 const AT_ONCE: usize = 256;
 
-/// Times that all processes of a cgroup without `cgroup.kill` are killed. One
-/// is enough for a frozen tree.
+/// How often all processes of a cgroup without `cgroup.kill` are killed. Once is enough for a frozen tree.
 const KILLS: u32 = 16;
 
 /// The cgroups directly below `directory`.
@@ -48,7 +46,7 @@ pub(super) fn children(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     Ok(children)
 }
 
-/// Makes `directory`; that it is there is fine.
+/// Makes `directory`. An existing one is not an error.
 pub(super) fn make(directory: &Path) -> Result<(), CgroupError> {
     match fs::create_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -56,8 +54,8 @@ pub(super) fn make(directory: &Path) -> Result<(), CgroupError> {
     }
 }
 
-/// Makes `directory`, with nothing left of an earlier one of its name. A
-/// process in it is an error: two runs never share a cgroup.
+/// Makes `directory` after removing an earlier one of its name. A process in it is an error: two runs never
+/// share a cgroup.
 pub(super) fn make_anew(directory: &Path) -> Result<(), CgroupError> {
     match fs::create_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -68,8 +66,8 @@ pub(super) fn make_anew(directory: &Path) -> Result<(), CgroupError> {
     }
 }
 
-/// Removes the cgroup at `root` and all below it. A cgroup that does not exist is fine; a
-/// process in one of them is an error.
+/// Removes the cgroup at `root` and all below it. A missing cgroup is not an error; a process in one of them
+/// is.
 pub(super) fn remove(root: &Path) -> Result<(), CgroupError> {
     remove_below(root).map_err(CgroupError::file("remove what is below", root))?;
     match fs::remove_dir(root) {
@@ -87,7 +85,8 @@ fn remove_below(root: &Path) -> io::Result<()> {
     loop {
         let children = children_of(&here, Some(AT_ONCE))?;
         match children.iter().find(|child| remove_in(&here, child).is_err()) {
-            // It has children, or a process: then removing it fails again, once it is left.
+            // The cgroup has children, or a process: then removing it fails again after its children are
+            // removed.
             Some(child) => {
                 here = open_in(&here, child)?;
                 way.push(child.clone());
@@ -109,11 +108,11 @@ fn remove_in(directory: &OwnedFd, name: &CStr) -> io::Result<()> {
     }
 }
 
-/// Calls `visit` with the cgroup at `root` and with each cgroup below it that contains a process; in
-/// v1, which does not say that, with each cgroup below it.
+/// Calls `visit` with the cgroup at `root` and with each cgroup below it that contains a process. v1 does not
+/// report whether a cgroup does, so each cgroup is visited.
 pub(super) fn walk(root: &Path, mut visit: impl FnMut(&OwnedFd)) {
     let Ok(mut here) = open(root) else { return };
-    // The cgroups that are still to be visited, for each level down to this one.
+    // The cgroups that are still to be visited, for each level down to the current one.
     let mut left: Vec<Vec<CString>> = Vec::new();
     loop {
         visit(&here);
@@ -124,7 +123,7 @@ pub(super) fn walk(root: &Path, mut visit: impl FnMut(&OwnedFd)) {
             let Some(level) = left.last_mut() else { return };
             match level.pop() {
                 Some(child) => {
-                    // A cgroup that has gone meanwhile has no process.
+                    // A cgroup that was removed meanwhile has no process.
                     if let Ok(below) = open_in(&here, &child) {
                         here = below;
                         break;
@@ -145,7 +144,7 @@ fn may_be_populated(directory: &OwnedFd) -> bool {
     !events.is_ok_and(|text| keyed(&text, "populated") == Some(0))
 }
 
-/// The names of the cgroups in a directory; at most so many.
+/// The names of the cgroups in a directory; at most `most` of them.
 fn children_of(directory: &OwnedFd, most: Option<usize>) -> io::Result<Vec<CString>> {
     let mut listed = Dir::openat(Some(directory.as_raw_fd()), c".", DIRECTORY, Mode::empty())?;
     let mut children = Vec::new();
@@ -180,7 +179,7 @@ fn read_in(directory: &OwnedFd, name: &CStr) -> io::Result<String> {
     io::read_to_string(unsafe { fs::File::from_raw_fd(opened) })
 }
 
-/// Writes a file of a cgroup, if it has such a file.
+/// Writes a file of a cgroup, if the cgroup has it.
 pub(super) fn write_in_if_there(directory: &OwnedFd, name: &CStr, text: &str) -> io::Result<()> {
     match openat(
         Some(directory.as_raw_fd()),
@@ -195,7 +194,7 @@ pub(super) fn write_in_if_there(directory: &OwnedFd, name: &CStr, text: &str) ->
     }
 }
 
-/// Kills every process in the v2 cgroup at `root` and below.
+/// Kills every process in the v2 cgroup at `root` and below it.
 pub(super) fn kill_all(root: &Path) -> Result<(), CgroupError> {
     let path = root.join("cgroup.kill");
     match fs::write(&path, "1") {
@@ -204,29 +203,29 @@ pub(super) fn kill_all(root: &Path) -> Result<(), CgroupError> {
             Ok(())
         }
         Err(_) if !root.exists() => Ok(()),
-        // Before Linux 5.14 there is no such file, and none can be made.
+        // Before Linux 5.14 the file does not exist, and cannot be created.
         Err(_) if !path.exists() => kill_each(root),
         Err(error) => Err(CgroupError::file("write", &path)(error)),
     }
 }
 
-/// Processes that are looked at for whether they lack their first thread. Others die meanwhile,
-/// and whoever kills a cgroup that is not empty does so again.
+/// How many processes are checked for an ended first thread. Others die meanwhile, and a cgroup that is not
+/// empty is killed again.
 const HEADLESS: usize = 1024;
 
-/// Descriptors of such processes that are open at the same time.
+/// How many descriptors of such processes are open at the same time.
 const OPENED_AT_ONCE: usize = 64;
 
-/// Kills processes whose first thread has ended while others go on: `cgroup.kill` signals the
-/// first thread alone, which takes no signal any more.
+/// Kills processes whose first thread has ended while others continue: `cgroup.kill` signals only the first
+/// thread, which no longer accepts signals.
 pub fn kill_headless(root: &Path) {
     let headless: Vec<Pid> =
         processes(root).into_iter().take(HEADLESS).filter(|pid| is_zombie(*pid)).collect();
     for pids in headless.chunks(OPENED_AT_ONCE) {
         let opened: Vec<(Pid, OwnedFd)> =
             pids.iter().filter_map(|pid| Some((*pid, pidfd_open(*pid)?))).collect();
-        // A number may have been another process's when it was opened. Asked once for all of them: the
-        // list of a cgroup with thousands of processes takes the kernel milliseconds.
+        // The PID may have been reused before its descriptor was opened. The list is read once for all of
+        // them, since for a cgroup with thousands of processes it takes the kernel milliseconds.
         let present = processes(root);
         for (_, process) in opened.iter().filter(|(pid, _)| present.contains(pid)) {
             // SAFETY: pidfd_send_signal with a null siginfo reads nothing of ours. ESRCH: it has died.
@@ -257,8 +256,8 @@ fn pidfd_open(pid: Pid) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// The same by signals. Frozen first, where the kernel can (5.2), so that no
-/// process makes another meanwhile; a frozen process dies of SIGKILL all the same.
+/// Kills every process in the cgroup by signals. The cgroup is frozen first, if the kernel can (5.2), so that
+/// no process forks meanwhile; SIGKILL also ends a frozen process.
 pub(super) fn kill_each(root: &Path) -> Result<(), CgroupError> {
     let frozen = freeze(root, true).is_ok();
     let result = (0..KILLS).try_for_each(|_| {
@@ -276,7 +275,7 @@ pub(super) fn kill_each(root: &Path) -> Result<(), CgroupError> {
     result
 }
 
-/// Stops or continues every process in the v2 cgroup at `root` and below.
+/// Freezes or thaws every process in the v2 cgroup at `root` and below it.
 pub(super) fn freeze(root: &Path, frozen: bool) -> Result<(), CgroupError> {
     let path = root.join("cgroup.freeze");
     match fs::write(&path, if frozen { "1" } else { "0" }) {
@@ -285,19 +284,19 @@ pub(super) fn freeze(root: &Path, frozen: bool) -> Result<(), CgroupError> {
     }
 }
 
-/// Processes in the v2 cgroup at `root` and below, as this PID namespace numbers them.
+/// The processes in the v2 cgroup at `root` and below it, with their PIDs in this PID namespace.
 fn processes(root: &Path) -> Vec<Pid> {
     let mut found = Vec::new();
     walk(root, |directory| {
         let text = read_in(directory, c"cgroup.procs").unwrap_or_default();
         let pids = text.lines().filter_map(|line| line.parse().ok());
-        // 0 is a process that this namespace does not see, and our own group to kill(2).
+        // 0 is a process outside of this namespace, and to kill(2) it means our own process group.
         found.extend(pids.filter(|pid: &i32| *pid > 0).map(Pid::from_raw));
     });
     found
 }
 
-/// Whether a process is in the v2 cgroup at `root` or below; a cgroup that is gone has none.
+/// Whether a process is in the v2 cgroup at `root` or below it; a missing cgroup has none.
 pub(super) fn populated(root: &Path) -> Result<bool, CgroupError> {
     let path = root.join("cgroup.events");
     match fs::read_to_string(&path) {
@@ -307,7 +306,7 @@ pub(super) fn populated(root: &Path) -> Result<bool, CgroupError> {
     }
 }
 
-/// A file of a cgroup that was removed does not open, or reads as ENODEV.
+/// Whether the error means that the cgroup was removed: its files do not open, or read as ENODEV.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }

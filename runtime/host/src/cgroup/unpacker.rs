@@ -1,10 +1,9 @@
-//! The cgroup of the process that unpacks an image: one per root, as loads of
-//! one store follow one another. Made for one load, with an agent or without,
-//! and taken away by it; what a load that was killed left is taken over by the
-//! next, or goes with the rest.
+//! The cgroup of the process that unpacks an image: one for each root, because loads into one store run one
+//! after another. A load makes it, with an agent or without, and removes it. If a load was killed, the next
+//! one takes over its cgroup, or it is removed with the others.
 //!
-//! Loads that wait for one another have made it by then, so each holds a lock on
-//! it, shared, and only who can have the lock alone takes it away.
+//! Loads that wait for one another have made the cgroup by then. Therefore each holds a shared lock on it,
+//! and only a load that gets the exclusive lock removes it.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,20 +18,20 @@ use super::limits::Target;
 use super::{CgroupError, enable, place, tree};
 use crate::paths::Paths;
 
-/// Times that it is made again because another load took it away meanwhile.
+/// How often the cgroup is made again because another load removed it meanwhile.
 const ATTEMPTS: usize = 16;
 
-/// A cgroup that bounds memory, and with it the page cache that a load takes
-/// from pods. Removed with this value, when the process in it has ended.
+/// A cgroup that limits memory, and with it the page cache that a load takes from pods. Dropping the value
+/// removes the cgroup; the process in it must have ended.
 #[derive(Debug)]
 pub struct UnpackerCgroup {
     directory: PathBuf,
-    /// None only while it is being dropped.
+    /// The shared lock; `None` only while the value is being dropped.
     held: Option<Flock<File>>,
 }
 
 impl UnpackerCgroup {
-    /// Makes it where the memory controller is, with a limit of so many bytes.
+    /// Makes the cgroup in the hierarchy of the memory controller, with a limit of `memory` bytes.
     pub fn make(paths: &Paths, memory: u64) -> Result<UnpackerCgroup, CgroupError> {
         let machine = Hierarchies::find()?;
         let place = place::known(&machine.unified, paths);
@@ -59,11 +58,11 @@ impl UnpackerCgroup {
                 .and_then(|()| tree::make(&directory));
             match made.and_then(|()| hold(&directory)) {
                 Ok(Some(held)) => {
-                    // From here on it is removed again, whatever fails.
+                    // From here on the cgroup is removed if something fails.
                     let cgroup = UnpackerCgroup { directory: directory.clone(), held: Some(held) };
                     match Target::new(&hierarchies, &relative).set_memory(memory) {
                         Ok(()) => return Ok(cgroup),
-                        // What it is in was made anew meanwhile, and its controllers are not on yet.
+                        // The parent was made again meanwhile, and its controllers are not enabled yet.
                         Err(error) => failed = error,
                     }
                 }
@@ -75,13 +74,13 @@ impl UnpackerCgroup {
         Err(failed)
     }
 
-    /// The file that a process is put in by.
+    /// The file by which a process is moved into the cgroup.
     pub fn procs(&self) -> PathBuf {
         self.directory.join("cgroup.procs")
     }
 }
 
-/// Locks it against removal; none if it was removed before.
+/// Locks the cgroup against removal; `None` if it was removed before.
 fn hold(directory: &Path) -> Result<Option<Flock<File>>, CgroupError> {
     let failed = |source: io::Error| CgroupError::file("lock", directory)(source);
     let file = File::open(directory).map_err(failed)?;
@@ -89,7 +88,7 @@ fn hold(directory: &Path) -> Result<Option<Flock<File>>, CgroupError> {
     Ok(is_at(&held, directory).then_some(held))
 }
 
-/// Whether this is still what has the name, and not what had it before it was removed and made again.
+/// Whether `file` is still the cgroup at `directory`, and not one that was removed and made again.
 fn is_at(file: &File, directory: &Path) -> bool {
     let (opened, named) = (file.metadata(), fs::metadata(directory));
     opened.is_ok_and(|opened| named.is_ok_and(|named| named.ino() == opened.ino()))
@@ -104,7 +103,7 @@ impl Drop for UnpackerCgroup {
             return;
         }
         let _ = tree::remove(&self.directory);
-        // Without an agent there is nothing else in it; with one it stays.
+        // Without an agent the parent is empty now; with one, removing it fails.
         if let Some(parent) = self.directory.parent() {
             let _ = fs::remove_dir(parent);
         }

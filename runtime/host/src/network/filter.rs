@@ -1,11 +1,11 @@
-//! An eBPF program at the host's end of a pod's link, which drops what the pod sends
-//! under another's address: frames of another hardware address, IPv4 packets and ARP
-//! messages of another IPv4 address. And ICMP redirects.
+//! An eBPF program at the host's end of a pod's link, which drops what the pod sends under another pod's
+//! address: frames with another hardware address, IPv4 packets and ARP messages with another IPv4 address. It
+//! also drops ICMP redirects.
 //!
-//! It is attached as a classifier, which needs CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF. Where
-//! those are missing it is attached as tcx, which needs Linux 6.6: there the kernel waits until no
-//! processor is at work on a packet any more, some 9 ms, in which no link of the host can be
-//! changed. A kernel that can do neither leaves `network/guard.rs` as the only protection.
+//! It is attached as a classifier, which needs CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF. Without these
+//! it is attached as tcx, which needs Linux 6.6: then the kernel waits until no processor handles a packet
+//! any more, some 9 ms, during which no link of the host can be changed. On a kernel that supports neither,
+//! `network/guard.rs` is the only protection.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -24,24 +24,24 @@ const ETH_P_ARP: i32 = 0x0806;
 const ETH_P_8021Q: i32 = 0x8100;
 const ETH_P_8021AD: i32 = 0x88a8;
 
-/// The first four bytes of the addresses that no bridge forwards (IEEE 802.1D): a frame
-/// to some of them reaches the host's end of the link itself.
+/// The first four bytes of the addresses that no bridge forwards (IEEE 802.1D): a frame to some of them
+/// reaches the host's end of the link itself.
 const BRIDGE_GROUP: i32 = 0x0180_c200;
 
 const IPPROTO_ICMP: i32 = 1;
 const ICMP_REDIRECT: i32 = 5;
-/// IP_OFFSET: where a fragment lies in its packet.
+/// IP_OFFSET: the offset of a fragment in its packet.
 const IP_OFFSET: i32 = 0x1fff;
 
 /// BPF_LD | BPF_ABS | BPF_B
 const PACKET_BYTE: u8 = 0x30;
-/// BPF_LD | BPF_IND | BPF_B: at the offset in a register, and so many bytes after it.
+/// BPF_LD | BPF_IND | BPF_B: the byte at the offset in a register plus the immediate.
 const INDEXED_BYTE: u8 = 0x50;
 /// BPF_ALU | BPF_AND | BPF_K
 const AND: u8 = 0x54;
 /// BPF_ALU | BPF_LSH | BPF_K
 const SHIFT_LEFT: u8 = 0x64;
-/// BPF_LD | BPF_ABS | BPF_W: four bytes of the packet, in the processor's order.
+/// BPF_LD | BPF_ABS | BPF_W: four bytes of the packet, in the processor's byte order.
 const PACKET_WORD: u8 = 0x20;
 /// BPF_LD | BPF_ABS | BPF_H
 const PACKET_HALF: u8 = 0x28;
@@ -49,17 +49,18 @@ const PACKET_HALF: u8 = 0x28;
 const MOVE_REGISTER: u8 = 0xbf;
 /// BPF_JMP | BPF_JA
 const JUMP: u8 = 0x05;
-/// BPF_JMP32 | BPF_JEQ | BPF_K: 32 bits, as an immediate of 64 has the sign of the lower half.
+/// BPF_JMP32 | BPF_JEQ | BPF_K: compares 32 bits, because a 64-bit comparison would sign-extend the
+/// immediate.
 const JUMP_IF: u8 = 0x16;
 /// BPF_JMP32 | BPF_JNE | BPF_K
 const JUMP_IF_NOT: u8 = 0x56;
 
 const RESULT: u8 = 0;
 const CONTEXT: u8 = 1;
-/// Where reading a packet expects the context.
+/// The register in which packet loads expect the context.
 const KEPT_CONTEXT: u8 = 6;
 
-/// Whether this kernel can filter what comes in by the link with `index`, which has no filter.
+/// Whether this kernel can filter the incoming packets of the link with `index`, which must have no filter.
 pub fn is_supported(host: &mut Netlink, index: u32) -> bool {
     let pass = [instruction(MOVE, RESULT, 0, 0, TCX_PASS), instruction(EXIT, 0, 0, 0, 0)];
     let classified = bpf::load(BPF_PROG_TYPE_SCHED_CLS, &pass)
@@ -70,8 +71,8 @@ pub fn is_supported(host: &mut Netlink, index: u32) -> bool {
     }
 }
 
-/// Attaches the filter for the pod with `address` and `hardware` to the link with `index` of
-/// the network namespace of `host` and of the calling thread. `false` if this kernel cannot.
+/// Attaches the filter for the pod with `address` and `hardware` to the link with `index`, in the network
+/// namespace of `host` and of the calling thread. Returns `false` if this kernel cannot.
 pub fn attach(host: &mut Netlink, index: u32, address: Ipv4Addr, hardware: [u8; 6]) -> io::Result<bool> {
     let program = match bpf::load(BPF_PROG_TYPE_SCHED_CLS, &program(address, hardware)) {
         // Without CONFIG_BPF_SYSCALL, and where the kernel is locked down.
@@ -89,13 +90,13 @@ pub fn attach(host: &mut Netlink, index: u32, address: Ipv4Addr, hardware: [u8; 
     }
 }
 
-/// Whether an error says that the kernel was built without something, or does not allow it.
+/// Whether an error means that the kernel was built without a feature, or does not allow it.
 fn is_lack(error: &io::Error) -> bool {
     let kinds = [libc::ENOSYS, libc::EINVAL, libc::EPERM, libc::ENOENT, libc::EOPNOTSUPP];
     error.raw_os_error().is_some_and(|number| kinds.contains(&number))
 }
 
-/// Where a jump leads.
+/// The target of a jump.
 #[derive(Clone, Copy)]
 enum To {
     Arp,
@@ -103,7 +104,8 @@ enum To {
     Pass,
 }
 
-/// A packet that ends before a field that is read passes: nobody takes it for a whole one.
+/// The program for a pod. A packet that ends before a field that is read passes: no receiver treats it as
+/// complete.
 fn program(address: Ipv4Addr, hardware: [u8; 6]) -> Vec<Instruction> {
     let [a, b, c, d, e, f] = hardware;
     let vendor = i32::from(u16::from_be_bytes([a, b]));
@@ -112,7 +114,7 @@ fn program(address: Ipv4Addr, hardware: [u8; 6]) -> Vec<Instruction> {
     let ethernet = [
         (PACKET_WORD, 0, None),
         (JUMP_IF, BRIDGE_GROUP, Some(To::Drop)),
-        // The sender.
+        // The sender's hardware address.
         (PACKET_HALF, 6, None),
         (JUMP_IF_NOT, vendor, Some(To::Drop)),
         (PACKET_WORD, 8, None),
@@ -120,22 +122,22 @@ fn program(address: Ipv4Addr, hardware: [u8; 6]) -> Vec<Instruction> {
         // The protocol.
         (PACKET_HALF, 12, None),
         (JUMP_IF, ETH_P_ARP, Some(To::Arp)),
-        // The kernel has taken off one tag. Behind the filter it would take off a second of VLAN 0,
-        // and read what is in there.
+        // The kernel has removed one tag. After the filter it would remove a second one of VLAN 0, and read
+        // the packet behind it.
         (JUMP_IF, ETH_P_8021Q, Some(To::Drop)),
         (JUMP_IF, ETH_P_8021AD, Some(To::Drop)),
         (JUMP_IF_NOT, ETH_P_IP, Some(To::Pass)),
-        // The sender of IPv4.
+        // The sender's IPv4 address.
         (PACKET_WORD, 26, None),
         (JUMP_IF_NOT, address, Some(To::Drop)),
-        // ICMP, where its header is in this fragment.
+        // ICMP, if its header is in this fragment.
         (PACKET_BYTE, 23, None),
         (JUMP_IF_NOT, IPPROTO_ICMP, Some(To::Pass)),
         (PACKET_HALF, 20, None),
         (AND, IP_OFFSET, None),
         (JUMP_IF_NOT, 0, Some(To::Pass)),
-        // After as many words of IPv4's header as that says. The host takes a redirect where any of
-        // its links does, unless it forwards.
+        // The ICMP type, after the IPv4 header, whose length is in words. The host accepts a redirect if any
+        // of its links does, unless it forwards.
         (PACKET_BYTE, 14, None),
         (AND, 0xf, None),
         (SHIFT_LEFT, 2, None),
@@ -150,7 +152,7 @@ fn program(address: Ipv4Addr, hardware: [u8; 6]) -> Vec<Instruction> {
         (JUMP_IF_NOT, device, Some(To::Drop)),
         (PACKET_WORD, 28, None),
         (JUMP_IF, address, Some(To::Pass)),
-        // A probe for whether anybody has an address: it claims none.
+        // A probe for whether an address is in use claims none.
         (JUMP_IF, 0, Some(To::Pass)),
     ];
     let at_arp = 1 + ethernet.len();

@@ -1,22 +1,21 @@
-//! What makes the host's side of the pods' network deaf to the pods: the bridge and the
-//! host's ends of their links carry packets and take no configuration from them.
+//! Settings that protect the host's side of the pods' network: the bridge and the host's ends of the pods'
+//! links forward packets, and accept no configuration from pods.
 //!
-//! Everything here is set on links of nodlet's own, never on `all` or `default`. Where
-//! the kernel combines the value of a link with that of `all`, the owner of the machine
-//! has the last word. Read next: `network/filter.rs`.
+//! All settings are made on nodlet's own links, never on `all` or `default`. If the kernel combines the value
+//! of a link with that of `all`, the owner of the machine decides. Read next: `network/filter.rs`.
 
 use std::fs;
 use std::io;
 use std::net::{Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 
-/// For the bridge and each link: no IPv6 at all, as pods have IPv4 addresses alone. The
-/// others hold where somebody turns IPv6 on for all links at once.
+/// For the bridge and each link: no IPv6 at all, since pods have only IPv4 addresses. The other values apply
+/// if somebody enables IPv6 for all links at once.
 const IPV6: [(&str, &str); 4] =
     [("disable_ipv6", "1"), ("accept_ra", "0"), ("autoconf", "0"), ("accept_redirects", "0")];
 
-/// For the pod's end of its link, where the pod's own processes may use IPv6. There is no
-/// router on the bridge, so who says that it is one is another pod.
+/// For the pod's end of its link, where the pod's own processes may use IPv6. There is no router on the
+/// bridge: a sender of router advertisements is another pod.
 const POD_IPV6: [(&str, &str); 2] = [("accept_ra", "0"), ("accept_redirects", "0")];
 
 // Of linux/ip.h: IPV4_DEVCONF_*.
@@ -29,8 +28,8 @@ const ARP_IGNORE: u16 = 19;
 const ACCEPT_LOCAL: u16 = 23;
 const ROUTE_LOCALNET: u16 = 26;
 
-/// For the bridge: ARP is answered for its own address alone, and a source must be one
-/// that is reached through it.
+/// For the bridge: it answers ARP for its own address alone, and accepts only sources that are reached
+/// through it.
 pub const BRIDGE_IPV4: [(u16, u32); 8] = [
     (ACCEPT_REDIRECTS, 0),
     (SECURE_REDIRECTS, 0),
@@ -42,8 +41,8 @@ pub const BRIDGE_IPV4: [(u16, u32); 8] = [
     (ROUTE_LOCALNET, 0),
 ];
 
-/// For the host's end of a pod's link: no address is reached through it, so no source is
-/// accepted, and ARP is answered for none.
+/// For the host's end of a pod's link: no address is reached through it, so it accepts no source, and answers
+/// ARP for no address.
 pub const PORT_IPV4: [(u16, u32); 8] = [
     (ACCEPT_REDIRECTS, 0),
     (SECURE_REDIRECTS, 0),
@@ -55,19 +54,19 @@ pub const PORT_IPV4: [(u16, u32); 8] = [
     (ROUTE_LOCALNET, 0),
 ];
 
-/// Loads the kernel's IPv6 if it is a module: loaded later, at the first socket of some pod,
-/// it would come with its own defaults for links that are there.
+/// Loads the kernel's IPv6 module, if it is one. If it were loaded later, by the first socket of some pod,
+/// existing links would get its defaults.
 pub fn load_ipv6() {
-    // Without IPv6 there is nothing to be guarded against.
+    // A kernel without IPv6 needs no protection.
     let _ = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0));
 }
 
-/// Makes a link of the host take no IPv6.
+/// Makes a link of the host reject IPv6.
 pub fn refuse_ipv6(link: &str) -> Result<(), GuardError> {
     set(link, &IPV6)
 }
 
-/// Makes the pod's end of its link take no IPv6 router.
+/// Makes the pod's end of its link ignore IPv6 routers.
 pub fn refuse_ipv6_routers(link: &str) -> Result<(), GuardError> {
     set(link, &POD_IPV6)
 }
@@ -77,7 +76,7 @@ fn set(link: &str, values: &[(&str, &str)]) -> Result<(), GuardError> {
         let path = Path::new("/proc/sys/net/ipv6/conf").join(link).join(name);
         match fs::write(&path, value) {
             Ok(()) => {}
-            // A kernel without IPv6.
+            // The kernel has no IPv6.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(source) => return Err(GuardError { path, source }),
         }
@@ -85,7 +84,7 @@ fn set(link: &str, values: &[(&str, &str)]) -> Result<(), GuardError> {
     Ok(())
 }
 
-/// A setting that was not taken.
+/// A setting that could not be written.
 #[derive(Debug)]
 pub struct GuardError {
     path: PathBuf,

@@ -1,8 +1,8 @@
-//! The few rtnetlink requests that a pod's network is made of.
+//! The rtnetlink requests that a pod's network needs.
 //!
-//! Synchronous: one request, one acknowledgement, in a few microseconds. A
-//! [`Netlink`] belongs to the network namespace in which it was opened, for
-//! ever; the sandbox helper keeps one of the host and opens one of the pod.
+//! Synchronous: one request, one acknowledgement, within microseconds. A [`Netlink`] always belongs to the
+//! network namespace in which it was opened; the sandbox helper keeps one of the host and opens one of the
+//! pod.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -30,7 +30,7 @@ const IFLA_INFO_SLAVE_DATA: u16 = 5;
 const IFLA_INET_CONF: u16 = 1;
 const IFLA_BRPORT_LEARNING: u16 = 8;
 const IFLA_BRPORT_UNICAST_FLOOD: u16 = 9;
-/// Passed over before Linux 5.18.
+/// Ignored before Linux 5.18.
 const IFLA_BRPORT_LOCKED: u16 = 39;
 const AF_INET: u16 = 2;
 
@@ -60,7 +60,7 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Opens one in the network namespace of the calling thread.
+    /// Opens a socket in the network namespace of the calling thread.
     pub fn open() -> io::Result<Netlink> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -68,7 +68,7 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0 })
     }
 
-    /// Makes a bridge. Fails with `AlreadyExists` if a link of the name is there.
+    /// Makes a bridge. Fails with `AlreadyExists` if there is a link of the name.
     pub fn add_bridge(&mut self, name: &str) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.attributes.push(LinkAttribute::IfName(name.to_owned()));
@@ -76,9 +76,9 @@ impl Netlink {
         self.change(RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Makes a veth pair: `name` here, a port of the bridge with index `bridge` that is not
-    /// up yet; `peer` in the network namespace `peer_namespace`, which never passes through
-    /// this one, with the hardware address `hardware`.
+    /// Makes a veth pair: `name` in this namespace, as a port of the bridge with index `bridge` that is not
+    /// up yet; and `peer` in the network namespace `peer_namespace`, with the hardware address `hardware`.
+    /// The peer never exists in this namespace.
     pub fn add_veth(
         &mut self,
         name: &str,
@@ -116,9 +116,9 @@ impl Netlink {
         self.change(RouteNetlinkMessage::SetLink(link), 0)
     }
 
-    /// Sets a port of a bridge up, with these values of its IPv4 configuration. The bridge
-    /// learns no address from what comes in by it, sends nothing out of it that is for an
-    /// unknown address, and takes nothing in from a sender that is not known to be there.
+    /// Sets a port of a bridge up, with these values of its IPv4 configuration. The bridge learns no address
+    /// from incoming frames of the port, floods no frame for an unknown address to it, and accepts only
+    /// senders with a forwarding entry for the port.
     pub fn set_port_up(&mut self, index: u32, values: &[(u16, u32)]) -> io::Result<()> {
         let flags = [(IFLA_BRPORT_LEARNING, 0), (IFLA_BRPORT_UNICAST_FLOOD, 0), (IFLA_BRPORT_LOCKED, 1)];
         let flags: Vec<u8> = flags.iter().flat_map(|(kind, value)| attribute(*kind, &[*value])).collect();
@@ -128,12 +128,12 @@ impl Netlink {
         link.header.change_mask = LinkFlags::Up;
         link.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Other(IFLA_INFO_SLAVE_DATA, flags)]));
         link.attributes.push(ipv4_configuration(values));
-        // Of the two requests that change a link the one that minds the flags of a port.
+        // Only this one of the two requests that change a link evaluates the flags of a port.
         self.change(RouteNetlinkMessage::NewLink(link), 0)
     }
 
-    /// Fixes that `hardware` is at the port with `index` of a bridge: no frame that comes in by another
-    /// port changes it.
+    /// Adds a fixed forwarding entry: `hardware` is at the port with `index` of a bridge, and no frame from
+    /// another port changes that.
     pub fn add_forwarding(&mut self, index: u32, hardware: [u8; 6]) -> io::Result<()> {
         let mut entry = NeighbourMessage::default();
         entry.header.family = AddressFamily::Other(AF_BRIDGE);
@@ -144,7 +144,8 @@ impl Netlink {
         self.change(RouteNetlinkMessage::NewNeighbour(entry), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Fixes that `address` is at `hardware`, on the link with `index`: no ARP message changes it.
+    /// Adds a fixed neighbour entry on the link with `index`: `address` is at `hardware`, and no ARP message
+    /// changes that.
     pub fn add_neighbour(&mut self, index: u32, address: Ipv4Addr, hardware: [u8; 6]) -> io::Result<()> {
         let mut entry = NeighbourMessage::default();
         entry.header.family = AddressFamily::Inet;
@@ -164,7 +165,7 @@ impl Netlink {
         self.change(RouteNetlinkMessage::SetLink(link), 0)
     }
 
-    /// Removes the link with `name`, and with a veth its peer. `NotFound` if there is none.
+    /// Removes the link with `name`; of a veth pair, also its peer. Fails with `NotFound` if there is none.
     pub fn remove_link(&mut self, name: &str) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.attributes.push(LinkAttribute::IfName(name.to_owned()));
@@ -174,7 +175,7 @@ impl Netlink {
         })
     }
 
-    /// Gives the link with `index` an address. `AlreadyExists` if it has it.
+    /// Adds an address to the link with `index`. Fails with `AlreadyExists` if the link has it.
     pub fn add_address(&mut self, index: u32, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.family = AddressFamily::Inet;
@@ -194,7 +195,8 @@ impl Netlink {
         let mut found = Vec::new();
         for answer in self.dump(RouteNetlinkMessage::GetAddress(message))? {
             let RouteNetlinkMessage::NewAddress(address) = answer else { continue };
-            // IFA_LOCAL is the link's own; on a point-to-point link IFA_ADDRESS is the other end's.
+            // IFA_LOCAL is the link's own address; on a point-to-point link IFA_ADDRESS is that of the other
+            // end.
             let local = address.attributes.iter().find_map(|attribute| match attribute {
                 AddressAttribute::Local(IpAddr::V4(local)) => Some(*local),
                 _ => None,
@@ -230,7 +232,7 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Adds the default route by `gateway`, out of the link with `index`.
+    /// Adds the default route through `gateway`, on the link with `index`.
     pub fn add_default_route(&mut self, index: u32, gateway: Ipv4Addr) -> io::Result<()> {
         let mut message = RouteMessage::default();
         message.header.address_family = AddressFamily::Inet;
@@ -243,8 +245,8 @@ impl Netlink {
         self.change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Runs an eBPF program, which says of each packet that comes in by the link with `index` whether
-    /// it goes on.
+    /// Attaches an eBPF program, which decides for each incoming packet of the link with `index` whether it
+    /// passes.
     pub fn add_classifier(&mut self, index: u32, program: BorrowedFd) -> io::Result<()> {
         let queue = attribute(TCA_KIND, b"clsact\0");
         self.change_traffic(RTM_NEWQDISC, (index, TC_H_INGRESS, TC_H_CLSACT, 0), &queue)?;
@@ -259,12 +261,12 @@ impl Netlink {
             .inspect_err(|_| drop(self.remove_classifier(index)))
     }
 
-    /// Undoes [`Netlink::add_classifier`].
+    /// Removes the program that [`Netlink::add_classifier`] attached.
     pub fn remove_classifier(&mut self, index: u32) -> io::Result<()> {
         self.change_traffic(RTM_DELQDISC, (index, TC_H_INGRESS, TC_H_CLSACT, 0), &[])
     }
 
-    /// Sends a `struct tcmsg` of a link's index, handle, parent and info, with attributes.
+    /// Sends a `struct tcmsg` with a link's index, handle, parent and info, followed by attributes.
     fn change_traffic(
         &mut self,
         kind: u16,
@@ -278,7 +280,7 @@ impl Netlink {
         self.change_with(kind, create, &body)
     }
 
-    /// Sends a request whose header and attributes are `body`, and waits for its acknowledgement.
+    /// Sends a request with `body` as its header and attributes, and waits for the acknowledgement.
     fn change_with(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let length = u32::try_from(16 + body.len()).unwrap_or(u32::MAX);
@@ -292,14 +294,14 @@ impl Netlink {
         self.receive(|_| ())
     }
 
-    /// Sends a request that changes something, and waits for its acknowledgement.
+    /// Sends a request that changes something, and waits for the acknowledgement.
     fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.send(message, flags | NLM_F_ACK)?;
         self.receive(|_| ())
     }
 
-    /// Sends a request for a list. Without NLM_F_ACK: the acknowledgement would
-    /// be taken for the answer to the next request.
+    /// Sends a request for a list. It does not set NLM_F_ACK, since the acknowledgement would be read as the
+    /// answer to the next request.
     fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.send(message, NLM_F_DUMP)?;
         let mut found = Vec::new();
@@ -319,7 +321,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Reads answers to the last request up to its acknowledgement or the end of its list.
+    /// Reads the answers to the latest request, up to its acknowledgement or the end of its list.
     fn receive(&mut self, mut each: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
         loop {
             let (bytes, _) = self.socket.recv_from_full()?;
@@ -330,10 +332,10 @@ impl Netlink {
     }
 }
 
-/// Reads the answers to one request in what the kernel sent at once; whether they end with it. A link
-/// or address that cannot be understood hides no other.
+/// Reads the answers to one request from one message of the kernel. Returns whether they are complete. A link
+/// or address that cannot be parsed is skipped.
 fn read_answers(bytes: &[u8], sequence: u32, each: &mut impl FnMut(RouteNetlinkMessage)) -> io::Result<bool> {
-    /// `NLMSG_MIN_TYPE`: lower ones are netlink's own, as acknowledgements are.
+    /// `NLMSG_MIN_TYPE`: lower types belong to netlink itself, such as acknowledgements.
     const FIRST_OF_RTNETLINK: u16 = 0x10;
     let invalid = |error: DecodeError| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
     let mut rest = bytes;
@@ -363,16 +365,16 @@ fn read_answers(bytes: &[u8], sequence: u32, each: &mut impl FnMut(RouteNetlinkM
     Ok(false)
 }
 
-/// The attribute of a link with values of its IPv4 configuration.
+/// The link attribute with values of its IPv4 configuration.
 fn ipv4_configuration(values: &[(u16, u32)]) -> LinkAttribute {
     let values: Vec<u8> =
         values.iter().flat_map(|(kind, value)| attribute(*kind, &value.to_ne_bytes())).collect();
     LinkAttribute::Other(IFLA_AF_SPEC, attribute(AF_INET, &attribute(IFLA_INET_CONF, &values)))
 }
 
-/// An attribute of rtnetlink in bytes, padded to a multiple of four.
+/// The bytes of an rtnetlink attribute, padded to a multiple of four.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    // None of ours is near 64 KiB.
+    // No attribute of ours is near 64 KiB.
     let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
     let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
     bytes.extend(value);

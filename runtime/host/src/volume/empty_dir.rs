@@ -9,7 +9,7 @@ use nodlet_core::spec::{Pod, VolumeSource};
 
 use super::{VolumeError, memory_volume};
 
-/// Makes the directory, world-writable as Kubernetes has it, or of the pod's `fsGroup`.
+/// Makes the directory, world-writable as in Kubernetes, and owned by the pod's `fsGroup` if there is one.
 pub(super) fn set_up(path: &Path, fs_group: Option<u32>) -> Result<(), VolumeError> {
     let failed = |source| VolumeError::Create { path: path.to_owned(), source };
     if path.is_dir() {
@@ -18,7 +18,7 @@ pub(super) fn set_up(path: &Path, fs_group: Option<u32>) -> Result<(), VolumeErr
     if let Some(parent) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(failed)?;
     }
-    // Made beside and renamed: a directory that is there has the right owner and mode.
+    // Created under another name and then renamed: an existing directory always has the right owner and mode.
     let new = path.with_extension("new");
     match fs::create_dir(&new) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed(error)),
@@ -34,8 +34,8 @@ pub(super) fn set_up(path: &Path, fs_group: Option<u32>) -> Result<(), VolumeErr
     fs::rename(&new, path).map_err(failed)
 }
 
-/// The pod's volumes on tmpfs. The size is `sizeLimit`, or the pod's memory
-/// limit where every container has one, whichever is less.
+/// The pod's volumes on tmpfs. The size is the smaller one of `sizeLimit` and the pod's memory limit; the
+/// latter exists only if every container has one.
 pub fn memory_volumes(pod: &Pod) -> Vec<MemoryVolume> {
     let pod_limit = crate::cgroup::memory_of(pod);
     let volumes = pod.spec.volumes.iter().filter_map(|volume| match &volume.source {

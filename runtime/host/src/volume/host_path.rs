@@ -1,5 +1,5 @@
-//! `hostPath`: a path of the machine itself, checked and sometimes made, never
-//! chowned and never removed.
+//! `hostPath`: a path of the machine itself. It is checked, and created if requested, but its owner is never
+//! changed and it is never removed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,11 +15,11 @@ use nodlet_core::spec::volume::HostPathType;
 
 use super::VolumeError;
 
-/// Modes that Kubernetes promises; the umask of the agent leaves them as they are.
+/// Modes that Kubernetes promises; the agent's umask does not change them.
 const DIRECTORY_MODE: Mode = Mode::from_bits_truncate(0o755);
 const FILE_MODE: u32 = 0o644;
 
-/// Holds `path` against `hostPath.type`.
+/// Checks `path` against `hostPath.type`, and creates it if the type says so.
 pub(super) fn check(path: &Path, kind: HostPathType) -> Result<(), VolumeError> {
     let failed = |source| VolumeError::Create { path: path.to_owned(), source };
     let found = fs::metadata(path).ok().map(|metadata| metadata.file_type());
@@ -27,7 +27,7 @@ pub(super) fn check(path: &Path, kind: HostPathType) -> Result<(), VolumeError> 
         if right { Ok(()) } else { Err(VolumeError::HostPathType { path: path.to_owned(), wanted }) }
     };
     match kind {
-        // A kubelet does not look, and the runtimes below it make a directory.
+        // A kubelet does not check, and the container runtimes create a directory.
         HostPathType::Unset if found.is_some() => Ok(()),
         HostPathType::Unset | HostPathType::DirectoryOrCreate => match found {
             Some(found) => right(found.is_dir(), "a directory"),
@@ -52,9 +52,9 @@ pub(super) fn check(path: &Path, kind: HostPathType) -> Result<(), VolumeError> 
     }
 }
 
-/// Makes a directory and those above it that are missing. Another pod may be able to write there and
-/// put a link in the place of one that was just made: none is followed, and no mode is set again, which
-/// might be that of another file by then.
+/// Makes a directory and its missing parents. Another pod may be able to write there and replace a directory
+/// that was just made by a link. Therefore no link is followed, and no mode is set afterwards, since that
+/// might change another file.
 fn make_directory(path: &Path) -> io::Result<()> {
     let open = |at: Option<i32>, path: &Path, flags: OFlag| -> Result<File, Errno> {
         let flags = flags | OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -64,7 +64,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
     };
     let (mut there, mut missing) = (path, Vec::new());
     let mut directory = loop {
-        // As written in the manifest: of what is there, links are followed.
+        // As written in the manifest: links in the existing part are followed.
         match open(None, there, OFlag::empty()) {
             Err(Errno::ENOENT) => {}
             opened => break opened?,
@@ -77,7 +77,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
     };
     for name in missing.iter().rev() {
         match mkdirat(Some(directory.as_raw_fd()), *name, DIRECTORY_MODE) {
-            // Another pod names it, too.
+            // Another pod names the same path.
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(errno) => return Err(errno.into()),
         }

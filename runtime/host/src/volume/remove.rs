@@ -1,5 +1,5 @@
-//! Removing what containers wrote, without following a link of theirs, into a mount of theirs, or
-//! down as deep as they went.
+//! Removes files that containers wrote, without following their links, entering their mounts, or nesting as
+//! deep as their directories do.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
@@ -17,11 +17,11 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-/// Directories within one another that are entered. What lies deeper is moved up to the first of
-/// them, and met there again: neither stack nor descriptors grow with what a container made.
+/// How many nested directories are entered. A deeper one is moved up to the first of them, and found there
+/// again: neither stack nor descriptors grow with a container's nesting.
 const DEPTH: usize = 32;
 
-/// Mounts upon each other that are taken off one name.
+/// How many stacked mounts are removed from one name.
 const MOUNTS: usize = 64;
 
 nix::ioctl_read!(
@@ -33,22 +33,23 @@ nix::ioctl_write_ptr!(
     set_flags, b'f', 2, libc::c_long
 );
 
-/// Flags of files that nobody can remove, immutable and append-only: a container with CAP_LINUX_IMMUTABLE sets them.
+/// Flags of files that cannot be removed, immutable and append-only: a container with CAP_LINUX_IMMUTABLE can
+/// set them.
 const KEEPING_FLAGS: libc::c_long = 0x10 | 0x20;
 
 /// A directory that is being emptied.
 struct Level {
     directory: OwnedFd,
-    /// In the directory above it.
+    /// The directory's name in its parent.
     name: OsString,
-    /// Some of its entries, which have yet to go.
+    /// Some of its entries that are still to be removed.
     entries: Vec<OsString>,
 }
 
-/// Removes `path` and all below it. What is not there is removed.
+/// Removes `path` and all below it. A missing path is not an error.
 ///
 /// # Errors
-/// The first thing that stays.
+/// The first failure.
 pub(super) fn tree(path: &Path) -> io::Result<()> {
     tree_within(path, &mut Tried::default())
 }
@@ -65,23 +66,23 @@ fn tree_within(path: &Path, tried: &mut Tried) -> io::Result<()> {
     }
 }
 
-/// Files and directories that one part of a [`Removal`] removes.
+/// How many files and directories one part of a [`Removal`] removes.
 const PART: usize = 128;
 
-/// A directory that is removed in parts: how long that takes is decided by those who filled it.
-/// Nothing is open between two parts.
+/// A directory that is removed in parts, since the duration depends on those who filled it. Nothing is open
+/// between two parts.
 pub struct Removal {
     path: PathBuf,
     tried: Tried,
 }
 
 impl Removal {
-    /// Of `path` and all below it.
+    /// A removal of `path` and all below it.
     pub fn new(path: PathBuf) -> Removal {
         Removal { path, tried: Tried::default() }
     }
 
-    /// Removes some of it; `None` if there may be more. Once nothing is there, it is removed.
+    /// Removes a part of the directory; `None` if there may be more. A missing directory counts as removed.
     pub fn part(&mut self) -> Option<io::Result<()>> {
         (self.tried.entries, self.tried.most) = (0, Some(PART));
         match tree_within(&self.path, &mut self.tried) {
@@ -91,23 +92,23 @@ impl Removal {
     }
 }
 
-/// Removes `name` in a directory, and all below it: at most so many files and directories, since
-/// somebody may go on making others there. What is not there is removed.
+/// Removes `name` in a directory, and all below it. Another process may keep creating files there, so at most
+/// `most` files and directories are removed. A missing name is not an error.
 ///
 /// # Errors
-/// The first thing that stays; that there were more (`EBUSY`).
+/// The first failure, or that there were more (`EBUSY`).
 pub(super) fn in_directory(at: &impl AsRawFd, name: &OsStr, most: usize) -> io::Result<()> {
     Ok(remove(at, name, &mut Tried { most: Some(most), ..Tried::default() })?)
 }
 
-/// What was done so far.
+/// The progress of a removal.
 #[derive(Default)]
 struct Tried {
-    /// Names that directories were to be moved to.
+    /// How many new names were tried for directories that were moved up.
     moves: u32,
-    /// Entries that were removed or entered.
+    /// How many entries were removed or entered.
     entries: usize,
-    /// As many of those as there may be.
+    /// The upper bound of `entries`.
     most: Option<usize>,
 }
 
@@ -117,7 +118,7 @@ fn remove(at: &impl AsRawFd, name: &OsStr, tried: &mut Tried) -> nix::Result<()>
     levels.extend(unlink_or_enter(at, name)?);
     while let Some(level) = levels.last_mut() {
         if level.entries.is_empty() {
-            // Read anew until it is empty: removing while reading may skip entries.
+            // Read again until it is empty: removing while reading may skip entries.
             level.entries = entries(&level.directory)?;
         }
         let Some(entry) = level.entries.pop() else {
@@ -139,7 +140,7 @@ fn remove(at: &impl AsRawFd, name: &OsStr, tried: &mut Tried) -> nix::Result<()>
             tried => tried?,
         };
         if let Some(below) = below {
-            // Not those of the first directory: that is ours, and no container is in it.
+            // The first directory keeps its flags: it is nodlet's own, and no container is in it.
             clear_flags(&below.directory);
             if levels.len() < DEPTH {
                 levels.push(below);
@@ -151,9 +152,8 @@ fn remove(at: &impl AsRawFd, name: &OsStr, tried: &mut Tried) -> nix::Result<()>
     Ok(())
 }
 
-/// Moves a directory from the deepest level to the first, where it is found when that is read again.
-/// No name is tried twice: to look for a free one among thousands that were moved before would take
-/// hours.
+/// Moves a directory from the deepest level to the first, where it is found when that is read again. No name
+/// is tried twice: a search for a free one among thousands of moved directories would take hours.
 fn move_up(levels: &[Level], name: &OsStr, tried: &mut Tried) -> nix::Result<()> {
     let (Some(first), Some(last)) = (levels.first(), levels.last()) else { return Ok(()) };
     while let Some(next) = tried.moves.checked_add(1) {
@@ -166,7 +166,7 @@ fn move_up(levels: &[Level], name: &OsStr, tried: &mut Tried) -> nix::Result<()>
             shallow.as_str(),
         );
         match moved {
-            // Something of that name is there, and goes in its turn.
+            // An entry of that name exists, and is removed in its turn.
             Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR | Errno::EBUSY) => {}
             moved => return moved,
         }
@@ -174,7 +174,7 @@ fn move_up(levels: &[Level], name: &OsStr, tried: &mut Tried) -> nix::Result<()>
     Err(Errno::EEXIST)
 }
 
-/// Removes what is no directory, and opens what is one; `None` if it is gone.
+/// Removes an entry that is not a directory, and opens one that is; `None` if it no longer exists.
 fn unlink_or_enter(at: &impl AsRawFd, name: &OsStr) -> nix::Result<Option<Level>> {
     for _ in 0..MOUNTS {
         match unlinkat(Some(at.as_raw_fd()), name, UnlinkatFlags::NoRemoveDir) {
@@ -188,7 +188,7 @@ fn unlink_or_enter(at: &impl AsRawFd, name: &OsStr) -> nix::Result<Option<Level>
         }
         let stat = fstatat(Some(at.as_raw_fd()), name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
         if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFDIR {
-            // Immutable or append-only.
+            // The file is immutable or append-only.
             return Err(Errno::EPERM);
         }
         match open(at, name) {
@@ -202,7 +202,7 @@ fn unlink_or_enter(at: &impl AsRawFd, name: &OsStr) -> nix::Result<Option<Level>
     Err(Errno::EBUSY)
 }
 
-/// Whether that changed anything.
+/// Clears the immutable and append-only flags of a file. Returns whether that changed anything.
 fn clear_flags(file: &impl AsRawFd) -> bool {
     let mut flags = 0;
     // SAFETY: the kernel writes an int into what is no smaller. It refuses where there are no such flags.
@@ -214,11 +214,12 @@ fn clear_flags(file: &impl AsRawFd) -> bool {
     unsafe { set_flags(file.as_raw_fd(), &raw const flags) }.is_ok()
 }
 
-/// As [`clear_flags`], of a regular file in a directory: nothing else that is no directory has any.
+/// Clears the immutable and append-only flags of a regular file in a directory; no other non-directory has
+/// any.
 fn clear_flags_of_file(at: &impl AsRawFd, name: &OsStr) -> bool {
     let is_file = fstatat(Some(at.as_raw_fd()), name, AtFlags::AT_SYMLINK_NOFOLLOW)
         .is_ok_and(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG);
-    // Another may be in its place by now: it is not waited for.
+    // Another file may be in its place by now: O_NONBLOCK avoids waiting for it.
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     is_file && open_with(at, name, flags).is_ok_and(|file| clear_flags(&file))
 }
@@ -230,7 +231,7 @@ fn remove_directory(at: &impl AsRawFd, name: &OsStr) -> nix::Result<()> {
     }
 }
 
-/// Opens a directory; one on which something is mounted is EXDEV, be it of the same file system.
+/// Opens a directory; fails with EXDEV if something is mounted on it, even of the same file system.
 fn open(at: &impl AsRawFd, name: &(impl NixPath + ?Sized)) -> nix::Result<OwnedFd> {
     open_with(at, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
 }
@@ -243,18 +244,18 @@ fn open_with(at: &impl AsRawFd, name: &(impl NixPath + ?Sized), flags: OFlag) ->
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Takes away what a container mounted in a volume that it shares with the host. What is mounted
-/// there belongs to somebody else, and stays as it is.
+/// Removes a mount that a container made in a volume that it shares with the host. The mounted files belong
+/// to somebody else, and are not touched.
 fn unmount(at: &impl AsRawFd, name: &OsStr) -> nix::Result<()> {
     let path = Path::new("/proc/self/fd").join(at.as_raw_fd().to_string()).join(name);
     umount2(&path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(|errno| match errno {
-        // It is no mount, and busy with something else.
+        // The name is not a mount, and busy for another reason.
         Errno::EINVAL => Errno::EBUSY,
         errno => errno,
     })
 }
 
-/// Names read at a time: memory does not grow with the directory.
+/// How many names are read at a time: memory does not grow with the directory.
 const ENTRIES: usize = 256;
 
 fn entries(directory: &OwnedFd) -> nix::Result<Vec<OsString>> {

@@ -1,6 +1,6 @@
-//! Addresses and default routes of the board's own links, which come and go with leases and cables.
+//! Addresses and default routes of the board's own links, which change with leases and cables.
 //!
-//! Each request replaces what the kernel has of the same kind, so that it may be repeated.
+//! Each request replaces an existing entry of the same kind, so that it can be repeated.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -29,8 +29,8 @@ const RTN_UNICAST: u8 = 1;
 const RTNH_F_ONLINK: u32 = 4;
 
 impl Netlink {
-    /// Gives the link with `index` an address, or renews it. The kernel removes it after `lifetime`,
-    /// even if nobody runs then who would; without one it stays.
+    /// Adds an address to the link with `index`, or renews it. The kernel removes the address after
+    /// `lifetime`, even if no process of ours runs then; without a lifetime it stays.
     pub fn replace_address(
         &mut self,
         index: u32,
@@ -38,7 +38,7 @@ impl Netlink {
         prefix: u8,
         lifetime: Option<Duration>,
     ) -> io::Result<()> {
-        // All bits set is the kernel's "for ever".
+        // All bits set means "for ever" to the kernel.
         let seconds = lifetime.map_or(u32::MAX, |time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
         let mask = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
         let broadcast = Ipv4Addr::from_bits(address.to_bits() | mask);
@@ -52,15 +52,15 @@ impl Netlink {
         self.change_with(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, &body)
     }
 
-    /// Takes an address away from the link with `index`.
+    /// Removes an address from the link with `index`.
     pub fn remove_address(&mut self, index: u32, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
         let mut body = address_header(index, prefix);
         body.extend(attribute(IFA_LOCAL, &address.octets()));
         self.change_with(RTM_DELADDR, 0, &body)
     }
 
-    /// Adds or replaces the default route with this `metric`. The gateway need not be within the
-    /// range of an address of the link.
+    /// Adds or replaces the default route with this `metric`. The gateway need not be in the range of an
+    /// address of the link.
     pub fn replace_default_route(&mut self, index: u32, gateway: Ipv4Addr, metric: u32) -> io::Result<()> {
         let body = default_route(index, gateway, metric);
         self.change_with(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, &body)
